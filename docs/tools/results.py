@@ -28,9 +28,11 @@ from mindgap.lab.studies.spec import SCALES, Study
 from mindgap.lab.studies.times import reference_times
 from mindgap.lab.studies.verdict import LEAST_SEEDS
 from mindgap.lab.theory.erratum import ERRATA, about, counts
+from mindgap.lab.theory.theorem import THEOREMS
 from mindgap.record.claims import GROUPS, claim_order
 from mindgap.record.folders import study_folders
 from mindgap.record.forms import StudyDescription, read_form, write_form
+from mindgap.record.outcomes import KINDS, SAID, Outcome, Summary, plain_model, summary
 from mindgap.record.packed import SUFFIX, pack
 from mindgap.record.schema import RecordError, Verdict
 from mindgap.record.store import (
@@ -117,18 +119,8 @@ def keep(folder: Path, out: Path = RESULTS) -> str:
 
 
 def best(results: Path = RESULTS) -> dict[str, Path]:
-    """Study -> the folder whose verdict is shown: one whose rule was registered before the runs if
-    there is one, else one whose network is trained, else the largest scale that is kept.
-    """
-
-    def worth(folder: Path) -> tuple[bool, bool, bool, int]:
-        verdict, scale = read_form(Verdict, folder / VERDICT_FILE), folder.name
-        registered = verdict.registered.startswith("registered")
-        large = scale in ("gpu", "paper")
-        return registered, large, verdict.verdict != "not trained", SCALES.index(scale)
-
-    folders = sorted(study_folders(results), key=worth)
-    return {folder.parent.name: folder for folder in folders}
+    """Study -> the folder whose verdict is shown (:func:`mindgap.record.outcomes.outcomes`)."""
+    return {outcome.name: outcome.folder for outcome in summary(results).outcomes}
 
 
 def claims() -> dict[str, tuple[str, str]]:
@@ -205,7 +197,8 @@ def printed_and_corrected(verdict: Verdict) -> tuple[str, str]:
     """The verdicts on the statement as printed and as corrected; the same if there is one
     reading only.
     """
-    return verdict.as_printed or verdict.verdict, verdict.as_corrected or verdict.verdict
+    printed, corrected = verdict.as_printed, verdict.as_corrected
+    return SAID[printed or verdict.verdict], SAID[corrected or verdict.verdict]
 
 
 def cell(text: str) -> str:
@@ -215,7 +208,7 @@ def cell(text: str) -> str:
 
 def model_of(study: Study, scale: str) -> str:
     """Our model in words."""
-    return study.model(scale) or "the statement is about no model"
+    return plain_model(study.model(scale)) or "the statement is about no model"
 
 
 def block(study: Study, folder: Path | None) -> list[str]:
@@ -276,7 +269,7 @@ def _verdicts(study: Study, verdict: Verdict) -> list[tuple[str, str]]:
     they differ.
     """
     if study.ours:
-        return [("Verdict", verdict.verdict)]
+        return [("Verdict", SAID[verdict.verdict])]
     rows = list(zip(("Verdict as printed", "Verdict as corrected"), printed_and_corrected(verdict)))
     errata = ", ".join(f"{row.place} ({row.kind})" for row in about(study.name))
     return [*rows, ("Errata", f"{errata}: [errata.md](errata.md)")] if errata else rows
@@ -293,9 +286,9 @@ def document() -> str:
         "edit it by hand.",
         "`mindgap check results` gives the same verdicts from the records, `mindgap report "
         "results` draws the figures,",
-        "both without running anything. Where a model is involved, a verdict at scale `quick` or "
-        "`cpu` is about a toy;",
-        "the model is named beside each verdict. " + slips(),
+        "both without running anything. The model is named beside each verdict. " + slips(),
+        "",
+        *verdict_tables(),
         "",
         "| claim | study | scale | our model | as printed | as corrected |",
         "|---|---|---|---|---|---|",
@@ -313,15 +306,14 @@ def document() -> str:
                 if folder
                 else "–"
             )
-            words = verdict or Verdict("", "", as_printed="not run", as_corrected="not run")
             link = f"[`{study.name}`](#{claim.lower()}--{study.name})"
-            verdicts = printed_and_corrected(words)
+            verdicts = printed_and_corrected(verdict) if verdict else ("not run", "not run")
             parts = (
                 claim,
                 link,
                 folder.name if folder else "not run",
                 model,
-                *(("our question", words.as_corrected) if study.ours else verdicts),
+                *(("our question", verdicts[1]) if study.ours else verdicts),
             )
             lines.append(f"| {' | '.join(parts)} |")
         if not mine:
@@ -364,7 +356,7 @@ def deviation() -> str:
         if clearly["shrink"]
         else "holds"
         if clearly["grow"] == len(methods)
-        else "inconclusive"
+        else "undecided"
     )
     return (
         f"{word}, from the records of the studies of B3 and B4 at scale {scale}: the deviation of "
@@ -405,97 +397,172 @@ def slips() -> str:
     )
 
 
-def verdict_list() -> str:
-    """The README's list: how all studies came out, and the decided verdicts on models, each
-    with its model.
-    """
-    judged = [
-        (find(name), folder, read_form(Verdict, folder / VERDICT_FILE))
-        for name, folder in best().items()
+#: Key of a paper -> what it is, what of it runs here, and where to read more: the README's table.
+PAPER_ROWS = {
+    "thesis": (
+        "J. Zhang, *Optimization Theory and Machine Learning Practice: Mind the Gap* (thesis, MIT)",
+        "{theorems} theorems and lemmas as functions, its optimizers and hard instances",
+        "[theorems](docs/theory.md)",
+    ),
+    "acclip": (
+        "*Why Adam beats SGD for attention models* (first version)",
+        "ACClip, instruments for heavy tails, its networks or smaller ones",
+        "[claims](docs/claims.md)",
+    ),
+    "slip-rebuttal-a": (
+        "Gong, Hao, Liu, authors' answer on SLIP, first version (ICML 2024)",
+        "all sixteen methods of its Table 1, both of its experiments",
+        "[bilevel](docs/bilevel.md)",
+    ),
+    "slip-rebuttal-b": (
+        "the same, second version",
+        "the same statements; where the two differ is an erratum",
+        "[errata](docs/errata.md)",
+    ),
+}
+
+
+def paper_table(found: Summary) -> list[str]:
+    """How many statements of each paper hold, do not, are undecided or not trained."""
+    words = ("holds", "does not hold", "inconclusive", "not trained")
+    lines = [
+        "| paper | what of it runs here | hold | do not | undecided | not trained | more |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    judged.sort(key=lambda entry: claim_order(entry[0].claim, entry[0].name))
-    own = [entry for entry in judged if entry[0].ours]
-    judged = [entry for entry in judged if not entry[0].ours]
-    on_models = [
-        (study, folder, verdict) for study, folder, verdict in judged if study.model(folder.name)
-    ]
-    formulas = [verdict for study, folder, verdict in judged if not study.model(folder.name)]
-    kinds = ", ".join(f"{number} {kind}" for kind, number in counts().items())
-    toys = [entry for entry in on_models if entry[0].model(entry[1].name).startswith("toy")]
-    large = [entry for entry in on_models if entry not in toys]
-    decided = [entry for entry in toys if entry[2].verdict != "inconclusive"]
-    claims = {study.claim for study, *_ in decided}
-    undecided = dict.fromkeys(
-        f"{study.claim} ({cell(study.title)})" if study.claim in claims else study.claim
-        for study, _, verdict in toys
-        if verdict.verdict == "inconclusive"
-    )
+    for key, (paper, runs, more) in PAPER_ROWS.items():
+        verdicts = [o.verdict.verdict for o in found.by_paper().get(key, [])]
+        numbers = [str(verdicts.count(word)) for word in words] if verdicts else ["as above"] * 4
+        runs = runs.format(theorems=sum(t.source.paper == key for t in THEOREMS))
+        lines.append(f"| {' | '.join((paper, runs, *numbers, more))} |")
+    return lines
+
+
+def headline(found: Summary) -> str:
+    """The counts in two sentences, the same on README, site and page."""
+    return f"{found.sentence}. {'; '.join(found.lines)}."
+
+
+def readme_block() -> str:
+    """What the README says of the papers: the counts, a picture of them, one row per paper."""
+    found = summary(RESULTS)
     return "\n".join(
         [
-            f"- {len(formulas)} studies are about formulas and made-up problems: "
-            f"{_counts(formulas)}. {len(corrected_only())} of those that hold do so only after a "
-            "slip in the printed text is corrected.",
-            f"- {len(ERRATA)} places of the papers' text are listed as [errata](docs/errata.md): "
-            f"{kinds}. *Refuted* has a certificate that a test runs.",
-            f"- {len(large)} studies ran on the papers' networks or on named proxies: "
-            f"{_counts([verdict for *_, verdict in large])}.",
-            f"- {len(toys)} studies ran on toys, networks much smaller than the papers': "
-            f"{_counts([verdict for *_, verdict in toys])}. They say nothing certain about the "
-            "papers' own models.",
-            f"- {len(own)} studies ask questions of ours, which no paper states "
-            f"({', '.join(entry[0].name for entry in own)}): "
-            f"{_counts([verdict for *_, verdict in own])}.",
+            f"{headline(found)} Each verdict names its network and the length of its training.",
             "",
-            "On the papers' networks or proxies:",
+            f"![{found.sentence}, by what they were measured on](docs/pictures/verdicts.svg)",
             "",
-            *_listed(large, network=True),
-            "",
-            "*Length* is that of the paper's training, *trained* says whether a control shows that "
-            "the network has learned (where it fails, nothing is decided), and *power* how often "
-            "the rule would say holds if the claim were true at the paper's size.",
-            "",
-            "Decided on toys:",
-            "",
-            *_listed(decided),
-            "",
-            f"Undecided on toys: {', '.join(undecided)}. All claims, models and numbers: "
-            "[docs/reproduction.md](docs/reproduction.md).",
+            *paper_table(found),
         ]
     )
 
 
-def _listed(judged: list[tuple[Study, Path, Verdict]], *, network: bool = False) -> list[str]:
+#: Verdict -> its colour in the picture of the README, on white.
+COLOURS = {
+    "holds": "#2f8f4e",
+    "does not hold": "#b3261e",
+    "inconclusive": "#d9a400",
+    "not trained": "#9aa3ad",
+}
+
+
+def verdict_picture() -> str:
+    """All verdicts by what they rest on, as bars whose parts are counts (SVG)."""
+    found = summary(RESULTS)
+    rows = [(words, found.of(kind)) for kind, words in KINDS.items() if found.of(kind)]
+    rows += [("questions of ours", found.ours)] if found.ours else []
+    width, left, unit, height = 720, 220, 14.0, 30 * len(rows) + 44
+    unit = min(unit, (width - left - 20) / max(len(group) for _, group in rows))
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" role="img" '
+        'font-family="Helvetica, Arial, sans-serif" font-size="14">',
+        f"<title>{found.sentence}</title>",
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+    ]
+    for row, (words, group) in enumerate(rows):
+        top, x = 8 + 30 * row, float(left)
+        parts.append(
+            f'<text x="{left - 10}" y="{top + 16}" text-anchor="end" fill="#1f2328">{words}</text>'
+        )
+        for word, colour in COLOURS.items():
+            if number := sum(o.verdict.verdict == word for o in group):
+                wide = number * unit
+                ink = "#1f2328" if word in ("inconclusive", "not trained") else "#ffffff"
+                parts += [
+                    f'<rect x="{x:.1f}" y="{top}" width="{wide:.1f}" height="22" fill="{colour}" '
+                    'stroke="#ffffff"/>',
+                    f'<text x="{x + wide / 2:.1f}" y="{top + 16}" text-anchor="middle" '
+                    f'fill="{ink}">{number}</text>',
+                ]
+                x += wide
+    x = float(left)
+    for word, colour in COLOURS.items():
+        parts += [
+            f'<rect x="{x:.0f}" y="{height - 24}" width="12" height="12" fill="{colour}"/>',
+            f'<text x="{x + 18:.0f}" y="{height - 13}" fill="#1f2328">{SAID[word]}</text>',
+        ]
+        x += 34 + 8 * len(SAID[word])
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def verdict_tables() -> list[str]:
+    """The verdicts on networks with their models, for ``docs/reproduction.md``."""
+    found = summary(RESULTS)
+    kinds = ", ".join(f"{number} {kind}" for kind, number in counts().items())
+    networks = [*found.of("network"), *found.of("stand-in")]
+    networks = [o for o in found.stated if o in networks]
+    small = found.of("small stand-in")
+    decided = [o for o in small if o.verdict.verdict != "inconclusive"]
+    undecided = [o.name for o in small if o.verdict.verdict == "inconclusive"]
+    return [
+        headline(found),
+        "",
+        f"- {len(corrected_only())} of the formulas hold only after a slip in the printed text is "
+        f"corrected. {len(ERRATA)} places of the papers' text are listed as [errata](errata.md): "
+        f"{kinds}. *Refuted* has a certificate that a test runs.",
+        "- A *stand-in network* takes the place of the paper's own, which is named beside it; a "
+        "*small stand-in* is much smaller, and says nothing certain about the paper's network.",
+        f"- Questions of ours, which no paper states: {', '.join(o.name for o in found.ours)}.",
+        "",
+        "On the papers' networks or on stand-in networks:",
+        "",
+        *_listed(networks, network=True),
+        "",
+        "*Length* is that of the paper's training, *trained* says whether a control shows that "
+        "the network has learned (where it fails, nothing is decided), and *power* how often "
+        "the rule would say holds if the claim were true at the paper's size.",
+        "",
+        "Decided on small stand-in networks:",
+        "",
+        *_listed(decided),
+        "",
+        f"Undecided on small stand-in networks: {', '.join(undecided)}.",
+    ]
+
+
+def _listed(judged: list[Outcome], *, network: bool = False) -> list[str]:
     """A table of verdicts; of networks with their length, gate and power."""
     head = ["claim", "study", "verdict", "measured on"]
-    rows = [
-        [study.claim, cell(study.title), verdict.verdict, cell(study.model(folder.name))]
-        for study, folder, verdict in judged
-    ]
+    rows = [[o.claim, cell(o.description.title), o.said, cell(o.model)] for o in judged]
     if network:
         head += ["length", "trained", "power"]
-        for row, (_, _, verdict) in zip(rows, judged):
+        for row, outcome in zip(rows, judged):
+            verdict = outcome.verdict
             gate = "no gate" if not verdict.gate else "no" if "failed (" in verdict.gate else "yes"
             power = f"{100 * verdict.power['power']:.0f} %" if verdict.power else "–"
             row += [verdict.length or "–", gate, power]
     return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
 
 
-def _counts(verdicts: list[Verdict]) -> str:
-    words = [verdict.verdict for verdict in verdicts]
-    named = {
-        "holds": "hold",
-        "does not hold": "do not hold",
-        "inconclusive": "undecided",
-        "not trained": "not trained",
-    }
-    return ", ".join(f"{words.count(word)} {said}" for word, said in named.items() if word in words)
-
-
-def readme(text: str) -> str:
-    """The README with today's list between its two marks."""
+def written(page: Path) -> str:
+    """A page with today's counts between its two marks: the README's block, one paragraph on the
+    site's first page.
+    """
+    text = page.read_text(encoding="utf-8")
+    block = readme_block() if page.name == "README.md" else f"{headline(summary(RESULTS))}"
     first, last = (re.escape(mark) for mark in MARKS)
     return re.sub(
-        f"{first}.*?{last}", lambda _: f"{MARKS[0]}\n{verdict_list()}\n{MARKS[1]}", text, flags=re.S
+        f"{first}.*?{last}", lambda _: f"{MARKS[0]}\n{block}\n{MARKS[1]}", text, flags=re.S
     )
 
 
@@ -520,8 +587,9 @@ def main() -> None:
             )
         return
     (ROOT / "docs" / "reproduction.md").write_text(document(), encoding="utf-8")
-    page = ROOT / "README.md"
-    page.write_text(readme(page.read_text(encoding="utf-8")), encoding="utf-8")
+    (ROOT / "docs" / "pictures" / "verdicts.svg").write_text(verdict_picture(), encoding="utf-8")
+    for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
+        page.write_text(written(page), encoding="utf-8")
 
 
 if __name__ == "__main__":

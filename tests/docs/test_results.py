@@ -38,13 +38,20 @@ def test_the_documents_are_those_of_the_records(tool: ModuleType) -> None:
     assert (ROOT / "docs" / "reproduction.md").read_text() == tool.document(), (
         "run docs/tools/results.py write"
     )
-    text = (ROOT / "README.md").read_text()
-    assert text == tool.readme(text), "run docs/tools/results.py write"
-    assert tool.MARKS[0] in text
+    for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
+        assert page.read_text() == tool.written(page), "run docs/tools/results.py write"
+        assert tool.MARKS[0] in page.read_text()
+    drawn = (ROOT / "docs" / "pictures" / "verdicts.svg").read_text()
+    assert drawn == tool.verdict_picture(), "run docs/tools/results.py write"
+
+
+def all_claims(tool: ModuleType) -> list[str]:
+    """The lines of the table of all claims."""
+    return tool.document().partition("| claim | study | scale |")[2].splitlines()
 
 
 def test_every_claim_has_a_row_and_no_cell_is_empty(tool: ModuleType) -> None:
-    rows = [line for line in tool.document().splitlines() if re.match(r"\| [A-Z]\d+ \|", line)]
+    rows = [line for line in all_claims(tool) if re.match(r"\| [A-Z]\d+ \|", line)]
     assert {row.split(" | ")[0].strip("| ") for row in rows} == set(tool.claims())
     assert len(rows) >= len(catalogue())
     assert not any(cell.strip() == "" for row in rows for cell in row.strip("|").split("|"))
@@ -54,7 +61,7 @@ def test_every_claim_has_a_row_and_no_cell_is_empty(tool: ModuleType) -> None:
 IDS = {"S": range(1, 10), "H": range(18), "N": range(7), "E": range(12), "T": range(1, 6)}
 #: Claims about algorithms and formulas that tests check, not a study of their own.
 NO_STUDY = {"H0", "H17", "N0", "N6", "S9"}
-VERDICTS = {"holds", "does not hold", "inconclusive", "not trained"}
+VERDICTS = {"holds", "does not hold", "undecided", "not trained"}
 
 
 def test_every_claim_has_a_verdict_on_the_papers_model_or_on_a_named_proxy_with_the_reason(
@@ -62,7 +69,7 @@ def test_every_claim_has_a_verdict_on_the_papers_model_or_on_a_named_proxy_with_
 ) -> None:
     table = [
         line.strip("| ").split(" | ")
-        for line in tool.document().splitlines()
+        for line in all_claims(tool)
         if re.match(r"\| [SHNET]\d", line)
     ]
     assert {row[0] for row in table} == {
@@ -147,7 +154,7 @@ def test_deviation_between_seeds_is_judged_from_the_records_of_b3_and_b4(
     for first, second, word in (
         (narrow, wide, "holds"),
         (wide, narrow, "does not hold"),
-        (narrow, narrow, "inconclusive"),
+        (narrow, narrow, "undecided"),
     ):
         pair = iter(({"SLIP": first}, {"SLIP": second}))
         monkeypatch.setattr(tool, "_last_accuracies", lambda folder, pair=pair: next(pair))

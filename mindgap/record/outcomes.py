@@ -1,0 +1,352 @@
+"""What the records say about each study: one verdict, its model, its length and its effects.
+
+README, site, page and terminal count and name verdicts through this module alone, so that no two of
+them can tell different stories. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from mindgap.record.claims import claim_order
+from mindgap.record.folders import study_folders
+from mindgap.record.forms import StudyDescription, read_form
+from mindgap.record.schema import Verdict
+from mindgap.record.store import STUDY_FILE, VERDICT_FILE
+
+#: From seconds on two cores to the sizes of the papers.
+SCALES = ("quick", "cpu", "gpu", "paper")
+
+#: Verdict as it is written -> the word that every surface shows.
+SAID = {
+    "holds": "holds",
+    "does not hold": "does not hold",
+    "inconclusive": "undecided",
+    "not trained": "not trained",
+    "error": "error",
+    "": "no verdict yet",
+}
+
+#: Verdict -> how a count of several such studies is written.
+COUNTED = {
+    "holds": "hold",
+    "does not hold": "do not hold",
+    "inconclusive": "undecided",
+    "not trained": "not trained",
+    "error": "error",
+    "": "no verdict yet",
+}
+
+#: Verdict -> a sign of one column, where there is no room for words.
+SIGNS = {
+    "holds": "✓",
+    "does not hold": "✗",
+    "inconclusive": "?",
+    "not trained": "–",
+    "error": "!",
+    "": "…",
+}
+
+#: On what a verdict rests -> the words for several such studies.
+KINDS = {
+    "formula": "formulas and made-up problems",
+    "network": "the papers' own networks",
+    "stand-in": "named stand-in networks",
+    "small stand-in": "small stand-in networks",
+}
+
+
+@dataclass(frozen=True)
+class Effect:
+    """How large what a part of a rule asks for came out, with the interval that decided it.
+
+    ``unit`` is *ratio*, *points* (of 100) or *correlation*.
+    """
+
+    part: str
+    answer: str
+    unit: str
+    value: float
+    low: float
+    high: float
+
+    @property
+    def words(self) -> str:
+        """Example:
+        >>> Effect("a below b", "yes", "ratio", 0.91, 0.85, 0.98).words
+        'ratio 0.91 [0.85, 0.98]'
+        """
+        sign = "+" if self.unit == "points" else ""
+        value, low, high = (format(v, f"{sign}.2f") for v in (self.value, self.low, self.high))
+        return f"{self.unit} {value} [{low}, {high}]".replace("-", "−")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One study: its description and its verdict at the scale that counts, and the other scales."""
+
+    description: StudyDescription
+    verdict: Verdict
+    folder: Path
+    others: tuple[tuple[str, str], ...] = ()  # (scale, verdict) of the further scales, largest last
+
+    @property
+    def name(self) -> str:
+        return self.description.name
+
+    @property
+    def claim(self) -> str:
+        return self.description.claim
+
+    @property
+    def scale(self) -> str:
+        return self.description.scale
+
+    @property
+    def paper(self) -> str:
+        """The key of the paper that states the claim."""
+        return self.description.source.partition(",")[0]
+
+    @property
+    def said(self) -> str:
+        """The verdict in the word of every surface."""
+        return SAID[self.verdict.verdict]
+
+    @property
+    def kind(self) -> str:
+        """One of :data:`KINDS`."""
+        return kind_of(self.description.model)
+
+    @property
+    def model(self) -> str:
+        """The model in plain words; empty for a formula."""
+        return plain_model(self.description.model)
+
+    @property
+    def effects(self) -> list[Effect]:
+        return effects_of(self.verdict)
+
+    @property
+    def effect(self) -> Effect | None:
+        """The effect that decides the verdict, or the first that speaks of it."""
+        wanted = {"does not hold": "no", "inconclusive": "open"}.get(self.verdict.verdict, "yes")
+        ordered = sorted(self.effects, key=lambda e: (e.answer != wanted, e.answer != "no"))
+        return ordered[0] if ordered else None
+
+
+def kind_of(model: str) -> str:
+    """On what a verdict rests, from the words of a record.
+
+    Example:
+        >>> [kind_of(m) for m in ("", "toy (x)", "proxy: y", "proxies, y", "ResNet20 on CIFAR-10")]
+        ['formula', 'small stand-in', 'stand-in', 'stand-in', 'network']
+    """
+    if not model:
+        return "formula"
+    if model.startswith("toy"):
+        return "small stand-in"
+    return "stand-in" if model.startswith(("proxy", "proxies")) else "network"
+
+
+def plain_model(model: str) -> str:
+    """A record's words for its model, without jargon.
+
+    Example:
+        >>> plain_model("toy (a net on digits, in place of ResNet20)")
+        'small stand-in network: a net on digits, in place of ResNet20'
+        >>> plain_model("proxy: ResNet20, in place of ResNet50")
+        'stand-in network: ResNet20, in place of ResNet50'
+    """
+    if model.startswith("toy (") and model.endswith(")"):
+        return f"small stand-in network: {model[len('toy (') : -1]}"
+    for old, new in (("proxies", "stand-in networks"), ("proxy", "stand-in network")):
+        if model.startswith(old):
+            return f"{new}: {model[len(old) :].lstrip(',: ')}"
+    return model
+
+
+def outcomes(runs: Path) -> list[Outcome]:
+    """One outcome per study below ``runs``, in the order of the claims.
+
+    The scale that counts is one whose rule was registered before the runs if there is one; else the
+    largest scale that passed its gate. A small stand-in never counts in place of a larger network
+    whose gate failed: such a study is *not trained*.
+    """
+    found: dict[str, list[tuple[StudyDescription, Verdict, Path]]] = {}
+    for folder in study_folders(runs):
+        verdict = Verdict("", "")
+        if (folder / VERDICT_FILE).exists():
+            verdict = read_form(Verdict, folder / VERDICT_FILE)
+        described = read_form(StudyDescription, folder / STUDY_FILE)
+        found.setdefault(described.name, []).append((described, verdict, folder))
+    listed = []
+    for scales in found.values():
+        scales.sort(key=lambda entry: worth(entry[0].scale, entry[1]))
+        *others, best = scales
+        others.sort(key=lambda entry: _place(entry[0].scale))
+        listed.append(Outcome(*best, tuple((d.scale, v.verdict) for d, v, _ in others)))
+    return sorted(listed, key=lambda outcome: claim_order(outcome.claim, outcome.name))
+
+
+def worth(scale: str, verdict: Verdict) -> tuple[bool, bool, bool, int]:
+    """Sort key of a study's scales: the last one counts (:func:`outcomes`)."""
+    return (
+        verdict.registered.startswith("registered"),
+        scale in ("gpu", "paper"),
+        verdict.verdict not in ("not trained", ""),
+        _place(scale),
+    )
+
+
+def _place(scale: str) -> int:
+    return SCALES.index(scale) if scale in SCALES else -1
+
+
+def count_words(verdicts: Iterable[str]) -> str:
+    """How many verdicts of each kind there are, in words.
+
+    Example:
+        >>> count_words(["holds", "inconclusive", "holds"])
+        '2 hold, 1 undecided'
+    """
+    words = list(verdicts)
+    return ", ".join(f"{words.count(w)} {said}" for w, said in COUNTED.items() if w in words)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The counts of a folder of records, as every surface gives them."""
+
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def stated(self) -> list[Outcome]:
+        """The studies of what a paper states."""
+        return [o for o in self.outcomes if not o.description.ours]
+
+    @property
+    def ours(self) -> list[Outcome]:
+        """The studies of questions of ours."""
+        return [o for o in self.outcomes if o.description.ours]
+
+    def of(self, kind: str) -> list[Outcome]:
+        return [o for o in self.stated if o.kind == kind]
+
+    @property
+    def sentence(self) -> str:
+        """All studies in one sentence."""
+        number = len(self.outcomes)
+        return (
+            f"{number} {'study' if number == 1 else 'studies'}: "
+            f"{count_words(o.verdict.verdict for o in self.outcomes)}"
+        )
+
+    @property
+    def lines(self) -> list[str]:
+        """One line per kind of evidence, and one for our own questions."""
+        said = [
+            f"{len(found)} on {words}: {count_words(o.verdict.verdict for o in found)}"
+            for kind, words in KINDS.items()
+            if (found := self.of(kind))
+        ]
+        if self.ours:
+            counts = count_words(o.verdict.verdict for o in self.ours)
+            said.append(f"{len(self.ours)} on questions of ours, which no paper states: {counts}")
+        return said
+
+    def by_paper(self) -> dict[str, list[Outcome]]:
+        """Key of a paper -> the studies of its statements."""
+        found: dict[str, list[Outcome]] = {}
+        for outcome in self.stated:
+            found.setdefault(outcome.paper, []).append(outcome)
+        return found
+
+
+def summary(runs: Path) -> Summary:
+    """The counts of a folder of records."""
+    return Summary(tuple(outcomes(runs)))
+
+
+@cache
+def _titles() -> dict[str, str]:
+    text = (resources.files("mindgap.record") / "titles.txt").read_text(encoding="utf-8")
+    rows = (line.split(" | ") for line in text.splitlines() if not line.startswith("#"))
+    return {row[0]: row[1] for row in rows}
+
+
+def short_title(name: str, title: str = "") -> str:
+    """A title of at most 38 letters for one line of a terminal; a study without one keeps its own.
+
+    Example:
+        >>> short_title("e5-cycle"), short_title("x1-new", "A new claim")
+        ('loss settles, weights never do', 'A new claim')
+    """
+    return _titles().get(name, title)
+
+
+def effects_of(verdict: Verdict) -> list[Effect]:
+    """The parts of a verdict that have an interval, with it.
+
+    A part's numbers stand under its own name, under the pair that it compares, or, for a rule about
+    all rivals, as leads over each of them: then the smallest lead is the one that decides.
+
+    Example:
+        >>> numbers = {"lead_of_slip": {"BSA": [0.02, 0.01, 0.03], "SOBA": [-0.01, -0.02, 0.0]}}
+        >>> found = effects_of(Verdict("inconclusive", "", numbers, {"SLIP ahead": "open"}))
+        >>> found[0].part, found[0].words
+        ('SLIP ahead: over SOBA', 'points −1.00 [−2.00, +0.00]')
+    """
+    found = []
+    for part, answer in verdict.parts.items():
+        first = part == next(iter(verdict.parts))
+        numbers = _numbers_of(part, verdict.numbers, first=first)
+        if (effect := _effect(part, answer, numbers)) is not None:
+            found.append(effect)
+    if not found and verdict.parts:
+        leads = next((v for k, v in verdict.numbers.items() if k.startswith("lead_of_")), None)
+        if isinstance(leads, Mapping) and leads:
+            part, answer = next(iter(verdict.parts.items()))
+            rival = min(leads, key=lambda name: leads[name][0])
+            effect = _effect(f"{part}: over {rival}", answer, leads[rival])
+            found += [effect] if effect else []
+    return found
+
+
+def _numbers_of(part: str, numbers: Mapping[str, Any], *, first: bool) -> Any:
+    """What a verdict keeps of one part."""
+    before = part.partition(":")[0]
+    for name in (part, part.replace(" below ", " / "), part.replace(" above ", " minus "), before):
+        if name in numbers:
+            return numbers[name]
+    if first and isinstance(given := numbers.get("ratio"), Sequence) and len(given) == 3:
+        return dict(zip(("ratio", "low", "high"), given))
+    return numbers.get("gap") if first else None
+
+
+def _effect(part: str, answer: str, numbers: Any) -> Effect | None:
+    """An effect from one of the forms in which rules keep an interval; ``None``: there is none."""
+    unit, triple = "points", None
+    if isinstance(numbers, Mapping):
+        if "change" in numbers:
+            return _effect(part, answer, numbers["change"])
+        for key, low, high, of in (
+            ("ratio", "low", "high", "ratio"),
+            ("mean", "low", "high", "points"),
+            ("rank", "rank_low", "rank_high", "correlation"),
+        ):
+            if all(isinstance(numbers.get(n), (int, float)) for n in (key, low, high)):
+                unit, triple = of, [numbers[key], numbers[low], numbers[high]]
+                break
+    elif isinstance(numbers, Sequence) and len(numbers) == 3:
+        triple = list(numbers) if all(isinstance(n, (int, float)) for n in numbers) else None
+    if triple is None or not all(math.isfinite(v) for v in triple) or triple[1] > triple[2]:
+        return None
+    factor = 100.0 if unit == "points" and "in points" not in part else 1.0
+    value, low_, high_ = (factor * float(v) for v in triple)
+    return Effect(part, answer, unit, value, low_, high_)
