@@ -1,21 +1,21 @@
-"""How good is ``mindgap recommend``? The gap to a 60-run random search and to AdamW at 1e-3, on 12
-development tasks.
+"""How good is ``mindgap recommend``? Twenty tasks against a random search of 60 full-length runs.
 
-    python benchmarks/recommend.py --out FOLDER --jobs 2 [--tasks NAME ...] [--runs 60] [--tiny]
-    python benchmarks/recommend.py --out FOLDER --table [--docs docs/recommend.md]
+    python benchmarks/recommend.py RECORDS.jsonl [--jobs 2] [--kinds search final recommend fresh]
+    python benchmarks/recommend.py RECORDS.jsonl --table [--docs docs/recommend.md]
 
-Every run appends one line to ``FOLDER/records.jsonl``; a second call does only what is missing. Per
-task:
+Every job appends one line to the file; a second call does only what is missing.
 
-* *scale*: gradient norm and sharpness at the start, which place the learning rates of SGD and GClip
-  in the search;
-* *search*: 60 full-length runs, optimizer and learning rate drawn at random from the candidates'
-  families;
-* *recommend*: the recommendation, and its ablations (no instruments; no sharpness; instruments
-  without the race). Gradient norm and sharpness are the only instruments whose readings change the
-  candidates;
-* *final*: the chosen settings, the best of the search and AdamW at 1e-3, each on three fresh seeds,
-  paired.
+* *search*: 60 full-length runs per task with seed 0: AdamW, AdamW with ``clip_grad_norm_``, or SGD
+  with momentum with or without it; learning rate, weight decay, threshold and shape of the rate
+  drawn at random. The same 60 settings for every task.
+* *final*: the three best of the search and torch's AdamW at six rates, on three fresh seeds. The
+  yardstick is the best of the three *by the fresh seeds*, which favours the search.
+* *recommend*: the recommendation and its ablations (``MODES``), each in a process of its own, with
+  its seconds and those of one full-length run of AdamW beside it.
+* *fresh*: what was recommended, on the same fresh seeds.
+
+Twelve tasks (``recommend_tasks.py``) are for development, eight (``recommend_judged.py``) judge:
+their file was registered in ``split.json`` before the race was changed.
 """
 
 from __future__ import annotations
@@ -23,277 +23,225 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import statistics
+import multiprocessing
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 FRESH_SEEDS = (101, 102, 103)
-#: Rates between which the search draws, as rates of AdamW.
-RANGE = (1e-4, 1e-1)
+RUNS = 60
+#: Best settings of the search that run on the fresh seeds.
+CONFIRMED = 3
+#: Rates at which torch's AdamW runs on the fresh seeds.
+RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+KINDS = ("search", "final", "recommend", "fresh")
+#: The recommendation and what is left out in its ablations.
+MODES = ("recommend",)
+Setting = dict[str, Any]
 
 
-def full_run(task: str, candidate: Any, seed: int, steps: int) -> float:
+def tasks() -> dict[str, tuple[Any, int]]:
+    """Every task by name: its factory and the steps of a full-length run."""
+    import recommend_judged
+    import recommend_tasks
+
+    return {**recommend_tasks.TASKS, **recommend_judged.TASKS}
+
+
+def drawn(index: int) -> Setting:
+    """Setting number ``index`` of the random search, the same for every task."""
+    from mindgap.base.rng import numpy_stream
+
+    stream = numpy_stream(0, "search", index)
+    kind = ["AdamW", "AdamW with clip", "SGD"][index % 3]
+    sgd = kind == "SGD"
+    rate, decay = 10 ** stream.uniform(-4, -1), 10 ** stream.uniform(-3, 0.5)
+    clip = 10 ** stream.uniform(-2, 1)
+    undecayed, clipped, linear = (stream.random() < p for p in (0.3, 0.5, 0.5))
+    return {
+        "searched": "SGD" if sgd else "AdamW",
+        "lr": float(f"{rate * (10**0.5 * 10 if sgd else 1):.2g}"),
+        "weight_decay": 0.0 if undecayed else float(f"{decay * (1e-3 if sgd else 1):.2g}"),
+        "clip": float(f"{clip:.2g}") if kind == "AdamW with clip" or (sgd and clipped) else None,
+        "shape": "linear" if linear else "trapezoid",
+    }
+
+
+def adamw(rate: float) -> Setting:
+    """torch's AdamW at its defaults, with the schedule of the race."""
+    return {
+        "searched": "AdamW",
+        "lr": rate,
+        "weight_decay": 0.01,
+        "clip": None,
+        "shape": "trapezoid",
+    }
+
+
+def named(setting: Setting) -> str:
+    """A setting in words."""
+    if "searched" not in setting:
+        from mindgap.advise.candidates import Candidate
+
+        return Candidate(**setting).name
+    decay = f" weight_decay={setting['weight_decay']:g}"
+    clip = "" if setting["clip"] is None else f" clip={setting['clip']:g}"
+    return f"{setting['searched']} lr={setting['lr']:g}{decay}{clip}, {setting['shape']}"
+
+
+def _searched(setting: Setting) -> Callable[[torch.nn.Module], torch.optim.Optimizer]:
+    def make(model: torch.nn.Module) -> torch.optim.Optimizer:
+        weights = list(model.parameters())
+        lr, decay = setting["lr"], setting["weight_decay"]
+        made: torch.optim.Optimizer
+        if setting["searched"] == "SGD":
+            made = torch.optim.SGD(weights, lr=lr, momentum=0.9, weight_decay=decay)
+        else:
+            made = torch.optim.AdamW(weights, lr=lr, weight_decay=decay)
+        if setting["clip"] is not None:
+            made.register_step_pre_hook(
+                lambda *given: (
+                    torch.nn.utils.clip_grad_norm_(weights, setting["clip"]) and None  # type: ignore[func-returns-value]
+                )
+            )
+        return made
+
+    return make
+
+
+def full_run(task: str, setting: Setting, seed: int) -> float:
     """Validation loss at the end of one full-length run."""
-    from recommend_tasks import TASKS
-
+    from mindgap.advise.candidates import Candidate
     from mindgap.advise.training import Progress, train_until
 
+    factory, steps = tasks()[task]
     progress = Progress()
-    shape = candidate.shape
-    factory, make = TASKS[task][0], candidate.optimizer
+    make = _searched(setting) if "searched" in setting else Candidate(**setting).optimizer
+    shape = setting["shape"]
     train_until(progress, factory, make, seed=seed, until=steps, total=steps, shape=shape)
     return progress.scores[steps]
 
 
-def drawn(task: str, index: int, scale: Any) -> Any:
-    """Candidate number ``index`` of the random search."""
-    from recommend_tasks import TASKS
-
-    from mindgap.advise.candidates import FAMILIES, candidate
-    from mindgap.advise.training import build
-    from mindgap.base.rng import numpy_stream
-
-    model = build(TASKS[task][0], 0).objective.model
-    families = [name for name, family in FAMILIES.items() if family.fits(model)]
-    stream = numpy_stream(0, "search", index)
-    family = families[int(stream.integers(len(families)))]
-    low, high = (math.log(r) for r in RANGE)
-    return candidate(family, math.exp(low + (high - low) * float(stream.random())), scale)
-
-
-def work(job: tuple[Any, ...], steps_factor: float, scales: dict[str, Any]) -> dict[str, Any]:
-    """Carry out one job in its own process and return its line; ``scales``: task -> readings at
-    its start.
-    """
-    import torch
-    from recommend_tasks import TASKS, scale_of
-
-    from mindgap.advise.candidates import BASELINE, Candidate, candidate
-
+def work(job: list[Any]) -> dict[str, Any]:
+    """Carry out one job and return its line."""
     torch.set_num_threads(1)
     kind, task, detail = job
-    factory, steps = TASKS[task]
-    steps = max(96, int(steps * steps_factor))
+    tasks()[task][0](0)  # make the data before the clock starts
     begun = time.perf_counter()
-    if kind == "scale":
-        line: dict[str, Any] = vars(scale_of(task))
-    elif kind == "search":
-        chosen = drawn(task, detail, scales.get(task) or scale_of(task))
-        line = {"loss": full_run(task, chosen, 0, steps), "setting": vars(chosen)}
-    elif kind == "final":
-        setting, seed = detail
-        line = {"loss": full_run(task, Candidate(*setting), seed, steps)}
-    elif detail == "instruments only":
-        line = {
-            "setting": vars(
-                candidate("AdamW with clipping", 1e-3, scales.get(task) or scale_of(task))
-            ),
-            "runs": 0.0,
-        }
+    if kind == "search":
+        line: dict[str, Any] = {"setting": drawn(detail)}
+        line["loss"] = full_run(task, line["setting"], 0)
+    elif kind == "recommend":
+        line = recommended(task, detail)
     else:
-        answer = recommended(factory, steps, detail)
-        line = {
-            "setting": answer.about["setting"] or vars(BASELINE),
-            "runs": answer.about["full_length_runs"],
-        }
-        line |= {
-            "sentence": answer.sentence,
-            "gain": answer.gain,
-            "minutes": answer.about["seconds"] / 60,
-        }
-    return {"job": json.loads(json.dumps(job)), "seconds": time.perf_counter() - begun, **line}
+        line = {"loss": full_run(task, detail[0], detail[1])}
+    return {"job": job, "seconds": round(time.perf_counter() - begun, 3), **line}
 
 
-def recommended(factory: Any, steps: int, mode: str) -> Any:
-    """The recommendation, or one of its ablations."""
-    from mindgap.advise import recommendation
+def recommended(task: str, mode: str) -> dict[str, Any]:
+    """The recommendation in one mode, and its cost."""
+    from mindgap.advise.recommendation import recommend
 
-    measured = recommendation.measure_start
-    if mode == "no sharpness":
-        recommendation.measure_start = lambda *a, **k: {**measured(*a, **k), "sharpness": math.nan}
-    try:
-        return recommendation.recommend(
-            factory, minutes=600, steps=steps, measure=mode != "race only"
-        )
-    finally:
-        recommendation.measure_start = measured
-
-
-def read(folder: Path) -> dict[str, dict[str, Any]]:
-    """Lines written so far, by job."""
-    path = folder / "records.jsonl"
-    lines = [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
-    return {json.dumps(line["job"]): line for line in lines}
-
-
-def carry_out(jobs: list[tuple[Any, ...]], folder: Path, processes: int, factor: float) -> None:
-    """Run the jobs that have no line yet, several side by side, writing each line as it comes."""
-    from joblib import Parallel, delayed
-
-    from mindgap.advise.candidates import Scale
-
-    done = read(folder)
-    scales = {
-        line["job"][1]: Scale(
-            *(line[name] for name in ("parameters", "gradient_norm", "sharpness"))
-        )
-        for line in done.values()
-        if line["job"][0] == "scale"
+    factory, steps = tasks()[task]
+    wall, cpu = time.perf_counter(), time.process_time()
+    answer = recommend(factory, minutes=60, steps=steps)
+    took = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+    full_run(task, adamw(1e-3), 0)  # once more below, now that everything is loaded
+    wall, cpu = time.perf_counter(), time.process_time()
+    full_run(task, adamw(1e-3), 0)
+    one = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+    return {
+        "setting": answer.about["setting"],
+        "kind": answer.decision.kind if answer.decision else None,
+        "sentence": answer.sentence,
+        "found": answer.found,
+        "runs": answer.about["full_length_runs"],
+        "said": answer.about["clock_runs"],
+        "clock": {name: round(took[name] / one[name], 2) for name in took},
+        "start": answer.decision.start if answer.decision else math.nan,
     }
-    missing = [job for job in jobs if json.dumps(json.loads(json.dumps(job))) not in done]
-    results = Parallel(n_jobs=processes, return_as="generator_unordered", batch_size=1)(
-        delayed(work)(job, factor, scales) for job in missing
-    )
-    with (folder / "records.jsonl").open("a") as file:
-        for line in results:
+
+
+def key(job: Any) -> str:
+    return json.dumps(job, sort_keys=True)
+
+
+def read(path: Path) -> dict[str, dict[str, Any]]:
+    """Lines written so far, by job; a line that a kill cut off is left out."""
+    found = {}
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError:
+            continue
+        found[key(line["job"])] = line
+    return found
+
+
+def carry_out(jobs: Iterable[list[Any]], path: Path, processes: int, until: float) -> None:
+    """Run the jobs that have no line yet, several side by side, writing each line as it comes."""
+    done = read(path)
+    missing = list({key(job): job for job in jobs if key(job) not in done}.values())
+    if not missing:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.read_bytes().endswith(b"\n"):
+        path.write_bytes(path.read_bytes() + b"\n")
+    pool = multiprocessing.get_context("spawn").Pool(min(processes, len(missing)))
+    with pool, path.open("a", encoding="utf-8") as file:
+        for line in pool.imap_unordered(work, missing, chunksize=1):
             file.write(json.dumps(line) + "\n")
             file.flush()
+            if time.time() > until:
+                break
 
 
-MODES = ("recommend", "race only", "no sharpness", "instruments only")
+def best_of_search(task: str, done: dict[str, dict[str, Any]]) -> list[Setting]:
+    """The best settings of a finished search, best first; none where runs are missing."""
+    lines = [done.get(key(["search", task, index])) for index in range(RUNS)]
+    if not all(lines):
+        return []
+    ranked = sorted((line for line in lines if line), key=lambda line: line["loss"])
+    return [line["setting"] for line in ranked[:CONFIRMED]]
 
 
-def settings_to_confirm(task: str, done: dict[str, dict[str, Any]]) -> dict[str, tuple[Any, ...]]:
-    """What runs on fresh seeds: the answer of each mode, the best of the search, and the
-    baseline.
-    """
-    settings = {"AdamW 1e-3": ("AdamW", 1e-3, 1e-3)}
-    searched = [line for line in done.values() if line["job"][:2] == ["search", task]]
-    if searched:
-        settings["search"] = tuple(min(searched, key=lambda line: line["loss"])["setting"].values())
-    for mode in MODES:
-        line = done.get(json.dumps(["recommend", task, mode]))
-        if line:
-            settings[mode] = tuple(line["setting"].values())
-    return settings
-
-
-def table(tasks: list[str], folder: Path) -> str:
-    """One row per task: gaps in per cent (below zero is better), and the cost in full-length
-    runs.
-    """
-    done = read(folder)
-    modes = [
-        mode
-        for mode in MODES[1:]
-        if any(["recommend", task, mode] == line["job"] for task in tasks for line in done.values())
-    ]
-    names = [
-        "task",
-        "best of the search",
-        "recommendation",
-        "gap to the search",
-        "gap to AdamW at 1e-3",
-    ]
-    rows = [[*names, *modes, "cost in runs"]]
-    gaps: dict[str, list[float]] = {"search": [], "AdamW 1e-3": []}
-    for task in tasks:
-        settings = settings_to_confirm(task, done)
-        mean = {}
-        for name, setting in settings.items():
-            lines = [done.get(json.dumps(["final", task, [list(setting), s]])) for s in FRESH_SEEDS]
-            if all(lines):
-                mean[name] = statistics.fmean(line["loss"] for line in lines if line)
-        if not {"AdamW 1e-3", "search", "recommend"} <= mean.keys():
-            rows.append([task, "not finished", *[""] * (len(rows[0]) - 2)])
-            continue
-        for rival, values in gaps.items():
-            values.append(100 * (mean["recommend"] / mean[rival] - 1))
-        runs = done[json.dumps(["recommend", task, "recommend"])]["runs"]
-        said = [f"{_name(settings[name])}: {mean[name]:.3g}" for name in ("search", "recommend")]
-        others = [
-            _percent(100 * (mean[m] / mean["search"] - 1)) if m in mean else "not run"
-            for m in modes
-        ]
-        rows.append(
-            [
-                task,
-                *said,
-                *(_percent(values[-1]) for values in gaps.values()),
-                *others,
-                f"{runs:.1f}",
-            ]
-        )
-    rows.insert(1, ["---"] * len(rows[0]))
-    text = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    if not gaps["search"]:
-        return text
-    return (
-        f"{text}\n\nGap to the search: median {_percent(statistics.median(gaps['search']))}, worst "
-        f"{_percent(max(gaps['search']))}. Gap to AdamW at 1e-3: worst "
-        f"{_percent(max(gaps['AdamW 1e-3']))}. The search "
-        f"made at least {min(_runs(done, task) for task in tasks)} runs per task."
-    )
-
-
-def written(page: Path, tasks: list[str], folder: Path) -> str:
-    """The text of a page with the table between its marks."""
-    begin, end = "<!-- recommend: begin -->", "<!-- recommend: end -->"
-    head, _, rest = page.read_text(encoding="utf-8").partition(begin)
-    return f"{head}{begin}\n\n{table(tasks, folder)}\n\n{end}{rest.partition(end)[2]}"
-
-
-def _percent(value: float) -> str:
-    return f"{value:+.1f} %".replace("-", "−")
-
-
-def _runs(done: dict[str, dict[str, Any]], task: str) -> int:
-    return sum(line["job"][:2] == ["search", task] for line in done.values())
-
-
-def _name(setting: tuple[Any, ...]) -> str:
-    return f"{setting[0]}, lr {setting[2]:.2g}"
+def jobs_of(kind: str, names: Iterable[str], modes: Iterable[str], path: Path) -> list[list[Any]]:
+    """All jobs of a kind, those of the first tasks first."""
+    done = read(path)
+    if kind == "search":
+        return [["search", task, index] for task in names for index in range(RUNS)]
+    if kind == "recommend":
+        return [["recommend", task, mode] for task in names for mode in modes]
+    found = []
+    for task in names:
+        if kind == "final":
+            settings = [*best_of_search(task, done), *(adamw(rate) for rate in RATES)]
+        else:
+            lines = [done.get(key(["recommend", task, mode])) for mode in modes]
+            settings = [line["setting"] for line in lines if line and line["setting"]]
+        found += [["final", task, [s, seed]] for s in settings for seed in FRESH_SEEDS]
+    return found
 
 
 def main() -> None:
-    from recommend_tasks import TASKS
-
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--runs", type=int, default=60)
-    parser.add_argument(
-        "--tasks",
-        nargs="*",
-        help="default: all that this machine can run; with --table, all recorded",
-    )
-    parser.add_argument("--ablations", nargs="*", choices=MODES[1:], default=MODES[1:])
-    parser.add_argument(
-        "--tiny", action="store_true", help="a tenth of the steps, to try the command"
-    )
-    parser.add_argument("--table", action="store_true", help="only print the table")
-    parser.add_argument("--docs", type=Path, help="with --table: the page to write it into")
+    parser.add_argument("records", type=Path, help="the file of lines")
+    parser.add_argument("--jobs", type=int, default=2, help="processes side by side")
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
+    parser.add_argument("--tasks", nargs="*", default=list(tasks()))
+    parser.add_argument("--modes", nargs="*", choices=MODES, default=MODES)
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing after that")
     words = parser.parse_args()
-    words.out.mkdir(parents=True, exist_ok=True)
-    recorded = dict.fromkeys(
-        line["job"][1] for line in read(words.out).values() if line["job"][0] == "recommend"
-    )
-    words.tasks = words.tasks or list(recorded if words.table else TASKS)
-    if not words.table:
-        factor = 0.1 if words.tiny else 1.0
-        jobs: list[tuple[Any, ...]] = [("recommend", task, MODES[0]) for task in words.tasks]
-        searched = ["search", words.tasks[-1], words.runs - 1]
-        if json.dumps(searched) not in read(words.out):
-            carry_out(
-                [("scale", task, "start") for task in words.tasks], words.out, words.jobs, factor
-            )
-        jobs += [("search", task, index) for index in range(words.runs) for task in words.tasks]
-        jobs += [("recommend", task, mode) for mode in words.ablations for task in words.tasks]
-        carry_out(jobs, words.out, words.jobs, factor)
-        done = read(words.out)
-        final = {
-            ("final", task, (setting, seed))
-            for task in words.tasks
-            for setting in settings_to_confirm(task, done).values()
-            for seed in FRESH_SEEDS
-        }
-        carry_out(sorted(final), words.out, words.jobs, factor)
-    print(table(words.tasks, words.out))
-    if words.docs:
-        words.docs.write_text(written(words.docs, words.tasks, words.out), encoding="utf-8")
+    until = time.time() + 60 * words.minutes
+    for kind in words.kinds:
+        jobs = jobs_of(kind, words.tasks, words.modes, words.records)
+        if time.time() < until:
+            carry_out(jobs, words.records, words.jobs, until)
 
 
 if __name__ == "__main__":
