@@ -52,20 +52,24 @@ def tasks() -> dict[str, tuple[Any, int]]:
 
 
 def drawn(index: int) -> Setting:
-    """Setting number ``index`` of the random search, the same for every task."""
+    """Setting number ``index`` of the random search, the same for every task.
+
+    A third each is AdamW, AdamW with clipping, and SGD. Their learning rates are drawn one per
+    equal part of the logarithmic range, so that no part is missed.
+    """
     from mindgap.base.rng import numpy_stream
 
+    each, sgd = RUNS // 3, index % 3 == 2
+    part = int(numpy_stream(0, "parts", index % 3).permutation(each)[index // 3])
     stream = numpy_stream(0, "search", index)
-    kind = ["AdamW", "AdamW with clip", "SGD"][index % 3]
-    sgd = kind == "SGD"
-    rate, decay = 10 ** stream.uniform(-4, -1), 10 ** stream.uniform(-3, 0.5)
-    clip = 10 ** stream.uniform(-2, 1)
+    rate = 10 ** (-4 + 3 * (part + stream.random()) / each)
+    decay, clip = 10 ** stream.uniform(-3, 0.5), 10 ** stream.uniform(-2, 1)
     undecayed, clipped, linear = (stream.random() < p for p in (0.3, 0.5, 0.5))
     return {
         "searched": "SGD" if sgd else "AdamW",
-        "lr": float(f"{rate * (10**0.5 * 10 if sgd else 1):.2g}"),
+        "lr": float(f"{rate * (30 if sgd else 1):.2g}"),
         "weight_decay": 0.0 if undecayed else float(f"{decay * (1e-3 if sgd else 1):.2g}"),
-        "clip": float(f"{clip:.2g}") if kind == "AdamW with clip" or (sgd and clipped) else None,
+        "clip": float(f"{clip:.2g}") if index % 3 == 1 or (sgd and clipped) else None,
         "shape": "linear" if linear else "trapezoid",
     }
 
