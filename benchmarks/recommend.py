@@ -24,11 +24,15 @@ import argparse
 import json
 import math
 import multiprocessing
+import statistics
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import recommend_judged
+import recommend_tasks
 import torch
 
 FRESH_SEEDS = (101, 102, 103)
@@ -45,9 +49,6 @@ Setting = dict[str, Any]
 
 def tasks() -> dict[str, tuple[Any, int]]:
     """Every task by name: its factory and the steps of a full-length run."""
-    import recommend_judged
-    import recommend_tasks
-
     return {**recommend_tasks.TASKS, **recommend_judged.TASKS}
 
 
@@ -230,6 +231,137 @@ def jobs_of(kind: str, names: Iterable[str], modes: Iterable[str], path: Path) -
     return found
 
 
+@dataclass(frozen=True)
+class Row:
+    """What the records say of one task; losses are means over the fresh seeds."""
+
+    task: str
+    adamw: dict[float, float]  # rate of torch's AdamW -> loss
+    search: tuple[float, Setting]  # the yardstick
+    modes: dict[str, tuple[float, dict[str, Any]]]  # mode -> loss, and the line of the answer
+
+    def gap(self, mode: str, other: float | None = None) -> float:
+        """How far the mode is above the search (or another loss), in per cent: of the loss, or,
+        where losses may be negative, of the fall from the start to it.
+        """
+        other = self.search[0] if other is None else other
+        own, line = self.modes[mode]
+        unit = other if min(own, other) > 0 and line["start"] > 0 else line["start"] - other
+        return 100 * (own - other) / unit
+
+
+def rows(done: dict[str, dict[str, Any]]) -> list[Row]:
+    """Every task whose search and recommendation are finished."""
+
+    def mean(task: str, setting: Setting | None) -> float:
+        lines = [done.get(key(["final", task, [setting, seed]])) for seed in FRESH_SEEDS]
+        if not all(lines):
+            return math.nan
+        return statistics.fmean(line["loss"] for line in lines if line)
+
+    found = []
+    for task in tasks():
+        best = [(mean(task, s), s) for s in best_of_search(task, done)]
+        rates = {rate: mean(task, adamw(rate)) for rate in RATES}
+        modes = {}
+        for mode in MODES:
+            line = done.get(key(["recommend", task, mode]))
+            if line and not math.isnan(loss := mean(task, line["setting"])):
+                modes[mode] = (loss, line)
+        if best and not any(map(math.isnan, [loss for loss, _ in best])) and MODES[0] in modes:
+            found.append(Row(task, rates, min(best, key=lambda pair: pair[0]), modes))
+    return found
+
+
+def table(path: Path) -> str:
+    """The tables of the document."""
+    found = rows(read(path))
+    if not found:
+        return "No task is finished yet."
+    head = [
+        "task",
+        "AdamW at 1e-3",
+        "AdamW, best of six rates",
+        "best of the search",
+        "recommendation",
+        "gap to the search",
+        "runs in steps",
+        "runs by the clock",
+    ]
+    parts = []
+    for title, judged in (("Development", False), ("Judged", True)):
+        of = [row for row in found if (row.task in recommend_judged.TASKS) is judged]
+        if not of:
+            continue
+        lines = [head, ["---"] * len(head)]
+        for row in of:
+            best = min(row.adamw, key=lambda rate: row.adamw[rate])
+            loss, line = row.modes[MODES[0]]
+            lines.append(
+                [
+                    row.task,
+                    _number(row.adamw[1e-3]),
+                    f"{_number(row.adamw[best])} (lr {best:g})",
+                    f"{named(row.search[1])}: {_number(row.search[0])}",
+                    f"{named(line['setting'])}: {_number(loss)}",
+                    _percent(row.gap(MODES[0])),
+                    f"{line['runs']:.1f}",
+                    f"{line['clock']['cpu']:.1f}",
+                ]
+            )
+        gaps = [row.gap(MODES[0]) for row in of]
+        plain = [row.gap(MODES[0], row.adamw[1e-3]) for row in of]
+        cost = [row.modes[MODES[0]][1]["clock"]["cpu"] for row in of]
+        parts += [
+            f"**{title}**, {len(of)} tasks. Gap to the search: median "
+            f"{_percent(statistics.median(gaps))}, worst {_percent(max(gaps))}, best "
+            f"{_percent(min(gaps))}. Against AdamW at 1e-3: worst {_percent(max(plain))}. Cost by "
+            f"the clock: median {statistics.median(cost):.1f}, largest {max(cost):.1f} runs.",
+            "\n".join("| " + " | ".join(line) + " |" for line in lines),
+        ]
+    return "\n\n".join([*parts, *_ablations(found)])
+
+
+def _ablations(found: list[Row]) -> list[str]:
+    whole = [row for row in found if len(row.modes) == len(MODES)]
+    if len(MODES) == 1 or not whole:
+        return []
+    lines = [["", "median gap", "worst gap", "tasks worse / better by 1 %", "runs by the clock"]]
+    lines.append(["---"] * 5)
+    for mode in MODES:
+        gaps = [row.gap(mode) for row in whole]
+        more = [row.gap(mode, row.modes[MODES[0]][0]) for row in whole]
+        cost = statistics.median(row.modes[mode][1]["clock"]["cpu"] for row in whole)
+        lines.append(
+            [
+                mode,
+                _percent(statistics.median(gaps)),
+                _percent(max(gaps)),
+                f"{sum(m > 1 for m in more)} / {sum(m < -1 for m in more)}",
+                f"{cost:.1f}",
+            ]
+        )
+    return [
+        f"**What each part gives**, {len(whole)} tasks:",
+        "\n".join("| " + " | ".join(line) + " |" for line in lines),
+    ]
+
+
+def written(page: Path, path: Path) -> str:
+    """The text of a page with the tables between its marks."""
+    begin, end = "<!-- recommend: begin -->", "<!-- recommend: end -->"
+    head, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    return f"{head}{begin}\n\n{table(path)}\n\n{end}{rest.partition(end)[2]}"
+
+
+def _percent(value: float) -> str:
+    return f"{value:+.1f} %".replace("-", "−")
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}".replace("-", "−")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -240,7 +372,14 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="*", default=list(tasks()))
     parser.add_argument("--modes", nargs="*", choices=MODES, default=MODES)
     parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing after that")
+    parser.add_argument("--table", action="store_true", help="only print the tables")
+    parser.add_argument("--docs", type=Path, help="with --table: the page to write them into")
     words = parser.parse_args()
+    if words.table:
+        print(table(words.records))
+        if words.docs:
+            words.docs.write_text(written(words.docs, words.records), encoding="utf-8")
+        return
     until = time.time() + 60 * words.minutes
     for kind in words.kinds:
         jobs = jobs_of(kind, words.tasks, words.modes, words.records)

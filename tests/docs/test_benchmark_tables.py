@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
-import importlib.util
+import json
 import math
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -56,21 +58,29 @@ def test_every_optimizer_at_its_defaults_passes_the_spike() -> None:
         assert spiked <= 1.02 * max(calm, limit), name
 
 
-def test_the_page_on_recommend_has_the_table_of_the_records() -> None:
-    spec = importlib.util.spec_from_file_location(
-        "recommend_benchmark", ROOT / "benchmarks" / "recommend.py"
+def test_the_page_on_recommend_has_the_tables_of_the_records() -> None:
+    page, records = ROOT / "docs" / "recommend.md", RECORDS / "recommend" / "records.jsonl"
+    assert script("recommend").written(page, records) == page.read_text(encoding="utf-8"), (
+        "run python benchmarks/recommend.py benchmarks/records/recommend/records.jsonl --table "
+        "--docs docs/recommend.md"
     )
-    assert spec is not None
-    assert spec.loader is not None
-    benchmark = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
-    page, folder = ROOT / "docs" / "recommend.md", RECORDS / "recommend"
-    jobs = [line["job"] for line in benchmark.read(folder).values()]
-    tasks = list(dict.fromkeys(task for kind, task, _ in jobs if kind == "recommend"))
-    assert benchmark.written(page, tasks, folder) == page.read_text(encoding="utf-8"), (
-        "run python benchmarks/recommend.py --out benchmarks/records/recommend --table --docs "
-        "docs/recommend.md"
-    )
+
+
+def test_the_tasks_that_judge_recommend_are_those_that_were_registered() -> None:
+    registered = json.loads((RECORDS / "recommend" / "split.json").read_text())["sha256"]
+    assert set(registered) == {"recommend_tasks.py", "recommend_judged.py"}
+    for name, checksum in registered.items():
+        assert hashlib.sha256((ROOT / "benchmarks" / name).read_bytes()).hexdigest() == checksum
+
+
+def test_the_search_of_recommend_leaves_no_part_of_the_rates_out() -> None:
+    drawn = [script("recommend").drawn(index) for index in range(60)]
+    for index in range(3):
+        rates = sorted(math.log10(s["lr"]) for s in drawn[index::3])
+        assert max(b - a for a, b in pairwise(rates)) < 0.35
+    assert {s["shape"] for s in drawn} == {"linear", "trapezoid"}
+    assert sum(s["clip"] is not None for s in drawn) >= 20
+    assert 0.0 in {s["weight_decay"] for s in drawn}
 
 
 def test_the_table_names_the_runs_that_are_missing(drop_in: ModuleType, tmp_path: Path) -> None:
