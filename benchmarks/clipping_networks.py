@@ -11,7 +11,7 @@ import json
 import math
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import torch
@@ -97,14 +97,16 @@ def main() -> None:
     jobs = []
     for task in options.tasks.split(";"):
         prepared(TASKS[task].data, options.tiny, folder, "cpu")
-        for seed in range(options.seeds):
+    for seed in range(options.seeds):
+        for task in options.tasks.split(";"):
             for lr in map(float, options.rates.split(",")):
                 for candidate in options.candidates.split(";"):
                     job = dict(zip(names, (task, candidate, lr, seed, options.steps, options.tiny)))
                     if tuple(job.values()) not in known:
                         jobs.append({**job, "device": options.device, "data": str(folder)})
     with ProcessPoolExecutor(options.jobs) as pool:
-        for row in pool.map(train, jobs):
+        for done in as_completed([pool.submit(train, job) for job in jobs]):
+            row = done.result()
             with file.open("a") as out:
                 out.write(json.dumps(row) + "\n")
             print(row["task"], row["candidate"], row["lr"], round(row["loss"], 4), flush=True)

@@ -56,6 +56,7 @@ OURS = {
     "AdamW amsgrad": (lambda p, **o: AdamW(p, amsgrad=True, clip=None, **o), 36),
     "SGD clip": (lambda p, **o: SGD(p, 1e-3, momentum=0.9, clip=1.0, **o), 24),
     "ACClip default": (lambda p, **o: ACClip(p, **o), 32),
+    "ACClip unit": (lambda p, **o: ACClip(p, clip="unit", **o), 32),
     "ACClip second": (lambda p, **o: ACClip(p, form="second_moment", **o), 32),
     "ACClip": (
         lambda p, **o: ACClip(p, 1e-3, form="algorithm", bias_correction=False, clip=None, **o),
@@ -182,6 +183,9 @@ def _status(name: str) -> int:
 #: slower it may be).
 PAIRS = (
     ("AdamW clip fused", "torch clip_grad_norm_ + AdamW fused", {"cpu": 1.5, "cuda": 2.5}),
+    ("AdamW clip unit fused", "torch clip_grad_norm_ + AdamW fused", {"cuda": 1.0}),
+    ("AdamW coordinates fused", "torch clip_grad_norm_ + AdamW fused", {"cuda": 1.0}),
+    ("ACClip unit fused", "torch clip_grad_norm_ + AdamW fused", {"cuda": 1.0}),
     ("SGD clip fused", "torch clip_grad_norm_ + SGD momentum fused", {}),
     ("AdamW clip auto fused", "AdamW clip fused", {"cpu": 0.97, "cuda": 0.97}),
     ("AdamW clip guard fused", "AdamW clip fused", {"cpu": 0.97, "cuda": 0.97}),
@@ -191,7 +195,9 @@ PAIRS = (
 )
 
 
-def run(device: str, name: str, shapes: list[tuple[int, ...]], rounds: int, which: str) -> None:
+def run(
+    device: str, name: str, shapes: list[tuple[int, ...]], rounds: int, which: str, only: str
+) -> None:
     torch.manual_seed(0)
     params = [torch.nn.Parameter(torch.randn(s, device=device) * 0.02) for s in shapes]
     for p in params:
@@ -201,6 +207,8 @@ def run(device: str, name: str, shapes: list[tuple[int, ...]], rounds: int, whic
     print(f"\n## {device}, {name}: {total / 1e6:.1f} M float32 parameters in {len(params)} tensors")
     print(f"copy bandwidth {speed / 1e9:.0f} GB/s, torch threads {torch.get_num_threads()}\n")
     found = contenders(params, device, which)
+    starts = tuple(only.split(","))
+    found = {k: v for k, v in found.items() if k.startswith((*starts, "torch "))}
     burst = 1 if device == "cpu" and total > 2e7 else 20
     times: dict[str, list[float]] = {key: [] for key in found}
     alone: dict[str, list[float]] = {key: [] for key in found}
@@ -280,6 +288,7 @@ def main() -> None:
     parser.add_argument("--sets", default="bert,small")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--forms", default="fused,foreach,loop", help="which forms to time")
+    parser.add_argument("--only", default="", help="beginnings of the names of ours to time")
     parser.add_argument(
         "--clock",
         default="wall",
@@ -316,7 +325,7 @@ def main() -> None:
             print(torch.cuda.get_device_name())
         for name in arguments.sets.split(","):
             shapes = bert_shapes() if name == "bert" else small_shapes(device)
-            run(device, name, shapes, arguments.rounds, arguments.forms)
+            run(device, name, shapes, arguments.rounds, arguments.forms, arguments.only)
         first_step(device)
 
 

@@ -121,6 +121,41 @@ def rules():
             lambda s, g, k: reference.stochastic_ingd(s, g, 0.9, 1.0, 10.0, unit_draw(5, k)),
             {"m": "m", "x": "x"},
         ),
+        **unit_rules(),
+    }
+
+
+def unit_rules():
+    """As :func:`rules`, of those that divide the gradient by its norm first."""
+    moments = {"m": "exp_avg", "v": "exp_avg_sq"}
+    return {
+        "unit adamw": (
+            lambda p, **o: AdamW(p, 0.1, (0.9, 0.99), 1e-5, 0.1, clip="unit", **o),
+            lambda s, g, k: reference.adamw(s, reference.unit(g), 0.1, 0.9, 0.99, 1e-5, 0.1),
+            moments,
+        ),
+        "unit adamw coordinates": (
+            lambda p, **o: AdamW(p, 0.1, (0.9, 0.99), 1e-5, 0.1, clip="unit", coordinates=1.5, **o),
+            lambda s, g, k: reference.adamw_coordinates(
+                s, reference.unit(g), 0.1, 0.9, 0.99, 1e-5, 0.1, 1.5
+            ),
+            {**moments, "tau": "mean_abs"},
+        ),
+        "unit acclip": (
+            lambda p, **o: AnyACClip(p, 0.1, eps=1e-5, weight_decay=0.0, clip="unit", **o),
+            lambda s, g, k: reference.acclip(
+                s,
+                reference.unit(g),
+                0.1,
+                0.9,
+                0.99,
+                1.0,
+                1e-5,
+                normalized=True,
+                bias_correction=True,
+            ),
+            {"m": "momentum", "tau_alpha": "moment"},
+        ),
     }
 
 
@@ -146,10 +181,17 @@ def worst_error(name, device, dtype, steps=STEPS):
         optimizer.step()
         used += optimizer._fused.used
         at, target = flat(params), expected.get("y", expected["x"])
+        g = reference.unit(g) if name.startswith("unit") else g
         # An average may cancel: its rounding error is relative to what enters it, and so is the
         # step's.
         entering = 0.1 * (np.abs(state.get("m", np.zeros(size))) + np.abs(g))
-        if name.endswith("first_moment"):
+        if name.startswith("unit"):
+            scale = np.sqrt(expected["v"]) if "v" in expected else expected["tau_alpha"]
+            power = 0.5 if "v" in expected else 1.0
+            scale = scale / (1 - 0.99**k) ** power + 1e-5
+            entering = 0.1 * (0.9 * np.abs(state.get("m", np.zeros(size))) + 0.1 * np.abs(g))
+            entering /= (1 - 0.9**k) * scale
+        elif name.endswith("first_moment"):
             entering /= expected["tau_alpha"] ** (1 / float(name.split()[1])) + 1e-5
         # Below its smallest normal number a dtype's spacing no longer shrinks.
         least = eps * torch.finfo(dtype).smallest_normal
@@ -160,7 +202,9 @@ def worst_error(name, device, dtype, steps=STEPS):
         for theirs, ours in names.items():
             mine = flat([optimizer.state[p][ours] for p in params])
             before = np.abs(state.get(theirs, np.zeros(size)))
-            entering = np.abs(g) ** (1.0 if theirs != "tau_alpha" else float(name.split()[1]))
+            power = float(name.split()[1]) if name.startswith("acclip") else 1.0
+            power = {"tau_alpha": power, "v": 2.0}.get(theirs, 1.0)
+            entering = np.abs(g) ** power
             room = wide * (before + entering + np.abs(expected[theirs])) + 1e-30
             worst = max(worst, float((np.abs(mine - expected[theirs]) / room).max()))
             state[theirs] = mine
