@@ -5,18 +5,20 @@ beyond an end.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from mindgap.lab.studies.processes import Lost, in_processes
+from mindgap.lab.studies.processes import Lost, pool_of
 from mindgap.record.forms import TunedTrial
 from mindgap.record.schema import to_json
 from mindgap.record.store import naming
 
 Settings = dict[str, Any]
+#: What the journal calls a value, and what computes it with the seconds it took.
+Call = tuple[str, Callable[[], tuple[float, float]]]
 
 #: A grid is extended at most so many times at each of its ends.
 MOST_EXTENSIONS = 4
@@ -65,8 +67,7 @@ def beyond(tried: Sequence[TunedTrial], grid: Mapping[str, Sequence[float]]) -> 
 
 
 def grid_search(
-    grid: Mapping[str, Sequence[float]],
-    methods: Sequence[str],
+    grids: Mapping[str, Mapping[str, Sequence[float]]],
     seeds: Sequence[int],
     score: Callable[[str, Settings, int], tuple[float, float]],
     name: Callable[[str, Settings, int], str],
@@ -77,9 +78,11 @@ def grid_search(
     """Try every point for every method, then points :func:`beyond` the ends until each method's
     best lies inside.
 
+    No method waits for another: one whose points are all known goes on to those beyond its ends.
+
     Args:
-        grid: setting -> values; the same start for all methods.
-        methods, seeds: a point's value is the mean over the seeds.
+        grids: method -> setting -> values.
+        seeds: a point's value is the mean over the seeds.
         score: method, point, seed -> value, the smaller the better, and the seconds it took.
         name: method, point, seed -> what the journal calls them.
         journal: one line per value, written as it comes; values that it holds are not computed
@@ -88,40 +91,60 @@ def grid_search(
         on_trial: called with method, number and value of each point.
     """
     known = _read(journal)
-    points = {method: grid_points(grid) for method in methods}
-    made: dict[str, list[TunedTrial]] = {method: [] for method in methods}
-    while todo := [(m, point) for m in methods for point in points[m][len(made[m]) :]]:
-        names = {
-            name(m, point, seed): partial(score, m, point, seed)
-            for m, point in todo
-            for seed in seeds
-        }
-        missing = [key for key in names if key not in known]
-        with journal.open("a") as file:
-            for place, result in _values([names[key] for key in missing], jobs):
-                known[missing[place]] = result
-                with naming(journal):  # a line cut short before stays alone
-                    file.write("\n" + to_json([missing[place], *result]))
-                    file.flush()
-        for m, point in todo:
-            values, seconds = zip(*(known[name(m, point, seed)] for seed in seeds))
-            made[m].append(TunedTrial(point, sum(values) / len(values), sum(seconds)))
-            on_trial(m, len(made[m]), made[m][-1].value)
-        for m in methods:
-            points[m] += beyond(made[m], grid)
+    points = {method: grid_points(grid) for method, grid in grids.items()}
+    made: dict[str, list[TunedTrial]] = {method: [] for method in grids}
+    wanted: dict[str, int] = {}  # method -> values that it waits for
+    owner: dict[str, str] = {}  # name of a value -> its method
+
+    def next_of(method: str) -> list[Call]:
+        """Take in what is known of a method; the values that it needs next, none when it is
+        done.
+        """
+        while todo := points[method][len(made[method]) :]:
+            names = {name(method, p, s): partial(score, method, p, s) for p in todo for s in seeds}
+            missing = [(key, call) for key, call in names.items() if key not in known]
+            if missing:
+                wanted[method] = len(missing)
+                owner.update((key, method) for key, _ in missing)
+                return missing
+            for point in todo:
+                values, seconds = zip(*(known[name(method, point, seed)] for seed in seeds))
+                made[method].append(TunedTrial(point, sum(values) / len(values), sum(seconds)))
+                on_trial(method, len(made[method]), made[method][-1].value)
+            points[method] += beyond(made[method], grids[method])
+        return []
+
+    with journal.open("a") as file:
+
+        def keep(key: str, result: tuple[float, float]) -> list[Call]:
+            """Write a value down; the values that are needed next because of it."""
+            known[key] = result
+            with naming(journal):  # a line cut short before stays alone
+                file.write("\n" + to_json([key, *result]))
+                file.flush()
+            wanted[owner[key]] -= 1
+            return [] if wanted[owner[key]] else next_of(owner[key])
+
+        _compute([call for method in grids for call in next_of(method)], keep, jobs)
     return made
 
 
-def _values(
-    calls: Sequence[Callable[[], Any]], jobs: int
-) -> Iterator[tuple[int, tuple[float, float]]]:
+def _compute(
+    first: Sequence[Call], keep: Callable[[str, tuple[float, float]], list[Call]], jobs: int
+) -> None:
+    """Carry out calls and those that follow from their results."""
+    calls = list(first)
     if jobs == 1:
-        yield from ((place, call()) for place, call in enumerate(calls))
+        for key, call in calls:  # grows meanwhile
+            calls += keep(key, call())
         return
-    for place, result in in_processes(calls, jobs):
-        if isinstance(result, Lost):
-            raise RuntimeError(f"a point of the grid: {result.reason}")
-        yield place, result
+    with pool_of([call for _, call in calls], jobs) as pool:
+        for place, result in pool:
+            if isinstance(result, Lost):
+                raise RuntimeError(f"a point of the grid: {result.reason}")
+            more = keep(calls[place][0], result)
+            calls += more
+            pool.add([call for _, call in more])
 
 
 def _read(journal: Path) -> dict[str, tuple[float, float]]:

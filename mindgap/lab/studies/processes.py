@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -96,35 +96,44 @@ class Worker:
 class Pool:
     """Worker processes with one thread of the driver each; :func:`stop_workers` ends those of
     every pool.
+
+    Calls may be added while results are read; the workers wait for them until the pool is closed.
     """
 
     def __init__(self, calls: Sequence[Callable[[], Any]], jobs: int, limit: float | None) -> None:
+        self.stopped = False
+        self._jobs, self._limit = jobs, limit
+        self._todo: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+        self._ends: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        self._added = self._read = 0
+        self._workers: dict[int, Worker] = {}
+        self._threads: list[threading.Thread] = []
+        self.add(calls)
+
+    def add(self, calls: Sequence[Callable[[], Any]]) -> None:
+        """Further calls, numbered on from those before."""
         from cloudpickle import dumps
 
-        self.stopped = False
-        self._limit = limit
-        self._todo: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
-        for number, call in enumerate(calls):
-            self._todo.put((number, dumps(call)))
-        self._ends: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-        self._left = len(calls)
-        self._workers: dict[int, Worker] = {}
-        self._threads = [
-            threading.Thread(target=self._serve, args=(place,), daemon=True)
-            for place in range(min(jobs, len(calls)))
-        ]
-        for thread in self._threads:
-            thread.start()
+        for call in calls:
+            self._todo.put((self._added, dumps(call)))
+            self._added += 1
+        for place in range(len(self._threads), min(self._jobs, self._added)):
+            self._threads.append(threading.Thread(target=self._serve, args=(place,), daemon=True))
+            self._threads[-1].start()
+
+    def complete(self) -> None:
+        """No call will be added: a worker that finds nothing more to do ends."""
+        for _ in self._threads:
+            self._todo.put(None)
 
     def _serve(self, place: int) -> None:
-        """Hand calls to one worker until none is left; start another worker when it dies."""
-        with suppress(queue.Empty):
-            while not self.stopped:
-                number, call = self._todo.get_nowait()
-                try:
-                    self._ends.put((number, self._attempt(place, call)))
-                except Exception as error:  # the worker could not be started
-                    self._ends.put((number, (False, error)))
+        """Hand calls to one worker until there are no more; start another worker when it dies."""
+        while not self.stopped and (item := self._todo.get()) is not None:
+            number, call = item
+            try:
+                self._ends.put((number, self._attempt(place, call)))
+            except Exception as error:  # the worker could not be started
+                self._ends.put((number, (False, error)))
         if place in self._workers:
             self._workers.pop(place).close()
 
@@ -140,8 +149,9 @@ class Pool:
         return Lost(f"its worker died {ATTEMPTS} times (out of memory?)")
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        for _ in range(self._left):
+        while self._read < self._added:
             number, end = self._ends.get()
+            self._read += 1
             if isinstance(end, tuple):
                 succeeded, end = end
                 if not succeeded:
@@ -151,6 +161,7 @@ class Pool:
     def stop(self) -> None:
         """End all workers at once; what they have recorded is kept."""
         self.stopped = True
+        self.complete()
         for worker in list(self._workers.values()):
             worker.kill()
 
@@ -182,10 +193,22 @@ def in_processes(
         >>> sorted(in_processes([partial(pow, 2, 3), partial(pow, 3, 2)], jobs=2))
         [(0, 8), (1, 9)]
     """
+    with pool_of(calls, jobs, limit=limit) as pool:
+        pool.complete()
+        yield from pool
+
+
+@contextmanager
+def pool_of(
+    calls: Sequence[Callable[[], Any]], jobs: int, *, limit: float | None = None
+) -> Iterator[Pool]:
+    """The worker processes of :func:`in_processes`, for calls that follow from the results of
+    others (:meth:`Pool.add`); they end with the block.
+    """
     pool = Pool(calls, jobs, limit)
     _POOLS.append(pool)
     try:
-        yield from pool
+        yield pool
     finally:
         pool.close()
         _POOLS.remove(pool)

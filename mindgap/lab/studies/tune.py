@@ -251,15 +251,11 @@ def _grid(
         )
 
     journal = folder / GRID_FILE
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for method, own in settings.items():
-        groups.setdefault(tuple(n for n in study.grid if own.get(n) is not None), []).append(method)
-    found: dict[str, list[TunedTrial]] = {}
-    for names, methods in groups.items():
-        grid = {n: study.grid[n] for n in names}
-        seeds = study.tuning_seeds
-        found |= grid_search(grid, methods, seeds, score, name, journal, jobs, on_trial)
-    return found
+    grids = {
+        method: {n: values for n, values in study.grid.items() if own.get(n) is not None}
+        for method, own in settings.items()
+    }
+    return grid_search(grids, study.tuning_seeds, score, name, journal, jobs, on_trial)
 
 
 def _searches(

@@ -15,6 +15,7 @@ from mindgap.bilevel.registry import SIXTEEN as METHODS
 from mindgap.lab.studies.bilevel_runs import TITLES, method_of, states, tuned_methods
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.cleaning_runs import CONTROL_METHODS
+from mindgap.lab.studies.grid import grid_search
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.run import simulate
 from mindgap.lab.studies.spec import Scale
@@ -148,6 +149,33 @@ def test_a_grid_search_tries_the_same_points_for_all_and_takes_the_best(tmp_path
         assert made.value == pytest.approx(0.15)  # the mean over both seeds
         assert sum(c[0] == method for c in calls) == 16
     assert found["a"].trials[0].value == float("inf")  # a run that diverged is never chosen
+
+
+def _score(method, point, seed):
+    """Smallest at 8 for a, at 1 for b."""
+    return abs(point["lr"] - (8.0 if method == "a" else 1.0)) + point.get("eps", 0.0), 0.0
+
+
+def _label(method, point, seed):
+    return f"{method} {sorted(point.items())} {seed}"
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_methods_of_a_grid_search_extend_their_own_grids_alone_and_take_up_a_journal(
+    tmp_path, jobs
+):
+    grids = {"a": {"lr": (1.0, 2.0)}, "b": {"lr": (1.0, 2.0), "eps": (1e-3,)}}
+    journal = tmp_path / "journal"
+    done = []
+    made = grid_search(grids, (7, 8), _score, _label, journal, jobs, lambda m, k, v: done.append(m))
+    assert [one.settings["lr"] for one in made["a"]] == [1.0, 2.0, 4.0, 8.0, 16.0]
+    assert [one.settings["lr"] for one in made["b"]] == [1.0, 2.0, 0.5]
+    assert sorted(done) == ["a"] * 5 + ["b"] * 3
+
+    def fails(method, point, seed):
+        raise AssertionError("computed again")
+
+    assert grid_search(grids, (7, 8), fails, _label, journal) == made
 
 
 # --------------------------------------------------------------------------------------------------
