@@ -128,16 +128,30 @@ class Compiled:
         return f"{usage(ptx)}, {wide} of {len(loads)} loads 16 bytes wide"
 
 
+def assembler():
+    """The assembler that Triton itself takes for the target.
+
+    Its package holds two, and from 3.9 on the older one cannot read what is compiled for sm_90.
+    """
+    import triton
+    from triton.backends.nvidia import compiler
+
+    try:
+        return compiler.get_ptxas(TARGET[1]).path
+    except (AttributeError, TypeError):  # versions with one assembler
+        return str(Path(triton.__file__).parent / "backends/nvidia/bin/ptxas")
+
+
 def usage(ptx):
     """Registers and spilled bytes, as the assembler of Triton's package says."""
-    import triton
-
-    assembler = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()
-        command = [str(assembler), "-v", "--gpu-name=sm_90a", "-o", "/dev/null", file.name]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        command = [assembler(), "-v", "--gpu-name=sm_90a", "-o", "/dev/null", file.name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    text = done.stderr
+    if done.returncode:
+        raise RuntimeError(f"{Path(command[0]).name} ended with {done.returncode}: {text}")
     registers, spilled = (
         re.search(r"Used (\d+) registers", text),
         re.search(r"(\d+) bytes spill stores", text),
