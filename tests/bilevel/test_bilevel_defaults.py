@@ -7,6 +7,7 @@ from dataclasses import MISSING, fields
 
 import pytest
 
+from mindgap.base.check import RuleError
 from mindgap.bilevel import METHODS, AdamStep
 
 #: Settings that have a default, beside the steps; "x_step" where it is not "plain".
@@ -109,3 +110,10 @@ def test_rates_fall_as_documented(key):
         else:  # min(1, c eta²) of the step before: 0.5 * 7^(-2/3)
             assert first[name] == 1.0
             assert later[name] == pytest.approx(0.5 * 7 ** (-2 / 3))
+
+
+@pytest.mark.parametrize("key", ["saba", "svrb"])
+def test_a_memory_limit_is_a_number_of_bytes_that_a_machine_can_count(key):
+    assert _made(key, memory_limit=2**62).memory_limit == 2**62
+    with pytest.raises(RuleError, match="memory_limit must be"):
+        _made(key, memory_limit=2**62 + 1)
