@@ -240,120 +240,46 @@ def falling(q: float, power: float) -> Rule:
     return rule
 
 
-#: Bins of r = |entry|/its mean size for :func:`influence`: edges 1/4, 1/2, 1, 2, 4, 8, 16, 32.
-EDGES = 8
+def hill(values: Tensor, count: int) -> Tensor:
+    """1/α of Hill: the mean logarithm of the largest values over the next one."""
+    top = values.topk(count + 1, dim=-1).values.clamp_min(1e-38).log()
+    return top[..., :count].mean(-1, keepdim=True) - top[..., count:]
 
 
-def influence(
-    *, scale: bool = True, beta: float = 0.99, memory: float = 0.98, parts: str = "tensor"
-) -> Rule:
-    """Entries weighted by how often others of their size have the sign of the momentum.
+def tail(*, level: float = 0.25, fall: bool = True, ratios: bool = True) -> Rule:
+    """AdamW's gradient where the norms' tail is light, the unit gradient where it is heavy.
 
-    For a mean s and noise of density f, P(sign of g = sign of s | |g| = r) − P(other sign) is near
-    s·ψ(r) with ψ = −f'/f, the influence function of the best estimate of a location: r for Gaussian
-    noise (no clipping), about 1/r in a heavy tail (large entries count less). So the agreement A(b)
-    of signs with the momentum before this step, per bin b of r = |g_i|/τ_i, measures the clipping
-    that the noise asks for. An entry with r beyond the first bins is given ψ = A(b)/A₀·ψ₀, at most
-    r, where A₀ belongs to the bin of 1 ≤ r < 2 and ψ₀ = 1.5.
+    The tail index α of the last 128 norms is Hill's, from the tenth of the largest ratios of a norm
+    to the one before it (a level that drifts has no tail in the ratios). h goes from 0 at α = 4 to
+    1 at α = 2, below which the variance is infinite. The gradient's norm becomes ‖g‖^(1−h)·ρ^h
+    with ρ = S·min(1, q/‖g‖): S the median of the first 20 norms, which keeps the unit that v has
+    seen, q a quantile of the last 128 norms. The first 20 norms say nothing yet: they are
+    clipped at three times their running median.
 
     Args:
-        scale: divide by the norm first.
-        beta: memory of the mean size, in events.
-        memory: of the agreement, in steps.
-        parts: ``"tensor"`` or ``"whole"``: over which entries agreement is counted.
+        level: of the quantile q.
+        fall: divide a norm above q once more; else ρ = S.
+        ratios: Hill's index of ratios; else of the norms themselves.
     """
 
     def rule(g: Tensor, s: State, k: int, sizes: list[int]) -> Tensor:
-        if scale:
-            g = unit(g)
-        pieces = sizes if parts == "tensor" else [g.shape[-1]]
-        if k == 1:
-            s["tau"], s["count"], s["slow"] = (torch.zeros_like(g) for _ in range(3))
-            shape = (*g.shape[:-1], len(pieces), EDGES + 1)
-            s["sum"], s["number"] = (torch.zeros(shape, device=g.device) for _ in range(2))
-            s["part"] = torch.cat(
-                [torch.full((n,), i, device=g.device) for i, n in enumerate(pieces)]
-            )
-        event, size = g != 0, g.abs()
-        known = s["count"] > 0
-        tau = s["tau"] / (1 - beta ** s["count"]).clamp_min(1e-12)
-        r = torch.where(known & event, size / tau.clamp_min(1e-38), 0.0)
-        place = (torch.log2(r.clamp(2.0**-3, 2.0**7)).floor() + 3).clamp(0, EDGES).long()
-        place = place + (EDGES + 1) * s["part"]
-        sign = torch.where(known, g.sign() * s["slow"].sign(), 0.0)
-        count = (sign != 0).to(g.dtype)
-        flat = (*g.shape[:-1], len(pieces) * (EDGES + 1))
-        here = torch.zeros(flat, device=g.device).scatter_add_(-1, place, sign)
-        number = torch.zeros(flat, device=g.device).scatter_add_(-1, place, count)
-        s["sum"] = memory * s["sum"] + here.view_as(s["sum"])
-        s["number"] = memory * s["number"] + number.view_as(s["number"])
-        # a prior of 20 signs that agree as those of 1 ≤ r < 2 do: nothing is cut before it is seen
-        body = s["sum"][..., 3:4] / (s["number"][..., 3:4] + 20)
-        agree = (s["sum"] + 20 * body) / (s["number"] + 20)
-        weight = (agree / body.clamp_min(1e-3)).clamp(0, 64)
-        psi = 1.5 * weight.reshape(flat).gather(-1, place)
-        psi = torch.where(r > 2, torch.minimum(psi, r), r)
-        s["share"] = weight.mean((-2, -1))
-        mean = beta * s["tau"] + (1 - beta) * torch.where(known, size.clamp_max(8 * tau), size)
-        s["tau"] = torch.where(event, mean, s["tau"])
-        s["count"] = s["count"] + event
-        out = torch.where(known, g.sign() * psi * tau, g)
-        s["slow"] = 0.9 * s["slow"] + 0.1 * out
-        return out
-
-    return rule
-
-
-def slope(*, low: float = -1.0, high: float = 1.0, memory: float = 0.98) -> Rule:
-    """The unit gradient times (‖g‖/level)^p beyond the level, p found by measurement.
-
-    If a gradient is large by signal, its direction agrees with the momentum as much as others do.
-    If it is s + n with a large n, the agreement falls like 1/‖g‖, and so does its best weight. With
-    a = the mean of cos(g, momentum) below and above the running median of the norms, and the slope
-    of log a against log ‖g‖ in [−1, 0], p = 1 + 2·slope: 1 keeps the gradient, 0 is the unit
-    gradient, −1 divides once more.
-    """
-
-    def rule(g: Tensor, s: State, k: int, sizes: list[int]) -> Tensor:
-        size = norm_of(g)
-        u = unit(g)
+        size = norm_of(g).clamp_min(1e-38)
         window = s.get("window")
-        window = size if window is None else torch.cat([window[..., -WINDOW + 1 :], size], -1)
-        s["window"] = window
-        level = window.median(-1, keepdim=True).values.clamp_min(1e-38)
-        if k == 1:
-            zero = torch.zeros_like(size)
-            s |= dict.fromkeys(("a0", "a1", "l0", "l1", "n0", "n1"), zero)
-            s["slow"] = torch.zeros_like(g)
-        cos = (u * unit(s["slow"])).sum(-1, keepdim=True)
-        high_norm = (size > level).to(g.dtype)
-        for name, here in (("0", 1 - high_norm), ("1", high_norm)):
-            s["n" + name] = memory * s["n" + name] + here
-            s["a" + name] = memory * s["a" + name] + here * cos
-            s["l" + name] = memory * s["l" + name] + here * (size / level).clamp_min(1e-38).log()
-        body = s["a0"] / s["n0"].clamp_min(1)
-        tail = s["a1"] / s["n1"].clamp_min(1)
-        apart = s["l1"] / s["n1"].clamp_min(1) - s["l0"] / s["n0"].clamp_min(1)
-        fall = (tail.clamp_min(1e-3) / body.clamp_min(1e-3)).log() / apart.clamp_min(0.1)
-        p = (1 + 2 * fall.clamp(-1, 0)).clamp(low, high)
-        p = torch.where((s["n0"] > 5) & (s["n1"] > 5), p, torch.zeros_like(p))
-        s["share"] = p
-        out = u * (size / level).clamp_min(1.0) ** p
-        s["slow"] = 0.9 * s["slow"] + 0.1 * out
-        return out
-
-    return rule
-
-
-def both(first: Rule, second: Rule) -> Rule:
-    """One rule after the other, each with states of its own."""
-
-    def rule(g: Tensor, s: State, k: int, sizes: list[int]) -> Tensor:
-        for i, one in enumerate((first, second)):
-            own = {n[2:]: v for n, v in s.items() if n.startswith(f"{i}/")}
-            g = one(g, own, k, sizes)
-            s |= {f"{i}/{n}": v for n, v in own.items()}
-        return g
+        count = 0 if window is None else window.shape[-1]
+        s["window"] = size if window is None else torch.cat([window[..., -WINDOW + 1 :], size], -1)
+        if window is None:
+            return g
+        if count < 20:
+            s["start"] = window.median(-1, keepdim=True).values
+            return g * (3 * s["start"] / size).clamp_max(1.0)
+        values = window[..., 1:] / window[..., :-1] if ratios else window
+        h = (4 * hill(values, max(4, count // 10)) - 1).clamp(0, 1)
+        s["heavy"] = s.get("heavy", 0.0) + h
+        s["share"] = s["heavy"] / k
+        rho = s["start"] / size
+        if fall:
+            rho = rho * (window.quantile(level, -1, keepdim=True) / size).clamp_max(1.0)
+        return g * rho**h
 
     return rule
 
@@ -421,14 +347,12 @@ def candidates() -> list[Candidate]:
         Candidate("falling 0.5, 1", falling(0.5, 1.0)),
         Candidate("falling 0.25, 1", falling(0.25, 1.0)),
         # the second try
-        Candidate("influence", influence()),
-        Candidate("influence, whole", influence(parts="whole")),
-        Candidate("slope", slope()),
-        Candidate("slope, at most unit", slope(high=0.0)),
-        Candidate("slope, influence", both(slope(), influence(scale=False))),
-        Candidate("slope, coordinates 3", both(slope(), coordinates(3.0, scale=False))),
-        Candidate("ACClip slope", slope(), betas=(0.9, 0.99), form="acclip", eps=1e-12),
-        Candidate("ACClip influence", influence(), betas=(0.9, 0.99), form="acclip", eps=1e-12),
+        Candidate("tail", tail()),
+        Candidate("tail 0.5", tail(level=0.5)),
+        Candidate("tail of norms", tail(ratios=False)),
+        Candidate("tail, unit", tail(fall=False)),
+        Candidate("ACClip tail", tail(), betas=(0.9, 0.99), form="acclip", eps=1e-12),
+        Candidate("ACClip tail, unit", tail(fall=False), (0.9, 0.99), "acclip", 1e-12),
         # rules whose steps follow the gradient's scale
         Candidate("SGD", none, form="sgd"),
         *(Candidate(f"SGD clip {tau:g}", fixed(tau), form="sgd") for tau in (0.1, 1.0, 10.0)),
