@@ -7,6 +7,7 @@ them can tell different stories. Standard library only.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -60,6 +61,9 @@ KINDS = {
     "stand-in": "named stand-in networks",
     "small stand-in": "small stand-in networks",
 }
+
+#: How long a network was trained, beside the paper.
+LENGTHS = ("as long as the paper's", "shorter than the paper's", "the paper's length is not known")
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,11 @@ class Outcome:
         return plain_model(self.description.model)
 
     @property
+    def length(self) -> str:
+        """One of :data:`LENGTHS`; empty for a formula."""
+        return length_of(self.verdict.length) if self.description.model else ""
+
+    @property
     def effects(self) -> list[Effect]:
         return effects_of(self.verdict)
 
@@ -171,6 +180,22 @@ def plain_model(model: str) -> str:
     return model
 
 
+def length_of(words: str) -> str:
+    """One of :data:`LENGTHS`, from a record's words.
+
+    Example:
+        >>> length_of("25 of 25 epochs (SLIP)"), length_of("2.4 of 20 epochs")
+        ("as long as the paper's", "shorter than the paper's")
+        >>> length_of("at the start, as in the paper"), length_of("6 epochs")
+        ("as long as the paper's", "the paper's length is not known")
+    """
+    own = re.match(r"([\d.,]+) of ([\d.,]+) ", words)
+    if own:
+        ours, theirs = (float(number.replace(",", "")) for number in own.groups())
+        return LENGTHS[ours < theirs]
+    return LENGTHS[0] if "as in the paper" in words else LENGTHS[2]
+
+
 def outcomes(runs: Path) -> list[Outcome]:
     """One outcome per study below ``runs``, in the order of the claims.
 
@@ -178,15 +203,24 @@ def outcomes(runs: Path) -> list[Outcome]:
     largest scale that passed its gate. A small stand-in never counts in place of a larger network
     whose gate failed: such a study is *not trained*.
     """
-    found: dict[str, list[tuple[StudyDescription, Verdict, Path]]] = {}
+    found = []
     for folder in study_folders(runs):
         verdict = Verdict("", "")
         if (folder / VERDICT_FILE).exists():
             verdict = read_form(Verdict, folder / VERDICT_FILE)
-        described = read_form(StudyDescription, folder / STUDY_FILE)
-        found.setdefault(described.name, []).append((described, verdict, folder))
+        found.append((read_form(StudyDescription, folder / STUDY_FILE), verdict, folder))
+    return one_per_study(found)
+
+
+def one_per_study(
+    found: Iterable[tuple[StudyDescription, Verdict, Path]],
+) -> list[Outcome]:
+    """One outcome per study from all its scales (:func:`outcomes`)."""
+    studies: dict[str, list[tuple[StudyDescription, Verdict, Path]]] = {}
+    for entry in found:
+        studies.setdefault(entry[0].name, []).append(entry)
     listed = []
-    for scales in found.values():
+    for scales in studies.values():
         scales.sort(key=lambda entry: worth(entry[0].scale, entry[1]))
         *others, best = scales
         others.sort(key=lambda entry: _place(entry[0].scale))

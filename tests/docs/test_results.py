@@ -14,6 +14,7 @@ from mindgap.lab.studies.catalogue import catalogue
 from mindgap.lab.studies.run import judge_folder
 from mindgap.record.folders import study_folders
 from mindgap.record.forms import read_form
+from mindgap.record.outcomes import summary
 from mindgap.record.packed import pack, unpacked
 from mindgap.record.schema import End, Header, RecordError, Verdict
 from mindgap.record.store import VERDICT_FILE, RunWriter, read_run
@@ -43,6 +44,32 @@ def test_the_documents_are_those_of_the_records(tool: ModuleType) -> None:
         assert tool.MARKS[0] in page.read_text()
     drawn = (ROOT / "docs" / "pictures" / "verdicts.svg").read_text()
     assert drawn == tool.verdict_picture(), "run docs/tools/results.py write"
+
+
+def test_counts_agree_on_every_surface(
+    tool: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """README, site, reproduction page, picture and results page give the same counts."""
+    from mindgap.lab.report.page import render
+
+    sentence = summary(RESULTS).sentence
+    assert int(sentence.split()[0]) == len(catalogue())
+    for name in (
+        "README.md",
+        "docs/index.md",
+        "docs/reproduction.md",
+        "docs/pictures/verdicts.svg",
+    ):
+        assert sentence in (ROOT / name).read_text(), name
+    studies = load(RESULTS)
+    page = render(studies, [[] for _ in studies])
+    assert f"<strong>{sentence}.</strong>" in page
+    assert all(line in page.replace("&#39;", "'") for line in summary(RESULTS).lines)
+    assert page.count('<tr role="row" data-study=') == len(catalogue())
+    # No older form of the count is left.
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        said = {int(n) for n in re.findall(r"\b(\d+) studies:", path.read_text())}
+        assert said <= {len(catalogue())}, path
 
 
 def all_claims(tool: ModuleType) -> list[str]:

@@ -141,17 +141,25 @@ class Drawing:
             and len(self.ends()) > len(LIGHT) * len(self.facets)
         )
 
+    @property
+    def middle(self) -> str:
+        """What stands for several runs in titles and rankings, as in the picture; empty for one."""
+        if self.kind == "points":
+            return "median"
+        return "" if self.single else "mean" if self.statistic == "mean" else "median"
+
     def ends(self) -> dict[tuple[str, str], float]:
-        """(method, panel) -> the median of its runs' last values or of its points; along a
-        search the lowest.
+        """(method, panel) -> the :attr:`middle` of its runs' last values or of its points; along
+        a search the lowest.
         """
         found: dict[tuple[str, str], list[np.ndarray]] = {}
         searched = self.axes[0].name in self.SEARCHED
+        column = "mean" if self.middle == "mean" else "q50"
         for s in self.axes[0].series:
             if "y" in s.columns:
                 values = s.columns["y"]
             else:
-                values = s.columns["q50"] if searched or not s.ends else np.array([s.ends["q50"]])
+                values = s.columns[column] if searched or not s.ends else np.array([s.ends[column]])
             values = values[np.isfinite(values)]
             values = np.sort(values)[::-1] if searched else values
             if len(values):

@@ -190,7 +190,7 @@ def specification(
     unit: dict[str, Any] = {"layer": layers, "encoding": {"x": x, "color": colour}}
     spec: dict[str, Any] = {
         "$schema": SCHEMA_URL,
-        "title": _title(drawing, signs(figure.y_label)),
+        "title": _title(drawing, drawn_words(drawing)),
         "params": [{"name": "lit", "value": ""}],
         "background": "#ffffff",
         "config": CONFIG,
@@ -239,8 +239,8 @@ def _title(drawing: Drawing, below: str, letters: int = 78) -> dict[str, Any]:
 
 
 def ranking(drawing: Drawing) -> dict[str, Any]:
-    """Where every method ends, best first: the median with the 10 and 90 % quantiles, or the
-    few seeds themselves.
+    """Where every method ends, best first: mean ± sd, or the median with the 10 and 90 %
+    quantiles, or the few seeds themselves.
     """
     figure, axis = drawing.figure, drawing.axes[0]
     ends, log = drawing.ends(), figure.log_y
@@ -248,19 +248,19 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
     for s in axis.series:
         if (end := ends.get((s.method, s.facet))) is None or (log and end <= 0):
             continue
-        last = s.ends or {name: float(s.columns[name][-1]) for name in ("q10", "q90", "n")}
+        names = ("mean", "sd", "q10", "q90", "n")
+        last = s.ends or {name: float(s.columns[name][-1]) for name in names}
+        low, high = last["q10"], last["q90"]
+        if drawing.middle == "mean":
+            low, high = last["mean"] - last["sd"], last["mean"] + last["sd"]
         row: dict[str, Any] = {
             "m": s.method,
             "f": s.facet,
             "v": end,
             "k": s.method in drawing.accent,
         }
-        if (
-            last["n"] >= ENOUGH_SEEDS
-            and math.isfinite(last["q90"])
-            and (last["q10"] > 0 or not log)
-        ):
-            row |= {"lo": last["q10"], "hi": last["q90"]}
+        if last["n"] >= ENOUGH_SEEDS and math.isfinite(high) and (low > 0 or not log):
+            row |= {"lo": low, "hi": high}
         row["t"] = f"{s.method}\n{figure.y_label}: {number(end)}" + (
             f"  [{number(row['lo'])}, {number(row['hi'])}]" if "lo" in row else ""
         )
@@ -323,7 +323,7 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
     unit: dict[str, Any] = {"layer": kept, "encoding": {"y": y, "color": colour}}
     spec: dict[str, Any] = {
         "$schema": SCHEMA_URL,
-        "title": _title(drawing, "best first", 64),
+        "title": _title(drawing, rank_words(drawing), 64),
         "background": "#ffffff",
         "config": CONFIG,
         "data": {"values": rows},
@@ -345,6 +345,26 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
         "spec": {"width": 220, "height": {"step": 21}, **unit},
         "resolve": {"scale": own},
     }
+
+
+#: Statistic -> what is drawn, as page.js says it too.
+STATISTIC_WORDS = {"mean": "mean ± sd", "quantiles": "median, 10–90 %", "every": "every run"}
+
+
+def drawn_words(drawing: Drawing) -> str:
+    """What stands upwards in a figure, and how several runs are drawn."""
+    words = STATISTIC_WORDS.get(drawing.statistic) if drawing.kind == "lines" else None
+    return signs(drawing.figure.y_label) + (f" ({words})" if words else "")
+
+
+def rank_words(drawing: Drawing) -> str:
+    """What a ranking shows."""
+    if drawing.single:
+        return "best first"
+    if drawing.seeds < ENOUGH_SEEDS:
+        return "best first: median (point) and every seed (ticks)"
+    spans = {"mean": "mean ± sd", "median": "median with the 10 and 90 % quantiles"}
+    return f"best first: {spans[drawing.middle]} over {drawing.seeds} seeds"
 
 
 def _last_parts(rows: list[dict[str, Any]]) -> dict[str, set[str]]:

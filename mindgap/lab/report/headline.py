@@ -20,7 +20,7 @@ def headline(drawing: Drawing) -> str:
     first, values = drawing.axes[0], drawing.ends()
     time_like = drawing.kind == "lines" and first.name in drawing.TIMES
     at = " at the end" if time_like else ""
-    middle = "median " if drawing.kind == "points" else ""
+    middle = f"{drawing.middle} " if drawing.middle else ""
     if drawing.figure.y_label == "share of minibatches":  # a histogram: where it is highest
         tops = {
             s.method: float(s.columns["x"][np.nanargmax(s.columns["q50"])])
@@ -49,8 +49,9 @@ def headline(drawing: Drawing) -> str:
         )
     ends = {m: v for (m, _), v in values.items()}
     if len(ends) == 1 and time_like:
-        start = float(first.series[0].columns["q50"][0])
-        return f"{title}: from {number(start)} to {number(next(iter(ends.values())))}"
+        column = "mean" if drawing.middle == "mean" else "q50"
+        start, end = float(first.series[0].columns[column][0]), next(iter(ends.values()))
+        return f"{title}: {middle}from {number(start)} to {number(end)}"
     named = [m for m in drawing.accent if m in ends] or (list(ends) if len(ends) <= 3 else [])
     others = {m: v for m, v in ends.items() if m not in named}
     if not named:

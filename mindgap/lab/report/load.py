@@ -35,6 +35,8 @@ class Loaded:
     )
     tuning: Tuning = NO_TUNING  # what ``tuning.json`` says; ``NO_TUNING`` if nothing was tuned
 
+    folder: Path = Path()
+
     @property
     def name(self) -> str:
         return self.description.name
@@ -110,5 +112,5 @@ def load_study(folder: Path) -> Loaded:
     )
     tuning = read(Tuning, TUNING_FILE, NO_TUNING)
     return Loaded(
-        description, verdict, tuple(kept), tuple(problems), len(paths) - len(drawn), tuning
+        description, verdict, tuple(kept), tuple(problems), len(paths) - len(drawn), tuning, folder
     )

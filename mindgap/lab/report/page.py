@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -20,23 +22,18 @@ from mindgap.lab.report.headline import headline
 from mindgap.lab.report.load import Loaded, load
 from mindgap.lab.report.pieces import HELPERS, Section, sections
 from mindgap.lab.report.scales import log_labels
+from mindgap.lab.report.strip import strips
 from mindgap.lab.report.templates import asset, template
 from mindgap.lab.report.words import count, finding, signs
 from mindgap.record.claims import GROUPS
+from mindgap.record.outcomes import KINDS, LENGTHS, SAID, SIGNS, Summary, one_per_study
 from mindgap.record.store import slug, write_atomically
 
 #: Points the whole page may hold; figures share them, so that a page of many studies stays small.
 POINTS = 250_000
 
-#: The order of verdicts, with the sign that stands beside the word.
-SIGNS = {
-    "error": "!",
-    "does not hold": "✗",
-    "inconclusive": "?",
-    "not trained": "–",
-    "": "…",
-    "holds": "✓",
-}
+#: The order of verdicts in the table.
+ORDER = ("error", "does not hold", "holds", "inconclusive", "not trained", "")
 
 
 def write_page(
@@ -106,85 +103,73 @@ def render(
 ) -> str:
     """The whole page as text."""
     shown = sections(studies, anchors(studies), drawings)
-    order = list(SIGNS)
-    for s in shown:
+    for s in [each for best in shown for each in (best, *best.others)]:
         s.finding, s.sign = finding(s.name, s.about.title, s.word), SIGNS[s.word]
+    counted = Summary(tuple(one_per_study((s.description, s.verdict, s.folder) for s in studies)))
+    panels, without = strips(counted.outcomes)
     figures = [encode(d) for group in drawings for d in group if not d.empty]
     labels = {f"{c}{own:d}": log_labels(c, own=own) for c in "xy" for own in (False, True)}
-    groups = {letter: [s for s in shown if s.claim.startswith(letter)] for letter in GROUPS}
-    groups["·"] = [s for s in shown if s.claim[:1] not in GROUPS]
-    named = {**GROUPS, "·": "others"}
+    groups: dict[str, dict[str, list[Section]]] = {}
+    for s in shown:
+        letter = s.claim[:1] if s.claim[:1] in GROUPS else "·"
+        groups.setdefault(letter, {}).setdefault(s.claim, []).append(s)
+    papers = {s.paper: PAPERS.get(s.paper, s.paper) for s in shown if s.paper}
     return template("page.html").render(
         studies=shown,
-        judged=sorted(shown, key=lambda s: order.index(s.word)),
-        findings=main_findings(shown),
-        groups=[
-            (key, {"name": named[key], "studies": found}) for key, found in groups.items() if found
-        ],
-        papers=[
-            (key, name)
-            for key, name in PAPERS.items()
-            if any(s.about.source.startswith(key) for s in shown)
-        ],
-        labels=("Verdict", "Claim", "Finding", "Measured", "Scale, seeds"),
+        judged=sorted(shown, key=lambda s: ORDER.index(s.word)),
+        summary=counted,
+        contradicted=[s for s in shown if s.word == "does not hold"],
+        panels=panels,
+        without=[s for s in shown if s.name in {o.name for o in without}],
+        anchor_of={s.name: s.anchor for s in shown},
+        groups=[(key, {**GROUPS, "·": "others"}[key], found) for key, found in groups.items()],
+        filters=filters(shown, papers),
+        papers=list(papers.items()),
+        labels=("Verdict", "Claim", "Finding", "Measured on", "Measured"),
         counts=count(len(shown), "study"),
         period=_period(studies),
         refresh=math.ceil(refresh) if refresh else None,
         css=asset("page.css"),
         js=asset("page.js"),
         bundle=Markup(_inert(_bundle())),
-        data=Markup(
-            _embedded({"statistics": list(STATISTICS), "labels": labels, "figures": figures})
-        ),
+        data=packed_data({"statistics": list(STATISTICS), "labels": labels, "figures": figures}),
         **HELPERS,
     )
 
 
-def main_findings(shown: Sequence[Section]) -> list[tuple[str, list[Section]]]:
-    """What fails, what holds, what is open, each with the first claims of as many groups as it
-    can; and what we ask ourselves.
+def filters(
+    shown: Sequence[Section], papers: dict[str, str]
+) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """What the table can be narrowed to: attribute of a row, label, (value, words) of the choices
+    that occur.
     """
-    from mindgap.lab.theory.erratum import about
+    verdicts = [(w, SAID[w]) for w in ORDER if any(s.word == w for s in shown)]
+    kinds = [(k, words) for k, words in KINDS.items() if any(s.kind == k for s in shown)]
+    lengths = [(words, words) for words in LENGTHS if any(s.length == words for s in shown)]
+    all_of = (
+        ("paper", "Paper", [(key, key) for key in papers]),
+        ("verdict", "Verdict", verdicts),
+        ("kind", "Measured on", kinds),
+        ("length", "Length", lengths),
+    )
+    return [(name, label, choices) for name, label, choices in all_of if len(choices) > 1]
 
-    found = []
-    own, shown = [s for s in shown if s.about.ours], [s for s in shown if not s.about.ours]
-    for word, one, many in (
-        (
-            "does not hold",
-            "studies contradicts a claim and finds:",
-            "studies contradict a claim and find:",
-        ),
-        ("holds", "studies finds that a claim holds", "studies find that a claim holds"),
-        ("inconclusive", "studies cannot decide:", "studies cannot decide, among them:"),
-        (
-            "not trained",
-            "studies has a network that is not trained:",
-            "studies have networks that are not trained, among them:",
-        ),
-    ):
-        these = [s for s in shown if s.word == word]
-        if not these:
-            continue
-        groups: dict[str, list[Section]] = {}
-        for s in these:
-            groups.setdefault(s.claim[:1], []).append(s)
-        firsts = [group[i] for i in range(3) for group in groups.values() if i < len(group)][
-            : 3 if word in ("holds", "does not hold") else 2
-        ]
-        words = one if len(these) == 1 else many
-        if word == "holds":
-            # The same records as the README's and the errata's.
-            mended = sum(any(row.certificate for row in about(s.name)) for s in these)
-            words += (
-                f" ({mended} of them only after a slip in the text is corrected)" if mended else ""
-            ) + ":"
-        if len(firsts) == len(these):
-            words = words.replace(", among them", "")
-        found.append((f"{len(these)} of {len(shown)} {words}", firsts))
-    if own:
-        asks = "study asks a question" if len(own) == 1 else "studies ask questions"
-        found.append((f"{len(own)} further {asks} of ours, which no paper states:", own[:2]))
-    return found or [(f"No verdict yet on {count(len(shown), 'claim')}.", [])]
+
+def packed_data(data: Any) -> str:
+    """JSON, compressed and in letters that a script element may hold: a third of its size."""
+    plain_text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return b64encode(gzip.compress(plain_text.encode("utf-8"), 9, mtime=0)).decode("ascii")
+
+
+def unpacked_data(page: str) -> Any:
+    """The numbers that a page holds, for tests and other programs.
+
+    Example:
+        >>> unpacked_data(f'<script id="mg-data">{packed_data({"a": 1})}</script>')
+        {'a': 1}
+    """
+    packed = page.partition('id="mg-data">')[2].partition("</script>")[0]
+    return json.loads(gzip.decompress(b64decode(packed)))
 
 
 def _period(studies: Sequence[Loaded]) -> str:
@@ -258,14 +243,6 @@ def _six(value: float) -> float | int:
     if value == int(value) and abs(value) < 1e15:
         return int(value)
     return float(f"{value:.6g}")
-
-
-def _embedded(data: Any) -> str:
-    """JSON inside a script element: no ``<`` at all, so nothing in it can end the element."""
-    plain_text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return (
-        plain_text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    )
 
 
 def _inert(script: str) -> str:

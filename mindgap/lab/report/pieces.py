@@ -14,6 +14,7 @@ from mindgap.base.source import PAPERS
 from mindgap.lab.report.drawing import ENOUGH_SEEDS, SHAPES, Drawing
 from mindgap.lab.report.load import Loaded
 from mindgap.lab.report.words import number, plain
+from mindgap.record.outcomes import SAID, kind_of, length_of, plain_model, worth
 from mindgap.record.schema import Run, Verdict, to_json
 
 
@@ -28,19 +29,24 @@ class Section:
         self.word = study.verdict.verdict
         self.where = f"{study.name}, {study.scale}"
         self.claim = self.about.claim
-        self.model = study.verdict.model or self.about.model
-        self.measured = study.verdict.measured.removeprefix(f"{self.model}: ")
+        model = study.verdict.model or self.about.model
+        self.model, self.kind = plain_model(model), kind_of(model)
+        self.length = length_of(study.verdict.length) if model else ""
+        self.said = SAID[self.word]
+        self.measured = study.verdict.measured.removeprefix(f"{model}: ")
         self.parts, self.notes = evidence(study.verdict.parts, self.measured)
         self.decisive = decisive(self.word, self.parts, self.notes)
         if self.word == "not trained":
             self.decisive = [study.verdict.gate]
         self.trust = trust(study.verdict)
-        self.toy = self.model.startswith("toy")
-        paper, _, place = self.about.source.partition(", ")
-        self.source = f"{PAPERS.get(paper, paper)}, {place}" if place else PAPERS.get(paper, paper)
+        self.paper, _, place = self.about.source.partition(", ")
+        named = PAPERS.get(self.paper, self.paper)
+        self.source = f"{named}, {place}" if place else named
+        self.others: list[Section] = []  # the same study at its other scales
         self.calls = _calls(study)
         given = study.verdict
-        self.printed = given.as_printed if given.as_printed != given.as_corrected else ""
+        self.printed = SAID[given.as_printed] if given.as_printed != given.as_corrected else ""
+        self.corrected = SAID.get(given.as_corrected, "")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.study, name)
@@ -67,8 +73,16 @@ def trust(verdict: Verdict) -> list[tuple[str, str]]:
 def sections(
     studies: Sequence[Loaded], anchors: Sequence[str], drawings: Sequence[Sequence[Drawing]]
 ) -> list[Section]:
-    """Every study with its figures."""
-    return [Section(*parts) for parts in zip(studies, anchors, drawings)]
+    """Every study with its figures, at the scale that counts; its other scales stand below it."""
+    by_name: dict[str, list[Section]] = {}
+    for parts in zip(studies, anchors, drawings):
+        by_name.setdefault(parts[0].name, []).append(Section(*parts))
+    shown = []
+    for scales in by_name.values():
+        *others, best = sorted(scales, key=lambda s: worth(s.scale, s.verdict))
+        best.others = others[::-1]
+        shown.append(best)
+    return shown
 
 
 @dataclass(frozen=True)
@@ -80,8 +94,13 @@ class Answered:
     words: str
 
     @property
+    def said(self) -> str:
+        """The answer in the word of every surface."""
+        return "undecided" if self.answer == "open" else self.answer
+
+    @property
     def sentence(self) -> str:
-        return f"{self.name}: {self.answer}" + (f" ({self.words})" if self.words else "")
+        return f"{self.name}: {self.said}" + (f" ({self.words})" if self.words else "")
 
 
 def evidence(parts: Mapping[str, str], measured: str) -> tuple[list[Answered], list[str]]:
@@ -111,7 +130,12 @@ def evidence(parts: Mapping[str, str], measured: str) -> tuple[list[Answered], l
                 )
                 words, end = rest[end + 2 : end + 1 + length], end + 2 + length
             reading = next(
-                (r for r in ("as printed, ", "as corrected, ") if rest[:place].endswith(r)), ""
+                (
+                    r
+                    for r in ("as printed, ", "as corrected, ", "variant, ")
+                    if rest[:place].endswith(r)
+                ),
+                "",
             )
             name, place = reading + name, place - len(reading)
             rest = (

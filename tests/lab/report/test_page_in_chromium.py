@@ -329,7 +329,7 @@ def test_numbers_and_settings_unfold(page: Page) -> None:
 
 
 def test_searching_the_verdicts(page: Page) -> None:
-    page.element("#search input").send_keys("does not hold")
+    page.element("#filters input").send_keys("does not hold")
     shown = [
         row
         for row in page.driver.find_elements("css selector", "#verdicts tbody tr")
@@ -340,6 +340,58 @@ def test_searching_the_verdicts(page: Page) -> None:
     sections = page.driver.find_elements("css selector", "section.study")
     assert [s.get_attribute("id") for s in sections if s.is_displayed()] == ["s2-kinds-quick"]
     assert shown[0].text.startswith("does not hold")
+
+
+def test_verdicts_are_filtered_by_what_they_are(page: Page) -> None:
+    offered = page.js(
+        "return [...document.querySelectorAll('#filters select')].map(s => s.dataset.filter)"
+    )
+    assert "verdict" in offered
+    page.choose("#filters [data-filter=verdict]", "holds")
+    marks = (
+        "return [...document.querySelectorAll('#verdicts tbody tr')].filter(r => !r.hidden)"
+        ".map(r => r.querySelector('.mark').textContent)"
+    )
+    assert_happens(lambda: set(page.js(marks)) == {"holds"}, "the others are hidden")
+    assert page.element("#found").text == f"{len(page.js(marks))} shown"
+    page.choose("#filters [data-filter=verdict]", "")
+    assert_happens(lambda: page.element("#found").text == "", "all are shown")
+
+
+def test_a_ranking_offers_only_what_it_answers(page: Page) -> None:
+    figure = "fig-s4-single-quick-1"
+    page.unfold(figure)
+    controls = (
+        "return [...document.querySelectorAll(`#${arguments[0]} .controls label`)]"
+        ".filter(l => l.getClientRects().length).map(l => l.firstElementChild.className)"
+    )
+    assert page.js(controls, figure) == ["view"]
+    page.changes(figure, lambda: page.choose(f"#{figure} .view", "lines"))
+    assert {"view", "log-x", "log-y"} <= set(page.js(controls, figure))
+
+
+def test_paper_waits_for_every_figure_and_keeps_every_label(browser: Page, tmp_path: Path) -> None:
+    for name in ("b6-epochs", "h3-language-model"):
+        shutil.copytree(RESULTS / name, tmp_path / "runs" / name)
+    path = write_page(tmp_path / "runs", tmp_path / "page.html")
+    size = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.media("screen", "light")
+    browser.driver.get(path.as_uri())
+    assert_happens(lambda: browser.js("return document.querySelector('.chart svg')"), "it begins")
+    browser.js(  # the page's own listener came first: this one sees what goes to the printer
+        "window.addEventListener('beforeprint', () => { window.atPrint = ["
+        "document.querySelectorAll('.chart[data-drawn=yes]').length,"
+        "document.querySelectorAll('.chart').length] })"
+    )
+    browser.driver.execute_cdp_cmd("Page.printToPDF", {})
+    drawn, charts = browser.js("return window.atPrint")
+    assert drawn == charts > 5
+    browser.media("print", "light")
+    labels = "return [...document.querySelectorAll('#verdicts tr:last-child td')].map("
+    shown = browser.js(f"{labels}t => t.getClientRects().length)")
+    assert shown == [1] * 5
+    browser.media("screen", "light")
 
 
 def test_lines_carry_their_names_and_pointing_at_one_fades_the_others(page: Page) -> None:
@@ -363,8 +415,8 @@ def test_lines_carry_their_names_and_pointing_at_one_fades_the_others(page: Page
 
 def test_the_first_screen_says_the_findings_and_leads_to_every_claim(page: Page) -> None:
     said = page.element("#findings").text
-    assert "1 of 8 studies contradicts a claim and finds:" in said
-    assert "of 8 studies find that a claim holds" in said
+    assert "8 studies:" in said
+    assert "1 do not hold" in said
     rows = [
         row.text.split("\n")[0]
         for row in page.driver.find_elements("css selector", "#verdicts tbody tr")
@@ -478,6 +530,11 @@ def test_on_a_phone_findings_take_the_whole_width(browser: Page, path: Path) -> 
         "r.children[2].getBoundingClientRect().width / r.getBoundingClientRect().width)"
     )
     assert min(shares) > 0.85
+    labels = browser.js(
+        "return [...document.querySelectorAll('#verdicts tbody tr:first-child td')].filter("
+        "t => t.getClientRects().length).map(t => t.dataset.label)"
+    )
+    assert labels == ["Verdict", "Claim", "Finding", "Measured on", "Measured"]
 
 
 @pytest.mark.skipif(
@@ -516,6 +573,10 @@ def test_the_demo_shows_every_figure(browser: Page, tmp_path: Path) -> None:
     figures = sum(
         len(s.description.figures) + bool(s.tuning.methods) for s in load(tmp_path / "runs")
     )
+    assert browser.js("return document.querySelectorAll('.chart[data-drawn=yes]').length") > 0
+    browser.js("document.querySelectorAll('details.scale').forEach(d => { d.open = true })")
+    missing = "return document.querySelectorAll('.chart:not([data-drawn=yes])').length"
+    assert_happens(lambda: browser.js(missing) == 0, "unfolded scales are drawn")
     drawn = browser.js(
         "return document.querySelectorAll('.chart[data-drawn=yes] svg .mark-group').length"
     )

@@ -4,7 +4,6 @@ and texts are sound.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -22,7 +21,7 @@ from mindgap.lab.report.aggregate import Readings, Series, end_values, over_seed
 from mindgap.lab.report.drawing import draw
 from mindgap.lab.report.figure import figure_png, figure_svg, picture
 from mindgap.lab.report.load import load, load_study
-from mindgap.lab.report.page import draw_all, render, write_page
+from mindgap.lab.report.page import draw_all, render, unpacked_data, write_page
 from mindgap.lab.report.pieces import Answered, decisive, evidence
 from mindgap.record.schema import End, RecordError
 from mindgap.record.store import RunWriter, read_run
@@ -100,7 +99,7 @@ def test_every_last_value_is_that_of_the_records_where_seeds_end_apart(tmp_path:
                 writer.row(row)
             writer.end(End("done"))
     text = write_page(tmp_path / "runs", tmp_path / "page.html").read_text(encoding="utf-8")
-    data = json.loads(re.search(r'id="mg-data">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
+    data = unpacked_data(text)
     records = [read_run(path) for path in folder.glob("*.jsonl")]
     compared = 0
     for shown in data["figures"]:
@@ -278,7 +277,7 @@ def test_a_large_sweep_stays_within_the_budget_of_points(tmp_path: Path) -> None
     write_study(tmp_path, methods=tuple(f"m{i}" for i in range(40)), seeds=2, rows=120)
     studies = load(tmp_path)
     text = render(studies, draw_all(studies))
-    data = json.loads(re.search(r'id="mg-data">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
+    data = unpacked_data(text)
     for shown in data["figures"]:
         for axis in shown["axes"]:
             assert sum(len(s["x"]) for s in axis["series"]) <= 7000
@@ -362,10 +361,11 @@ def test_the_structure_serves_a_screen_reader(elements: Elements) -> None:
 def test_the_verdict_table_has_every_column_and_links_to_every_study(elements: Elements) -> None:
     labels = [a["data-label"] for tag, a in elements.elements if tag == "td" and "data-label" in a]
     assert Counter(labels) == dict.fromkeys(
-        ("Verdict", "Claim", "Finding", "Measured", "Scale, seeds"), 8
+        ("Verdict", "Claim", "Finding", "Measured on", "Measured"), 8
     )
     anchors = {a["href"] for tag, a in elements.elements if tag == "a"}
-    sections = {f"#{a['id']}" for tag, a in elements.elements if tag == "section"}
+    studies = [a for tag, a in elements.elements if a.get("class") == "study"]
+    sections = {f"#{a['id']}" for a in studies}
     assert sections <= anchors
     assert len(sections) == 8
 

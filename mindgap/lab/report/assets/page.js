@@ -1,7 +1,10 @@
 "use strict";
 // Draws every figure of the page from the numbers embedded in it, and answers the controls. No request is ever made.
-(() => {
-  const data = JSON.parse(document.getElementById("mg-data").textContent);
+(async () => {
+  // The numbers are compressed; every browser of the last years unpacks them, without a request.
+  const packed = Uint8Array.from(atob(document.getElementById("mg-data").textContent.trim()), (c) => c.charCodeAt(0));
+  const data = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+  const began = performance.now();
   const figures = new Map(data.figures.map((f) => [f.id, f]));
   const state = new Map();
   const drawn = new Map();
@@ -107,11 +110,20 @@
   }
 
   // On the page colours are CSS variables, so that light, dark and print need no new drawing.
+  const WORDS = { mean: "mean ± sd", quantiles: "median, 10–90 %", every: "every run" };
+  const drawnWords = (figure, st) =>
+    st.rank ? `${figure.yLabel}, ${figure.rank.title.subtitle}`
+      : figure.yLabel + (figure.kind === "lines" && WORDS[st.statistic] ? ` (${WORDS[st.statistic]})` : "");
+
   function forPage(figure, st, width) {
     const spec = st.rank ? structuredClone(figure.rank) : withState(figure, st, rowsOf(figure, st));
     const unit = spec.spec || spec;
-    if (st.rank) spec.data.values = spec.data.values.filter((row) => !st.hidden.has(figure.methods.indexOf(row.m)));
-    else spec.title = { text: figure.yLabel, anchor: "start", frame: "group", fontSize: 13, fontWeight: "normal" };
+    const seen = (row) => !st.hidden.has(figure.methods.indexOf(row.m));
+    if (st.rank) {
+      spec.data.values = spec.data.values.filter(seen);
+      for (const layer of unit.layer) if (layer.data) layer.data.values = layer.data.values.filter(seen);
+    }
+    spec.title = { text: drawnWords(figure, st), anchor: "start", frame: "group", fontSize: 13, fontWeight: "normal" };
     spec.background = null;
     const colour = unit.encoding.color;
     colour.scale.range = figure.colours.map((name) => `var(--${st.rank && !figure.accent.length ? "muted" : name})`);
@@ -128,7 +140,6 @@
     Object.assign(c.axis, { labelColor: "var(--muted)", titleColor: "var(--muted)", gridColor: "var(--grid)",
       domainColor: "var(--rule)", tickColor: "var(--rule)" });
     c.title.color = c.title.subtitleColor = "var(--muted)";
-    if (st.rank) spec.title = { text: `${figure.yLabel}, best first`, anchor: "start", frame: "group", fontSize: 13, fontWeight: "normal" };
     c.header.labelColor = "var(--text)";
     if (spec.facet) {
       const shown = figure.facets.length;
@@ -225,7 +236,7 @@
 
   function describe(figure, st) {
     const shown = figure.methods.filter((_, i) => !st.hidden.has(i) && figure.axes[st.axis].series.some((s) => s.m === i));
-    if (st.rank) return `${figure.headline}. Ranking by ${figure.yLabel}, best first.`;
+    if (st.rank) return `${figure.headline}. Ranking by ${drawnWords(figure, st)}.`;
     return `${st.hidden.size ? figure.title : figure.headline}. ${figure.yLabel} against ${figure.axes[st.axis].label}, for ${shown.join(", ")}.` +
       " The table below the figure has the numbers.";
   }
@@ -309,7 +320,14 @@
       rank: Boolean(figure.rank), labels: 0,
     };
     state.set(figure.id, st);
-    const again = () => { lastValues(figure, st); draw(figure.id).catch(report); };
+    // A ranking has no x-axis, no choice of statistic and a fixed scale: their controls are not there.
+    const fit = () => {
+      for (const name of [".axis", ".statistic", ".log-x", ".log-y"]) {
+        const element = section.querySelector(name);
+        if (element) element.closest("label").hidden = st.rank;
+      }
+    };
+    const again = () => { fit(); lastValues(figure, st); draw(figure.id).catch(report); };
     const on = (selector, event, action) => {
       const element = section.querySelector(selector);
       if (element) element.addEventListener(event, () => { action(element); again(); });
@@ -345,6 +363,7 @@
     for (const button of section.querySelectorAll("button[data-save]")) {
       button.addEventListener("click", () => download(figure.id, button.dataset.save).catch(report));
     }
+    fit();
     lastValues(figure, st);
   }
 
@@ -356,8 +375,20 @@
   for (const figure of figures.values()) {
     const section = document.getElementById(figure.id);
     control(section, figure);
-    waiting.push(figure.id);
+    if (!section.closest("details.scale:not([open])")) waiting.push(figure.id);
   }
+  // A scale that is folded away is drawn when somebody unfolds it.
+  for (const fold of document.querySelectorAll("details.scale")) {
+    fold.addEventListener("toggle", () => {
+      if (fold.open) for (const f of fold.querySelectorAll(".figure")) if (figures.has(f.id) && !drawn.has(f.id)) draw(f.id).catch(report);
+    });
+  }
+  const unfold = () => {
+    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (target && target.matches("details.scale")) target.open = true;
+  };
+  window.addEventListener("hashchange", unfold);
+  unfold();
 
   // Figures in sight first, the others when there is time: the page answers at once however long it is.
   const near = new IntersectionObserver((entries) => {
@@ -372,11 +403,14 @@
     const place = waiting.indexOf(id);
     if (place >= 0) { waiting.splice(place, 1); draw(id).catch(report); }
   }
-  for (const id of figures.keys()) near.observe(document.getElementById(id));
-  const idle = window.requestIdleCallback || ((f) => setTimeout(f, 30));
+  for (const id of waiting) near.observe(document.getElementById(id));
   (function rest() {
-    if (!waiting.length) { document.documentElement.dataset.ready = "yes"; return; }
-    draw(waiting.shift()).catch(report).finally(() => idle(rest));
+    if (!waiting.length) {
+      document.documentElement.dataset.seconds = ((performance.now() - began) / 1000).toFixed(1);
+      document.documentElement.dataset.ready = "yes";
+      return;
+    }
+    draw(waiting.shift()).catch(report).finally(() => setTimeout(rest, 0));
   })();
 
   let timer = 0;
@@ -390,11 +424,13 @@
     }, 150);
   }).observe(document.querySelector("main"));
 
-  // ---- paper: tables are open --------------------------------------------------------------------------------
+  // ---- paper: everything is unfolded, and drawn before the first sheet ------------------------------------------
   let opened = [];
   window.addEventListener("beforeprint", () => {
-    opened = [...document.querySelectorAll(".behind:not([open]), .rule details:not([open])")];
+    opened = [...document.querySelectorAll(".behind:not([open]), .rule details:not([open]), .scale:not([open]), .fold:not([open])")];
     for (const details of opened) details.open = true;
+    // A figure waits for promises only, and those are kept before the browser goes on to print.
+    for (const id of figures.keys()) if (!drawn.has(id)) draw(id).catch(report);
   });
   window.addEventListener("afterprint", () => { for (const details of opened) details.open = false; });
 
@@ -404,19 +440,21 @@
   theme.querySelector("select").addEventListener("change", (event) => {
     document.documentElement.dataset.theme = event.target.value;
   });
-  const search = document.getElementById("search");
-  if (search) {
-    search.hidden = false;
-    search.querySelector("input").addEventListener("input", (event) => {
-      const words = event.target.value.toLowerCase().split(/\s+/).filter(Boolean);
-      let count = 0;
-      for (const row of document.querySelectorAll("#verdicts tbody tr")) {
-        const section = document.getElementById(row.dataset.study);
-        const text = [row, section.querySelector("h2"), ...section.querySelectorAll("p, h3, li")].map((e) => e.textContent).join(" ").toLowerCase();
-        row.hidden = section.hidden = !words.every((w) => text.includes(w));
-        count += row.hidden ? 0 : 1;
-      }
-      document.getElementById("found").textContent = words.length ? `${count} shown` : "";
-    });
-  }
-})();
+  const filters = document.getElementById("filters");
+  filters.hidden = false;
+  filters.addEventListener("submit", (event) => event.preventDefault());
+  const narrow = () => {
+    const words = filters.querySelector("input").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const wanted = [...filters.querySelectorAll("select")].filter((s) => s.value).map((s) => [s.dataset.filter, s.value]);
+    let count = 0;
+    for (const row of document.querySelectorAll("#verdicts tbody tr")) {
+      const section = document.getElementById(row.dataset.study);
+      const said = [row, section.querySelector("h2"), ...section.querySelectorAll("p, h3, li")];
+      const text = words.length ? said.map((e) => e.textContent).join(" ").toLowerCase() : "";
+      row.hidden = section.hidden = !(words.every((w) => text.includes(w)) && wanted.every(([name, value]) => row.dataset[name] === value));
+      count += row.hidden ? 0 : 1;
+    }
+    document.getElementById("found").textContent = words.length || wanted.length ? `${count} shown` : "";
+  };
+  for (const event of ["input", "change"]) filters.addEventListener(event, narrow);
+})().catch((error) => console.error(error));
