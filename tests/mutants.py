@@ -10,9 +10,10 @@
 A mutant changes one operator, comparison, number or condition in one function. The sample holds
 those with the smallest hashes of their names, so that a change elsewhere leaves it as it is. A
 mutant is killed when the example in its own module or a test of its room fails, or when they take
-far longer than without it. Every test runs once without a fault before; one that fails there is
-left out and named. Mutants that change nothing a caller could see stand in
-``mutants_equivalent.txt`` with the reason.
+far longer than without it. Every test runs once without a fault before, to learn which lines it
+runs and how long it takes; one that fails there is left out and named. A mutant is then shown to
+the tests that run its line, short ones first, and the test that fails must pass again without it.
+Mutants that change nothing a caller could see stand in ``mutants_equivalent.txt`` with the reason.
 """
 
 from __future__ import annotations
@@ -20,20 +21,24 @@ from __future__ import annotations
 import argparse
 import ast
 import hashlib
+import importlib
 import json
+import math
 import os
-import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import warnings
+from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -77,6 +82,8 @@ class Mutant:
     name: str
     line: int
     source: str  # of the whole file, with the fault
+    #: A test that notices runs one of these lines; None where the fault acts on import.
+    reach: range | None = None
 
     @property
     def rank(self) -> str:
@@ -151,17 +158,40 @@ def _replaced(source: str, node: ast.AST, new: ast.AST) -> str:
     return (head + text.encode() + tail).decode()
 
 
+def _reach(tree: ast.Module, node: ast.AST) -> range | None:
+    """The lines of the statement that holds a node; of the whole function where the node is the
+    default of an argument; None where it is in no function.
+    """
+    line, end = node.lineno, node.end_lineno  # type: ignore[attr-defined]
+    inner: Any = None
+    function = False
+    for found in ast.walk(tree):  # the outer ones first
+        if isinstance(found, ast.stmt) and found.lineno <= line and end <= (found.end_lineno or 0):
+            inner = found
+            if isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                function = True
+    if not function:
+        return None
+    if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return range(inner.body[0].lineno, inner.end_lineno + 1)
+    body = getattr(inner, "body", None)
+    last = max(inner.lineno, body[0].lineno - 1) if body else inner.end_lineno
+    return range(inner.lineno, last + 1)
+
+
 def mutants_of(file: Path, room: str, root: Path = ROOT) -> Iterator[Mutant]:
     """Every mutant of one file."""
     source = file.read_text(encoding="utf-8")
     seen: dict[str, int] = {}
     place = file.relative_to(root).as_posix()
-    for where, node in _visited(ast.parse(source)):
+    tree = ast.parse(source)
+    for where, node in _visited(tree):
         for change, new in _changes(node):
             kind = f"{place}::{where}::{change}"
             seen[kind] = seen.get(kind, 0) + 1
             name = f"{kind}::{seen[kind]}"
-            yield Mutant(room, place, name, node.lineno, _replaced(source, node, new))  # type: ignore[attr-defined]
+            faulty, reach = _replaced(source, node, new), _reach(tree, node)
+            yield Mutant(room, place, name, node.lineno, faulty, reach)  # type: ignore[attr-defined]
 
 
 def sample(size: int = SAMPLE, root: Path = ROOT) -> list[Mutant]:
@@ -185,40 +215,16 @@ def equivalent() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Baseline:
-    """What the tests do without a fault: how long each file takes, and what fails already."""
+class Test:
+    """A test that passes without a fault."""
 
-    seconds: dict[str, float]
-    failed: dict[str, list[str]]
+    name: str
+    seconds: float
+    lines: dict[str, frozenset[int]]  # file -> lines that it runs
 
-    def limit(self, files: list[str]) -> float:
-        """A run that takes three times as long as without the fault, and two minutes more, will
-        not end.
-        """
-        return 120.0 + 3.0 * sum(self.seconds.get(file, 0.0) for file in files)
-
-
-def _pytest(tree: Path, words: list[str], limit: float) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(
-        [str(tree), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
-    options = ["-q", "-p", "no:cacheprovider", "--no-header", "-rfE"]
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *words],
-        cwd=tree,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=limit,
-        check=False,
-    )
-
-
-def _failures(text: str) -> list[str]:
-    """The tests that failed or could not be loaded, by the summary at the end."""
-    found = [line for line in text.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    return [line.split(" ", 1)[1].split(" - ", 1)[0] for line in found]
+    @property
+    def file(self) -> str:
+        return self.name.split("::")[0]
 
 
 def room_tests(room: str, root: Path = ROOT) -> list[str]:
@@ -230,40 +236,119 @@ def room_tests(room: str, root: Path = ROOT) -> list[str]:
     ]
 
 
-def order(mutant: Mutant, baseline: Baseline, root: Path = ROOT) -> list[str]:
-    """The room's test files, those that name what is changed first, short ones before long ones."""
-    function = mutant.name.split("::")[1]
-    words = {word for word in function.split(".") if not word.startswith("_")}
-    words |= {Path(mutant.file).stem}
+def chosen_tests(mutant: Mutant, tests: list[Test], cap: float = math.inf) -> list[Test]:
+    """The tests that may notice, short ones first: those that run the line; every test of the room
+    where the fault acts on import. The list ends when its tests take ``cap`` seconds.
+    """
+    lines = set(mutant.reach or ())
+    found = [
+        test
+        for test in tests
+        if mutant.reach is None or lines & test.lines.get(mutant.file, frozenset())
+    ]
+    found.sort(key=lambda test: (test.file != mutant.file, test.seconds))
+    spent, kept = 0.0, []
+    for test in found:
+        spent += test.seconds
+        if spent > cap and kept:
+            break
+        kept.append(test)
+    return kept
 
-    def key(file: str) -> tuple[bool, float]:
-        named = set(re.findall(r"\w+", (root / file).read_text(encoding="utf-8")))
-        return not named & words, baseline.seconds.get(file, 0.0)
 
-    return sorted(room_tests(mutant.room, root), key=key)
+def _environment(tree: Path, **more: str) -> dict[str, str]:
+    own = [str(tree), str(tree / "tests"), os.environ.get("PYTHONPATH", "")]
+    return {**more, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, own))}
 
 
-def run(mutant: Mutant, tree: Path, baseline: Baseline) -> tuple[bool, str]:
-    """(killed, the line that says how), in a copy of the project."""
+def _warm() -> None:
+    """Load what every test needs, once per worker: a run is then a copy of the worker."""
+    warnings.simplefilter("ignore")
+    for name in ("torch", "numpy", "scipy.stats", "sklearn.linear_model", "numba", "jax", "pytest"):
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
+def _pytest(tree: Path, words: list[str], limit: float, **more: str) -> tuple[int | None, str]:
+    """(status, output) of pytest in a copy of this process; None after ``limit`` seconds."""
+    with tempfile.TemporaryFile("w+") as output:
+        child = os.fork()
+        if not child:  # pragma: no cover - another process
+            status = 99
+            try:
+                os.setsid()
+                os.chdir(tree)
+                os.environ.update(_environment(tree, **more))
+                sys.path[:0] = [str(tree), str(tree / "tests")]
+                for stream in (1, 2):
+                    os.dup2(output.fileno(), stream)
+                warnings.resetwarnings()
+                import pytest
+
+                options = ["-q", "-p", "no:cacheprovider", "-p", "mutants_reach", "--no-header"]
+                status = int(pytest.main([*options, "-rfE", *words]))
+                sys.stdout.flush()
+            finally:
+                os._exit(status)
+        end, status = time.monotonic() + limit, None
+        while status is None and time.monotonic() < end:
+            done, code = os.waitpid(child, os.WNOHANG)
+            if done:
+                status = os.waitstatus_to_exitcode(code)
+            else:
+                time.sleep(0.05)
+        with suppress(ProcessLookupError):  # and what the tests left running
+            os.killpg(child, signal.SIGKILL)
+        if status is None:
+            os.waitpid(child, 0)
+        output.seek(0)
+        return status, output.read()
+
+
+def _failures(text: str) -> list[str]:
+    """The tests that failed or could not be loaded, by the summary at the end."""
+    found = [line for line in text.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return [line.split(" ", 1)[1].split(" - ", 1)[0] for line in found]
+
+
+def _selected(tree: Path, tests: list[Test], limit: float, *words: str) -> tuple[int | None, str]:
+    files = list(dict.fromkeys(test.file for test in tests))
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as names:
+        json.dump([test.name for test in tests], names)
+        names.flush()
+        return _pytest(tree, ["-x", "--tb=line", *words, *files], limit, MUTANTS_ORDER=names.name)
+
+
+def run(mutant: Mutant, tree: Path, tests: list[Test]) -> tuple[bool, str]:
+    """(killed, how), in a copy of the project."""
+    if not tests:
+        return False, "no test runs the line"
     file = tree / mutant.file
     before = file.read_text(encoding="utf-8")
-    files = [mutant.file, *order(mutant, baseline, tree)]
-    already = [test for one in files for test in baseline.failed.get(one, [])]
-    broken = {test for test in already if "::" not in test}  # files that cannot be loaded at all
-    words = [one for one in files if one not in broken]
-    words += [f"--deselect={test}" for test in already if test not in broken]
-    limit = baseline.limit(files)
-    _write(file, mutant.source)
-    try:
-        done = _pytest(tree, ["-x", "--tb=line", *words], limit)
-    except subprocess.TimeoutExpired:
-        return True, f"not done after {limit:.0f} s"
-    finally:
-        _write(file, before)
-    failed = _failures(done.stdout)
-    if done.returncode not in (0, 1, 2):
-        raise RuntimeError(f"pytest ended with {done.returncode}: {done.stdout[-2000:]}")
-    return done.returncode != 0, (failed or ["passed" if not done.returncode else "error"])[0]
+    # Well above what the tests take without the fault, on a machine that may be busy.
+    limit = 120.0 + 4.0 * sum(test.seconds for test in tests)
+    while True:
+        _write(file, mutant.source)
+        try:
+            status, text = _selected(tree, tests, limit)
+        finally:
+            _write(file, before)
+        if status is None:
+            return True, f"not done after {limit:.0f} s"
+        if status == 0:
+            return False, f"passed by {len(tests)} tests"
+        failed = _failures(text)
+        if status not in (1, 2) and status >= 0:
+            return True, f"pytest ended with {status}: {text[-200:]!r}"
+        if status < 0 or not failed or failed[0].split("::")[0] == failed[0]:
+            return True, (failed or [f"ended with {status}"])[0]
+        # The failure counts if the same test passes without the fault.
+        again = [test for test in tests if test.name.startswith(failed[0])]
+        if again and _selected(tree, again, limit)[0] == 0:
+            return True, failed[0]
+        tests = [test for test in tests if test not in again]
+        if not again or not tests:
+            return False, f"fails without the fault: {failed[0]}"
 
 
 def _write(file: Path, text: str) -> None:
@@ -275,17 +360,16 @@ def _write(file: Path, text: str) -> None:
         compiled.unlink()
 
 
-def first_run(file: str, tree: Path) -> tuple[float, list[str]]:
-    """(seconds, tests that fail) of one file without a fault."""
-    begin = time.monotonic()
-    try:
-        done = _pytest(tree, ["--tb=no", file], 1200)
-    except subprocess.TimeoutExpired:
-        return 1200.0, [file]
-    failed = _failures(done.stdout)
-    if done.returncode not in (0, 1, 5) and not failed:
-        failed = [file]
-    return time.monotonic() - begin, failed
+def first_run(file: str, tree: Path, folders: list[str]) -> tuple[list[dict[str, Any]], str]:
+    """(one row per test, what went wrong) of one file without a fault."""
+    with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as out:
+        told = json.dumps({"out": out.name, "folders": folders, "root": str(tree)})
+        status, text = _pytest(tree, ["--tb=no", file], 1200, MUTANTS_REACH=told)
+        rows = [json.loads(line) for line in out]
+    bad = _failures(text)
+    if status not in (0, 1, 5) and not bad:
+        bad = [f"{file}: pytest ended with {status}: {text[-500:]}"]
+    return rows, "\n".join(bad)
 
 
 def copy_of_project(folder: Path) -> Path:
@@ -305,7 +389,10 @@ def copy_of_project(folder: Path) -> Path:
     for name in names:
         if (ROOT / name).is_file() and not name.startswith("results/"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, folder / name)
+            shutil.copy2(ROOT / name, folder / name)
+    # No mutant changes the compiled kernels: one copy of the project compiles them for all.
+    (folder.parent / "kernels").mkdir(exist_ok=True)
+    (folder / "mindgap/rules/fused/__pycache__").symlink_to(folder.parent / "kernels")
     return folder
 
 
@@ -314,42 +401,43 @@ def _state(mutant: Mutant) -> str:
 
 
 def _tests_state(room: str) -> str:
-    """Changes with the room's tests and the code: a survivor is tried again, a baseline run
-    again.
+    """Changes with the room's code and tests: then a survivor is tried again, and the tests run
+    once more without a fault.
     """
     found = hashlib.sha256()
-    for folder in (*ROOMS[room][1], "mindgap"):
+    for folder in (*ROOMS[room][0], *ROOMS[room][1]):
         for file in sorted((ROOT / folder).rglob("*.py")):
             found.update(file.read_bytes())
     return found.hexdigest()[:16]
 
 
-class Trees:
-    """Copies of the project; each is used by one run at a time."""
+class Worker:
+    """The copy of the project of this process."""
 
-    def __init__(self, count: int, scratch: Path) -> None:
-        self._free: SimpleQueue[Path] = SimpleQueue()
-        for i in range(count):
-            self._free.put(copy_of_project(scratch / str(i)))
+    tree: Path
 
-    @contextmanager
-    def one(self) -> Iterator[Path]:
-        tree = self._free.get()
-        try:
-            yield tree
-        finally:
-            self._free.put(tree)
+    @classmethod
+    def begin(cls, scratch: str) -> None:
+        cls.tree = copy_of_project(Path(tempfile.mkdtemp(dir=scratch)))
+        _warm()
+
+    @classmethod
+    def plain(cls, file: str, room: str) -> tuple[str, str, list[dict[str, Any]], str]:
+        return file, room, *first_run(file, cls.tree, list(ROOMS[room][0]))
+
+    @classmethod
+    def one(cls, mutant: Mutant, tests: list[Test], end: float) -> tuple[Mutant, bool, str, float]:
+        begin = time.monotonic()
+        if begin > end:
+            return mutant, False, "", 0.0
+        return mutant, *run(mutant, cls.tree, tests), time.monotonic() - begin
 
 
-def _rows(files: list[Path]) -> list[dict[str, Any]]:
-    found = []
+def _rows(files: list[Path]) -> Iterator[dict[str, Any]]:
     for file in files:
         for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
-            try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError:  # the last line of a run that was killed
-                continue
-    return found
+            with suppress(json.JSONDecodeError):  # the last line of a run that was killed
+                yield json.loads(line)
 
 
 def main() -> int:
@@ -361,11 +449,13 @@ def main() -> int:
     parser.add_argument("--only", choices=sorted(ROOMS), default=None)
     parser.add_argument("--match", default="", help="only mutants whose names contain this")
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--minutes", type=float, default=None, help="start no mutant after that")
+    parser.add_argument("--minutes", type=float, default=1e6, help="start no mutant after that")
+    parser.add_argument("--cap", type=float, default=math.inf, help="seconds of tests per mutant")
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="earlier records")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "mutants.jsonl")
+    parser.add_argument("--reach", type=Path, nargs="*", default=[], help="earlier runs of tests")
     options = parser.parse_args()
-    begin = time.monotonic()
+    end = time.monotonic() + 60 * options.minutes
     chosen = [m for m in sample(options.size) if options.only in (None, m.room)]
     chosen = [m for m in chosen if options.match in m.name]
     if options.list:
@@ -374,14 +464,11 @@ def main() -> int:
         return 0
     options.out.parent.mkdir(parents=True, exist_ok=True)
     states = {room: _tests_state(room) for room in ROOMS}
-    known: dict[tuple[str, str], dict[str, Any]] = {}
-    baseline = Baseline({}, {})
-    for row in _rows([*options.known, options.out]):
-        if "baseline" in row and row["tests"] == states[row["room"]]:
-            baseline.seconds[row["baseline"]] = row["seconds"]
-            baseline.failed[row["baseline"]] = row["failed"]
-        elif "killed" in row:
-            known[row["name"], row["state"]] = row
+    known = {
+        (row["name"], row["state"]): row
+        for row in _rows([*options.known, options.out])
+        if "killed" in row
+    }
     excused = equivalent()
 
     def decided(mutant: Mutant) -> bool:
@@ -389,53 +476,66 @@ def main() -> int:
         return bool(row) and (row["killed"] or row.get("tests") == states[mutant.room])
 
     todo = [m for m in chosen if not decided(m) and m.name not in excused]
+    reach = options.out.with_suffix(".reach.jsonl")
+    tests: dict[str, list[Test]] = {room: [] for room in ROOMS}
+    seen: set[str] = set()
+
+    def take(row: dict[str, Any]) -> None:
+        seen.add(row["file"])
+        for one in row["rows"]:
+            if one["passed"]:
+                lines = {file: frozenset(found) for file, found in one["lines"].items()}
+                tests[row["room"]].append(Test(one["test"], one["seconds"], lines))
+
+    for row in _rows([*options.reach, reach]):
+        if row["state"] == states[row["room"]] and row["file"] not in seen:
+            take(row)
     first = [(file, room) for room in {m.room: 0 for m in todo} for file in room_tests(room)]
     first += [(file, room) for file, room in {m.file: m.room for m in todo}.items()]
+    slow = Counter(line.split("::")[0] for line in (ROOT / "tests" / "slow.txt").open())
+    first.sort(key=lambda work: -slow[work[0]])  # the long files first
 
-    def write(row: dict[str, Any]) -> None:
-        with options.out.open("a", encoding="utf-8") as out:
+    def write(file: Path, row: dict[str, Any]) -> None:
+        with file.open("a", encoding="utf-8") as out:
             out.write(json.dumps(row) + "\n")
 
-    def late() -> bool:
-        return bool(options.minutes) and time.monotonic() - begin > 60 * options.minutes
-
-    with tempfile.TemporaryDirectory() as scratch:
-        trees = Trees(options.jobs, Path(scratch))
-
-        def plain(work: tuple[str, str]) -> None:
-            file, room = work
-            with trees.one() as tree:
-                seconds, failed = first_run(file, tree)
-            baseline.seconds[file], baseline.failed[file] = round(seconds, 1), failed
-            row = {"baseline": file, "room": room, "tests": states[room]}
-            write({**row, "seconds": round(seconds, 1), "failed": failed})
-            for test in failed:
-                print("left out, it fails without a fault:", test, flush=True)
-
-        def one(mutant: Mutant) -> None:
-            if late():
-                return
-            start = time.monotonic()
-            with trees.one() as tree:
-                killed, how = run(mutant, tree, baseline)
-            row = {"name": mutant.name, "state": _state(mutant), "killed": killed, "how": how}
-            row |= {"tests": states[mutant.room], "seconds": round(time.monotonic() - start, 1)}
-            known[mutant.name, _state(mutant)] = row
-            write(row)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        ProcessPoolExecutor(
+            options.jobs, get_context("fork"), Worker.begin, initargs=(scratch,)
+        ) as pool,
+    ):
+        plain = [pool.submit(Worker.plain, *work) for work in first if work[0] not in seen]
+        for done in as_completed(plain):
+            file, room, rows, wrong = done.result()
+            row = {"file": file, "room": room, "state": states[room], "rows": rows}
+            write(reach, row)
+            take(row)
+            if wrong:
+                print("left out, it fails without a fault:", wrong, flush=True)
+        print(f"{sum(map(len, tests.values()))} tests run without a fault", flush=True)
+        runs = [
+            pool.submit(Worker.one, m, chosen_tests(m, tests[m.room], options.cap), end)
+            for m in todo
+        ]
+        for ended in as_completed(runs):
+            mutant, killed, how, seconds = ended.result()
+            if not how:
+                continue
+            found = {"name": mutant.name, "state": _state(mutant), "killed": killed, "how": how}
+            found |= {"tests": states[mutant.room], "seconds": round(seconds, 1)}
+            known[mutant.name, _state(mutant)] = found
+            write(options.out, found)
             print("killed  " if killed else "SURVIVED", mutant.name, how, flush=True)
-
-        with ThreadPoolExecutor(options.jobs) as pool:
-            list(pool.map(plain, [work for work in first if work[0] not in baseline.seconds]))
-            list(pool.map(one, todo))
     rows = [known[m.name, _state(m)] for m in chosen if decided(m) and m.name not in excused]
-    killed = sum(row["killed"] for row in rows)
+    count = sum(row["killed"] for row in rows)
     same = sum(m.name in excused for m in chosen)
     missing = len(chosen) - len(rows) - same
     print(
-        f"{killed} of {len(rows)} mutants killed ({killed / max(1, len(rows)):.0%}), "
+        f"{count} of {len(rows)} mutants killed ({count / max(1, len(rows)):.0%}), "
         f"{same} equivalent, {missing} not run"
     )
-    return 0 if killed == len(rows) and not missing else 1
+    return 0 if count == len(rows) and not missing else 1
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from mutants import SAMPLE, Baseline, _failures, equivalent, mutants_of, order, sample
+from mutants import SAMPLE, Test, _failures, chosen_tests, equivalent, mutants_of, sample
 
 CODE = '''"""A module."""
 
@@ -44,19 +45,27 @@ def test_the_sample_is_fixed_and_every_excuse_names_one_of_it_with_a_reason() ->
     assert all(len(reason) > 20 for reason in excuses.values())
 
 
-def test_files_that_name_what_is_changed_come_first_and_short_ones_before_long(
+def test_a_mutant_is_shown_to_the_tests_that_run_its_line_short_ones_first(
     tmp_path: Path,
 ) -> None:
-    names = ("test_a.py", "test_b.py", "test_c.py", "test_d.py")
-    files = [f"tests/optim/{name}" for name in names]
-    (tmp_path / "tests/optim").mkdir(parents=True)
-    for file, text in zip(files, ("", "share(1)", "import room", "")):
-        (tmp_path / file).write_text(text)
     (tmp_path / "room.py").write_text(CODE)
-    mutant = next(iter(mutants_of(tmp_path / "room.py", "optim", tmp_path)))
-    baseline = Baseline(dict(zip(files, (2.0, 9.0, 3.0, 1.0))), {})
-    assert order(mutant, baseline, tmp_path) == [files[i] for i in (2, 1, 3, 0)]
-    assert baseline.limit(files) == 120 + 3 * 15
+    made = {m.name.split("::")[2]: m for m in mutants_of(tmp_path / "room.py", "optim", tmp_path)}
+    assert made["Div to Mult"].reach == range(8, 9)
+    assert made["Lt to LtE"].reach == range(6, 7)  # the condition, not what follows
+    assert made["2.0 to 3.0"].reach == range(5, 9)  # a default: the whole function
+    a, b, c = (
+        Test(f"{file}::{name}", seconds, {"room.py": frozenset(lines)})
+        for file, name, seconds, lines in (
+            ("tests/x.py", "a", 9.0, (6, 8)),
+            ("tests/x.py", "b", 1.0, (6, 7)),
+            ("room.py", "c", 2.0, (6, 7, 8)),
+        )
+    )
+    assert chosen_tests(made["Div to Mult"], [a, b, c]) == [c, a]
+    assert chosen_tests(made["Lt to LtE"], [a, b, c]) == [c, b, a]
+    assert chosen_tests(made["Lt to LtE"], [a, b, c], cap=4) == [c, b]
+    on_import = replace(made["Lt to LtE"], reach=None)
+    assert chosen_tests(on_import, [replace(b, lines={})]) == [replace(b, lines={})]
 
 
 def test_what_failed_is_read_from_the_summary() -> None:
