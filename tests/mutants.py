@@ -215,7 +215,7 @@ def equivalent() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Test:
+class Passing:
     """A test that passes without a fault."""
 
     name: str
@@ -236,7 +236,7 @@ def room_tests(room: str, root: Path = ROOT) -> list[str]:
     ]
 
 
-def chosen_tests(mutant: Mutant, tests: list[Test], cap: float = math.inf) -> list[Test]:
+def chosen_tests(mutant: Mutant, tests: list[Passing], cap: float = math.inf) -> list[Passing]:
     """The tests that may notice, short ones first: those that run the line; every test of the room
     where the fault acts on import. The list ends when its tests take ``cap`` seconds.
     """
@@ -311,7 +311,9 @@ def _failures(text: str) -> list[str]:
     return [line.split(" ", 1)[1].split(" - ", 1)[0] for line in found]
 
 
-def _selected(tree: Path, tests: list[Test], limit: float, *words: str) -> tuple[int | None, str]:
+def _selected(
+    tree: Path, tests: list[Passing], limit: float, *words: str
+) -> tuple[int | None, str]:
     files = list(dict.fromkeys(test.file for test in tests))
     with tempfile.NamedTemporaryFile("w", suffix=".json") as names:
         json.dump([test.name for test in tests], names)
@@ -319,7 +321,7 @@ def _selected(tree: Path, tests: list[Test], limit: float, *words: str) -> tuple
         return _pytest(tree, ["-x", "--tb=line", *words, *files], limit, MUTANTS_ORDER=names.name)
 
 
-def run(mutant: Mutant, tree: Path, tests: list[Test]) -> tuple[bool, str]:
+def run(mutant: Mutant, tree: Path, tests: list[Passing]) -> tuple[bool, str]:
     """(killed, how), in a copy of the project."""
     if not tests:
         return False, "no test runs the line"
@@ -426,7 +428,9 @@ class Worker:
         return file, room, *first_run(file, cls.tree, list(ROOMS[room][0]))
 
     @classmethod
-    def one(cls, mutant: Mutant, tests: list[Test], end: float) -> tuple[Mutant, bool, str, float]:
+    def one(
+        cls, mutant: Mutant, tests: list[Passing], end: float
+    ) -> tuple[Mutant, bool, str, float]:
         begin = time.monotonic()
         if begin > end:
             return mutant, False, "", 0.0
@@ -477,7 +481,7 @@ def main() -> int:
 
     todo = [m for m in chosen if not decided(m) and m.name not in excused]
     reach = options.out.with_suffix(".reach.jsonl")
-    tests: dict[str, list[Test]] = {room: [] for room in ROOMS}
+    tests: dict[str, list[Passing]] = {room: [] for room in ROOMS}
     seen: set[str] = set()
 
     def take(row: dict[str, Any]) -> None:
@@ -485,7 +489,7 @@ def main() -> int:
         for one in row["rows"]:
             if one["passed"]:
                 lines = {file: frozenset(found) for file, found in one["lines"].items()}
-                tests[row["room"]].append(Test(one["test"], one["seconds"], lines))
+                tests[row["room"]].append(Passing(one["test"], one["seconds"], lines))
 
     for row in _rows([*options.reach, reach]):
         if row["state"] == states[row["room"]] and row["file"] not in seen:

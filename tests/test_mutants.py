@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from mutants import SAMPLE, Test, _failures, chosen_tests, equivalent, mutants_of, sample
+from mutants import SAMPLE, Passing, _failures, chosen_tests, equivalent, mutants_of, sample
 
 CODE = '''"""A module."""
 
@@ -54,7 +54,7 @@ def test_a_mutant_is_shown_to_the_tests_that_run_its_line_short_ones_first(
     assert made["Lt to LtE"].reach == range(6, 7)  # the condition, not what follows
     assert made["2.0 to 3.0"].reach == range(5, 9)  # a default: the whole function
     a, b, c = (
-        Test(f"{file}::{name}", seconds, {"room.py": frozenset(lines)})
+        Passing(f"{file}::{name}", seconds, {"room.py": frozenset(lines)})
         for file, name, seconds, lines in (
             ("tests/x.py", "a", 9.0, (6, 8)),
             ("tests/x.py", "b", 1.0, (6, 7)),
