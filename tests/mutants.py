@@ -318,7 +318,7 @@ def _selected(
     with tempfile.NamedTemporaryFile("w", suffix=".json") as names:
         json.dump([test.name for test in tests], names)
         names.flush()
-        return _pytest(tree, ["-x", "--tb=line", *words, *files], limit, MUTANTS_ORDER=names.name)
+        return _pytest(tree, ["-x", "--tb=line", *files], limit, MUTANTS_ORDER=names.name)
 
 
 def run(mutant: Mutant, tree: Path, tests: list[Passing]) -> tuple[bool, str]:
