@@ -511,6 +511,18 @@ def judged_by(model: nn.Module, loss: Loss, batches: list[Any]) -> float:
     return mean if math.isfinite(mean) else math.inf
 
 
+def own_course(d: Draft) -> list[float]:
+    """Held-out loss by the case's own measure at the start and after each quarter of the run."""
+    parts = d.parts()
+    model, loss, valid = parts["model"], parts["loss"], parts["valid"]
+    found = [judged_by(model, loss, valid)]
+    for _ in range(4):
+        model.train()
+        trained(parts, STEPS // 4)
+        found.append(judged_by(model, loss, valid))
+    return found
+
+
 def constant_loss(d: Draft) -> float:
     """Loss of the best constant answer on the validation part of the healthy twin."""
     if not d.classes:
@@ -556,6 +568,13 @@ def verified(d: Draft, twin: Draft) -> Truth:
         return Truth(False, math.inf, good, constant, "the twin does not train")
     if d.weak:
         return Truth(True, math.nan, good, constant)
+    if d.cause == "healthy" and own.get("valid"):
+        torch.manual_seed(1)
+        course = own_course(d)
+        if not course[-1] < course[0] - 0.05 * abs(course[0]) or course[-1] > min(course) + 0.1 * (
+            course[0] - min(course)
+        ):
+            return Truth(False, course[-1], good, constant, "its own held-out loss rises again")
     try:
         model, fine = trained(own)
         bad = judged_by(model, d.spec.get("judge") or first["loss"], valid)

@@ -68,10 +68,10 @@ def _(d: Draft, r: random.Random, fault: bool) -> None:
         d.schedule = lambda o: sched.MultiStepLR(o, [at, at + 60], gamma=0.1)
 
 
-@odd("large-batches", ["clusters", "teacher", "documents"])
+@odd("large-batches", ["clusters", "teacher"])
 def _(d: Draft, r: random.Random, fault: bool) -> None:
     if fault:
-        d.size = r.choice([300, 500])
+        d.size = r.choice([200, 300])
 
 
 @odd("full-batch-high-rate", ["clusters"], sgd=True)

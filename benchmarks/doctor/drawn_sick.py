@@ -391,6 +391,9 @@ def _(d: Draft, r: random.Random, fault: bool) -> None:
                 p = torch.softmax(scores, 1)
                 return -torch.log(p[torch.arange(len(p)), batch[1]]).mean()
             return F.cross_entropy(scores / scale, batch[1])
+
+        if fault:
+            d.spec["judge"] = loss  # its own scale: only NaN counts
     elif kind == "sqrt":
 
         def loss(model: nn.Module, batch: Any) -> Tensor:
@@ -820,6 +823,15 @@ def _(d: Draft, r: random.Random, fault: bool) -> None:
     if fault:
         order = d.y.flatten().argsort(stable=True)
         d.x, d.y = d.x[order], d.y[order]
+
+
+@plant("repeated_batches", ["clusters", "teacher", "pictures", "documents"])
+def _(d: Draft, r: random.Random, fault: bool) -> None:
+    """So many workers share one seed: every batch comes so often, and most are never seen."""
+    workers, hold = r.choice([4, 6, 8]), r.choice(["mapping", "tuple", "dicts"])
+    d.form, d.hold = hold, True
+    if fault:
+        d.batches = lambda b: [b[k // workers] for k in range(len(b))]
 
 
 @plant("clipping_too_tight", sgd=True)

@@ -270,3 +270,11 @@ def _() -> Parts:
     x, y = text()
     model = Transformer()
     return patient(model, (x, _noisy(y, 0.6, 20, 21)), adamw(model, 3e-3))
+
+
+@case("repeated-batches-workers", "repeated_batches")
+def _() -> Parts:
+    """Four workers with one seed: every batch comes four times."""
+    train, valid = batched(images())
+    model = conv()
+    return patient(model, ([train[k // 4] for k in range(48)], valid), adamw(model, 3e-3))

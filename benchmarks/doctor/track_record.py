@@ -16,7 +16,13 @@ PARTS = {
     "development": "development",
 }
 #: Causes whose cure is not a change of the run: evaluation, split, length, another model.
-NO_CURE = ("leakage", "dropout_in_evaluation", "overfitting", "underfitting")
+NO_CURE = (
+    "leakage",
+    "dropout_in_evaluation",
+    "overfitting",
+    "underfitting",
+    "repeated_batches",
+)
 
 Row = dict[str, Any]
 

@@ -29,6 +29,7 @@ class Trace:
     dead: list[tuple[str, float]] = field(default_factory=list)  # module, share of dead units
     saturated: list[tuple[str, float]] = field(default_factory=list)
     scales: list[tuple[str, float]] = field(default_factory=list)  # module, rms of its output
+    ranks: list[tuple[str, float, int]] = field(default_factory=list)  # module, rank, units
     origin: str = ""  # the first function whose output is not finite while its inputs are
     origin_module: str = ""
     origin_half: bool = False
@@ -113,6 +114,28 @@ def _share_of_units(zero: Tensor) -> float:
     return float(zero.all(dim=others[0] if len(others) == 1 else others).double().mean())
 
 
+def effective_rank(values: Tensor) -> tuple[float, int] | None:
+    """Participation ratio of the variances of a layer's outputs, and the number of units.
+
+    1 means that all samples lie on one line; the number of units that every direction is used.
+    None with fewer than 16 samples or 8 units.
+
+    Example:
+        >>> line = torch.arange(32.0).unsqueeze(1) * torch.ones(8)
+        >>> effective_rank(line)
+        (1.0, 8)
+    """
+    flat = values.reshape(-1, values.shape[-1]) if values.ndim < 4 else values.mean((2, 3))
+    if len(flat) < 16 or flat.shape[1] < 8 or flat.shape[1] > 1024:
+        return None
+    flat = flat[:256].double()
+    flat = flat - flat.mean(0)
+    if not bool(flat.isfinite().all()) or float(flat.abs().max()) == 0:
+        return None
+    gram = flat.T @ flat
+    return round(float(gram.trace().square() / gram.square().sum()), 6), flat.shape[1]
+
+
 @contextmanager
 def traced(model: nn.Module) -> Iterator[Trace]:
     """Collect a :class:`Trace` of everything inside the block."""
@@ -129,6 +152,10 @@ def traced(model: nn.Module) -> Iterator[Trace]:
             if leaf and isinstance(first, Tensor) and first.is_floating_point():
                 value = first.detach().double().square().mean().sqrt()
                 trace.scales.append((name, float(value)))
+                if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d)):
+                    rank = effective_rank(first.detach())
+                    if rank is not None:
+                        trace.ranks.append((name, *rank))
 
         return done
 

@@ -79,6 +79,7 @@ _ROWS = (
         "the learning rate is too large",
         {
             "slower_helps": 5.0,
+            "overshoots": 1.0,
             "blew_up": 1.0,
             "above_start": 0.5,
             "moves_much": 1.0,
@@ -157,7 +158,7 @@ _ROWS = (
     Cause(
         "init_equal",
         "all units of a layer start equal and stay equal",
-        {"equal_weights": 7.0},
+        {"equal_weights": 7.0, "collapsed": 0.5},
         "reset",
         "start from random weights",
         "for module in model.modules():\n"
@@ -195,7 +196,7 @@ _ROWS = (
             "explodes_depth": 6.5,
             "huge_gradient": 0.5,
             "large_weights": -2.0,
-            "residual": -1.5,
+            "residual": -3.0,
             **_against(-3.0, *_DATA),
         },
         "calm_recurrence",
@@ -210,6 +211,8 @@ _ROWS = (
         {
             "vanishes": 6.0,
             "vanishes_time": 5.0,
+            "collapsed": 0.5,
+            "denormal": 1.0,
             "small_weights": -3.0,
             "saturated": -2.0,
             "equal_weights": -4.0,
@@ -247,6 +250,7 @@ _ROWS = (
             "labels_carry_nothing": 5.5,
             **_against(-4.0, "slower_helps", "faster_helps"),
             **_against(-2.0, "vanishes_time", "explodes_time"),
+            "heavy_targets": -4.0,
             "shift_found": -6.0,
             **_against(-3.0, *PLAIN, "unscaled", "constant_large"),
             "sorted": -3.0,
@@ -370,12 +374,19 @@ _ROWS = (
     Cause(
         "optimizer_other_parameters",
         "the optimizer does not move the model's parameters",
-        {"left_out": 5.5, "foreign": 2.0, "never_steps": 8.0, "no_graph": -5.0, "stalled": 1.0},
+        {
+            "left_out": 5.5,
+            "stuck": 5.5,
+            "foreign": 2.0,
+            "never_steps": 8.0,
+            "no_graph": -5.0,
+            "stalled": 1.0,
+        },
         "rebuild",
         "build the optimizer from model.parameters() after the model is complete, and call step()",
         "optimizer = type(optimizer)(model.parameters(), lr=lr)",
         "PyTorch: torch.optim",
-        needs=("left_out", "never_steps"),
+        needs=("left_out", "never_steps", "stuck"),
     ),
     Cause(
         "zero_grad_forgotten",
@@ -519,7 +530,7 @@ _ROWS = (
         "use more units or a hidden layer",
         "model = nn.Sequential(\n    nn.Linear(inputs, 128), nn.ReLU(), nn.Linear(128, outputs)\n)",
         "Goodfellow, Bengio, Courville: Deep Learning, 5.2",
-        needs=("control_better",),
+        needs=("few_units",),
         proof=False,
     ),
     Cause(
@@ -541,6 +552,18 @@ _ROWS = (
         "loader = torch.utils.data.DataLoader(data, batch_size, shuffle=True)",
         "PyTorch: DataLoader",
         needs=("sorted",),
+    ),
+    Cause(
+        "repeated_batches",
+        "batches repeat: samples are drawn again, or every worker draws the same random numbers",
+        {"batches_repeat": 6.0},
+        "",
+        "seed each worker of the loader on its own, and draw every sample once per epoch",
+        "def seeded(worker):\n    numpy.random.seed(torch.initial_seed() % 2**32)\n"
+        "loader = torch.utils.data.DataLoader(data, batch_size, worker_init_fn=seeded)",
+        "PyTorch: randomness in multi-process data loading",
+        needs=("batches_repeat",),
+        proof=False,
     ),
     Cause(
         "clipping_too_tight",

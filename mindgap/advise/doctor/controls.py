@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mindgap.advise.doctor.course import held_out
 from mindgap.advise.doctor.patient import Patient
-from mindgap.base.batches import pair, replaced, size
+from mindgap.base.batches import merged, pair, replaced, rows, size
 from mindgap.measure.restoring import undisturbed
 
 
@@ -125,13 +125,19 @@ class _Plain(nn.Module):
 
 
 def plain_network(
-    patient: Patient, steps: int, *, shift: int = 0, valid: list[Any] | None = None
+    patient: Patient,
+    steps: int,
+    *,
+    shift: int = 0,
+    shuffled: bool = False,
+    valid: list[Any] | None = None,
 ) -> float | None:
     """Lowest held-out loss of a plain network on the user's samples in random order; None where it
     does not fit the user's loss.
 
     Args:
         shift: targets are moved against the inputs by so many samples.
+        shuffled: the training targets are drawn anew from all training targets.
     """
     out = output_of(patient)
     xs = [x for x, _ in map(pair, patient.train) if x is not None]
@@ -153,12 +159,16 @@ def plain_network(
     best, generator = math.inf, torch.Generator().manual_seed(0)
     order: list[int] = []
     # The user's batches may be of one sample or sorted: joined and drawn anew.
-    whole = [torch.cat(parts) for parts in zip(*train)] if isinstance(train[0], tuple) else None
-    joined = whole is not None and len({len(w) for w in whole}) == 1
+    whole = merged(train)
+    joined = size(whole) == len(x)
+    if shuffled:
+        y = pair(whole)[1]
+        if not joined or y is None:
+            return None
+        whole = replaced(whole, y=y[torch.randperm(len(x), generator=generator).to(y.device)])
     for k in range(steps):
-        if joined and whole is not None:
-            pick = torch.randint(len(x), (64,), generator=generator).to(whole[0].device)
-            batch: Any = tuple(w[pick] for w in whole)
+        if joined:
+            batch = rows(whole, torch.randint(len(x), (64,), generator=generator).to(x.device))
         else:
             if not order:
                 order = torch.randperm(len(train), generator=generator).tolist()

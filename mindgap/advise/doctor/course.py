@@ -41,6 +41,7 @@ class Course:
     updates: int = 0  # calls of optimizer.step
     doubled: float = 0.0  # share of compared steps that kept the gradient of the step before
     added: int = 1  # batches per update whose gradients were added and not averaged
+    stuck: list[str] = field(default_factory=list)  # held and with a gradient, yet without a move
     shrunk: float = 1.0  # norm that the optimizer got over that of the fresh gradient
     wrong_mode: list[str] = field(default_factory=list)  # modules in evaluation mode while training
     seconds: float = 0.0
@@ -217,6 +218,7 @@ class _Eyes:
         self.last: dict[str, Tensor] = {}
         self.path = dict.fromkeys(self.named, 0.0)
         self.watched = 0
+        self.late: dict[str, float] = {}  # moves after step 20
         self.fresh: list[list[Tensor]] = []
         self.previous: list[Tensor] | None = None
         self.votes: list[tuple[bool, int, float]] = []
@@ -225,6 +227,7 @@ class _Eyes:
             if isinstance(module, (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)):
                 self.handles.append(module.register_forward_pre_hook(self._mode(name)))
         self.looking = False
+        self.fresh_batch: list[Any] = []
 
     def _mode(self, name: str) -> Any:
         def look(module: nn.Module, _: Any) -> None:
@@ -244,6 +247,7 @@ class _Eyes:
         if k < 3 or k % 8 == 0:
             self.last = {n: p.detach().clone() for n, p in self.named.items()}
         self.looking = True
+        self.fresh_batch = [batch]
 
     def _stepping(self, *_: Any) -> None:
         course = self.course
@@ -284,7 +288,10 @@ class _Eyes:
                 if n in self.last and self.last[n].shape == p.shape:
                     step = float((p.detach() - self.last[n]).abs().double().norm())
                     size = float(self.last[n].abs().double().norm())
-                    self.path[n] += step / max(size, 1e-12) if math.isfinite(step) else 0.0
+                    share = step / max(size, 1e-12) if math.isfinite(step) else 0.0
+                    self.path[n] += share
+                    if k > 20:
+                        self.late[n] = self.late.get(n, 0.0) + share
             self.last = {}
 
     def close(self) -> None:
@@ -294,12 +301,34 @@ class _Eyes:
         course.moved = {n: length / max(1, self.watched) for n, length in self.path.items()}
         for n, p in self.named.items():
             course.grown[n] = float(p.detach().abs().double().norm()) / max(self.start[n], 1e-12)
+        course.stuck = self._stuck()
         if len(self.votes) > 1:
             course.doubled = sum(kept for kept, _, _ in self.votes[1:]) / len(self.votes[1:])
         if self.votes:
             course.added = max(added for _, added, _ in self.votes)
             ratios = sorted(shrunk for _, _, shrunk in self.votes)
             course.shrunk = ratios[len(ratios) // 2]
+
+    def _stuck(self) -> list[str]:
+        """Parameters that the optimizer holds, that have a gradient, and that no longer move."""
+        if (
+            self.watched < 8
+            or not self.fresh_batch
+            or not any(v > 1e-4 for v in self.late.values())
+        ):
+            return []
+        still = [n for n, v in self.late.items() if v == 0]
+        if not still:
+            return []
+        held = {id(p) for g in self.patient.optimizer.param_groups if g["lr"] for p in g["params"]}
+        names = [n for n, p in self.patient.model.named_parameters() if p.requires_grad]
+        try:
+            sizes = [float(g.abs().max()) for g in gradient(self.patient, self.fresh_batch[0])]
+        except Exception:
+            return []
+        top = max(sizes, default=0.0)
+        moving = {n for n, s in zip(names, sizes) if math.isfinite(s) and s > 1e-4 * top > 0}
+        return [n for n in still if n in moving and id(self.named[n]) in held]
 
 
 def _flat(t: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import nn
 
 from mindgap.advise.doctor.chart import Chart, ramp
 from mindgap.advise.doctor.controls import Ranks
-from mindgap.advise.doctor.course import Course, around, gradient
+from mindgap.advise.doctor.course import Course, around, follow, gradient
 from mindgap.advise.doctor.model_readings import activations, shown
 from mindgap.advise.doctor.patient import Patient
 from mindgap.base.batches import merged, pair, rows, size
@@ -97,6 +97,9 @@ def read_loop(chart: Chart, patient: Patient, course: Course) -> None:
             del chart.findings["left_out"]  # another optimizer moves them
         else:
             chart.facts["left_out"] = still
+    if course.stuck and course.broken < 0:
+        text = f"{shown(course.stuck)} have a gradient, are in the optimizer, and no longer move."
+        chart.find("stuck", 1.0, text)
     shrunk = course.shrunk
     group = patient.optimizer.param_groups[0]
     norms = sorted(n for n in course.norms if math.isfinite(n))
@@ -228,6 +231,12 @@ def read_end(chart: Chart, patient: Patient, course: Course) -> None:
                 f"training {train:.3g}."
             )
             chart.find("overfits", ramp(rise, 0.08, 0.2), text)
+        elif gap > 0.15 and high > 5 * abs(train) and len(chart.facts.get("sizes", ())) < 60:
+            text = (
+                f"The training loss is {train:.3g}, the validation loss {high:.3g}, with "
+                f"{sum(chart.facts['sizes'])} training samples."
+            )
+            chart.find("overfits", ramp(gap, 0.12, 0.25), text)
 
 
 def read_labels(chart: Chart, train: Ranks, held: Ranks | None) -> None:
@@ -255,6 +264,96 @@ def read_labels(chart: Chart, train: Ranks, held: Ranks | None) -> None:
         chart.facts["suspects_valid"] = [w & (s < 0.3) for w, s in zip(held.wrong, held.chance)]
     else:
         chart.facts["suspects_valid"] = []
+
+
+def read_step(chart: Chart, patient: Patient, warm: int = 10) -> None:
+    """Curvature along the optimizer's own update, preconditioned as it is, against the step.
+
+    For an update d the ratio is d·(g(w + d) − g(w)) / (−g(w)·d): 1 reaches the lowest point of the
+    line, above 2 the loss of the same batch rises. A value near 0 means a small step.
+    """
+    if patient.step is not None:
+        return
+    follow(patient, warm)
+    free = [p for p in patient.model.parameters() if p.requires_grad]
+    found = []
+    for batch in patient.train[warm : warm + 5]:
+        before = [p.detach().clone() for p in free]
+        first = gradient(patient, batch)
+        patient.train, kept = [batch], patient.train
+        course = follow(patient, 1)
+        patient.train = kept
+        second = gradient(patient, batch)
+        moves = [p.detach() - b for p, b in zip(free, before)]
+        along = sum(float((d * g).double().sum()) for d, g in zip(moves, first))
+        bend = sum(float((d * (h - g)).double().sum()) for d, g, h in zip(moves, first, second))
+        if course.error is not None or not math.isfinite(bend) or along >= 0:
+            continue
+        found.append(bend / -along)
+    if len(found) < 3:
+        return
+    ratio = sorted(found)[len(found) // 2]
+    chart.facts["overshoot"] = ratio
+    if ratio > 2:
+        text = (
+            f"A step goes {ratio:.2g} times as far as the lowest point of its line (above 2 the "
+            "loss rises)."
+        )
+        chart.find("overshoots", ramp(math.log10(ratio), 0.3, 1.0), text)
+
+
+def read_growth(chart: Chart, patient: Patient) -> None:
+    """Does the loss itself bend more where its slope is larger, as a function of the outputs?
+
+    Squared error bends equally everywhere and cross-entropy less and less; a fourth power or an
+    exponential bends more and more.
+    """
+    outs: list[Any] = []
+    handle = patient.model.register_forward_hook(lambda m, i, o: outs.append(o))
+    batch = patient.train[0]
+    with undisturbed(patient.model), torch.no_grad():
+        patient.value(batch)
+    handle.remove()
+    if len(outs) != 1 or not isinstance(outs[0], torch.Tensor):
+        return
+    out = outs[0].detach()
+    _, y = pair(batch)
+    unit = max(float(out.abs().mean()), 1e-3)
+    if y is not None and y.is_floating_point():
+        unit = max(unit, float(y.abs().mean()))
+
+    def slope(at: torch.Tensor) -> torch.Tensor:
+        given = at.clone().requires_grad_()
+        value = patient.loss(_Given(given), batch)
+        return torch.autograd.grad(value, given)[0]
+
+    first = slope(out)
+    if not float(first.norm()) > 0:
+        return
+    up = first.sign()
+    found = []
+    for far in (1.0, 8.0):
+        at, step = out + far * unit * up, 0.01 * unit
+        here, there = slope(at), slope(at + step * up)
+        found.append((float(((there - here) * up).sum()) / step, float((here * up).sum())))
+    (bend, low), (more, high) = found
+    if not (0 < bend < more < math.inf and low > 0 and 1.2 * low < high < math.inf):
+        return
+    power = math.log(more / bend) / math.log(high / low)
+    chart.facts["loss_growth"] = power
+    text = f"The loss bends as the power {power:.2g} of its slope (squared error: 0)."
+    chart.find("steep", ramp(power, 0.2, 0.5), text)
+
+
+class _Given(nn.Module):
+    """Stands for the model: gives the outputs that it was made with."""
+
+    def __init__(self, out: torch.Tensor) -> None:
+        super().__init__()
+        self.out = out
+
+    def forward(self, *inputs: Any, **named: Any) -> torch.Tensor:
+        return self.out
 
 
 def read_ray(chart: Chart, patient: Patient) -> None:

@@ -69,12 +69,17 @@ def clip(patient: Patient, chart: Chart, limit: float) -> None:
 
 
 def inner(patient: Patient, chart: Chart, limit: float) -> None:
-    """Clipping, judged on the validation samples whose targets are not in the tail."""
-    clip(patient, chart, limit)
+    """Clipping (or Huber's loss in place of the squared one), judged on the validation samples
+    whose targets are not in the tail.
+    """
+    clip(patient, chart, abs(limit) if limit > 1 else limit)
     ys = [y for _, y in map(pair, patient.train) if y is not None]
     flat = torch.cat([y.flatten(1) if y.ndim > 1 else y.unsqueeze(1) for y in ys]).double()
     middle = flat.median(0).values
     edge = (flat - middle).abs().quantile(0.9, 0)
+    if limit > 1:
+        bound = float((flat - middle).abs().median())
+        patient.modes = [*patient.modes, lambda: tracing.huber(bound)]
 
     def kept(batch: Any) -> Any:
         y = pair(batch)[1]
@@ -196,14 +201,12 @@ def drop_batches(patient: Patient, chart: Chart, _: float) -> None:
 
 def shuffle(patient: Patient, chart: Chart, _: float) -> None:
     """All samples drawn into batches at random."""
-    parts = patient.train
-    if not isinstance(parts[0], (tuple, list)):
+    whole = merged(patient.train)
+    count, n = sum(map(size, patient.train)), size(patient.train[0])
+    if not n or size(whole) != count:
         raise RuleError("the samples of these batches cannot be moved")
-    whole = [torch.cat(columns) for columns in zip(*parts)]
-    order = torch.randperm(len(whole[0]), generator=torch.Generator().manual_seed(0))
-    n = size(parts[0])
-    columns = [w[order.to(w.device)].split(n) for w in whole]
-    patient.train = [tuple(batch) for batch in zip(*columns)]
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    patient.train = [rows(whole, part) for part in order.split(n)]
 
 
 def shift_labels(patient: Patient, chart: Chart, _: float) -> None:
@@ -396,7 +399,7 @@ CURES: dict[str, Cure] = {
     "warm_up": Cure(warm_up, (0.25,)),
     "reset": Cure(reset),
     "clip": Cure(clip, (-1.0, 1.0)),
-    "inner": Cure(inner, (-1.0, 1.0), changes_loss=True),
+    "inner": Cure(inner, (-1.0, 1.0, 5.0), changes_loss=True),
     "calm_recurrence": Cure(calm_recurrence, (1.0,)),
     "remember": Cure(remember),
     "normalise": Cure(normalise),

@@ -29,6 +29,7 @@ def read_data(chart: Chart, patient: Patient) -> None:
     if xs[0].is_floating_point():
         chart.attempt("the scale of the inputs", lambda: _inputs(chart, xs))
         chart.attempt("outliers of the inputs", lambda: _outliers(chart, xs, "inputs"))
+    chart.attempt("repeated batches", lambda: _repeated(chart, xs))
     if len(ys) == len(pairs):
         if ys[0].is_floating_point():
             chart.attempt("outliers of the targets", lambda: _outliers(chart, ys, "targets"))
@@ -143,6 +144,32 @@ def _outliers(chart: Chart, parts: list[Tensor], what: str) -> None:
             )
             chart.find("sample_outlier", 1.0, text)
             return
+
+
+def _repeated(chart: Chart, xs: list[Tensor]) -> None:
+    """Batches that hold the same samples again, and batches of zeros."""
+    if len(xs) < 8 or min(map(len, xs)) < 4 or xs[0].ndim < 2:
+        return
+    numbers: list[int] = chart.facts["numbers"]
+    zero = [i for i, x in enumerate(xs) if not bool(x.any())]
+    if zero and len(zero) <= 0.2 * len(xs) and not chart.has("batch_outlier"):
+        chart.facts["bad_batches"] = zero
+        chart.find("batch_outlier", 1.0, f"All inputs of batch {numbers[zero[0]]} are zero.")
+    known: dict[bytes, int] = {}
+    again = []
+    for i, x in enumerate(xs):
+        if i not in zero:
+            first = known.setdefault(x.contiguous().cpu().numpy().tobytes(), i)
+            if first != i:
+                again.append((first, i))
+    chart.facts["repeated"] = [i for _, i in again]
+    if again:
+        share = len(again) / len(xs)
+        text = (
+            f"Batch {numbers[again[0][1]]} equals batch {numbers[again[0][0]]}; {share:.0%} of the "
+            "batches repeat another one."
+        )
+        chart.find("batches_repeat", ramp(share, 0.1, 0.3), text)
 
 
 def _targets(chart: Chart, xs: list[Tensor], ys: list[Tensor]) -> None:

@@ -23,9 +23,11 @@ from mindgap.advise.doctor.course_readings import (
     read_curve,
     read_end,
     read_error,
+    read_growth,
     read_labels,
     read_loop,
     read_ray,
+    read_step,
     reference_loss,
 )
 from mindgap.advise.doctor.cures import CURES
@@ -43,6 +45,7 @@ from mindgap.advise.doctor.model_readings import (
 from mindgap.advise.doctor.page import fragment
 from mindgap.advise.doctor.patient import Admission, Patient
 from mindgap.advise.training import Factory, untouched_randomness
+from mindgap.base.batches import pair
 from mindgap.base.check import RuleError, positive, whole
 
 #: Steps of one run, at most.
@@ -248,6 +251,7 @@ class _Doctor:
         if course.broken >= 0:
             fresh = self.admission.fresh()
             chart.attempt("the break", lambda: read_break(chart, fresh, course))
+        chart.attempt("the step", lambda: read_step(chart, self.admission.fresh()))
         self._controls()
         return self._judge(final_state, course)
 
@@ -296,6 +300,12 @@ class _Doctor:
                 f"A plain network reaches {best:.3g} on held-out data; a constant answer has "
                 f"{known:.3g}: the targets do not follow from the inputs."
             )
+            shuffled = chart.attempt(
+                "shuffled targets", lambda: plain_network(patient, steps, shuffled=True)
+            )
+            if shuffled is not None:
+                chart.facts["shuffled"] = shuffled
+                text = text[:-1] + f"; with shuffled targets it reaches {shuffled:.3g}."
             chart.find("labels_carry_nothing", ramp(gain, 0.03, 0.015), text)
         if gain - own > 0.1:
             text = f"A plain network with 128 units reaches {best:.3g} on the same samples."
@@ -306,10 +316,14 @@ class _Doctor:
                 text = f"The training loss has settled: {late:.3g}, then {last:.3g}."
                 chart.find("settled", ramp(slow, 0.15, 0.05), text)
             count = sum(p.numel() for p in patient.model.parameters())
-            widths = [len(weight_of(m)) for _, m in layers(patient.model)[:-1]]
+            answers = (chart.facts.get("output") or (0,))[-1]
+            widths = [len(weight_of(m)) for _, m in layers(patient.model)]
+            if answers in widths:
+                widths.remove(answers)  # the last layer, wherever it is declared
             cells = [m for m in patient.model.modules() if isinstance(m, torch.nn.RNNBase)]
             widths += [m.hidden_size for m in cells]
-            if not widths or min(widths) <= 4:
+            targets = pair(patient.train[0])[1]  # without targets a narrow layer is meant
+            if targets is not None and (not widths or min(widths) <= 4):
                 what = "no hidden layer" if not widths else f"a layer of {min(widths)} units"
                 chart.find("few_units", 1.0, f"The model has {what} ({count} weights).")
 
@@ -352,7 +366,8 @@ class _Doctor:
         except Exception:
             return math.inf
 
-    def _helps(self, before: float, after: float) -> bool:
+    def _helps(self, before: float, after: float, proven: bool = False) -> bool:
+        """Is the loss clearly lower? If the cause is ``proven``, a good run may get better, too."""
         if not math.isfinite(after):
             return False
         chart = self.chart
@@ -363,7 +378,8 @@ class _Doctor:
             )
         room = max(abs(reference - after), 0.02 * abs(reference))
         if (
-            progress(chart, before) > 0.5
+            not proven
+            and progress(chart, before) > 0.5
             and progress(chart, after) < progress(chart, before) + 0.08
         ):
             return False  # the run is good: a little better is no cure
@@ -379,7 +395,10 @@ class _Doctor:
             if ran is None:
                 continue
             course, before, after = ran
-            helps = self._helps(before, after)
+            if CURES[cause.cure].changes_loss and math.isfinite(before):
+                helps = after < before - 0.02 * abs(before)  # the yardsticks have another loss
+            else:
+                helps = self._helps(before, after, not cause.proof)
             spike = self.chart.facts.get("spike")
             if spike is not None and cause.key in ("bad_batch", "bad_sample") and not helps:
                 top = max(course.losses, default=math.inf)
@@ -388,7 +407,7 @@ class _Doctor:
             trial = Trial(
                 cause.key, variant, before, after, len(course.losses), helps, tuple(course.losses)
             )
-            if best is None or trial.after < best.after:
+            if best is None or (trial.helps, -trial.after) > (best.helps, -best.after):
                 best = trial
             elif best.helps:
                 break  # variants are ordered: it gets worse again
@@ -448,6 +467,7 @@ class _Doctor:
         if not (chart.has("blew_up") or chart.has("broke")):
             return
         chart.attempt("the smoothness", lambda: read_ray(chart, self.admission.fresh()))
+        chart.attempt("the loss's growth", lambda: read_growth(chart, self.admission.fresh()))
         if not chart.has("steep"):
             return
         down, clipped = self._try(CAUSES["lr_too_large"]), self._try(CAUSES["smoothness_grows"])
@@ -644,6 +664,10 @@ class _Doctor:
             "order_ratio",
             "steepening",
             "growth",
+            "rank",
+            "denormal",
+            "overshoot",
+            "shuffled",
             "raised",
         )
         facts = {k: v for k, v in self.chart.facts.items() if k in kept}

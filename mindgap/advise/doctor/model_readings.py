@@ -224,6 +224,13 @@ def read_forward(chart: Chart, patient: Patient) -> None:
             chart.find("signal_grows", ramp(math.log10(growth), 0.9, 1.6), text)
         if {"add", "__add__", "add_", "__iadd__", "__radd__"} & trace.functions:
             chart.find("residual", 1.0, "The model adds a shortcut around its blocks.")
+    inside = trace.ranks[:-1]  # the last layer has as many directions as there are answers
+    if inside:
+        name, rank, units = min(inside, key=lambda row: row[1])
+        chart.facts["rank"] = rank
+        if rank < 1.5:
+            text = f"The outputs of {name} use {rank:.2g} of {units} directions."
+            chart.find("collapsed", ramp(rank, 1.5, 1.1), text)
     if trace.half and trace.origin_half:
         text = f"{trace.origin} overflows in float16 ({_place(trace)})."
         chart.find("half_overflow", 1.0, text)
@@ -308,6 +315,10 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
     if math.isfinite(total) and total > 300:
         text = f"The first gradient has norm {total:.3g}."
         chart.find("huge_gradient", ramp(math.log10(total), 2.5, 4), text)
+    chart.facts["denormal"] = share = _denormal(list(known.values()))
+    if share > 0.01:
+        text = f"{share:.0%} of the gradient's entries are denormal: below the least normal number."
+        chart.find("denormal", ramp(share, 0.01, 0.2), text)
     if total == 0:
         chart.find("zero_gradient", 1.0, "The gradient is exactly zero at the start.")
     deep = [
@@ -345,6 +356,17 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
         if ratio < 1e-3:
             text = f"The gradient through time in {name} shrinks to {ratio:.2g} of its size."
             chart.find("vanishes_time", ramp(math.log10(max(ratio, 1e-30)), -3, -6), text)
+
+
+def _denormal(tensors: list[Tensor]) -> float:
+    """Share of the entries other than zero whose size is below the smallest normal number."""
+    small, others = 0, 0
+    for t in map(_dense, tensors):
+        if t.is_floating_point():
+            size = t.abs()
+            others += int((size > 0).sum())
+            small += int(((size > 0) & (size < torch.finfo(t.dtype).tiny)).sum())
+    return small / others if others else 0.0
 
 
 def _dense(t: Tensor) -> Tensor:
@@ -434,13 +456,15 @@ def _mixing(chart: Chart, patient: Patient, batch: Any, n: int) -> None:
                 text = "The loss stays the same when the targets are shuffled: it broadcasts."
                 chart.find("broadcasts", 1.0, text)
         if n >= 4 and len(out) == n and out.is_floating_point():
-            outs.clear()
-            few = rows(batch, slice(0, n // 2))
-            with torch.no_grad():
-                patient.value(few)
-            alone = outs[0] if outs else None
-            if isinstance(alone, Tensor) and alone.shape[1:] == out.shape[1:]:
-                rest = float((alone - out[: n // 2]).abs().max())
+            # A recurrence along the batch shows in the second half only.
+            for part in (slice(0, n // 2), slice(n // 2, n)):
+                outs.clear()
+                with torch.no_grad():
+                    patient.value(rows(batch, part))
+                alone = outs[0] if outs else None
+                if not isinstance(alone, Tensor) or alone.shape != out[part].shape:
+                    continue
+                rest = float((alone - out[part]).abs().max())
                 scale = float(out.abs().max())
                 if math.isfinite(rest) and rest > 1e-3 * max(scale, 1e-9):
                     chart.find(

@@ -121,6 +121,7 @@ def _opened(made: Any) -> Patient:
     else:
         fail("problem", rule, type(made).__name__)
     given = frozenset(k for k, v in parts.items() if v is not None)
+    parts["loss"] = _of_batches(parts["loss"])
     Objective(parts["model"], parts["loss"])
     train = _listed("train", parts["train"])
     if not train:
@@ -154,6 +155,20 @@ def _opened(made: Any) -> Patient:
         given,
         numbers=numbers,
     )
+
+
+def _of_batches(loss: Any) -> Any:
+    """A criterion of (output, target), as torch.nn has them, becomes a loss of (model, batch)."""
+    functional = getattr(loss, "__module__", "") == "torch.nn.functional"
+    if not (isinstance(loss, nn.Module) or functional):
+        return loss
+
+    def of_batches(model: nn.Module, batch: Any) -> Tensor:
+        parts = tuple(batch.values()) if isinstance(batch, Mapping) else tuple(batch)
+        value: Tensor = loss(model(*parts[:-1]), parts[-1])
+        return value
+
+    return of_batches
 
 
 def _largest(batch: Any) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 
@@ -61,6 +61,14 @@ def _kept(func: Any, x: Tensor, *args: Any, **more: Any) -> Tensor:
     return x
 
 
+def _as_it_is(func: Any, x: Any, *args: Any, **more: Any) -> Any:
+    return x if isinstance(x, Tensor) else func(x, *args, **more)
+
+
+def _ignored(func: Any, *args: Any, **more: Any) -> None:
+    return None
+
+
 def _last_axis(func: Any, x: Tensor, dim: Any = None, *args: Any, **more: Any) -> Any:
     return func(x, -1)
 
@@ -77,8 +85,19 @@ def single_precision() -> Rewritten:
 
 
 def no_detach() -> Rewritten:
-    """``detach`` and ``.data`` keep the graph."""
-    return Rewritten({"detach": _kept, "get data": _kept})
+    """``detach``, ``.data``, ``item``, NumPy and ``no_grad`` keep the graph."""
+    kept = ("detach", "get data", "item", "tolist", "numpy", "__array__")
+    made = dict.fromkeys(("tensor", "as_tensor", "from_numpy"), _as_it_is)
+    return Rewritten({**dict.fromkeys(kept, _kept), **made, "_set_grad_enabled": _ignored})
+
+
+def huber(bound: float) -> Rewritten:
+    """Squared error grows linearly beyond a bound."""
+
+    def bounded(func: Any, out: Tensor, target: Tensor, *args: Any, **more: Any) -> Tensor:
+        return nn.functional.smooth_l1_loss(out, target, beta=max(bound, 1e-6))
+
+    return Rewritten({"mse_loss": bounded})
 
 
 def softmax_over_classes() -> Rewritten:
