@@ -770,7 +770,7 @@ def _(d: Draft, r: random.Random, fault: bool) -> None:
 
 @plant("overfitting", ["clusters", "teacher", "pictures", "documents"])
 def _(d: Draft, r: random.Random, fault: bool) -> None:
-    rows, width = r.choice([32, 48, 64]), r.choice([128, 256])
+    rows, width = r.choice([24, 32, 48]), r.choice([128, 256])
     d.hold, d.size = True, 16
     if d.spec.get("ids"):
         d.spec["constant"] = -1.0
@@ -780,7 +780,10 @@ def _(d: Draft, r: random.Random, fault: bool) -> None:
         d.optimizer, d.lr, d.settings = "AdamW", 3e-3, {}
     g = torch.Generator().manual_seed(r.randrange(2**31))
     if not d.classes:
-        d.y = d.y + 0.5 * torch.randn(d.y.shape, generator=g)
+        d.y = d.y + 0.7 * torch.randn(d.y.shape, generator=g)
+    elif d.x.is_floating_point():  # classes overlap
+        d.x = d.x + 1.0 * torch.randn(d.x.shape, generator=g)
+        d.xv = d.xv + 1.0 * torch.randn(d.xv.shape, generator=g)
     if fault:
         d.x, d.y = d.x[:rows], d.y[:rows]
 

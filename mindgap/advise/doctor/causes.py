@@ -560,7 +560,7 @@ _ROWS = (
         "",
         "seed each worker of the loader on its own, and draw every sample once per epoch",
         "def seeded(worker):\n    numpy.random.seed(torch.initial_seed() % 2**32)\n"
-        "loader = torch.utils.data.DataLoader(data, batch_size, worker_init_fn=seeded)",
+        "loader = torch.utils.data.DataLoader(data, worker_init_fn=seeded)",
         "PyTorch: randomness in multi-process data loading",
         needs=("batches_repeat",),
         proof=False,

@@ -190,6 +190,7 @@ class Ranks:
     wrong: list[Tensor]  # the label is not the first answer
     rank: list[Tensor]  # 0: it is the first one
     chance: list[Tensor]  # the probability it gets
+    sure: list[Tensor]  # the probability of the first answer
     classes: int
 
 
@@ -207,7 +208,7 @@ def cross_ranks(patient: Patient, steps: int) -> tuple[Ranks, Ranks | None] | No
     x = torch.cat([a for a, _ in pairs if a is not None])
     y = torch.cat([b for _, b in pairs if b is not None]).long()
     classes = out.shape[1]
-    if classes < 4 or int(y.min()) < 0 or int(y.max()) >= classes:
+    if classes < 2 or int(y.min()) < 0 or int(y.max()) >= classes:
         return None
     generator = torch.Generator().manual_seed(0)
     half = torch.rand(len(x), generator=generator).to(x.device) < 0.5
@@ -248,5 +249,6 @@ def _ranked(scores: Tensor, y: Tensor, sizes: list[int]) -> Ranks:
         list((rank > 0).split(sizes)),
         list(rank.split(sizes)),
         list(chance.split(sizes)),
+        list(torch.softmax(scores, 1).amax(1).split(sizes)),
         scores.shape[1],
     )

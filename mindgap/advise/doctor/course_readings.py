@@ -247,7 +247,14 @@ def read_labels(chart: Chart, train: Ranks, held: Ranks | None) -> None:
     wrong = torch.cat(train.wrong)
     flat = torch.cat(train.rank)[wrong]
     share, classes = float(wrong.double().mean()), train.classes
-    if classes < 4 or len(flat) < 20 or len(wrong) < 200:  # fewer samples tell too little
+    if len(flat) < 20 or len(wrong) < 200:  # fewer samples tell too little
+        return
+    chart.facts["suspects"] = [w & (s < 0.3) for w, s in zip(train.wrong, train.chance)]
+    chart.facts["suspects_valid"] = []
+    if held is not None:
+        chart.facts["suspects_valid"] = [w & (s < 0.3) for w, s in zip(held.wrong, held.chance)]
+    if classes < 4:
+        _few_classes(chart, train, wrong)
         return
     place = float(((flat.double() - 1) / (classes - 2)).mean())
     chart.facts["label_rank"] = (share, place)
@@ -259,11 +266,26 @@ def read_labels(chart: Chart, train: Ranks, held: Ranks | None) -> None:
     # A network that has learned nothing also ranks at random: it must be better than chance.
     strength *= ramp(1 - share, 1.5 / classes, 2.5 / classes)
     chart.find("labels_disagree", strength, text)
-    chart.facts["suspects"] = [w & (s < 0.3) for w, s in zip(train.wrong, train.chance)]
-    if held is not None:
-        chart.facts["suspects_valid"] = [w & (s < 0.3) for w, s in zip(held.wrong, held.chance)]
-    else:
-        chart.facts["suspects_valid"] = []
+
+
+def _few_classes(chart: Chart, train: Ranks, wrong: torch.Tensor) -> None:
+    """Two or three classes: where classes overlap, a network is wrong where it is unsure; wrong
+    labels also contradict it where it is sure.
+    """
+    sure = torch.cat(train.sure)
+    share = float(wrong.double().mean())
+    chance = 1 - 1 / train.classes
+    top = sure >= sure.quantile(0.85)
+    among = float(wrong[top].double().mean())
+    chart.facts["label_rank"] = (share, among)
+    if share < 0.12 or share > 0.85 * chance or chart.facts["progress"] > 0.5:
+        return
+    text = (
+        f"{share:.0%} of {len(wrong)} labels contradict a network trained on other samples, and "
+        f"{among:.0%} where it is most sure."
+    )
+    strength = ramp(among / share, 0.45, 0.6) * ramp(among, 0.08, 0.12)
+    chart.find("labels_disagree", strength, text)
 
 
 def read_step(chart: Chart, patient: Patient, warm: int = 10) -> None:

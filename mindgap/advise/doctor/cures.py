@@ -210,6 +210,15 @@ def shuffle(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def shift_labels(patient: Patient, chart: Chart, _: float) -> None:
+    if chart.has("targets_are_inputs"):
+
+        def following(batch: Any) -> Any:
+            x, _ = pair(batch)
+            assert x is not None
+            return replaced(batch, x=x[:, :-1], y=x[:, 1:])
+
+        _each(patient, following)
+        return
     if chart.has("labels_outside"):
 
         def lowered(batch: Any) -> Any:
@@ -250,8 +259,9 @@ def drop_suspects(patient: Patient, chart: Chart, _: float) -> None:
     patient.valid = cleaned(patient.valid, valid) if valid else patient.valid
 
 
-def floors(patient: Patient, chart: Chart, _: float) -> None:
+def floors(patient: Patient, chart: Chart, factor: float) -> None:
     plain(patient)
+    rate(patient, chart, factor)
     patient.modes = [*patient.modes, tracing.floors]
 
 
@@ -396,7 +406,7 @@ def no_dropout(patient: Patient, chart: Chart, _: float) -> None:
 CURES: dict[str, Cure] = {
     "slower": Cure(rate, (0.1, 0.01, 0.001)),
     "faster": Cure(rate, (10.0, 100.0, 1000.0, 1e4)),
-    "warm_up": Cure(warm_up, (0.25,)),
+    "warm_up": Cure(warm_up, (0.25, 0.6)),
     "reset": Cure(reset),
     "clip": Cure(clip, (-1.0, 1.0)),
     "inner": Cure(inner, (-1.0, 1.0, 5.0), changes_loss=True),
@@ -407,9 +417,9 @@ CURES: dict[str, Cure] = {
     "drop_samples": Cure(drop_samples),
     "drop_batches": Cure(drop_batches),
     "shuffle": Cure(shuffle),
-    "shift_labels": Cure(shift_labels),
+    "shift_labels": Cure(shift_labels, changes_loss=True),
     "drop_suspects": Cure(drop_suspects, changes_loss=True),
-    "floors": Cure(floors),
+    "floors": Cure(floors, (1.0, 0.1)),
     "single_precision": Cure(single_precision),
     "reattach": Cure(reattach),
     "right_axis": Cure(right_axis, changes_loss=True),

@@ -15,7 +15,11 @@ import torch
 
 from mindgap.advise.doctor.causes import CAUSES, Cause
 from mindgap.advise.doctor.chart import Chart, ramp
-from mindgap.advise.doctor.controls import cross_ranks, plain_network, trivial
+from mindgap.advise.doctor.controls import (
+    cross_ranks,
+    plain_network,
+    trivial,
+)
 from mindgap.advise.doctor.course import Course, follow, held_out
 from mindgap.advise.doctor.course_readings import (
     progress,
@@ -389,7 +393,7 @@ class _Doctor:
         """The best variant of a cure; None where it cannot be tried."""
         best: Trial | None = None
         for variant in CURES[cause.cure].variants:
-            if self.left() < 0:
+            if self.left() < 0 and (cause.cure, variant) not in self.runs:
                 break
             ran = self._run(cause, variant)
             if ran is None:
@@ -478,6 +482,8 @@ class _Doctor:
                 f"With clipping at the same learning rate the loss ends at {clipped.after:.3g}; "
                 f"with a smaller one at {_loss(other)}."
             )
+            if chart.facts.get("loss_growth", 0.0) > 0.3:
+                ahead += 0.25  # the loss itself is steep: a smaller rate only hides it
             chart.find("clipping_helps", ramp(ahead, -0.05, 0.0), text)
 
     def _judge(self, base: Patient, course: Course) -> Examination:
@@ -699,7 +705,6 @@ def _routed(cause: Cause, chart: Chart) -> Cause:
     if cause.key == "labels_shifted" and chart.has("targets_are_inputs"):
         return replace(
             cause,
-            cure="",
             name="the targets are the inputs, not shifted by one",
             change="predict the next symbol",
             code="inputs, targets = symbols[:, :-1], symbols[:, 1:]",

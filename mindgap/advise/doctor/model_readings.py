@@ -132,7 +132,8 @@ def read_start(chart: Chart, patient: Patient) -> None:
         flat = w.flatten(1).double()
         fan = flat.shape[1]
         sizes[name] = float(flat.square().mean().sqrt()) * fan**0.5
-        if len(flat) > 1 and float((flat - flat[0]).abs().max()) == 0:
+        alone = len(flat) == 1 and float((flat - flat[0, 0]).abs().max()) == 0
+        if alone or (len(flat) > 1 and float((flat - flat[0]).abs().max()) == 0):
             equal.append(name)
     tables = [
         (n, m)
@@ -157,7 +158,7 @@ def read_start(chart: Chart, patient: Patient) -> None:
         chart.find("large_weights", ramp(math.log(sizes[name]), math.log(3), math.log(8)), text)
     small = {n: s for n, s in sizes.items() if n not in equal}
     if small:
-        low = sorted(small.values())[len(small) // 2]
+        low = max(1e-12, sorted(small.values())[len(small) // 2])
         if low < 0.1:
             text = (
                 f"The weights start at {low / 0.58:.2g} times torch's default size "
