@@ -203,7 +203,7 @@ def recommend(
             needed = minutes * steps / plan["total"]
             notes.append(
                 f"The race ran at {plan['total']} steps: {steps} steps would need about "
-                f"{needed:.0f} minutes."
+                f"{_minutes(round(needed))}."
             )
         scale = Scale(plan["parameters"], plan["gradient_norm"], plan["sharpness"], plan["heavy"])
         pieces = None if folder is None else folder / "pieces"
@@ -227,7 +227,7 @@ def recommend(
     seconds = time.perf_counter() - begun
     if seconds > 1.2 * 60 * minutes:
         notes.append(
-            f"It took {seconds / 60:.2g} minutes instead of {minutes:g}: two runs of "
+            f"It took {_minutes(float(f'{seconds / 60:.2g}'))} instead of {minutes:g}: two runs of "
             f"{plan['total']} steps had to reach the end, and steps became slower during the race."
         )
     answer = _answer(race, plan, decision, setting, steps or plan["total"], notes, seconds)
@@ -651,14 +651,18 @@ def _not_tried(race: Race) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def _minutes(number: float) -> str:
+    return "1 minute" if number == 1 else f"{number:g} minutes"
+
+
 def _cannot_tell(
     plan: dict[str, Any], minutes: float, notes: Iterable[str], seed: int
 ) -> Recommendation:
     seconds = PIECES * plan["seconds_per_piece"] + EXPECTED * SHORTEST * plan["seconds_per_step"]
     needed = seconds / 60 / 0.85
     return Recommendation(
-        f"Cannot tell in {minutes:g} minutes: the shortest useful race needs about "
-        f"{math.ceil(needed)} minutes.",
+        f"Cannot tell in {_minutes(minutes)}: the shortest useful race needs about "
+        f"{_minutes(math.ceil(needed))}.",
         "",
         (0.0, -math.inf, math.inf),
         tuple(plan["found"]),

@@ -23,7 +23,6 @@ app = typer.Typer(
     epilog="Exit status: "
     + "; ".join(f"{number} {words}" for number, words in STATUS.items())
     + ".",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -37,8 +36,33 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+GUIDE = """\
+mindgap: find out why a PyTorch training run spikes, diverges or stalls.
+
+For your own training; my_training:problem builds model, loss and batches:
+  mindgap examine my_training:problem    what is wrong; the cure, tried
+  mindgap recommend my_training:problem  race optimizers, print code to paste
+  mindgap measure my_training:problem    curvature, noise and tails, as a page
+  mindgap advise survey.json             what such a survey means
+
+What there is:
+  mindgap optimizers                     eight optimizers for any training loop
+  mindgap methods                        27 methods for bilevel problems
+  mindgap theory                         theorems and errata of the papers
+
+Do the papers' claims hold?
+  mindgap demo                           ten studies and a survey, 5 minutes
+  mindgap list                           every study
+  mindgap run H7                         run a study; running again continues
+  mindgap report runs                    draw the page of what was run
+
+mindgap COMMAND --help explains a command, mindgap --help lists all of them.
+"""
+
+
+@app.callback(invoke_without_command=True)
 def options(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -46,27 +70,28 @@ def options(
         ),
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        print(GUIDE, end="")
 
 
-app.command("list")(list_studies)
 for command in (
-    run,
-    demo,
-    show,
-    register,
-    tune,
-    report,
-    watch,
-    compare,
-    check,
     examine,
+    recommend,
     measure,
     advise,
-    recommend,
     optimizers,
     methods,
     theory,
+    demo,
+    list_studies,
+    run,
+    report,
+    check,
+    show,
+    watch,
+    compare,
+    tune,
+    register,
     new,
 ):
-    app.command(command.__name__)(command)
+    app.command("list" if command is list_studies else command.__name__)(command)

@@ -59,14 +59,18 @@ def last_words(words: Callable[[], str]) -> Iterator[None]:
 
 def how_to_go_on(finished: int, planned: int) -> str:
     """What an interrupted sweep says."""
-    import shlex
-
-    words = [word for word in sys.argv[1:] if word != "--force"]
     return (
         f"interrupted: {finished} of {planned} runs are finished, and every row recorded so far is "
         "kept.\n"
-        f"To go on: {shlex.join(['mindgap', *words])}"
+        f"To go on: {typed_again()}"
     )
+
+
+def typed_again() -> str:
+    """The command line that was typed, less what would begin anew."""
+    import shlex
+
+    return shlex.join(["mindgap", *(word for word in sys.argv[1:] if word != "--force")])
 
 
 def _handle(number: int, frame: Any) -> None:

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 EVERY = 0.5
 SHOWN = 12
+#: Seconds that the speed of the reference machine weighs beside what is seen.
+PRIOR = 5.0
+#: Seconds that the reference machine takes to load what runs need; the shipped times leave it out.
+LOADING = 8.0
+#: No machine is thought to be so many times faster or slower than the reference.
+FASTEST = 16.0
 
 See = Callable[[Header, str, Any], None]
 
@@ -62,7 +68,8 @@ class Watcher:
         self.jobs: dict[Path, RunProgress] = {}
         self.expected: dict[str, int] = {}
         self.planned = self.missing = 0
-        self._reference = 0.0
+        #: study -> seconds per run by the shipped times; missing where they do not fit the scale
+        self._cost: dict[str, float] = {}
         self._sees = sees
         self._follower = Follower()
         self._files: dict[Path, tuple[Header, str]] = {}
@@ -74,12 +81,9 @@ class Watcher:
             for header in item.headers:
                 if header.key in unfinished:
                     self._files[run_file(item.folder(out), header)] = (header, column)
-            if item.scale == "quick" and item.headers:
-                self._reference += (
-                    reference_times().get(item.study.name, 0.0)
-                    * len(unfinished)
-                    / len(item.headers)
-                )
+            if item.scale == "quick" and item.headers and item.study.name in reference_times():
+                self._cost[item.study.name] = reference_times()[item.study.name] / len(item.headers)
+        self._work = [header for header, _ in self._files.values()]
         self._begun = self._looked = time.monotonic()
         self._first = True
 
@@ -100,8 +104,10 @@ class Watcher:
             for kind, content in news:
                 for see in self._sees:
                     see(header, kind, content)
-            # An end line followed by rows is that of a failure tried again.
-            if news[-1][0] == "end" and not self._first:
+            # An end line followed by rows is that of a failure tried again. At the first look an
+            # old failure may end a file; a run that is done has ended since this program began.
+            kind, content = news[-1]
+            if kind == "end" and (not self._first or content.get("outcome") == "done"):
                 job.ended = True
                 self.expected[header.study] = max(self.expected.get(header.study, 0), job.rows)
                 del self._files[path]
@@ -109,16 +115,24 @@ class Watcher:
         self._looked = now
 
     def left(self, now: float) -> float | None:
-        """Seconds until all runs are recorded: from those that ended, before that from the
-        shipped reference times.
+        """Seconds until all runs are recorded: the work left by the shipped times, at the speed
+        seen so far; without such times by the number of runs that ended.
         """
-        ended = sum(job.ended for job in self.jobs.values())
-        if ended:
-            return (now - self._begun) / ended * (self.missing - ended)
-        left = self._reference - (now - self._begun)
-        return (
-            left if left > 0 else None
-        )  # a machine slower than that of the reference: nothing is known
+        ended = [job.header for job in self.jobs.values() if job.ended]
+        passed = now - self._begun
+        if any(header.study not in self._cost for header in self._work):
+            return passed / len(ended) * (self.missing - len(ended)) if ended else None
+        done = sum(self._cost[header.study] for header in ended)
+        running = [job for job in self.jobs.values() if not job.ended]
+        for job in running:  # a part of a run counts where its length is known
+            share = job.rows / max(self.expected.get(job.header.study, 0), job.rows, 1)
+            done += self._cost[job.header.study] * (
+                share if job.header.study in self.expected else 0
+            )
+        loaded = LOADING if ended else min(passed, LOADING)
+        speed = (done + loaded + PRIOR) / (passed + PRIOR)  # 1 at first: the reference machine's
+        work = LOADING + sum(self._cost[header.study] for header in self._work)
+        return max(work - loaded - done, 0.0) / max(min(speed, FASTEST), 1 / FASTEST)
 
     def lines(self, width: int = 80) -> list[str]:
         """A bar with the time left, and one line per running job; none is wider than ``width``."""

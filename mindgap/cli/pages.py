@@ -38,22 +38,30 @@ def report(
     point_to(write_page(runs, out, png=png), then=f"mindgap check {runs}")
 
 
-def check(runs: RunsFolder) -> None:
+def check(
+    runs: RunsFolder,
+    verbose: Annotated[
+        bool,
+        typer.Option("-v", "--verbose", help="Also the evidence, and every scale of a study."),
+    ] = False,
+) -> None:
     """Judge the records again.
 
-    Exit status 1 unless every verdict is *holds*, 3 if one is an error.
+    One line per study, at the scale that counts. Exit status 1 unless every verdict is *holds*, 3
+    if one is an error.
     """
     from mindgap.cli.studies import print_verdicts
     from mindgap.lab.studies.run import judge_folder
-    from mindgap.record.claims import claim_order
     from mindgap.record.folders import study_folders
+    from mindgap.record.outcomes import worth
 
-    verdicts = sorted(
-        (judge_folder(folder) for folder in study_folders(runs)),
-        key=lambda v: claim_order(v[0], v[1]),
-    )
-    print_verdicts(verdicts)
-    words = {verdict.verdict for _, _, verdict in verdicts}
+    judged = [(folder.name, *judge_folder(folder)) for folder in study_folders(runs)]
+    ordered = sorted(judged, key=lambda entry: worth(entry[0], entry[3]))
+    one_each = {name: (claim, name, verdict) for _, claim, name, verdict in ordered}
+    every = [(claim, name, verdict) for _, claim, name, verdict in judged]
+    short = sys.stdout.isatty() and not verbose
+    print_verdicts(list(one_each.values()) if short else every, verbose=verbose)
+    words = {verdict.verdict for *_, verdict in judged}
     if words != {"holds"}:
         raise typer.Exit(3 if "error" in words else 1)
 

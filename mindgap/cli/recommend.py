@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from mindgap.cli.interrupt import last_words, typed_again
 from mindgap.cli.measure import load_function, your_code
 from mindgap.cli.show import paragraph, progress, say
 
@@ -40,7 +41,14 @@ def recommend(
 
     folder = out.with_suffix(".race")
     factory = load_function(target)
-    with progress("racing optimizers (of 100 parts of the time)", 100) as told, your_code():
+
+    def words() -> str:
+        kept = len(list(folder.glob("*.piece"))) if folder.is_dir() else 0
+        saved = f"{kept} finished pieces of the race are" if kept != 1 else "1 finished piece is"
+        return f"interrupted: {saved} kept in {folder}.\nTo go on: {typed_again()}"
+
+    bar = progress("racing optimizers (of 100 parts of the time)", 100)
+    with last_words(words), bar as told, your_code():
         answer = answer_for(
             factory, minutes=minutes, steps=steps, seed=seed, folder=folder, told=told
         )

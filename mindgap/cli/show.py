@@ -14,7 +14,7 @@ from typing import Protocol
 VERDICT_STYLE = {
     "holds": "green",
     "does not hold": "red",
-    "inconclusive": "yellow",
+    "undecided": "yellow",
     "not trained": "yellow",
     "error": "red",
 }

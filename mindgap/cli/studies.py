@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mindgap.base.check import fail, non_negative, one_of
-from mindgap.cli.show import about, say, table
-from mindgap.lab.studies.catalogue import broken, catalogue, find
+from mindgap.cli.show import about, paragraph, say, table
+from mindgap.lab.studies.catalogue import broken, catalogue, find, names_that
 from mindgap.lab.studies.spec import SCALES
 from mindgap.lab.studies.times import reference_times
 from mindgap.record.claims import claim_order
-from mindgap.record.forms import read_form
-from mindgap.record.schema import End, Header, RecordError, Verdict
-from mindgap.record.store import VERDICT_FILE
+from mindgap.record.outcomes import SAID, SIGNS, count_words, outcomes, short_title
+from mindgap.record.schema import End, Header, NoRecordsError, RecordError, Verdict
+from mindgap.record.survey import read_survey
 
 if TYPE_CHECKING:
     from mindgap.lab.studies.run import StudyPlan
@@ -54,8 +54,8 @@ def list_studies(
 ) -> None:
     """List the studies, one line each.
 
-    A line has the name, the verdict (if RUNS has one), about how long all runs take at scale quick,
-    and the title.
+    A line has a sign for the verdict (if RUNS has one), the name, about how long all runs take at
+    scale quick, and a short title.
     """
     studies = in_order(catalogue().values())
     if long:
@@ -71,12 +71,21 @@ def list_studies(
             for s in studies
         ]
         table(("study", "claim", "title", "scales", "statement", "source"), rows)
-    known = {s.name: _verdict(runs, s) for s in studies}
-    lines = [
-        (s.name, known[s.name], about(reference_times().get(s.name)), s.title) for s in studies
-    ]
-    if not long:
-        table(("study", "verdict", "time", "title"), lines, shorten=3)
+    known = _verdicts(runs) if not long else {}
+    if not long and not sys.stdout.isatty():
+        lines = [(s.name, known.get(s.name, ""), _time(s), s.title) for s in studies]
+        table(("study", "verdict", "time", "title"), lines)
+    elif not long:
+        rows = [(s.name, _time(s), short_title(s.name, s.title)) for s in studies]
+        if known:
+            signs = {said: SIGNS[word] for word, said in SAID.items()}
+            marked = [signs.get(known.get(s.name, ""), " ") for s in studies]
+            table(
+                ("", "study", "time", "about"), [(m, *r) for m, r in zip(marked, rows)], shorten=3
+            )
+            print("✓ holds, ✗ does not hold, ? undecided, – not trained")
+        else:
+            table(("study", "time", "about"), rows, shorten=2)
     for module, error in broken().items():
         print(f"{module} cannot be loaded: {error}", file=sys.stderr)
     say("Next: mindgap show NAME, mindgap run NAME (a claim such as H7 will do)")
@@ -87,16 +96,19 @@ def in_order(studies: Iterable[Study]) -> list[Study]:
     return sorted(studies, key=lambda s: claim_order(s.claim, s.name))
 
 
-def _verdict(runs: Path, study: Study) -> str:
-    """The verdict at the largest scale that has one."""
-    for scale in reversed(list(study.scales)):
-        path = runs / study.name / scale / VERDICT_FILE
-        if path.exists():
-            try:
-                return read_form(Verdict, path).verdict
-            except RecordError:
-                return "cannot be read"
-    return ""
+def _time(study: Study) -> str:
+    return about(reference_times().get(study.name))
+
+
+def _verdicts(runs: Path) -> dict[str, str]:
+    """Study -> its verdict in words, where RUNS has one."""
+    try:
+        return {o.name: o.said for o in outcomes(runs) if o.verdict.verdict}
+    except NoRecordsError:
+        return {}
+    except RecordError as error:
+        say(f"verdicts cannot be read: {error}")
+        return {}
 
 
 def matching(name: str) -> list[str]:
@@ -107,15 +119,15 @@ def matching(name: str) -> list[str]:
         >>> matching("H7"), matching("s5-clip"), len(matching("h8"))
         (['h7-infinite-variance'], ['s5-clipping-is-normalising'], 5)
     """
-    names = [s.name for s in in_order(catalogue().values())]
-    if name in names:
+    word = name.lower()
+    begun = names_that(lambda n: n.startswith(word)) if word else []
+    if name in begun:
         return [name]
-    claimed = [n for n in names if n.partition("-")[0] == name.lower()]
-    begun = [n for n in names if n.startswith(name.lower())]
+    claimed = [n for n in begun if n.partition("-")[0] == word]
     if not claimed and len(begun) > 1:
         fail("study", f"must name one study, and {len(begun)} begin so: {', '.join(begun)}", name)
     if not claimed and not begun:
-        near = get_close_matches(name.lower(), names, 1, 0.4)
+        near = get_close_matches(word, list(catalogue()), 1, 0.4)
         meant = f" (did you mean '{near[0]}'?)" if near else ""
         fail("study", f"must be a study or a claim that 'mindgap list' shows{meant}", name)
     return claimed or begun
@@ -134,7 +146,19 @@ Names = Annotated[
         autocompletion=complete,
     ),
 ]
-ScaleName = Annotated[str, typer.Option(help=f"One of {', '.join(SCALES)}.")]
+
+
+def complete_scale(incomplete: str) -> list[str]:
+    """Scales for the shell's completion."""
+    return [scale for scale in SCALES if scale.startswith(incomplete)]
+
+
+ScaleName = Annotated[
+    str, typer.Option(help=f"One of {', '.join(SCALES)}.", autocompletion=complete_scale)
+]
+Verbose = Annotated[
+    bool, typer.Option("-v", "--verbose", help="Also the evidence behind each verdict.")
+]
 MethodNames = Annotated[
     list[str],
     typer.Option("--method", help="Only this method (repeat it for several); a verdict needs all."),
@@ -179,6 +203,7 @@ def run(
         Path | None, typer.Option(help="Also write TensorBoard files into this folder.")
     ] = None,
     method: MethodNames = [],  # noqa: B006  (typer copies it)
+    verbose: Verbose = False,
 ) -> None:
     """Run studies and print their verdicts.
 
@@ -200,7 +225,15 @@ def run(
                 "out)"
             )
         plans.append(plan(study, scale, seeds=seeds, overrides=overrides, tuned=tuned))
-    _carry_out(plans, out, sweep, force=force, every=checkpoint, tensorboard=tensorboard)
+    _carry_out(
+        plans,
+        out,
+        sweep,
+        force=force,
+        every=checkpoint,
+        tensorboard=tensorboard,
+        verbose=verbose,
+    )
     say(f"Records: {out.resolve().as_uri()}\nNext: mindgap report {out} -o page.html")
 
 
@@ -225,6 +258,7 @@ def wanted_studies(
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the records and the page.")] = Path("demo"),
     jobs: Annotated[int, typer.Option(help="Worker processes, one thread each.")] = 2,
+    verbose: Verbose = False,
 ) -> None:
     """Run ten studies, survey a network, draw both pages."""
     from importlib.util import find_spec
@@ -240,22 +274,28 @@ def demo(
             file=sys.stderr,
         )
     plans = [plan(study, "quick") for study in in_order(find(name) for name in ready)]
-    _carry_out(plans, out / "runs", Sweep(jobs))
+    _carry_out(plans, out / "runs", Sweep(jobs), verbose=verbose)
     page = write_page(out / "runs", out / "index.html")
-    print("\nYour kind of problem: a small network on digits, trained by SGD with lr=3.0")
-    survey = _survey_digits(out / "survey.html")
-    print(
-        f"\nThe papers' claims: {page.resolve().as_uri()}\nThe network's survey: "
-        f"{survey.resolve().as_uri()}"
-    )
-    print("Both pages work offline. Next, for your model: mindgap measure module:function")
+    survey, found = _survey_digits(out / "survey.html")
+    closing(found, page, survey)
 
 
-def _survey_digits(out: Path) -> Path:
-    """Measure a small network on digits, print what fails and what to do, write the page."""
+def closing(found: str, page: Path, survey: Path) -> None:
+    """The end of the demo: what was found, where the pages are, what to type next."""
+    paragraph(f"\nA small network on digits, trained by SGD with lr=3.0: {found}")
+    print(f"\nThe papers' claims:   {page.resolve().as_uri()}")
+    print(f"The network's survey: {survey.resolve().as_uri()}")
+    print("Next, for your model: mindgap examine my_training:problem")
+
+
+def _survey_digits(out: Path) -> tuple[Path, str]:
+    """Measure a small network on digits and write the page; also what fails and what to do, in
+    one or two sentences.
+    """
     import torch
 
-    from mindgap.cli.measure import advise
+    from mindgap.advise import diagnose, prescribe
+    from mindgap.advise.prescription import summary
     from mindgap.lab.report.survey import write_survey_page
     from mindgap.lab.tasks.problems import digits_network
     from mindgap.measure import survey
@@ -266,8 +306,9 @@ def _survey_digits(out: Path) -> Path:
     numbers = survey(problem.objective, batches, optimizer=optimizer).write(
         out.with_suffix(".json")
     )
-    advise(numbers)
-    return write_survey_page(numbers, out)
+    judged = diagnose(read_survey(numbers))
+    advice = [item.action for item in prescribe(judged)][:1]
+    return write_survey_page(numbers, out), " ".join([summary(judged), *advice])
 
 
 def _overrides(items: list[str]) -> dict[str, str]:
@@ -288,10 +329,11 @@ def _carry_out(
     force: bool = False,
     every: float = 60.0,
     tensorboard: Path | None = None,
+    verbose: bool = False,
 ) -> None:
     from mindgap.cli.interrupt import how_to_go_on, last_words
     from mindgap.cli.live import looking_on
-    from mindgap.lab.studies.run import forget, overwritten, run_all, verdict_of
+    from mindgap.lab.studies.run import forget, overwritten, run_all
 
     if force:
         old = overwritten(plans, out)
@@ -316,9 +358,9 @@ def _carry_out(
         return how_to_go_on(planned - sum(len(item.missing(out)) for item in plans), planned)
 
     with last_words(words), looking_on(plans, out, tensorboard=tensorboard):
-        run_all(plans, out, sweep=sweep, every=every, on_end=on_end)
-    verdicts = [(item.study.claim, item.study.name, verdict_of(item, out)) for item in plans]
-    print_verdicts(verdicts)
+        given = run_all(plans, out, sweep=sweep, every=every, on_end=on_end)
+    verdicts = [(item.study.claim, item.study.name, v) for item, v in zip(plans, given)]
+    print_verdicts(verdicts, verbose=verbose)
     for word, ends in (("note", noted), ("failed", failed)):
         for header, end in ends:
             print(
@@ -329,8 +371,20 @@ def _carry_out(
         raise typer.Exit(3)
 
 
-def print_verdicts(verdicts: list[tuple[str, str, Verdict]]) -> None:
-    """The verdict table on the terminal."""
+def print_verdicts(verdicts: list[tuple[str, str, Verdict]], *, verbose: bool = False) -> None:
+    """One line per verdict on a terminal; the evidence too with ``verbose``, after an error, and
+    into a pipe.
+    """
     ordered = sorted(verdicts, key=lambda v: claim_order(v[0], v[1]))
-    rows = [(claim, name, verdict.verdict, verdict.measured) for claim, name, verdict in ordered]
-    table(("claim", "study", "verdict", "measured"), rows)
+    if verbose or not sys.stdout.isatty():
+        rows = [(claim, name, SAID[v.verdict], v.measured) for claim, name, v in ordered]
+        table(("claim", "study", "verdict", "measured"), rows)
+        return
+    lines = [(SAID[v.verdict], name, short_title(name)) for _, name, v in ordered]
+    table(("verdict", "study", "about"), lines, shorten=2)
+    for _, name, verdict in ordered:
+        if verdict.verdict == "error":
+            paragraph(f"{name}: {verdict.measured}")
+    if len(ordered) > 1:
+        print(f"{len(ordered)} verdicts: {count_words(v.verdict for _, _, v in ordered)}")
+    say("-v shows the evidence")

@@ -315,7 +315,7 @@ def _titles() -> dict[str, str]:
 
 
 def short_title(name: str, title: str = "") -> str:
-    """A title of at most 38 letters for one line of a terminal; a study without one keeps its own.
+    """A title of at most 34 letters for one line of a terminal; a study without one keeps its own.
 
     Example:
         >>> short_title("e5-cycle"), short_title("x1-new", "A new claim")

@@ -54,7 +54,7 @@ def test_every_study_has_a_short_title_of_its_own() -> None:
     titles = [short_title(name) for name in catalogue()]
     assert all(titles), "add a line to mindgap/record/titles.txt"
     assert len(set(titles)) == len(titles)
-    assert max(map(len, titles)) <= 38
+    assert max(map(len, titles)) <= 34
 
 
 def test_effects_come_from_every_form_in_which_rules_keep_an_interval() -> None:

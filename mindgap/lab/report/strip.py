@@ -74,7 +74,9 @@ def strips(outcomes: Sequence[Outcome]) -> tuple[list[Panel], list[Outcome]]:
                 o,
                 e,
                 short_title(o.name, o.description.title),
-                *(round(place(v), 1) for v in (e.value, e.low, e.high)),
+                round(place(e.value), 1),
+                round(place(e.low), 1),
+                round(place(e.high), 1),
                 ("left " if e.low < first else "") + ("right" if e.high > last else ""),
             )
             for o in on_networks

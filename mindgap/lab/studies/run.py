@@ -185,8 +185,9 @@ def run_all(
     sweep: Sweep | None = None,
     every: float = CHECKPOINT_EVERY,
     on_end: Callable[[Header, End], None] = lambda header, end: None,
-) -> None:
-    """Run everything that is missing, then write each study's description and verdict.
+) -> list[Verdict]:
+    """Run everything that is missing, then write each study's description and verdict, and return
+    the verdicts in the order of the plans.
 
     Args:
         plans: what to run.
@@ -215,8 +216,7 @@ def run_all(
     ]
     for header, end in spread(partial(execute, every=every), work, how):
         on_end(header, end)
-    for item in plans:
-        write_verdict(item, out)
+    return [write_verdict(item, out) for item in plans]
 
 
 def overwritten(plans: Sequence[StudyPlan], out: Path) -> list[Path]:
@@ -285,11 +285,24 @@ def write_verdict(item: StudyPlan, out: Path) -> Verdict:
     verdict = verdict_of(item, out)
     simulate = item.scale not in item.study.designs  # a design has rates of its own
     usable = verdict.verdict != "error" and not item.missing(out) and not item.study.left_out
-    if simulate and usable:
-        verdict = replace(verdict, null=null_rates(item.study, finished_runs(item.files(out))))
     verdict = replace(verdict, files=files, seeds=len({h.seed for h in item.headers}))
-    write_form(item.folder(out) / VERDICT_FILE, verdict)
+    path = item.folder(out) / VERDICT_FILE
+    if simulate and usable:
+        before = _written_before(path)
+        if before is not None and replace(before, null={}) == verdict:
+            return before  # the same verdict on the same runs: its rates are those of before
+        verdict = replace(verdict, null=null_rates(item.study, finished_runs(item.files(out))))
+    write_form(path, verdict)
     return verdict
+
+
+def _written_before(path: Path) -> Verdict | None:
+    """The verdict that lies there with its rates; ``None``: there is none that can be read."""
+    try:
+        before = read_form(Verdict, path)
+    except (RecordError, OSError):
+        return None
+    return before if before.null else None
 
 
 def judge_folder(folder: Path) -> tuple[str, str, Verdict]:

@@ -10,6 +10,7 @@ and named by :func:`broken`.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -39,6 +40,20 @@ def find(name: str) -> Study:
                 if study.name == name:
                     return study
     return catalogue()[one_of("study", name, list(catalogue()))]
+
+
+def names_that(wanted: Callable[[str], bool]) -> list[str]:
+    """The names of studies that ``wanted`` accepts; imports only the modules that may hold them.
+
+    Example:
+        >>> names_that(lambda name: name.startswith("e5-"))
+        ['e5-cycle']
+    """
+    found = []
+    for module, text in modules().items():
+        if any(wanted(name) for name in re.findall(r'"([a-z]\d+-[a-z0-9-]+)"', text)):
+            found += [study for study in studies_of(module) if wanted(study.name)]
+    return list(dict.fromkeys(study.name for study in sorted(found, key=_place)))
 
 
 def studies_of(module: str) -> list[Study]:
