@@ -8,25 +8,33 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor
 
-from mindgap.base.check import between, fail, one_of, whole
+from mindgap.base.check import between, fail, one_of, positive, whole
 from mindgap.base.objective import Objective
 from mindgap.base.tensors import robust_norm
 from mindgap.measure.gradients import NonFiniteError, reason
 from mindgap.measure.probe import Probe, Reading
+from mindgap.measure.recorder import SPACING, Recorder, settings_of
 from mindgap.measure.restoring import first_batches, undisturbed
 from mindgap.measure.sinks import CallSink, as_sinks
 from mindgap.measure.table import DEFAULT_PROBES, PROBES, ProbeName
 from mindgap.measure.watch import LoopWatch
 from mindgap.record.schema import Row
 
+if TYPE_CHECKING:
+    from mindgap.measure.autopsy import Autopsy
+
 LOG = logging.getLogger("mindgap.monitor")
+#: Share of the training time that the monitor may take by default.
+BUDGET = 0.03
+#: Parts of the budget for gradient norms, for states and for rows; probes get the rest.
+NORMS, STATES, ROWS = 0.25, 0.15, 0.1
 #: The share of a budget that readings fill by their own clock. The rest is for what they cost the
 #: loop besides: its data must come back to the caches, its memory to the allocator (a quarter to a
 #: third of a reading's time was seen).
@@ -67,16 +75,20 @@ class Monitor:
     error (out of memory, a loss without a second derivative) is not read again; one sentence in
     ``events`` says so, and the training goes on.
 
+    The last steps and two states are kept in bounded memory. After a NaN or a spike ``autopsy()``
+    computes them again and names step, layer, batch and mechanism.
+
     Args:
         optimizer: the loop's optimizer; its step hooks are used.
-        objective: model and loss; the model is the one the optimizer trains.
+        objective: model and loss, or the pair of them; the model is the one the optimizer trains.
         batches: at least two batches to measure on; the first ``limit`` are drawn once and held.
         probes: names out of ``PROBES``, or probes.
         every: read every N steps. If only ``every`` is given, no time budget applies.
-        budget: share of the training time that probes may cost together, split evenly between those
-            with different needs; 0.05 where neither is given. A row with the cheap readings comes
-            every ten steps in any case. What did not fit into the budget is said at the end, in
-            ``skipped``.
+        budget: share of the training time that the monitor may take, states and gradient norms
+            included; 0.03 where neither is given. Probes with different needs get equal parts. A
+            row with the cheap readings comes every ten steps, or less often in a loop whose steps
+            take less than about a millisecond. What did not fit into the budget is said at the
+            end, in ``skipped``.
         to: where readings go: a folder (a record that ``mindgap report`` draws), a
             ``SummaryWriter``, a function of a row, or a list of these. They are kept in
             ``readings`` in any case.
@@ -86,6 +98,10 @@ class Monitor:
         nonfinite: ``"note"`` writes a sentence about a gradient that is not finite, ``"raise"``
             stops before the step with an error that names the parameter (on a GPU it waits for the
             device at every step).
+        memory: bytes that the kept states and batches may take together; a tenth of the memory of
+            the machine (or of the GPU) by default. 0 keeps none, and ``autopsy`` cannot replay.
+        recall: finds a batch again by what ``observe`` was told of it, such as its index, so that
+            ``autopsy`` needs no batches in memory.
 
     Attributes:
         readings: the rows so far: ``step``, ``seconds`` of training, ``lr``, ``loop_loss``,
@@ -115,7 +131,7 @@ class Monitor:
     def __init__(
         self,
         optimizer: Any,
-        objective: Objective,
+        objective: Objective | tuple[torch.nn.Module, Callable[[Any, Any], Tensor]],
         batches: Iterable[Any],
         probes: Sequence[ProbeName | Probe] = DEFAULT_PROBES,
         *,
@@ -126,7 +142,11 @@ class Monitor:
         name: str = "run",
         seed: int = 0,
         nonfinite: Literal["note", "raise"] = "note",
+        memory: float | None = None,
+        recall: Callable[[Any], Any] | None = None,
     ) -> None:
+        if isinstance(objective, tuple) and len(objective) == 2:
+            objective = Objective(*objective)
         if not isinstance(objective, Objective):
             fail("objective", "must be a mindgap Objective", objective)
         self._optimizer = unwrapped(optimizer)
@@ -142,7 +162,7 @@ class Monitor:
         if every is not None:
             whole("every", every, least=1)
         if budget is None and every is None:
-            budget = 0.05
+            budget = BUDGET
         self._budget = None if budget is None else between("budget", budget, 0, 1, ends="(]")
         self._every = every
         self._objective, self._seed = objective, seed
@@ -171,6 +191,17 @@ class Monitor:
         self._watch = LoopWatch(objective.model, one_of("nonfinite", nonfinite, ("note", "raise")))
         self.events: list[str] = []
         self._stopped: dict[str, str] = {}
+        if memory is not None and memory != 0:
+            positive("memory", memory)
+        if recall is not None and not callable(recall):
+            fail("recall", "must be a function that finds a batch by its name", recall)
+        self._recorder = Recorder(objective.model, self._optimizer, memory)
+        if memory == 0:
+            self._recorder.why_not = "memory=0 keeps no state"
+        self._recall = recall
+        self._norms_spent = self._state_spent = self._state_cost = 0.0
+        self._row_spent = self._row_cost = 0.0
+        self._last_state = 0
         self._measuring = False
         self._own_loss, objective.loss = objective.loss, self._observed
         self._hooks = [
@@ -180,16 +211,62 @@ class Monitor:
 
     def _observed(self, model: Any, batch: Any) -> Tensor:
         """The objective's loss; the loop's own calls are noted."""
+        if self._measuring:
+            return self._own_loss(model, batch)
+        self._recorder.begin()
         value = self._own_loss(model, batch)
-        if not self._measuring:
-            self._watch.observe(value)
+        self._watch.observe(value)
+        self._recorder.see(value, batch)
         return value
 
     def observe(self, loss: Any, batch: Any = None) -> None:
-        """Tell the loss of the present batch, and its index, where the loop does not call
-        ``objective.value``.
+        """Tell the loss of the present batch, and the batch or its index, where the loop does not
+        call ``objective.value``.
         """
-        self._watch.observe(loss, batch)
+        named = batch is None or isinstance(batch, (int, str))
+        self._watch.observe(loss, batch if named else None)
+        self._recorder.see(loss, None if named else batch, batch if named else None)
+
+    def autopsy(self) -> Autopsy:
+        """Why the run broke: step, layer, batch and mechanism.
+
+        The last steps before the first number that was not finite, or before the largest spike, are
+        computed again from the last state that was kept, on the model itself; everything is put
+        back as it was. Call it between two steps of the loop, or after the loop, also after
+        ``close``. It takes about as long as four times the steps it replays.
+
+        Returns:
+            An answer with ``sentence``, ``mechanism``, ``step``, ``layer``, ``batch``, ``samples``.
+
+        Example:
+            >>> model = torch.nn.Linear(2, 1)
+            >>> problem = Objective(model, lambda m, b: (m(b) - 1).square().mean())
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> data = torch.ones(4, 2)
+            >>> with Monitor(optimizer, problem, [data, data], ["update"], every=9) as monitor:
+            ...     for step in range(30):
+            ...         optimizer.zero_grad()
+            ...         problem.value(data * float("nan") if step == 25 else data).backward()
+            ...         optimizer.step()
+            >>> monitor.autopsy().mechanism, monitor.autopsy().step
+            ('batch', 25)
+        """
+        from mindgap.measure.autopsy import perform
+
+        held, self._measuring = self._measuring, True
+        try:
+            self._note(self._watch.flush())
+            self._heed()
+            return perform(
+                self._recorder,
+                self._objective.model,
+                self._own_loss,
+                self._optimizer,
+                self._batches,
+                self._recall,
+            )
+        finally:
+            self._measuring = held
 
     @property
     def skipped(self) -> dict[str, str]:
@@ -235,12 +312,21 @@ class Monitor:
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         begin = time.perf_counter()
-        events = self._watch.before_step()
+        if self._affords(self._norms_spent, 0.0, NORMS):
+            events = self._watch.before_step()
+        else:
+            events = self._watch.pass_step()
+        self._recorder.step(self.step, settings_of(self._optimizer), self._watch.norms)
+        self._heed()
         self._note(events)
-        self.spent += time.perf_counter() - begin
+        took = time.perf_counter() - begin
+        self._norms_spent += took
+        self.spent += took
         chosen = self._chosen()
-        if not (chosen or events or self._row_is_due()):
+        due = self._row_is_due() and self._affords(self._row_spent, self._row_cost, ROWS)
+        if not (chosen or events or due):
             return
+        self._row_begun = time.perf_counter(), sum(g.spent for g in self._groups)
         with self._clocked():
             rates = {float(g["lr"]) for g in self._optimizer.param_groups if "lr" in g}
             self._row = {"step": self.step, "seconds": round(self.training, 6)}
@@ -271,7 +357,42 @@ class Monitor:
                             p.copy_(b)
                         self._read(waiting, update)
             self._emit()
+            begun, probes = self._row_begun
+            read = sum(g.spent for g in self._groups) - probes
+            self._row_cost = max(0.0, time.perf_counter() - begun - read)
+            self._row_spent += self._row_cost
         self.step += 1
+        self._keep_state()
+
+    def _keep_state(self) -> None:
+        """A copy of the state every few steps, where the budget allows it."""
+        recorder = self._recorder
+        if recorder.why_not or self.step - self._last_state < SPACING:
+            return
+        if not self._affords(self._state_spent, self._state_cost, STATES):
+            return
+        with self._clocked():
+            begin = time.perf_counter()
+            recorder.flush()
+            recorder.keep_state(self.step)
+            self._last_state = self.step
+            if self._cuda:
+                torch.cuda.synchronize()
+            self._state_cost = time.perf_counter() - begin
+            self._state_spent += self._state_cost
+
+    def _heed(self) -> None:
+        """Hand the recorder what the watch has read."""
+        for step, norm in self._watch.take_read():
+            self._recorder.note_gradient(step, norm)
+        if self._recorder.waits >= SPACING:
+            self._recorder.flush()
+
+    def _affords(self, spent: float, cost: float, part: float) -> bool:
+        """Whether something fits into its part of the budget; always where none applies."""
+        if self._budget is None or self.step < SPACING:
+            return True
+        return spent + cost <= part * PLANNED * self._budget * self.training
 
     def _note(self, events: list[str]) -> None:
         for sentence in events:

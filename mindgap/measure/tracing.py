@@ -39,6 +39,30 @@ class Trace:
     twice: str = ""  # a loss of scores that was given probabilities
     output_scores: Tensor | None = None  # what cross_entropy was given
     output_targets: Tensor | None = None
+    #: node of the backward graph, function and module; kept where ``backward`` is asked for
+    nodes: list[tuple[Any, str, str]] = field(default_factory=list)
+    keeps_nodes: bool = False
+    undefined: str = ""  # the first function, backwards, whose derivative is not finite
+    undefined_module: str = ""
+    undefined_half: bool = False
+
+    def watch_backward(self) -> None:
+        """Look for the first derivative that is not finite in the backward pass that follows."""
+        for node, name, where in self.nodes:
+            node.register_hook(self._looked(name, where))
+
+    def _looked(self, name: str, where: str) -> Callable[..., None]:
+        def look(made: Any, given: Any) -> None:
+            if self.undefined:
+                return
+            tensors = [t for t in given if isinstance(t, Tensor)]
+            if all(bool(t.isfinite().all()) for t in tensors) and not all(
+                bool(t.isfinite().all()) for t in made if isinstance(t, Tensor)
+            ):
+                self.undefined, self.undefined_module = name, where
+                self.undefined_half = any(t.dtype == torch.float16 for t in tensors)
+
+        return look
 
 
 class _Watch(TorchFunctionMode):
@@ -69,6 +93,8 @@ class _Watch(TorchFunctionMode):
         if not isinstance(out, Tensor) or not out.is_floating_point():
             return
         where = self.place[-1] if self.place else ""
+        if trace.keeps_nodes and out.grad_fn is not None:
+            trace.nodes.append((out.grad_fn, name, where))
         out = out.detach()
         if out.dtype == torch.float16:
             trace.half = True
@@ -137,9 +163,13 @@ def effective_rank(values: Tensor) -> tuple[float, int] | None:
 
 
 @contextmanager
-def traced(model: nn.Module) -> Iterator[Trace]:
-    """Collect a :class:`Trace` of everything inside the block."""
-    trace, place, handles = Trace(), [], []
+def traced(model: nn.Module, *, backward: bool = False) -> Iterator[Trace]:
+    """Collect a :class:`Trace` of everything inside the block.
+
+    Args:
+        backward: also keep the nodes of the graph, for :meth:`Trace.watch_backward`.
+    """
+    trace, place, handles = Trace(keeps_nodes=backward), [], []
 
     def enter(name: str) -> Callable[..., None]:
         return lambda module, inputs: place.append(name)

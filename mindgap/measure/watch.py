@@ -61,6 +61,20 @@ class LoopWatch:
         self._last_update = (-1, math.nan)  # (step, its update over the parameters)
         self.gradient_norm = math.nan
         self.loss = math.nan
+        #: gradient norm of each parameter at the newest step; None where it was not read
+        self.norms: Tensor | None = None
+        self._read: list[tuple[int, float]] = []
+
+    def take_read(self) -> list[tuple[int, float]]:
+        """Steps and gradient norms that were read since the last call."""
+        read, self._read = self._read, []
+        return read
+
+    def pass_step(self) -> list[str]:
+        """A step whose gradients are not read."""
+        self._step += 1
+        self.norms = None
+        return self.flush() if len(self._waiting) >= FLUSH else []
 
     def observe(self, loss: Any, batch: Any = None) -> None:
         """The loss of the loop's present batch, and the batch's index where the loop knows it."""
@@ -79,6 +93,7 @@ class LoopWatch:
             NonFiniteError: a gradient that is not finite, with ``nonfinite="raise"``.
         """
         held = [(i, p.grad) for i, p in enumerate(self._parameters) if p.grad is not None]
+        self.norms = None
         if held:
             plain = [g.coalesce().values() if g.is_sparse else g for _, g in held]
             each = torch.stack(
@@ -87,6 +102,7 @@ class LoopWatch:
             norms = torch.zeros(len(self._parameters), device=each.device)
             norms[torch.tensor([i for i, _ in held], device=each.device)] = each
             self._waiting.append((self._step, self._batch, self._loss, norms.detach()))
+            self.norms = norms.detach()
             if self._step % FLUSH == 0:
                 own = [p.detach() for p in self._full()]
                 norms_of_all = torch._foreach_norm(own, ord=math.inf)
@@ -106,6 +122,7 @@ class LoopWatch:
             values = norms.tolist()
             self.loss = float(loss)
             self.gradient_norm = math.sqrt(sum(v * v for v in values))
+            self._read.append((step, self.gradient_norm))
             if sentence := self._unusual(step, batch, values):
                 events.append(sentence)
             if math.isfinite(self.gradient_norm):

@@ -1,0 +1,435 @@
+"""The flight recorder of a monitor: the last steps of a loop, and a state now and then, in bounded
+memory.
+
+A step keeps the loss, the batch (a reference, no copy), the learning rates and the gradient norms
+per parameter. Two states (parameters, buffers, optimizer, random numbers) are kept, and the steps
+since the older one, so that the run can be computed again from there. Where a number is not finite
+or the loss or the gradient leaves its range, the state before and the steps since are set aside as
+an :class:`Incident`.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mindgap.measure.restoring import tensors_in
+
+#: Steps whose losses form the running range.
+HISTORY = 200
+#: The newest losses that do not count for the range, so that growth over a few steps is seen.
+LAG = 8
+#: Steps between two states at least; losses are looked at as often.
+SPACING = 10
+#: Steps before an incident that a replay should cover where it can.
+APPROACH = 5
+#: Losses kept after an incident, to see whether the run recovers.
+AFTER = 60
+#: Ordinary losses in a row after which an incident is over.
+QUIET = 5
+#: States that may exist at once: two that follow the run, one of the worst incident so far and one
+#: of the present one.
+STATES = 4
+#: Share of the memory of the machine (or of the GPU) that may be used, where none is named.
+SHARE = 0.1
+#: A loss is unusual if it exceeds the median by so many times the reach of the range above it.
+LOSS_SPIKE = 3.0
+#: The same for gradient norms, over the largest of the range.
+NORM_SPIKE = 5.0
+
+
+def leaves_range(history: Iterable[float], value: float) -> float:
+    """How many times a loss exceeds the reach of the losses before it; 0 where it is ordinary,
+    infinite where it is not finite.
+
+    Example:
+        >>> usual = [1.0, 1.2, 0.9, 1.1] * 10
+        >>> leaves_range(usual, 1.3), leaves_range(usual, 5.0) > 3, leaves_range(usual, math.nan)
+        (0.0, True, inf)
+    """
+    if not math.isfinite(value):
+        return math.inf
+    known = sorted(v for v in history if math.isfinite(v))
+    if len(known) < 3:
+        return 0.0
+    middle, top, low = known[len(known) // 2], known[-1], known[0]
+    reach = max(top - middle, 0.5 * (middle - low), 0.15 * abs(middle), 1e-12)
+    if len(known) < 12:  # a short history says little about the range
+        reach = max(reach, 3 * abs(middle))
+    times = (value - middle) / reach
+    return times if times > LOSS_SPIKE else 0.0
+
+
+@dataclass(slots=True)
+class Seen:
+    """One call of the loss."""
+
+    batch: Any  # a reference; None where the loop names no batch
+    key: Any  # what names the batch, such as its index
+    loss: Any  # a number, or a tensor that is read later
+    versions: tuple[int, ...] = ()  # of the batch's tensors, to notice that they were overwritten
+    random: Tensor | None = None  # state of torch's generator before the call
+    cast: tuple[str, torch.dtype] | None = None  # autocast, where it was on
+
+
+@dataclass(slots=True)
+class Step:
+    """One step of the optimizer."""
+
+    number: int
+    seen: list[Seen]
+    settings: list[dict[str, Any]] = field(default_factory=list)  # rates of each group
+    norms: Any = None  # gradient norm of each parameter, as the optimizer was given it
+    bytes: int = 0  # of the batches
+
+    @property
+    def loss(self) -> float:
+        """Mean over the batches of the step."""
+        values = [float(s.loss) for s in self.seen]
+        return sum(values) / len(values) if values else math.nan
+
+
+@dataclass
+class State:
+    """Everything that a replay needs, before a step."""
+
+    step: int
+    parameters: list[Tensor]
+    buffers: list[Tensor]
+    modes: list[bool]
+    optimizer: dict[str, Any]
+    random: Tensor
+    bytes: int
+
+
+@dataclass
+class Incident:
+    """The step at which something left its range, with the state before and the steps since."""
+
+    step: int
+    kind: str  # "loss" or "gradient"
+    severity: float  # times the range, at its worst; infinite where a number is not finite
+    state: State | None
+    steps: list[Step]
+    history: list[float]  # what was usual before: losses, or gradient norms
+    at_once: bool = False  # not finite at this very step
+    broke: int = -1  # the first step since at which a number was not finite
+    after: list[float] = field(default_factory=list)  # losses since
+    quiet: int = 0  # ordinary losses in a row, up to now
+
+
+class Recorder:
+    """Keeps the last steps.
+
+    Args:
+        model: whose states are kept.
+        optimizer: whose states are kept.
+        memory: bytes that states and batches may take together; None for a tenth of the memory of
+            the machine, or of the GPU that holds the model.
+
+    Attributes:
+        why_not: why no state is kept; empty where states are kept.
+        tensors: parameters of the model and of the optimizer.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, memory: float | None = None
+    ) -> None:
+        self._model, self._optimizer = model, optimizer
+        self.tensors = _unique(
+            [*model.parameters(), *(p for g in optimizer.param_groups for p in g["params"])]
+        )
+        self._memory = memory
+        self.why_not = ""
+        self.states: deque[State] = deque()
+        self.steps: deque[Step] = deque(maxlen=HISTORY)
+        self.incident: Incident | None = None
+        self._present: Incident | None = None  # not over yet
+        self._losses: deque[float] = deque(maxlen=HISTORY + LAG)
+        self._sums: deque[float] = deque(maxlen=HISTORY)
+        self._open: list[Seen] = []
+        self._unread: list[Step] = []
+        self._begun: tuple[Tensor | None, Any] | None = None
+        self._bytes = 0
+
+    # What the loop does.
+
+    def begin(self) -> None:
+        """Before a call of the loss: the random numbers and the precision that it will use."""
+        if not self.states and not self.why_not:
+            self.keep_state(len(self.steps) and self.steps[-1].number + 1)
+        kind = "cuda" if self.tensors and self.tensors[0].is_cuda else "cpu"
+        cast = (kind, torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else None
+        random = None
+        if not self.why_not:
+            random = torch.get_rng_state() if kind == "cpu" else torch.cuda.get_rng_state()
+        self._begun = (random, cast)
+
+    def see(self, loss: Any, batch: Any, key: Any = None) -> None:
+        """After a call of the loss."""
+        if not self.states and not self.why_not:
+            self.keep_state(len(self.steps) and self.steps[-1].number + 1)
+        random, cast = self._begun or (None, None)
+        self._begun = None
+        value = loss.detach() if isinstance(loss, Tensor) else loss
+        if self.why_not:
+            batch = None
+        versions = tuple(t._version for t in _tensors(batch)) if batch is not None else ()
+        self._open.append(Seen(batch, key, value, versions, random, cast))
+
+    def step(self, number: int, settings: list[dict[str, Any]], norms: Any) -> None:
+        """Before a step of the optimizer."""
+        found = Step(number, self._open, settings, norms)
+        self._open = []
+        found.bytes = sum(t.nbytes for s in found.seen for t in _tensors(s.batch))
+        self._bytes += found.bytes
+        if len(self.steps) == self.steps.maxlen:
+            self._bytes -= self.steps[0].bytes
+        self.steps.append(found)
+        self._unread.append(found)
+        if self.states and self._bytes + STATES * self.states[-1].bytes > self.limit():
+            self._forget()
+
+    @property
+    def waits(self) -> int:
+        """Steps whose losses were not looked at yet."""
+        return len(self._unread)
+
+    def limit(self) -> float:
+        """Bytes that may be used."""
+        if self._memory is None:
+            if self.tensors and self.tensors[0].is_cuda:
+                total = torch.cuda.get_device_properties(self.tensors[0].device).total_memory
+            else:
+                try:
+                    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+                except (AttributeError, ValueError, OSError):
+                    total = 8 * 2**30
+            self._memory = SHARE * total
+        return self._memory
+
+    def keep_state(self, step: int) -> None:
+        """A copy of everything as it is before a step; the oldest of three is dropped."""
+        try:
+            state = self._copied(step)
+        except Exception as error:  # a model or optimizer that cannot be copied
+            first = str(error).strip().splitlines()
+            self.why_not = f"the state cannot be copied ({type(error).__name__}: {first[:1]})"
+            return
+        if STATES * state.bytes > self.limit():
+            self.why_not = (
+                f"a state takes {state.bytes / 1e6:.0f} MB, and {STATES} of them do not fit into "
+                f"memory={self.limit():.3g} bytes"
+            )
+            self.states.clear()
+            return
+        self.states.append(state)
+        if len(self.states) > 2:
+            self._forget()
+
+    def _copied(self, step: int) -> State:
+        with torch.no_grad():
+            parameters = [t.detach().clone() for t in self.tensors]
+            buffers = [b.detach().clone() for b in self._model.buffers()]
+        kept = packed(self._optimizer, {id(t): t for t in self.tensors})
+        size = sum(t.nbytes for t in [*parameters, *buffers])
+        size += sum(t.nbytes for s in kept["state"].values() for t in _tensors(s))
+        cuda = bool(self.tensors) and self.tensors[0].is_cuda
+        random = torch.cuda.get_rng_state() if cuda else torch.get_rng_state()
+        modes = [m.training for m in self._model.modules()]
+        return State(step, parameters, buffers, modes, kept, random, size)
+
+    def _forget(self) -> None:
+        """Drop the older state and the batches before the other."""
+        self.states.popleft()
+        begin = self.states[0].step if self.states else math.inf
+        incidents = [i for i in (self.incident, self._present) if i is not None]
+        kept = {id(s) for i in incidents for s in i.steps}
+        for found in self.steps:
+            if found.number >= begin:
+                break
+            if found.bytes and id(found) not in kept:
+                self._bytes -= found.bytes
+                found.bytes = 0
+                for s in found.seen:
+                    s.batch, s.random = None, None
+
+    # Incidents.
+
+    def flush(self, final: bool = False) -> None:
+        """Read the losses that wait, and set an incident aside where one left its range.
+
+        Args:
+            final: also read a loss whose step never came, because the loop ended in an error.
+        """
+        if final and self._present is not None and self._present is not self.incident:
+            worst = self.incident.severity if self.incident is not None else 0.0
+            if self._present.severity > worst:
+                self.incident = self._present
+        if final and self._open:
+            number = self.steps[-1].number + 1 if self.steps else 0
+            self.step(number, [], None)
+        unread, self._unread = self._unread, []
+        read_losses(unread)
+        for found in unread:
+            value = found.loss
+            if not found.seen:
+                continue
+            history = self._history()
+            severity = leaves_range(history, value)
+            present = self._present
+            if present is not None and found.number > present.step:
+                present.after.append(value)
+                present.quiet = 0 if severity else present.quiet + 1
+            if severity:
+                self.note(found.number, "loss", severity)
+            elif self._present is None:
+                self._losses.append(value)
+            if present is not None and (present.quiet >= QUIET or len(present.after) >= AFTER):
+                self._close(present)
+
+    def _history(self) -> list[float]:
+        known = list(self._losses)
+        return known[:-LAG] if len(known) > 3 * LAG else known
+
+    def note_gradient(self, step: int, norm: float) -> None:
+        """The gradient norm of a step."""
+        severity = 0.0
+        if not math.isfinite(norm):
+            severity = math.inf
+        elif len(self._sums) >= 20 and norm > NORM_SPIKE * max(self._sums):
+            severity = norm / max(max(self._sums), 1e-300)
+        if severity:
+            self.flush()
+            self.note(step, "gradient", severity)
+        elif self._present is None and math.isfinite(norm):
+            self._sums.append(norm)
+
+    def note(self, step: int, kind: str, severity: float) -> None:
+        """Something left its range: an incident begins, or goes on."""
+        present = self._present
+        if present is not None:
+            present.severity = max(present.severity, severity)
+            if severity == math.inf and present.broke < 0:
+                present.broke = step
+            near = present.step < step <= present.step + APPROACH
+            if kind == "loss" and present.kind == "gradient" and near and not present.at_once:
+                # The gradient was only the first sign: what it did to the loss says more.
+                fresh = self._opened(step, kind, severity)
+                fresh.severity, fresh.broke = present.severity, present.broke
+                self._replace(present, fresh)
+            return
+        made = self._opened(step, kind, severity)
+        self._present = made
+        if self.incident is None:
+            self.incident = made
+
+    def _opened(self, step: int, kind: str, severity: float) -> Incident:
+        fit = [s for s in self.states if s.step <= step]
+        early = [s for s in fit if s.step <= step - APPROACH]
+        state = early[-1] if early else (fit[0] if fit else None)
+        begin = state.step if state is not None else step
+        steps = [s for s in self.steps if begin <= s.number <= step]
+        history = self._history() if kind == "loss" else list(self._sums)
+        broke = step if severity == math.inf else -1
+        return Incident(step, kind, severity, state, steps, history, broke == step, broke)
+
+    def _replace(self, old: Incident, new: Incident) -> None:
+        self._present = new
+        if self.incident is old:
+            self.incident = new
+
+    def _close(self, present: Incident) -> None:
+        """The incident is over; the worse of two is kept."""
+        if self.incident is not present and (
+            self.incident is None or present.severity > self.incident.severity
+        ):
+            self.incident = present
+        self._present = None
+        if present.quiet < QUIET:  # the run goes on at another level
+            finite = [v for v in present.after if math.isfinite(v)]
+            self._losses.clear()
+            self._losses.extend(finite)
+            self._sums.clear()
+
+
+def read_losses(steps: list[Step]) -> None:
+    """Turn losses that are tensors into numbers, with one wait for the device."""
+    waiting = [s for found in steps for s in found.seen if isinstance(s.loss, Tensor)]
+    if not waiting:
+        return
+    values = torch.stack(
+        [s.loss.reshape(-1)[0].double().to(waiting[0].loss.device) for s in waiting]
+    )
+    for s, value in zip(waiting, values.tolist()):
+        s.loss = value
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """What a schedule may change, per group."""
+    names = ("lr", "weight_decay", "momentum", "betas")
+    return [{n: g[n] for n in names if n in g} for g in optimizer.param_groups]
+
+
+def packed(optimizer: torch.optim.Optimizer, own: Mapping[int, Tensor]) -> dict[str, Any]:
+    """What an optimizer holds, copied; parameters stay the same objects."""
+    kind = type(optimizer)
+    custom = getattr(kind, "__getstate__", None) is not torch.optim.Optimizer.__getstate__
+    held = optimizer.__getstate__() if custom else dict(optimizer.__dict__)
+    skipped = (
+        "step",
+        "_optimizer_step_pre_hooks",
+        "_optimizer_step_post_hooks",
+        "profile_hook_step",
+    )
+    kept = {
+        k: v for k, v in held.items() if k not in skipped and not k.startswith("_zero_grad_pro")
+    }
+    return {k: _cloned(v, own) for k, v in kept.items()}
+
+
+def twin(optimizer: torch.optim.Optimizer, kept: Mapping[str, Any]) -> torch.optim.Optimizer:
+    """A second optimizer over the same parameters in a kept state, without anybody's hooks."""
+    own = {id(p): p for g in optimizer.param_groups for p in g["params"]}
+    made = object.__new__(type(optimizer))
+    made.__setstate__({k: _cloned(v, own) for k, v in kept.items()})
+    for name in list(made.__dict__):
+        if name.startswith("_optimizer_") and name.endswith("_hooks"):
+            made.__dict__[name] = type(made.__dict__[name])()
+    return made
+
+
+def _cloned(value: Any, own: Mapping[int, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return value if id(value) in own else value.detach().clone()
+    if isinstance(value, Mapping):
+        made = copy.copy(value)
+        if isinstance(made, dict):
+            for k in list(made):
+                made[k] = _cloned(made[k], own)
+        return made
+    if type(value) in (list, tuple):
+        return type(value)(_cloned(v, own) for v in value)
+    if value is None or isinstance(value, (int, float, str, bool, Callable)):  # type: ignore[arg-type]
+        return value
+    return copy.deepcopy(value, dict(own))
+
+
+def _unique(tensors: list[Tensor]) -> list[Tensor]:
+    return list({id(t): t for t in tensors}.values())
+
+
+def _tensors(batch: Any) -> list[Tensor]:
+    if isinstance(batch, Tensor):
+        return [batch]
+    if type(batch) in (tuple, list) and all(isinstance(t, Tensor) for t in batch):
+        return list(batch)
+    return [] if batch is None else list(tensors_in(batch))
