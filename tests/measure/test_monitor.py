@@ -416,7 +416,9 @@ def test_the_defaults_record_cheap_readings_and_say_what_was_skipped(
     """
     monitor = watched([1.0] * 100, caplog)
     rows = monitor.readings
-    assert [row["step"] for row in rows] == list(range(0, 100, 10))
+    # Steps of a fraction of a millisecond leave no time for a row every ten steps.
+    assert rows[0]["step"] == 0
+    assert all(row["step"] % 10 == 0 for row in rows)
     assert all(
         {"loop_loss", "loop_gradient_norm", "loop_update_norm"} <= row.keys() for row in rows
     )
