@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import numpy as np
 
 from mindgap.lab.studies.device_runs import device_of
 from mindgap.lab.studies.spec import Row, Trial
-from mindgap.lab.studies.training_runs import Training
+from mindgap.lab.studies.training_runs import Training, step_factor
 from mindgap.lab.theory.noise import Stable
 
 if TYPE_CHECKING:
@@ -40,6 +40,28 @@ ON_DEVICE = {
 }
 IMAGES_ON_DEVICE = {"batch": 32}
 
+#: Minibatch, pipeline and state crossed: 10,000 minibatches per cell. A trained network has seen
+#: 6,000 batches of 128 windows, 20 passes over the text.
+CROSSED = {
+    **ON_DEVICE,
+    "minibatches": 10_000,
+    "coordinates": 0,
+    "pipeline": "real",
+    "state": "start",
+    "train_steps": 6000,
+    "train_batch": 128,
+    "train_lr": 3e-4,
+    "held_out": 1024,
+}
+BATCHES, PIPELINES, STATES = (1, 32), ("fixed", "real"), ("start", "trained")
+
+#: Of 40 samples of 10,000 norms each. Vectors of 100 stable numbers of index 1.5: all heavier than
+#: Gaussian, variance not settled in 35 and open in 5. Gaussian vectors over a root of chi-square
+#: with 3 degrees (index 3, a finite variance): all heavier, settled in 35 and open in 5; with 5
+#: degrees and Gaussian vectors (12 samples each): heavier and not heavier, settled in all.
+UNSETTLED = {"yes_if_true": 35 / 40, "no_if_true": 0.0, "yes_if_false": 0.0, "no_if_false": 35 / 40}
+HEAVIER = {"yes_if_true": 1.0, "no_if_true": 0.0, "yes_if_false": 0.0, "no_if_false": 1.0}
+
 #: The models of scale gpu, and why they are not the paper's.
 BERT_PROXY = "BERT (6 layers, width 512, random start, 8,192 word pieces) on WikiText-2"
 RESNET_PROXY = "ResNet20 on CIFAR-10"
@@ -50,6 +72,11 @@ FIXED_DESIGN = (
     "noise vary: with the same estimator a tiny BERT has a Hill index of 19.8 there, 7.7 with "
     "batches of one and drawn masks, 6.1 with short sequences and 5.1 after 400 steps, so that the "
     "design decides the answer"
+)
+#: The same of the toys at small scales.
+FIXED_TOY = (
+    "windows of one length, a word predicted at every place and no dropout fix what makes the "
+    "noise vary: the design of the toy decides the answer"
 )
 
 #: Answers of *nearly all* seeds: four of five.
@@ -239,16 +266,29 @@ def of_nearly_all(answers: Sequence[float]) -> float:
     return next((answer for answer, share in shares.items() if share >= NEARLY_ALL), 0.5)
 
 
-def of_fixed_design(settings: Mapping[str, Any]) -> bool:
-    """Whether a record on a device was measured without the real pipeline."""
-    return "device" in settings and settings.get("pipeline", "fixed") != "real"
+def fixed_design(settings: Mapping[str, Any]) -> str:
+    """Why a sample of noise of a language model decides nothing; empty where it was measured with
+    the real pipeline: drawn masks, padding and dropout.
+
+    Example:
+        >>> fixed_design({"pipeline": "real"}), fixed_design({})[:22]
+        ('', 'windows of one length,')
+    """
+    if settings.get("pipeline", "fixed") == "real":
+        return ""
+    return FIXED_DESIGN if "device" in settings else FIXED_TOY
 
 
 def device_network(
-    trial: Trial, network: str, *, attention: bool = True, gaussian: bool = False
+    trial: Trial,
+    network: str,
+    *,
+    attention: bool = True,
+    gaussian: bool = False,
+    real: bool = False,
 ) -> TrainingProblem:
     """``"bert"``, ``"resnet20"`` or ``"alexnet"`` on the trial's device, at the same start for
-    every study of noise.
+    every study of noise; ``real``: BERT with drawn masks, padding and dropout.
     """
     from mindgap.base.rng import stream_seed
     from mindgap.lab.tasks.problems.papers import image_network, masked_bert
@@ -264,6 +304,7 @@ def device_network(
         length=trial["length"],
         attention=attention,
         gaussian=gaussian,
+        real=real,
         seed=seed,
     )
 
@@ -295,43 +336,111 @@ def noise_on_device(
 def noise_at_start(
     trial: Trial, network: str, *, attention: bool = True, gaussian: bool = False
 ) -> HeldOutNoise:
-    """The noise of a network at its start, measured once per machine: several studies need the same
-    sample.
+    """The noise of a network, measured once per machine: several studies need the same sample.
 
-    The file's name is made from the settings, the seed, the version of torch and the code, so that
-    a sample of other code is never read.
+    At its start with the fixed pipeline, or as the settings ``pipeline`` and ``state`` say. The
+    file's name is made from the settings, the seed, the version of torch and the code, so that a
+    sample of other code is never read.
     """
     import torch
 
-    from mindgap.base.rng import torch_stream
-    from mindgap.lab.tasks import captured, captured_noise
-    from mindgap.lab.tasks.data.prepared import prepared
-    from mindgap.lab.tasks.models import alexnet, bert, resnet
-    from mindgap.lab.tasks.problems import papers, word_pieces
+    from mindgap.base.rng import stream_seed, torch_stream
+    from mindgap.lab.tasks import captured_noise
 
+    settings = trial.settings
     cell = {
         "network": network,
         "attention": attention,
         "gaussian": gaussian,
-        "seed": trial.seed,
-        "torch": torch.__version__,
         **{name: trial[name] for name in ON_DEVICE},
+        "pipeline": settings.get("pipeline", "fixed"),
+        "trained": settings.get("state", "start") == "trained" and _training_of(trial),
     }
-    modules = (captured, captured_noise, alexnet, bert, resnet, papers, word_pieces)
-    code = [Path(str(module.__file__)).read_text() for module in modules]
-    name = hashlib.sha256(json.dumps([cell, code]).encode()).hexdigest()[:16]
 
     def make() -> Mapping[str, Any]:
-        problem = device_network(trial, network, attention=attention, gaussian=gaussian)
+        problem = device_network(
+            trial,
+            network,
+            attention=attention,
+            gaussian=gaussian,
+            real=cell["pipeline"] == "real",
+        )
+        if cell["trained"]:
+            problem.objective.model.load_state_dict(trained_bert(trial)[0])
+        torch.manual_seed(stream_seed(trial.seed, "dropout"))
         generator = torch_stream(trial.seed, "noise at the start", device=device_of(trial))
         followed = (
             trial["coordinates"] if attention and not gaussian else 0
         )  # H11 reads them of the papers' networks
         return vars(noise_on_device(trial, problem, generator, coordinates=followed))
 
-    arrays = prepared(f"noise-{name}", make)
+    arrays = _once_per_machine(trial, "noise", cell, make)
     loss, reference = float(arrays.pop("loss")), int(arrays.pop("reference"))
     return captured_noise.HeldOutNoise(**arrays, loss=loss, reference=reference)
+
+
+def _training_of(trial: Trial) -> dict[str, Any]:
+    return {name: trial[name] for name in ("train_steps", "train_batch", "train_lr")}
+
+
+def trained_bert(trial: Trial) -> tuple[dict[str, Any], float, float]:
+    """BERT after ``train_steps`` steps of Adam with the real pipeline, trained once per machine.
+
+    Returns:
+        Its weights, its loss at masked places of validation text, and the loss of one who knows
+        the frequencies of pieces alone.
+    """
+    import torch
+
+    from mindgap.base.rng import stream_seed, torch_stream
+    from mindgap.lab.tasks.problems.word_pieces import masked_reading, masked_text
+
+    cell = {
+        **_training_of(trial),
+        **{name: trial[name] for name in ("device", "words", "text_width", "layers", "length")},
+    }
+
+    def make() -> Mapping[str, Any]:
+        problem, device = device_network(trial, "bert", real=True), device_of(trial)
+        model = problem.objective.model
+        rate, steps = trial["train_lr"], trial["train_steps"]
+        optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+        torch.manual_seed(stream_seed(trial.seed, "dropout in training"))
+        order = torch_stream(trial.seed, "training of BERT", device=device)
+        run = TrainingOnDevice(problem, optimizer, order, {})
+        for step in range(steps):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * step_factor("linear", step, steps)
+            run.step(trial)
+        sizes = {name: trial[name] for name in ("words", "length", "held_out")}
+        text = masked_text(device, **sizes, reviews=False)
+        found = {name: value.cpu().numpy() for name, value in model.state_dict().items()}
+        reading = {"_loss": masked_reading(model, text.parts["validation"])[0]}
+        return {**found, **reading, "_floor": text.by_frequency()}
+
+    arrays = _once_per_machine(trial, "bert", cell, make)
+    loss, floor = (float(arrays.pop(name)) for name in ("_loss", "_floor"))
+    return {name: torch.as_tensor(array) for name, array in arrays.items()}, loss, floor
+
+
+def _once_per_machine(
+    trial: Trial, kind: str, cell: Mapping[str, Any], make: Callable[[], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Arrays from the cache folder, or made and kept there under a name that says settings, seed,
+    version of torch and code.
+    """
+    import torch
+
+    from mindgap.lab.tasks import captured, captured_noise
+    from mindgap.lab.tasks.data.prepared import prepared
+    from mindgap.lab.tasks.models import alexnet, bert, resnet
+    from mindgap.lab.tasks.problems import papers, word_pieces
+
+    cell = {**cell, "seed": trial.seed, "torch": torch.__version__}
+    modules = (captured, captured_noise, alexnet, bert, resnet, papers, word_pieces)
+    code = [Path(str(module.__file__)).read_text() for module in modules]
+    name = hashlib.sha256(json.dumps([cell, code]).encode()).hexdigest()[:16]
+    return prepared(f"{kind}-{name}", make)
 
 
 class TrainingOnDevice(Training):

@@ -96,6 +96,44 @@ class Design:
 
 
 @dataclass(frozen=True)
+class AnswerDesign(Design):
+    """A rule on answers of an instrument, yes, no or open, whose median over the seeds must be yes
+    in every part.
+
+    Args:
+        yes_if_false, no_if_false: how often the instrument gives these answers where the claim is
+            false by the smallest effect that matters, measured on samples of a known law.
+        yes_if_true, no_if_true: the same at the paper's effect.
+    """
+
+    yes_if_false: float = 0.0
+    no_if_false: float = 1.0
+    yes_if_true: float = 1.0
+    no_if_true: float = 0.0
+
+    def draws(self, effect: float, seeds: int, number: int, draw: np.random.Generator) -> Array:
+        """Answers 1, 1/2 or 0: (studies, parts, seeds)."""
+        true = self.yes_if_true, self.no_if_true
+        yes, no = true if effect == self.paper else (self.yes_if_false, self.no_if_false)
+        random = draw.random((number, self.parts, seeds))
+        found: Array = np.where(random < yes, 1.0, np.where(random >= 1 - no, 0.0, 0.5))
+        return found
+
+    def decide(self, gaps: Array) -> str:
+        """What the rule says about one study's answers."""
+        parts = Parts()
+        for number, row in enumerate(gaps):
+            middle = float(np.median(row))
+            parts.add(str(number), middle == 1.0, middle == 0.0)
+        return parts.verdict
+
+    def decide_all(self, gaps: Array) -> tuple[Array, Array]:
+        """Of many studies at once: whether the rule says *holds*, and *does not hold*."""
+        middle = np.median(gaps, axis=2)
+        return (middle == 1.0).all(1), (middle == 0.0).any(1)
+
+
+@dataclass(frozen=True)
 class Rates:
     """The three numbers, and what they were computed for."""
 
@@ -112,11 +150,16 @@ class Rates:
     @property
     def words(self) -> str:
         """The three numbers in one sentence."""
+        between = (
+            f" and a deviation of {self.deviation:g} {self.unit} between seeds"
+            if self.deviation
+            else ""
+        )
         return (
-            f"with {self.seeds} seeds and a deviation of {self.deviation:g} {self.unit} between "
-            f"seeds the rule says *holds* in {100 * self.holds_if_false:.1f} % of studies where "
-            f"the true effect is {self.false:g} {self.unit} (false by the smallest effect that "
-            f"matters), *does not hold* in {100 * self.does_not_hold_if_true:.1f} % and *holds* in "
+            f"with {self.seeds} seeds{between} the rule says *holds* in "
+            f"{100 * self.holds_if_false:.1f} % of studies where the true effect is "
+            f"{self.false:g} {self.unit} (false by the smallest effect that matters), *does not "
+            f"hold* in {100 * self.does_not_hold_if_true:.1f} % and *holds* in "
             f"{100 * self.power:.0f} % (its power) where it is {self.paper:g} {self.unit} "
             f"({self.source})"
         )

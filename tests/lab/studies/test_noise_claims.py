@@ -128,10 +128,33 @@ STATED = {
 )
 def test_verdict_on_attention(case, verdict):
     rest = {"hill_index": 5.0, "settles": 1.0, "exponent": 0.0, "largest": 3.0}
-    rows = {
+    ends = {
         name: [{"hill_heavier": heavy, **rest}] * 3 for name, heavy in {**STATED, **case}.items()
     }
-    assert find(H6).judge(made_up(H6, rows)).verdict == verdict
+    law = [name for name in ends if name.endswith("vectors")]
+    cells = [name for name in find(H6).seeds("gpu") if name not in law]
+    crossed = {name: ends[name.split(", batch")[0]] for name in cells}
+    runs = made_up(H6, {**crossed, **{name: ends[name] for name in law}}, scale="gpu")
+    assert find(H6).judge(runs).verdict == verdict
+    # a toy whose windows all have one length decides nothing
+    assert find(H6).judge(made_up(H6, ends)).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("cell", "verdict"),
+    [
+        ("attention, text, batch 1, fixed", "holds"),
+        ("attention, text, batch 1, real", "inconclusive"),
+    ],
+)
+def test_the_fixed_pipeline_decides_nothing_and_sizes_that_disagree_neither(cell, verdict):
+    rest = {"hill_index": 5.0, "settles": 1.0, "exponent": 0.0, "largest": 3.0}
+    ends = {
+        name: [{"hill_heavier": STATED[name.split(", batch")[0]], **rest}] * 3
+        for name in find(H6).seeds("gpu")
+    }
+    ends[cell] = [{"hill_heavier": 0.0, **rest}] * 3
+    assert find(H6).judge(made_up(H6, ends, scale="gpu")).verdict == verdict
 
 
 def test_two_seeds_say_nothing_about_attention():

@@ -12,6 +12,8 @@ from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.training_runs import image_problem, text_problem
 from mindgap.record.schema import End, Header, Run
 
+H1 = "h1-gradient-noise"
+
 
 def made_up(study: str, rows: dict[str, list[dict]]) -> list[Run]:
     """One finished run per method with these rows."""
@@ -37,16 +39,44 @@ def noise_rows(heavier: float, settles: float) -> list[dict]:
     ],
 )
 def test_verdict_on_the_noise(image, text, stable, verdict):
-    runs = made_up(
-        "h1-gradient-noise",
-        {
-            "convolutional network": noise_rows(*image),
-            "transformer": noise_rows(*text),
-            "Gaussian vectors": noise_rows(0.0, 1.0),
-            "stable vectors": noise_rows(*stable),
-        },
-    )
-    assert find("h1-gradient-noise").judge(runs).verdict == verdict
+    ends = {
+        "convolutional network": noise_rows(*image),
+        "Gaussian vectors": noise_rows(0.0, 1.0),
+        "stable vectors": noise_rows(*stable),
+    }
+    real = [name for name in find(H1).seeds("gpu") if ", real, " in name]
+    gate = {"validation_loss": 4.0, "by_frequency": 6.5}
+    cells = {name: [{**noise_rows(*text)[0], **gate}] for name in real}
+    assert find(H1).judge(made_up(H1, {**ends, **cells})).verdict == verdict
+    # a toy whose windows all have one length decides nothing
+    toy = {**ends, "transformer": noise_rows(*text)}
+    assert find(H1).judge(made_up(H1, toy)).verdict == "inconclusive"
+
+
+def test_a_bert_that_learnt_frequencies_alone_is_not_trained_and_sizes_must_agree():
+    ends = {
+        "convolutional network": noise_rows(0.0, 1.0),
+        "Gaussian vectors": noise_rows(0.0, 1.0),
+        "stable vectors": noise_rows(1.0, 0.0),
+    }
+
+    def judged(loss, first):
+        cells = {
+            name: [
+                {
+                    **noise_rows(first if "batch 1, real, start" in name else 1.0, 0.0)[0],
+                    "validation_loss": loss,
+                    "by_frequency": 6.5,
+                }
+            ]
+            for name in find(H1).seeds("gpu")
+            if ", real, " in name
+        }
+        return find(H1).judge(made_up(H1, {**ends, **cells})).verdict
+
+    assert judged(4.0, 1.0) == "holds"
+    assert judged(6.4, 1.0) == "not trained"
+    assert judged(4.0, 0.0) == "inconclusive"
 
 
 @pytest.mark.parametrize(

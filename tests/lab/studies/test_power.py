@@ -9,7 +9,7 @@ import pytest
 
 from mindgap.base.rng import numpy_stream
 from mindgap.lab.studies.catalogue import catalogue, find
-from mindgap.lab.studies.power import LEAST_POWER, Design, rates
+from mindgap.lab.studies.power import LEAST_POWER, AnswerDesign, Design, rates
 from mindgap.lab.studies.register import register
 from mindgap.lab.studies.registered import content_of, hash_of, registered_words
 from mindgap.lab.studies.run import plan, run_all
@@ -45,6 +45,7 @@ def test_the_old_rules_would_be_refused() -> None:
         Design("lead", -0.5, 1.5, 2.0, "points", "made up", parts=4, smallest=0.5),
         Design("equivalent", 1.0, 0.2, 1.0, "points", "made up", parts=3, margin=1.0),
         Design("sooner", 0.0, 0.2, 0.3, "in the log ratio", "made up"),
+        AnswerDesign("answers", 3.0, 1.5, 0.0, "", "made up", parts=2, yes_if_true=0.8),
     ],
     ids=lambda design: design.kind,
 )

@@ -17,10 +17,18 @@ from mindgap.lab.tasks.captured import cifar_on
 from mindgap.lab.tasks.data.wordpiece import wikitext_pieces
 from mindgap.lab.tasks.models import AlexNet, MaskedBert, ResNet20
 from mindgap.lab.tasks.problems.training import TrainingProblem
-from mindgap.lab.tasks.problems.word_pieces import Masked, masked_loss, masked_pieces, masked_places
+from mindgap.lab.tasks.problems.word_pieces import (
+    masked_loss,
+    masked_pieces,
+    masked_places,
+    padded_loss,
+    padded_pieces,
+)
 
 #: Standard deviation of a word's vector at the start.
 START = 0.02
+#: BERT's own.
+DROPOUT = 0.1
 
 
 def masked_bert(
@@ -32,6 +40,7 @@ def masked_bert(
     length: int = 64,
     attention: bool = True,
     gaussian: bool = False,
+    real: bool = False,
     seed: int = 0,
 ) -> TrainingProblem:
     """BERT from a random start that restores masked word pieces of WikiText-2 (its part ``train``),
@@ -39,6 +48,8 @@ def masked_bert(
 
     Of every window 15 % of the pieces are masked: eight of ten become ``[MASK]``, one of ten
     another piece at random, one stays. A batch is (input, places, answers). There is no dropout.
+    With ``real`` masks are drawn, one window in ten is cut short and padded (see
+    :func:`~mindgap.lab.tasks.problems.word_pieces.padded_pieces`), and dropout is 0.1.
 
     Args:
         device: of network and text.
@@ -50,6 +61,7 @@ def masked_bert(
         attention: False takes the attention out of the blocks.
         gaussian: replace the vector of each piece by a fresh Gaussian one of the same scale; the
             pieces to predict stay, and nothing can be learnt about them.
+        real: masks, padding and dropout as in pre-training.
         seed: of the network's start.
 
     Source: Devlin et al., 3.1; acclip, section 5.2, for the network without attention and the
@@ -67,21 +79,26 @@ def masked_bert(
             heads=max(width // 64, 1),
             inner=4 * width,
             length=length,
-            dropout=0.0,
+            dropout=DROPOUT if real else 0.0,
             attention=attention,
             embedding=not gaussian,
         )
 
-    def draw(generator: torch.Generator, size: int) -> Masked:
+    def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, ...]:
         on: dict[str, Any] = {"generator": generator, "device": pieces.device}
         starts = torch.randint(0, len(pieces) - length + 1, (size, 1), **on)
         windows = pieces[starts + torch.arange(length, device=pieces.device)]
-        if not gaussian:
-            return masked_pieces(windows, words, generator)
-        places, answers = masked_places(windows, generator)
-        return START * torch.randn(size, length, width, **on), places, answers
+        batch: tuple[torch.Tensor, ...]
+        if real:
+            batch = padded_pieces(windows, words, generator)
+        elif gaussian:
+            batch = (windows, *masked_places(windows, generator))
+        else:
+            batch = masked_pieces(windows, words, generator)
+        return (START * torch.randn(size, length, width, **on), *batch[1:]) if gaussian else batch
 
-    objective = Objective(model.to(device), lambda m, batch: masked_loss(m, *batch))
+    loss = padded_loss if real else masked_loss
+    objective = Objective(model.to(device), lambda m, batch: loss(m, *batch))
     return TrainingProblem(objective, draw, len(pieces) - length + 1)
 
 

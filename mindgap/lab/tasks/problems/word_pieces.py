@@ -82,6 +82,59 @@ def masked_loss(model: nn.Module, inputs: Tensor, places: Tensor, answers: Tenso
     return F.cross_entropy(model(inputs, places).flatten(0, 1), answers.flatten())
 
 
+#: Input, the pieces before masking, 1 where one is to be restored, True where a place is not
+#: padding.
+Padded = tuple[Tensor, Tensor, Tensor, Tensor]
+#: Share of sequences that are short, as BERT's own data have it.
+SHORT = 0.1
+
+
+def padded_pieces(windows: Tensor, words: int, generator: torch.Generator) -> Padded:
+    """Windows as pre-training meets them: one in ten is cut at a random length and padded, and
+    every piece is masked with probability 15 % by itself (at least one per window).
+
+    Args:
+        windows: numbers of pieces, samples x length, on the device of the generator.
+        words: size of the vocabulary.
+        generator: draws lengths, places and pieces.
+
+    Example:
+        >>> windows = torch.randint(5, 30, (400, 20))
+        >>> inputs, answers, wanted, seen = padded_pieces(
+        ...     windows, 30, torch.Generator().manual_seed(0)
+        ... )
+        >>> bool((wanted.sum(1) >= 1).all()), len(wanted.sum(1).unique()) > 3
+        (True, True)
+        >>> bool((wanted <= seen).all()), 0 < int((~seen[:, -1]).sum()) < 100
+        (True, True)
+
+    Source: Devlin et al. 2019, 3.1 and A.2; their code has the share of short sequences.
+    """
+    size, length = windows.shape
+    on: dict[str, Any] = {"generator": generator, "device": windows.device}
+    short = torch.rand(size, 1, **on) < SHORT
+    cut = torch.randint(2, length + 1, (size, 1), **on)
+    ends = torch.where(short, cut, torch.full_like(cut, length))
+    seen = torch.arange(length, device=windows.device) < ends
+    random = torch.rand(size, length, **on).masked_fill(~seen, 1.0)
+    wanted = (random < MASKED) | (random == random.amin(1, keepdim=True))
+    kind = torch.rand(size, length, **on)
+    other = torch.randint(len(SPECIAL), words, (size, length), **on)
+    mask = torch.full_like(other, MASK)
+    put = torch.where(kind < 0.8, mask, torch.where(kind < 0.9, other, windows))
+    inputs = torch.where(wanted, put, windows).masked_fill(~seen, PAD)
+    return inputs, windows, wanted.float(), seen
+
+
+def padded_loss(
+    model: nn.Module, inputs: Tensor, answers: Tensor, wanted: Tensor, seen: Tensor
+) -> Tensor:
+    """Mean cross-entropy over the pieces to be restored of a whole batch."""
+    scores = model(inputs, None, seen).flatten(0, 1)
+    each = F.cross_entropy(scores, answers.flatten(), reduction="none")
+    return (each * wanted.flatten()).sum() / wanted.sum()
+
+
 @dataclass(frozen=True)
 class MaskedText:
     """WikiText-2 as word pieces, with or without reviews, ready to pre-train BERT.

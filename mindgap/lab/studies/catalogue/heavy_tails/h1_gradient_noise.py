@@ -2,7 +2,8 @@
 heavy-tailed; norms against coordinates.
 
 Two controls run beside the networks, norms of Gaussian and of stable vectors (Fig. 2 b, e of
-acclip).
+acclip). At scale gpu H1 crosses what makes BERT's noise vary: minibatches of 1 and 32 windows, the
+fixed and the real pipeline (drawn masks, padding, dropout), at the start and trained.
 """
 
 from __future__ import annotations
@@ -10,25 +11,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from mindgap.lab.studies.noise_runs import (
+    BATCHES,
     BERT_PROXY,
-    FIXED_DESIGN,
+    CROSSED,
     IMAGES_ON_DEVICE,
     ON_DEVICE,
+    PIPELINES,
     RESNET_PROXY,
+    STATES,
+    UNSETTLED,
     control_norms,
+    fixed_design,
     noise_at_start,
     noise_side_by_side,
     norm_rows,
     number,
-    of_fixed_design,
+    trained_bert,
     word,
 )
+from mindgap.lab.studies.power import AnswerDesign
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.training_runs import LARGE_TEXT, SMALL_TEXT, text_problem
-from mindgap.lab.studies.verdict import by_method, medians
+from mindgap.lab.studies.verdict import by_method, last, medians
 
 
 def loop_norms(trial: Trial) -> Iterator[Row]:
@@ -39,6 +47,9 @@ def loop_norms(trial: Trial) -> Iterator[Row]:
         law = trial["source"] in ("gaussian", "stable")
         norms = control_norms(trial, trial["source"]) if law else _noise(trial).norms
     yield from norm_rows(trial, norms)
+    if trial.settings.get("state") == "trained":
+        _, loss, floor = trained_bert(trial)
+        yield {"validation_loss": loss, "by_frequency": floor}
 
 
 def _noise(trial: Trial) -> Any:
@@ -87,20 +98,43 @@ def judge_norms(runs: Sequence[Run]) -> Parts:
     right_tails = gauss["hill_heavier"] < 1.0 == stable["hill_heavier"]
     if not right_tails or gauss["settles"] < 1.0 or stable["settles"] == 1.0:
         parts.decide_nothing("the controls are not told apart")
-    if of_fixed_design(by_method(runs)["transformer"][0].header.settings):
-        parts.decide_nothing(FIXED_DESIGN)
-    image, text = middle["convolutional network"], middle["transformer"]
-    parts.add(
-        "the transformer's noise is heavier",
-        text["hill_heavier"] == 1.0,
-        text["hill_heavier"] == 0.0,
-    )
-    parts.add(
-        "the transformer's variance does not settle", text["settles"] == 0.0, text["settles"] == 1.0
-    )
+    if ASKED[0] in middle:
+        _crossed(parts, runs, middle)
+    else:
+        if reason := fixed_design(by_method(runs)["transformer"][0].header.settings):
+            parts.decide_nothing(reason)
+        _of_text(parts, "the transformer", middle["transformer"])
+    image = middle["convolutional network"]
     parts.add("the image network's noise is not heavier", image["hill_heavier"] < 1.0)
     parts.add("the image network's variance settles", image["settles"] > 0.0)
     return parts
+
+
+def _of_text(parts: Parts, whose: str, one: dict[str, float], reading: str = "") -> None:
+    heavier, settles = one["hill_heavier"], one["settles"]
+    parts.add(f"{whose}'s noise is heavier", heavier == 1.0, heavier == 0.0, reading=reading)
+    parts.add(
+        f"{whose}'s variance does not settle", settles == 0.0, settles == 1.0, reading=reading
+    )
+
+
+def _crossed(parts: Parts, runs: Sequence[Run], middle: dict[str, dict[str, float]]) -> None:
+    """The cells of the real pipeline: those at the start decide, the trained ones are a variant."""
+    for name in ASKED:
+        _of_text(parts, name, middle[name])
+    for name in TRAINED:
+        _of_text(parts, name, middle[name], reading="variant")
+    for column in ("hill_heavier", "settles"):
+        if {middle[name][column] for name in ASKED} == {0.0, 1.0}:
+            parts.decide_nothing("the size of a minibatch decides the answer")
+    ends = [run for name in TRAINED for run in by_method(runs)[name]]
+    losses, floors = ([last(run, c) for run in ends] for c in ("validation_loss", "by_frequency"))
+    gaps = [floor - loss for loss, floor in zip(losses, floors)]
+    parts.gate(
+        f"the trained BERT is {LEARNT:g} nat below word frequencies in every run",
+        min(gaps) >= LEARNT,
+        f"loss at masked places {max(losses):.2f} at most, by frequencies {min(floors):.2f}",
+    )
 
 
 def loop_coordinates(trial: Trial) -> Iterator[Row]:
@@ -183,6 +217,32 @@ _GPU = Scale(
         "transformer": {"source": "bert"},
     },
 )
+_CROSSED = {
+    f"BERT, batch {batch}, {pipeline}, {state}": {
+        **CROSSED,
+        "source": "bert",
+        "batch": batch,
+        "pipeline": pipeline,
+        "state": state,
+    }
+    for batch, pipeline, state in product(BATCHES, PIPELINES, STATES)
+}
+#: Cells that decide, and trained ones beside them.
+ASKED, TRAINED = (
+    tuple(f"BERT, batch {batch}, real, {state}" for batch in BATCHES) for state in STATES
+)
+#: Nats that a trained network must be below the frequencies of word pieces.
+LEARNT = 1.0
+_NONE = dict.fromkeys(_CROSSED, 0)
+_H1_GPU = Scale(
+    {**CROSSED, "source": "bert"},
+    seeds=3,
+    methods={
+        "convolutional network": {"source": "resnet20", **IMAGES_ON_DEVICE, "pipeline": "fixed"},
+        **_CROSSED,
+    },
+    seeds_of={"transformer": 0},
+)
 _SCALES = {"quick": _QUICK, "cpu": _CPU, "gpu": _GPU}
 
 H1_GRADIENT_NOISE = Study(
@@ -194,9 +254,14 @@ H1_GRADIENT_NOISE = Study(
     "transformer heavy-tailed, and the empirical variance settles for the first and not for the "
     "second.",
     source=Source("acclip", "section 2, Fig. 2"),
-    scales=_SCALES,
+    scales={
+        "quick": replace(_QUICK, seeds_of=_NONE),
+        "cpu": replace(_CPU, seeds_of=_NONE),
+        "gpu": _H1_GPU,
+    },
     methods={
         **_NETWORKS,
+        **{name: {"source": "bert"} for name in _CROSSED},
         "Gaussian vectors": {"source": "gaussian"},
         "stable vectors": {"source": "stable"},
     },
@@ -205,9 +270,30 @@ H1_GRADIENT_NOISE = Study(
     rule="Median answers over the seeds: the transformer's norms are heavier "
     "than Gaussian and their variance does not settle; the convolutional network's are not heavier "
     "and theirs "
-    "settles. Controls that come out wrong decide nothing.",
+    "settles. Controls that come out wrong decide nothing, and neither does a transformer whose "
+    "windows all have one length and one number of words to predict. At scale gpu the transformer "
+    "is BERT with the real pipeline (drawn masks, padding, dropout) at the start, with minibatches "
+    "of 1 and of 32 windows: all must say so, and where the two sizes disagree nothing is decided. "
+    "Trained networks and the fixed pipeline are shown beside. The trained BERT must be 1 nat "
+    "below word frequencies at masked places: otherwise not trained.",
     models=_MODELS,
-    lengths={"gpu": "at the start, as in the paper"},
+    lengths={"gpu": "at the start, as in the paper, and after 6,000 steps"},
+    designs={
+        "gpu": AnswerDesign(
+            "answers",
+            false=3.0,
+            paper=1.5,
+            deviation=0.0,
+            unit="(tail index of the norms)",
+            source="the stable vectors that the paper draws beside BERT; answers measured on 40 "
+            "samples of each law",
+            parts=len(ASKED),
+            **UNSETTLED,
+        )
+    },
+    length_of=lambda s: (
+        "at the start, as in the paper" + (", and after 6,000 steps" if "state" in s else "")
+    ),
     paper_model="ResNet50 on ImageNet and BERT on Wikipedia",
     figures=(
         Figure(
