@@ -238,7 +238,8 @@ def block(study: Study, folder: Path | None) -> list[str]:
             *_verdicts(study, verdict),
             (
                 "Length",
-                study.lengths.get(scale) or ("not stated" if study.model(scale) else "no network"),
+                study.length(scale, header.settings)
+                or ("not stated" if study.model(scale) else "no network"),
             ),
             ("Gate", verdict.gate or ("none" if study.model(scale) else "no network")),
             rates(verdict),
