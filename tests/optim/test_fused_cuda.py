@@ -22,7 +22,7 @@ from cases.captured import graph_of
 from optim import fused_checks as checks
 from optim import fused_memory, fused_sequences
 
-from mindgap.optim import ACClip, CClip, GClip, NormalizedSGD, StochasticINGD
+from mindgap.optim import ACClip, AdamW, CClip, GClip, NormalizedSGD, StochasticINGD
 
 # Settings that have kernels.
 ACClip = partial(ACClip, eps=1e-5, weight_decay=1e-5, bias_correction=False, clip=None)
@@ -74,6 +74,24 @@ def test_random_sequences():
 
 def test_policies_for_gradients_that_are_not_finite():
     checks.check_nonfinite("cuda")
+
+
+def test_the_report_counts_no_norm_of_a_step_that_was_left_out():
+    reports = []
+    for options in ({"fused": True}, {"foreach": True}):
+        draw = torch.Generator().manual_seed(0)
+        p = torch.nn.Parameter(torch.zeros(500, device="cuda"))
+        optimizer = AdamW([p], 0.01, clip="auto", spike_guard="skip", nonfinite="skip", **options)
+        for k in range(30):
+            grad = torch.randn(500, generator=draw) * (1000.0 if k in (24, 29) else 1.0)
+            p.grad = (grad * (float("nan") if k == 26 else 1.0)).cuda()
+            optimizer.step()
+        reports.append(optimizer.report())
+    fused, plain = reports
+    assert fused.skipped == plain.skipped == 3
+    assert abs(fused.direction_norm / plain.direction_norm - 1) < 1e-5
+    for q, value in plain.norm_quantiles.items():
+        assert abs(fused.norm_quantiles[q] / value - 1) < 1e-5
 
 
 def test_a_step_never_waits_for_the_device():

@@ -197,3 +197,12 @@ def test_beta_that_is_a_function_is_refused():
     ):
         with pytest.raises(RuleError, match="beta must be a number"):
             make(lambda k: 0.9)
+
+
+def test_the_window_of_a_checkpoint_follows_the_parameters_to_their_device():
+    """On the device "meta", which every machine has."""
+    optimizer = GClip([torch.nn.Parameter(torch.zeros(3, device="meta"))], 0.1, "auto")
+    group = optimizer.param_groups[0]
+    group["tau_norms"] = torch.ones(128, dtype=torch.float64)  # as torch.load leaves it on the CPU
+    assert optimizer.fused_record(group).window.device.type == "meta"
+    assert group["tau_norms"].device.type == "meta"

@@ -91,9 +91,11 @@ class GClip(ScaledOptimizer):
         if group["tau"] == "auto":
             if self._scope == "tensor":
                 return FusedRecord(refusal="tau='auto' per tensor has no kernel")
-            window = group.get("tau_norms")
+            window, device = group.get("tau_norms"), group["params"][0].device
             if window is None or window.dim() != 1:
-                window = group["tau_norms"] = new_window(group["params"][0].device)
+                window = group["tau_norms"] = new_window(device)
+            elif window.device != device:  # a checkpoint that was read on the CPU
+                window = group["tau_norms"] = window.to(device)
             return self._scaled_record(group, "clip", 0.0, window=window)
         return self._scaled_record(group, "clip", positive_at("tau", group["tau"], group["k"] + 1))
 

@@ -220,11 +220,13 @@ def _push(window, norm, room, WINDOW: tl.constexpr):
     tl.store(window + place, values, mask=place < room)
 
 
-def _remember(history, norm, WINDOW: tl.constexpr):
-    """Keep the norm for the report; the entry behind the window says how many came before."""
+def _remember(history, norm, go, WINDOW: tl.constexpr):
+    """Keep the norm of a step that is made for the report; the entry behind the window says how
+    many came before.
+    """
     seen = tl.load(history + WINDOW)
-    tl.store(history + (seen.to(tl.int64) % WINDOW), norm)
-    tl.store(history + WINDOW, seen + 1.0)
+    tl.store(history + (seen.to(tl.int64) % WINDOW), norm, mask=go)
+    tl.store(history + WINDOW, seen + 1.0, mask=go)
 
 
 def _front(
@@ -291,15 +293,15 @@ def _front(
             go = go & ((norm <= limit) | (norm != norm))
     if CLIP == 3:
         scale = tl.where(norm == 0.0, 1.0, 1.0 / norm)
-        remember(history, norm, WINDOW)
+        remember(history, norm, go, WINDOW)
     elif CLIP > 0:
         ratio = threshold / (norm + eps)
         scale = tl.where(ratio < scale, ratio, scale)
         scale = tl.where(ratio != ratio, ratio, scale)
         tl.store(stats + 2, tl.load(stats + 2) + (go & (norm > threshold)).to(tl.float64))
-        remember(history, norm, WINDOW)
+        remember(history, norm, go, WINDOW)
     tl.store(row, scale)
-    tl.store(stats, norm)
+    tl.store(stats, norm, mask=go)
     tl.store(stats + 1, tl.load(stats + 1) + (1.0 - go.to(tl.float64)))
     tl.store(flag_at, go.to(tl.int32))
 
@@ -389,7 +391,7 @@ def _factor(
         if (first != begin) | (last != end):
             norm = length(sums, first, last, WIDE)
         if REMEMBER:
-            remember(history, norm, WINDOW)
+            remember(history, norm, (norm >= 0.0) | (norm != norm), WINDOW)
         late = 1.0
         if LATE:
             late = tl.load(row)
