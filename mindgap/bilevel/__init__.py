@@ -66,6 +66,8 @@ if TYPE_CHECKING:
     from mindgap.bilevel.tools.exact import lower_solution as lower_solution
     from mindgap.bilevel.tools.grid import SweptMethod as SweptMethod
     from mindgap.bilevel.tools.grid import sweep as sweep
+    from mindgap.bilevel.tools.horizon import RacedSteps as RacedSteps
+    from mindgap.bilevel.tools.horizon import StepTrial as StepTrial
     from mindgap.bilevel.tools.meta import MetaLearner as MetaLearner
     from mindgap.bilevel.tools.meta import adapt as adapt
     from mindgap.bilevel.tools.meta import side_by_side as side_by_side
@@ -102,6 +104,7 @@ else:
         "PBGD": "methods.pbgd",
         "PZOBO": "methods.pzobo",
         "Power": "core.schedules",
+        "RacedSteps": "tools.horizon",
         "SABA": "methods.saba",
         "SAMA": "methods.sama",
         "SLIP": "methods.slip",
@@ -114,6 +117,7 @@ else:
         "Solution": "solver",
         "State": "core.types",
         "StepAdvice": "tools.advice",
+        "StepTrial": "tools.horizon",
         "StocBio": "methods.stocbio",
         "Stream": "data.sample",
         "SweptMethod": "tools.grid",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -16,10 +16,12 @@ from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.backends.trial import try_problem
 from mindgap.bilevel.core.directions import conjugate_gradients, hypergradient_at
 from mindgap.bilevel.core.settings import check_count
-from mindgap.bilevel.core.types import Product
+from mindgap.bilevel.core.types import Backend, Product
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample, row
+from mindgap.bilevel.method import Method
 from mindgap.bilevel.registry import METHODS
+from mindgap.bilevel.tools.horizon import RacedSteps, raced
 
 
 @dataclass(frozen=True)
@@ -64,21 +66,64 @@ class StepAdvice:
         return dict(kind.adapt_settings(found, self))
 
 
+@overload
 def suggest_steps(
-    problem: BilevelProblem, *, seed: int = 0, batches: int = 8, products: int = 20
-) -> StepAdvice:
-    """Estimate the curvature of both levels at the start and propose steps.
+    problem: BilevelProblem,
+    method: None = None,
+    *,
+    steps: None = None,
+    seed: int = 0,
+    batches: int = 8,
+    products: int = 20,
+    backend: None = None,
+) -> StepAdvice: ...
 
-    Power iteration on ``batches`` lower minibatches gives the largest eigenvalue L of H; lr_y =
-    lr_z = 0.4 / L. Then y goes some steps towards y*(x), and two hypergradients a small distance
-    apart give the curvature of Phi along its gradient. About ``batches * products + 300`` oracle
-    calls.
+
+@overload
+def suggest_steps(
+    problem: BilevelProblem,
+    method: str | Method,
+    *,
+    steps: int,
+    seed: int = 0,
+    backend: Backend | None = None,
+) -> RacedSteps: ...
+
+
+def suggest_steps(
+    problem: BilevelProblem,
+    method: str | Method | None = None,
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    batches: int = 8,
+    products: int = 20,
+    backend: Backend | None = None,
+) -> StepAdvice | RacedSteps:
+    """Propose steps: for one method and a number of iterations from a race of short runs, or for
+    all methods from the curvature at the start alone.
+
+    *With a method and steps*: the lower level is solved for a while at the start; its largest
+    curvature gives lr_y and lr_z, and a line along the hypergradient says how far x has to go.
+    Short runs at rates a factor of 4 apart, and a second race of rates made for the whole run,
+    decide on lr_x. It costs about as many oracle calls as one run (``runs`` says how many) and
+    tells what it tried (``print(advice)``). A short run cannot see what happens late: look at the
+    first run with these steps before you trust them.
+
+    *Without*: power iteration on ``batches`` lower minibatches gives the largest eigenvalue L of H;
+    lr_y = lr_z = 0.4 / L. Then y goes some steps towards y*(x), and two hypergradients a small
+    distance apart give the curvature of Phi along its gradient. About ``batches * products + 300``
+    oracle calls.
 
     Args:
         problem: the losses must be differentiable twice.
+        method: a key of ``METHODS``, or a method whose other settings are kept.
+        steps: iterations that the run will have.
         seed: of the minibatches and the power iteration's start.
-        batches: minibatches looked at.
-        products: Hessian products per minibatch and per hypergradient.
+        batches: minibatches looked at; without a method only.
+        products: Hessian products per minibatch and per hypergradient; without a method only.
+        backend: a ``JaxBackend`` runs the points of a race in one program; eager torch if not
+            given.
 
     Example:
         >>> from mindgap.bilevel.data.problem import example_problem
@@ -90,7 +135,14 @@ def suggest_steps(
         ...     advice.lr_x_range[0] < advice.lr_x < advice.lr_x_range[1],
         ... )
         (2.0, 0.2, True)
+        >>> raced = suggest_steps(problem, "soba", steps=200)
+        >>> sorted(raced.settings), raced.steps, len(raced.tried) > 4
+        (['lr_x', 'lr_y'], 200, True)
     """
+    if method is not None or steps is not None or backend is not None:
+        if method is None or steps is None:
+            fail("method" if method is None else "steps", "must be given for a race", None)
+        return raced(problem, method, steps, seed=seed, backend=backend)
     if not isinstance(problem, BilevelProblem):
         fail("problem", "must be a BilevelProblem", type(problem).__name__)
     whole("seed", seed)

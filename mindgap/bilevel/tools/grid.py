@@ -186,7 +186,7 @@ def _swept(
     times = np.array(sorted({*range(0, steps, every), steps}))
     values = np.full((len(times), len(seeds), len(points)), np.nan)
     calls = np.zeros((len(times), len(seeds), len(points)))
-    for group in _groups(methods, backend):
+    for group in groups_of(methods, backend):
         some = [methods[i] for i in group]
         if _is_compiled(backend) and some[0].plan().growing is None:
             parts = _one_program(problem, some, seeds, times, metric, backend)
@@ -204,7 +204,7 @@ def _is_compiled(backend: Backend | None) -> bool:
     return type(backend).__name__ == "JaxBackend"
 
 
-def _groups(methods: list[Method], backend: Backend | None) -> list[list[int]]:
+def groups_of(methods: list[Method], backend: Backend | None) -> list[list[int]]:
     """Numbers of the points that can run in one program; each alone for a backend that cannot."""
     if not _is_compiled(backend):
         return [[i] for i in range(len(methods))]

@@ -1,0 +1,232 @@
+"""How good are the steps that ``suggest_steps(problem, method, steps=...)`` advises? Beside a grid.
+
+    MINDGAP_DATA=... JAX_PLATFORMS=cpu python benchmarks/bilevel_steps.py run OUT.jsonl \\
+        [--problems quadratic,ijcnn1] [--methods slip,soba]
+    python benchmarks/bilevel_steps.py table OUT.jsonl [MORE.jsonl ...]
+
+Per problem and method: *grid*: 27 points, lr_x at 9 values a factor of 3.16 apart and lr_y (with
+lr_z, eta) at 3, seed 0, in one compiled program; an axis grows by two values while the best point
+is at its end. Of all points the six with the least upper loss at their own y are judged by Phi
+(``bilevel_tasks.phi``). *advice*: one race of ``suggest_steps`` in eager torch, seed 0. The best
+point of the grid and the advised one then run with seeds 1 to 3, and those runs are compared: the
+table shows the share of the grid's gain in Phi that the advised steps reach. Finished pairs are
+found again in the records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("PJRT_NPROC", "1")
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+import numpy as np
+import torch
+from bilevel_tasks import DEVELOPED, JUDGED, make, phi
+from torch import Tensor
+
+from mindgap.bilevel import METHODS, suggest_steps
+from mindgap.bilevel.backends.compiled import JaxBackend
+from mindgap.bilevel.backends.many import ManyRuns
+from mindgap.bilevel.tools.grid import groups_of
+
+EIGHT = ("slip", "soba", "masoba", "saba", "stocbio", "f2sa", "borep", "amigo")
+#: iterations: those of methods with inner loops make about as many oracle calls
+STEPS, INNER = 500, {"stocbio": 100, "amigo": 100}
+FRESH = (1, 2, 3)
+FACTOR = math.sqrt(10.0)
+MOST = 4  # times that an axis of the grid may grow
+KEPT = 6  # points of a grid that are judged by Phi
+
+Point = dict[str, float]
+Record = dict[str, Any]
+
+
+def length(key: str) -> int:
+    """Iterations of a run."""
+    return INNER.get(key, STEPS)
+
+
+def settings(key: str, at: tuple[int, int]) -> Point:
+    """Settings of a method at a place of the lattice."""
+    lr_x, lr_y = (float(f"{FACTOR**i:.4g}") for i in at)
+    found = {"lr_x": lr_x, "lr_y": lr_y}
+    if key in ("slip", "borep"):
+        found["lr_z"] = lr_y
+    if key == "stocbio":
+        found["eta"] = lr_y
+    return found
+
+
+class Bench:
+    """Runs of one method on one problem, many in one program."""
+
+    def __init__(self, name: str, key: str) -> None:
+        self.name, self.key = name, key
+        self.problem, losses = make(name)
+        self.backend = JaxBackend(*losses)
+
+    def run(self, points: list[Point], seeds: tuple[int, ...]) -> tuple[Tensor, Any]:
+        """x at the end of shape (seeds, points, dim), and the upper loss at the run's own y."""
+        methods = [METHODS[self.key](**point) for point in points]
+        xs = torch.zeros(len(seeds), len(points), self.problem.dim_x, dtype=self.problem.dtype)
+        own = np.zeros((len(seeds), len(points)))
+        for group in groups_of(methods, self.backend):
+            runs = ManyRuns(self.backend, self.problem, [methods[i] for i in group], list(seeds))
+            runs.run(length(self.key))
+            xs[:, group] = runs.oracle.to_torch(runs.values["x"])
+            lower = METHODS[self.key].lower_variable
+            own[:, group] = runs.losses(lower)
+            y = np.asarray(runs.values[lower])
+            own[:, group] = np.where(np.isfinite(y).all(-1), own[:, group], np.inf)
+        return xs, np.nan_to_num(own, nan=np.inf, posinf=np.inf)
+
+    def grid(self) -> tuple[Point, float, int, bool]:
+        """The best point, Phi there, how many points ran, and whether it is inside."""
+        i, j = [-4, 4], [-3, -1]
+        known: dict[tuple[int, int], tuple[float, Tensor]] = {}
+        judged: dict[tuple[int, int], float] = {}
+        for _ in range(2 * MOST):
+            places = [(a, b) for a in range(i[0], i[1] + 1) for b in range(j[0], j[1] + 1)]
+            todo = [at for at in places if at not in known]
+            xs, own = self.run([settings(self.key, at) for at in todo], (0,))
+            known |= {at: (float(own[0, n]), xs[0, n]) for n, at in enumerate(todo)}
+            first = sorted(places, key=lambda at: known[at][0])[:KEPT]
+            new = [at for at in first if at not in judged and math.isfinite(known[at][0])]
+            if new:
+                padded = (new * KEPT)[:KEPT]  # one shape, one compilation
+                values = phi(self.name, torch.stack([known[at][1] for at in padded]))
+                judged |= dict(zip(padded, values, strict=True))
+            best = min(judged, key=lambda at: judged[at]) if judged else places[0]
+            inside = True
+            for axis, place, most in ((i, best[0], 8), (j, best[1], 2)):
+                if place in axis:
+                    if axis[1] - axis[0] < most + 2 * MOST:
+                        end = axis.index(place)
+                        axis[end] += 2 if end else -2
+                    inside = False
+            if inside:
+                break
+        return settings(self.key, best), judged.get(best, math.inf), len(known), inside
+
+    def judged(self, point: Point) -> list[float]:
+        """Phi at the end of runs with fresh seeds; infinite where x, y or Phi is no number."""
+        xs, own = self.run([point], FRESH)
+        values = phi(self.name, (xs[:, 0].repeat(2, 1))[:KEPT])[: len(FRESH)]
+        return [v if math.isfinite(f) else math.inf for v, f in zip(values, own[:, 0], strict=True)]
+
+
+def compare(name: str, key: str) -> Record:
+    """Grid and advice of one method on one problem."""
+    bench, begin = Bench(name, key), time.process_time()
+    start = phi(name, bench.problem.pack_x.start.repeat(KEPT, 1))[0]
+    point, value, count, inside = bench.grid()
+    searched, begin = time.process_time() - begin, time.process_time()
+    advice = suggest_steps(bench.problem, key, steps=length(key), seed=0)
+    advised = {k: float(v) for k, v in advice.settings.items()}
+    raced = time.process_time() - begin
+    return {
+        "problem": name,
+        "method": key,
+        "steps": length(key),
+        "start": start,
+        "points": count,
+        "inside": inside,
+        "best": point,
+        "best_value": value,
+        "best_fresh": bench.judged(point),
+        "advised": advised,
+        "advised_fresh": bench.judged(advised),
+        "runs": round(advice.runs, 3),
+        "calls": advice.calls,
+        "grid_seconds": round(searched, 1),
+        "race_seconds": round(raced, 1),
+        "tried": str(advice),
+    }
+
+
+def read(paths: list[Path]) -> Iterator[Record]:
+    """The records of some files."""
+    for path in paths:
+        if path.exists():
+            for line in path.read_text().splitlines():
+                try:
+                    yield json.loads(line)
+                except json.JSONDecodeError:  # the last line of a killed run
+                    continue
+
+
+def share(row: Record) -> float:
+    """Part of the grid's gain that the advised steps reach, both over fresh seeds."""
+    best, advised = (np.mean(row[k]) for k in ("best_fresh", "advised_fresh"))
+    if not math.isfinite(advised):
+        return -math.inf
+    return float((row["start"] - advised) / (row["start"] - best))
+
+
+def table(rows: list[Record]) -> str:
+    """The table of docs/bilevel.md."""
+    known = {(row["method"], row["problem"]): row for row in rows}
+    names = [name for name in (*JUDGED, *DEVELOPED) if any(k[1] == name for k in known)]
+    lines = [f"| method | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for key in METHODS:
+        if not any(k[0] == key for k in known):
+            continue
+        cells = []
+        for name in names:
+            row = known.get((key, name))
+            if row is None:
+                cells.append("not run")
+                continue
+            wrong = sum(not math.isfinite(v) for v in row["advised_fresh"])
+            text = f"{wrong} of {len(FRESH)} diverged" if wrong else f"{100 * share(row):.0f} %"
+            cells.append(f"{text} ({row['runs']:.2f})")
+        lines.append(f"| {METHODS[key].name} | {' | '.join(cells)} |")
+    shares = [share(row) for row in rows]
+    enough = sum(s >= 0.8 for s in shares)
+    lines.append(
+        f"\n{enough} of {len(rows)} pairs reach 80 %; median {100 * np.median(shares):.0f} %; "
+        f"largest cost {max(row['runs'] for row in rows):.2f} runs."
+    )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("run", "table"))
+    parser.add_argument("records", type=Path, nargs="+")
+    parser.add_argument("--problems", default=",".join(JUDGED))
+    parser.add_argument("--methods", default=",".join(EIGHT))
+    options = parser.parse_args()
+    if options.what == "table":
+        print(table(list(read(options.records))))
+        return
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    done = {(row["problem"], row["method"]) for row in read(options.records)}
+    names = DEVELOPED if options.problems == "developed" else options.problems.split(",")
+    for name in names:
+        for key in options.methods.split(","):
+            if (name, key) in done:
+                continue
+            row = compare(name, key)
+            with options.records[0].open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(name, key, f"{share(row):.2f}", row["runs"], flush=True)
+
+
+if __name__ == "__main__":
+    main()
