@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -76,7 +78,8 @@ def test_every_package_that_is_imported_is_declared() -> None:
 
 def test_a_source_distribution_holds_tests_and_documents(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", "77")
-    code = f"import setuptools.build_meta as b; b.build_sdist({str(tmp_path)!r})"
+    out = str(tmp_path)
+    code = f"import setuptools.build_meta as b; b.build_sdist({out!r}); b.build_wheel({out!r})"
     copy = tmp_path / "copy"
     done = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, check=False
@@ -102,6 +105,82 @@ def test_a_source_distribution_holds_tests_and_documents(tmp_path: Path) -> None
         "benchmarks/faults.py",
     ):
         assert name in names
+    pytest.importorskip("twine")
+    built = [str(path) for path in (archive, *tmp_path.glob("*.whl"))]
+    assert len(built) == 2
+    command = [sys.executable, "-m", "twine", "check", "--strict", *built]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_needs_the_projects_address_is_written_from_one_setting() -> None:
+    tomllib = pytest.importorskip("tomllib")  # Python 3.11
+    links = _tool("links")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert links.address() == project["urls"]["Repository"]
+    page = ROOT / project["readme"]["file"]
+    assert page.read_text() == links.package_page(), "run docs/tools/links.py"
+    assert (ROOT / "CITATION.cff").read_text() == links.citation(), "run docs/tools/links.py"
+    start = re.escape(links.address())
+    for kind, target in re.findall(rf"\]\({start}/(\w+)/main/([^)#\s]+)", page.read_text()):
+        assert (ROOT / target).is_file(), target
+        assert kind == ("raw" if target.endswith((".png", ".svg")) else "blob")
+    assert not re.search(r"\]\((?!https://|#)", page.read_text()), "a relative link is left"
+    # The address stands nowhere else.
+    known = {"pyproject.toml", "CITATION.cff", project["readme"]["file"]}
+    for path in (*ROOT.glob("*.*"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("mindgap/**/*.py")):
+        if path.is_file() and str(path.relative_to(ROOT)) not in known:
+            assert links.address() not in path.read_text(encoding="utf-8", errors="replace"), path
+
+
+def test_the_citation_the_changelog_and_the_version_agree() -> None:
+    import yaml
+
+    from mindgap import __version__
+
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["cff-version"] == "1.2.0"
+    assert {"message", "title", "authors", "version", "date-released"} <= set(cited)
+    assert cited["version"] == __version__
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## (?:\[(.*?)\] - \d{4}-\d\d-\d\d|Unreleased)$", text, re.M)
+    assert next(v for v in versions if v) == __version__
+    assert re.findall(r"^## (?!\[\d|Unreleased)", text, re.M) == []
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert set(re.findall(r"^### (.*)$", text, re.M)) <= kinds
+    assert re.findall(r"^- ", text.partition("## ")[0], re.M) == []
+
+
+def test_the_hosted_workflow_runs_the_two_commands_on_every_python_that_is_named() -> None:
+    """By the structure that its schema asks for; it cannot run here."""
+    import yaml
+
+    text = (ROOT / ".github" / "workflows" / "checks.yml").read_text(encoding="utf-8")
+    flow = yaml.load(text, yaml.BaseLoader)  # `on` is a word here, not a truth value
+    assert set(flow) <= {"name", "on", "permissions", "env", "defaults", "concurrency", "jobs"}
+    assert {"push", "pull_request"} <= set(flow["on"])
+    for job in flow["jobs"].values():
+        assert job["runs-on"]
+        assert isinstance(job["steps"], list)
+        for step in job["steps"]:
+            assert ("uses" in step) != ("run" in step), step
+            assert set(step) <= {"uses", "run", "name", "with", "env", "if", "id", "shell"}
+            if "uses" in step:
+                assert re.fullmatch(r"[\w.-]+/[\w./-]+@[\w.-]+", step["uses"])
+    (job,) = flow["jobs"].values()
+    pythons = job["strategy"]["matrix"]["python"]
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert pythons == re.findall(r'"Programming Language :: Python :: (3\.\d+)"', project)
+    assert [step["run"] for step in job["steps"] if "run" in step] == ["make test", "make demo"]
+
+
+def _tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_the_demo_leaves_out_what_cannot_run_and_says_so_before_it_starts(tmp_path: Path) -> None:
