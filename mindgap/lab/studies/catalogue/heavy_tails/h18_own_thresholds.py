@@ -157,10 +157,10 @@ def judge(runs: Sequence[Run]) -> Parts:
 _QUICK = {
     "tails": [1.5],
     "rates": [1e-2],
-    "steps": 60,
+    "steps": 400,
     "inputs": 6,
     "width": 16,
-    "batch": 32,
+    "batch": 64,
     "noise": 0.5,
     "clip": 0.0,
     "coordinates": 0.0,
