@@ -37,7 +37,7 @@ from mindgap.lab.report.page import write_page
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.checkpoint import SUFFIX, Checkpoints
 from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.run import execute, judge_folder, plan, run_all, write_verdict
+from mindgap.lab.studies.run import execute, judge_and_write, judge_folder, plan, run_all
 from mindgap.record.forms import MethodTuning, TunedTrial, Tuning, write_form
 from mindgap.record.schema import RecordError, Row, without_timing
 from mindgap.record.store import RunWriter, read_run
@@ -155,7 +155,7 @@ def studies(folder: Path) -> tuple[Path, Use]:
     item = plan(study, "quick", seeds=2)
     run_all([item], folder)
     write_form(item.folder(folder) / "tuning.json", TUNING)
-    write_verdict(item, folder)
+    judge_and_write(item, folder)
     page = folder / "page.html"
 
     def use(changed: Path) -> tuple[Any, str]:

@@ -83,7 +83,7 @@ def write_checkpoint(path: Path, kind: str, content: Any, of: Mapping[str, str])
     """
     arrays: list[np.ndarray[Any, Any]] = []
     places: list[dict[str, Any]] = []
-    tree = _encoded(content, arrays, places, "content", 0)
+    tree = _encode(content, arrays, places, "content", 0)
     header = {"kind": kind, "of": dict(of), "arrays": places, "content": tree}
     text = json.dumps(header, separators=(",", ":")).encode("ascii")
     text += b" " * (-(len(MAGIC) + _SUMS + len(text)) % _ALIGN)
@@ -101,7 +101,7 @@ def write_checkpoint(path: Path, kind: str, content: Any, of: Mapping[str, str])
             file.write(part)
 
 
-def _encoded(
+def _encode(
     value: Any,
     arrays: list[np.ndarray[Any, Any]],
     places: list[dict[str, Any]],
@@ -114,11 +114,11 @@ def _encoded(
     if type(value) in _ATOMS:
         return value
     if isinstance(value, Tensor):
-        places.append(_placed(value, arrays, where))
+        places.append(_store_tensor(value, arrays, where))
         return {"tensor": len(places) - 1}
 
     def inside(part: Any, name: object) -> Any:
-        return _encoded(part, arrays, places, f"{where}[{name!r}]", depth + 1)
+        return _encode(part, arrays, places, f"{where}[{name!r}]", depth + 1)
 
     if type(value) in (list, tuple, torch.Size):
         kind = "list" if type(value) is list else "tuple"
@@ -135,7 +135,8 @@ def _encoded(
     raise CheckpointError(f"checkpoint {rule}, got {type(value).__name__} at {where}", "content")
 
 
-def _placed(value: Tensor, arrays: list[np.ndarray[Any, Any]], where: str) -> dict[str, Any]:
+def _store_tensor(value: Tensor, arrays: list[np.ndarray[Any, Any]], where: str) -> dict[str, Any]:
+    """The description of a tensor in the header; its bytes are added to ``arrays``."""
     value = value.detach()
     name = str(value.dtype).removeprefix("torch.")
     if name not in _DTYPES or value.layout is not torch.strided or value.is_meta:
@@ -181,7 +182,7 @@ def read_checkpoint(
     if not data.startswith(MAGIC):
         rule = f"must begin with {MAGIC.decode().strip()!r} (older forms are not read)"
         _refuse(path, rule, repr(bytes(data[:24])), "foreign")
-    header, arrays = _opened(path, data)
+    header, arrays = _open_header(path, data)
     if header["kind"] != kind:
         _refuse(path, f"must be that of a {kind}", repr(header["kind"]), "other")
     _compare(path, of, header["of"])
@@ -197,7 +198,7 @@ def read_checkpoint(
             rule = "must be of a device of this machine"
             _refuse(path, rule, repr(place["device"]), "other")
     try:
-        content = _decoded(header["content"], tensors, 0)
+        content = _decode(header["content"], tensors, 0)
         if any(tensor is not None for tensor in tensors):
             raise ValueError("an array that nothing refers to")
     except (ValueError, TypeError, KeyError, IndexError) as error:
@@ -205,7 +206,7 @@ def read_checkpoint(
     return content
 
 
-def _opened(path: Path, data: bytearray) -> tuple[dict[str, Any], memoryview]:
+def _open_header(path: Path, data: bytearray) -> tuple[dict[str, Any], memoryview]:
     """The header, and the bytes of the arrays, after the checksum was compared."""
     begin = len(MAGIC) + _SUMS
     sums = bytes(data[len(MAGIC) : begin])
@@ -252,7 +253,7 @@ def _short(error: BaseException) -> str:
     return _cut(f"{type(error).__name__}: {error}")
 
 
-def _whole(value: Any) -> int:
+def _check_count(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError("a number that must be whole")
     return value
@@ -263,10 +264,13 @@ def _tensors(places: list[Any], arrays: memoryview) -> Iterator[Tensor]:
     at = 0
     for place in places:
         dtype = _DTYPES[place["dtype"]]
-        shape, order = [_whole(n) for n in place["shape"]], [_whole(n) for n in place["order"]]
+        shape, order = (
+            [_check_count(n) for n in place["shape"]],
+            [_check_count(n) for n in place["order"]],
+        )
         if sorted(order) != list(range(len(shape))):
             raise ValueError("axes that are none")
-        count, size = math.prod(shape), _whole(place["bytes"])
+        count, size = math.prod(shape), _check_count(place["bytes"])
         if size != count * dtype.itemsize or at + size > len(arrays):
             raise ValueError("an array of another size")
         if not re.fullmatch(r"[a-z]+(:[0-9]{1,3})?", str(place["device"])):
@@ -284,7 +288,8 @@ def _tensors(places: list[Any], arrays: memoryview) -> Iterator[Tensor]:
         at += size + -size % _ALIGN
 
 
-def _decoded(node: Any, tensors: list[Tensor | None], depth: int) -> Any:
+def _decode(node: Any, tensors: list[Tensor | None], depth: int) -> Any:
+    """The value that a node of the header describes; each tensor may be used once."""
     if depth > _DEEPEST:
         raise ValueError("nested too deeply")
     if type(node) in _ATOMS:
@@ -292,31 +297,31 @@ def _decoded(node: Any, tensors: list[Tensor | None], depth: int) -> Any:
     if type(node) is not dict:
         raise ValueError("a part of unknown form")
     if node.keys() == {"tensor"}:
-        index = _whole(node["tensor"])
+        index = _check_count(node["tensor"])
         tensor, tensors[index] = tensors[index], None
         if tensor is None:
             raise ValueError("an array that two parts refer to")
         return tensor
     if node.keys() == {"list"} or node.keys() == {"tuple"}:
         ((kind, parts),) = node.items()
-        found = [_decoded(part, tensors, depth + 1) for part in _listed(parts)]
+        found = [_decode(part, tensors, depth + 1) for part in _check_list(parts)]
         return found if kind == "list" else tuple(found)
     if node.keys() not in ({"dict"}, {"ordered", "versions"}):
         raise ValueError("a part of unknown form")
     pairs = {}
-    for pair in _listed(node["dict"] if "dict" in node else node["ordered"]):
-        key, part = _listed(pair)
-        pairs[_decoded(key, tensors, depth + 1)] = _decoded(part, tensors, depth + 1)
+    for pair in _check_list(node["dict"] if "dict" in node else node["ordered"]):
+        key, part = _check_list(pair)
+        pairs[_decode(key, tensors, depth + 1)] = _decode(part, tensors, depth + 1)
     if "dict" in node:
         return pairs
     ordered = OrderedDict(pairs)
-    versions = _decoded(node["versions"], tensors, depth + 1)
+    versions = _decode(node["versions"], tensors, depth + 1)
     if versions is not None:
         ordered._metadata = versions  # type: ignore[attr-defined]
     return ordered
 
 
-def _listed(node: Any) -> list[Any]:
+def _check_list(node: Any) -> list[Any]:
     if type(node) is not list:
         raise ValueError("a part of unknown form")
     return node

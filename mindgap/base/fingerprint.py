@@ -151,7 +151,7 @@ class _Text:
             return self._function(value, depth)
         if isinstance(value, MethodType):
             code = getattr(value.__func__, "__code__", None)
-            stored = set() if code is None else _stored(code, "ATTR")
+            stored = set() if code is None else _stored_names(code, "ATTR")
             owner = self._owner(value.__self__, stored, depth)
             return f"{self.of(value.__func__, fixed, depth + 1)} of {owner}"
         if isinstance(value, partial):
@@ -171,28 +171,29 @@ class _Text:
             return self._owner(value, set(), depth)
         method = None if isinstance(value, type) else vars(type(value)).get("__call__")
         if isinstance(method, FunctionType):
-            owner = self._owner(value, _stored(method.__code__, "ATTR"), depth)
+            owner = self._owner(value, _stored_names(method.__code__, "ATTR"), depth)
             return f"{owner} {self.of(method, fixed, depth + 1)}"
         kind = value if isinstance(value, type) else type(value)
         return f"{kind.__module__}.{kind.__qualname__}"
 
     def _function(self, value: FunctionType, depth: int) -> str:
+        """A function as text: its code, and the values from outside that it reads."""
         code = value.__code__
         if id(code) in self._seen:
             return value.__qualname__
         self._seen.add(id(code))
         names = set(_names(code))
-        fixed = not (names & _CHANGES) and not _stored(code, "SUBSCR")
+        fixed = not (names & _CHANGES) and not _stored_names(code, "SUBSCR")
         outside: list[tuple[str, Any]] = [("defaults", value.__defaults__)]
         outside.append(("defaults by name", value.__kwdefaults__))
-        changed = _stored(code, "DEREF")
+        changed = _stored_names(code, "DEREF")
         for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True):
             if name not in changed:
                 try:
                     outside.append((name, cell.cell_contents))
                 except ValueError:  # not filled yet
                     continue
-        changed = _stored(code, "GLOBAL")
+        changed = _stored_names(code, "GLOBAL")
         for name in sorted(names - changed):
             used = value.__globals__.get(name)
             near = isinstance(used, FunctionType) and used.__module__ == value.__module__
@@ -239,7 +240,7 @@ def _names(code: CodeType) -> Iterator[str]:
         yield from part.co_names
 
 
-def _stored(code: CodeType, kind: str) -> set[str]:
+def _stored_names(code: CodeType, kind: str) -> set[str]:
     """Names of one kind (``"GLOBAL"``, ``"DEREF"``, ``"ATTR"``, ``"SUBSCR"``) that the code
     stores to."""
     return {

@@ -84,7 +84,7 @@ def _convolution(
 ) -> Tensor | None:
     if (
         isinstance(padding, str)
-        or not _covered(input, weight, bias)
+        or not _is_covered(input, weight, bias)
         or not input.ndim == weight.ndim == dims + 2
     ):
         return None
@@ -104,7 +104,7 @@ def _batch_norm(
 ) -> Tensor | None:
     if training or running_mean is None or running_var is None or weight is None or bias is None:
         return None
-    if not _covered(input, weight, bias, running_mean, running_var) or input.ndim < 2:
+    if not _is_covered(input, weight, bias, running_mean, running_var) or input.ndim < 2:
         return None
     return _BatchNorm.apply(input, weight, bias, running_mean, running_var, eps)
 
@@ -116,16 +116,16 @@ def _layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor | None:
-    if weight is None or not _covered(input, weight, bias):
+    if weight is None or not _is_covered(input, weight, bias):
         return None
     return _LayerNorm.apply(input, weight, bias, list(normalized_shape), eps)
 
 
 def _gelu(input: Tensor, *, approximate: str = "none") -> Tensor | None:
-    return _Gelu.apply(input) if approximate == "none" and _covered(input) else None
+    return _Gelu.apply(input) if approximate == "none" and _is_covered(input) else None
 
 
-def _covered(*tensors: Tensor | None) -> bool:
+def _is_covered(*tensors: Tensor | None) -> bool:
     """Whether these are plain real tensors of one type, a derivative is wanted, no torch.func
     transform is active.
     """
@@ -166,7 +166,7 @@ def _sum(fresh: Tensor | None, more: Tensor) -> Tensor:
     return fresh + more if torch.is_grad_enabled() else fresh.add_(more)
 
 
-def _scaled(fresh: Tensor, factor: Tensor) -> Tensor:
+def _scale(fresh: Tensor, factor: Tensor) -> Tensor:
     """Their product, by the same rule."""
     return fresh * factor if torch.is_grad_enabled() else fresh.mul_(factor)
 
@@ -402,8 +402,8 @@ class _LayerNormGradient(Function):
                 a, b = (ux * z).mean(last, keepdim=True), (c * z).mean(last, keepdim=True)
                 ux_mean, c_mean = ux.mean(last, keepdim=True), c.mean(last, keepdim=True)
                 q, ss = (ux * c).mean(last, keepdim=True) - ux_mean * c_mean, s.square()
-                parts = ux * (-ss * b), _scaled(c, -ss * a), ss * (b * ux_mean + a * c_mean)
-                bent = _scaled(z, -ss * (q - 3 * a * b))
+                parts = ux * (-ss * b), _scale(c, -ss * a), ss * (b * ux_mean + a * c_mean)
+                bent = _scale(z, -ss * (q - 3 * a * b))
                 for part in (*parts, *(() if dx is None else (dx,))):
                     bent = _sum(bent, part)
                 dx = bent

@@ -168,7 +168,7 @@ class HessianProduct:
 
         def pack(tensor: Tensor) -> Tensor:
             nonlocal added
-            for part in _stored(tensor):
+            for part in _owners_of_memory(tensor):
                 storage = part.untyped_storage()
                 if storage.data_ptr() not in held:
                     held.add(storage.data_ptr())
@@ -199,7 +199,7 @@ class HessianProduct:
             added = 0
 
 
-def _stored(tensor: Tensor) -> list[Tensor]:
+def _owners_of_memory(tensor: Tensor) -> list[Tensor]:
     """The tensors that own the memory of one; a sparse tensor has no storage of its own."""
     if tensor.layout == torch.strided:
         return [tensor]

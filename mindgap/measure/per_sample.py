@@ -113,21 +113,25 @@ def per_sample_norms(
     ):
         seed_everything(whole("seed", seed, least=-(2**63), most=2**63 - 1))
         if method == "loop":
-            return PerSampleNorms(_checked(_loop(objective, batch, size, None)), "loop", 0.0)
+            return PerSampleNorms(_check_norms(_loop(objective, batch, size, None)), "loop", 0.0)
         if method == "func":
-            return PerSampleNorms(*_differentiated(objective, batch, size, chunk, None), 0.0)
-        squares, structural = _structured(objective, batch, size)
+            return PerSampleNorms(*_norms_by_vmap(objective, batch, size, chunk, None), 0.0)
+        squares, structural = _norms_by_structure(objective, batch, size)
         total = sum(p.numel() for p in objective.parameters)
-        rest = [name for name, p in _named(objective).items() if id(p) not in structural]
-        share = 1 - sum(p.numel() for n, p in _named(objective).items() if n in set(rest)) / total
+        rest = [name for name, p in _named_parameters(objective).items() if id(p) not in structural]
+        share = (
+            1
+            - sum(p.numel() for n, p in _named_parameters(objective).items() if n in set(rest))
+            / total
+        )
         label = "structure"
         if rest:
-            others, how = _differentiated(objective, batch, size, chunk, rest)
+            others, how = _norms_by_vmap(objective, batch, size, chunk, rest)
             squares, label = (
                 squares + torch.as_tensor(others**2),
                 f"structure+{how}" if share else how,
             )
-        norms = _checked(squares.sqrt())
+        norms = _check_norms(squares.sqrt())
         if share and check and not _random(model) and not _agrees(objective, batch, size, norms):
             if method == "structure":
                 fail(
@@ -135,7 +139,7 @@ def per_sample_norms(
                     "must be a mean over samples on the first axis that do not act on each other",
                     "another",
                 )
-            return PerSampleNorms(*_differentiated(objective, batch, size, chunk, None), 0.0)
+            return PerSampleNorms(*_norms_by_vmap(objective, batch, size, chunk, None), 0.0)
         return PerSampleNorms(norms, label, share)
 
 
@@ -152,7 +156,7 @@ def _named_batch(objective: Objective, batch: Any) -> Iterator[None]:
         raise
 
 
-def _structured(objective: Objective, batch: Any, size: int) -> tuple[Tensor, set[int]]:
+def _norms_by_structure(objective: Objective, batch: Any, size: int) -> tuple[Tensor, set[int]]:
     """Squared norms over the parameters that the layers' structure explains, and the ids of
     those parameters.
     """
@@ -175,7 +179,7 @@ def _structured(objective: Objective, batch: Any, size: int) -> tuple[Tensor, se
 
     handles = [m.register_forward_hook(keep) for m in objective.model.modules() if type(m) in RULES]
     try:
-        loss = _finite(objective.value(batch))
+        loss = _check_loss(objective.value(batch))
     finally:
         for handle in handles:
             handle.remove()
@@ -209,7 +213,7 @@ def _structured(objective: Objective, batch: Any, size: int) -> tuple[Tensor, se
         users = graph.users(p)
         edge = graph.sum_at(users[0]) if id(p) not in explained and len(users) == 1 else None
         if edge is not None:
-            wanted.append((partial(_added, p), edge, [p]))
+            wanted.append((partial(_norm_of_added, p), edge, [p]))
     squares = torch.zeros(size, dtype=torch.float64)
     ends = (
         torch.autograd.grad(loss, [edge for _, edge, _ in wanted], allow_unused=True)
@@ -226,7 +230,7 @@ def _structured(objective: Objective, batch: Any, size: int) -> tuple[Tensor, se
     return squares, explained
 
 
-def _added(parameter: Tensor, end: Tensor) -> Tensor | None:
+def _norm_of_added(parameter: Tensor, end: Tensor) -> Tensor | None:
     """A parameter added to something with a sample axis: its gradient for a sample is that at
     the sum, summed back.
     """
@@ -304,11 +308,11 @@ class _Whole(nn.Module):
         return self.loss(self.model, batch).reshape(())
 
 
-def _named(objective: Objective) -> dict[str, nn.Parameter]:
+def _named_parameters(objective: Objective) -> dict[str, nn.Parameter]:
     return {f"model.{name}": p for name, p in objective.model.named_parameters() if p.requires_grad}
 
 
-def _differentiated(
+def _norms_by_vmap(
     objective: Objective, batch: Any, size: int, chunk: int, names: list[str] | None
 ) -> tuple[NDArray[np.float64], str]:
     """Norms over some parameters by ``vmap(grad)``, in chunks of samples; by a loop where that
@@ -317,12 +321,12 @@ def _differentiated(
     whole_model = _Whole(objective)
     free = {
         name: p.detach()
-        for name, p in _named(objective).items()
+        for name, p in _named_parameters(objective).items()
         if names is None or name in set(names)
     }
 
     def value(parameters: dict[str, Tensor], sample: Any) -> Tensor:
-        alone = _mapped(sample, lambda t: t.unsqueeze(0))
+        alone = _map_batch(sample, lambda t: t.unsqueeze(0))
         return functional_call(whole_model, parameters, (alone,))
 
     def square(parameters: dict[str, Tensor], sample: Any) -> Tensor:
@@ -334,7 +338,7 @@ def _differentiated(
     try:
         for start in range(0, size, chunk):
             check_time()
-            piece = _mapped(batch, lambda t, start=start: t[start : start + chunk])  # type: ignore[misc]
+            piece = _map_batch(batch, lambda t, start=start: t[start : start + chunk])  # type: ignore[misc]
             with sdpa_kernel(
                 SDPBackend.MATH
             ):  # vmap runs the other attention kernels sample by sample
@@ -343,36 +347,38 @@ def _differentiated(
                     .detach()
                     .cpu()
                 )
-        return _checked(torch.cat(found).double().sqrt()), "func"
+        return _check_norms(torch.cat(found).double().sqrt()), "func"
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        return _checked(_loop(objective, batch, size, list(free))), "loop"
+        return _check_norms(_loop(objective, batch, size, list(free))), "loop"
 
 
 def _loop(objective: Objective, batch: Any, size: int, names: list[str] | None) -> Tensor:
     """Norms by one backward pass per sample: slow, and right for whatever autograd can
     differentiate.
     """
-    parameters = [p for name, p in _named(objective).items() if names is None or name in set(names)]
+    parameters = [
+        p for name, p in _named_parameters(objective).items() if names is None or name in set(names)
+    ]
     norms = torch.zeros(size, dtype=torch.float64)
     for i in range(size):
         check_time()
-        value = _finite(objective.value(_mapped(batch, lambda t, i=i: t[i : i + 1])))  # type: ignore[misc]
+        value = _check_loss(objective.value(_map_batch(batch, lambda t, i=i: t[i : i + 1])))  # type: ignore[misc]
         gradient = torch.autograd.grad(value, parameters, allow_unused=True)
         norms[i] = sum(float(g.double().abs().square().sum()) for g in gradient if g is not None)
     return norms.sqrt()
 
 
 def _agrees(objective: Objective, batch: Any, size: int, norms: NDArray[np.float64]) -> bool:
-    alone = _mapped(batch, lambda t: t[size - 1 :])
+    alone = _map_batch(batch, lambda t: t[size - 1 :])
     truth = float(_loop(objective, alone, 1, None)[0])
     # Single precision in another order of summation; a wrong axis or a coupled loss is wrong by far
     # more.
     return abs(truth - norms[-1]) <= 1e-3 * max(truth, float(np.median(norms)))
 
 
-def _mapped(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def _map_batch(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The batch with every tensor and numpy array changed."""
 
     def leaf(value: Any) -> Any:
@@ -390,13 +396,13 @@ def _random(model: nn.Module) -> bool:
     )
 
 
-def _finite(loss: Tensor) -> Tensor:
+def _check_loss(loss: Tensor) -> Tensor:
     if not bool(loss.isfinite()):
         raise NonFiniteError(f"loss must be finite, got {float(loss.detach())}")
     return loss
 
 
-def _checked(norms: Tensor) -> NDArray[np.float64]:
+def _check_norms(norms: Tensor) -> NDArray[np.float64]:
     values = norms.detach().double().cpu().numpy()
     if not np.isfinite(values).all():
         raise NonFiniteError(

@@ -210,13 +210,13 @@ def _slope(g: NDArray[np.float64], y: NDArray[np.float64]) -> float:
 def _rank(g: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     # Equal up to rounding counts as equal: a constant smoothness must not be ranked by its last
     # bits.
-    a, b = average_ranks(_rounded(g)), average_ranks(_rounded(y))
+    a, b = average_ranks(_round_digits(g)), average_ranks(_round_digits(y))
     a, b = a - a.mean(), b - b.mean()
     size = math.sqrt(float(a @ a) * float(b @ b))
     return float(a @ b) / size if size > 0 else 0.0
 
 
-def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _round_digits(values: NDArray[np.float64]) -> NDArray[np.float64]:
     digits = 10.0 ** (9 - np.ceil(np.log10(values)))
     return np.round(values * digits) / digits
 

@@ -114,7 +114,7 @@ def effective_steps(
     if isinstance(
         optimizer, (torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
     ):
-        return _preconditioned(optimizer, used, parameters, gradient)
+        return _preconditioned_steps(optimizer, used, parameters, gradient)
     return f"no stability threshold is known for {name}"
 
 
@@ -142,7 +142,7 @@ def _sgd(groups: list[dict[str, Any]], parameters: Sequence[Tensor]) -> Effectiv
     return EffectiveSteps(kind, bound, scale, decay)
 
 
-def _preconditioned(
+def _preconditioned_steps(
     optimizer: Any,
     groups: list[dict[str, Any]],
     parameters: Sequence[Tensor],

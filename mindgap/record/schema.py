@@ -167,14 +167,14 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
     """
     if indent is not None:
         return json.dumps(
-            _plain(value), sort_keys=True, ensure_ascii=False, allow_nan=False, indent=indent
+            _to_plain(value), sort_keys=True, ensure_ascii=False, allow_nan=False, indent=indent
         )
     # nearly always everything is plain already, and looking at each value first costs more than
     # writing it
     try:
         return _COMPACT.encode(value)
     except (TypeError, ValueError):
-        return _COMPACT.encode(_plain(value))
+        return _COMPACT.encode(_to_plain(value))
 
 
 def from_json(text: str) -> Any:
@@ -195,21 +195,21 @@ def from_json(text: str) -> Any:
     return _restore(value) if '"NaN"' in text or 'Infinity"' in text else value
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, float):
         if math.isfinite(value):
             return value
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): _to_plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [_to_plain(v) for v in value]
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:  # a number of numpy's or torch's
-        return _plain(value.item())
+        return _to_plain(value.item())
     if hasattr(value, "tolist"):
-        return _plain(value.tolist())
+        return _to_plain(value.tolist())
     raise TypeError(
         f"a record holds numbers, texts, lists and mappings, got {type(value).__name__}"
     )

@@ -424,7 +424,7 @@ def lock(path: Path) -> int:
     while True:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
-            if _locked(file):
+            if _try_lock(file):
                 with suppress(FileNotFoundError):
                     if os.path.samestat(
                         os.fstat(file), os.stat(path)
@@ -440,7 +440,7 @@ def lock(path: Path) -> int:
         os.close(file)
 
 
-def _locked(file: int) -> bool:
+def _try_lock(file: int) -> bool:
     if fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -214,6 +214,9 @@ def end_values(readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dic
 
 
 def _statistics(values: np.ndarray, present: np.ndarray) -> dict[str, np.ndarray]:
+    """Mean, deviation, three quantiles and count over the seeds, per place; NaN where a value is
+    not finite.
+    """
     n = present.sum(0)
     finite = np.isfinite(values) | ~present
     sound = finite.all(0) & (n > 0)

@@ -157,6 +157,7 @@ def _at(
     i: int,
     error: float,
 ) -> Difference:
+    """The difference of two curves at their i-th place."""
     return Difference(
         place.study,
         place.scale,

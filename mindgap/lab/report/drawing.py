@@ -338,6 +338,7 @@ def _axis(
     facets: list[str],
     budget: int,
 ) -> Axis:
+    """The series of one figure over one x-axis, thinned to the budget of points."""
     by_place: dict[tuple[str, str], list[tuple[int, np.ndarray, np.ndarray]]] = {}
     for run in runs:
         header = run.run.header

@@ -132,6 +132,7 @@ def _axis(name: str, title: str, *, log: bool = False) -> dict[str, Any]:
 
 
 def _histogram(data: dict[str, Any]) -> dict[str, Any]:
+    """The chart of measured norms of the noise, with a Gaussian and a stable law over it."""
     edges = data["edges"]
     bars = [{"a": a, "b": b, "density": d} for a, b, d in zip(edges, edges[1:], data["measured"])]
     lines = [

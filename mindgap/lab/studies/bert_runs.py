@@ -82,7 +82,7 @@ def masked_run(
             row[f"{part}_loss"], row[f"{part}_accuracy"] = masked_reading(model, batch)
         return row
 
-    return model, _trained(trial, model, masked_loss, build(list(model.parameters())), epoch, read)
+    return model, _train(trial, model, masked_loss, build(list(model.parameters())), epoch, read)
 
 
 def pre_trained(trial: Trial, layers: int, build: Build, stream: str) -> dict[str, torch.Tensor]:
@@ -163,7 +163,7 @@ def question_run(
         model.train()
         return {**row, "by_place": exact_and_f1(frequent.expand(len(answers), 2), answers)[0]}
 
-    yield from _trained(trial, model, made.loss, build(list(model.parameters())), epoch, read)
+    yield from _train(trial, model, made.loss, build(list(model.parameters())), epoch, read)
 
 
 def _built(kind: Any, trial: Trial, layers: int, stream: str) -> Any:
@@ -185,7 +185,7 @@ def _built(kind: Any, trial: Trial, layers: int, stream: str) -> Any:
         )
 
 
-def _trained(
+def _train(
     trial: Trial,
     model: torch.nn.Module,
     loss: Callable[..., torch.Tensor],

@@ -139,7 +139,7 @@ def device_run(
         row = {"train_loss": mean, **read()}
         bound = WORST * first if math.isfinite(first) else WORST
         row = {
-            name: _bounded(value, bound) if name.endswith("loss") else value
+            name: _bound(value, bound) if name.endswith("loss") else value
             for name, value in row.items()
         }
         trial.save(
@@ -172,5 +172,5 @@ def _endless(epoch: Epoch, number: int, taken: int) -> Iterator[tuple[int, int, 
         number, taken = number + 1, 0
 
 
-def _bounded(loss: float, bound: float) -> float:
+def _bound(loss: float, bound: float) -> float:
     return min(loss, bound) if math.isfinite(loss) else bound

@@ -43,6 +43,7 @@ def image_run(trial: Trial, build: Build, name: str) -> Iterator[Row]:
         return
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
+        """A fresh training at that step, and what reads its accuracies and losses."""
         # One split for both phases: the test part is held out of the tuning too.
         split, begin = (stream_seed(trial.seed, f"{name} {part}") for part in ("split", phase))
         problem = image_problem(trial.settings, split, begin)

@@ -50,7 +50,7 @@ def null_rates(
         pool = groups[list(groups)[rng.integers(len(groups))]]
         spreads = _spreads(pool)
         drawn = [
-            replace(run, rows=_moved(pool[rng.integers(len(pool))].rows, spreads, rng))
+            replace(run, rows=_shift_rows(pool[rng.integers(len(pool))].rows, spreads, rng))
             for run in runs
         ]
         try:
@@ -87,7 +87,7 @@ def _spreads(pool: Sequence[Run]) -> dict[str, tuple[float, float, bool]]:
     return found
 
 
-def _moved(
+def _shift_rows(
     rows: Any, spreads: dict[str, tuple[float, float, bool]], rng: np.random.Generator
 ) -> tuple[Any, ...]:
     width = 0.8  # of the smoothing, in spreads; the square root keeps the whole spread

@@ -114,7 +114,7 @@ def tables_of(source: str, seed: int) -> list[list[Table]]:
     if source == "digits":
         return [[part] for part in parts]
     return [
-        [_turned(part, quarters) for quarters in turns]
+        [_turn(part, quarters) for quarters in turns]
         for part, turns in zip(parts, ((0, 1, 2), (0, 1, 2), (3,)))
     ]
 
@@ -132,7 +132,7 @@ def _by_domain(domains: Sequence[Table], seed: int) -> list[list[Table]]:
     return [[train for train, _ in both], [validation for _, validation in both], test]
 
 
-def _turned(table: Table, quarters: int) -> Table:
+def _turn(table: Table, quarters: int) -> Table:
     """Images of 8 x 8 turned by so many quarters."""
     from dataclasses import replace
 

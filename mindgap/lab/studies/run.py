@@ -148,7 +148,7 @@ def _record(
         try:
             row = next(rows, None)
         except Exception as error:
-            outcome, message = "failed", _described(error)
+            outcome, message = "failed", _error_words(error)
             break
         if row is None:
             break
@@ -216,7 +216,7 @@ def run_all(
     ]
     for header, end in spread(partial(execute, every=every), work, how):
         on_end(header, end)
-    return [write_verdict(item, out) for item in plans]
+    return [judge_and_write(item, out) for item in plans]
 
 
 def overwritten(plans: Sequence[StudyPlan], out: Path) -> list[Path]:
@@ -244,7 +244,7 @@ def finished_runs(paths: Iterable[Path]) -> list[Run]:
     return [read_run(path) for path in paths if is_finished(path)]
 
 
-def pronounce(study: Study, runs: Sequence[Run], planned: int) -> Verdict:
+def judge_runs(study: Study, runs: Sequence[Run], planned: int) -> Verdict:
     """The verdict on finished runs: inconclusive if some are missing, error if the pass rule
     raises an exception.
     """
@@ -257,32 +257,32 @@ def pronounce(study: Study, runs: Sequence[Run], planned: int) -> Verdict:
     try:
         return study.verdict(runs)
     except Exception as error:
-        return Verdict("error", f"the pass rule raised {_described(error)}")
+        return Verdict("error", f"the pass rule raised {_error_words(error)}")
 
 
-def _described(error: Exception) -> str:
+def _error_words(error: Exception) -> str:
     where = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
 
 
-def _judged(study: Study, paths: Sequence[Path]) -> Verdict:
+def _judge_files(study: Study, paths: Sequence[Path]) -> Verdict:
     try:
-        return pronounce(study, finished_runs(paths), len(paths))
+        return judge_runs(study, finished_runs(paths), len(paths))
     except RecordError as error:
         return Verdict("error", str(error))
 
 
-def verdict_of(item: StudyPlan, out: Path) -> Verdict:
+def judge_plan(item: StudyPlan, out: Path) -> Verdict:
     """Judge what is recorded of a plan."""
-    return _judged(item.study, item.files(out))
+    return _judge_files(item.study, item.files(out))
 
 
-def write_verdict(item: StudyPlan, out: Path) -> Verdict:
+def judge_and_write(item: StudyPlan, out: Path) -> Verdict:
     """Judge the finished runs of a plan and write ``verdict.json`` beside them, with the runs
     it rests on.
     """
     files = tuple(path.name for path in item.files(out))
-    verdict = verdict_of(item, out)
+    verdict = judge_plan(item, out)
     simulate = item.scale not in item.study.designs  # a design has rates of its own
     usable = verdict.verdict != "error" and not item.missing(out) and not item.study.left_out
     verdict = replace(verdict, files=files, seeds=len({h.seed for h in item.headers}))
@@ -328,7 +328,7 @@ def judge_folder(folder: Path) -> tuple[str, str, Verdict]:
         planned = read_form(Verdict, folder / VERDICT_FILE).files
     except (RecordError, RuleError) as error:
         return "", folder.parent.name, Verdict("error", str(error))
-    return study.claim, study.name, _judged(study, [folder / name for name in planned])
+    return study.claim, study.name, _judge_files(study, [folder / name for name in planned])
 
 
 @cache

@@ -193,6 +193,7 @@ def text_optimizer_run(
         return
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
+        """A fresh training at that step, and what reads its losses."""
         problem = language_model(
             trial["text"],
             words=trial["words"],

@@ -197,7 +197,7 @@ def _train(
         run.step(trial)
         if step % every == 0:
             row = {
-                name: _bounded(value, first[name]) if name.endswith("loss") else value
+                name: _bound(value, first[name]) if name.endswith("loss") else value
                 for name, value in read().items()
             }
             history.append(row[on])
@@ -205,5 +205,5 @@ def _train(
             yield {"step": step, **row, "lr": candidate, "score": score(history)}
 
 
-def _bounded(loss: float, first: float) -> float:
+def _bound(loss: float, first: float) -> float:
     return min(loss, WORST * first) if math.isfinite(loss) else WORST * first

@@ -80,6 +80,9 @@ class CapturedGradient:
         return value.detach()
 
     def _capture(self, batch: tuple[Tensor, ...], carried: Sequence[Tensor]) -> None:
+        """Capture forward and backward pass on copies of the batch; the state is put back
+        afterwards.
+        """
         moved = [*self._model.state_dict().values(), *carried]
         kept = [value.clone() for value in moved]
         self._inputs = tuple(t.clone() for t in batch)

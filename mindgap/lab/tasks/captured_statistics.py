@@ -166,7 +166,7 @@ class CapturedStatistics:
         if len(batches) < 2:
             fail("batches", "must be at least two", len(batches))
         ends, found = sorted({k for k in prefixes if k > 0} | {len(batches)}), []
-        with self._undisturbed():
+        with self._reading_mode():
             if self._gradient is None:
                 self._gradient = _GradientSums(
                     self._model,
@@ -194,7 +194,7 @@ class CapturedStatistics:
 
     def loss(self, batch: Batch) -> float:
         """The loss of one batch of any size."""
-        with self._undisturbed(), torch.no_grad():
+        with self._reading_mode(), torch.no_grad():
             return float(self._loss(self._model, *batch))
 
     def sharpness(
@@ -241,12 +241,12 @@ class CapturedStatistics:
         first = draws.to(self._parameters[0])
         if start is not None:
             first = torch.stack([start, first[0] / first[0].norm()])
-        with self._undisturbed():
+        with self._reading_mode():
             largest = lanczos(product, first, tol=tol, max_products=most).largest
         return abs(largest.value), largest.vector
 
     @contextmanager
-    def _undisturbed(self) -> Iterator[None]:
+    def _reading_mode(self) -> Iterator[None]:
         """The mode for reading; gradients, buffers and mode are put back afterwards."""
         kept: list[Any] = [(p, p.grad) for p in self._parameters]
         buffers = [(b, b.clone()) for b in self._model.buffers()]

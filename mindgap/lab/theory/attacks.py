@@ -40,6 +40,7 @@ def _certificate(
     method: str,
     claim: str = "at most",
 ) -> Certificate:
+    """A certificate that names its family and parameters."""
     return Certificate({"family": family, **p}, assumptions, measured, bound, claim, method)
 
 
@@ -59,6 +60,8 @@ def _bound(kind: str, a: Any, epsilon: float) -> float:
 
 
 def _on_cosh(kind: str) -> Callable[[Parameters], Certificate | None]:
+    """An attempt on the hyperbolic cosine, for the step and bound of that kind."""
+
     def attempt(p: Parameters) -> Certificate | None:
         f = theory.HyperbolicCosine(L0=p["L0"], L1=p["L1"])
         start = f.start(p["M"])
@@ -83,6 +86,8 @@ def _on_cosh(kind: str) -> Callable[[Parameters], Certificate | None]:
 
 
 def _on_teeth(kind: str) -> Callable[[Parameters], Certificate | None]:
+    """An attempt on the slope with teeth, for the step and bound of that kind."""
+
     def attempt(p: Parameters) -> Certificate | None:
         slope = p["epsilon"] * (1 + 1e-6)
         plain = theory.RelaxedSmooth(L0=p["L0"], L1=p["L1"], delta=1.0, M=slope)
@@ -134,7 +139,10 @@ def _lower_3_4_2(p: Parameters) -> Certificate | None:
 
 
 def _slope_3_4_5(printed: bool) -> Callable[[Parameters], Certificate | None]:
+    """An attempt on the slow function of 3.7.2, against the printed bound or the proof's."""
+
     def attempt(p: Parameters) -> Certificate | None:
+        """The certificate at these parameters; None where the function is not of the class."""
         epsilon, tau, L0, L1 = p["epsilon"], p["tau"], p["L0"], p["L1"]
         M = p["slope"] * epsilon
         f0 = p["height"] * epsilon

@@ -70,12 +70,12 @@ class Erratum:
     @property
     def tests(self) -> tuple[str, ...]:
         """The tests that show it."""
-        return tuple(name for name in self._named(self.shown_by) if name.startswith("test_"))
+        return tuple(name for name in self._split_names(self.shown_by) if name.startswith("test_"))
 
     @property
     def judged_by(self) -> tuple[str, ...]:
         """Names of the studies that judge the printed sentence."""
-        return self._named(self.studies)
+        return self._split_names(self.studies)
 
     def certify(self) -> Certificate:
         """Run the certificate; imports what it needs.
@@ -99,7 +99,7 @@ class Erratum:
         return f"{self.kind} ({self.place}): printed {self.printed}; {self.holds}"
 
     @staticmethod
-    def _named(text: str) -> tuple[str, ...]:
+    def _split_names(text: str) -> tuple[str, ...]:
         return tuple(part.strip() for part in text.split(",") if part.strip())
 
 

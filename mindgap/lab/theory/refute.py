@@ -156,7 +156,9 @@ def attacks_on(theorem: str) -> list[Attack]:
     """
     searched = {attack.place for attack in ATTACKS}
     known = [
-        _certified(row) for row in ERRATA if row.kind == "refuted" and row.theorem not in searched
+        _attack_of_certificate(row)
+        for row in ERRATA
+        if row.kind == "refuted" and row.theorem not in searched
     ]
     every, wanted = [*ATTACKS, *known], _words(theorem)
     exact = [attack.place for attack in every if wanted == _words(attack.place)]
@@ -174,7 +176,7 @@ def _words(text: str) -> set[str]:
     return set(re.findall(r"[a-z]+|\d+(?:[.-]\d+)*", text.lower()))
 
 
-def _certified(row: Erratum) -> Attack:
+def _attack_of_certificate(row: Erratum) -> Attack:
     """The one instance of an erratum's certificate, for a statement without a family to search."""
     return Attack(
         row.place,

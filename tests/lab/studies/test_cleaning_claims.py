@@ -195,7 +195,7 @@ def test_b5_the_run_that_gives_the_seconds_may_be_shorter_than_the_run_that_is_r
         "readings": 2,
         "clock_calls": 10,
     }
-    rows = list(b5_running_time._timed(Trial("SLIP", 0, settings), task, None, rows_of, 1.0))
+    rows = list(b5_running_time._time_alone(Trial("SLIP", 0, settings), task, None, rows_of, 1.0))
     assert budgets == [10, 40]
     assert [row["seconds"] for row in rows] == pytest.approx([1.0, 11.0, 21.0])
 

@@ -15,7 +15,7 @@ from mindgap.lab.tasks.models import (
     ResNet20,
     TransformerXL,
 )
-from mindgap.lab.tasks.models.transformer_xl import _shifted
+from mindgap.lab.tasks.models.transformer_xl import _shift_scores
 
 
 def count(model: torch.nn.Module) -> int:
@@ -64,7 +64,7 @@ def test_the_relative_shift_gives_the_score_of_the_distance():
     scores = torch.arange(float(reach)).expand(
         1, 1, length, reach
     )  # column j: distance reach - 1 - j
-    shifted = _shifted(scores)[0, 0]
+    shifted = _shift_scores(scores)[0, 0]
     for i in range(length):
         for j in range(reach - length + i + 1):
             distance = (reach - length + i) - j

@@ -51,7 +51,9 @@ def tweets(length: int = 20) -> Tweets:
     Raises:
         DataError: when the files are neither here nor to be had.
     """
-    kept = _kept(f"sentiment140-{whole('length', length, least=1)}", lambda: _tweets(length))
+    kept = _cached_arrays(
+        f"sentiment140-{whole('length', length, least=1)}", lambda: _tweets(length)
+    )
     return Tweets(
         kept["words"],
         kept["labels"],
@@ -72,7 +74,9 @@ def snli_words(length: int = 16, rows: int = 40_000) -> tuple[list[Table], Array
     Raises:
         DataError: when the files are neither here nor to be had.
     """
-    kept = _kept(f"snli-{whole('length', length, least=1)}-{rows}", lambda: _snli(length, rows))
+    kept = _cached_arrays(
+        f"snli-{whole('length', length, least=1)}-{rows}", lambda: _snli(length, rows)
+    )
     tables = [
         Table(kept[f"{split}_words"], kept[f"{split}_labels"], f"SNLI {split}") for split in SPLITS
     ]
@@ -90,7 +94,7 @@ def review_words(length: int = 24) -> tuple[list[Table], Array]:
     Raises:
         DataError: when the files are neither here nor to be had.
     """
-    kept = _kept(f"reviews-{whole('length', length, least=1)}", lambda: _reviews(length))
+    kept = _cached_arrays(f"reviews-{whole('length', length, least=1)}", lambda: _reviews(length))
     tables = [
         Table(kept["words"][rows], kept["labels"][rows], f"Amazon reviews: {domain}")
         for domain in np.unique(kept["domains"])
@@ -103,7 +107,7 @@ def review_words(length: int = 24) -> tuple[list[Table], Array]:
 SPLITS = ("train", "dev", "test")
 
 
-def _kept(name: str, make: Callable[[], dict[str, Array]]) -> dict[str, Array]:
+def _cached_arrays(name: str, make: Callable[[], dict[str, Array]]) -> dict[str, Array]:
     """Arrays from a file in the cache, which one process makes while others wait."""
     path = cache_folder() / "prepared" / f"{name}.npz"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +120,7 @@ def _kept(name: str, make: Callable[[], dict[str, Array]]) -> dict[str, Array]:
         return dict(kept)
 
 
-def _numbered(texts: Sequence[list[str]], length: int) -> tuple[Array, Array]:
+def _number_words(texts: Sequence[list[str]], length: int) -> tuple[Array, Array]:
     """Texts as the numbers of their first known words, 0 where there is none, and the vectors
     of the numbers.
     """
@@ -130,6 +134,7 @@ def _numbered(texts: Sequence[list[str]], length: int) -> tuple[Array, Array]:
 
 
 def _snli(length: int, rows: int) -> dict[str, Array]:
+    """Words, labels and vectors of SNLI's splits; the training split has at most ``rows`` pairs."""
     pairs = {split: snli(split) for split in SPLITS}
     pairs["train"] = pairs["train"][:rows]
     pairs = {
@@ -143,7 +148,7 @@ def _snli(length: int, rows: int) -> dict[str, Array]:
         for pair in of
         for number in (1, 2)
     ]
-    words, vectors = _numbered(texts, length)
+    words, vectors = _number_words(texts, length)
     parts = np.split(
         words.reshape(-1, 2, length), np.cumsum([len(of) for of in pairs.values()])[:-1]
     )
@@ -159,7 +164,7 @@ def _snli(length: int, rows: int) -> dict[str, Array]:
 
 def _reviews(length: int) -> dict[str, Array]:
     reviews = amazon_reviews()
-    words, vectors = _numbered([words_of(text) for _, _, text in reviews], length)
+    words, vectors = _number_words([words_of(text) for _, _, text in reviews], length)
     labels = np.array([positive for _, positive, _ in reviews], dtype=np.int64)
     return {
         "words": words,
@@ -170,10 +175,11 @@ def _reviews(length: int) -> dict[str, Array]:
 
 
 def _tweets(length: int) -> dict[str, Array]:
+    """Words, labels and vectors of Sentiment140, each text once, and of its test by hand."""
     rows = [*sentiment140("exact"), *sentiment140("random")]
     manual = [row for row in sentiment140("test") if row["target"] != "2"]
     split = [words_of(_NOISE.sub(" ", row["text"])) for row in (*rows, *manual)]
-    found, vectors = _numbered(split, length)
+    found, vectors = _number_words(split, length)
     labels = np.array([int(row["target"] == "4") for row in (*rows, *manual)], dtype=np.int64)
     # The random rows lost their first capital letter: equal texts agree from the second word on.
     seen: set[bytes] = set()

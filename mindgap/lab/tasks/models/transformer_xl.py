@@ -36,7 +36,7 @@ class RelativeAttention(nn.Module):
         key, value = self.pair(whole).view(batch, reach, 2, self.heads, self.size).unbind(2)
         place = self.place(places).view(reach, self.heads, self.size)
         content = torch.einsum("bihd,bjhd->bhij", query + self.content_bias, key)
-        relative = _shifted(torch.einsum("bihd,jhd->bhij", query + self.place_bias, place))
+        relative = _shift_scores(torch.einsum("bihd,jhd->bhij", query + self.place_bias, place))
         scores = (content + relative) / math.sqrt(self.size)
         later = torch.ones(length, reach, dtype=torch.bool, device=x.device).triu(
             1 + reach - length
@@ -47,7 +47,7 @@ class RelativeAttention(nn.Module):
         return self.out(mixed)
 
 
-def _shifted(scores: Tensor) -> Tensor:
+def _shift_scores(scores: Tensor) -> Tensor:
     """Column j of row i becomes the score of distance i - j (Dai et al. 2019, appendix B)."""
     batch, heads, length, reach = scores.shape
     padded = F.pad(scores, (1, 0)).view(batch, heads, reach + 1, length)

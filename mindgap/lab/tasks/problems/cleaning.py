@@ -263,7 +263,7 @@ def hyper_cleaning(
     parts.append(table.part(order[used:]) if test is None else test)
     parts.append(table.part(order[train + validation : used]))
     if components is not None:
-        parts = _whitened(parts, components)
+        parts = _whiten(parts, components)
     classes = 1 + max(int(part.labels.max()) for part in parts[:3])
     labels, mask = corrupt(parts[0].labels, classes, corruption, seed)
     where = torch.device(device)
@@ -283,7 +283,7 @@ def hyper_cleaning(
     )
 
 
-def _whitened(parts: list[Table], components: int) -> list[Table]:
+def _whiten(parts: list[Table], components: int) -> list[Table]:
     """Principal components of the first two tables, applied to all: no test sample has a say."""
     known = np.concatenate([part.features for part in parts[:2]])
     if whole("components", components, least=1) > min(known.shape):

@@ -212,6 +212,7 @@ def _samples(
     top_c: float,
     low: float,
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Factors of n random quadratics in (y, x): those of y and those of x, of given spectra."""
     half = 0.5 * math.log10(low)
     spread_y = np.logspace(half, 0.5 * math.log10(top_y), dim_y)
     spread_x = np.concatenate([[0.0], np.logspace(half, 0.5 * math.log10(top_x), dim_x - 1)])

@@ -177,6 +177,9 @@ def _from_prose(
     generator: torch.Generator,
     size: int,
 ) -> Batch:
+    """A minibatch of made-up questions: the answer is the two words that begin with the one asked
+    for.
+    """
     starts = torch.randint(0, len(text) - passage + 1, (size,), generator=generator)
     windows = text[starts.unsqueeze(1) + torch.arange(passage)]
     at = torch.randint(0, passage - 1, (size, 1), generator=generator)

@@ -112,6 +112,7 @@ def _image_network(
     train: int | None,
     validation: int,
 ) -> TrainingProblem:
+    """A small convolutional network on a table of images, split where ``train`` is given."""
     channels, side = shape
     images = torch.tensor(data.features, dtype=torch.float32).reshape(-1, channels, side, side)
     images, labels = (images - images.mean()) / images.std(), torch.tensor(data.labels)

@@ -300,6 +300,7 @@ def squad_questions(
 
 
 def _squad_pieces(words: int, question: int, passage: int, reviews: bool) -> dict[str, np.ndarray]:
+    """SQuAD as word pieces: inputs of question and passage, and the places of the answers."""
     known = known_word_pieces(wikitext_pieces(words, reviews=reviews)["vocabulary"].tolist())
     placed, inputs, answers = numpy_stream(0, "passages"), [], []
     placed_once = cache(known.placed)  # several questions share a passage

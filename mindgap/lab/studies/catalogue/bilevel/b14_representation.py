@@ -102,11 +102,13 @@ def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], f
             return f_x, f_y
 
         def lower(self, x: Any, y: Any, token: Any) -> Any:
-            return self._moved(super().lower(x, y, token), self.before if first else self.last)
+            return self._faulty_gradient(
+                super().lower(x, y, token), self.before if first else self.last
+            )
 
         def system(self, x: Any, y: Any, z: Any, token: Any) -> Any:
             g_y, hz, jz = super().system(x, y, z, token)
-            return self._moved(g_y, self.last), hz, self._along(x, y, token, jz)
+            return self._faulty_gradient(g_y, self.last), hz, self._along(x, y, token, jz)
 
         def mixed(self, x: Any, y: Any, z: Any, token: Any) -> Any:
             if QUERY in faults:
@@ -118,11 +120,14 @@ def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], f
         def residuals(
             self, x: Any, y: Any, z: Any, lower: Any, upper: Any, gradient: bool = True
         ) -> Any:
+            """g_y, the residual of the linear system and the direction of x, all on the same
+            samples.
+            """
             g_y = self.lower(x, y, lower) if gradient else None
             hz, (f_x, f_y) = self.hessian(x, y, z, lower), self.upper(x, y, upper)
             return g_y, hz - f_y, f_x - self.mixed(x, y, z, lower)
 
-        def _moved(self, g_y: Any, f_y: Any) -> Any:
+        def _faulty_gradient(self, g_y: Any, f_y: Any) -> Any:
             return g_y + f_y if F_Y in faults and f_y is not None else g_y
 
         def _along(self, x: Any, y: Any, token: Any, jz: Any) -> Any:

@@ -144,6 +144,7 @@ def _length(settings: Mapping[str, Any]) -> str:
 
 
 def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) -> Study:
+    """The study of Fig. 1 on one set of texts."""
     none = dict.fromkeys(FURTHER, 0)
     scales = {
         "quick": Scale(

@@ -112,7 +112,7 @@ def judge(runs: Sequence[Run]) -> Parts:
             f"with shared samples SLIP ends {gain.words(100)} points above",
             {"gain_of_sharing": gain.triple},
         )
-    parts.note(*_beside(ends))
+    parts.note(*_note_on_spread(ends))
     auc = {name: float(np.mean([row["weight_auc"] for row in rows])) for name, rows in ends.items()}
     parts.note(
         f"area under the curve of SLIP's weights {auc['SLIP']:.3f}",
@@ -173,7 +173,7 @@ def _old(ends: Mapping[str, Sequence[Row]]) -> Parts:
     return parts
 
 
-def _beside(ends: Mapping[str, Sequence[Row]]) -> tuple[str, dict[str, Any]]:
+def _note_on_spread(ends: Mapping[str, Sequence[Row]]) -> tuple[str, dict[str, Any]]:
     """The spread between seeds and the accuracy of each method's own lower solution, judged beside
     the rule: the sentence, and its numbers.
     """
@@ -254,6 +254,7 @@ def _length(settings: Mapping[str, Any]) -> str:
 
 
 def _study(name: str, claim: str, corruption: float) -> Study:
+    """The study of Fig. 2 at one share of wrong labels."""
     return Study(
         name=name,
         claim=claim,

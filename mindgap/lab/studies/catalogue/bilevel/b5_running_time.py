@@ -41,7 +41,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     method = cleaning_runs.cleaning_method(trial)
     # No Newton's method finds the best net.
     perfect = 1.0 if trial["data"] in NETS else task.perfect_accuracy()
-    yield from _timed(trial, task, method, cleaning_runs.rows_of, perfect)
+    yield from _time_alone(trial, task, method, cleaning_runs.rows_of, perfect)
 
 
 def representation_loop(trial: Trial) -> Iterator[Row]:
@@ -50,14 +50,14 @@ def representation_loop(trial: Trial) -> Iterator[Row]:
     """
     task = representation_runs.task_of(trial)
     method = representation_runs.representation_method(trial)
-    yield from _timed(trial, task, method, representation_runs.rows_of, 1.0)
+    yield from _time_alone(trial, task, method, representation_runs.rows_of, 1.0)
 
 
-def _timed(
+def _time_alone(
     trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator[Row]], perfect: float
 ) -> Iterator[Row]:
     with _alone(trial):
-        yield from _clocked(trial, task, method, rows_of, perfect)
+        yield from _time_run(trial, task, method, rows_of, perfect)
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def _alone(trial: Trial) -> Iterator[None]:
         yield
 
 
-def _clocked(
+def _time_run(
     trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator[Row]], perfect: float
 ) -> Iterator[Row]:
     _throw_away(task.problem(trial["batch_size"]), method, trial.seed)
@@ -168,7 +168,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         for name in [f"p = {case:g}, {level:.0%}" if cleaning else f"{case}, {level:.0%}"]
         if name not in told
     ]
-    parts.note(*_beside(groups, cases, levels))
+    parts.note(*_note_on_others(groups, cases, levels))
     parts.note(
         f"not reached: {', '.join(unreached)}" if unreached else "", {"not_reached": unreached}
     )
@@ -177,7 +177,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-def _beside(
+def _note_on_others(
     groups: Mapping[Any, Mapping[int, Run]], cases: Sequence[Any], levels: Sequence[float]
 ) -> Any:
     """Every other method's time over SLIP's, for a note: the geometric mean over corruptions,
@@ -222,6 +222,7 @@ def _length(settings: Mapping[str, Any]) -> str:
 def _study(
     name: str, on: str, loop: Callable[[Trial], Iterator[Row]], facet: str, **parts: Any
 ) -> Study:
+    """The study of Fig. 3 on one task, with the parts that differ between tasks."""
     return Study(
         name=name,
         claim="B5",
@@ -276,6 +277,7 @@ REACHED = {
 
 
 def _cleaning() -> Study:
+    """The study of Fig. 3 on hyper-cleaning."""
     quick = {**cleaning_runs.QUICK, "readings": 60, "levels": _LEVELS}
     cpu = {**cleaning_runs.CPU, "oracle_calls": 5000, "readings": 1000, "levels": _LEVELS}
     gpu = {
@@ -317,6 +319,7 @@ def _cleaning() -> Study:
 
 
 def _representation(name: str, texts: str, quick: str, cpu: str) -> Study:
+    """The study of Fig. 3 on one set of texts."""
     runs = representation_runs
     others = [title for title in runs.EIGHT if title not in _BOTH]
 

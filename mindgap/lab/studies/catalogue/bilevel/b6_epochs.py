@@ -101,11 +101,11 @@ def judge(runs: Sequence[Run]) -> Parts:
     )
     if runs[0].header.scale in ("gpu", "paper"):
         trained_gate(parts, slip)
-    parts.note(*_beside(runs))
+    parts.note(*_note_on_others(runs))
     return parts
 
 
-def _beside(runs: Sequence[Run]) -> tuple[str, dict[str, dict[str, dict[str, float]]]]:
+def _note_on_others(runs: Sequence[Run]) -> tuple[str, dict[str, dict[str, dict[str, float]]]]:
     """Mean final test accuracy of all methods after equal epochs of y, over the seeds that all
     have: words, numbers.
     """
@@ -220,6 +220,7 @@ def _figures(facet: str = "", names: str = "") -> tuple[Figure, ...]:
 
 
 def _cleaning() -> Study:
+    """The study of Fig. 5, on hyper-cleaning."""
     runs = cleaning_runs
     alone: Mapping[str, Any] = {"SLIP": {}}
     labels = {
@@ -263,6 +264,7 @@ def _cleaning() -> Study:
 
 
 def _representation(name: str, texts: str, figure: str, quick: str, data: str) -> Study:
+    """The study of Fig. 4 on one set of texts."""
     runs = representation_runs
     labels = {f"SLIP, epochs of {c}": ("SLIP", {"counted": c}) for c in "xy"}
     labels |= {title: (title, {"counted": "y"}) for title in runs.EIGHT if title != "SLIP"}

@@ -65,27 +65,28 @@ DESIGNS = {
 def loop(trial: Trial) -> Iterator[Row]:
     """Hyper-cleaning: search the steps on other data, then run with the best of them."""
     of, space = cleaning_runs, GPU_SPACE if trial["data"] in cleaning_runs.TEXTS else SPACE
-    yield from _searched(trial, of.task_of, of.rows_of, of.cleaning_method, space)
+    yield from _search_and_run(trial, of.task_of, of.rows_of, of.cleaning_method, space)
 
 
 def representation_loop(trial: Trial) -> Iterator[Row]:
     """Hyper-representation: search the steps on other tasks, then run with the best of them."""
     of = representation_runs
-    yield from _searched(
+    yield from _search_and_run(
         trial, of.task_of, of.rows_of, of.representation_method, REPRESENTATION_SPACE
     )
 
 
-def _searched(
+def _search_and_run(
     trial: Trial,
     task_of: Callable[[Trial], Any],
     rows_of: Callable[..., Iterator[Row]],
     method_for: Callable[..., Any],
     space: Mapping[str, tuple[float, float]],
 ) -> Iterator[Row]:
+    """Rows of a run after a search over its steps, on samples that the run does not see."""
     one = one_of("steps", trial["steps"], ("one", "two")) == "one"
     if not trial["tried"]:
-        yield from _given(trial, task_of, rows_of, method_for, one)
+        yield from _run_with_settings(trial, task_of, rows_of, method_for, one)
         return
     column = "held_loss" if trial.settings.get("held") else "validation_loss"
 
@@ -116,7 +117,7 @@ def _searched(
         yield {**row, **more}
 
 
-def _given(
+def _run_with_settings(
     trial: Trial,
     task_of: Callable[[Trial], Any],
     rows_of: Callable[..., Iterator[Row]],
@@ -175,6 +176,7 @@ def _length(settings: Mapping[str, Any]) -> str:
 def _study(
     name: str, title: str, statement: str, loop: Callable[[Trial], Iterator[Row]], **parts: Any
 ) -> Study:
+    """The study of one step size against two on one task."""
     facet = "corruption" if "hyper-cleaning" in title else ""
     return Study(
         name=name,

@@ -50,6 +50,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _ratios(lemma: str, law: Any, alpha: float, share: float, multiple: float) -> dict[str, float]:
+    """Second moment and squared bias of a clipped gradient over their bounds in that lemma."""
     from mindgap.lab import theory
     from mindgap.lab.theory.chapter4.clipped_gradient import printed_coordinate_second_moment
 

@@ -105,13 +105,17 @@ def loop(trial: Trial) -> Iterator[Row]:
                 "index_low": min(tail.interval[0], 1e3),
                 "index_high": min(tail.interval[1], 1e3),
                 "heavier": number(tail.heavier),
-                **(_published(trial, run, found, step) if trial.settings.get("published") else {}),
+                **(
+                    _published_estimate(trial, run, found, step)
+                    if trial.settings.get("published")
+                    else {}
+                ),
             }
         for row in histogram_rows(earlier):
             yield {**row, "moment": f"step {step}"}
 
 
-def _published(trial: Trial, run: Training, found: Any, step: int) -> Row:
+def _published_estimate(trial: Trial, run: Training, found: Any, step: int) -> Row:
     """The estimator of Simsekli et al. on the norms and, at the start, on the coordinates of
     one minibatch's noise.
     """
@@ -167,6 +171,7 @@ def _on_cpu(trial: Trial) -> _Run:
 
 
 def _on_device(trial: Trial) -> _Run:
+    """The run of scale gpu: training, a draw of noise, and the noise at the start."""
     from mindgap.base.rng import torch_stream
 
     network = (

@@ -39,7 +39,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     """Loss and accuracy at masked places of validation and test text; at small scales the steps
     are tried first.
     """
-    return _on_device(trial) if "device" in trial.settings else _tuned(trial)
+    return _on_device(trial) if "device" in trial.settings else _tune_and_train(trial)
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
@@ -55,7 +55,8 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         yield {**row, "lr": lr}
 
 
-def _tuned(trial: Trial) -> Iterator[Row]:
+def _tune_and_train(trial: Trial) -> Iterator[Row]:
+    """Rows of a run at small scales, after the steps were tried."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -65,6 +66,7 @@ def _tuned(trial: Trial) -> Iterator[Row]:
     layers = trial["depths"][DEPTHS.index(trial["depth"])]
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
+        """A fresh training at that step, and what reads its losses and accuracies."""
         problem = masked_language_model(
             trial["text"],
             words=trial["words"],

@@ -33,7 +33,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     """Fine-tune a pre-trained encoder; at small scales with every step, then with the best step
     on another encoder.
     """
-    return _on_device(trial) if "device" in trial.settings else _tuned(trial)
+    return _on_device(trial) if "device" in trial.settings else _tune_and_train(trial)
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
@@ -63,7 +63,8 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         yield {**row, "lr": lr}
 
 
-def _tuned(trial: Trial) -> Iterator[Row]:
+def _tune_and_train(trial: Trial) -> Iterator[Row]:
+    """Rows of a run at small scales, after the steps were tried."""
     import torch
 
     from mindgap.base.rng import stream_seed
@@ -83,6 +84,7 @@ def _tuned(trial: Trial) -> Iterator[Row]:
     )
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
+        """A fresh training at that step, and what reads its exact matches and F1."""
         seed = stream_seed(trial.seed, f"h5 {phase}")
         problem = question_answering(
             trial["source"],

@@ -43,7 +43,7 @@ def loop_strongly_convex(trial: Trial) -> Iterator[Row]:
         for k, row in zip(horizons, error[:, i]):
             worst = int(row.argmax())
             sampled = (
-                _sampled(trial, alpha, float(jumps[i, worst]), k, float(power[i, 0]))
+                _sample_error(trial, alpha, float(jumps[i, worst]), k, float(power[i, 0]))
                 if trial["replicas"]
                 else {}
             )
@@ -56,7 +56,9 @@ def loop_strongly_convex(trial: Trial) -> Iterator[Row]:
             }
 
 
-def _sampled(trial: Trial, alpha: float, jump: float, k: int, power: float) -> dict[str, float]:
+def _sample_error(
+    trial: Trial, alpha: float, jump: float, k: int, power: float
+) -> dict[str, float]:
     """The same error over runs of GClip, where the horizon is short enough to sample: mean and
     standard error.
     """

@@ -49,7 +49,7 @@ def ingd_loop(trial: Trial) -> Iterator[Row]:
                     row = _run_ingd(trial, c, [-0.5], _oracle(f))
                     row["distance"] = float(f.distance(row.pop("x")[0], delta))
                 else:
-                    row, c = _smooth(trial, L, share)
+                    row, c = _smooth_quadratic(trial, L, share)
                 yield {
                     "L": L,
                     "delta": c.delta,
@@ -65,7 +65,7 @@ def _oracle(f: Any) -> Callable[[np.ndarray], tuple[Any, Any]]:
     return lambda at: (f.values(at)[0], f.gradients(at))
 
 
-def _smooth(trial: Trial, L: float, share: float) -> tuple[Row, Any]:
+def _smooth_quadratic(trial: Trial, L: float, share: float) -> tuple[Row, Any]:
     """A quadratic of curvature L from ‖∇f‖ = 10ε, with δ = 3ε/(2L) less a little (times
     ``radius_factor``).
     """

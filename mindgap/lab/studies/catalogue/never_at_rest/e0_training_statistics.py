@@ -24,10 +24,11 @@ def loop(trial: Trial) -> Iterator[Row]:
     """Train, and at every reading estimate the four quantities on m samples and again on
     another m.
     """
-    return _on_device(trial) if gpu.on_device(trial) else _small(trial)
+    return _on_device(trial) if gpu.on_device(trial) else _run_small(trial)
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
+    """Rows of a run at scale gpu: every statistic twice, on samples apart."""
     run = gpu.statistics_run(trial, "e0")
 
     def read(number: int) -> Row:
@@ -53,7 +54,8 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         yield {**row, "seconds": trial.seconds}
 
 
-def _small(trial: Trial) -> Iterator[Row]:
+def _run_small(trial: Trial) -> Iterator[Row]:
+    """Rows of a run at small scales: every statistic twice, on samples apart."""
     import torch
 
     from mindgap.base.rng import stream_seed

@@ -29,7 +29,7 @@ FACTOR, EARLIER = 10.0, 2.0
 
 def loop(trial: Trial) -> Iterator[Row]:
     """Plain SGD with a fixed step; at every reading both sides of (6.10) and η𝓛/2."""
-    return _on_device(trial) if gpu.on_device(trial) else _small(trial)
+    return _on_device(trial) if gpu.on_device(trial) else _run_small(trial)
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
@@ -64,7 +64,8 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         yield found
 
 
-def _small(trial: Trial) -> Iterator[Row]:
+def _run_small(trial: Trial) -> Iterator[Row]:
+    """Rows of a run at small scales: both sides of the balance."""
     import torch
 
     from mindgap.lab.tasks.problems.training import digits_network

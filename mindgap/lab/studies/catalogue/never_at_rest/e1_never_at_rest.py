@@ -37,7 +37,7 @@ CONSTANT = ("constant, a fifth of it", "constant, two fifths", "constant, the la
 
 def loop(trial: Trial) -> Iterator[Row]:
     """Train on a schedule; at every reading the quantities of (6.2) on m fresh samples."""
-    return _on_device(trial) if gpu.on_device(trial) else _small(trial)
+    return _on_device(trial) if gpu.on_device(trial) else _run_small(trial)
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
@@ -60,7 +60,8 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         yield {**row, "loss": loss, "seconds": trial.seconds}
 
 
-def _small(trial: Trial) -> Iterator[Row]:
+def _run_small(trial: Trial) -> Iterator[Row]:
+    """Rows of a run at small scales: loss and gradient norm of each schedule."""
     import torch
 
     from mindgap.base.rng import stream_seed

@@ -23,10 +23,11 @@ def loop(trial: Trial) -> Iterator[Row]:
     """SGD with momentum and two drops of the step; loss, accuracy and gradient norm of the
     whole data.
     """
-    return _on_device(trial) if gpu.on_device(trial) else _small(trial)
+    return _on_device(trial) if gpu.on_device(trial) else _run_small(trial)
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
+    """Rows of a run at scale gpu: loss, noise, accuracy and gradient norm."""
     run = gpu.statistics_run(trial, "e3")
 
     def read(number: int) -> Row:
@@ -50,7 +51,8 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         }
 
 
-def _small(trial: Trial) -> Iterator[Row]:
+def _run_small(trial: Trial) -> Iterator[Row]:
+    """Rows of a run at small scales: loss, accuracy and norm of the full gradient."""
     import torch
 
     from mindgap.base.rng import stream_seed

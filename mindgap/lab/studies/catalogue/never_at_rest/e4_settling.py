@@ -24,7 +24,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     """Train a little; then read (6.2) on growing parts of N samples, in several random orders,
     against all N.
     """
-    return _on_device(trial) if gpu.on_device(trial) else _small(trial)
+    return _on_device(trial) if gpu.on_device(trial) else _run_small(trial)
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
@@ -72,7 +72,8 @@ def _against(found: Any, whole: Any, quantities: Sequence[str]) -> Row:
     return row
 
 
-def _small(trial: Trial) -> Iterator[Row]:
+def _run_small(trial: Trial) -> Iterator[Row]:
+    """Rows of a run at small scales: each statistic as samples are added, in several orders."""
     import torch
 
     from mindgap.lab.tasks.problems.training import digits_network

@@ -26,7 +26,7 @@ SERIES = {"loss": "minibatch", "fixed": "fixed samples"}
 
 def loop(trial: Trial) -> Iterator[Row]:
     """Training with a constant step; in the last half of the run a row per iteration."""
-    return _on_device(trial) if gpu.on_device(trial) else _small(trial)
+    return _on_device(trial) if gpu.on_device(trial) else _run_small(trial)
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
@@ -53,7 +53,8 @@ def _on_device(trial: Trial) -> Iterator[Row]:
             }
 
 
-def _small(trial: Trial) -> Iterator[Row]:
+def _run_small(trial: Trial) -> Iterator[Row]:
+    """Rows of a run at small scales: loss of the step, loss on fixed samples, running average."""
     import torch
 
     from mindgap.base.rng import stream_seed

@@ -31,7 +31,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     """
     if trial.settings.get("model") == "ResNet20":
         return _resnet(trial)
-    return _on_device(trial) if trial.settings.get("network") == "awd-lstm" else _small(trial)
+    return _on_device(trial) if trial.settings.get("network") == "awd-lstm" else _run_small(trial)
 
 
 def _resnet(trial: Trial) -> Iterator[Row]:
@@ -154,7 +154,8 @@ def _naive(
     return norm, change / (0.5 * length)
 
 
-def _small(trial: Trial) -> Iterator[Row]:
+def _run_small(trial: Trial) -> Iterator[Row]:
+    """Rows of a run at small scales: gradient norm and smoothness along each step."""
     from mindgap.base.rng import stream_seed
     from mindgap.measure.probes.smoothness import local_smoothness
 

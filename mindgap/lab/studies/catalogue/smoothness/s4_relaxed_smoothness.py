@@ -108,7 +108,9 @@ def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
         else:
             if stochastic or min(trial["L1"]) != L1:
                 continue
-            f, a = _toothed(theorem, L0, L1, epsilon, trial["teeth"], RelaxedSmooth, ToothedSlope)
+            f, a = _slope_with_teeth(
+                theorem, L0, L1, epsilon, trial["teeth"], RelaxedSmooth, ToothedSlope
+            )
             start = np.array([[f.start]])
         noise = BoundedNoise(tau=tau) if stochastic else None
         step, bound = _theorem(theorem, a, noise, epsilon)
@@ -124,7 +126,7 @@ def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
         }
 
 
-def _toothed(
+def _slope_with_teeth(
     theorem: str, L0: float, L1: float, epsilon: float, teeth: int, constants: Any, make: Any
 ) -> Any:
     """The slope with teeth made for the step of that theorem, on which the bound is nearly
