@@ -17,7 +17,7 @@ from mindgap.cli.app import GUIDE, app
 from mindgap.cli.live import Watcher
 from mindgap.cli.studies import DEMO, closing, complete_scale, print_verdicts
 from mindgap.lab.studies.catalogue import catalogue, find
-from mindgap.lab.studies.run import plan, write_verdict
+from mindgap.lab.studies.run import judge_and_write, plan
 from mindgap.record.schema import End, Verdict
 from mindgap.record.store import VERDICT_FILE, RunWriter
 
@@ -141,7 +141,7 @@ def test_a_second_run_judges_once_and_simulates_nothing(
     assert second == first
     (item.folder(tmp_path) / VERDICT_FILE).write_text("{}")  # damaged: judged and written anew
     monkeypatch.setattr("mindgap.lab.studies.run.null_rates", lambda *a: {})
-    assert write_verdict(item, tmp_path).verdict == first.verdict
+    assert judge_and_write(item, tmp_path).verdict == first.verdict
 
 
 def test_a_run_that_ends_before_the_first_look_is_not_shown_as_running(tmp_path: Path) -> None:
