@@ -132,6 +132,8 @@ def table(folder: Path) -> str:
 
 def written(page: Path, folder: Path) -> str:
     """The document with the table of the records."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{table(folder)}\n\n{END}{after}"
+    before, _, later = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = later.partition(END)
+    from drawn_record import written as rest
+
+    return rest(f"{before}{BEGIN}\n\n{table(folder)}\n\n{END}{after}", folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -54,3 +55,27 @@ def test_the_document_has_the_table_of_the_records(script) -> None:
     assert script("track_record").written(page, RECORDS) == page.read_text(encoding="utf-8"), (
         "run python benchmarks/doctor/run.py --docs docs/doctor.md"
     )
+
+
+def test_the_judged_draw_runs_with_the_generator_that_was_registered(script) -> None:
+    drawn = script("drawn")
+    known = json.loads((RECORDS / "drawn-judged.registered.json").read_text(encoding="utf-8"))
+    assert known["hash"] == drawn.generator_hash()
+    titles = drawn.titles("drawn-judged")
+    assert len(titles) == known["drafts"]
+    assert sum(not t.startswith("odd-") for t in titles) == known["sick"] >= 100
+    assert known["odd"] >= 120
+    rows = script("track_record").read(RECORDS / "drawn-judged.jsonl")
+    assert len({r["name"] for r in rows}) == len(rows)
+    assert {r["name"] for r in rows} <= set(titles)
+
+
+def test_a_draft_and_its_twin_differ_by_the_fault_alone(script) -> None:
+    drawn = script("drawn")
+    sick, twin = drawn.draft("drawn-development", "lr_too_large-0")
+    again, _ = drawn.draft("drawn-development", "lr_too_large-0")
+    assert (sick.family, sick.optimizer, sick.size) == (twin.family, twin.optimizer, twin.size)
+    assert bool((sick.x == twin.x).all())
+    assert sick.lr == again.lr > 10 * twin.lr
+    other, _ = drawn.draft("drawn-judged", "lr_too_large-0")
+    assert sick.x.shape != other.x.shape or not bool((sick.x == other.x).all())

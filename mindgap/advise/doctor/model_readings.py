@@ -225,7 +225,8 @@ def read_forward(chart: Chart, patient: Patient) -> None:
             chart.find("signal_grows", ramp(math.log10(growth), 0.9, 1.6), text)
         if {"add", "__add__", "add_", "__iadd__", "__radd__"} & trace.functions:
             chart.find("residual", 1.0, "The model adds a shortcut around its blocks.")
-    inside = trace.ranks[:-1]  # the last layer has as many directions as there are answers
+    last = trace.scales[-1][0] if trace.scales else ""  # it has as many directions as answers
+    inside = [row for row in trace.ranks if row[0] != last]
     if inside:
         name, rank, units = min(inside, key=lambda row: row[1])
         chart.facts["rank"] = rank
