@@ -32,9 +32,9 @@ class PluralExamples(Extension):
 
     def on_object(self, *, obj: Object, **kwargs: Any) -> None:
         if obj.docstring is not None:
-            obj.docstring.value = re.sub(
-                r"^Example:", "Examples:", obj.docstring.value, flags=re.MULTILINE
-            )
+            text = re.sub(r"^Example:", "Examples:", obj.docstring.value, flags=re.MULTILINE)
+            # Two colons announce an indented block in one markup; in Markdown one is enough.
+            obj.docstring.value = re.sub(r"::$", ":", text, flags=re.MULTILINE)
         elif (
             obj.is_attribute
             and obj.parent is not None

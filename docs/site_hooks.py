@@ -5,6 +5,8 @@ public name.
 from __future__ import annotations
 
 import inspect
+import re
+from html import unescape
 from importlib import import_module
 from typing import Any
 
@@ -71,6 +73,34 @@ def _home(module: Any, name: str) -> str:
         if vars(sys.modules[place]).get(name) is value:
             return place
     return str(module.__name__)
+
+
+#: Pages whose text has formulas in letters: they are set with exponents, subscripts and signs.
+WITH_FORMULAS = ("errata.md", "theory.md", "reproduction.md", "claims.md", "bilevel.md")
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Set the formulas outside code: x^2, a_k and <= as a book prints them."""
+    html = re.sub(r"<th([^>]*)></th>", r"<td\1></td>", html)  # a corner names no column
+    if page.file.src_uri not in WITH_FORMULAS:
+        return html
+    from mindgap.lab.report.words import typeset
+
+    inside, parts = 0, []
+    for part in re.split(r"(<[^>]+>)", html):
+        if part.startswith("<"):
+            name = re.match(r"</?(\w+)", part)
+            if name and name[1] in ("code", "pre", "script", "h1", "h2", "h3"):
+                inside += -1 if part.startswith("</") else 1
+            parts.append(part)
+        else:
+            parts.append(part if inside or not part.strip() else str(typeset(unescape(part))))
+    return "".join(parts)
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Name the theme's search for a screen reader."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"', 1)
 
 
 def on_files(files: Files, config: Any) -> Files:

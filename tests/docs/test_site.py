@@ -73,6 +73,31 @@ def test_the_site_loads_nothing_from_the_network(site: Path) -> None:
         assert loads == [], page.name
 
 
+def test_formulas_are_set_and_no_mark_of_another_markup_is_left(site: Path) -> None:
+    errata = (site / "errata.html").read_text(encoding="utf-8")
+    assert "<sup>2k</sup>" in errata
+    assert "x<sub>0</sub>" in errata or "x₀" in errata
+    for page in (site / "api").glob("*.html"):
+        text = re.sub(r"<(code|pre)\b.*?</\1>", "", page.read_text(encoding="utf-8"), flags=re.S)
+        assert not re.search(r"\w::\s*</p>", text), page.name
+
+
+def test_searching_works_from_a_file(site: Path) -> None:
+    assert (
+        (site / "search" / "search_index.js").read_text(encoding="utf-8").startswith("var __index")
+    )
+    index = (site / "index.html").read_text(encoding="utf-8")
+    assert 'src="assets/iframe-worker.js"' in index
+
+
+def test_every_reader_has_a_page_to_start_from() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
+    for reader in ("engineer", "researcher", "contributor"):
+        assert f": start/{reader}.md" in nav
+        text = (ROOT / "docs" / "start" / f"{reader}.md").read_text()
+        assert len(text.split()) < 250
+
+
 def test_the_order_is_that_of_a_reader() -> None:
     order = [
         "index.md",
