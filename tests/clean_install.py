@@ -118,8 +118,9 @@ def build(folder: Path) -> Path:
     shutil.copytree(
         ROOT / "mindgap", source / "mindgap", ignore=shutil.ignore_patterns("__pycache__")
     )
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+    for name in ("pyproject.toml", "LICENSE", "docs/tools/package-readme.txt"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, source / name)
     command = [
         sys.executable,
         "-m",

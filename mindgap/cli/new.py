@@ -277,6 +277,8 @@ def study(tree: Tree, key: str, _: str) -> str:
     )
     tree.add(f"mindgap/lab/studies/catalogue/{GROUPS[found[1]]}/{file}.py", source)
     tree.edit("docs/claims.md", lambda text: row.sub(rf"\1; study `{key}` |", text))
+    about = key.partition("-")[2].replace("-", " ")[:34]
+    tree.edit("mindgap/record/titles.txt", lambda text: f"{text.rstrip()}\n{key} | {about}\n")
     tree.add(
         f"tests/lab/studies/test_{file}.py",
         f'"""The study ``{key}`` says what is true of made-up runs, and can come out either way."""'
