@@ -4,9 +4,12 @@ where they are.
 Every candidate sees the same starts and the same order of batches. Rungs before the end are judged
 by the better of the last weights and their average over the last quarter of the steps: averaging
 removes most of the noise that the final decay of the learning rate removes, and it costs no extra
-step. AdamW finds its best rate first; every other optimizer begins there. The best setting of every
-optimizer gets to the second rung, and one more setting to the third by the slope of its curve: what
-wins late is slow at first.
+step.
+
+Short runs favour large rates and what is fast at first. So the first rung only finds where AdamW's
+rates begin to fail; AdamW's best rate is chosen at the second, with smaller rates beside it; every
+other optimizer begins at that rate and gets to the second rung whatever it shows before (the second
+bracket); and where the runs end, the winner is run at the next smaller rate.
 
 Nothing here depends on where the loss has its zero. Losses are ranked, and distances are measured
 on a log scale of the loss above a floor below everything seen (see ``Race.level``).
@@ -17,8 +20,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,26 +34,36 @@ from mindgap.advise.candidates import (
     Candidate,
     Scale,
     candidate,
+    decayed,
     first_candidates,
     other_candidates,
-    variant,
 )
 from mindgap.advise.training import Factory, Problem, Progress, build, start_loss, train_until
 from mindgap.base.checkpoint import CheckpointError, read_checkpoint, set_aside, write_checkpoint
 from mindgap.base.fingerprint import data_text, function_text
 
 #: Shares of the full length at which the field is judged.
-RUNGS = (1 / 24, 1 / 6, 1 / 2, 1.0)
-#: Settings that go on from each rung but the last; the best of AdamW's is always among them.
-KEEP = (5, 3, 2)
+RUNGS = (1 / 24, 1 / 6, 1 / 3, 1.0)
+#: Settings that go on from the second and the third rung; AdamW's best is always among them.
+KEEP = (4, 2)
+#: Smaller rates of AdamW that are tried at the second rung.
+SMALLER = 2
 #: Seeds beside the first, run to the first rung by the leaders to estimate the noise between seeds.
 EXTRA_SEEDS = 1
 #: Leaders that run with the extra seeds.
 LEADERS = 3
-#: Full-length runs that the whole race costs at most.
+#: Full-length runs of AdamW that measuring and race cost at most.
 COST = 5.0
+#: What of it is left for measuring, building and evaluating.
+OVERHEAD = 0.5
+#: Fewest steps of the first rung from which the time of a step is read.
+LEAST_TIMED = 20
+#: An optimizer whose step takes so many steps of AdamW leaves after the first rung.
+DEAR = 3.0
+#: Parts of the race that can be left out, to see what they give.
+PARTS = ("second bracket", "own schedule")
 #: The family that gets a smaller learning rate when the losses of all candidates rise.
-CALMEST = "AdamW with clipping"
+CALMEST = "AdamW with unit gradients"
 #: What a piece is a checkpoint of.
 KIND = "run in a race"
 #: A setting is looked at further while its loss is above the best by at most this share of the fall
@@ -102,6 +115,7 @@ class Race:
         folder: where finished pieces are kept, so that an interrupted race continues; None:
             nowhere.
         seconds: time for the race; where it gets short, fewer settings go on. None: no limit.
+        without: names from ``PARTS`` to leave out.
         told: called with a sentence and the share of the work that is done.
 
     Attributes:
@@ -128,6 +142,7 @@ class Race:
         seed: int = 0,
         folder: Path | None = None,
         seconds: float | None = None,
+        without: Sequence[str] = (),
         told: Callable[[str, float], Any] | None = None,
     ) -> None:
         self.factory, self.total, self.scale, self.seed, self.folder = (
@@ -140,9 +155,9 @@ class Race:
         self.seconds = seconds
         self.rungs = tuple(max(2, round(share * total)) for share in RUNGS)
         self.entries = [Entry(c, {}) for c in first_candidates(scale)]
-        #: what happened after this step counts for nothing: pieces of a race that continues may
-        #: hold more than the race has come to.
-        self._reached = total
+        self.without = tuple(without)
+        #: entry -> the steps up to which the race has asked it to run with its own seed.
+        self._asked: dict[int, set[int]] = {}
         self._leaders: list[Entry] = []
         self.start = math.nan
         self.notes: list[str] = []
@@ -152,141 +167,220 @@ class Race:
     def run(self) -> None:
         """Run all rungs; ``entries`` and ``noise`` hold the result."""
         self.start = start_loss(self.factory, self.seed)
-        first = self._reached = self.rungs[0]
+        first, second, third, _ = self.rungs
         self._advance_all(self.entries, first)
         if math.isnan(self.start):  # no validation batches: the first training losses
             curves = [e.runs[self.seed].curve for e in self.entries]
             self.start = max((c[0][1] for c in curves if c), default=math.nan)
         self._extend(first, [BASELINE.family], times=2)
-        best = self._ranked(self._family(BASELINE.family), first)[0].candidate.rate
+        bracket = "second bracket" not in self.without
+        rate = self._rate_of_adamw(second) if bracket else self._reference(first).candidate.rate
         model = build(self.factory, self.seed).objective.model
-        self._join(other_candidates(model, self.scale, best), first)
+        self._join(other_candidates(model, self.scale, rate), first)
         del model
-        self._extend(first, [name for name in FAMILIES if name != BASELINE.family])
         self._run_leaders(first)
         field = self._second_rung(first)
-        for position, rung in enumerate(self.rungs[1:]):
-            self._reached = rung
-            self._advance_all(field, rung)
-            if position == 0 and self.rises(rung, [first]):
-                field = [*field, self._smaller_rate(rung)]
-            if position == 0 and self._has_time(1 / 3 + 2 * (1 - RUNGS[1])):
-                field = [*field, *self._neighbours(field, rung)]
-            if rung < self.total:
-                field = self._go_on(field, position + 1)
-        self._vary()
+        self._advance_all(field, second)
+        if bracket:
+            field += self._smaller_neighbour(field, second)
+        if self.rises(second, [first]):
+            field.append(self._smaller_rate(second))
+        field = self._third_rung(field)
+        self._advance_all(field, third)
+        last = self._finalists(field)
+        for entry in last[: KEEP[1]]:
+            self._enter(entry, self.total)
+        for entry in self._late(last[KEEP[1] :]):
+            if self._fits([(entry, self.total)]):
+                self._enter(entry, self.total)
+
+    def _finalists(self, field: Sequence[Entry]) -> list[Entry]:
+        """What runs to the end, in this order while it can be paid for: the best of the third rung,
+        AdamW's best, and the others. Where every loss rises, weight decay and AdamW at 1e-3 come
+        first: short runs favour large rates, which with weight decay may be right.
+        """
+        step = self.rungs[2]
+        ranked = self._ranked(field, step)
+        wanted = [ranked[0], self._reference(step, field), *ranked]
+        if self.rises(step, self.rungs[:2]):
+            first = self._reference(self.rungs[0]).candidate
+            calm = [self._entry(decayed(first, self.total)), self.entries[0]]
+            if self._fits([(entry, self.total) for entry in calm]):
+                wanted = [*calm, *wanted]
+        return list({id(e): e for e in wanted}.values())
+
+    def _rate_of_adamw(self, step: int) -> float:
+        """AdamW's best rate at a step: that of the first rung, or a smaller one."""
+        entry = self._reference(self.rungs[0])
+        self._advance(entry, self.seed, step)
+        for _ in range(SMALLER):
+            smaller = self._at(BASELINE.family, entry.candidate.rate / FACTOR)
+            self._enter(smaller, step)
+            if not smaller.score(step, self.seed) < entry.score(step, self.seed):
+                break
+            entry = smaller
+        return entry.candidate.rate
 
     def _second_rung(self, step: int) -> list[Entry]:
-        """AdamW's best setting, the two best, and the best of every other kind of optimizer:
-        what wins late is slow at first.
+        """What runs to the second rung: AdamW's settings that are there already, and the best
+        setting of every other optimizer. Without the second bracket: AdamW's best and the four
+        best at the first.
         """
         ranked = self._ranked(self.entries, step)
-        keep = self._affordable(KEEP[0], 0)
-        kinds: dict[str, Entry] = {}
+        if "second bracket" in self.without:
+            chosen = [self._reference(step), *ranked]
+            return list({id(e): e for e in chosen}.values())[:5]
+        families: dict[str, Entry] = {}
         for entry in ranked:
-            kinds.setdefault(FAMILIES[entry.candidate.family].kind, entry)
-        chosen = [self._reference(step), *ranked[: min(2, keep)], *kinds.values(), *ranked]
-        return list({id(e): e for e in chosen}.values())[:keep]
-
-    def _neighbours(self, field: Sequence[Entry], step: int) -> list[Entry]:
-        """The leader at the next smaller and the next larger learning rate, and AdamW at the
-        leader's rate, run to a step: the best rate of short runs is not the best of longer ones.
-        """
-        leader = self._ranked(field, step)[0].candidate
-        wanted = [
-            candidate(leader.family, leader.rate * factor, self.scale)
-            for factor in (FACTOR, 1 / FACTOR)
+            families.setdefault(entry.candidate.family, entry)
+        there = [e for e in self.entries if self.rungs[1] in self._asked.get(id(e), ())]
+        others = [
+            e
+            for name, e in families.items()
+            if name != BASELINE.family and self._step_cost(name) < DEAR
         ]
-        # AdamW, with which the leader is compared, gets the leader's rate too.
-        wanted.append(candidate(BASELINE.family, leader.rate, self.scale))
-        found = []
-        for new in wanted:
-            entry = next((e for e in self.entries if e.candidate.name == new.name), None)
-            if any(entry is e for e in field):
-                continue
-            if entry is None:
-                entry = Entry(new, {})
-                self.entries.append(entry)
-            for rung in self.rungs:
-                if rung <= step:
-                    self._advance(entry, self.seed, rung)
-            found.append(entry)
-        return found
+        return [*there, *others]
 
-    def _go_on(self, field: list[Entry], position: int) -> list[Entry]:
-        """The settings that go on from a rung: the best, AdamW's best, and the one whose curve
-        falls fastest, by the loss that it would have at the next rung.
+    def _smaller_neighbour(self, field: Sequence[Entry], step: int) -> list[Entry]:
+        """The leader at the next smaller rate, if it is not AdamW, which has had that, and if the
+        leader and AdamW can still get to the end.
         """
-        here, following = self.rungs[position], self.rungs[position + 1]
-        before = self.rungs[position - 1]
-        ranked = self._ranked(field, here)
-        keep = self._affordable(KEEP[position], position)
-        growth = math.log(following / here) / math.log(here / before)
+        leader = self._ranked(field, step)[0]
+        if leader.candidate.family == BASELINE.family:
+            return []
+        entry = self._at(leader.candidate.family, leader.candidate.rate / FACTOR)
+        to_the_end = [(e, self.total) for e in (leader, self._reference(step, field))]
+        if any(entry is e for e in field) or not self._fits([(entry, step), *to_the_end]):
+            return []
+        self._enter(entry, step)
+        return [entry]
 
-        def foreseen(entry: Entry) -> float:
-            now, then = (self.level(entry.score(s, self.seed)) for s in (here, before))
-            return now + growth * min(0.0, now - then) if math.isfinite(now) else math.inf
+    def _third_rung(self, field: Sequence[Entry]) -> list[Entry]:
+        """The best of the second rung, AdamW's best, and the best of other optimizers, as many as
+        can be paid for so that two reach the end.
+        """
+        step = self.rungs[1]
+        ranked = self._ranked(field, step)
+        families: dict[str, Entry] = {}
+        for entry in ranked:
+            families.setdefault(entry.candidate.family, entry)
+        chosen = [ranked[0], self._reference(step, field), *families.values(), *ranked]
+        chosen = list({id(e): e for e in chosen}.values())[: KEEP[0]]
+        while len(chosen) > KEEP[1]:
+            dearest = sorted(chosen, key=lambda e: -self._step_cost(e.candidate.family))[: KEEP[1]]
+            later = [(e, self.rungs[2]) for e in chosen if all(e is not d for d in dearest)]
+            if self._fits([*later, *((e, self.total) for e in dearest)]):
+                break
+            chosen.pop()
+        return chosen
 
-        # The best, AdamW's best, and by the slope one more.
-        late = sorted(field, key=foreseen)
-        chosen = list({id(e): e for e in [ranked[0], self._reference(here, field), *late]}.values())
-        return chosen[:keep]
+    def _late(self, third: Sequence[Entry]) -> Iterator[Entry]:
+        """What is run to the end after the finalists, in this order while it can be paid for."""
+        final = self.finalists()
+        best = final[0]
+        loss = best.score(self.total, self.seed)
+        if not math.isfinite(loss):
+            return
+        run = best.runs[self.seed]
+        recent = [value for _, value in run.curve[-max(1, len(run.curve) // 10) :]]
+        overfits = loss - sum(recent) / len(recent) > OVERFIT * self.fall(self.total)
+        if overfits or self.rises(self.total, self.rungs[:-1]):
+            yield self._entry(decayed(self._reference(self.rungs[0]).candidate, self.total))
+            yield self.entries[0]
+        reference = self._reference(self.total, final)
+        if reference.score(self.total, self.seed) > reference.score(self.rungs[2], self.seed):
+            yield self._at(BASELINE.family, reference.candidate.rate / FACTOR)
+        yield self._at(best.candidate.family, best.candidate.rate / FACTOR)
+        if "own schedule" not in self.without:
+            yield self._entry(replace(best.candidate, shape="linear"))
+        yield from third
 
     def _reference(self, step: int, field: Sequence[Entry] | None = None) -> Entry:
         """AdamW's best setting at a step."""
         of = [e for e in (field or self.entries) if e.candidate.family == BASELINE.family]
         return self._ranked(of or self._family(BASELINE.family), step)[0]
 
-    def _vary(self) -> None:
-        """Run the winner once more with another weight decay or another shape of the rate."""
-        best = self.finalists()[0]
-        if not math.isfinite(best.score(self.total, self.seed)) or not self._has_time(1.0):
-            return
-        if self.rises(self.total, self.rungs[:1]) and self.entries[0] not in self.finalists():
-            # Short runs favour large rates; where all losses rise, what most people have is tried.
-            self._advance(self.entries[0], self.seed, self.total)
-            return
-        run = best.runs[self.seed]
-        recent = [loss for _, loss in run.curve[-max(1, len(run.curve) // 10) :]]
-        gap = best.score(self.total, self.seed) - sum(recent) / len(recent)
-        overfits = gap > OVERFIT * self.fall(self.total)
-        changed = variant(
-            best.candidate, self.total, overfits or self.rises(self.total, self.rungs[:-1])
-        )
-        entry = Entry(changed, {})
-        self.entries.append(entry)
-        self._advance(entry, self.seed, self.total)
+    def _at(self, family: str, rate: float) -> Entry:
+        """A family at a rate: the entry of the race, or a new one that is not in it yet."""
+        return self._entry(candidate(family, rate, self.scale))
 
-    def _has_time(self, runs: float) -> bool:
-        """Whether so many more full-length runs fit into the time and the cost."""
-        if self.cost() + runs > COST:
+    def _entry(self, wanted: Candidate) -> Entry:
+        known = (e for e in self.entries if e.candidate.name == wanted.name)
+        return next(known, None) or Entry(wanted, {})
+
+    def _enter(self, entry: Entry, step: int) -> None:
+        """Let a setting run to a step, by way of the rungs before it."""
+        if all(entry is not e for e in self.entries):
+            self.entries.append(entry)
+        for rung in self.rungs:
+            if rung <= step:
+                self._advance(entry, self.seed, rung)
+
+    def _fits(self, wanted: Iterable[tuple[Entry, int]]) -> bool:
+        """Whether runs up to some steps fit into the cost, and into the seconds.
+
+        The cost of a step is that of its optimizer (see ``_step_cost``).
+        """
+        more, steps = 0.0, 0
+        for entry, until in wanted:
+            missing = max(0, until - max(self._asked.get(id(entry), {0})))
+            more += self._step_cost(entry.candidate.family) * missing / self.total
+            steps += missing
+        if self.weighted_cost() + more > COST - OVERHEAD:
             return False
         if self.seconds is None:
             return True
         spent = self.spent()
-        return spent + runs * self.total * spent / max(1, self._steps()) <= self.seconds
+        return spent + steps * spent / max(1, self._steps()) <= self.seconds
 
-    def _affordable(self, count: int, position: int) -> int:
-        """How many of ``count`` settings can go on from a rung, so that two reach the end."""
-        here, following = (self.rungs[p] / self.total for p in (position, position + 1))
-        for fewer in range(count, 2, -1):
-            if self._has_time(fewer * (following - here) + 2 * (1 - following)):
-                return fewer
-        return min(count, 2)
+    def _asked_steps(self, entry: Entry) -> Iterator[int]:
+        """Steps that the race has asked for, per seed: pieces of a race that continues may hold
+        more.
+        """
+        for seed, run in entry.runs.items():
+            most = max(self._asked[id(entry)]) if seed == self.seed else self.rungs[0]
+            yield min(run.steps, most)
 
     def _steps(self) -> int:
-        return sum(min(r.steps, self._reached) for e in self.entries for r in e.runs.values())
+        return sum(steps for e in self.entries for steps in self._asked_steps(e))
 
     def spent(self) -> float:
         """Seconds in steps, builds and evaluations. Kept with the pieces, so that a race that
         continues decides as one that was not interrupted.
         """
-        runs = [run for entry in self.entries for run in entry.runs.values() if run.steps]
-        return sum(run.seconds * min(1.0, self._reached / run.steps) for run in runs)
+        return sum(
+            run.seconds * min(1.0, asked / run.steps)
+            for entry in self.entries
+            for asked, run in zip(self._asked_steps(entry), entry.runs.values(), strict=True)
+            if run.steps
+        )
 
     def cost(self) -> float:
         """Full-length runs spent."""
         return self._steps() / self.total
+
+    def weighted_cost(self) -> float:
+        """The same in runs of AdamW, by what a step of each optimizer takes."""
+        return sum(
+            self._step_cost(e.candidate.family) * sum(self._asked_steps(e)) / self.total
+            for e in self.entries
+        )
+
+    def _step_cost(self, family: str) -> float:
+        """What a step of an optimizer takes, in steps of AdamW: the number in ``FAMILIES``, or
+        what the first rung took where that is at least half as much again. Smaller differences
+        are the load of the machine, on which the answer must not depend.
+        """
+        usual = FAMILIES[family].cost
+        if self.rungs[0] < LEAST_TIMED:
+            return usual
+
+        def fastest(name: str) -> float:
+            times = [e.runs[self.seed].per_step for e in self._family(name) if e.runs]
+            return min((t for t in times if t > 0), default=math.nan)
+
+        measured = fastest(family) / fastest(BASELINE.family)
+        return measured if measured >= 1.5 * usual else usual
 
     def finalists(self) -> list[Entry]:
         """The runs that went to full length, best first."""
@@ -348,7 +442,7 @@ class Race:
             for e in self.entries
             for run in e.runs.values()
             for step, score in run.scores.items()
-            if step <= self._reached and math.isfinite(score)
+            if step <= max(self._asked.get(id(e), {step})) and math.isfinite(score)
         ]
         if not seen:
             return 0.0
@@ -364,11 +458,9 @@ class Race:
         favour large rates.
         """
         rates = [e.candidate.rate for e in self.entries]
-        self.entries.append(Entry(candidate(CALMEST, min(rates) / FACTOR, self.scale), {}))
-        for rung in self.rungs:
-            if rung <= step:
-                self._advance(self.entries[-1], self.seed, rung)
-        return self.entries[-1]
+        entry = self._at(CALMEST, min(rates) / FACTOR)
+        self._enter(entry, step)
+        return entry
 
     def _ranked(self, entries: Iterable[Entry], step: int) -> list[Entry]:
         return sorted(entries, key=lambda e: e.score(step, self.seed))
@@ -436,6 +528,8 @@ class Race:
 
     def _advance(self, entry: Entry, seed: int, until: int) -> None:
         run = entry.runs.setdefault(seed, Progress())
+        if seed == self.seed:
+            self._asked.setdefault(id(entry), set()).add(until)
         if run.diverged or run.steps >= until:
             if run.diverged:
                 run.scores[until] = math.inf
@@ -563,6 +657,7 @@ def _checked_progress(content: Any, path: Path) -> Progress:
         type(run.steps) is int
         and run.steps >= 0
         and is_number(run.seconds)
+        and is_number(run.per_step)
         and isinstance(run.scores, dict)
         and all(type(step) is int and is_number(v) for step, v in run.scores.items())
         and isinstance(run.curve, list)

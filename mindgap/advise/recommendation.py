@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.advise.candidates import BASELINE, FAMILIES, Candidate, Scale
-from mindgap.advise.race import Race
+from mindgap.advise.race import PARTS, Entry, Race
 from mindgap.advise.training import (
     SHAPES,
     Factory,
@@ -30,9 +30,9 @@ from mindgap.advise.training import (
     train_until,
     untouched_randomness,
 )
-from mindgap.base.check import RuleError, positive, whole
+from mindgap.base.check import RuleError, fail, positive, whole
 from mindgap.base.checked import checked_types
-from mindgap.measure import infinite_variance, noise_sample, sharpness
+from mindgap.measure import infinite_variance, noise_sample
 from mindgap.measure.gradients import reason, time_limit
 from mindgap.record.schema import to_json
 from mindgap.record.store import read_json, write_atomically
@@ -46,15 +46,13 @@ MOST_MEASURING = 30.0
 #: Most that measuring takes, in full-length runs. What is measured follows from the steps and not
 #: from the clock: the answer must not depend on the load of the machine.
 MEASURING_RUNS = 0.2
-#: Shortest run, in steps, for which the sharpness is measured: it takes about a hundred gradients.
-LEAST_FOR_SHARPNESS = 1000
 #: Pieces of a race: a piece trains one candidate with one seed from one rung to the next.
 PIECES = 32
 #: Full-length runs that a race usually costs.
 EXPECTED = 4.5
-#: What saves less than this share of the fall of the loss since the start, and less than the noise
-#: between seeds, is no reason to change the optimizer; nor is what saves a twentieth of it.
-LEAST_GAIN = 0.002
+#: What saves less than this share of what AdamW's loss still moved after the last rung before the
+#: end is no reason to change the optimizer.
+LEAST_GAIN = 0.02
 #: Shortest run, in steps, from which a recommendation is made.
 SHORTEST = 96
 
@@ -100,6 +98,8 @@ class Decision:
         """The gain in words, with the interval that decides."""
         gain, low, high = (100 * value for value in self.gain)
         what = "validation loss" if self.relative_to == "loss" else "fall of the loss"
+        if not math.isfinite(low):
+            return f"{gain:.1f} % of the {what} (too few runs for an interval)"
         return f"{gain:.1f} % of the {what} (90 % interval {low:.1f} % to {high:.1f} %)"
 
 
@@ -149,16 +149,17 @@ def recommend(
     steps: int | None = None,
     seed: int = 0,
     measure: bool = True,
+    without: Sequence[str] = (),
     folder: str | Path | None = None,
     told: Callable[[str, float], Any] | None = None,
 ) -> Recommendation:
     """Recommend an optimizer and its settings for a training problem.
 
-    Instruments measure gradient norms, tails and sharpness at the start; they place the learning
-    rates of SGD and say which clipping is tried. Then the candidates race: AdamW at five rates,
-    every other optimizer around AdamW's best rate, longer runs for the best, and full-length runs
-    for the best, for AdamW at its own best rate, and for the winner with another weight decay or
-    schedule. All of it costs about five full-length runs.
+    Instruments measure gradient norms and their tail at the start; they place the learning rates
+    of SGD and say whether coordinates are clipped. Then the candidates race: AdamW at five rates,
+    every other optimizer at AdamW's best rate, longer runs for the best, and full-length runs for
+    the best, for AdamW at its own best rate, and for the winner at a smaller rate, with weight
+    decay or with another schedule. All of it costs at most about five full-length runs.
 
     Args:
         problem: builds the problem afresh: ``problem(seed)`` or ``problem()`` returns ``(objective,
@@ -169,6 +170,7 @@ def recommend(
             says so.
         seed: names starts and orders of batches.
         measure: False leaves the instruments out (for comparison).
+        without: names from ``mindgap.advise.race.PARTS`` to leave out (for comparison).
         folder: where finished pieces are kept. A call with the same folder continues an interrupted
             one.
         told: called with a sentence and the share of the work that is done.
@@ -190,13 +192,17 @@ def recommend(
     whole("seed", seed)
     if steps is not None:
         whole("steps", steps, least=SHORTEST)
+    if not set(without) <= set(PARTS):
+        fail("without", f"must hold names from {PARTS}", without)
     begun = time.perf_counter()
     told = told or (lambda sentence, share: None)
     folder = None if folder is None else Path(folder)
     with untouched_randomness():
         told("building the problem", 0.0)
         notes = check_starts(problem, seed)
-        plan = _plan(problem, minutes, steps, seed, measure, folder, told)
+        asked: dict[str, Any] = {"minutes": minutes, "steps": steps, "seed": seed}
+        asked |= {"measure": measure, "without": sorted(without)}
+        plan = _plan(problem, asked, folder, told)
         if plan["total"] < SHORTEST:
             return _cannot_tell(plan, minutes, notes, seed)
         if steps is not None and plan["total"] < steps:
@@ -205,7 +211,7 @@ def recommend(
                 f"The race ran at {plan['total']} steps: {steps} steps would need about "
                 f"{_minutes(round(needed))}."
             )
-        scale = Scale(plan["parameters"], plan["gradient_norm"], plan["sharpness"], plan["heavy"])
+        scale = Scale(plan["parameters"], plan["gradient_norm"], plan["heavy"])
         pieces = None if folder is None else folder / "pieces"
         race = Race(
             problem,
@@ -214,6 +220,7 @@ def recommend(
             seed=seed,
             folder=pieces,
             seconds=60 * minutes - plan["seconds"],
+            without=without,
             told=told,
         )
         race.run()
@@ -239,15 +246,12 @@ def recommend(
 
 def _plan(
     problem: Factory,
-    minutes: float,
-    steps: int | None,
-    seed: int,
-    measure: bool,
+    asked: dict[str, Any],
     folder: Path | None,
     told: Callable[[str, float], Any],
 ) -> dict[str, Any]:
     """What is measured once and must not change when an interrupted call continues."""
-    asked = {"minutes": minutes, "steps": steps, "seed": seed, "measure": measure}
+    minutes, steps, seed = asked["minutes"], asked["steps"], asked["seed"]
     path = None if folder is None else folder / "plan.json"
     if path is not None and path.exists():
         plan = _checked_plan(read_json(path), path)
@@ -267,7 +271,7 @@ def _plan(
     digits = 10 ** max(0, len(str(fits)) - 2)
     fits = fits // digits * digits
     total = fits if steps is None else min(steps, fits)
-    most = min(minutes * 60 * MEASURING, MOST_MEASURING) if measure else 0.0
+    most = min(minutes * 60 * MEASURING, MOST_MEASURING) if asked["measure"] else 0.0
     measured = measure_start(problem, seed=seed, seconds=most, steps=total)
     plan = {"asked": asked, **measured, "seconds_per_step": step, "seconds_per_piece": piece}
     plan |= {"loading": loading, "total": total, "seconds": round(time.perf_counter() - begun, 3)}
@@ -293,7 +297,7 @@ def _checked_plan(plan: Any, path: Path) -> dict[str, Any]:
         and all(is_number(found.get(n)) for n in ("total", "seconds_per_step", "seconds_per_piece"))
         and is_number(found.get("seconds"))
         and is_number(found.get("loading"))
-        and all(type(found.get(n)) in (int, float) for n in ("gradient_norm", "sharpness"))
+        and type(found.get("gradient_norm")) in (int, float)
         and isinstance(found.get("found"), list)
         and all(isinstance(sentence, str) for sentence in found["found"])
     )
@@ -305,7 +309,7 @@ def _checked_plan(plan: Any, path: Path) -> dict[str, Any]:
 def measure_start(
     problem: Factory, *, seed: int, seconds: float, steps: int | None = None
 ) -> dict[str, Any]:
-    """Gradient norms, tails and sharpness at the start, in at most about ``seconds`` (0: nothing is
+    """Gradient norms and their tail at the start, in at most about ``seconds`` (0: nothing is
     measured), for a run of ``steps`` (None: of any length).
     """
     made = build(problem, seed)
@@ -313,7 +317,6 @@ def measure_start(
     plan: dict[str, Any] = {
         "parameters": sum(p.numel() for p in made.objective.parameters),
         "gradient_norm": math.nan,
-        "sharpness": math.nan,
         "heavy": None,
         "found": found,
     }
@@ -324,12 +327,11 @@ def measure_start(
 
 def _measure(made: Problem, seed: int, plan: dict[str, Any], seconds: float, steps: int) -> None:
     found: list[str] = plan["found"]
-    begun = time.perf_counter()
     # Two passes of about one and a half gradients per batch; a power of two.
     count = 2 ** int(math.log2(min(256.0, max(4.0, MEASURING_RUNS * steps / 3))))
     batches: list[Any] = list(islice(batches_from(made.train, seed, 0), count))
     try:
-        with time_limit(0.6 * seconds):
+        with time_limit(seconds):
             sample = noise_sample(made.objective, batches)
     except Exception as error:
         found.append(
@@ -342,7 +344,7 @@ def _measure(made: Problem, seed: int, plan: dict[str, Any], seconds: float, ste
     plan["gradient_norm"] = middle
     found.append(
         f"Gradient norm of a batch: median {middle:.3g}, 10 % below {low:.3g}, 10 % above "
-        f"{high:.3g}. It places the learning rates of SGD and GClip."
+        f"{high:.3g}. It places the learning rates of SGD."
     )
     if sample.squared_mean > 0:
         noise = sample.variance / sample.squared_mean
@@ -355,25 +357,11 @@ def _measure(made: Problem, seed: int, plan: dict[str, Any], seconds: float, ste
             judged = infinite_variance(sample)
             plan["heavy"] = judged.infinite
             follows = {
-                True: "Coordinate and norm clipping are tried at more rates.",
-                False: "GClip is left out.",
-                None: "GClip is left out.",
+                True: "Clipping of coordinates is tried.",
+                False: "Clipping of coordinates is left out.",
+                None: "Clipping of coordinates is left out.",
             }[judged.infinite]
             found.append(f"Gradient noise: {judged.answer}. {follows}")
-    left = seconds - (time.perf_counter() - begun)
-    if left > 0.2 * seconds and steps >= LEAST_FOR_SHARPNESS:
-        try:
-            with time_limit(left):
-                value = float(
-                    sharpness(made.objective, batches[:2], tol=0.05, max_products=20).value
-                )
-            plan["sharpness"] = value
-            found.append(f"Sharpness at the start: {value:.3g}. It caps the learning rate of SGD.")
-        except Exception as error:
-            found.append(
-                f"Sharpness could not be measured ({reason(error)}); the learning rate of SGD has "
-                "no cap."
-            )
 
 
 def _pace(problem: Factory, seed: int) -> tuple[float, float, float]:
@@ -425,7 +413,7 @@ def decide(race: Race, problem: Problem) -> tuple[Decision, Candidate | None]:
         kind = "nothing trains"
     elif _at_chance(problem, best.runs[seed], own, fall):
         kind = "at chance"
-    elif his - own < LEAST_GAIN * fall * (1.0 if gain[1] <= 0 else 0.05):
+    elif not his - own > LEAST_GAIN * _late_fall(reference, total, seed):
         best, own = reference, his
     if kind == "optimizer" and best is reference:
         kind = "fine" if reference.candidate == BASELINE else "rate"
@@ -446,11 +434,22 @@ def decide(race: Race, problem: Problem) -> tuple[Decision, Candidate | None]:
     return decision, best.candidate if settled else None
 
 
+def _late_fall(entry: Entry, total: int, seed: int) -> float:
+    """How far the loss of a run moved between the last rung before its end and its end: a scale on
+    which differences at the end count, whatever the loss was at the start.
+    """
+    scores = entry.runs[seed].scores
+    before = [step for step in scores if step < total and math.isfinite(scores[step])]
+    if not before or not math.isfinite(scores.get(total, math.inf)):
+        return 0.0
+    return abs(scores[max(before)] - scores[total])
+
+
 def _gain(race: Race, own: float, his: float) -> tuple[tuple[float, float, float], str]:
     """What the best run saves against another, with its interval, and what it is a share of."""
     if math.isinf(own):
         return (0.0, -math.inf, math.inf), "loss"
-    if math.isinf(his):
+    if math.isinf(his) or his >= race.start > own:
         return (1.0, 1.0, 1.0), "loss"
     reach = race.noise.reach()
     positive_losses = race.start > 0 and race.lowest(race.rungs)[0] > 0
@@ -566,6 +565,12 @@ def _sentence(race: Race, decision: Decision, setting: Candidate | None) -> str:
         )
     elif math.isinf(decision.baseline_loss):
         parts.append(f"{decision.setting} trains, to validation loss {loss}; AdamW diverges")
+    elif decision.baseline_loss >= decision.start > decision.loss:
+        parts.append(
+            f"{decision.setting} trains, to validation loss {loss}; AdamW at its best rate "
+            f"({decision.baseline}) does not: it ends at {decision.baseline_loss:.3g}, above the "
+            f"start ({start})"
+        )
     else:
         sure = "" if decision.gain[1] > 0 else ", within the noise between seeds"
         parts.append(
@@ -644,7 +649,7 @@ def _not_tried(race: Race) -> tuple[str, ...]:
         name for name in FAMILIES if not any(e.candidate.family == name for e in race.entries)
     ]
     lines = [
-        "Momentum and batch size were not varied; weight decay or the schedule only at the winner."
+        "Momentum and batch size were not varied; weight decay and schedule only after the race."
     ]
     if missing:
         lines.append(f"Left out by the measurement or by the model's layers: {', '.join(missing)}.")

@@ -27,6 +27,9 @@ from mindgap.measure.restoring import loader_generators, seed_everything, undist
 
 #: Share of a run's steps over which the weights are averaged before a rung is judged.
 AVERAGED = 0.25
+#: Runs up to a share 1/ONCE of the steps are evaluated once, at the averaged weights: there an
+#: evaluation takes as long as many steps.
+ONCE = 12
 #: Most validation batches read per evaluation.
 MOST_VALIDATION = 32
 
@@ -180,7 +183,7 @@ class Progress:
 
     steps: int = 0  # steps done
     #: step -> validation loss there (``inf``: diverged), the better of the last weights and their
-    #: average.
+    #: average, early in the run that of the average.
     scores: dict[int, float] = field(default_factory=dict)
     #: pairs (step, mean training loss since the pair before).
     curve: list[tuple[int, float]] = field(default_factory=list)
@@ -188,6 +191,7 @@ class Progress:
         None  # weights and optimizer states to continue from; None before the first step
     )
     seconds: float = 0.0  # time spent in steps and evaluations
+    per_step: float = 0.0  # seconds per step of the first piece
 
     @property
     def diverged(self) -> bool:
@@ -242,6 +246,7 @@ def train_until(
     losses: list[Tensor] = []
     report_every = max(1, total // 100)
     batches = batches_from(problem.train, seed, progress.steps)
+    first, begun_steps = progress.steps, time.perf_counter()
     while progress.steps < until:
         batch = next(batches)
         factor = schedule(progress.steps, total, shape)
@@ -267,12 +272,16 @@ def train_until(
                 progress.steps, progress.state = until, None
                 progress.seconds += time.perf_counter() - begun
                 return
+    if not first:
+        progress.per_step = (time.perf_counter() - begun_steps) / until
     # The state is taken before the averages are tried: evaluation must not change the run.
     progress.state = {
         "model": _copied(model.state_dict()),
         "optimizer": _copied(optimizer.state_dict()),
     }
-    score = evaluate(problem, progress, modes)
+    score = math.inf
+    if until > total / ONCE or until == total:
+        score = evaluate(problem, progress, modes)
     if until < total:
         average.swap_in(model)
         score = min(score, evaluate(problem, progress, modes))

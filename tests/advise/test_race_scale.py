@@ -83,7 +83,7 @@ def test_where_all_losses_rise_a_smaller_rate_is_tried_and_the_answer_says_so() 
     rates = [float(t.name.split("lr=")[1].split()[0].strip(",")) for t in answer.tried]
     assert min(rates) <= 1e-4
     assert answer.about["full_length_runs"] <= 5
-    assert answer.sentence.startswith("Nothing tried trains to the end: the best run, AdamW with ")
+    assert answer.sentence.startswith("Nothing tried trains to the end: the best run, AdamW ")
     assert answer.decision.setting in answer.sentence
     assert answer.code
     assert "% better" not in answer.sentence

@@ -180,7 +180,7 @@ def test_too_little_time_is_said_with_the_time_it_needs():
 def test_every_family_can_be_built_and_its_code_runs():
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
     for family in FAMILIES:
-        made = candidate(family, 1e-3, Scale(100, 1.0, 4.0))
+        made = candidate(family, 1e-3, Scale(100, 1.0))
         model(torch.ones(2, 4)).sum().backward()
         made.optimizer(model).step()
         import mindgap.advise
