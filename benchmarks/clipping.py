@@ -151,7 +151,34 @@ def change(new: float, old: float) -> str:
     )
 
 
-def markdown(folder: Path, split: str, tuned: bool) -> str:
+#: Columns of the table of the second try: the tail index of the norms as the switch.
+SECOND = {
+    "auto 0.9": '`clip="auto"`',
+    "unit": '`clip="unit"`',
+    "tail": "tail index",
+    "tail, unit": "tail index, norm kept",
+    "ACClip unit": "ACClip, unit",
+    "ACClip tail": "ACClip, tail index",
+}
+#: Columns of the table of the networks.
+NETWORKS = {
+    "clip 0.1": "clip 0.1",
+    "clip 1": "clip 1",
+    "auto 0.9": '`clip="auto"`',
+    "unit": '`clip="unit"`',
+    "coordinates 3": "unit, coordinates at 3τ",
+    "ACClip": "ACClip",
+    "ACClip unit": "ACClip, unit",
+}
+
+
+def markdown(
+    folder: Path,
+    split: str,
+    tuned: bool,
+    shown: dict[str, str] = SHOWN,
+    lengths: tuple[str, ...] = ("short", "own"),
+) -> str:
     """Median held-out loss over the seeds: AdamW's, and the change in percent of the best of five
     fixed clips and of the candidates, at lr 1e-3 or each at its best rate."""
     rows = load(folder)
@@ -160,27 +187,64 @@ def markdown(folder: Path, split: str, tuned: bool) -> str:
     def loss(losses: list[list[float]]) -> float:
         return min(map(middle, losses)) if tuned else middle(losses[at])
 
-    head = ("task", "tail", "steps", "torch AdamW", "best of five clips", *SHOWN.values())
+    head = ("task", "tail", "steps", "torch AdamW", "best of five clips", *shown.values())
     lines = [head, ("---",) * len(head)]
     for name, task in TASKS.items():
-        for steps in (SHORT, task.steps):
+        for steps in (SHORT if length == "short" else task.steps for length in lengths):
             here = {c: loss(v) for (t, s, c), v in rows.items() if (t, s) == (name, steps)}
-            if task.split != split or "AdamW" not in here or any(c not in here for c in SHOWN):
+            if task.split != split or "AdamW" not in here or any(c not in here for c in shown):
                 continue
             best = min(v for c, v in here.items() if c.startswith("clip "))
-            changes = [change(v, here["AdamW"]) for v in (best, *(here[c] for c in SHOWN))]
-            lines.append((name, task.tail, str(steps), f"{here['AdamW']:.3g}", *changes))
+            changes = [change(v, here["AdamW"]) for v in (best, *(here[c] for c in shown))]
+            name_of = name.removeprefix("judge: ")
+            lines.append((name_of, task.tail, str(steps), f"{here['AdamW']:.3g}", *changes))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def networks(folder: Path) -> str:
+    """Per network, length and rate: AdamW's median held-out loss, and the median over the seeds of
+    each candidate's change in percent, seed by seed."""
+    losses: dict[tuple[str, int, float, str], dict[int, float]] = {}
+    for file in sorted(folder.glob("*.jsonl")):
+        for row in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
+            key = row["task"], row["steps"], row["lr"], row["candidate"]
+            losses.setdefault(key, {})[row["seed"]] = row["loss"]
+    head = ("network", "steps", "lr", "seeds", "torch AdamW", *NETWORKS.values())
+    lines = [head, ("---",) * len(head)]
+    for name, steps, lr in sorted({key[:3] for key in losses}):
+        base = losses[name, steps, lr, "AdamW"]
+        cells = []
+        for candidate in NETWORKS:
+            found = losses.get((name, steps, lr, candidate), {})
+            ratios = [found[seed] / base[seed] for seed in found if seed in base]
+            cells.append(change(statistics.median(ratios), 1.0) if ratios else "–")
+        loss = f"{statistics.median(base.values()):.3f}"
+        lines.append((name, str(steps), f"{lr:g}", str(len(base)), loss, *cells))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def tables(folder: Path) -> dict[str, str]:
+    """Mark in the guide -> its table."""
+    own = {"shown": SECOND, "lengths": ("own",)}
+    made = {"networks": networks(folder.parent / "clipping_networks")}
+    for name, tuned in (("at 1e-3", False), ("at the best rate", True)):
+        made[name] = markdown(folder, "develop", tuned)
+        made[f"judged {name}"] = markdown(folder, "judge", tuned)
+        made[f"second try {name}"] = markdown(folder, "develop", tuned, **own)
+        made[f"second try judged {name}"] = markdown(folder, "judge", tuned, **own)
+    return made
 
 
 def document(folder: Path, page: Path) -> str:
     """The page with its tables written anew, between their marks."""
     text = page.read_text(encoding="utf-8")
-    for name, tuned in (("at 1e-3", False), ("at the best rate", True)):
+    for name, table in tables(folder).items():
         begin, end = f"<!-- clipping {name}: begin -->", f"<!-- clipping {name}: end -->"
-        before, _, rest = text.partition(begin)
+        before, mark, rest = text.partition(begin)
+        if not mark:
+            raise SystemExit(f"{page} lacks the mark {begin}")
         _, _, after = rest.partition(end)
-        text = f"{before}{begin}\n\n{markdown(folder, 'develop', tuned)}\n\n{end}{after}"
+        text = f"{before}{begin}\n\n{table}\n\n{end}{after}"
     return text
 
 

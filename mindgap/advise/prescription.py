@@ -28,13 +28,15 @@ _ADVICE = {
         Advice(
             "divide the gradient by its norm before the moments see it",
             "with infinite variance E‖∇f‖² is infinite for SGD at every fixed step; a bad batch "
-            "then weighs no more than another (measured: docs/clipping.md)",
+            "then weighs no more than another; on four tasks with such noise that were kept for "
+            "judging it ended 13 to 78 % below AdamW at the same rate (docs/clipping.md)",
             'AdamW(model.parameters(), lr=1e-3, clip="unit")',
             Source("acclip", "Thm. 1 to 3, Alg. 1"),
         ),
         Advice(
             "or clip every coordinate at a running moment as well",
-            "a larger threshold has less bias and more variance (Lemma 2)",
+            "a larger threshold has less bias and more variance (Lemma 2); on the same four tasks "
+            "it ended 2 to 66 % below the best of five norm clips at the same rate",
             'ACClip(model.parameters(), lr=1e-3, clip="unit")',
             Source("acclip", "App. A, Lemma 2"),
         ),
