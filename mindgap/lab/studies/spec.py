@@ -16,6 +16,7 @@ from mindgap.base.check import fail, one_of
 from mindgap.base.checked import checked_class
 from mindgap.base.source import Source
 from mindgap.lab.studies.diary import diary
+from mindgap.lab.studies.gates import network_gate
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.power import Design, as_numbers, rates
 from mindgap.lab.studies.registered import registered_words
@@ -257,11 +258,17 @@ class Study:
         return f"toy ({here})" if scale in ("quick", "cpu") else here
 
     def verdict(self, runs: Sequence[Run]) -> Verdict:
-        """Apply the pass rule to the runs of one scale; an exception of the rule is passed on."""
+        """Apply the pass rule to the runs of one scale; an exception of the rule is passed on.
+
+        At scale gpu a rule without a gate of its own gets the one that fits what was recorded.
+        """
         scale = runs[0].header.scale
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            found = self.judge(runs).build(self.model(scale))
+            parts = self.judge(runs)
+            if scale == "gpu" and not parts.gates:
+                network_gate(parts, runs)
+            found = parts.build(self.model(scale))
         return replace(
             found,
             length=self.length(scale, runs[0].header.settings),

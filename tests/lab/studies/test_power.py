@@ -13,9 +13,9 @@ from mindgap.lab.studies.power import LEAST_POWER, AnswerDesign, Design, rates
 from mindgap.lab.studies.register import register
 from mindgap.lab.studies.registered import content_of, hash_of, registered_words
 from mindgap.lab.studies.run import plan, run_all
-from mindgap.lab.studies.spec import Parts
+from mindgap.lab.studies.spec import Parts, Scale
 from mindgap.record.forms import Registration, read_form
-from mindgap.record.schema import Verdict
+from mindgap.record.schema import End, Header, Run, Verdict
 from mindgap.record.store import REGISTERED_FILE, VERDICT_FILE, read_run
 
 DESIGNED = [(name, scale) for name, study in catalogue().items() for scale in study.designs]
@@ -72,6 +72,39 @@ def test_a_failed_gate_is_a_fourth_word_whatever_the_parts_say() -> None:
     parts.gate("91 %", False, "84 %")
     parts.decide_nothing("too few seeds")
     assert parts.verdict == parts.build().as_printed == parts.build().as_corrected == "not trained"
+
+
+@pytest.mark.parametrize(
+    ("settings", "ends", "gate"),
+    [
+        ({"text": "ptb"}, [{"validation_loss": 5.2}, {"validation_loss": 6.55}], "failed (b 6.550"),
+        ({"text": "ptb"}, [{"test_loss": 5.2}, {"test_loss": 4.9}], "passed (a 5.200"),
+        ({}, [{"test_loss": 6.0, "by_frequency": 6.5}] * 2, "failed (a 6.000, needed 5.500)"),
+        ({}, [{"test_exact": 0.3, "by_place": 0.1}] * 2, "passed (30.0% and 10.0%)"),
+        ({"model": "ResNet20"}, [{"test_accuracy": 0.88}, {"test_accuracy": 0.915}], "passed"),
+        ({"model": "ResNet20"}, [{"test_accuracy": 0.88}] * 2, "failed (88.00%)"),
+        ({"model": "ResNet20", "augment": False}, [{"test_accuracy": 0.8}] * 2, ""),
+        ({"words": 8192}, [{"hill_index": 5.0}] * 2, ""),
+    ],
+)
+def test_a_rule_without_a_gate_gets_the_one_that_fits_its_records_at_scale_gpu_alone(
+    settings: dict, ends: list[dict], gate: str
+) -> None:
+    def judge(runs):
+        parts = Parts()
+        parts.add("better", True)
+        return parts
+
+    study = replace(find("e8-windows"), judge=judge, scales={"quick": Scale({}), "gpu": Scale({})})
+    for scale in ("quick", "gpu"):
+        runs = [
+            Run(Header("s", "E8", scale, method, 0, settings), (row,), End("done"))
+            for method, row in zip("ab", ends, strict=True)
+        ]
+        found = study.verdict(runs)
+        expected = "not trained" if "failed" in gate and scale == "gpu" else "holds"
+        assert found.verdict == expected
+        assert gate in found.gate if scale == "gpu" else not found.gate
 
 
 def test_records_carry_the_hash_of_what_was_registered_and_a_verdict_says_if_it_changed(

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from mindgap.lab.studies.gates import BIGRAM
 from mindgap.lab.studies.spec import (
     Design,
     Figure,
@@ -41,8 +42,6 @@ from mindgap.lab.studies.verdict import (
 )
 
 COMPARABLE = 0.02
-#: Loss of the bigram model on Penn Treebank's test text, for records that do not hold it.
-BIGRAM = 5.331
 #: Parts that can refute.
 PARTS = 4
 COMMON = ("GClip below SGD", "Adam below GClip", "CClip comparable to Adam")

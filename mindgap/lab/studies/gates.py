@@ -1,0 +1,75 @@
+"""Controls that show that a network is trained, for studies at scale gpu without one of their own.
+
+They read the last row of every run: what a network must reach is a figure that needs no network, or
+a published one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mindgap.lab.studies.verdict import Parts, by_method
+from mindgap.record.schema import Run
+
+#: Loss of a bigram model on Penn Treebank's test text (10,000 words).
+BIGRAM = 5.331
+#: Test accuracy of ResNet20 on CIFAR-10 that SGD reaches as published (91.25 %, He et al. 2016).
+RESNET20 = 0.91
+#: Nats below the frequencies of word pieces at masked places.
+LEARNT = 1.0
+
+Ends = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def network_gate(parts: Parts, runs: Sequence[Run]) -> None:
+    """Add the control that fits what the runs recorded; none where nothing fits (noise at a
+    network's start, say).
+
+    A language model: every method ends below a bigram model, on average over its seeds. BERT on
+    masked pieces: every method ends 1 nat below their frequencies. Questions: the best method
+    answers more of them than the most frequent place. ResNet20 on CIFAR-10, on shifted images with
+    right labels: the best method reaches 91 %.
+    """
+    ends: Ends = {
+        name: [run.rows[-1] for run in group if run.rows] for name, group in by_method(runs).items()
+    }
+    settings = runs[0].header.settings
+    for column in ("test_loss", "validation_loss"):
+        losses = _means(ends, column)
+        if len(losses) == len(ends) and settings.get("text") == "ptb":
+            floor = next(iter(_means(ends, "bigram_loss").values()), BIGRAM)
+            _all_below(parts, "every method ends below a bigram model", losses, floor, "bigram")
+            return
+        floors = _means(ends, "by_frequency")
+        if len(losses) == len(floors) == len(ends):
+            name = f"every method ends {LEARNT:g} nat below word frequencies"
+            _all_below(parts, name, losses, min(floors.values()) - LEARNT, "needed")
+            return
+    answered, floors = _means(ends, "test_exact"), _means(ends, "by_place")
+    if answered and floors:
+        best, floor = max(answered.values()), max(floors.values())
+        words = f"{best:.1%} and {floor:.1%}"
+        parts.gate("more questions answered than by the most frequent place", best > floor, words)
+        return
+    accuracies = _means(ends, "test_accuracy")
+    as_published = settings.get("augment", True) and not settings.get("wrong_labels")
+    if accuracies and settings.get("model") == "ResNet20" and as_published:
+        best = max(accuracies.values())
+        parts.gate(f"the best method reaches {RESNET20:.0%}", best >= RESNET20, f"{best:.2%}")
+
+
+def _means(ends: Ends, column: str) -> dict[str, float]:
+    """Method -> mean of a column over its seeds, where all have it."""
+    return {
+        name: float(np.mean([row[column] for row in rows]))
+        for name, rows in ends.items()
+        if rows and all(column in row for row in rows)
+    }
+
+
+def _all_below(parts: Parts, name: str, losses: Mapping[str, float], floor: float, of: str) -> None:
+    worst = max(losses, key=lambda method: losses[method])
+    parts.gate(name, losses[worst] < floor, f"{worst} {losses[worst]:.3f}, {of} {floor:.3f}")
