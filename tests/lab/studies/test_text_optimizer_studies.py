@@ -556,7 +556,7 @@ def masked_forms(
 def test_pre_training_at_scale_gpu_judges_every_form(case, algorithm, first, second):
     verdict = find(H4).verdict(masked_forms(**case))
     assert verdict.numbers["per form"] == {"ACClip": algorithm, FIRST: first, SECOND: second}
-    assert verdict.verdict == algorithm
+    assert verdict.verdict == ("not trained" if "floor" in case else algorithm)
     assert "6 layers" in verdict.measured
     assert "not judged" not in verdict.measured
     assert all(word in verdict.model for word in ("proxy", "WikiText-2", "in place of"))
