@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from mindgap.bilevel.tools.checkpoint import pack_state as pack_state
     from mindgap.bilevel.tools.checkpoint import save_state as save_state
     from mindgap.bilevel.tools.checkpoint import unpack_state as unpack_state
+    from mindgap.bilevel.tools.contest import Contest as Contest
+    from mindgap.bilevel.tools.contest import race as race
     from mindgap.bilevel.tools.exact import exact_hypergradient as exact_hypergradient
     from mindgap.bilevel.tools.exact import hyper_objective as hyper_objective
     from mindgap.bilevel.tools.exact import hypergradient as hypergradient
@@ -88,6 +90,7 @@ else:
         "BilevelProblem": "data.problem",
         "Bound": "data.problem",
         "Constant": "core.schedules",
+        "Contest": "tools.contest",
         "F2SA": "methods.f2sa",
         "F2SAp": "methods.f2sap",
         "FSLA": "methods.fsla",
@@ -133,6 +136,7 @@ else:
         "load_state": "tools.checkpoint",
         "lower_solution": "tools.exact",
         "pack_state": "tools.checkpoint",
+        "race": "tools.contest",
         "save_state": "tools.checkpoint",
         "side_by_side": "tools.meta",
         "solve": "solver",

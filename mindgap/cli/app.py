@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from mindgap.cli.bilevel import bilevel
 from mindgap.cli.examine import examine
 from mindgap.cli.laboratory import compare, register, show, tune, watch
 from mindgap.cli.measure import advise, measure
@@ -44,6 +45,7 @@ For your own training; my_training:problem builds model, loss and batches:
   mindgap recommend my_training:problem  race optimizers, print code to paste
   mindgap measure my_training:problem    curvature, noise and tails, as a page
   mindgap advise survey.json             what such a survey means
+  mindgap bilevel race my_module:problem race bilevel methods, print code
 
 What there is:
   mindgap optimizers                     eight optimizers for any training loop
@@ -95,3 +97,4 @@ for command in (
     new,
 ):
     app.command("list" if command is list_studies else command.__name__)(command)
+app.add_typer(bilevel, name="bilevel")

@@ -58,6 +58,7 @@ def test_the_bare_command_is_a_guide_with_the_engineers_commands_first(
     named = [line.split()[1] for line in lines if line.startswith("  mindgap ")]
     assert named[:4] == ["examine", "recommend", "measure", "advise"]
     known = [c.name or c.callback.__name__ for c in app.registered_commands]
+    known += [group.name for group in app.registered_groups]
     assert set(named) <= set(known)
     assert known[:4] == named[:4]
     assert f"{len(METHODS)} methods" in GUIDE

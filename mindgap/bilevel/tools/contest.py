@@ -1,0 +1,337 @@
+"""A race of methods on one problem: equal oracle budgets, equal tuning, one answer with code to
+paste.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.check import RuleError, fail, positive, whole
+from mindgap.bilevel.backends.oracles import TorchOracle
+from mindgap.bilevel.backends.trial import try_problem
+from mindgap.bilevel.core.settings import check_count
+from mindgap.bilevel.core.types import State
+from mindgap.bilevel.data.problem import BilevelProblem
+from mindgap.bilevel.registry import METHODS
+from mindgap.bilevel.solver import solve
+from mindgap.bilevel.tools.checkpoint import belongs_to
+from mindgap.bilevel.tools.horizon import Ground, Scale, raced
+
+#: Methods that race where none are named.
+RACED = ("slip", "soba", "masoba", "saba", "stocbio", "f2sa", "borep", "amigo")
+#: Places of a run that are judged, the start included.
+PLACES = 7
+#: Runs that judging and tuning cost, beside the runs themselves.
+BESIDE = 1.6
+
+Told = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """One method of a race."""
+
+    key: str
+    settings: dict[str, float]
+    tuning: float  # what finding them cost, in runs
+    #: by seed: columns "calls", "seconds", "x_epochs", "value" (the upper loss once y has
+    #: followed), "slope" (norm of the hypergradient there); empty where a run went wrong
+    runs: tuple[dict[str, list[float]], ...]
+
+    @property
+    def final(self) -> list[float]:
+        """The last value by seed; infinite where a run went wrong."""
+        return [run["value"][-1] if run.get("value") else math.inf for run in self.runs]
+
+    @property
+    def mean(self) -> float:
+        """Mean of the last values."""
+        return float(np.mean(self.final))
+
+    def band(self, column: str) -> tuple[list[float], list[float], list[float]]:
+        """Mean, least and largest over the seeds of a column, place by place."""
+        good = [run[column] for run in self.runs if run.get(column)]
+        if not good:
+            return [], [], []
+        length = min(map(len, good))
+        rows = np.array([run[:length] for run in good])
+        return rows.mean(0).tolist(), rows.min(0).tolist(), rows.max(0).tolist()
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What a race found."""
+
+    entrants: tuple[Entrant, ...]  # the best first
+    refused: dict[str, str] = field(default_factory=dict)  # methods that do not fit, and why
+    calls: int = 0  # oracle calls of a run
+    start: float = math.nan  # the value at the start
+
+    @property
+    def winner(self) -> Entrant:
+        """The method with the least value at the end."""
+        return self.entrants[0]
+
+    def is_level(self, other: Entrant) -> bool:
+        """Whether a method is as good as the winner, as far as the seeds tell: the 95 % interval of
+        the difference, seed by seed, contains 0.
+        """
+        apart = np.array(other.final) - np.array(self.winner.final)
+        if not np.isfinite(apart).all():
+            return False
+        if len(apart) < 2:
+            return bool(apart.mean() <= 0)
+        wide = {2: 12.7, 3: 4.3, 4: 3.18, 5: 2.78}.get(len(apart), 2.5)
+        return bool(abs(apart.mean()) <= wide * apart.std(ddof=1) / math.sqrt(len(apart)))
+
+    @property
+    def code(self) -> str:
+        """The winner as code to paste."""
+        info = METHODS[self.winner.key]
+        rates = ", ".join(f"{k}={v:.4g}" for k, v in self.winner.settings.items())
+        return (
+            f"from mindgap.bilevel import {info.class_name}, solve\n\n"
+            f"method = {info.class_name}({rates})\n"
+            f"solution = solve(problem, method, calls={self.calls}).check()\n"
+        )
+
+    def __str__(self) -> str:
+        """The table at the end of the race."""
+        lines = [f"{'method':10} {'upper loss':>12} {'least':>10} {'largest':>10} {'slope':>10}"]
+        for e in self.entrants:
+            slope = e.band("slope")[0]
+            numbers = (e.mean, min(e.final), max(e.final), slope[-1] if slope else math.nan)
+            row = " ".join(f"{v:>{w}.4g}" for v, w in zip(numbers, (12, 10, 10, 10), strict=True))
+            level = "" if e is self.winner else " level with the first" * self.is_level(e)
+            lines.append(f"{METHODS[e.key].name:10} {row}{level}")
+        lines.append(f"start {self.start:.4g}; {self.calls} oracle calls per run")
+        lines += [f"{METHODS[key].name} did not run: {why}" for key, why in self.refused.items()]
+        return "\n".join(lines)
+
+
+def race(
+    problem: BilevelProblem,
+    methods: Sequence[str] | None = None,
+    *,
+    minutes: float = 10.0,
+    calls: int | None = None,
+    seeds: int = 3,
+    folder: str | Path | None = None,
+    told: Told | None = None,
+) -> Contest:
+    """Race methods on a problem: each is tuned by ``suggest_steps``, then runs with every seed for
+    the same number of oracle calls.
+
+    Runs are judged at six places after the start by the upper loss on common minibatches once y has
+    followed x for some steps, and by the norm of the hypergradient there.
+
+    Args:
+        problem: what to solve; the losses must be differentiable twice.
+        methods: keys of ``METHODS``; eight of them if not given. Those that the problem does not
+            fit (constraints, tables, batches) are named with the reason.
+        minutes: time for everything; sets ``calls`` where they are not given.
+        calls: oracle calls of every run.
+        seeds: runs of each method.
+        folder: where finished pieces are kept; the same race goes on from there.
+        told: called as ``told(text, share)`` after every piece.
+
+    Raises:
+        RuleError: where no method fits, or the folder is of another race.
+
+    Example:
+        >>> from mindgap.bilevel.data.problem import example_problem
+        >>> found = race(example_problem(), ["soba", "slip"], calls=400, seeds=2)
+        >>> sorted(e.key for e in found.entrants), found.winner.mean < found.start
+        (['slip', 'soba'], True)
+    """
+    if not isinstance(problem, BilevelProblem):
+        fail("problem", "must be a BilevelProblem", type(problem).__name__)
+    positive("minutes", minutes)
+    check_count("seeds", seeds, most=100)
+    if calls is not None:
+        whole("calls", calls, least=200)
+    asked = list(RACED if methods is None else methods)
+    if isinstance(methods, str) or not asked or any(key not in METHODS for key in asked):
+        fail("methods", f"must be keys of {', '.join(METHODS)}", methods)
+    fitting, refused = _fitting(problem, asked)
+    if not fitting:
+        fail("methods", "must fit the problem", refused)
+    kept = _Pieces(folder, problem, fitting, seeds, calls)
+    if calls is None:
+        calls = kept.number("calls", lambda: _budget(problem, fitting, minutes, seeds))
+    judge = Ground(problem, 500, 100, seed=10_007)
+    judge.measure()
+    entrants, parts = [], len(fitting) * (1 + seeds)
+    done = 0
+    for key in fitting:
+        steps = _iterations(problem, key, calls)
+        tuned = kept.piece(f"{key}-steps", partial(_tuned, problem, key, steps))
+        done += 1
+        if told is not None:
+            told(f"{METHODS[key].name}: steps", done / parts)
+        runs = []
+        for seed in range(seeds):
+            make = partial(_run, problem, judge, key, tuned["settings"], seed, steps, calls)
+            runs.append(kept.piece(f"{key}-{seed}", make))
+            done += 1
+            if told is not None:
+                told(f"{METHODS[key].name}: seed {seed}", done / parts)
+        entrants.append(Entrant(key, tuned["settings"], tuned["runs"], tuple(runs)))
+    entrants.sort(key=lambda e: e.mean)
+    return Contest(tuple(entrants), refused, calls, judge.start)
+
+
+def _fitting(problem: BilevelProblem, keys: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Methods that can run on the problem, and why the others cannot."""
+    fitting, refused = [], {}
+    for key in keys:
+        try:
+            kind = METHODS[key].load()
+            made = kind(**Scale(key, kind, 1.0, problem.dim_x).settings(1.0, 100, 1.0))
+            made.check_problem(problem)
+            try_problem(TorchOracle(problem), second_order=True)
+            fitting.append(key)
+        except RuleError as error:
+            refused[key] = str(error)
+    return fitting, refused
+
+
+def _probe(problem: BilevelProblem, key: str) -> tuple[float, float]:
+    """Oracle calls and seconds per iteration, from a few iterations with tiny steps."""
+    kind = METHODS[key].load()
+    settings = Scale(key, kind, 1.0, problem.dim_x).settings(1e-9, 4, 1e-9)
+    done = solve(problem, kind(**settings), 4)
+    return done.state.total_calls / 4, done.seconds / 4
+
+
+def _iterations(problem: BilevelProblem, key: str, calls: int) -> int:
+    return max(20, round(calls / _probe(problem, key)[0]))
+
+
+def _budget(problem: BilevelProblem, keys: list[str], minutes: float, seeds: int) -> int:
+    """Oracle calls of a run such that everything fits into the time."""
+    each = [second / calls for calls, second in (_probe(problem, key) for key in keys)]
+    runs = sum(each) * (seeds + BESIDE)
+    return int(min(max(45.0 * minutes / runs, 300), 10**7))
+
+
+def _tuned(problem: BilevelProblem, key: str, steps: int) -> dict[str, Any]:
+    found = raced(problem, key, steps)
+    return {"settings": found.settings, "runs": found.runs}
+
+
+def _run(
+    problem: BilevelProblem,
+    judge: Ground,
+    key: str,
+    settings: dict[str, float],
+    seed: int,
+    steps: int,
+    calls: int,
+) -> dict[str, list[float]]:
+    """One run, judged on the way; empty where it goes wrong."""
+    columns: dict[str, list[float]] = {
+        name: [] for name in ("calls", "seconds", "x_epochs", "value", "slope")
+    }
+    every, lower = max(1, steps // (PLACES - 1)), METHODS[key].lower_variable
+    begin, away = time.perf_counter(), 0.0
+
+    def look(state: State) -> None:
+        nonlocal away
+        now = time.perf_counter()
+        value, slope = _judged(judge, state.x, state.values[lower])
+        row = (state.total_calls, now - begin - away, state.x_epochs, value, slope)
+        for name, number in zip(columns, row, strict=True):
+            columns[name].append(float(number))
+        away += time.perf_counter() - now
+
+    done = solve(
+        problem,
+        METHODS[key](**settings),
+        calls=calls,
+        seed=seed,
+        callbacks=look,
+        every=every,
+    )
+    if done.ok and done.state.t % every:
+        look(done.state)
+    good = done.ok and all(map(math.isfinite, columns["value"]))
+    return columns if good else {}
+
+
+def _judged(judge: Ground, x: Any, y: Any) -> tuple[float, float]:
+    """The upper loss once y has followed, and the norm of the hypergradient there."""
+    value, y = judge.value(x, y)
+    if not math.isfinite(value):
+        return math.inf, math.inf
+    here = judge.x, judge.near
+    judge.x, judge.near = x, y
+    try:
+        return value, float(judge.hypergradient().norm())
+    finally:
+        judge.x, judge.near = here
+
+
+class _Pieces:
+    """Finished pieces of a race in a folder, so that it can go on."""
+
+    def __init__(
+        self,
+        folder: str | Path | None,
+        problem: BilevelProblem,
+        keys: list[str],
+        seeds: int,
+        calls: int | None,
+    ) -> None:
+        self.folder = None if folder is None else Path(folder)
+        if self.folder is None:
+            return
+        from mindgap.bilevel.methods.soba import SOBA
+
+        text = json.dumps([belongs_to(SOBA(lr_x=1.0, lr_y=1.0), problem), keys, seeds, calls])
+        self.folder.mkdir(parents=True, exist_ok=True)
+        plan, mark = self.folder / "race.json", sha256(text.encode()).hexdigest()
+        if plan.exists():
+            if self._read(plan) != {"of": mark}:
+                fail("folder", "must be of this race (problem, methods, seeds, calls)", str(folder))
+        else:
+            self._write(plan, {"of": mark})
+
+    @staticmethod
+    def _read(path: Path) -> Any:
+        try:
+            return json.loads(path.read_text())
+        except ValueError:
+            return None
+
+    @staticmethod
+    def _write(path: Path, value: Any) -> None:
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(value))
+        os.replace(part, path)
+
+    def piece(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """A piece that was kept, or a new one."""
+        if self.folder is None:
+            return make()
+        path = self.folder / f"{name}.json"
+        found = self._read(path) if path.exists() else None
+        if not isinstance(found, dict):
+            found = make()
+            self._write(path, found)
+        return found
+
+    def number(self, name: str, make: Callable[[], int]) -> int:
+        """A number likewise."""
+        return int(self.piece(name, lambda: {"number": make()})["number"])
