@@ -5,7 +5,7 @@ seeds, faults.
         on the CPU, made-up data, a minute
     python benchmarks/drop_in.py --out $OUT --minutes 8
         one GPU, several processes side by side
-    python benchmarks/drop_in.py --table benchmarks/records --docs docs/optimizers.md README.md
+    python benchmarks/drop_in.py --table benchmarks/records --docs docs/optimizers.md
 
 Each run appends one line to a record in ``--out``; a second call makes only the runs that are
 missing.
