@@ -55,7 +55,7 @@ def test_raced_steps_reach_most_of_a_grids_gain_where_those_of_the_start_reach_l
     best = max(gain({**raced.settings, "lr_x": 10.0**i}) for i in (-3, -2, -1, 0, 1, 2))
     assert gain(raced.settings) > 0.7 * best
     assert gain(suggest_steps(problem).settings(key)) < 0.3 * best
-    assert raced.runs < 1.3
+    assert raced.runs < 1.4  # a short run: the part that does not grow with it weighs more
 
 
 @pytest.mark.parametrize("key", [key for key in METHODS if key not in ("vrbo", "saba")])
@@ -65,6 +65,30 @@ def test_no_method_diverges_with_raced_steps(key):
     state = solve(PROBLEM, raced.method, steps, seed=1).check().state
     assert float(state.x.norm()) < 5 * (1 + float(QUADRATIC.x0.norm()))
     assert all(math.isfinite(v) and v > 0 for v in raced.settings.values())
+
+
+def test_the_steps_survive_a_start_where_y_is_not_solved():
+    """SOBA's first steps are its longest. Raced where y is solved alone, they were 4 times what the
+    start far from y*(x) can bear, and all runs ended as NaN.
+    """
+    draw = torch.Generator().manual_seed(0)
+    features = torch.randn(128, 6, generator=draw)
+    targets = (features[:, 0] + 0.5 * torch.randn(128, generator=draw)).sign()
+
+    def upper(x, y, b):
+        return torch.nn.functional.softplus(-b[1] * (b[0] @ y)).mean()
+
+    def lower(x, y, b):
+        return upper(x, y, b) + 0.5 * (x.exp() * y.square()).sum()
+
+    data = (features[64:], targets[64:]), (features[:64], targets[:64])
+    y = 30.0 * torch.randn(6, generator=draw)
+    problem = BilevelProblem(upper, lower, torch.zeros(6), y, *data, batch_size=16)
+    raced = suggest_steps(problem, "soba", steps=300)
+    assert solve(problem, raced.method, 300, seed=1).ok
+    wider = {**raced.settings, "lr_x": 6.25 * raced.settings["lr_x"]}
+    assert any(t.settings == pytest.approx(wider, rel=1e-2) for t in raced.tried)
+    assert not solve(problem, SOBA(**wider), 300, seed=1).ok
 
 
 def test_a_longer_run_takes_shorter_steps_of_a_fixed_length():

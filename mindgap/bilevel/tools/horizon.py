@@ -5,7 +5,8 @@ at which the upper loss is least once y has followed. *Raced*: short runs at rat
 apart around what was measured, all from a lower level that is nearly solved. *Looked ahead*: the
 displacement of the best short runs, continued in a straight line as far as the whole run could go,
 says how far x should go; the rate follows from that distance and the number of iterations. The last
-race is among a few rates made for the whole run.
+race is among a few rates made for the whole run. The winner must then survive the first iterations
+from the problem's own start.
 """
 
 from __future__ import annotations
@@ -351,6 +352,20 @@ class Race:
             self.ends.append(end if math.isfinite(value) else None)
         return numbers
 
+    def starts_well(self, settings: dict[str, Any], steps: int) -> bool:
+        """Whether a run from the problem's own start, where y is not solved, stays in bounds."""
+        ground = self.ground
+        done = solve(ground.problem, self.made(settings), steps, seed=self.seed, limit=1e3)
+        self._count(done.state.total_calls, max(done.state.t, steps))
+        value = math.inf
+        if done.ok:
+            value, _ = ground.value(done.state.x, done.state.values[self.lower], 0.5)
+        well = value <= ground.start + 2.0 * abs(ground.start)
+        shown = value if well else math.inf
+        self.tried.append(StepTrial(dict(settings), steps, shown, math.nan, math.nan))
+        self.ends.append(None)
+        return well
+
     def warm(self, method: Method) -> State:
         """The state before the first iteration, with the linear system solved as well."""
         state = method.start(self.twin, self.seed)
@@ -527,6 +542,10 @@ def _second(race: Race, best: int, steps: int, first: int, second: int) -> Raced
         won = race.best([*numbers, *more])
     settings = race.made_safe(won, steps)
     settings["lr_x"] /= longer
+    for _ in range(6):  # the races began where y is solved; the run will not
+        if race.starts_well(settings, first):
+            break
+        settings["lr_x"] /= WIDER
     settings = {k: float(f"{v:.4g}") for k, v in settings.items()}
     calls = ground.calls + race.calls
     return RacedSteps(
