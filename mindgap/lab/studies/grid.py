@@ -102,7 +102,7 @@ def grid_search(
         """
         while todo := points[method][len(made[method]) :]:
             names = {name(method, p, s): partial(score, method, p, s) for p in todo for s in seeds}
-            missing = [(key, call) for key, call in names.items() if key not in known]
+            missing: list[Call] = [(key, call) for key, call in names.items() if key not in known]
             if missing:
                 wanted[method] = len(missing)
                 owner.update((key, method) for key, _ in missing)
