@@ -9,6 +9,7 @@ import pytest
 
 from mindgap.base.check import RuleError
 from mindgap.bilevel import METHODS, AdamStep
+from mindgap.bilevel.tools.advice import StepAdvice
 
 #: Settings that have a default, beside the steps; "x_step" where it is not "plain".
 DEFAULTS = {
@@ -117,3 +118,31 @@ def test_a_memory_limit_is_a_number_of_bytes_that_a_machine_can_count(key):
     assert _made(key, memory_limit=2**62).memory_limit == 2**62
     with pytest.raises(RuleError, match="memory_limit must be"):
         _made(key, memory_limit=2**62 + 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "fine", "bad"),
+    [
+        ("accbo", "tau", (0.001, 1.0), (0.0, 1.001, 1.5)),
+        ("accbo", "gamma", (0.0, 0.999), (-0.001, 1.0)),
+        ("accbo", "warm_start", (0, 1), (-1,)),
+        ("borep", "beta", (0.0, 0.999), (-0.001, 1.0, 1.5)),
+        ("borep", "warm_start", (0, 1), (-1,)),
+    ],
+)
+def test_settings_end_where_they_should(key, name, fine, bad):
+    for value in fine:
+        assert getattr(_made(key, **{name: value}), name) == value
+    for value in bad:
+        with pytest.raises(RuleError, match=f"{name} must"):
+            _made(key, **{name: value})
+
+
+def test_the_least_eigenvalue_of_svrb_is_a_thousandth_of_the_curvature():
+    advice = StepAdvice(0.4, 0.4, 0.1, (0.01, 0.3), 5.0, 2.0, 1.0, 4)
+    assert advice.settings("svrb")["mu"] == pytest.approx(0.005)
+
+
+def test_a_method_that_reads_all_samples_says_so():
+    assert _made("srba").plan().all_samples
+    assert not _made("soba").plan().all_samples

@@ -175,7 +175,7 @@ def test_a_ray_that_ends_early_has_its_noise_floor(border: float, rows: int, fir
     )
     found = smoothness_along_ray(wall, ONE, points=20)
     assert len(found.losses) == rows
-    assert found.noise_floor == pytest.approx(np.finfo(np.float64).eps / first, rel=1e-6)
+    assert np.finfo(np.float64).eps / found.noise_floor == pytest.approx(first, rel=1e-6)
 
 
 # Noise.

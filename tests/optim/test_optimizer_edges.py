@@ -1,0 +1,120 @@
+"""What the optimizers do exactly at a limit, and the numbers that their documents name."""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+
+import numpy as np
+import pytest
+import torch
+
+from mindgap.base.check import RuleError
+from mindgap.optim import INGD, SGD, AdamW, GClip, fused, norms, trial
+from mindgap.optim.report import Spike, Tally, clipped_before
+
+
+def parameter(size: int = 4) -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.zeros(size))
+
+
+def test_the_window_holds_128_norms_and_a_spike_needs_20() -> None:
+    assert (norms.WINDOW, norms.SPIKE_AFTER) == (128, 20)
+    window = norms.new_window(torch.device("cpu"))
+    for size in (1000.0, *[1.0] * 127):
+        norms.push_(window, torch.tensor(size))
+    assert float(norms.running_quantile(window, 1.0)) == 1000
+    norms.push_(window, torch.tensor(1.0))
+    assert float(norms.running_quantile(window, 1.0)) == 1
+    for seen, known in ((19, False), (20, True)):
+        window = norms.new_window(torch.device("cpu"))
+        for _ in range(seen):
+            norms.push_(window, torch.tensor(1.0))
+        assert bool(norms.spike_range(window)[2].isfinite()) == known
+
+
+@pytest.mark.parametrize(
+    "usual", [0.01, 0.05, 0.1, 0.2, 0.25, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 40.0, 100.0]
+)
+def test_clipping_before_the_optimizer_is_noticed_at_every_usual_threshold(usual: float) -> None:
+    assert f"at {usual:g} before" in clipped_before(usual * np.array([0.4, 1.0, 1.0, 1.0]))[0]
+    assert clipped_before(1.07 * usual * np.array([0.4, 1.0, 1.0, 1.0])) == ()
+
+
+def test_a_spike_at_the_first_step_outlives_a_checkpoint() -> None:
+    tally = Tally()
+    tally.steps, tally.spikes = 2, deque([Spike(1, 9.0, 1.0, 2.0), Spike(2, 8.0, 1.0, 2.0)])
+    assert [spike.step for spike in Tally.unpack(tally.pack()).report().spikes] == [1, 2]
+
+
+def test_a_skipped_step_leaves_the_version_of_the_parameters() -> None:
+    for form in ({}, {"foreach": True}):
+        p = parameter()
+        optimizer = AdamW([p], clip=None, spike_guard="skip", **form)
+        for _ in range(21):
+            p.grad = torch.ones(4)
+            optimizer.step()
+        before = p._version
+        p.grad = torch.full((4,), 1e6)
+        optimizer.step()
+        assert optimizer.report().skipped == 1
+        assert p._version == before
+        p.grad = torch.ones(4)
+        optimizer.step()
+        assert p._version > before
+
+
+def test_the_trial_covers_a_part_of_a_chunk_and_odd_lengths() -> None:
+    from mindgap.rules.fused import cuda
+
+    assert any(size > cuda.BLOCK and size % cuda.BLOCK % 2 for size in trial.SIZES)
+    assert any(size % cuda.BLOCK == 0 for size in trial.SIZES)
+
+
+def test_the_warning_about_a_kernel_points_at_the_line_of_the_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(jobs: object, policy: object) -> None:
+        raise RuntimeError("no kernel image is available")
+
+    monkeypatch.setattr(trial, "TRIED", {"cpu"})
+    monkeypatch.setattr(trial, "_FOUND", {})
+    monkeypatch.setattr(fused, "_cpu_run", failing)
+    p = parameter()
+    optimizer = AdamW([p], clip=None)
+    p.grad = torch.ones(4)
+    with pytest.warns(UserWarning, match="the foreach form is used") as seen:
+        optimizer.step()
+    code = inspect.currentframe().f_code  # type: ignore[union-attr]
+    assert seen[0].filename == code.co_filename
+    first = code.co_firstlineno
+    assert first < seen[0].lineno < first + 25
+
+
+def test_the_searches_of_ingd_take_48_l_squared_over_epsilon_squared_steps() -> None:
+    optimizer = INGD([parameter()], lr=0.1, epsilon=0.5, lipschitz=2.0)
+    assert optimizer.param_groups[0]["inner"] == 48 * 16
+
+
+def test_a_whole_number_that_torch_does_not_take_becomes_a_float_and_a_seed_stays() -> None:
+    group = SGD([parameter()], 0.1, weight_decay=2**54).param_groups[0]
+    assert isinstance(group["weight_decay"], float)
+    optimizer = INGD([parameter()], lr=0.1, epsilon=0.5, lipschitz=2.0, inner=3, seed=2**54)
+    assert optimizer.param_groups[0]["seed"] == 2**54
+    assert isinstance(optimizer.param_groups[0]["seed"], int)
+
+
+def test_a_tensor_setting_has_one_floating_element() -> None:
+    AdamW([parameter()], weight_decay=torch.tensor(0.1))
+    for bad in (torch.tensor(1), torch.tensor([0.1, 0.1]), torch.tensor([1, 2])):
+        with pytest.raises(RuleError, match="weight_decay"):
+            AdamW([parameter()], weight_decay=bad)
+
+
+def test_a_threshold_that_follows_a_quantile_serves_a_single_number() -> None:
+    p = torch.nn.Parameter(torch.tensor(1.0))
+    for form in ({"foreach": True}, {"foreach": False}, {}):
+        optimizer = GClip([p], 0.1, "auto", beta=0.5, **form)
+        p.grad = torch.tensor(1.0)
+        optimizer.step()
+    assert float(p.detach()) < 1.0
