@@ -180,6 +180,7 @@ def recommended(task: str, mode: str) -> dict[str, Any]:
     one = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
     return {
         "setting": answer.about["setting"],
+        "loss": answer.about["loss"],
         "kind": answer.decision.kind if answer.decision else None,
         "sentence": answer.sentence,
         "found": answer.found,
@@ -257,20 +258,25 @@ def jobs_of(kind: str, names: Iterable[str], modes: Iterable[str], path: Path) -
 
 @dataclass(frozen=True)
 class Row:
-    """What the records say of one task; losses are means over the fresh seeds."""
+    """What the records say of one task: losses with seed 0, and means over the fresh seeds (NaN
+    where they have not run).
+    """
 
     task: str
-    adamw: dict[float, float]  # rate of torch's AdamW -> loss
-    search: tuple[float, Setting]  # the yardstick
-    modes: dict[str, tuple[float, dict[str, Any]]]  # mode -> loss, and the line of the answer
+    search: tuple[float, float, Setting]  # seed 0, fresh seeds, the setting
+    modes: dict[str, tuple[float, float, dict[str, Any]]]  # mode -> the same, and the answer
+    adamw: float  # torch's AdamW at 1e-3 on the fresh seeds
 
-    def gap(self, mode: str, other: float | None = None) -> float:
-        """How far the mode is above the search (or another loss), in per cent: of the loss, or,
-        where losses may be negative, of the fall from the start to it.
+    def gap(self, mode: str, fresh: bool = False) -> float:
+        """How far the mode is above the search, in per cent: of the search's loss, or, where
+        losses may be negative, of the fall from the start to it.
         """
-        other = self.search[0] if other is None else other
-        own, line = self.modes[mode]
-        unit = other if min(own, other) > 0 and line["start"] > 0 else line["start"] - other
+        own, other, start = (
+            self.modes[mode][fresh],
+            self.search[fresh],
+            self.modes[mode][2]["start"],
+        )
+        unit = other if min(own, other) > 0 and start > 0 else start - other
         return 100 * (own - other) / unit
 
 
@@ -285,16 +291,27 @@ def rows(done: dict[str, dict[str, Any]]) -> list[Row]:
 
     found = []
     for task in tasks():
-        best = [(mean(task, s), s) for s in best_of_search(task, done)]
-        rates = {rate: mean(task, adamw(rate)) for rate in RATES}
-        modes = {}
-        for mode in MODES:
-            line = done.get(key(["recommend", task, mode]))
-            if line and not math.isnan(loss := mean(task, line["setting"])):
-                modes[mode] = (loss, line)
-        if best and not any(map(math.isnan, [loss for loss, _ in best])) and FULL in modes:
-            found.append(Row(task, rates, min(best, key=lambda pair: pair[0]), modes))
+        best = best_of_search(task, done)
+        answers = {mode: done.get(key(["recommend", task, mode])) for mode in MODES}
+        modes = {
+            mode: (line["loss"], mean(task, line["setting"]), line)
+            for mode, line in answers.items()
+            if line
+        }
+        if not best or FULL not in modes:
+            continue
+        lowest = min(done[key(["search", task, index])]["loss"] for index in range(RUNS))
+        confirmed = sorted((mean(task, setting), named(setting), setting) for setting in best)
+        fresh, _, setting = confirmed[0]
+        if math.isnan(sum(loss for loss, _, _ in confirmed)):
+            fresh, setting = math.nan, best[0]
+        found.append(Row(task, (lowest, fresh, setting), modes, mean(task, adamw(1e-3))))
     return found
+
+
+def _table(lines: list[list[str]]) -> str:
+    lines = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def table(path: Path) -> str:
@@ -302,70 +319,48 @@ def table(path: Path) -> str:
     found = rows(read(path))
     if not found:
         return "No task is finished yet."
-    head = [
-        "task",
-        "AdamW at 1e-3",
-        "best of the search",
-        "recommendation",
-        "gap to the search",
-        "runs in steps",
-        "runs by the clock",
-    ]
+    head = ["task", "best of the search", "recommendation", "gap", "gap on fresh seeds"]
     parts = []
     for title, judged in (("Development", False), ("Judged", True)):
         of = [row for row in found if (row.task in recommend_judged.TASKS) is judged]
         if not of:
             continue
-        lines = [head, ["---"] * len(head)]
+        lines = [[*head, "runs in steps", "runs by the clock"]]
         for row in of:
-            loss, line = row.modes[FULL]
+            loss, _, line = row.modes[FULL]
             lines.append(
                 [
                     row.task,
-                    _number(row.adamw[1e-3]),
-                    f"{named(row.search[1])}: {_number(row.search[0])}",
+                    f"{named(row.search[2])}: {_number(row.search[0])}",
                     f"{named(line['setting'])}: {_number(loss)}",
                     _percent(row.gap(FULL)),
+                    _percent(row.gap(FULL, fresh=True)),
                     f"{line['runs']:.1f}",
                     f"{line['clock']['cpu']:.1f}",
                 ]
             )
+        all_of = len(recommend_judged.TASKS if judged else recommend_tasks.TASKS)
         gaps = [row.gap(FULL) for row in of]
-        plain = [row.gap(FULL, row.adamw[1e-3]) for row in of]
-        cost = [row.modes[FULL][1]["clock"]["cpu"] for row in of]
+        cost = [row.modes[FULL][2]["clock"]["cpu"] for row in of]
         parts += [
-            f"**{title}**, {len(of)} tasks. Gap to the search: median "
-            f"{_percent(statistics.median(gaps))}, worst {_percent(max(gaps))}, best "
-            f"{_percent(min(gaps))}. Against AdamW at 1e-3: worst {_percent(max(plain))}. Cost by "
-            f"the clock: median {statistics.median(cost):.1f}, largest {max(cost):.1f} runs.",
-            "\n".join("| " + " | ".join(line) + " |" for line in lines),
+            f"**{title}**, {len(of)} of {all_of} tasks finished. Gap to the best of 60 runs, seed "
+            f"0: median {_percent(statistics.median(gaps))}, worst {_percent(max(gaps))}. Runs by "
+            f"the clock: median {statistics.median(cost):.1f}, most {max(cost):.1f}.",
+            _table(lines),
         ]
     return "\n\n".join([*parts, *_ablations(found)])
 
 
 def _ablations(found: list[Row]) -> list[str]:
     whole = [row for row in found if len(row.modes) == len(MODES)]
-    if len(MODES) == 1 or not whole:
+    if not whole:
         return []
-    lines = [["", "median gap", "worst gap", "tasks worse / better by 1 %", "runs by the clock"]]
-    lines.append(["---"] * 5)
+    lines = [["", "median gap", "worst gap", "runs by the clock"]]
     for mode in MODES:
         gaps = [row.gap(mode) for row in whole]
-        more = [row.gap(mode, row.modes[FULL][0]) for row in whole]
-        cost = statistics.median(row.modes[mode][1]["clock"]["cpu"] for row in whole)
-        lines.append(
-            [
-                mode,
-                _percent(statistics.median(gaps)),
-                _percent(max(gaps)),
-                f"{sum(m > 1 for m in more)} / {sum(m < -1 for m in more)}",
-                f"{cost:.1f}",
-            ]
-        )
-    return [
-        f"**What each part gives**, {len(whole)} tasks:",
-        "\n".join("| " + " | ".join(line) + " |" for line in lines),
-    ]
+        cost = statistics.median(row.modes[mode][2]["clock"]["cpu"] for row in whole)
+        lines.append([mode, _percent(statistics.median(gaps)), _percent(max(gaps)), f"{cost:.1f}"])
+    return [f"**What each part gives**, {len(whole)} tasks:", _table(lines)]
 
 
 def written(page: Path, path: Path) -> str:
@@ -376,6 +371,8 @@ def written(page: Path, path: Path) -> str:
 
 
 def _percent(value: float) -> str:
+    if math.isnan(value):
+        return "not run"
     return f"{value:+.1f} %".replace("-", "−")
 
 

@@ -30,6 +30,8 @@ AVERAGED = 0.25
 #: Runs up to a share 1/ONCE of the steps are evaluated once, at the averaged weights: there an
 #: evaluation takes as long as many steps.
 ONCE = 12
+#: Steps before the time of a step is taken.
+WARM = 4
 #: Most validation batches read per evaluation.
 MOST_VALIDATION = 32
 
@@ -246,8 +248,10 @@ def train_until(
     losses: list[Tensor] = []
     report_every = max(1, total // 100)
     batches = batches_from(problem.train, seed, progress.steps)
-    first, begun_steps = progress.steps, time.perf_counter()
+    first, timed = progress.steps, math.nan
     while progress.steps < until:
+        if progress.steps == WARM:  # the first steps load libraries and compile kernels
+            timed = time.perf_counter()
         batch = next(batches)
         factor = schedule(progress.steps, total, shape)
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -272,8 +276,8 @@ def train_until(
                 progress.steps, progress.state = until, None
                 progress.seconds += time.perf_counter() - begun
                 return
-    if not first:
-        progress.per_step = (time.perf_counter() - begun_steps) / until
+    if not first and until > WARM:
+        progress.per_step = (time.perf_counter() - timed) / (until - WARM)
     # The state is taken before the averages are tried: evaluation must not change the run.
     progress.state = {
         "model": _copied(model.state_dict()),

@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from mindgap.advise import race as racing
+from mindgap.advise import training
 from mindgap.advise.candidates import BASELINE, Candidate, Scale
 from mindgap.advise.race import COST, OVERHEAD, Race
 from mindgap.advise.recommendation import decide, recommend
-from mindgap.advise.training import Progress, build
+from mindgap.advise.training import Progress, build, train_until
 from mindgap.base.check import RuleError
 
 TOTAL = 2400
@@ -162,3 +163,22 @@ def test_an_optimizer_whose_steps_take_three_times_as_long_leaves(
 def test_parts_to_leave_out_must_have_a_known_name() -> None:
     with pytest.raises(RuleError, match="without must hold names from"):
         recommend(problem, minutes=1, steps=96, without=("third bracket",))
+
+
+def test_the_first_steps_of_an_optimizer_do_not_count_as_its_pace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Loading the kernels took 16 s of the first 38 steps, and unit gradients left the race."""
+    clock = [0.0]
+    monkeypatch.setattr(training.time, "perf_counter", lambda: clock[0])
+
+    class Loading(torch.optim.SGD):
+        def step(self, closure=None):
+            clock[0] += 1.0 if clock[0] else 1000.0
+            return super().step(closure)
+
+    run = Progress()
+    make = lambda model: Loading(model.parameters(), lr=1e-3)  # noqa: E731
+    train_until(run, problem, make, seed=0, until=24, total=240)
+    assert run.seconds == 1023.0
+    assert run.per_step == 1.0
