@@ -50,6 +50,19 @@ def test_the_notebook_of_an_example_runs(
         assert len(problem() if problem.__code__.co_argcount == 0 else problem(0)) in (2, 3)  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")), ids=str)
+def test_a_kept_notebook_is_that_of_its_example_and_was_run(path: Path) -> None:
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    source = ROOT / "examples" / f"{path.stem}.py"
+    made = _maker().notebook(source.read_text(encoding="utf-8"))
+    hint = f"python examples/make_notebooks.py docs/notebooks --run {path.stem}"
+    assert [c["source"] for c in kept["cells"]] == [c["source"] for c in made["cells"]], hint
+    code = [cell for cell in kept["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    assert any(cell["outputs"] for cell in code)
+    assert path.stat().st_size < 100_000
+
+
 def test_the_page_of_examples_names_every_example() -> None:
     page = (ROOT / "docs" / "examples.md").read_text()
     assert [p.name for p in EXAMPLES if f"`{p.name}`" not in page] == []
