@@ -541,7 +541,8 @@ def _second(race: Race, best: int, steps: int, first: int, second: int) -> Raced
         race.look_ahead(more[0], steps / second)
         won = race.best([*numbers, *more])
     settings = race.made_safe(won, steps)
-    settings["lr_x"] /= longer
+    if scale.fixed:  # as far as was foreseen
+        settings["lr_x"] *= race.tried[won].farther / longer
     for _ in range(6):  # the races began where y is solved; the run will not
         if race.starts_well(settings, first):
             break
