@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -67,3 +68,6 @@ def written() -> str:
 
 if __name__ == "__main__":
     (ROOT / "README.md").write_text(written(), encoding="utf-8")
+    runpy.run_path(str(Path(__file__).with_name("links.py")))[
+        "main"
+    ]()  # the README is in a package

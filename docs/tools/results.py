@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import runpy
 import shutil
 import sys
 import tempfile
@@ -606,6 +607,9 @@ def main() -> None:
     (ROOT / "docs" / "pictures" / "verdicts.svg").write_text(verdict_picture(), encoding="utf-8")
     for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
         page.write_text(written(page), encoding="utf-8")
+    runpy.run_path(str(Path(__file__).with_name("links.py")))[
+        "main"
+    ]()  # the README is in a package
 
 
 if __name__ == "__main__":
