@@ -76,16 +76,16 @@ def list_studies(
         lines = [(s.name, known.get(s.name, ""), _time(s), s.title) for s in studies]
         table(("study", "verdict", "time", "title"), lines)
     elif not long:
-        rows = [(s.name, _time(s), short_title(s.name, s.title)) for s in studies]
+        brief = [(s.name, _time(s), short_title(s.name, s.title)) for s in studies]
         if known:
             signs = {said: SIGNS[word] for word, said in SAID.items()}
             marked = [signs.get(known.get(s.name, ""), " ") for s in studies]
             table(
-                ("", "study", "time", "about"), [(m, *r) for m, r in zip(marked, rows)], shorten=3
+                ("", "study", "time", "about"), [(m, *r) for m, r in zip(marked, brief)], shorten=3
             )
             print("✓ holds, ✗ does not hold, ? undecided, – not trained")
         else:
-            table(("study", "time", "about"), rows, shorten=2)
+            table(("study", "time", "about"), brief, shorten=2)
     for module, error in broken().items():
         print(f"{module} cannot be loaded: {error}", file=sys.stderr)
     say("Next: mindgap show NAME, mindgap run NAME (a claim such as H7 will do)")
