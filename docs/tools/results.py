@@ -375,7 +375,8 @@ def deviation() -> str:
     )
     named = f" ({', '.join(grows)})" if grows else ""
     return (
-        f"{word}, from the records of the studies of B3 and B4 at scale {scale}: the deviation of "
+        f"{word}, from the records of the studies of B3 and B4 at scale {scale} ("
+        f"{plain_model(find(names[0]).models[scale])}): the deviation of "
         f"the last test accuracy is larger at p = 0.4 for {len(grows)} of {len(methods)} methods"
         f"{named}, clearly larger for {clearly['grow']} and clearly smaller for "
         f"{clearly['shrink']} ({seeds[scale]} seeds, F-tests at 5 %; were every deviation to "
