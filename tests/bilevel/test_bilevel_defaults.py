@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 
 import pytest
+import torch
+from references.bilevel_small import small_quadratic
 
 from mindgap.base.check import RuleError
 from mindgap.bilevel import METHODS, AdamStep
+from mindgap.bilevel.core.settings import alike_rates
+from mindgap.bilevel.methods.f2sap import WEIGHTS
 from mindgap.bilevel.tools.advice import StepAdvice
 
 #: Settings that have a default, beside the steps; "x_step" where it is not "plain".
@@ -146,3 +150,23 @@ def test_the_least_eigenvalue_of_svrb_is_a_thousandth_of_the_curvature():
 def test_a_method_that_reads_all_samples_says_so():
     assert _made("srba").plan().all_samples
     assert not _made("soba").plan().all_samples
+
+
+@pytest.mark.parametrize("order", WEIGHTS)
+def test_weights_of_f2sap_differentiate_polynomials_up_to_their_order(order):
+    for power in range(order + 1):
+        value = sum(weight * place**power for place, weight in WEIGHTS[order].items())
+        assert value == pytest.approx(float(power == 1))
+
+
+def test_runs_that_differ_in_what_only_the_rates_read_share_one_program():
+    some = _made("svrb", d=2.0, m=3.0, c=0.25)
+    assert alike_rates(some) == alike_rates(_made("svrb", d=4.0, m=5.0, c=0.75))
+    assert alike_rates(some) != alike_rates(replace(some, mu=7.0))
+
+
+def test_borep_warms_y_up_where_it_is_asked_to():
+    problem = small_quadratic().problem(16)
+    cold, warm = (_made("borep", refine=0, warm_start=n).start(problem).y for n in (0, 3))
+    assert torch.equal(cold, problem.pack_y.start)
+    assert not torch.equal(warm, cold)
