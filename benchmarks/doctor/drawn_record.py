@@ -31,6 +31,9 @@ def drawn(folder: Path) -> str:
         lines.append(f"| {label} | {' | '.join(c[i][1] for c in columns.values())} |")
     text = ["\n".join(lines)]
     rows = kept.get(COLUMNS["drawn-judged"], [])
+    if not rows:
+        text.append("\nThe judged draw is registered and has not been run.")
+        return "\n".join(text)
     wrong = [r for r in rows if first(r) != r["cause"]]
     text.append("\nWhat it gets wrong in the judged draw:\n")
     head = [
@@ -63,6 +66,8 @@ def peers(folder: Path) -> str:
     names = {r["name"] for r in rows}
     for peer in {r["peer"] for r in rows}:  # only cases that every tool has seen
         names &= {r["name"] for r in rows if r["peer"] == peer}
+    if not rows:
+        return "Not run yet: `python benchmarks/doctor/peers.py drawn-judged`."
     lines = [
         "| tool | calls a sick run sick | names the cause | false alarms | CPU s per case |",
         "|---|---|---|---|---|",
@@ -111,7 +116,9 @@ def field(folder: Path) -> str:
             lines.append(
                 f"| {row.source} | {row.name} | {row.what} | not rebuilt: {row.why_not} | no |"
             )
-        elif record is not None:
+        elif record is None:
+            lines.append(f"| {row.source} | {row.name} | {row.what} | not examined yet | – |")
+        else:
             found = "yes" if record["found"] else "**no**"
             lines.append(f"| {row.source} | {row.name} | {row.what} | {first(record)} | {found} |")
     text = ["\n".join(lines), "\nSageMaker Debugger's rules as a checklist:\n"]
