@@ -816,7 +816,7 @@ def _rows_not_finite(batch: Any, count: int) -> list[int]:
 
 def _set_random(state: Tensor, tensors: list[Tensor]) -> None:
     if tensors and tensors[0].is_cuda:
-        torch.cuda.set_rng_state(state)
+        torch.cuda.default_generators[tensors[0].get_device()].set_state(state)
     else:
         torch.set_rng_state(state)
 

@@ -20,7 +20,7 @@ from mindgap.base.objective import Objective
 from mindgap.base.tensors import robust_norm
 from mindgap.measure.gradients import NonFiniteError, reason
 from mindgap.measure.probe import Probe, Reading
-from mindgap.measure.recorder import SPACING, Recorder, settings_of
+from mindgap.measure.recorder import LOOK, SPACING, Recorder, settings_of
 from mindgap.measure.restoring import first_batches, undisturbed
 from mindgap.measure.sinks import CallSink, as_sinks
 from mindgap.measure.table import DEFAULT_PROBES, PROBES, ProbeName
@@ -199,6 +199,8 @@ class Monitor:
         if memory == 0:
             self._recorder.why_not = "memory=0 keeps no state"
         self._recall = recall
+        self._period = 1  # steps between two readings of the gradient norms
+        self._norms_read = 0
         self._norms_spent = self._state_spent = self._state_cost = 0.0
         self._row_spent = self._row_cost = 0.0
         self._last_state = 0
@@ -215,8 +217,9 @@ class Monitor:
             return self._own_loss(model, batch)
         self._recorder.begin()
         value = self._own_loss(model, batch)
-        self._watch.observe(value)
-        self._recorder.see(value, batch)
+        seen = value.detach() if isinstance(value, Tensor) else value
+        self._watch.observe(seen)
+        self._recorder.see(seen, batch)
         return value
 
     def observe(self, loss: Any, batch: Any = None) -> None:
@@ -311,17 +314,27 @@ class Monitor:
         self.close("" if error is None else f"{type(error).__name__}: {error}")
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
+        step, every = self.step, self._every
+        reads = step % self._period == 0
+        if not reads and step % SPACING and (every is None or step % every):
+            self._watch.pass_step()
+            self._recorder.step(step, settings_of(self._optimizer), None)
+            return
         begin = time.perf_counter()
-        if self._affords(self._norms_spent, 0.0, NORMS):
+        if reads:
             events = self._watch.before_step()
+            self._norms_spent += time.perf_counter() - begin
+            self._norms_read += 1
         else:
             events = self._watch.pass_step()
-        self._recorder.step(self.step, settings_of(self._optimizer), self._watch.norms)
+        self._recorder.step(step, settings_of(self._optimizer), self._watch.norms)
+        if step % SPACING == 0:
+            events += self._watch.flush()
+            self._choose_period()
         self._heed()
-        self._note(events)
-        took = time.perf_counter() - begin
-        self._norms_spent += took
-        self.spent += took
+        if events:
+            self._note(events)
+        self.spent += time.perf_counter() - begin
         chosen = self._chosen()
         due = self._row_is_due() and self._affords(self._row_spent, self._row_cost, ROWS)
         if not (chosen or events or due):
@@ -362,12 +375,13 @@ class Monitor:
             self._row_cost = max(0.0, time.perf_counter() - begun - read)
             self._row_spent += self._row_cost
         self.step += 1
-        self._keep_state()
+        if self.step % SPACING == 0:
+            self._keep_state()
 
     def _keep_state(self) -> None:
         """A copy of the state every few steps, where the budget allows it."""
         recorder = self._recorder
-        if recorder.why_not or self.step - self._last_state < SPACING:
+        if recorder.why_not:
             return
         if not self._affords(self._state_spent, self._state_cost, STATES):
             return
@@ -385,12 +399,20 @@ class Monitor:
         """Hand the recorder what the watch has read."""
         for step, norm in self._watch.take_read():
             self._recorder.note_gradient(step, norm)
-        if self._recorder.waits >= SPACING:
+        if self._recorder.waits >= LOOK:
             self._recorder.flush()
+
+    def _choose_period(self) -> None:
+        """Read the gradient norms at every step, or less often where that costs too much."""
+        if self._budget is None or self._watch.raises or not self.step:
+            return
+        share = NORMS * PLANNED * self._budget * self.training / self.step
+        cost = self._norms_spent / max(1, self._norms_read)
+        self._period = min(10 * SPACING, max(1, math.ceil(cost / max(share, 1e-12))))
 
     def _affords(self, spent: float, cost: float, part: float) -> bool:
         """Whether something fits into its part of the budget; always where none applies."""
-        if self._budget is None or self.step < SPACING:
+        if self._budget is None or not self.step:
             return True
         return spent + cost <= part * PLANNED * self._budget * self.training
 

@@ -27,12 +27,16 @@ from mindgap.measure.restoring import tensors_in
 HISTORY = 200
 #: The newest losses that do not count for the range, so that growth over a few steps is seen.
 LAG = 8
-#: Steps between two states at least; losses are looked at as often.
+#: Steps between two states at least.
 SPACING = 10
+#: Steps after which losses are looked at, unless a state is kept before.
+LOOK = 50
 #: Steps before an incident that a replay should cover where it can.
 APPROACH = 5
 #: Losses kept after an incident, to see whether the run recovers.
 AFTER = 60
+#: Calls of the loss after which it counts as one that draws no random numbers.
+TRIED = 5
 #: Ordinary losses in a row after which an incident is over.
 QUIET = 5
 #: States that may exist at once: two that follow the run, one of the worst incident so far and one
@@ -55,17 +59,27 @@ def leaves_range(history: Iterable[float], value: float) -> float:
         >>> leaves_range(usual, 1.3), leaves_range(usual, 5.0) > 3, leaves_range(usual, math.nan)
         (0.0, True, inf)
     """
-    if not math.isfinite(value):
-        return math.inf
-    known = sorted(v for v in history if math.isfinite(v))
-    if len(known) < 3:
-        return 0.0
-    middle, top, low = known[len(known) // 2], known[-1], known[0]
-    reach = max(top - middle, 0.5 * (middle - low), 0.15 * abs(middle), 1e-12)
-    if len(known) < 12:  # a short history says little about the range
-        reach = max(reach, 3 * abs(middle))
-    times = (value - middle) / reach
-    return times if times > LOSS_SPIKE else 0.0
+    return LossRange(history).times(value)
+
+
+class LossRange:
+    """Median and reach of some losses."""
+
+    def __init__(self, history: Iterable[float]) -> None:
+        known = sorted(v for v in history if math.isfinite(v))
+        self.middle, self.reach = 0.0, math.inf
+        if len(known) >= 3:
+            self.middle = middle = known[len(known) // 2]
+            reach = max(known[-1] - middle, 0.5 * (middle - known[0]), 0.15 * abs(middle), 1e-12)
+            # A short history says little about the range.
+            self.reach = reach if len(known) >= 12 else max(reach, 3 * abs(middle))
+
+    def times(self, value: float) -> float:
+        """As :func:`leaves_range`."""
+        if not math.isfinite(value):
+            return math.inf
+        times = (value - self.middle) / self.reach
+        return times if times > LOSS_SPIKE else 0.0
 
 
 @dataclass(slots=True)
@@ -78,6 +92,7 @@ class Seen:
     versions: tuple[int, ...] = ()  # of the batch's tensors, to notice that they were overwritten
     random: Tensor | None = None  # state of torch's generator before the call
     cast: tuple[str, torch.dtype] | None = None  # autocast, where it was on
+    bytes: int = 0  # of the batch
 
 
 @dataclass(slots=True)
@@ -148,6 +163,12 @@ class Recorder:
             [*model.parameters(), *(p for g in optimizer.param_groups for p in g["params"])]
         )
         self._memory = memory
+        cuda = bool(self.tensors) and self.tensors[0].is_cuda
+        self._kind = "cuda" if cuda else "cpu"
+        self._generator = torch.default_generator
+        if cuda:
+            self._generator = torch.cuda.default_generators[self.tensors[0].get_device()]
+        self._draws, self._tried = False, 0  # whether the loss draws random numbers
         self.why_not = ""
         self.states: deque[State] = deque()
         self.steps: deque[Step] = deque(maxlen=HISTORY)
@@ -164,34 +185,43 @@ class Recorder:
 
     def begin(self) -> None:
         """Before a call of the loss: the random numbers and the precision that it will use."""
-        if not self.states and not self.why_not:
-            self.keep_state(len(self.steps) and self.steps[-1].number + 1)
-        kind = "cuda" if self.tensors and self.tensors[0].is_cuda else "cpu"
-        cast = (kind, torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else None
-        random = None
-        if not self.why_not:
-            random = torch.get_rng_state() if kind == "cpu" else torch.cuda.get_rng_state()
-        self._begun = (random, cast)
+        if self.why_not:
+            return
+        if not self.states:
+            self.keep_state(self.steps[-1].number + 1 if self.steps else 0)
+        kind = self._kind
+        on = torch.is_autocast_enabled(kind)
+        random = self._generator.get_state() if self._draws or self._tried < TRIED else None
+        self._begun = (random, (kind, torch.get_autocast_dtype(kind)) if on else None)
 
     def see(self, loss: Any, batch: Any, key: Any = None) -> None:
         """After a call of the loss."""
-        if not self.states and not self.why_not:
-            self.keep_state(len(self.steps) and self.steps[-1].number + 1)
+        value = loss.detach() if isinstance(loss, Tensor) and loss.requires_grad else loss
+        if self.why_not:
+            self._open.append(Seen(None, key, value))
+            return
+        if not self.states:
+            self.keep_state(self.steps[-1].number + 1 if self.steps else 0)
         random, cast = self._begun or (None, None)
         self._begun = None
-        value = loss.detach() if isinstance(loss, Tensor) else loss
-        if self.why_not:
-            batch = None
-        versions = tuple(t._version for t in _tensors(batch)) if batch is not None else ()
-        self._open.append(Seen(batch, key, value, versions, random, cast))
+        if random is not None and not self._draws:
+            self._tried += 1
+            self._draws = not torch.equal(random, self._generator.get_state())
+        parts = _tensors(batch)
+        versions = tuple([t._version for t in parts])
+        size = 0
+        for part in parts:
+            size += part.nbytes
+        self._open.append(Seen(batch, key, value, versions, random, cast, size))
 
     def step(self, number: int, settings: list[dict[str, Any]], norms: Any) -> None:
         """Before a step of the optimizer."""
         found = Step(number, self._open, settings, norms)
+        for s in self._open:
+            found.bytes += s.bytes
         self._open = []
-        found.bytes = sum(t.nbytes for s in found.seen for t in _tensors(s.batch))
         self._bytes += found.bytes
-        if len(self.steps) == self.steps.maxlen:
+        if len(self.steps) == HISTORY:
             self._bytes -= self.steps[0].bytes
         self.steps.append(found)
         self._unread.append(found)
@@ -242,8 +272,7 @@ class Recorder:
         kept = packed(self._optimizer, {id(t): t for t in self.tensors})
         size = sum(t.nbytes for t in [*parameters, *buffers])
         size += sum(t.nbytes for s in kept["state"].values() for t in _tensors(s))
-        cuda = bool(self.tensors) and self.tensors[0].is_cuda
-        random = torch.cuda.get_rng_state() if cuda else torch.get_rng_state()
+        random = self._generator.get_state()
         modes = [m.training for m in self._model.modules()]
         return State(step, parameters, buffers, modes, kept, random, size)
 
@@ -279,12 +308,14 @@ class Recorder:
             self.step(number, [], None)
         unread, self._unread = self._unread, []
         read_losses(unread)
+        usual = None
         for found in unread:
-            value = found.loss
             if not found.seen:
                 continue
-            history = self._history()
-            severity = leaves_range(history, value)
+            value = found.loss
+            if usual is None or len(self._losses) < 4 * LAG:
+                usual = LossRange(self._history())
+            severity = usual.times(value)
             present = self._present
             if present is not None and found.number > present.step:
                 present.after.append(value)
@@ -366,6 +397,12 @@ def read_losses(steps: list[Step]) -> None:
     waiting = [s for found in steps for s in found.seen if isinstance(s.loss, Tensor)]
     if not waiting:
         return
+    try:
+        for s, value in zip(waiting, torch.stack([s.loss for s in waiting]).tolist()):
+            s.loss = float(value)
+        return
+    except (RuntimeError, TypeError):  # of different shapes, kinds or devices
+        pass
     values = torch.stack(
         [s.loss.reshape(-1)[0].double().to(waiting[0].loss.device) for s in waiting]
     )
@@ -375,8 +412,12 @@ def read_losses(steps: list[Step]) -> None:
 
 def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     """What a schedule may change, per group."""
-    names = ("lr", "weight_decay", "momentum", "betas")
-    return [{n: g[n] for n in names if n in g} for g in optimizer.param_groups]
+    return [
+        {"lr": g["lr"], "weight_decay": g["weight_decay"]}
+        if "lr" in g and "weight_decay" in g
+        else {n: g[n] for n in ("lr", "weight_decay") if n in g}
+        for g in optimizer.param_groups
+    ]
 
 
 def packed(optimizer: torch.optim.Optimizer, own: Mapping[int, Tensor]) -> dict[str, Any]:
@@ -427,9 +468,13 @@ def _unique(tensors: list[Tensor]) -> list[Tensor]:
     return list({id(t): t for t in tensors}.values())
 
 
-def _tensors(batch: Any) -> list[Tensor]:
+def _tensors(batch: Any) -> list[Tensor] | tuple[Tensor, ...]:
     if isinstance(batch, Tensor):
-        return [batch]
-    if type(batch) in (tuple, list) and all(isinstance(t, Tensor) for t in batch):
-        return list(batch)
+        return (batch,)
+    if type(batch) in (tuple, list):
+        for part in batch:
+            if type(part) is not Tensor:
+                break
+        else:
+            return batch  # type: ignore[no-any-return]
     return [] if batch is None else list(tensors_in(batch))

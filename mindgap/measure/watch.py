@@ -48,10 +48,13 @@ class LoopWatch:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self._names, self._parameters = [n for n, _ in named], [p for _, p in named]
         self._nonfinite = nonfinite
+        self.raises = nonfinite == "raise"
         self._norms: deque[float] = deque(maxlen=HISTORY)
         self._waiting: list[tuple[int, Any, float, Tensor]] = []
-        #: (step, modulus of the largest parameter before it), the last few, read only when needed.
+        #: (step, modulus of the largest entry of each parameter before it), the last few, read only
+        #: when needed.
         self._largest: deque[tuple[int, Tensor]] = deque(maxlen=3)
+        self._look_next = 0
         self._bad = 0  # steps in a row, up to now, whose gradient was not finite
         self._episodes = 0  # how often that began
         self._step = 0
@@ -74,12 +77,12 @@ class LoopWatch:
         """A step whose gradients are not read."""
         self._step += 1
         self.norms = None
-        return self.flush() if len(self._waiting) >= FLUSH else []
+        return []
 
     def observe(self, loss: Any, batch: Any = None) -> None:
         """The loss of the loop's present batch, and the batch's index where the loop knows it."""
         self._batch = batch
-        self._loss = loss.detach() if isinstance(loss, Tensor) else loss
+        self._loss = loss.detach() if isinstance(loss, Tensor) and loss.requires_grad else loss
         self._loss_told = True
 
     def note_update(self, relative: float) -> None:
@@ -95,19 +98,16 @@ class LoopWatch:
         held = [(i, p.grad) for i, p in enumerate(self._parameters) if p.grad is not None]
         self.norms = None
         if held:
-            plain = [g.coalesce().values() if g.is_sparse else g for _, g in held]
-            each = torch.stack(
-                [n.float().to(held[0][1].device) for n in torch._foreach_norm(plain)]
-            )
-            norms = torch.zeros(len(self._parameters), device=each.device)
-            norms[torch.tensor([i for i, _ in held], device=each.device)] = each
-            self._waiting.append((self._step, self._batch, self._loss, norms.detach()))
-            self.norms = norms.detach()
-            if self._step % FLUSH == 0:
+            norms = _stacked([g.coalesce().values() if g.is_sparse else g for _, g in held])
+            if len(held) < len(self._parameters):
+                each, norms = norms, torch.zeros(len(self._parameters), device=norms.device)
+                norms[torch.tensor([i for i, _ in held], device=each.device)] = each
+            self._waiting.append((self._step, self._batch, self._loss, norms))
+            self.norms = norms
+            if self._step >= self._look_next:
+                self._look_next = self._step + FLUSH
                 own = [p.detach() for p in self._full()]
-                norms_of_all = torch._foreach_norm(own, ord=math.inf)
-                peak = torch.stack([n.float().to(own[0].device) for n in norms_of_all]).max()
-                self._largest.append((self._step, peak))
+                self._largest.append((self._step, _stacked(own, math.inf)))
         self._step += 1
         on_cpu = not held or held[0][1].device.type == "cpu"
         if on_cpu or self._nonfinite == "raise" or len(self._waiting) >= FLUSH:
@@ -151,9 +151,10 @@ class LoopWatch:
         lasted, self._bad = self._bad, 0
         if lasted > 1 and _is_told(self._episodes):
             return f"{where}: the gradient is finite again after {lasted} steps in which it was not"
-        ordered = sorted(self._norms)
-        if len(ordered) < LEAST_HISTORY or self.gradient_norm <= SPIKE * ordered[-1]:
+        known = self._norms
+        if len(known) < LEAST_HISTORY or self.gradient_norm <= SPIKE * max(known):
             return ""
+        ordered = sorted(known)
         middle, top = ordered[len(ordered) // 2], max(range(len(values)), key=values.__getitem__)
         share = (values[top] / self.gradient_norm) ** 2
         times = (
@@ -177,7 +178,7 @@ class LoopWatch:
         )
 
     def _cause_of_nan(self, step: int, odd: list[int], values: list[float]) -> str:
-        known = [(k, float(peak)) for k, peak in self._largest if k <= step]
+        known = [(k, float(peaks.max())) for k, peaks in self._largest if k <= step]
         # On a GPU the norms are read some steps later, when the parameters have moved on.
         if step == self._step - 1:
             known.append((step, max(float(p.detach().abs().max()) for p in self._full())))
@@ -226,6 +227,15 @@ class LoopWatch:
                 f"{100 * self._update_before(step):.0f} % of their length"
             )
         return "a rare batch is the likely cause: its gradient alone is large"
+
+
+def _stacked(tensors: list[Tensor], order: float = 2.0) -> Tensor:
+    """The norm of each tensor, in float32 on the first one's device."""
+    norms = torch._foreach_norm(tensors, order)
+    first = norms[0]
+    if any(n.dtype != torch.float32 or n.device != first.device for n in norms):
+        norms = [n.float().to(first.device) for n in norms]
+    return torch.stack(norms).detach()
 
 
 def _is_told(times: int) -> bool:
