@@ -60,7 +60,9 @@ def train(run: Run, watched: bool = True) -> tuple[Monitor | None, int | None]:
         grads = [p.grad for p in run.model.parameters() if p.grad is not None]
         for g in grads:
             g.mul_(run.factor.get(k, 1.0))
-        finite = all(bool(g.isfinite().all()) for g in grads) and math.isfinite(float(value))
+        finite = all(bool(g.isfinite().all()) for g in grads) and math.isfinite(
+            float(value.detach())
+        )
         if first is None and not finite:
             first = updates
         run.optimizer.step()

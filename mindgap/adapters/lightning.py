@@ -57,6 +57,7 @@ class _Events(Watched):
     def __init__(self, optimizer: int, *settings: Any) -> None:
         super().__init__(*settings)
         self._optimizer = optimizer
+        self._present: tuple[Any, Any] = (None, None)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not 0 <= self._optimizer < len(trainer.optimizers):
@@ -78,6 +79,16 @@ class _Events(Watched):
             trainer.strategy.batch_to_device,
             trainer.is_global_zero,
         )
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._present = (batch, batch_idx)
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        monitor = self._watching.monitor
+        if monitor is not None and not monitor.measuring:
+            monitor.observe(loss, *self._present)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._watching.end()

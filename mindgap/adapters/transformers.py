@@ -45,6 +45,8 @@ def monitor_callback(
 
 
 class _Events(Watched):
+    _hook: Any = None
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         clip = getattr(args, "max_grad_norm", None)
         warn_of_two_clippings(given["optimizer"], "max_grad_norm", clip, "0")
@@ -56,8 +58,21 @@ class _Events(Watched):
             lambda batch: _to_device(batch, args.device),
             state.is_world_process_zero,
         )
+        self._hook = given["model"].register_forward_hook(self._forward, with_kwargs=True)
+
+    def _forward(self, model: Any, args: Any, batch: dict[str, Any], output: Any) -> None:
+        """The Trainer hands its batches to nobody else: they are seen where the model is called."""
+        monitor = self._watching.monitor
+        if monitor is None or monitor.measuring or args or not model.training:
+            return
+        loss = output.get("loss") if hasattr(output, "get") else None
+        if loss is not None:
+            monitor.observe(loss, batch)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+        self._hook = None
         self._watching.end()
 
 

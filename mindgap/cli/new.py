@@ -1,4 +1,4 @@
-"""``mindgap new``: a new optimizer, method, probe or study in a checkout of the project.
+"""``mindgap new``: a new optimizer, method, probe, study or cause in a checkout of the project.
 
 It starts as a working copy of one that is there, under its own name, with everything that the
 contract tests and the documents ask for: rows, public name, test record and line of a guide. Every
@@ -40,6 +40,7 @@ class Kind(str, Enum):
     METHOD = "method"
     PROBE = "probe"
     STUDY = "study"
+    CAUSE = "cause"
 
 
 class Tree:
@@ -295,11 +296,82 @@ def study(tree: Tree, key: str, _: str) -> str:
     return f"python -m pytest tests/lab/studies/test_{file}.py tests/docs/test_claims_page.py"
 
 
+def cause(tree: Tree, key: str, _: str) -> str:
+    """A cause of the doctor that finds batches of equal samples; returns the command that runs its
+    tests.
+    """
+    words = key.replace("_", " ")
+    tree.add(
+        f"mindgap/advise/doctor/{key}.py",
+        f'"""The evidence for the cause ``{key}``."""\n\n'
+        "from __future__ import annotations\n\n"
+        "from mindgap.advise.doctor.chart import Chart\n"
+        "from mindgap.advise.doctor.patient import Patient\n"
+        "from mindgap.base.batches import pair\n\n\n"
+        "def read(chart: Chart, patient: Patient) -> None:\n"
+        '    """Batches whose samples are all equal."""\n'
+        "    inputs = [x for x, _ in map(pair, patient.train) if x is not None and len(x) > 1]\n"
+        "    equal = sum(bool((x == x[:1]).all()) for x in inputs)\n"
+        "    if equal:\n"
+        '        text = f"{equal} of {len(inputs)} batches repeat one sample."\n'
+        f'        chart.find("{key}_seen", equal / len(inputs), text)\n',
+    )
+    tree.edit(
+        "mindgap/advise/doctor/further.py",
+        lambda text: text.replace(
+            "READINGS: dict[str, str] = {",
+            f'READINGS: dict[str, str] = {{\n    "{key}": "mindgap.advise.doctor.{key}",\n',
+        ),
+    )
+    tree.before(
+        "mindgap/advise/doctor/causes.py",
+        ")\n\nCAUSES: dict[str, Cause]",
+        f'    Cause(\n        "{key}",\n        "{words}: say in one sentence what is wrong",\n'
+        f'        {{"{key}_seen": 8.0}},\n        "",\n        "say what to change",\n'
+        '        "# what to paste",\n        "say where it is described",\n'
+        f'        needs=("{key}_seen",),\n        proof=False,\n    ),\n',
+    )
+    tree.before(
+        "docs/doctor.md",
+        "<!-- further causes: end -->",
+        f"| `{key}` | all samples of a batch are equal | say what to change |\n",
+    )
+    for path in ("docs/doctor.md", "README.md"):
+        tree.edit(
+            path,
+            lambda text: re.sub(
+                r"(table: |likeliest of )(\d+) causes",
+                lambda m: f"{m[1]}{int(m[2]) + 1} causes",
+                text,
+            ),
+        )
+    tree.add(
+        f"tests/advise/test_{key}.py",
+        f'"""The cause ``{key}`` is found where it is planted, and only there."""\n\n'
+        "from __future__ import annotations\n\nimport pytest\nimport torch\n\n"
+        "from mindgap.advise import examine\n\n\n"
+        '@pytest.mark.parametrize("planted", [True, False])\n'
+        f"def test_{key}_is_named_where_it_is_planted(planted: bool) -> None:\n"
+        "    x = torch.randn(40, 8, 4, generator=torch.Generator().manual_seed(0))\n"
+        "    x = x[:, :1].expand_as(x) if planted else x\n"
+        "    batches = [(a, a.sum(1, keepdim=True)) for a in x]\n\n"
+        "    def problem():\n"
+        "        model = torch.nn.Linear(4, 1)\n\n"
+        "        def loss(model, batch):\n"
+        "            return (model(batch[0]) - batch[1]).square().mean()\n\n"
+        "        return (model, loss), batches, torch.optim.SGD(model.parameters(), lr=0.05)\n\n"
+        "    answer = examine(problem, seconds=20)\n"
+        f'    assert (answer.cause == "{key}") == planted\n',
+    )
+    return f"python -m pytest tests/advise -k '{key} or every_cause'"
+
+
 MAKERS = {
     Kind.OPTIMIZER: optimizer,
     Kind.METHOD: method,
     Kind.PROBE: probe,
     Kind.STUDY: study,
+    Kind.CAUSE: cause,
 }
 
 
@@ -312,7 +384,7 @@ def new(
         Path, typer.Option("--root", help="A checkout of mindgap with its tests.")
     ] = Path("."),
 ) -> None:
-    """Add an optimizer, method, probe or study to a checkout.
+    """Add an optimizer, method, probe, study or cause to a checkout.
 
     Writes its file, rows, public name, test record and line of the guide.
     """

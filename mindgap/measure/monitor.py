@@ -222,13 +222,24 @@ class Monitor:
         self._recorder.see(seen, batch)
         return value
 
-    def observe(self, loss: Any, batch: Any = None) -> None:
+    @property
+    def measuring(self) -> bool:
+        """Whether the present call of the model is the monitor's own."""
+        return self._measuring
+
+    def observe(self, loss: Any, batch: Any = None, name: Any = None) -> None:
         """Tell the loss of the present batch, and the batch or its index, where the loop does not
         call ``objective.value``.
+
+        Args:
+            loss: a number or a tensor.
+            batch: the batch, which ``autopsy`` then uses, or its index.
+            name: the batch's index, where ``batch`` is the batch itself.
         """
-        named = batch is None or isinstance(batch, (int, str))
-        self._watch.observe(loss, batch if named else None)
-        self._recorder.see(loss, None if named else batch, batch if named else None)
+        if batch is None or isinstance(batch, (int, str)):
+            batch, name = None, batch if name is None else name
+        self._watch.observe(loss, name)
+        self._recorder.see(loss, batch, name)
 
     def autopsy(self) -> Autopsy:
         """Why the run broke: step, layer, batch and mechanism.
@@ -355,6 +366,7 @@ class Monitor:
             self._waiting = [g for g in chosen if "update" in g.needs]
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
+        self._recorder.inside = False
         if self._row:
             waiting, before = self._waiting, self._before
             self._waiting, self._before = [], []

@@ -169,6 +169,7 @@ class Recorder:
         if cuda:
             self._generator = torch.cuda.default_generators[self.tensors[0].get_device()]
         self._draws, self._tried = False, 0  # whether the loss draws random numbers
+        self.inside = False  # whether the optimizer's step is under way
         self.why_not = ""
         self.states: deque[State] = deque()
         self.steps: deque[Step] = deque(maxlen=HISTORY)
@@ -212,11 +213,19 @@ class Recorder:
         size = 0
         for part in parts:
             size += part.nbytes
-        self._open.append(Seen(batch, key, value, versions, random, cast, size))
+        seen = Seen(batch, key, value, versions, random, cast, size)
+        if self.inside and self.steps:  # the optimizer calls the loss itself, as under Lightning
+            last = self.steps[-1]
+            last.seen.append(seen)
+            last.bytes, last.norms = last.bytes + size, None
+            self._bytes += size
+        else:
+            self._open.append(seen)
 
     def step(self, number: int, settings: list[dict[str, Any]], norms: Any) -> None:
         """Before a step of the optimizer."""
         found = Step(number, self._open, settings, norms)
+        self.inside = True
         for s in self._open:
             found.bytes += s.bytes
         self._open = []

@@ -255,6 +255,30 @@ def test_trainer_run_is_the_same_with_the_monitor(tmp_path: Path) -> None:
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("which", ["lightning", "transformers"])
+def test_a_nan_is_explained_under_a_trainer(
+    which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The callbacks hand the trainer's batches to the monitor: sample 20 is not finite."""
+    pytest.importorskip(which, reason=f"needs the extra mindgap[{which}]")
+    from importlib import import_module
+
+    data = DATA.clone()
+    data[20] = float("nan")
+    monkeypatch.setitem(globals(), "DATA", data)
+    adapter = import_module(f"mindgap.adapters.{which}")
+    clean = [(DATA[i : i + 16], LABELS[i : i + 16]) for i in (32, 48)]
+    if which == "transformers":
+        clean = [{"x": x, "labels": y} for x, y in clean]
+    callback = adapter.monitor_callback(["update"], batches=clean, every=100)
+    run = lightning_run if which == "lightning" else trainer_run
+    run(tmp_path, callback)
+    answer = callback.monitor.autopsy()
+    assert answer.mechanism == "sample", answer
+    assert 0 <= answer.step < 4
+    assert len(answer.samples) == 1
+
+
 def test_two_clippings_are_warned_of():
     from types import SimpleNamespace
 

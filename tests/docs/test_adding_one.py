@@ -1,4 +1,5 @@
-"""A copy of the tree gets a new optimizer, bilevel method, probe and study by ``mindgap new``.
+"""A copy of the tree gets a new optimizer, bilevel method, probe, study and cause by ``mindgap
+new``.
 
 Every command must then list and run them, ruff must accept the files, and the contract tests of the
 new things must pass without further edits.
@@ -23,6 +24,7 @@ MADE = {
     Kind.METHOD: "dummy-soba",
     Kind.PROBE: "dummy",
     Kind.STUDY: "e5-dummy",
+    Kind.CAUSE: "equal_dummy",
 }
 
 
@@ -93,6 +95,7 @@ CONTRACTS = {
     ],
     "probe": ["tests/measure/test_dummy.py", "tests/docs/test_measure_guide.py"],
     "study": ["tests/lab/studies/test_e5_dummy.py", "tests/docs/test_claims_page.py"],
+    "cause": ["tests/advise/test_equal_dummy.py", "tests/advise/test_doctor.py"],
 }
 
 
@@ -100,7 +103,8 @@ CONTRACTS = {
 def test_the_contract_tests_of_a_new_thing_pass(tree: Path, kind: str) -> None:
     words = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     only = ["-k", "dummy or every_method or every_optimizer or table"]
-    only = only if kind in ("optimizer", "method") else []
+    only = ["-k", "dummy or every_cause"] if kind == "cause" else only
+    only = only if kind in ("optimizer", "method", "cause") else []
     said = run(tree, "-m", "pytest", *words, *CONTRACTS[kind], *only)
     assert " passed" in said
     assert " failed" not in said
@@ -119,6 +123,7 @@ def test_ruff_accepts_what_was_written(tree: Path) -> None:
         (Kind.OPTIMIZER, "Soft Clip", "name must be small letters"),
         (Kind.STUDY, "my-study", "must begin with its claim"),
         (Kind.STUDY, "e99-study", "must begin with a claim that has its own row"),
+        (Kind.CAUSE, "causes", "name must be new"),
     ],
 )
 def test_a_bad_name_changes_nothing(tree: Path, kind: Kind, name: str, words: str) -> None:

@@ -369,7 +369,7 @@ def test_the_page_is_drawn_from_a_monitor_s_record(tmp_path: Path) -> None:
     run(every=6, to=tmp_path / "runs", name="first", probes=["noise", "update"])
     page = write_page(tmp_path / "runs", tmp_path / "page.html").read_text()
     assert "Readings of first" in page
-    assert "noise level" in page
+    assert "noise: level" in page
 
 
 def test_table_and_wing_import_without_torch() -> None:

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from mindgap.advise.doctor.course_readings import (
 )
 from mindgap.advise.doctor.cures import CURES
 from mindgap.advise.doctor.data_readings import read_data
+from mindgap.advise.doctor.further import READINGS
 from mindgap.advise.doctor.model_readings import (
     layers,
     read_forward,
@@ -227,6 +229,8 @@ class _Doctor:
         chart.attempt("the forward pass", lambda: read_forward(chart, first))
         chart.attempt("the gradients", lambda: read_gradients(chart, first))
         chart.attempt("the modes", lambda: read_modes(chart, first))
+        for key, module in READINGS.items():
+            chart.attempt(key, lambda module=module: import_module(module).read(chart, first))  # type: ignore[misc]
         chart.facts["trivial"] = chart.attempt("the constant answer", lambda: trivial(first))
         self.say("training as you do")
         base = self.admission.fresh()

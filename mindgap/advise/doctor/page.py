@@ -60,6 +60,16 @@ def page(answer: Answer) -> str:
     )
 
 
+def standalone(answer: Answer) -> str:
+    """The picture as a file of its own (SVG), legible on light and on dark."""
+    style = "<style>svg{color:#222}@media(prefers-color-scheme:dark){svg{color:#ddd}}</style>"
+    drawn = picture(answer).replace(
+        "<svg ", '<svg xmlns="http://www.w3.org/2000/svg" font-family="system-ui,sans-serif" ', 1
+    )
+    begin = drawn.index(">") + 1
+    return f"{drawn[:begin]}{style}{drawn[begin:]}\n"
+
+
 def picture(answer: Answer) -> str:
     """The training loss as it is and with the cure, on one logarithmic or linear axis."""
     curves = [("as it is", "#c0392b", _smooth(answer.curve))]
