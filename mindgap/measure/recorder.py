@@ -485,5 +485,5 @@ def _tensors(batch: Any) -> list[Tensor] | tuple[Tensor, ...]:
             if type(part) is not Tensor:
                 break
         else:
-            return batch  # type: ignore[no-any-return]
+            return batch
     return [] if batch is None else list(tensors_in(batch))

@@ -231,7 +231,7 @@ class LoopWatch:
 
 def _stacked(tensors: list[Tensor], order: float = 2.0) -> Tensor:
     """The norm of each tensor, in float32 on the first one's device."""
-    norms = torch._foreach_norm(tensors, order)
+    norms = list(torch._foreach_norm(tensors, order))
     first = norms[0]
     if any(n.dtype != torch.float32 or n.device != first.device for n in norms):
         norms = [n.float().to(first.device) for n in norms]
