@@ -336,15 +336,12 @@ def cause(tree: Tree, key: str, _: str) -> str:
         "<!-- further causes: end -->",
         f"| `{key}` | all samples of a batch are equal | say what to change |\n",
     )
-    for path in ("docs/doctor.md", "README.md"):
-        tree.edit(
-            path,
-            lambda text: re.sub(
-                r"(table: |likeliest of )(\d+) causes",
-                lambda m: f"{m[1]}{int(m[2]) + 1} causes",
-                text,
-            ),
-        )
+    tree.edit(
+        "docs/doctor.md",
+        lambda text: re.sub(
+            r"is the table: (\d+) causes", lambda m: f"is the table: {int(m[1]) + 1} causes", text
+        ),
+    )
     tree.add(
         f"tests/advise/test_{key}.py",
         f'"""The cause ``{key}`` is found where it is planted, and only there."""\n\n'
