@@ -282,7 +282,8 @@ def demo(
 
 def closing(found: str, page: Path, survey: Path) -> None:
     """The end of the demo: what was found, where the pages are, what to type next."""
-    paragraph(f"\nA small network on digits, trained by SGD with lr=3.0: {found}")
+    print()
+    paragraph(f"A small network on digits, trained by SGD with lr=3.0: {found}")
     print(f"\nThe papers' claims:   {page.resolve().as_uri()}")
     print(f"The network's survey: {survey.resolve().as_uri()}")
     print("Next, for your model: mindgap examine my_training:problem")
@@ -308,7 +309,7 @@ def _survey_digits(out: Path) -> tuple[Path, str]:
     )
     judged = diagnose(read_survey(numbers))
     advice = [item.action for item in prescribe(judged)][:1]
-    return write_survey_page(numbers, out), " ".join([summary(judged), *advice])
+    return write_survey_page(numbers, out), "; ".join([summary(judged), *advice])
 
 
 def _overrides(items: list[str]) -> dict[str, str]:
