@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -30,7 +31,8 @@ def k_weighted_avg_fn(averaged: Tensor, current: Tensor, count: Tensor | int) ->
         if count.numel() != 1:
             fail("count", "must have one element when it is a tensor", tuple(count.shape))
         if count.device.type == "cpu":  # elsewhere looking at it would wait for the device
-            whole("count", int(count))
+            value = count.item()
+            whole("count", int(value) if math.isfinite(value) else value)
     else:
         whole("count", count)
     # The count is an integer tensor, and 2/(count + 2) would be rounded to float32.

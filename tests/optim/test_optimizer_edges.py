@@ -11,6 +11,7 @@ import torch
 
 from mindgap.base.check import RuleError
 from mindgap.optim import INGD, SGD, AdamW, GClip, fused, norms, trial
+from mindgap.optim.averaging import k_weighted_avg_fn
 from mindgap.optim.report import Spike, Tally, clipped_before
 
 
@@ -118,3 +119,9 @@ def test_a_threshold_that_follows_a_quantile_serves_a_single_number() -> None:
         p.grad = torch.tensor(1.0)
         optimizer.step()
     assert float(p.detach()) < 1.0
+
+
+@pytest.mark.parametrize("count", [float("nan"), float("inf"), -1.0])
+def test_a_count_of_iterates_that_is_no_number_is_refused(count: float) -> None:
+    with pytest.raises(RuleError, match="count must"):
+        k_weighted_avg_fn(torch.zeros(1), torch.ones(1), torch.tensor(count))
