@@ -160,8 +160,8 @@ def optimizer(tree: Tree, key: str, name: str) -> str:
     tree.edit(
         "README.md",
         lambda text: re.sub(
-            r"There are (\w+) optimizers",
-            lambda m: f"There are {NUMBERS[NUMBERS.index(m[1]) + 1]} optimizers",
+            r"all (\w+) optimizers",
+            lambda m: f"all {NUMBERS[NUMBERS.index(m[1]) + 1]} optimizers",
             text,
         ),
     )
@@ -201,9 +201,7 @@ def method(tree: Tree, key: str, name: str) -> str:
     )
     tree.edit(
         "README.md",
-        lambda text: re.sub(
-            r"with (\d+) methods", lambda m: f"with {int(m[1]) + 1} methods", text, count=1
-        ),
+        lambda text: re.sub(r"(\d+) methods", lambda m: f"{int(m[1]) + 1} methods", text),
     )
     tree.edit(
         "docs/bilevel.md",
