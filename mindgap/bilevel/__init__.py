@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from mindgap.bilevel.registry import METHODS as METHODS
     from mindgap.bilevel.solver import Solution as Solution
     from mindgap.bilevel.solver import solve as solve
-    from mindgap.bilevel.tools.advice import StepAdvice as StepAdvice
     from mindgap.bilevel.tools.advice import suggest_steps as suggest_steps
     from mindgap.bilevel.tools.checkpoint import load_state as load_state
     from mindgap.bilevel.tools.checkpoint import pack_state as pack_state
@@ -74,6 +73,7 @@ if TYPE_CHECKING:
     from mindgap.bilevel.tools.meta import adapt as adapt
     from mindgap.bilevel.tools.meta import side_by_side as side_by_side
     from mindgap.bilevel.tools.meta import task_problem as task_problem
+    from mindgap.bilevel.tools.step_advice import StepAdvice as StepAdvice
 else:
     from mindgap.base.names import lazy_names
 
@@ -119,7 +119,7 @@ else:
         "Sample": "data.sample",
         "Solution": "solver",
         "State": "core.types",
-        "StepAdvice": "tools.advice",
+        "StepAdvice": "tools.step_advice",
         "StepTrial": "tools.horizon",
         "StocBio": "methods.stocbio",
         "Stream": "data.sample",

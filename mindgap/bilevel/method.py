@@ -44,7 +44,7 @@ from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample
 
 if TYPE_CHECKING:
-    from mindgap.bilevel.tools.advice import StepAdvice
+    from mindgap.bilevel.tools.step_advice import StepAdvice
 
 
 class Method(ABC):

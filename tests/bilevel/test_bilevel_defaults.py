@@ -13,7 +13,7 @@ from mindgap.base.check import RuleError
 from mindgap.bilevel import METHODS, AdamStep
 from mindgap.bilevel.core.settings import alike_rates
 from mindgap.bilevel.methods.f2sap import WEIGHTS
-from mindgap.bilevel.tools.advice import StepAdvice
+from mindgap.bilevel.tools.step_advice import StepAdvice
 
 #: Settings that have a default, beside the steps; "x_step" where it is not "plain".
 DEFAULTS = {

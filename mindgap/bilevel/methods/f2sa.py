@@ -15,7 +15,7 @@ from mindgap.bilevel.data.sample import Sample
 from mindgap.bilevel.method import Method
 
 if TYPE_CHECKING:
-    from mindgap.bilevel.tools.advice import StepAdvice
+    from mindgap.bilevel.tools.step_advice import StepAdvice
 
 
 @dataclass(frozen=True, kw_only=True)

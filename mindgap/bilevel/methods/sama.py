@@ -13,7 +13,7 @@ from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
 
 if TYPE_CHECKING:
-    from mindgap.bilevel.tools.advice import StepAdvice
+    from mindgap.bilevel.tools.step_advice import StepAdvice
 
 
 @dataclass(frozen=True, kw_only=True)

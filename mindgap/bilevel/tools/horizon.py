@@ -33,6 +33,7 @@ from mindgap.bilevel.data.sample import Sample, row
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.registry import METHODS
 from mindgap.bilevel.solver import solve
+from mindgap.bilevel.tools.step_advice import StepAdvice
 
 #: Share of 1 / L that lr_y and lr_z take.
 LOWER = 0.5
@@ -138,8 +139,6 @@ class Scale:
         """Settings with which x goes that far in so many iterations, as long as the hypergradient
         is what it is at the start.
         """
-        from mindgap.bilevel.tools.advice import StepAdvice
-
         per_step = length / self.path(steps)
         lr_x = per_step / self.size
         found: dict[str, Any] = {"lr_x": lr_x, "lr_y": lr_y}
