@@ -91,12 +91,12 @@ class _Given:
         return []
 
 
-def _opened(case: Any) -> dict[str, Any]:
+def _read_made(case: Any) -> dict[str, Any]:
     if isinstance(case, dict):
         return case
-    from mindgap.advise.doctor.patient import _opened
+    from mindgap.advise.doctor.patient import _read_made
 
-    p = _opened(case)
+    p = _read_made(case)
     found = {"model": p.model, "loss": p.loss, "train": p.train, "optimizer": p.optimizer}
     return {**found, "step": p.step, "scheduler": p.scheduler}
 
@@ -170,7 +170,7 @@ def one(task: tuple[str, str, str, str]) -> dict[str, Any]:
     begun = time.process_time()
     try:
         torch.manual_seed(0)
-        parts = _opened(case.build())
+        parts = _read_made(case.build())
         found = audited(parts) if peer == "torch-audit" else tested(parts)
         row["reports"] = found
     except Exception as error:

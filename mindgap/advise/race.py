@@ -200,7 +200,7 @@ class Race:
         first: short runs favour large rates, which with weight decay may be right.
         """
         step = self.rungs[2]
-        ranked = self._ranked(field, step)
+        ranked = self._rank_entries(field, step)
         wanted = [ranked[0], self._reference(step, field), *ranked]
         if self.rises(step, self.rungs[:2]):
             first = self._reference(self.rungs[0]).candidate
@@ -226,7 +226,7 @@ class Race:
         setting of every other optimizer. Without the second bracket: AdamW's best and the four
         best at the first.
         """
-        ranked = self._ranked(self.entries, step)
+        ranked = self._rank_entries(self.entries, step)
         if "second bracket" in self.without:
             chosen = [self._reference(step), *ranked]
             return list({id(e): e for e in chosen}.values())[:5]
@@ -245,7 +245,7 @@ class Race:
         """The leader at the next smaller rate, if it is not AdamW, which has had that, and if the
         leader and AdamW can still get to the end.
         """
-        leader = self._ranked(field, step)[0]
+        leader = self._rank_entries(field, step)[0]
         if leader.candidate.family == BASELINE.family:
             return []
         entry = self._at(leader.candidate.family, leader.candidate.rate / FACTOR)
@@ -260,7 +260,7 @@ class Race:
         can be paid for so that two reach the end.
         """
         step = self.rungs[1]
-        ranked = self._ranked(field, step)
+        ranked = self._rank_entries(field, step)
         families: dict[str, Entry] = {}
         for entry in ranked:
             families.setdefault(entry.candidate.family, entry)
@@ -298,7 +298,7 @@ class Race:
     def _reference(self, step: int, field: Sequence[Entry] | None = None) -> Entry:
         """AdamW's best setting at a step."""
         of = [e for e in (field or self.entries) if e.candidate.family == BASELINE.family]
-        return self._ranked(of or self._family(BASELINE.family), step)[0]
+        return self._rank_entries(of or self._family(BASELINE.family), step)[0]
 
     def _at(self, family: str, rate: float) -> Entry:
         """A family at a rate: the entry of the race, or a new one that is not in it yet."""
@@ -384,7 +384,7 @@ class Race:
 
     def finalists(self) -> list[Entry]:
         """The runs that went to full length, best first."""
-        return self._ranked(
+        return self._rank_entries(
             [e for e in self.entries if self.total in e.runs[self.seed].scores], self.total
         )
 
@@ -462,7 +462,7 @@ class Race:
         self._enter(entry, step)
         return entry
 
-    def _ranked(self, entries: Iterable[Entry], step: int) -> list[Entry]:
+    def _rank_entries(self, entries: Iterable[Entry], step: int) -> list[Entry]:
         return sorted(entries, key=lambda e: e.score(step, self.seed))
 
     def _family(self, name: str) -> list[Entry]:
@@ -482,13 +482,13 @@ class Race:
         it is worth it.
         """
         for _ in range(times):
-            best = self._ranked(self.entries, step)[0].score(step, self.seed)
+            best = self._rank_entries(self.entries, step)[0].score(step, self.seed)
             added = []
             for family in families:
                 own = sorted(self._family(family), key=lambda e: e.candidate.rate)
                 if not own:
                     continue
-                leader = self._ranked(own, step)[0]
+                leader = self._rank_entries(own, step)[0]
                 if not leader.score(step, self.seed) - best <= NEAR * self.fall(step):
                     continue
                 rates = [e.candidate.rate for e in own]
@@ -500,7 +500,7 @@ class Race:
 
     def _run_leaders(self, step: int) -> None:
         """Run the best settings with more seeds, from which ``noise`` is read."""
-        ranked = self._ranked(self.entries, step)[:LEADERS]
+        ranked = self._rank_entries(self.entries, step)[:LEADERS]
         self._leaders = [e for e in ranked if math.isfinite(e.score(step, self.seed))]
         for entry in self._leaders:
             for k in range(EXTRA_SEEDS):

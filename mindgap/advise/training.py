@@ -280,8 +280,8 @@ def train_until(
         progress.per_step = (time.perf_counter() - timed) / (until - WARM)
     # The state is taken before the averages are tried: evaluation must not change the run.
     progress.state = {
-        "model": _copied(model.state_dict()),
-        "optimizer": _copied(optimizer.state_dict()),
+        "model": _copy_tree(model.state_dict()),
+        "optimizer": _copy_tree(optimizer.state_dict()),
     }
     score = math.inf
     if until > total / ONCE or until == total:
@@ -390,7 +390,7 @@ class _Average:
         model.load_state_dict(state)
 
 
-def _copied(tree: Any) -> Any:
+def _copy_tree(tree: Any) -> Any:
     return torch.utils._pytree.tree_map(
         lambda x: x.detach().clone() if isinstance(x, Tensor) else x, tree
     )

@@ -290,7 +290,7 @@ class Method(ABC):
                 (state.problem.dim_x, state.problem.dim_y),
             )
         fresh = self.start_values(oracle)
-        moved = self._with_optimizer(_moved(state.values, fresh, state.oracle, oracle))
+        moved = self._with_optimizer(_carry_over(state.values, fresh, state.oracle, oracle))
         t = state.t if type(self) is type(state.method) else 0
         return State(
             self,
@@ -333,13 +333,13 @@ class Method(ABC):
         return advance(state, values, 1, drawn, oracle.take_calls())
 
 
-def _moved(old: Values, fresh: Values, of: ProblemOracle, to: ProblemOracle) -> Values:
+def _carry_over(old: Values, fresh: Values, of: ProblemOracle, to: ProblemOracle) -> Values:
     """The fresh values, with those of the old state in the place of equal names and shapes."""
     found: Values = {}
     for name, value in fresh.items():
         before = old.get(name)
         if isinstance(value, dict):
-            found[name] = _moved(before, value, of, to) if isinstance(before, dict) else value
+            found[name] = _carry_over(before, value, of, to) if isinstance(before, dict) else value
         elif before is not None and getattr(before, "shape", None) == value.shape:
             found[name] = to.from_torch(of.to_torch(before))
         else:

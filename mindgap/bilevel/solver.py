@@ -195,7 +195,7 @@ def solve(
     begin = time.perf_counter()
     oracle = runner.oracle(problem, method, seed or 0, distributed)
     of = {} if checkpoint is None else belongs_to(method, problem)
-    if resume and checkpoint is not None and (kept := _resumed(checkpoint, method, oracle, of)):
+    if resume and checkpoint is not None and (kept := _resume(checkpoint, method, oracle, of)):
         state = kept
         if seed not in (None, state.seed):
             fail(
@@ -275,7 +275,7 @@ def solve(
             )
 
 
-def _resumed(
+def _resume(
     checkpoint: str | Path, method: Method, oracle: ProblemOracle, of: Mapping[str, str]
 ) -> State | None:
     """The state of the checkpoint; None if there is none, or if it is damaged and was set aside."""

@@ -99,7 +99,7 @@ def show(
     table(
         ("scale", "settings", "cost of all its runs"),
         [
-            (scale, _settings(_common(study, scale)), cost(study, scale, taken[scale]))
+            (scale, _settings(_common_settings(study, scale)), cost(study, scale, taken[scale]))
             for scale in study.scales
         ],
     )
@@ -127,7 +127,7 @@ def _settings(settings: Mapping[str, Any]) -> str:
     )
 
 
-def _common(study: Study, scale: str) -> dict[str, Any]:
+def _common_settings(study: Study, scale: str) -> dict[str, Any]:
     """The scale's settings, less those that every method replaces by its own."""
     settings = study.scales[scale].settings
     own = [study.own(method, scale) for method in study.seeds(scale)]

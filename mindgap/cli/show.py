@@ -92,7 +92,7 @@ def layout(
         for row in rows:
             cells = [_short(cell, wide[i]) if i == shorten else cell for i, cell in enumerate(row)]
             style = next((VERDICT_STYLE[cell] for cell in cells if cell in VERDICT_STYLE), "")
-            last = _wrapped(cells[-1], room)
+            last = _wrap(cells[-1], room)
             for number in range(len(last)):
                 yield _row(cells, wide[:-1], last, number), style
         return
@@ -101,7 +101,7 @@ def layout(
         yield row[0], f"bold {style}".strip()
         for name, cell in zip(columns[1:], row[1:]):
             if cell:
-                for line in _wrapped(f"{name}: {cell}" if name else cell, width - 2, indent="  "):
+                for line in _wrap(f"{name}: {cell}" if name else cell, width - 2, indent="  "):
                     yield f"  {line}", ""
         yield "", ""
 
@@ -117,7 +117,7 @@ def _short(cell: str, width: int) -> str:
     return cell if cell_len(cell) <= width else f"{cell[: width - 1].rstrip()}…"
 
 
-def _wrapped(cell: str, width: int, indent: str = "") -> list[str]:
+def _wrap(cell: str, width: int, indent: str = "") -> list[str]:
     """Lines that end between words: a name or a piece of code is never cut, even where it is
     too long.
     """
@@ -147,7 +147,7 @@ def paragraph(text: str) -> None:
         return
     from rich.console import Console
 
-    print("\n".join(_wrapped(text, Console().width, indent="  " if text.startswith("- ") else "")))
+    print("\n".join(_wrap(text, Console().width, indent="  " if text.startswith("- ") else "")))
 
 
 def span(seconds: float) -> str:

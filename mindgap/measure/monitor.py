@@ -166,7 +166,7 @@ class Monitor:
         self._budget = None if budget is None else between("budget", budget, 0, 1, ends="(]")
         self._every = every
         self._objective, self._seed = objective, seed
-        self._groups = _grouped(probes)
+        self._groups = _group_probes(probes)
         self._batches = first_batches(
             objective.model, batches, whole("limit", limit, least=1, most=2**31)
         )
@@ -205,13 +205,13 @@ class Monitor:
         self._row_spent = self._row_cost = 0.0
         self._last_state = 0
         self._measuring = False
-        self._own_loss, objective.loss = objective.loss, self._observed
+        self._own_loss, objective.loss = objective.loss, self._note_loss
         self._hooks = [
             self._optimizer.register_step_pre_hook(self._before_step),
             self._optimizer.register_step_post_hook(self._after_step),
         ]
 
-    def _observed(self, model: Any, batch: Any) -> Tensor:
+    def _note_loss(self, model: Any, batch: Any) -> Tensor:
         """The objective's loss; the loop's own calls are noted."""
         if self._measuring:
             return self._own_loss(model, batch)
@@ -293,7 +293,7 @@ class Monitor:
         )
         allowed = PLANNED * self._budget * self.training / max(1, len(self._groups))
         return dict(self._stopped) | {
-            group.names: said.format(self._expected(group), allowed, self.step)
+            group.names: said.format(self._expected_cost(group), allowed, self.step)
             for group in self._groups
             if not group.readings and group.probes
         }
@@ -351,7 +351,7 @@ class Monitor:
         if not (chosen or events or due):
             return
         self._row_begun = time.perf_counter(), sum(g.spent for g in self._groups)
-        with self._clocked():
+        with self._clock():
             rates = {float(g["lr"]) for g in self._optimizer.param_groups if "lr" in g}
             self._row = {"step": self.step, "seconds": round(self.training, 6)}
             if len(rates) == 1:
@@ -370,7 +370,7 @@ class Monitor:
         if self._row:
             waiting, before = self._waiting, self._before
             self._waiting, self._before = [], []
-            with self._clocked(), torch.no_grad():
+            with self._clock(), torch.no_grad():
                 parameters = self._objective.parameters
                 update = [p.detach() - b for p, b in zip(parameters, before, strict=True)]
                 length, size = float(robust_norm(update)), float(robust_norm(before))
@@ -397,7 +397,7 @@ class Monitor:
             return
         if not self._affords(self._state_spent, self._state_cost, STATES):
             return
-        with self._clocked():
+        with self._clock():
             begin = time.perf_counter()
             recorder.flush()
             recorder.keep_state(self.step)
@@ -533,20 +533,20 @@ class Monitor:
         left = PLANNED * self._budget * self.training - self.spent
         chosen = []
         for group in sorted(self._groups, key=lambda g: g.spent):
-            expected = self._expected(group)
+            expected = self._expected_cost(group)
             if group.spent + expected <= allowed and expected <= left:
                 chosen.append(group)
                 left -= expected
         return chosen
 
-    def _expected(self, group: _Group) -> float:
+    def _expected_cost(self, group: _Group) -> float:
         if group.cost >= 0:
             return group.cost
         gradients = sum(p.cost(len(self._batches)) for p in group.probes)
         return 1.5 * gradients * self.training / self.step  # a step is at least one gradient
 
     @contextmanager
-    def _clocked(self) -> Iterator[None]:
+    def _clock(self) -> Iterator[None]:
         """Add the block's time to ``spent``; what the device still has to do for training is
         not charged to it.
         """
@@ -580,7 +580,7 @@ def unwrapped(optimizer: Any) -> Any:
     return seen
 
 
-def _grouped(probes: Sequence[ProbeName | Probe]) -> list[_Group]:
+def _group_probes(probes: Sequence[ProbeName | Probe]) -> list[_Group]:
     if isinstance(probes, (str, Probe)):
         probes = [cast("ProbeName | Probe", probes)]
     if not isinstance(probes, (list, tuple)):

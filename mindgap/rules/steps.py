@@ -98,7 +98,7 @@ def clip_adaptive(
     torch._foreach_clamp_max_(quotients, 1.0)
     clipped = list(torch._foreach_mul(list(momenta), quotients))
     if normalized:
-        clipped = _divided(clipped, list(torch._foreach_add(list(tau), eps)), eps)
+        clipped = _divide(clipped, list(torch._foreach_add(list(tau), eps)), eps)
     return clipped, quotients
 
 
@@ -120,11 +120,11 @@ def clip_second_moment(
     scales = torch._foreach_mul(list(moments), beta2)
     torch._foreach_sqrt_(scales)
     torch._foreach_add_(scales, eps)
-    quotients = _divided(list(momenta), list(scales), eps)
+    quotients = _divide(list(momenta), list(scales), eps)
     return clip_coordinates(quotients, (1.0 - beta2) ** -0.5), quotients
 
 
-def _divided(values: list[Tensor], scales: list[Tensor], eps: float) -> list[Tensor]:
+def _divide(values: list[Tensor], scales: list[Tensor], eps: float) -> list[Tensor]:
     """Quotients, 0 for 0/0 (which can occur only for ε = 0)."""
     if eps == 0.0:
         return [torch.where(v == 0, v, v / s) for v, s in zip(values, scales)]

@@ -228,7 +228,7 @@ def cross_ranks(patient: Patient, steps: int) -> tuple[Ranks, Ranks | None] | No
         with torch.no_grad():
             scores[~mask] = model(x[~mask])
         models.append(model)
-    train = _ranked(scores, y, [len(a) for a, _ in pairs if a is not None])
+    train = _rank_labels(scores, y, [len(a) for a, _ in pairs if a is not None])
     held = [pair(batch) for batch in patient.valid]
     if not held or any(a is None or b is None for a, b in held):
         return train, None
@@ -236,12 +236,12 @@ def cross_ranks(patient: Patient, steps: int) -> tuple[Ranks, Ranks | None] | No
     hy = torch.cat([b for _, b in held if b is not None]).long()
     with torch.no_grad():
         mean = sum(torch.softmax(m(hx), 1) for m in models) / 2
-    return train, _ranked(
+    return train, _rank_labels(
         torch.as_tensor(mean).log(), hy, [len(a) for a, _ in held if a is not None]
     )
 
 
-def _ranked(scores: Tensor, y: Tensor, sizes: list[int]) -> Ranks:
+def _rank_labels(scores: Tensor, y: Tensor, sizes: list[int]) -> Ranks:
     own = scores.gather(1, y.unsqueeze(1))
     rank = (scores > own).sum(1)
     chance = torch.softmax(scores, 1).gather(1, y.unsqueeze(1)).squeeze(1)

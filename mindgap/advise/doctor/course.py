@@ -259,8 +259,8 @@ class _Eyes:
         if not self.fresh or any(not f for f in self.fresh) or not pairs:
             self.fresh = []
             return
-        got = torch.cat([_flat(g) for _, g in pairs])
-        each = [torch.cat([_flat(f[i]) for i, _ in pairs]) for f in self.fresh]
+        got = torch.cat([_flatten(g) for _, g in pairs])
+        each = [torch.cat([_flatten(f[i]) for i, _ in pairs]) for f in self.fresh]
         total = torch.stack(each).sum(0)
         k = len(each)
         self.fresh = []
@@ -331,7 +331,7 @@ class _Eyes:
         return [n for n in still if n in moving and id(self.named[n]) in held]
 
 
-def _flat(t: Tensor) -> Tensor:
+def _flatten(t: Tensor) -> Tensor:
     t = t.detach()
     t = t.to_dense() if t.is_sparse else t
     return (torch.view_as_real(t) if t.is_complex() else t).flatten().float()

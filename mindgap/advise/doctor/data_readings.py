@@ -39,7 +39,7 @@ def read_data(chart: Chart, patient: Patient) -> None:
     if "valid" in patient.given:
         held = [x for x, _ in map(pair, patient.valid) if x is not None]
         if held:
-            chart.attempt("samples in both parts", lambda: _shared(chart, xs, held))
+            chart.attempt("samples in both parts", lambda: _count_shared_samples(chart, xs, held))
 
 
 def _inputs(chart: Chart, xs: list[Tensor]) -> None:
@@ -231,7 +231,7 @@ def _order(chart: Chart, ys: list[Tensor]) -> None:
     chart.find("sorted", ramp(ratio, 4.0, 10.0), text)
 
 
-def _shared(chart: Chart, xs: list[Tensor], held: list[Tensor]) -> None:
+def _count_shared_samples(chart: Chart, xs: list[Tensor], held: list[Tensor]) -> None:
     train = torch.cat([x.flatten(1) if x.ndim > 1 else x.unsqueeze(1) for x in xs])
     valid = torch.cat([x.flatten(1) if x.ndim > 1 else x.unsqueeze(1) for x in held])
     if train.shape[1] != valid.shape[1] or train.shape[1] < 2:

@@ -206,7 +206,7 @@ class _Doctor:
         except RuleError:
             raise
         except Exception as error:  # the user's own code
-            return self._cannot(f"your function raises {_named(error)}", None, raised=True)
+            return self._cannot(f"your function raises {_error_words(error)}", None, raised=True)
         self.clock = _Clock()  # torch's own imports and the user's data are not ours
         chart.facts["first_state"] = {
             n: v.detach().clone() for n, v in first.model.state_dict().items()
@@ -220,7 +220,7 @@ class _Doctor:
             course = Course(error=error)
             read_error(chart, course)
             if not chart.findings:
-                why = f"the loss raises {_named(error)} on the first batch"
+                why = f"the loss raises {_error_words(error)} on the first batch"
                 return self._cannot(why, None, raised=True)
         chart.attempt("the data", lambda: read_data(chart, first))
         chart.attempt("the parameters", lambda: read_parameters(chart, first))
@@ -240,7 +240,7 @@ class _Doctor:
             read_error(chart, course)
             if not any(map(chart.has, ("no_graph", "batch_of_one", "labels_outside"))):
                 where = f"step {course.error_step}"
-                why = f"your code raises {_named(course.error)} at {where}"
+                why = f"your code raises {_error_words(course.error)} at {where}"
                 return self._cannot(why, course, raised=True)
         start = course.held[0][1] if course.held else math.inf
         if not math.isfinite(start):
@@ -347,7 +347,7 @@ class _Doctor:
         except (RuleError, KeyError):
             return None
         except Exception as error:
-            self.chart.notes.append(f"the cure '{cause.cure}' failed ({_named(error)})")
+            self.chart.notes.append(f"the cure '{cause.cure}' failed ({_error_words(error)})")
             return None
         before = self.chart.facts.get("final", math.inf)
         if key in self.runs:
@@ -355,7 +355,9 @@ class _Doctor:
         else:
             course = follow(patient, self.steps)
             if course.error is not None:
-                self.chart.notes.append(f"the cure '{cause.cure}' raised {_named(course.error)}")
+                self.chart.notes.append(
+                    f"the cure '{cause.cure}' raised {_error_words(course.error)}"
+                )
                 return None
             if cure.changes_loss:
                 before = self._before(patient)
@@ -495,7 +497,9 @@ class _Doctor:
         self.base = base
         if course.error is None:
             self.say("trying learning rates")
-            strong = [s for c, s in self._ranked() if c.key not in ("underfitting", "overfitting")]
+            strong = [
+                s for c, s in self._rank_causes() if c.key not in ("underfitting", "overfitting")
+            ]
             if not strong or strong[0] < 2.5:
                 self._rates(course)
                 self._steep()
@@ -503,13 +507,13 @@ class _Doctor:
         refuted: set[str] = set()
         chosen: tuple[Cause, float, Trial | None] | None = None
         tried = 0
-        for cause, score in self._ranked():
+        for cause, score in self._rank_causes():
             if score < NAMED or tried >= TRIED:
                 break
             if cause.key == "wrong_axis" and self._mixes_on_purpose():
                 continue
             trial: Trial | None = None
-            routed = _routed(cause, chart)
+            routed = _cause_by_route(cause, chart)
             if routed.cure:
                 trial = self._try(routed)
                 tried += 1
@@ -526,14 +530,14 @@ class _Doctor:
                 break
             self.trials.append(trial)
             refuted.add(cause.key)
-        ranked = [(c.key, s) for c, s in self._ranked() if c.key not in refuted and s > -3]
+        ranked = [(c.key, s) for c, s in self._rank_causes() if c.key not in refuted and s > -3]
         sick = chart.facts["progress"] < 0.05 or chart.has("broke")
         if chosen is None and sick:  # nothing helped: name what the findings say most clearly
-            for cause, score in self._ranked():
+            for cause, score in self._rank_causes():
                 if score > 2.5 and (cause.key in refuted or not cause.cure):
                     failed = next((t for t in self.trials if t.cause == cause.key), None)
                     chosen = (cause, min(score, 3.0) - 1.5, failed)
-                    ranked = [(c.key, s) for c, s in self._ranked() if s > -3]
+                    ranked = [(c.key, s) for c, s in self._rank_causes() if s > -3]
                     break
         if chosen is not None:
             ranked = [(chosen[0].key, chosen[1])] + [r for r in ranked if r[0] != chosen[0].key]
@@ -575,7 +579,7 @@ class _Doctor:
         known = chart.has("softmax_over_batch") or chart.has("broadcasts")
         return not known and chart.facts["progress"] > 0.3
 
-    def _ranked(self) -> list[tuple[Cause, float]]:
+    def _rank_causes(self) -> list[tuple[Cause, float]]:
         scored = [(c, c.score(self.chart.findings)) for c in CAUSES.values()]
         return sorted(
             ((c, s) for c, s in scored if s > -math.inf), key=lambda pair: pair[1], reverse=True
@@ -617,7 +621,7 @@ class _Doctor:
             if (f := chart.findings.get(key)) is not None
         ]
         chosen_signs = list(dict.fromkeys(f.sentence for f in [*signs[:2], *curve, *signs[2:]]))
-        return self._made(
+        return self._make_examination(
             "sick", sentence, ranked, chosen_signs[:3], _code(cause, chart, trial), trial, course
         )
 
@@ -625,7 +629,7 @@ class _Doctor:
         own = type(self.base.optimizer).__name__
         what = f"your {own}" if "optimizer" in self.base.given else "what you have"
         sentence = f"Healthy: {why}, and nothing speaks against it. Keep {what}."
-        return self._made("healthy", sentence, ranked, [], "", None, course)
+        return self._make_examination("healthy", sentence, ranked, [], "", None, course)
 
     def _cannot(
         self,
@@ -636,7 +640,7 @@ class _Doctor:
     ) -> Examination:
         self.chart.facts["raised"] = raised
         found = sorted(self.chart.findings.values(), key=lambda f: -f.strength)
-        return self._made(
+        return self._make_examination(
             "cannot tell",
             f"Cannot tell, because {why}.",
             ranked or [],
@@ -646,7 +650,7 @@ class _Doctor:
             course,
         )
 
-    def _made(
+    def _make_examination(
         self,
         verdict: str,
         sentence: str,
@@ -700,7 +704,7 @@ class _Doctor:
 _CHECK = "check how labels and samples are matched (shuffled apart, shifted, wrong file)"
 
 
-def _routed(cause: Cause, chart: Chart) -> Cause:
+def _cause_by_route(cause: Cause, chart: Chart) -> Cause:
     """Vanishing through depth is cured by normalisation, through time by the recurrence."""
     from dataclasses import replace
 
@@ -736,7 +740,7 @@ def _loss(value: float) -> str:
     return f"{value:.3g}" if math.isfinite(value) else "not finite"
 
 
-def _named(error: BaseException) -> str:
+def _error_words(error: BaseException) -> str:
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:160] if text else ''}".rstrip(": ")
 

@@ -307,12 +307,14 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
         chart.find("cut", max(0.6, ramp(share, 0.0, 0.2)), text)
         chart.facts["cut"] = cut
     known = {n: g.detach() for n, g in grads.items() if g is not None}
-    bad = [n for n, g in known.items() if not bool(_dense(g).isfinite().all())]
+    bad = [n for n, g in known.items() if not bool(_to_dense(g).isfinite().all())]
     if bad and math.isfinite(float(value.detach())):
         chart.find(
             "gradient_not_finite", 1.0, f"The loss is finite, the gradient of {bad[0]} is not."
         )
-    total = math.sqrt(sum(float(_dense(g).abs().double().square().sum()) for g in known.values()))
+    total = math.sqrt(
+        sum(float(_to_dense(g).abs().double().square().sum()) for g in known.values())
+    )
     chart.facts["gradient_norm"] = total
     if math.isfinite(total) and total > 300:
         text = f"The first gradient has norm {total:.3g}."
@@ -324,7 +326,7 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
     if total == 0:
         chart.find("zero_gradient", 1.0, "The gradient is exactly zero at the start.")
     deep = [
-        (n, float(_dense(known[f"{n}.weight"]).double().square().mean().sqrt()))
+        (n, float(_to_dense(known[f"{n}.weight"]).double().square().mean().sqrt()))
         for n, _ in layers(model)
         if f"{n}.weight" in known and n
     ]
@@ -363,7 +365,7 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
 def _denormal(tensors: list[Tensor]) -> float:
     """Share of the entries other than zero whose size is below the smallest normal number."""
     small, others = 0, 0
-    for t in map(_dense, tensors):
+    for t in map(_to_dense, tensors):
         if t.is_floating_point():
             size = t.abs()
             others += int((size > 0).sum())
@@ -371,7 +373,7 @@ def _denormal(tensors: list[Tensor]) -> float:
     return small / others if others else 0.0
 
 
-def _dense(t: Tensor) -> Tensor:
+def _to_dense(t: Tensor) -> Tensor:
     t = t.to_dense() if t.is_sparse else t
     return torch.view_as_real(t) if t.is_complex() else t
 

@@ -72,9 +72,9 @@ def standalone(answer: Answer) -> str:
 
 def picture(answer: Answer) -> str:
     """The training loss as it is and with the cure, on one logarithmic or linear axis."""
-    curves = [("as it is", "#c0392b", _smooth(answer.curve))]
+    curves = [("as it is", "#c0392b", _means_of_pieces(answer.curve))]
     if answer.trial is not None and answer.trial.helps:
-        curves.append(("with the cure", "#2471a3", _smooth(answer.trial.curve)))
+        curves.append(("with the cure", "#2471a3", _means_of_pieces(answer.trial.curve)))
     values = [v for _, _, curve in curves for _, v in curve]
     if len(values) < 2:
         return ""
@@ -110,7 +110,7 @@ def picture(answer: Answer) -> str:
     )
 
 
-def _smooth(curve: Sequence[float], points: int = 60) -> list[tuple[int, float]]:
+def _means_of_pieces(curve: Sequence[float], points: int = 60) -> list[tuple[int, float]]:
     """Means of equal pieces; what is not finite is left out."""
     width = max(1, math.ceil(len(curve) / points))
     found = []

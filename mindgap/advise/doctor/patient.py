@@ -74,7 +74,7 @@ class Admission:
     def fresh(self) -> Patient:
         """A new copy at the first weights."""
         seed_everything(stream_seed(self.seed, "start"))
-        patient = _opened(called(self.problem, self.seed))
+        patient = _read_made(called(self.problem, self.seed))
         if self._state is None:
             with torch.no_grad():
                 self._state = copy.deepcopy(patient.model.state_dict())
@@ -96,7 +96,7 @@ class Admission:
         return patient
 
 
-def _opened(made: Any) -> Patient:
+def _read_made(made: Any) -> Patient:
     rule = (
         "must return ((model, loss), batches, ...) or a mapping with model, loss, train and, where "
         "you have them, valid, optimizer, scheduler, step"
@@ -123,10 +123,10 @@ def _opened(made: Any) -> Patient:
     given = frozenset(k for k, v in parts.items() if v is not None)
     parts["loss"] = _of_batches(parts["loss"])
     Objective(parts["model"], parts["loss"])
-    train = _listed("train", parts["train"])
+    train = _list_batches("train", parts["train"])
     if not train:
         fail("train", "must hold at least one batch", train)
-    valid = _listed("valid", parts["valid"]) if parts.get("valid") is not None else []
+    valid = _list_batches("valid", parts["valid"]) if parts.get("valid") is not None else []
     numbers = list(range(len(train)))
     if "valid" not in given and len(train) >= 10:
         sizes = [_largest(batch) for batch in train]
@@ -189,7 +189,7 @@ def _kind(part: Any) -> str:
     return "scheduler" if hasattr(part, "last_epoch") else "step"
 
 
-def _listed(name: str, batches: Any) -> list[Any]:
+def _list_batches(name: str, batches: Any) -> list[Any]:
     if isinstance(batches, Iterator) or not isinstance(batches, Iterable):
         rule = "must be batches that can be read more than once (a list or a DataLoader)"
         fail(name, rule, type(batches).__name__)

@@ -120,7 +120,7 @@ def _is_table(path: tuple[Any, ...]) -> bool:
     return getattr(path[-1], "key", None) == ROWS
 
 
-def _copied(values: Values) -> Values:
+def _copy_values(values: Values) -> Values:
     """Copies of all values but SAGA's tables: a table belongs to the state that is stepped, as
     in eager runs.
     """
@@ -144,7 +144,7 @@ def _undone(iteration: Callable[[], None], rows: _Rows, held: Values) -> None:
     """Run an iteration and put all values back: of a table only the rows that were replaced,
     for a table is large.
     """
-    before, rows.replaced = _copied(held), []
+    before, rows.replaced = _copy_values(held), []
     iteration()
     for table, place, row in reversed(rows.replaced):
         table.index_copy_(0, place, row)
@@ -324,7 +324,7 @@ class CudaGraphs(Backend):
         oracle, problem = state.oracle, state.problem
         key = (state.method, id(problem))
         if key not in self._graphs or _tables(self._graphs[key][0]) != _tables(state.values):
-            self._graphs[key] = _copied(state.values), {}
+            self._graphs[key] = _copy_values(state.values), {}
         held, graphs = self._graphs[key]
         _write(held, state.values)
         iterations = {i.kind: i for i in (*state.method.plan().first, *state.method.plan().period)}
@@ -364,7 +364,7 @@ class CudaGraphs(Backend):
             graphs[place].replay()
             if done % LOOK == 0 and not are_numbers(held["x"], held["y"]):
                 break
-        return _copied(held), done
+        return _copy_values(held), done
 
     def _fill(self, graph: _Graph, of: dict[str, list[Any]], problem: BilevelProblem) -> None:
         """Write the sample numbers and rates of a chunk to the device and go back to the first

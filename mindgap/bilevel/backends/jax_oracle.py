@@ -156,13 +156,13 @@ class JaxOracle(ProblemOracle):
         self.losses = {"upper": upper, "lower": lower}
         self.orders: dict[str, list[Axes]] = {}
         self.project_x, self.project_y = (
-            pack.projection(project, partial(_parts, pack), _joined)
+            pack.projection(project, partial(_parts, pack), _join)
             for pack, project in (
                 (problem.pack_x, problem.project_x),
                 (problem.pack_y, problem.project_y),
             )
         )
-        self.arrays = {level: self._stored(level) for level in ("upper", "lower")}
+        self.arrays = {level: self._store_samples(level) for level in ("upper", "lower")}
         self.calls: dict[str, int] = {}
 
     def with_arrays(self, arrays: dict[str, Any]) -> JaxOracle:
@@ -203,16 +203,16 @@ class JaxOracle(ProblemOracle):
             which = None if is_full(token) else jnp.asarray(token.which).reshape(-1)
             return arrays if which is None else jax.tree.map(lambda a: a[which], arrays)
         if is_full(token):
-            return _merge(self._restored(level, arrays))
+            return _merge(self._restore_axes(level, arrays))
         which = jnp.asarray(token.which)
         if which.ndim:  # a large batch out of several
-            return _merge(self._restored(level, jax.tree.map(lambda a: a[which], arrays)))
+            return _merge(self._restore_axes(level, jax.tree.map(lambda a: a[which], arrays)))
         one = jax.tree.map(
             lambda a: lax.dynamic_index_in_dim(a, which, keepdims=False), arrays
         )  # a contiguous slice
-        return self._restored(level, one)
+        return self._restore_axes(level, one)
 
-    def _stored(self, level: str) -> Any:
+    def _store_samples(self, level: str) -> Any:
         """The samples of a level; those of a fixed partition by batches, their axes in the
         order products like.
         """
@@ -221,16 +221,16 @@ class JaxOracle(ProblemOracle):
             return arrays
         batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), arrays)
         self.orders[level] = axis_orders(self._in_form(level), *self.start, batch)
-        return self._transposed(arrays, self.orders[level])
+        return self._transpose(arrays, self.orders[level])
 
-    def _restored(self, level: str, arrays: Batch) -> Any:
+    def _restore_axes(self, level: str, arrays: Batch) -> Any:
         """Stored batches, or one, with their axes in the problem's order again."""
-        return self._transposed(
+        return self._transpose(
             arrays, [tuple(np.argsort(order).tolist()) for order in self.orders[level]]
         )
 
     @staticmethod
-    def _transposed(arrays: Batch, orders: list[Axes]) -> Any:
+    def _transpose(arrays: Batch, orders: list[Axes]) -> Any:
         leaves, form = jax.tree.flatten(arrays)
         leads = [tuple(range(a.ndim - len(order))) for a, order in zip(leaves, orders, strict=True)]
         turned = [
@@ -340,7 +340,7 @@ def _parts(pack: Pack, vector: Array) -> list[Any]:
     return [p.reshape(s) for p, s in zip(jnp.split(vector, edges), pack.shapes, strict=True)]
 
 
-def _joined(parts: list[Any]) -> Any:
+def _join(parts: list[Any]) -> Any:
     return jnp.concatenate([jnp.ravel(p) for p in parts])
 
 

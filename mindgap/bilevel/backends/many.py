@@ -75,7 +75,7 @@ class ManyRuns:
         self.t, self.calls = 0, [0] * len(self.seeds)
         self.values, self._drawn = self._start()
 
-    def _compiled(self, key: tuple[Any, ...], make: Any) -> Any:
+    def _compile_once(self, key: tuple[Any, ...], make: Any) -> Any:
         """A compiled function, made once for each form."""
         form = (*key, self.points[0].without_rates(), id(self.oracle.problem))
         if form not in self.backend.compiled:
@@ -103,7 +103,7 @@ class ManyRuns:
 
         key = ("start", len(self.points), len(self.seeds))
         with precision(oracle.problem):
-            values: Values = self._compiled(key, make)(rates, tokens, oracle.arrays)
+            values: Values = self._compile_once(key, make)(rates, tokens, oracle.arrays)
         for s, (draws, _) in enumerate(started):
             self.calls[s] += sum(oracle.start_calls(method, draws).values())
         return values, [drawn for _, drawn in started]
@@ -169,7 +169,7 @@ class ManyRuns:
         shapes = tuple(a.shape for a in (*whole, *others, *numbers))
         kinds = tuple((b.kind, None if single else b.length) for b in first.blocks)
         key = ("many", kinds, single, str(layouts), shapes)
-        found: Values = self._compiled(key, make)(
+        found: Values = self._compile_once(key, make)(
             self.values, oracle.arrays, whole, others, numbers, np.int32(first.cycles), lengths
         )
         return found
@@ -188,7 +188,7 @@ class ManyRuns:
 
         with precision(oracle.problem):
             at = self.values["x"], self.values[lower], oracle.arrays
-            return np.asarray(self._compiled(("losses",), make)(*at), np.float64)
+            return np.asarray(self._compile_once(("losses",), make)(*at), np.float64)
 
 
 def _room(length: int) -> int:

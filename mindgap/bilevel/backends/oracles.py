@@ -202,7 +202,7 @@ class TorchOracle(ProblemOracle):
             or self.plain_kernels
             or not self._is_common(lower, upper)
         ):
-            return self._apart(x, y, z, lower, upper, gradient)
+            return self._residuals_by_level(x, y, z, lower, upper, gradient)
         self.calls.add_together(RESIDUALS if gradient else RESIDUALS[1:])
         xs, ys = pack_x.leaves(x), pack_y.leaves(y)
         at_x, at_y = pack_x.assemble(xs), pack_y.assemble(ys)
@@ -221,7 +221,7 @@ class TorchOracle(ProblemOracle):
         d_y = pack_y.join([None if g is None else g.detach() for g in g_y]) if gradient else None
         return d_y, pack_y.join(got[: len(ys)]), -pack_x.join(got[len(ys) :])
 
-    def _apart(
+    def _residuals_by_level(
         self, x: Tensor, y: Tensor, z: Tensor, lower: Sample, upper: Sample, gradient: bool
     ) -> tuple[Any, Tensor, Tensor]:
         """The residuals one level after the other, with few copies of the vectors at a time."""
@@ -362,7 +362,7 @@ class TorchOracle(ProblemOracle):
             if is_full(token):
                 result, times = self._full(data, evaluate), data.batches
             elif isinstance(token.which, np.ndarray) and token.which.ndim > data.token_axes:
-                return self._large(level, evaluate, token, names, second)
+                return self._mean_over_minibatches(level, evaluate, token, names, second)
             else:
                 result, times = self._pieces(data.fetch(token, self.share), evaluate), 1
         for name in names:
@@ -371,7 +371,7 @@ class TorchOracle(ProblemOracle):
             result = self._reduce(result, data, token)
         return result
 
-    def _large(
+    def _mean_over_minibatches(
         self, level: str, evaluate: Evaluate, token: Sample, names: tuple[str, ...], second: bool
     ) -> tuple[Tensor, ...]:
         """A token with one more axis is a large batch: the mean over its minibatches."""

@@ -111,7 +111,7 @@ class PerStep:
     function: Callable[[int], float]
     name: str = "rate"
 
-    def _at(self, t: int) -> float:
+    def _value_at(self, t: int) -> float:
         try:
             value = float(self.function(t))
         except Exception as error:
@@ -120,8 +120,8 @@ class PerStep:
 
     def __call__(self, t: Times) -> Any:
         if np.ndim(t) == 0:
-            return self._at(int(np.asarray(t)))
-        return np.array([self._at(int(i)) for i in np.ravel(t)]).reshape(np.shape(t))
+            return self._value_at(int(np.asarray(t)))
+        return np.array([self._value_at(int(i)) for i in np.ravel(t)]).reshape(np.shape(t))
 
 
 #: A number, or a function of the iteration.

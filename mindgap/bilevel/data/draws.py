@@ -242,7 +242,9 @@ def draw_chunk(
                 width,
             )
             inside[stream] += width
-            draws[name] = cut[..., 0] * count >> 31 if kind == "uniform" else _shaped(cut, count)
+            draws[name] = (
+                cut[..., 0] * count >> 31 if kind == "uniform" else _shape_draws(cut, count)
+            )
         for stream in need:
             place[stream] += length * each[stream]
         times = (
@@ -311,7 +313,7 @@ def _width(kind: str, count: Count) -> int:
     )
 
 
-def _shaped(token: Sample, count: Count) -> Sample:
+def _shape_draws(token: Sample, count: Count) -> Sample:
     """A slot's draws in the shape its plan asks for."""
     if count is None:
         return _squeeze(token)
@@ -357,11 +359,9 @@ def _growing(
             draws[name] = np.stack([c * count >> 31 for c in columns[name]])[None, :, 0]
             continue
         longest = max(len(c.which) for c in columns[name])
-        which = np.stack([_padded(c.which, longest) for c in columns[name]])[None]
+        which = np.stack([_pad(c.which, longest) for c in columns[name]])[None]
         seeds = (
-            np.stack([_padded(c.seed, longest) for c in columns[name]])[None]
-            if oracle.seeded
-            else 0
+            np.stack([_pad(c.seed, longest) for c in columns[name]])[None] if oracle.seeded else 0
         )
         draws[name] = Sample(which, seeds) if count is not None else _squeeze(Sample(which, seeds))
     times = t + np.arange(steps)[None]
@@ -369,5 +369,5 @@ def _growing(
     return Chunk(1, [Block(plans[-1].kind, steps, draws, times)], drawn)
 
 
-def _padded(a: Ints, length: int) -> Ints:
+def _pad(a: Ints, length: int) -> Ints:
     return np.concatenate([a, np.repeat(a[-1:], length - len(a), axis=0)])

@@ -175,7 +175,7 @@ class Pack:
         try:  # a look that costs nothing where the vector is right
             if self.kind == "tensor":
                 return [vector.view(self.shapes[0])]
-            return self._shaped(vector)
+            return self._shape_parts(vector)
         except (AttributeError, TypeError, RuntimeError, ValueError, IndexError):
             self._refuse(vector)
             raise
@@ -190,7 +190,7 @@ class Pack:
         if not vector.is_floating_point():
             fail("vector", f"{rule} of floating point", str(vector.dtype))
 
-    def _shaped(self, vector: Tensor) -> list[Tensor]:
+    def _shape_parts(self, vector: Tensor) -> list[Tensor]:
         parts = [
             v.view(s) for v, s in zip(torch.split(vector, self.sizes), self.shapes, strict=True)
         ]
@@ -207,7 +207,7 @@ class Pack:
         try:
             if self.kind == "tensor":
                 return [vector.detach().view(self.shapes[0]).requires_grad_()]
-            return [v.requires_grad_() for v in self._shaped(vector.detach())]
+            return [v.requires_grad_() for v in self._shape_parts(vector.detach())]
         except (AttributeError, TypeError, RuntimeError, ValueError, IndexError):
             self._refuse(vector)
             raise
@@ -292,7 +292,7 @@ class Pack:
         """The variable at a flat vector, detached; a module gets its parameters overwritten and
         is returned.
         """
-        parts = self._shaped(vector.detach())
+        parts = self._shape_parts(vector.detach())
         if self.module is not None:
             named = dict(self.module.named_parameters())
             with torch.no_grad():

@@ -113,7 +113,7 @@ def _content(state: State) -> dict[str, Any]:
     if not isinstance(state, State):
         fail("state", "must be a State", type(state).__name__)
     return {
-        "values": _plain(state.values, state.oracle),
+        "values": _to_plain(state.values, state.oracle),
         **{name: copy(getattr(state, name)) for name in _COUNTERS},
     }
 
@@ -203,7 +203,7 @@ def _state(content: Any, method: Method, oracle: ProblemOracle) -> State:
     forms = CountingOracle.of(oracle.problem)
     forms.start = oracle.problem.pack_x.start.to("meta"), oracle.problem.pack_y.start.to("meta")
     _compare("values", found, method.start_values(forms))
-    values: dict[str, Any] = {name: _restored(value, oracle) for name, value in found.items()}
+    values: dict[str, Any] = {name: _restore(value, oracle) for name, value in found.items()}
     if isinstance(method.x_step, TorchStep):
         values |= _optimizer(method.x_step, found["x"], kept)
     elif kept:
@@ -252,15 +252,15 @@ def _compare(where: str, found: Any, like: Any) -> None:
         fail("checkpoint", f"must hold a {type(like).__name__} in its {where}", type(found))
 
 
-def _plain(value: Any, oracle: ProblemOracle) -> Any:
+def _to_plain(value: Any, oracle: ProblemOracle) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(v, oracle) for key, v in value.items()}
+        return {key: _to_plain(v, oracle) for key, v in value.items()}
     if isinstance(value, (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)):
         return value.state_dict()
     return oracle.to_torch(value)
 
 
-def _restored(value: Any, oracle: ProblemOracle) -> Any:
+def _restore(value: Any, oracle: ProblemOracle) -> Any:
     if isinstance(value, dict):
-        return {key: _restored(v, oracle) for key, v in value.items()}
+        return {key: _restore(v, oracle) for key, v in value.items()}
     return oracle.from_torch(value)

@@ -117,13 +117,13 @@ def sweep(
             kept = {name: value for name, value in point.items() if name in names}
             if kept not in own:
                 own.append(kept)
-        made = [_made(method, point) for point in own]
+        made = [_make_method(method, point) for point in own]
         name = method if isinstance(method, str) else type(method).__name__
         found[name] = _swept(problem, name, own, made, numbers, steps, every, metric, backend)
     return found
 
 
-def _measured(metric: Metric, x: Tensor, y: Tensor) -> float:
+def _measure(metric: Metric, x: Tensor, y: Tensor) -> float:
     """What a user's metric says of a point."""
     try:
         return float(metric(x, y))
@@ -159,7 +159,7 @@ def _names(method: str | Method) -> set[str]:
     return {f.name for f in fields(kind)}
 
 
-def _made(method: str | Method, point: dict[str, Any]) -> Method:
+def _make_method(method: str | Method, point: dict[str, Any]) -> Method:
     made: Method = (
         METHODS[method](**point) if isinstance(method, str) else replace(method, **point)  # type: ignore[type-var]
     )
@@ -236,7 +236,7 @@ def _one_program(
             values.append(
                 np.array(
                     [
-                        [_measured(metric, a, b) for a, b in zip(*pair, strict=True)]
+                        [_measure(metric, a, b) for a, b in zip(*pair, strict=True)]
                         for pair in zip(x, y, strict=True)
                     ]
                 )
@@ -264,7 +264,7 @@ def _one_by_one(
         def look(state: State, s: int = s, p: int = p, lower: str = lower) -> None:
             x, y = (state.oracle.to_torch(state.values[key]) for key in ("x", lower))
             at = places[state.t], s, p
-            loss = problem.loss("upper", x, y) if metric is None else _measured(metric, x, y)
+            loss = problem.loss("upper", x, y) if metric is None else _measure(metric, x, y)
             values[at], calls[at] = float(loss), state.total_calls
 
         done = solve(

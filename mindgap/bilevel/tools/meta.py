@@ -211,7 +211,7 @@ class MetaLearner(Method):
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         x, token = v["x"], s["tasks"]
         if self.gradient != "implicit":
-            d_x, y = self._unrolled(oracle, x, token, s["lr_y"])
+            d_x, y = self._unroll(oracle, x, token, s["lr_y"])
             return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y}
 
         def step(y: Array, _: int) -> Array:
@@ -230,9 +230,7 @@ class MetaLearner(Method):
         )
         return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y}
 
-    def _unrolled(
-        self, oracle: Oracle, x: Tensor, token: Sample, lr: float
-    ) -> tuple[Tensor, Tensor]:
+    def _unroll(self, oracle: Oracle, x: Tensor, token: Sample, lr: float) -> tuple[Tensor, Tensor]:
         """The derivative through all steps, and y after them."""
         if not isinstance(oracle, TorchOracle):
             fail("gradient", "must be 'implicit' for this backend", self.gradient)

@@ -124,7 +124,7 @@ def difference(
     finite = np.isfinite(mean_a) & np.isfinite(mean_b)
     if (np.isfinite(mean_a) != np.isfinite(mean_b)).any():
         worst = int(np.argmax(np.isfinite(mean_a) != np.isfinite(mean_b)))
-        return _at(place, "differs", common, mean_a, mean_b, worst, math.inf)
+        return _difference_at(place, "differs", common, mean_a, mean_b, worst, math.inf)
     scale = np.maximum(np.abs(mean_a), np.abs(mean_b))
     apart = finite & (np.abs(mean_a - mean_b) > 1e-9 * scale)
     if not apart.any():
@@ -134,7 +134,7 @@ def difference(
         worst = int(
             np.argmax(np.where(apart, np.abs(mean_a - mean_b) / np.maximum(scale, 1e-300), -1))
         )
-        return _at(place, "too few seeds", common, mean_a, mean_b, worst, math.nan)
+        return _difference_at(place, "too few seeds", common, mean_a, mean_b, worst, math.nan)
     error = np.sqrt(var_a + var_b)
     with np.errstate(divide="ignore", invalid="ignore"):
         score = np.where(apart, np.abs(mean_a - mean_b) / error, 0.0)
@@ -145,10 +145,10 @@ def difference(
     beyond = score / limit
     worst = int(np.argmax(beyond))
     outcome = "differs" if beyond[worst] > 1 else "within noise"
-    return _at(place, outcome, common, mean_a, mean_b, worst, float(score[worst]))
+    return _difference_at(place, outcome, common, mean_a, mean_b, worst, float(score[worst]))
 
 
-def _at(
+def _difference_at(
     place: Difference,
     outcome: str,
     x: np.ndarray,

@@ -235,7 +235,7 @@ def _run_along(a: dict[str, Series], b: dict[str, Series], log: bool) -> bool:
     hundredth of the range.
     """
     for facet in a.keys() & b.keys():
-        (x, y), (u, v) = (_drawn(s, log) for s in (a[facet], b[facet]))
+        (x, y), (u, v) = (_finite_points(s, log) for s in (a[facet], b[facet]))
         if len(x) and (np.diff(x) >= 0).all() and (inside := (u >= x[0]) & (u <= x[-1])).any():
             range_ = np.ptp(np.concatenate([y, v])) or 1.0
             if np.mean(np.abs(np.interp(u[inside], x, y) - v[inside]) <= 0.01 * range_) > 0.9:
@@ -243,7 +243,7 @@ def _run_along(a: dict[str, Series], b: dict[str, Series], log: bool) -> bool:
     return False
 
 
-def _drawn(series: Series, log: bool) -> tuple[np.ndarray, np.ndarray]:
+def _finite_points(series: Series, log: bool) -> tuple[np.ndarray, np.ndarray]:
     """The finite points of a curve of medians, as high as they are drawn."""
     x, y = series.columns["x"], series.columns["q50"]
     keep = np.isfinite(y) & ((y > 0) | (not log))

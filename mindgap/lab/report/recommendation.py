@@ -75,7 +75,7 @@ def _gain(decision: dict[str, Any] | None) -> str:
     )
 
 
-def _coloured(answer: dict[str, Any]) -> list[tuple[str, str]]:
+def _lines_by_colour(answer: dict[str, Any]) -> list[tuple[str, str]]:
     """(name, class of the line) of the recommended setting and of the baseline; one where they are
     the same setting.
     """
@@ -129,7 +129,7 @@ def figure(answer: dict[str, Any]) -> str:
         drawn.append(
             f"<text x='{x:.1f}' y='{_HEIGHT - 36}' text-anchor='middle'>{share * last:.0f}</text>"
         )
-    coloured = _coloured(answer)
+    coloured = _lines_by_colour(answer)
     kinds = dict(coloured)
     for name, points in sorted(lines, key=lambda line: "obb".find(kinds.get(line[0], "o")[0])):
         path = " L".join(f"{x:.1f} {y:.1f}" for x, y in (place(s, v) for s, v in points))
@@ -169,7 +169,7 @@ def figure(answer: dict[str, Any]) -> str:
 def _caption(answer: dict[str, Any]) -> str:
     if not answer["tried"] or not answer.get("decision"):
         return ""
-    coloured = _coloured(answer)
+    coloured = _lines_by_colour(answer)
     words = {"best": "blue", "baseline": "orange, AdamW at its best rate"}
     named = " and ".join(f"{name} ({words[kind]})" for name, kind in coloured)
     others = len({t["name"] for t in answer["tried"]} - {name for name, _ in coloured})

@@ -180,14 +180,14 @@ def _digest() -> str:
     return hashlib.sha256(loader.get_data(arithmetic.__file__)).hexdigest()[:12]
 
 
-def _inlined(function: Any, names: dict[str, Any], **options: Any) -> Any:
+def _inline(function: Any, names: dict[str, Any], **options: Any) -> Any:
     import numba
 
     copy = FunctionType(function.__code__, names, function.__name__)
     return numba.njit(copy, error_model="numpy", inline="always", **options)
 
 
-def _called(function: Any, names: dict[str, Any], name: str, fastmath: Any) -> Any:
+def _compile_called(function: Any, names: dict[str, Any], name: str, fastmath: Any) -> Any:
     """A function that kernels call. Its name must be its own: code from disk is linked by name
     within a process.
     """
@@ -222,9 +222,9 @@ def _namespace() -> dict[str, Any]:
 
     names: dict[str, Any] = {"__name__": __name__, "np": np, "at": at, "math": arithmetic.math}
     for name in ("select", "magnitude", "root", "power"):
-        names[name] = _inlined(getattr(arithmetic, name), names)
+        names[name] = _inline(getattr(arithmetic, name), names)
     for function in arithmetic.FORMULAS:
-        names[function.__name__] = _inlined(function, names)
+        names[function.__name__] = _inline(function, names)
     return names
 
 
@@ -244,12 +244,14 @@ def compiled(name: str, parallel: bool, cache: bool) -> Callable[..., Any]:
     for called, meaning in this.uses.items():
         names[called] = names[meaning.__name__]
     if this.function is not None:
-        names["rule"] = _inlined(this.function, names)
+        names["rule"] = _inline(this.function, names)
     own = f"{name}_{'parallel' if parallel else 'serial'}_{_digest()}"
-    names["sweep"] = _called(SWEEPS[this.lists, this.outputs], names, own, {"contract"})
+    names["sweep"] = _compile_called(SWEEPS[this.lists, this.outputs], names, own, {"contract"})
     # Sums may be taken in any order; NaN and infinities keep their meaning.
     flags = {"reassoc", "contract"}
-    names["total"] = _called(_total, names, own, flags) if this.sums else _inlined(_no_total, names)
+    names["total"] = (
+        _compile_called(_total, names, own, flags) if this.sums else _inline(_no_total, names)
+    )
     function = FunctionType(_walk.__code__, names, own)
     function.__qualname__ = own
     return numba.njit(function, error_model="numpy", parallel=parallel, nogil=True, cache=cache)

@@ -65,7 +65,7 @@ def _lengths(plan: Plan, sums: np.ndarray, name: str) -> list[float]:
     return lengths.tolist()
 
 
-def _joined(parts: Sequence[float]) -> float:
+def _join_norms(parts: Sequence[float]) -> float:
     if len(parts) == 1:
         return parts[0]
     return math.nan if any(map(math.isnan, parts)) else math.hypot(*parts)  # hypot(∞, NaN) is ∞
@@ -108,7 +108,7 @@ def _entries(plan: Plan, window: Tensor, name: str) -> np.ndarray:
     return kept[2]
 
 
-def _followed(entries: np.ndarray, norm: float, q: float) -> float:
+def _follow_quantile(entries: np.ndarray, norm: float, q: float) -> float:
     """The quantile before this norm, which then enters the window; ∞ where it does not reach
     the quantile.
     """
@@ -164,7 +164,7 @@ def _front(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outcome]:
 def gradient_norm(jobs: Sequence[Job]) -> tuple[float, list[np.ndarray]]:
     """The norm of all gradients, and each job's sums of squares."""
     summed = [_run(job, NORM) for job in jobs]
-    return _joined([_length(sums, job.plan, "grad") for job, sums in zip(jobs, summed)]), summed
+    return _join_norms([_length(sums, job.plan, "grad") for job, sums in zip(jobs, summed)]), summed
 
 
 def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
@@ -202,11 +202,11 @@ def _corrections(job: Job, scale: float) -> Row | list[Row]:
     )
     least = job.record.numbers.get("event_rate")
     if (counts == counts[0]).all():
-        return _corrected(k, scale, beta, beta2, earlier, least)
-    return [_corrected(k, scale, beta, beta2, earlier, least) for k in counts.tolist()]
+        return _bias_corrections(k, scale, beta, beta2, earlier, least)
+    return [_bias_corrections(k, scale, beta, beta2, earlier, least) for k in counts.tolist()]
 
 
-def _corrected(
+def _bias_corrections(
     k: float, scale: float, beta: float, beta2: float, earlier: bool, least: float | None
 ) -> Row:
     before = k - 1.0 if earlier else k
@@ -234,17 +234,17 @@ def _with_norm(
             _lengths(job.plan, sums, name) if scope == "tensor" else [_length(sums, job.plan, name)]
         )
         by_group.setdefault(job.group, []).append(i)
-    total = _joined([n for part in own for n in part])
+    total = _join_norms([n for part in own for n in part])
     shares, terms = [], []
     for places in by_group.values():
         # What the front did to the gradient, the norm of the bare gradient does not know yet.
         late = scale if programs[places[0]].first is NORM else 1.0
-        whole = total if scope == "all" else _joined([n for i in places for n in own[i]])
+        whole = total if scope == "all" else _join_norms([n for i in places for n in own[i]])
         numbers, window = jobs[places[0]].record.numbers, jobs[places[0]].record.window
         level: Any = numbers.get("level")
         if window is not None:
             entries = _entries(jobs[places[0]].plan, window, "rule window")
-            level = _followed(entries, whole * late, numbers["quantile"])
+            level = _follow_quantile(entries, whole * late, numbers["quantile"])
         clipped = []
         for i in places:
             job, program = jobs[i], programs[i]

@@ -161,7 +161,7 @@ def _stream(device: int) -> int:
     return torch._C._cuda_getCurrentRawStream(device)
 
 
-def _taken(function: Any, names: dict[str, Any]) -> Any:
+def _take_over(function: Any, names: dict[str, Any]) -> Any:
     """A function handed to Triton with other globals."""
     import triton
 
@@ -191,9 +191,9 @@ def _names() -> dict[str, Any]:
     ):  # pragma: no cover - a stripped Triton: only powers other than 1 and 2 need it
         pass
     for function in (*sources.PRIMITIVES, *sources.HELPERS):
-        names[function.__name__[1:]] = _taken(function, names)
+        names[function.__name__[1:]] = _take_over(function, names)
     for formula in arithmetic.FORMULAS:
-        names[formula.__name__] = _taken(formula, names)
+        names[formula.__name__] = _take_over(formula, names)
     return names
 
 
@@ -204,13 +204,13 @@ def kernel(name: str) -> Any:
     """
     for function in sources.SINGLES:
         if function.__name__ == f"_{name}":
-            return _taken(function, _names())
+            return _take_over(function, _names())
     this = arithmetic.RULES[name]
     names = {
         **_names(),
         **{called: _names()[meaning.__name__] for called, meaning in this.uses.items()},
     }
     if this.function is not None:
-        names["rule"] = _taken(this.function, names)
-    names["part"] = _taken(sources._part, names)
-    return _taken(sources._walk, names)
+        names["rule"] = _take_over(this.function, names)
+    names["part"] = _take_over(sources._part, names)
+    return _take_over(sources._walk, names)

@@ -243,7 +243,7 @@ def _shared_sums(jobs: Sequence[Job]) -> tuple[Tensor, list[tuple[int, int]]]:
     return kept["shared"], parts
 
 
-def _summed(
+def _sum_squares(
     jobs: Sequence[Job], passes: Sequence[Pass], flag: Tensor | None
 ) -> tuple[Tensor, list[tuple[int, int]]]:
     """Sums of squares by chunk, of all jobs in one buffer."""
@@ -296,7 +296,7 @@ def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
     notes: dict[str, Any] = {}
     flag, skips, spikes, summed = None, None, None, None
     if policy.looks:
-        summed = _summed(jobs, [NORM] * len(jobs), None)
+        summed = _sum_squares(jobs, [NORM] * len(jobs), None)
         if policy.nonfinite == "raise" and not math.isfinite(norm := float(summed[0].sum().sqrt())):
             fail("gradients", "must be finite (nonfinite='raise')", norm)
         _front(jobs, policy, summed[0], summed[1][-1][1])
@@ -353,7 +353,7 @@ def _with_norm(
     lead, kind = tables(jobs[0].plan), programs[0].kind
     firsts = [program.first for program in programs]
     known = summed is not None and all(first is NORM for first in firsts)
-    sums, parts = summed if known else _summed(jobs, firsts, flag)  # type: ignore[arg-type]
+    sums, parts = summed if known else _sum_squares(jobs, firsts, flag)  # type: ignore[arg-type]
     for i, (job, program, (begin, end)) in enumerate(zip(jobs, programs, parts)):
         held, late = tables(job.plan), looked and program.first is NORM
         lr, lr_at, read = _rate(job, held.out)
