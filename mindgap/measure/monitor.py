@@ -191,7 +191,7 @@ class Monitor:
         self._watch = LoopWatch(objective.model, one_of("nonfinite", nonfinite, ("note", "raise")))
         self.events: list[str] = []
         self._stopped: dict[str, str] = {}
-        if memory is not None and memory != 0:
+        if memory is not None and (not isinstance(memory, (int, float)) or memory != 0):
             positive("memory", memory)
         if recall is not None and not callable(recall):
             fail("recall", "must be a function that finds a batch by its name", recall)
