@@ -465,7 +465,9 @@ def readme_block() -> str:
     found = summary(RESULTS)
     return "\n".join(
         [
-            f"{headline(found)} Each verdict names its network and the length of its training.",
+            f"{headline(found)} {len(corrected_only())} of the formulas hold only after a slip in "
+            f"the printed text is corrected ([{len(ERRATA)} errata](docs/errata.md)). Each verdict "
+            "names its network and the length of its training.",
             "",
             f"![{found.sentence}, by what they were measured on](docs/pictures/verdicts.svg)",
             "",

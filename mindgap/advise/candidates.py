@@ -228,7 +228,7 @@ def first_candidates(scale: Scale) -> list[Candidate]:
 
     Example:
         >>> [c.name for c in first_candidates(Scale(4))][:2]
-        ['AdamW lr=0.001', 'AdamW lr=0.0003']
+        ['AdamW lr=0.001', 'AdamW lr=0.00032']
     """
     return [candidate(BASELINE.family, rate, scale) for rate in RATES]
 

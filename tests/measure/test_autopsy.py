@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from mindgap.base.check import RuleError
 from mindgap.base.objective import Objective
 from mindgap.measure.monitor import Monitor
 from mindgap.measure.recorder import Recorder, twin
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 
 def loss(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -273,8 +270,9 @@ NAMES += ("recurrent-cell-spike-adam", "batch-accumulated-sgd", "healthy-restart
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_planted_runs_are_explained(name: str) -> None:
+def test_planted_runs_are_explained(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of each kind; benchmarks/autopsy.py has all of them."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     from autopsy import judge
     from autopsy_cases import CASES
 

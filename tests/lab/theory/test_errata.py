@@ -147,8 +147,11 @@ def test_readme_and_reproduction_count_slips_from_the_records() -> None:
     results = tool("results")
     number = len(results.corrected_only())
     readme, page = ((ROOT / path).read_text() for path in ("README.md", "docs/reproduction.md"))
-    assert f"{number} of those that hold do so only after a slip" in readme
-    assert f"- {len(ERRATA)} places of the papers' text are listed as" in readme
+    slip = f"{number} of the formulas hold only after a slip in the printed text is corrected"
+    assert slip in readme
+    assert slip in page
+    assert f"([{len(ERRATA)} errata](docs/errata.md))" in readme
+    assert f"{len(ERRATA)} places of the papers' text are listed as" in page
     assert results.slips() in page
 
 
