@@ -37,11 +37,14 @@ def test_its_table_of_clipping_is_that_of_the_judged_tasks() -> None:
 
 def test_its_rates_of_the_doctor_are_those_of_its_page() -> None:
     doctor = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
-    named = re.search(r"first in (\d+ of \d+)\s", README)
-    alarms = re.search(r"with (\d+)\s+false alarms on (\d+) odd", README)
+    named = re.search(r"first in (\d+ of \d+)\W", README)
+    alarms = re.search(r"with (\d+)\s+false alarms? on (\d+) odd", README)
     assert named is not None
     assert alarms is not None
     assert f"| planted cause named first | {named[1]} " in doctor
+    cured = re.search(r"cure helped in (\d+ of \d+)\.", README)
+    assert cured is not None
+    assert f"| proposed cure helps on a copy (causes that have one) | {cured[1]} " in doctor
     assert f"| false alarm on an odd but healthy run | {alarms[1]} of {alarms[2]} " in doctor
 
 
