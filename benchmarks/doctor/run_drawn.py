@@ -63,6 +63,7 @@ def one(task: tuple[str, str, float, bool]) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    import draws  # noqa: F401
     from drawn import draft, verified
 
     d, twin = draft(name, title)
@@ -125,6 +126,7 @@ def main() -> None:
     parser.add_argument("--verify-only", action="store_true")
     parser.add_argument("--show", action="store_true", help="print whole rows, record nothing")
     options = parser.parse_args()
+    import draws  # noqa: F401
     from drawn import generator_hash, titles
 
     if options.register:
