@@ -296,10 +296,51 @@ def language_model(records: list[Record]) -> str:
 
 
 def noise(records: list[Record]) -> str:
-    """H1, H6: the design of these records fixes what makes noise vary."""
-    real = any(one["header"]["settings"].get("pipeline") == "real" for one in records)
-    assert not real, "the rule for the real pipeline is not written here yet"
-    return "inconclusive"
+    """H1, H6. Where windows have one length and one number of masks, the design fixes what makes
+    noise vary, and nothing is decided. With the real pipeline the median answer over the seeds of
+    each cell decides, for minibatches of 1 and of 32 windows; sizes that disagree decide nothing.
+    """
+    groups = groups_of(records)
+    if not any(name.endswith(("real", "real, start")) for name in groups):
+        return "inconclusive"
+    heavier, settles = (
+        {name: float(np.median(ends(one, column, one))) for name, one in groups.items()}
+        for column in ("hill_heavier", "settles")
+    )
+    usable = heavier["Gaussian vectors"] < 1.0 == heavier["stable vectors"]
+    if "attention, text, batch 1, real" in groups:
+        return _attention_noise(heavier, usable)
+    usable = usable and settles["Gaussian vectors"] == 1.0 > settles["stable vectors"]
+    cells = ["BERT, batch 1, real, start", "BERT, batch 32, real, start"]
+    answers = []
+    for one in cells:
+        answers.append(answer(heavier[one] == 1.0, heavier[one] == 0.0))
+        answers.append(answer(settles[one] == 0.0, settles[one] == 1.0))
+    for found in (heavier, settles):
+        usable = usable and {found[one] for one in cells} != {0.0, 1.0}
+    image = "convolutional network"
+    answers.append("yes" if heavier[image] < 1.0 else "no")
+    answers.append("yes" if settles[image] > 0.0 else "no")
+    gaps = [
+        ends(group, "by_frequency", group) - ends(group, "validation_loss", group)
+        for group in (groups[one.replace("start", "trained")] for one in cells)
+    ]
+    return word(answers, usable, bool(np.concatenate(gaps).min() >= 1.0))
+
+
+def _attention_noise(heavier: dict[str, float], usable: bool) -> str:
+    """H6: heavy-tailed with attention and on text, and only without both it is not."""
+    answers = []
+    for cell, stated in (
+        ("attention, text", 1.0),
+        ("attention, Gaussian input", 1.0),
+        ("no attention, text", 1.0),
+        ("no attention, Gaussian input", 0.0),
+    ):
+        found = [heavier[f"{cell}, batch {batch}, real"] for batch in (1, 32)]
+        usable = usable and set(found) != {0.0, 1.0}
+        answers += [answer(one == stated, one == 1.0 - stated) for one in found]
+    return word(answers, usable)
 
 
 def smoothness(records: list[Record]) -> str:
