@@ -1,8 +1,9 @@
 """How good are the steps that ``suggest_steps(problem, method, steps=...)`` advises? Beside a grid.
 
-    MINDGAP_DATA=... JAX_PLATFORMS=cpu python benchmarks/bilevel_steps.py run OUT.jsonl \\
-        [--problems quadratic,ijcnn1] [--methods slip,soba]
-    python benchmarks/bilevel_steps.py table OUT.jsonl [MORE.jsonl ...]
+    MINDGAP_DATA=... JAX_PLATFORMS=cpu python benchmarks/bilevel_steps.py grid GRIDS.jsonl \\
+        [--problems quadratic,ijcnn1] [--methods slip,soba] [--jobs 2]
+    MINDGAP_DATA=... JAX_PLATFORMS=cpu python benchmarks/bilevel_steps.py advise ADVICE.jsonl ...
+    python benchmarks/bilevel_steps.py table GRIDS.jsonl ADVICE.jsonl
 
 Per problem and method: *grid*: 27 points, lr_x at 9 values a factor of 3.16 apart and lr_y (with
 lr_z, eta) at 3, seed 0, in one compiled program; an axis grows by two values while the best point
@@ -18,11 +19,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
 import os
 import sys
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +121,7 @@ class Bench:
                     inside = False
             if inside:
                 break
+        self.seen = [[*at, own, judged.get(at)] for at, (own, _) in sorted(known.items())]
         return settings(self.key, best), judged.get(best, math.inf), len(known), inside
 
     def judged(self, point: Point) -> list[float]:
@@ -127,15 +131,11 @@ class Bench:
         return [v if math.isfinite(f) else math.inf for v, f in zip(values, own[:, 0], strict=True)]
 
 
-def compare(name: str, key: str) -> Record:
-    """Grid and advice of one method on one problem."""
+def searched(name: str, key: str) -> Record:
+    """The grid of one method on one problem."""
     bench, begin = Bench(name, key), time.process_time()
     start = phi(name, bench.problem.pack_x.start.repeat(KEPT, 1))[0]
     point, value, count, inside = bench.grid()
-    searched, begin = time.process_time() - begin, time.process_time()
-    advice = suggest_steps(bench.problem, key, steps=length(key), seed=0)
-    advised = {k: float(v) for k, v in advice.settings.items()}
-    raced = time.process_time() - begin
     return {
         "problem": name,
         "method": key,
@@ -146,11 +146,24 @@ def compare(name: str, key: str) -> Record:
         "best": point,
         "best_value": value,
         "best_fresh": bench.judged(point),
-        "advised": advised,
-        "advised_fresh": bench.judged(advised),
+        "seen": bench.seen,  # places of the lattice: own upper loss at the end, and Phi
+        "grid_seconds": round(time.process_time() - begin, 1),
+    }
+
+
+def advised(name: str, key: str) -> Record:
+    """The advised steps of one method on one problem."""
+    bench, begin = Bench(name, key), time.process_time()
+    advice = suggest_steps(bench.problem, key, steps=length(key), seed=0)
+    point = {k: float(v) for k, v in advice.settings.items()}
+    raced = time.process_time() - begin
+    return {
+        "problem": name,
+        "method": key,
+        "advised": point,
+        "advised_fresh": bench.judged(point),
         "runs": round(advice.runs, 3),
         "calls": advice.calls,
-        "grid_seconds": round(searched, 1),
         "race_seconds": round(raced, 1),
         "tried": str(advice),
     }
@@ -173,6 +186,14 @@ def share(row: Record) -> float:
     if not math.isfinite(advised):
         return -math.inf
     return float((row["start"] - advised) / (row["start"] - best))
+
+
+def joined(rows: Iterator[Record]) -> list[Record]:
+    """Grid and advice of each pair that has both."""
+    pairs: dict[tuple[str, str], Record] = {}
+    for row in rows:
+        pairs.setdefault((row["problem"], row["method"]), {}).update(row)
+    return [row for row in pairs.values() if "best" in row and "advised" in row]
 
 
 def table(rows: list[Record]) -> str:
@@ -202,30 +223,42 @@ def table(rows: list[Record]) -> str:
     return "\n".join(lines)
 
 
+def work(task: tuple[str, str, str]) -> Record:
+    """One piece, in a process of its own."""
+    what, name, key = task
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    return (searched if what == "grid" else advised)(name, key)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("run", "table"))
+    parser.add_argument("what", choices=("grid", "advise", "table"))
     parser.add_argument("records", type=Path, nargs="+")
     parser.add_argument("--problems", default=",".join(JUDGED))
     parser.add_argument("--methods", default=",".join(EIGHT))
+    parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     if options.what == "table":
-        print(table(list(read(options.records))))
+        print(table(joined(read(options.records))))
         return
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
     done = {(row["problem"], row["method"]) for row in read(options.records)}
     names = DEVELOPED if options.problems == "developed" else options.problems.split(",")
-    for name in names:
-        for key in options.methods.split(","):
-            if (name, key) in done:
-                continue
-            row = compare(name, key)
+    todo = [
+        (options.what, name, key)
+        for name in names
+        for key in options.methods.split(",")
+        if (name, key) not in done
+    ]
+    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(work, task) for task in todo]):
+            row = future.result()
             with options.records[0].open("a") as file:
                 file.write(json.dumps(row) + "\n")
-            print(name, key, f"{share(row):.2f}", row["runs"], flush=True)
+            shown = row.get("best") or (row["advised"], row["runs"])
+            print(row["problem"], row["method"], shown, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Problems with a common yardstick: five that the step sizes are judged on, three they were
-developed on. Each has its losses in torch and in JAX.
+"""Problems with a common yardstick: five that the step sizes are judged on, and others of the same
+kinds that they were developed on. Each has its losses in torch and in JAX.
 
 Phi(x) is the upper loss at one common solution of the lower level, whichever method found x: exact
 where the lower level is convex, else 300 full-batch steps of Adam from the problem's own start.
@@ -31,8 +31,18 @@ from mindgap.lab.tasks.problems.quadratic import quadratic_problem
 from mindgap.lab.tasks.problems.regularisation import ijcnn1_selection
 
 JUDGED = ("quadratic", "ijcnn1", "two-layer", "convolutional", "transformer")
-DEVELOPED = ("ridge", "linear", "layer decay")
-CONVEX = ("quadratic", "ijcnn1", "ridge", "linear")
+DEVELOPED = (
+    "quadratic b",
+    "ridge",
+    "selection b",
+    "tumours",
+    "linear",
+    "two-layer b",
+    "convolutional b",
+    "layer decay",
+    "transformer b",
+)
+CONVEX = ("quadratic", "quadratic b", "ijcnn1", "ridge", "selection b", "tumours", "linear")
 Task = tuple[BilevelProblem, Any]  # the problem, and its losses in JAX
 
 
@@ -103,7 +113,7 @@ def _drawn(shapes: dict[str, tuple[int, ...]], seed: int = 0) -> dict[str, Tenso
     return {
         name: torch.zeros(shape)
         if name.startswith("b")
-        else torch.randn(shape, generator=draw) / math.sqrt(math.prod(shape[1:]) or 1)
+        else torch.randn(shape, generator=draw) / math.sqrt(shape[0])
         for name, shape in shapes.items()
     }
 
@@ -123,10 +133,14 @@ def _convolved(lib: Any, images: Any, weights: Any, bias: Any) -> Any:
     return found.reshape(-1, side // 2, 2, side // 2, 2, found.shape[-1]).mean((2, 4))
 
 
+def two_layer_soft(lib: Any, y: Any, pixels: Any) -> Any:
+    return lib.softplus(pixels @ y["w1"] + y["b1"]) @ y["w2"] + y["b2"]
+
+
 def convolutional(lib: Any, y: Any, pixels: Any) -> Any:
     images = _convolved(lib, pixels.reshape(-1, 8, 8, 1), y["w1"], y["b1"])
     images = _convolved(lib, images, y["w2"], y["b2"])
-    return images.reshape(-1, 64) @ y["w3"] + y["b3"]
+    return images.reshape(-1, y["w3"].shape[0]) @ y["w3"] + y["b3"]
 
 
 def _normed(h: Any) -> Any:
@@ -147,20 +161,14 @@ def reader(lib: Any, y: Any, pixels: Any, heads: int = 2) -> Any:
     return h.mean(1) @ y["w_head"] + y["b_head"]
 
 
-def _drawn(shapes: dict[str, tuple[int, ...]], seed: int = 0) -> dict[str, Tensor]:
-    """Weights at their start, of variance 1 / fan-in; biases are zero."""
-    draw = torch.Generator().manual_seed(seed)
-    return {
-        name: torch.zeros(shape)
-        if name.startswith("b")
-        else torch.randn(shape, generator=draw) / math.sqrt(shape[0])
-        for name, shape in shapes.items()
-    }
-
-
-def cleaning(scores: Callable[..., Any], y: dict[str, Tensor]) -> Task:
+def cleaning(
+    scores: Callable[..., Any],
+    y: dict[str, Tensor],
+    data: tuple[int, int, float, int] = (700, 500, 0.4, 0),
+    batch: int = 50,
+) -> Task:
     """Hyper-cleaning of 700 digits with 40 % of the labels wrong, a weight per training digit."""
-    train, clean, _ = noisy_digits(700, 500, 0.4)
+    train, clean, _ = noisy_digits(*data)
 
     def pair(lib: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
         def lower(x: Any, y: Any, batch: Any) -> Any:
@@ -173,8 +181,8 @@ def cleaning(scores: Callable[..., Any], y: dict[str, Tensor]) -> Task:
 
         return upper, lower
 
-    start = torch.zeros(700)
-    return BilevelProblem(*pair(Torch), start, y, clean, train, batch_size=50), pair(Jax)
+    start = torch.zeros(data[0])
+    return BilevelProblem(*pair(Torch), start, y, clean, train, batch_size=batch), pair(Jax)
 
 
 def decay(
@@ -204,11 +212,15 @@ def decay(
     return problem, pair(Jax)
 
 
-def transformer() -> Task:
+def transformer(
+    width: int = 16,
+    data: tuple[int, int, float, int] = (300, 500, 0.3, 1),
+    batch: int = 50,
+    seed: int = 0,
+) -> Task:
     """One decay per layer of a small transformer that learns 300 digits, 30 % of them mislabelled;
     its lower level starts solved.
     """
-    width = 16
     shapes: dict[str, tuple[int, ...]] = {"w_rows": (8, width), "places": (8, width)}
     layer = {"w_rows": 0, "places": 0}
     for i, block in enumerate("12"):
@@ -222,8 +234,8 @@ def transformer() -> Task:
         layer |= {f"w_wide{block}": 2 + 2 * i, f"w_narrow{block}": 2 + 2 * i}
     shapes |= {"w_head": (width, 10), "b_head": (10,)}
     layer |= {"w_head": 5, "b_head": 5}
-    train, clean, _ = noisy_digits(300, 500, 0.3, seed=1)
-    task = decay(reader, _drawn(shapes), layer, (train, clean), 50)
+    train, clean, _ = noisy_digits(*data)
+    task = decay(reader, _drawn(shapes, seed), layer, (train, clean), batch)
     start = task[0].pack_x.start
     task[0].pack_y.start = torch.from_numpy(np.array(trained(task, start[None])[0]))
     return task
@@ -234,6 +246,35 @@ def layer_decay() -> Task:
     train, clean, _ = noisy_digits(120, 600, 0.2, seed=2)
     y = _drawn({"w1": (64, 24), "b1": (24,), "w2": (24, 10), "b2": (10,)}, seed=3)
     return decay(two_layer, y, {"w1": 0, "b1": 1, "w2": 2, "b2": 3}, (train, clean), 40)
+
+
+def tumours() -> Task:
+    """Logistic regression with a decay per feature on scikit-learn's 569 tumours, 30 features, a
+    tenth of the labels wrong; start as for ijcnn1.
+    """
+    from sklearn.datasets import load_breast_cancer
+
+    features, labels = load_breast_cancer(return_X_y=True)
+    features = (features - features.mean(0)) / features.std(0)
+    order = np.random.default_rng(0).permutation(len(labels))
+    draw = torch.Generator().manual_seed(0)
+    wrong = torch.rand(len(labels), generator=draw) < 0.1
+    a = torch.as_tensor(features[order]).float()
+    t = torch.as_tensor(2.0 * labels[order] - 1.0).float()
+    t = torch.where(wrong, -t, t)
+
+    def pair(lib: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        def upper(x: Any, y: Any, b: Any) -> Any:
+            return lib.softplus(-b[1] * (b[0] @ y)).mean()
+
+        def lower(x: Any, y: Any, b: Any) -> Any:
+            return upper(x, y, b) + 0.5 * (lib.exp(x) * y**2).sum()
+
+        return upper, lower
+
+    x, y = torch.rand(30, generator=draw).log(), torch.randn(30, generator=draw)
+    parts = (a[:256], t[:256]), (a[256:512], t[256:512])
+    return BilevelProblem(*pair(Torch), x, y, *parts, batch_size=32), pair(Jax)
 
 
 def ridge() -> Task:
@@ -271,6 +312,22 @@ def make(name: str) -> Task:
         return cleaning(convolutional, _drawn({**shapes, "w3": (64, 10), "b3": (10,)}))
     if name == "transformer":
         return transformer()
+    if name == "quadratic b":
+        task = quadratic_problem(lower=2048, upper=512, dim_y=30, dim_x=6, seed=5)
+        return task.problem(), quadratic_losses()
+    if name == "selection b":
+        selection = ijcnn1_selection(source="synthetic", rows=4000, seed=5, dtype=torch.float32)
+        return equal_batches(selection.problem()), regularisation_losses(selection)
+    if name == "tumours":
+        return tumours()
+    if name == "two-layer b":
+        y = _drawn({"w1": (64, 20), "b1": (20,), "w2": (20, 10), "b2": (10,)}, 11)
+        return cleaning(two_layer_soft, y, (600, 440, 0.3, 4), 40)
+    if name == "convolutional b":
+        shapes = {"w1": (9, 6), "b1": (6,), "w2": (54, 12), "b2": (12,), "w3": (48, 10)}
+        return cleaning(convolutional, _drawn({**shapes, "b3": (10,)}, 12), (500, 500, 0.5, 5), 50)
+    if name == "transformer b":
+        return transformer(12, (240, 480, 0.25, 6), 40, seed=13)
     if name == "ridge":
         return ridge()
     if name == "linear":
