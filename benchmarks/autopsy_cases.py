@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mindgap.optim import ACClip
-from mindgap.optim import AdamW as OurAdamW
+from mindgap.optim import ACClip, AdamW as OurAdamW
 
 
 @dataclass

@@ -27,15 +27,17 @@ from typing import TYPE_CHECKING
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from mindgap import adapters as adapters
-    from mindgap import advise as advise
-    from mindgap import base as base
-    from mindgap import bilevel as bilevel
-    from mindgap import lab as lab
-    from mindgap import measure as measure
-    from mindgap import optim as optim
-    from mindgap import record as record
-    from mindgap import rules as rules
+    from mindgap import (
+        adapters as adapters,
+        advise as advise,
+        base as base,
+        bilevel as bilevel,
+        lab as lab,
+        measure as measure,
+        optim as optim,
+        record as record,
+        rules as rules,
+    )
     from mindgap.base.objective import Objective as Objective
 else:
     from mindgap.base.names import lazy_names

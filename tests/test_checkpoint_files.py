@@ -13,8 +13,7 @@ import hostile_files_sweep as hostile
 import pytest
 import torch
 
-from mindgap.advise import race as racing
-from mindgap.advise import recommend
+from mindgap.advise import race as racing, recommend
 from mindgap.base.check import RuleError
 from mindgap.base.checkpoint import (
     ASIDE,

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mindgap.adapters import lightning as lightning
-    from mindgap.adapters import transformers as transformers
+    from mindgap.adapters import lightning as lightning, transformers as transformers
 else:
     from mindgap.base.names import lazy_names
 

@@ -8,18 +8,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mindgap.advise.candidates import MuonWithAdamW as MuonWithAdamW
-    from mindgap.advise.diagnosis import ASSUMPTIONS as ASSUMPTIONS
-    from mindgap.advise.diagnosis import Estimate as Estimate
-    from mindgap.advise.diagnosis import Judgement as Judgement
-    from mindgap.advise.diagnosis import Measurements as Measurements
-    from mindgap.advise.diagnosis import diagnose as diagnose
-    from mindgap.advise.doctor.examination import Examination as Examination
-    from mindgap.advise.doctor.examination import examine as examine
-    from mindgap.advise.prescription import Advice as Advice
-    from mindgap.advise.prescription import prescribe as prescribe
-    from mindgap.advise.prescription import summary as summary
-    from mindgap.advise.recommendation import Recommendation as Recommendation
-    from mindgap.advise.recommendation import recommend as recommend
+    from mindgap.advise.diagnosis import (
+        ASSUMPTIONS as ASSUMPTIONS,
+        Estimate as Estimate,
+        Judgement as Judgement,
+        Measurements as Measurements,
+        diagnose as diagnose,
+    )
+    from mindgap.advise.doctor.examination import Examination as Examination, examine as examine
+    from mindgap.advise.prescription import (
+        Advice as Advice,
+        prescribe as prescribe,
+        summary as summary,
+    )
+    from mindgap.advise.recommendation import (
+        Recommendation as Recommendation,
+        recommend as recommend,
+    )
 else:
     from mindgap.base.names import lazy_names
 

@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mindgap.bilevel.backends.oracles import TorchOracle as TorchOracle
     from mindgap.bilevel.core.directions import NegativeCurvature as NegativeCurvature
-    from mindgap.bilevel.core.schedules import Constant as Constant
-    from mindgap.bilevel.core.schedules import Power as Power
-    from mindgap.bilevel.core.steps import AdamStep as AdamStep
-    from mindgap.bilevel.core.steps import MomentumStep as MomentumStep
-    from mindgap.bilevel.core.steps import TorchStep as TorchStep
+    from mindgap.bilevel.core.schedules import Constant as Constant, Power as Power
+    from mindgap.bilevel.core.steps import (
+        AdamStep as AdamStep,
+        MomentumStep as MomentumStep,
+        TorchStep as TorchStep,
+    )
     from mindgap.bilevel.core.types import State as State
-    from mindgap.bilevel.data.problem import BilevelProblem as BilevelProblem
-    from mindgap.bilevel.data.problem import Bound as Bound
-    from mindgap.bilevel.data.sample import FULL as FULL
-    from mindgap.bilevel.data.sample import Batches as Batches
-    from mindgap.bilevel.data.sample import Sample as Sample
-    from mindgap.bilevel.data.sample import Stream as Stream
+    from mindgap.bilevel.data.problem import BilevelProblem as BilevelProblem, Bound as Bound
+    from mindgap.bilevel.data.sample import (
+        FULL as FULL,
+        Batches as Batches,
+        Sample as Sample,
+        Stream as Stream,
+    )
     from mindgap.bilevel.method import Method as Method
     from mindgap.bilevel.methods.accbo import AccBO as AccBO
     from mindgap.bilevel.methods.adambo import AdamBO as AdamBO
@@ -51,28 +53,30 @@ if TYPE_CHECKING:
     from mindgap.bilevel.methods.ttsa import TTSA as TTSA
     from mindgap.bilevel.methods.vrbo import VRBO as VRBO
     from mindgap.bilevel.registry import METHODS as METHODS
-    from mindgap.bilevel.solver import Solution as Solution
-    from mindgap.bilevel.solver import solve as solve
+    from mindgap.bilevel.solver import Solution as Solution, solve as solve
     from mindgap.bilevel.tools.advice import suggest_steps as suggest_steps
-    from mindgap.bilevel.tools.checkpoint import load_state as load_state
-    from mindgap.bilevel.tools.checkpoint import pack_state as pack_state
-    from mindgap.bilevel.tools.checkpoint import save_state as save_state
-    from mindgap.bilevel.tools.checkpoint import unpack_state as unpack_state
-    from mindgap.bilevel.tools.contest import Contest as Contest
-    from mindgap.bilevel.tools.contest import race as race
-    from mindgap.bilevel.tools.exact import exact_hypergradient as exact_hypergradient
-    from mindgap.bilevel.tools.exact import hyper_objective as hyper_objective
-    from mindgap.bilevel.tools.exact import hypergradient as hypergradient
-    from mindgap.bilevel.tools.exact import implicit_solution as implicit_solution
-    from mindgap.bilevel.tools.exact import lower_solution as lower_solution
-    from mindgap.bilevel.tools.grid import SweptMethod as SweptMethod
-    from mindgap.bilevel.tools.grid import sweep as sweep
-    from mindgap.bilevel.tools.horizon import RacedSteps as RacedSteps
-    from mindgap.bilevel.tools.horizon import StepTrial as StepTrial
-    from mindgap.bilevel.tools.meta import MetaLearner as MetaLearner
-    from mindgap.bilevel.tools.meta import adapt as adapt
-    from mindgap.bilevel.tools.meta import side_by_side as side_by_side
-    from mindgap.bilevel.tools.meta import task_problem as task_problem
+    from mindgap.bilevel.tools.checkpoint import (
+        load_state as load_state,
+        pack_state as pack_state,
+        save_state as save_state,
+        unpack_state as unpack_state,
+    )
+    from mindgap.bilevel.tools.contest import Contest as Contest, race as race
+    from mindgap.bilevel.tools.exact import (
+        exact_hypergradient as exact_hypergradient,
+        hyper_objective as hyper_objective,
+        hypergradient as hypergradient,
+        implicit_solution as implicit_solution,
+        lower_solution as lower_solution,
+    )
+    from mindgap.bilevel.tools.grid import SweptMethod as SweptMethod, sweep as sweep
+    from mindgap.bilevel.tools.horizon import RacedSteps as RacedSteps, StepTrial as StepTrial
+    from mindgap.bilevel.tools.meta import (
+        MetaLearner as MetaLearner,
+        adapt as adapt,
+        side_by_side as side_by_side,
+        task_problem as task_problem,
+    )
     from mindgap.bilevel.tools.step_advice import StepAdvice as StepAdvice
 else:
     from mindgap.base.names import lazy_names

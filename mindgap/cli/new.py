@@ -114,10 +114,10 @@ def _public(tree: Tree, room: str, module: str, name: str) -> None:
 
     def change(text: str) -> str:
         rows = text.splitlines(keepends=True)
-        imports = [i for i, row in enumerate(rows) if row.startswith("    from mindgap.")]
-        imports = [i for i in imports if i < rows.index("else:\n")]
+        end = rows.index("else:\n")
+        imports = [i for i in range(end) if rows[i].startswith("    from mindgap.")]
         later = [i for i in imports if rows[i].split()[1] > f"mindgap.{room}.{module}"]
-        rows.insert(later[0] if later else imports[-1] + 1, line)
+        rows.insert(later[0] if later else end, line)
         return str(tool["written"](f"mindgap.{room}", "".join(rows)))
 
     tree.edit(path, change)

@@ -5,48 +5,65 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mindgap.measure.gradients import NonFiniteError as NonFiniteError
-    from mindgap.measure.gradients import gradient_passes as gradient_passes
+    from mindgap.measure.gradients import (
+        NonFiniteError as NonFiniteError,
+        gradient_passes as gradient_passes,
+    )
     from mindgap.measure.hessian import HessianProduct as HessianProduct
     from mindgap.measure.min_norm import min_norm_weights as min_norm_weights
     from mindgap.measure.monitor import Monitor as Monitor
-    from mindgap.measure.overview import Survey as Survey
-    from mindgap.measure.overview import survey as survey
-    from mindgap.measure.per_sample import PerSampleNorms as PerSampleNorms
-    from mindgap.measure.per_sample import per_sample_norms as per_sample_norms
-    from mindgap.measure.probe import Probe as Probe
-    from mindgap.measure.probe import Reading as Reading
-    from mindgap.measure.probes.curvature import Sharpness as Sharpness
-    from mindgap.measure.probes.curvature import sharpness as sharpness
-    from mindgap.measure.probes.ergodic import drift as drift
-    from mindgap.measure.probes.ergodic import one_step_change as one_step_change
-    from mindgap.measure.probes.ergodic import oscillation as oscillation
-    from mindgap.measure.probes.ergodic import running_average as running_average
-    from mindgap.measure.probes.ergodic import window_average as window_average
-    from mindgap.measure.probes.noise import NoiseSample as NoiseSample
-    from mindgap.measure.probes.noise import noise_sample as noise_sample
+    from mindgap.measure.overview import Survey as Survey, survey as survey
+    from mindgap.measure.per_sample import (
+        PerSampleNorms as PerSampleNorms,
+        per_sample_norms as per_sample_norms,
+    )
+    from mindgap.measure.probe import Probe as Probe, Reading as Reading
+    from mindgap.measure.probes.curvature import Sharpness as Sharpness, sharpness as sharpness
+    from mindgap.measure.probes.ergodic import (
+        drift as drift,
+        one_step_change as one_step_change,
+        oscillation as oscillation,
+        running_average as running_average,
+        window_average as window_average,
+    )
     from mindgap.measure.probes.noise import (
+        NoiseSample as NoiseSample,
+        noise_sample as noise_sample,
         squared_gradient_norm_by_halves as squared_gradient_norm_by_halves,
     )
-    from mindgap.measure.probes.shape import ShapeDistance as ShapeDistance
-    from mindgap.measure.probes.shape import shape_distance as shape_distance
-    from mindgap.measure.probes.smoothness import LocalSmoothness as LocalSmoothness
-    from mindgap.measure.probes.smoothness import local_smoothness as local_smoothness
-    from mindgap.measure.probes.smoothness import smoothness_along_ray as smoothness_along_ray
-    from mindgap.measure.probes.stationarity import GoldsteinDistance as GoldsteinDistance
-    from mindgap.measure.probes.stationarity import goldstein_distance as goldstein_distance
-    from mindgap.measure.probes.statistics import TrainingStatistics as TrainingStatistics
-    from mindgap.measure.probes.statistics import equilibrium as equilibrium
-    from mindgap.measure.probes.statistics import training_statistics as training_statistics
-    from mindgap.measure.probes.tails import InfiniteVariance as InfiniteVariance
-    from mindgap.measure.probes.tails import TailIndex as TailIndex
-    from mindgap.measure.probes.tails import infinite_variance as infinite_variance
-    from mindgap.measure.probes.tails import tail_index as tail_index
-    from mindgap.measure.probes.tails import tail_table as tail_table
-    from mindgap.measure.probes.variance import VarianceGrowth as VarianceGrowth
-    from mindgap.measure.probes.variance import variance_growth as variance_growth
-    from mindgap.measure.relaxed_smoothness import RelaxedSmoothness as RelaxedSmoothness
-    from mindgap.measure.relaxed_smoothness import fit_relaxed_smoothness as fit_relaxed_smoothness
+    from mindgap.measure.probes.shape import (
+        ShapeDistance as ShapeDistance,
+        shape_distance as shape_distance,
+    )
+    from mindgap.measure.probes.smoothness import (
+        LocalSmoothness as LocalSmoothness,
+        local_smoothness as local_smoothness,
+        smoothness_along_ray as smoothness_along_ray,
+    )
+    from mindgap.measure.probes.stationarity import (
+        GoldsteinDistance as GoldsteinDistance,
+        goldstein_distance as goldstein_distance,
+    )
+    from mindgap.measure.probes.statistics import (
+        TrainingStatistics as TrainingStatistics,
+        equilibrium as equilibrium,
+        training_statistics as training_statistics,
+    )
+    from mindgap.measure.probes.tails import (
+        InfiniteVariance as InfiniteVariance,
+        TailIndex as TailIndex,
+        infinite_variance as infinite_variance,
+        tail_index as tail_index,
+        tail_table as tail_table,
+    )
+    from mindgap.measure.probes.variance import (
+        VarianceGrowth as VarianceGrowth,
+        variance_growth as variance_growth,
+    )
+    from mindgap.measure.relaxed_smoothness import (
+        RelaxedSmoothness as RelaxedSmoothness,
+        fit_relaxed_smoothness as fit_relaxed_smoothness,
+    )
     from mindgap.measure.restoring import undisturbed as undisturbed
     from mindgap.measure.stability import stability_threshold as stability_threshold
     from mindgap.measure.table import PROBES as PROBES

@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.nn import grad as weight_gradients
+from torch.nn import functional as F, grad as weight_gradients
 
 #: Words that one temporary array may take (32 MB of float32), so that memory does not grow with the
 #: batch.

@@ -32,8 +32,7 @@ from mindgap.measure.probes.tails import infinite_variance, tail_table
 from mindgap.measure.probes.variance import variance_growth
 from mindgap.measure.relaxed_smoothness import LEAST_SLOPE, fit_relaxed_smoothness
 from mindgap.measure.restoring import first_batches
-from mindgap.record.survey import Survey as Survey
-from mindgap.record.survey import SurveyLine
+from mindgap.record.survey import Survey as Survey, SurveyLine
 
 #: What a survey measures, one after the other.
 PARTS = ("training statistics", "gradient noise", "sharpness", "smoothness", "Goldstein distance")

@@ -18,8 +18,7 @@ from torch.autograd.graph import increment_version
 from mindgap.base.check import RuleError, fail
 from mindgap.base.tensors import is_sharded, local, placed, robust_norm
 from mindgap.optim.norms import new_window
-from mindgap.rules.fused.cpu_rules import gradient_norm
-from mindgap.rules.fused.cpu_rules import run as _cpu_run
+from mindgap.rules.fused.cpu_rules import gradient_norm, run as _cpu_run
 from mindgap.rules.fused.plan import NARROW, FusedRecord, Job, Outcome, Plan, Policy, obstacle
 from mindgap.rules.fused.program import program_of
 

@@ -33,16 +33,18 @@ from mindgap.optim.norms import (
     spike_range,
     zero_redundancy_group,
 )
-from mindgap.optim.report import Report as Report
-from mindgap.optim.report import Spike as Spike
-from mindgap.optim.report import Tally
-from mindgap.optim.settings import NONFINITE, SPIKE_GUARDS, Nonfinite, SpikeGuard
-from mindgap.optim.settings import Options as Options
+from mindgap.optim.report import Report as Report, Spike as Spike, Tally
+from mindgap.optim.settings import (
+    NONFINITE,
+    SPIKE_GUARDS,
+    Nonfinite,
+    Options as Options,
+    SpikeGuard,
+)
 from mindgap.optim.trial import objection
 from mindgap.rules.fused.plan import FusedRecord, Policy
 from mindgap.rules.schedule import PowerSchedule as PowerSchedule
-from mindgap.rules.steps import Ball as Ball
-from mindgap.rules.steps import Box as Box
+from mindgap.rules.steps import Ball as Ball, Box as Box
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack as Unpack

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from mindgap.advise import race as racing
-from mindgap.advise import training
+from mindgap.advise import race as racing, training
 from mindgap.advise.candidates import BASELINE, Candidate, Scale
 from mindgap.advise.race import COST, OVERHEAD, Race
 from mindgap.advise.recommendation import decide, recommend

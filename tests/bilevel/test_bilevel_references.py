@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from references import bilevel_linsys as linsys
-from references import bilevel_neumann as neumann
-from references import bilevel_other as other
+from references import bilevel_linsys as linsys, bilevel_neumann as neumann, bilevel_other as other
 from references.bilevel_methods import REFERENCES
 from references.bilevel_oracles import ALL, into_ball, neumann_random, neumann_sum
 from references.bilevel_small import numpy_oracles, small_quadratic

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mindgap.bilevel.registry import METHODS as ALL
-from mindgap.bilevel.registry import SIXTEEN as METHODS
-from mindgap.bilevel.registry import as_records, table_markdown
+from mindgap.bilevel.registry import METHODS as ALL, SIXTEEN as METHODS, as_records, table_markdown
 from mindgap.lab.studies.catalogue import find
 
 ROOT = Path(__file__).parents[2]

@@ -19,9 +19,15 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from references import optimizers as reference
 
-from mindgap.optim import SGD, AdamW, CClip, GClip, NormalizedSGD
-from mindgap.optim import ACClip as AnyACClip
-from mindgap.optim import StochasticINGD as AnyStochasticINGD
+from mindgap.optim import (
+    SGD,
+    ACClip as AnyACClip,
+    AdamW,
+    CClip,
+    GClip,
+    NormalizedSGD,
+    StochasticINGD as AnyStochasticINGD,
+)
 from mindgap.rules.schedule import unit_draw
 
 # The papers' settings, which the transcriptions have.

@@ -19,8 +19,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from cases.captured import graph_of
-from optim import fused_checks as checks
-from optim import fused_memory, fused_sequences
+from optim import fused_checks as checks, fused_memory, fused_sequences
 
 from mindgap.optim import ACClip, AdamW, CClip, GClip, NormalizedSGD, StochasticINGD
 

@@ -7,10 +7,12 @@ step sees.
 
 from __future__ import annotations
 
-from references import bilevel_further as further
-from references import bilevel_linsys as linsys
-from references import bilevel_neumann as neumann
-from references import bilevel_other as other
+from references import (
+    bilevel_further as further,
+    bilevel_linsys as linsys,
+    bilevel_neumann as neumann,
+    bilevel_other as other,
+)
 
 #: key of ``mindgap.bilevel.METHODS`` -> (first state, step)
 REFERENCES = {

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mindgap.lab.report.figure import figure_png as figure_png
-    from mindgap.lab.report.figure import figure_svg as figure_svg
+    from mindgap.lab.report.figure import figure_png as figure_png, figure_svg as figure_svg
     from mindgap.lab.report.page import write_page as write_page
 else:
     from mindgap.base.names import lazy_names

@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from mindgap.rules.fused import arithmetic
-from mindgap.rules.fused import cuda_kernels as sources
+from mindgap.rules.fused import arithmetic, cuda_kernels as sources
 
 #: Elements of a chunk and warps of a program; 2048 and more elements were half as fast on an H200.
 BLOCK = 1024

@@ -22,8 +22,7 @@ from mindgap.lab.studies.catalogue.bilevel.b14_representation import (
 )
 from mindgap.lab.studies.cleaning_runs import task_of
 from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.representation_runs import representation_method
-from mindgap.lab.studies.representation_runs import task_of as tasks_of
+from mindgap.lab.studies.representation_runs import representation_method, task_of as tasks_of
 
 NAME = "b14-as-released"
 

@@ -21,9 +21,9 @@ from mindgap.lab.tasks.problems import (
     exact_and_f1,
     masked_language_model,
     question_answering,
+    questions as module,
     word_pieces,
 )
-from mindgap.lab.tasks.problems import questions as module
 
 H5 = "h5-question-answering"
 WORDS = 60

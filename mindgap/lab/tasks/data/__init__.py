@@ -7,33 +7,41 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mindgap.lab.tasks.data.datasets import DATASETS as DATASETS
-    from mindgap.lab.tasks.data.datasets import DataFile as DataFile
-    from mindgap.lab.tasks.data.datasets import DataSet as DataSet
-    from mindgap.lab.tasks.data.fetch import DataError as DataError
-    from mindgap.lab.tasks.data.fetch import available as available
-    from mindgap.lab.tasks.data.fetch import cache_folder as cache_folder
-    from mindgap.lab.tasks.data.fetch import data_folder as data_folder
-    from mindgap.lab.tasks.data.fetch import find as find
-    from mindgap.lab.tasks.data.images import cifar10 as cifar10
-    from mindgap.lab.tasks.data.images import digits as digits
-    from mindgap.lab.tasks.data.images import mnist as mnist
-    from mindgap.lab.tasks.data.images import mnist_5000 as mnist_5000
-    from mindgap.lab.tasks.data.tabular import Table as Table
-    from mindgap.lab.tasks.data.tabular import covtype as covtype
-    from mindgap.lab.tasks.data.tabular import ijcnn1 as ijcnn1
-    from mindgap.lab.tasks.data.text import amazon_reviews as amazon_reviews
-    from mindgap.lab.tasks.data.text import glove as glove
-    from mindgap.lab.tasks.data.text import kjv_words as kjv_words
-    from mindgap.lab.tasks.data.text import language_tokens as language_tokens
-    from mindgap.lab.tasks.data.text import rated_reviews as rated_reviews
-    from mindgap.lab.tasks.data.text import sentiment140 as sentiment140
-    from mindgap.lab.tasks.data.text import snli as snli
-    from mindgap.lab.tasks.data.text import squad as squad
-    from mindgap.lab.tasks.data.vectors import review_domains as review_domains
-    from mindgap.lab.tasks.data.vectors import snli_pairs as snli_pairs
-    from mindgap.lab.tasks.data.vectors import text_vectors as text_vectors
-    from mindgap.lab.tasks.data.vectors import words_of as words_of
+    from mindgap.lab.tasks.data.datasets import (
+        DATASETS as DATASETS,
+        DataFile as DataFile,
+        DataSet as DataSet,
+    )
+    from mindgap.lab.tasks.data.fetch import (
+        DataError as DataError,
+        available as available,
+        cache_folder as cache_folder,
+        data_folder as data_folder,
+        find as find,
+    )
+    from mindgap.lab.tasks.data.images import (
+        cifar10 as cifar10,
+        digits as digits,
+        mnist as mnist,
+        mnist_5000 as mnist_5000,
+    )
+    from mindgap.lab.tasks.data.tabular import Table as Table, covtype as covtype, ijcnn1 as ijcnn1
+    from mindgap.lab.tasks.data.text import (
+        amazon_reviews as amazon_reviews,
+        glove as glove,
+        kjv_words as kjv_words,
+        language_tokens as language_tokens,
+        rated_reviews as rated_reviews,
+        sentiment140 as sentiment140,
+        snli as snli,
+        squad as squad,
+    )
+    from mindgap.lab.tasks.data.vectors import (
+        review_domains as review_domains,
+        snli_pairs as snli_pairs,
+        text_vectors as text_vectors,
+        words_of as words_of,
+    )
 else:
     from mindgap.base.names import lazy_names
 

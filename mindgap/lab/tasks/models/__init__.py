@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mindgap.lab.tasks.models.alexnet import AlexNet as AlexNet
     from mindgap.lab.tasks.models.awd_lstm import AWDLSTM as AWDLSTM
-    from mindgap.lab.tasks.models.bert import Bert as Bert
-    from mindgap.lab.tasks.models.bert import MaskedBert as MaskedBert
-    from mindgap.lab.tasks.models.bert import QuestionBert as QuestionBert
-    from mindgap.lab.tasks.models.resnet import ResNet18 as ResNet18
-    from mindgap.lab.tasks.models.resnet import ResNet20 as ResNet20
-    from mindgap.lab.tasks.models.small import SmallLSTM as SmallLSTM
-    from mindgap.lab.tasks.models.small import SmallTransformer as SmallTransformer
-    from mindgap.lab.tasks.models.small import SpanFinder as SpanFinder
+    from mindgap.lab.tasks.models.bert import (
+        Bert as Bert,
+        MaskedBert as MaskedBert,
+        QuestionBert as QuestionBert,
+    )
+    from mindgap.lab.tasks.models.resnet import ResNet18 as ResNet18, ResNet20 as ResNet20
     from mindgap.lab.tasks.models.small import (
+        SmallLSTM as SmallLSTM,
+        SmallTransformer as SmallTransformer,
+        SpanFinder as SpanFinder,
         small_convolutional_network as small_convolutional_network,
     )
     from mindgap.lab.tasks.models.transformer_xl import TransformerXL as TransformerXL
