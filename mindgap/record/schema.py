@@ -18,8 +18,7 @@ from types import UnionType
 from typing import Any, NoReturn, cast, get_args, get_origin, get_type_hints
 from zlib import crc32
 
-#: Version of the written form. Older versions are migrated when read; a reader refuses a version it
-#: does not know.
+#: Version of the written form; a reader refuses any other.
 SCHEMA = 3
 
 #: What may differ between two runs of the same settings on the same versions: clocks, machines, the

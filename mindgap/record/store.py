@@ -25,7 +25,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from mindgap.record.migrate import STEPS, migrate
 from mindgap.record.schema import (
     SCHEMA,
     End,
@@ -189,16 +188,18 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
     header: Header | None = None
     rows: list[Row] = []
     end: End | None = None
-    version, named = SCHEMA, ""
+    named = ""
     for number, raw in enumerate(lines, 1):
         try:
             kind, content, summed = read_line(raw)
-            if kind == "header" and number == 1:
-                version = _version(path, content)
-            if version >= 3 and not summed:
+            if kind == "header" and number == 1 and content.get("schema") != SCHEMA:
+                raise RecordError(
+                    f"{path}:1: schema must be {SCHEMA}, the version this program reads and "
+                    f"writes, got {content.get('schema')!r}"
+                )
+            if not summed:
                 raise ValueError("the line has no checksum")
             if kind == "header" and number == 1:
-                content = migrate(kind, content, version, SCHEMA)
                 check_fields(Header, content)
                 header = Header(**content)
                 named = run_file(path.parent, header).name
@@ -206,7 +207,6 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
                 rows.append(content)
                 end = None
             elif kind == "end" and header is not None:
-                content = migrate(kind, content, version, SCHEMA)
                 check_fields(End, content)
                 end = End(**content)
             else:
@@ -227,46 +227,6 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
             f"{path}:1: damaged header, or the file was renamed: its content belongs to {named}"
         )
     return Run(header, tuple(rows), end)
-
-
-def _version(path: Path, content: dict[str, Any]) -> int:
-    version = content.get("schema")
-    if type(version) is not int or (version != SCHEMA and version not in STEPS):
-        raise RecordError(
-            f"{path}:1: schema must be {SCHEMA}, the version this program writes, or older, got "
-            f"{version!r}"
-        )
-    return int(version)
-
-
-def schema_of(path: Path) -> int:
-    """The version of the written form of a record.
-
-    Raises:
-        RecordError: unreadable file, or a version this program does not know.
-    """
-    lines, _ = _whole_lines(path)
-    try:
-        return _version(path, read_line(lines[0])[1])
-    except RecordError:
-        raise
-    except (IndexError, ValueError) as error:
-        raise RecordError(f"{path}:1: no header line") from error
-
-
-def migrate_file(path: Path) -> bool:
-    """Rewrite a record in today's form, by atomic rename; ``False`` if it has today's form already.
-
-    Rows and their order are untouched; an incomplete last line is dropped, as every reader does.
-    """
-    if schema_of(path) == SCHEMA:
-        return False
-    run = read_run(path)
-    lines = [line("header", run.header), *(line("row", row) for row in run.rows)]
-    if run.end is not None:
-        lines.append(line("end", run.end))
-    write_atomically(path, "\n".join(lines) + "\n")
-    return True
 
 
 def _short(raw: bytes) -> str:
@@ -296,22 +256,17 @@ class RunWriter:
     def __init__(self, folder: Path, header: Header) -> None:
         self.path = run_file(folder, header)
         self._position = 0
-        self._file: int | None = None
         folder.mkdir(parents=True, exist_ok=True)
-        while self._file is None:
-            self._file = lock(self.path)
-            try:
-                if not _whole_lines(self.path)[0]:  # new, or nothing but an incomplete header
-                    os.truncate(self._file, 0)
-                    self._append(line("header", header))
-                    sync_folder(folder)
-                elif migrate_file(self.path):  # lines of two versions must not mix
-                    self.close()  # the lock was on the file that has just been replaced
-                    continue
-                run = self._mend()
-            except BaseException:
-                self.close()
-                raise
+        self._file: int | None = lock(self.path)
+        try:
+            if not _whole_lines(self.path)[0]:  # new, or nothing but an incomplete header
+                os.truncate(self._file, 0)
+                self._append(line("header", header))
+                sync_folder(folder)
+            run = self._mend()
+        except BaseException:
+            self.close()
+            raise
         self.recorded = run.rows
         #: How the run ended, if it is done already.
         self.finished = run.end if run.done else None

@@ -100,12 +100,13 @@ def test_a_damaged_line_is_named_with_file_and_line(tmp_path: Path) -> None:
         read_run(path)
 
 
-def test_another_schema_version_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, SCHEMA - 1, 99])
+def test_another_schema_version_is_refused(tmp_path: Path, version: int) -> None:
     path = write(tmp_path, 1)
     lines = path.read_text().splitlines(keepends=True)
-    header = vars(HEADER) | {"schema": 99}
+    header = vars(HEADER) | {"schema": version}
     path.write_text("".join([line("header", header) + "\n", *lines[1:]]))
-    with pytest.raises(RecordError, match=rf"schema must be {SCHEMA}, .* got 99"):
+    with pytest.raises(RecordError, match=rf"schema must be {SCHEMA}, .* got {version}"):
         read_run(path)
 
 

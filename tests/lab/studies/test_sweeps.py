@@ -23,14 +23,11 @@ from mindgap.lab.studies.processes import ATTEMPTS
 from mindgap.lab.studies.run import execute, forget, overwritten, plan, run_all
 from mindgap.lab.studies.spec import Study
 from mindgap.lab.studies.sweep import Cluster, Sweep
-from mindgap.record.migrate import STEPS, migrate
-from mindgap.record.schema import SCHEMA, End, Header, RecordError, Row
+from mindgap.record.schema import End, RecordError, Row
 from mindgap.record.store import (
     RunWriter,
-    migrate_file,
     read_run,
     run_file,
-    schema_of,
     write_atomically,
 )
 
@@ -300,57 +297,6 @@ def test_force_names_what_it_overwrites_and_nothing_else(tmp_path: Path) -> None
 def test_bad_sweeps_are_named(settings: dict[str, object], message: str) -> None:
     with pytest.raises(RuleError, match=message):
         Sweep(**settings)  # type: ignore[arg-type]
-
-
-# ---- records from before a schema change
-# -----------------------------------------------------------------------
-
-
-def old_record(folder: Path) -> Path:
-    """A record as version 1 wrote it: no ``wall`` in its end line."""
-    header = Header("walk", "S1", "quick", "plain", 0, {"steps": 2})
-    with RunWriter(folder, header) as writer:
-        writer.row({"step": 0, "place": 0.5})
-        writer.row({"step": 1, "place": float("inf")})
-        writer.end(End("done", 0.25))
-    lines = [
-        re.sub(r',"sum":"\w{8}"}$', "}", text) for text in writer.path.read_text().splitlines()
-    ]
-    text = "\n".join(lines).replace(f'"schema":{SCHEMA}', '"schema":1').replace(',"wall":null', "")
-    writer.path.write_text(text + "\n")
-    return writer.path
-
-
-def test_an_old_record_reads_as_if_written_today_and_is_migrated_without_loss(
-    tmp_path: Path,
-) -> None:
-    path = old_record(tmp_path)
-    assert schema_of(path) == 1
-    before = read_run(path)
-    assert before.header.schema == SCHEMA
-    assert before.end == End("done", 0.25, "", None)
-    assert migrate_file(path)
-    assert schema_of(path) == SCHEMA
-    assert read_run(path) == before
-    assert not migrate_file(path), "a second time there is nothing to do"
-
-
-def test_an_old_unfinished_record_is_migrated_before_rows_are_added(tmp_path: Path) -> None:
-    path = old_record(tmp_path)
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
-    header = replace(read_run(path).header)
-    with RunWriter(tmp_path, header) as writer:
-        writer.row({"step": 0, "place": 0.5})
-        writer.row({"step": 1, "place": 2.0})
-    assert schema_of(path) == SCHEMA
-    assert read_run(path).column("place") == [0.5, 2.0]
-
-
-def test_every_version_below_todays_has_a_step(tmp_path: Path) -> None:
-    assert sorted(STEPS) == list(range(1, SCHEMA))
-    old = {"outcome": "done", "seconds": 0.25, "message": ""}
-    assert migrate("end", old, 1, SCHEMA) == {**old, "wall": None}
-    assert migrate("header", {"schema": 1}, 1, SCHEMA) == {"schema": SCHEMA}
 
 
 def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
