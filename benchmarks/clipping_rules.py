@@ -284,6 +284,65 @@ def tail(*, level: float = 0.25, fall: bool = True, ratios: bool = True) -> Rule
     return rule
 
 
+def switched(
+    *,
+    light: float = 4.0,
+    level: float = 0.25,
+    cut: float = 0.0,
+    decay: float = 0.999,
+    beta: float = 0.99,
+) -> Rule:
+    """The third try: the gradient itself where the norms' tail is light, and where it is heavy a
+    gradient whose norm is that of √v̂, which v neither grows nor falls by.
+
+    Hill's index α of the ratios of consecutive norms is as in :func:`tail`; h goes from 0 at
+    α = light to 1 at α = 2. S² is the bias-corrected running mean of the squared norms b that were
+    handed on, so S = ‖√v̂‖ with v's memory. b = ‖g‖^(1−h)·S^h; a norm above the quantile q of the
+    last 128 counts less by (q/‖g‖)^h. Until 20 norms are known, h = 0: torch's AdamW.
+
+    Args:
+        light: the index above which nothing changes.
+        level: of the quantile q.
+        cut: entries are clipped at cut/h times the running mean of their own size over the steps
+            with an entry; 0: never. At h = 0 nothing is clipped.
+        decay: of v.
+        beta: memory of the entries' running mean.
+    """
+
+    def rule(g: Tensor, s: State, k: int, sizes: list[int]) -> Tensor:
+        size = norm_of(g).clamp_min(1e-38)
+        window = s.get("window")
+        count = 0 if window is None else window.shape[-1]
+        s["window"] = size if window is None else torch.cat([window[..., -WINDOW + 1 :], size], -1)
+        if window is None:
+            s["sum"] = torch.zeros_like(size)
+        h = torch.zeros_like(size)
+        base = factor = size
+        if window is not None and count >= 20:
+            inverse = hill(window[..., 1:] / window[..., :-1], max(4, count // 10))
+            h = ((inverse - 1 / light) / (0.5 - 1 / light)).clamp(0, 1)
+            scale = (s["sum"] / (1 - decay ** (k - 1))).sqrt()
+            base = size * (scale / size) ** h
+            factor = base * (window.quantile(level, -1, keepdim=True) / size).clamp_max(1.0) ** h
+        s["sum"] = decay * s["sum"] + (1 - decay) * base.square()
+        s["heavy"] = s.get("heavy", 0.0) + h
+        s["share"] = s["heavy"] / k
+        out = torch.where(h > 0, g * (factor / size), g)
+        if not cut:
+            return out
+        entry = out.abs()
+        if k == 1:
+            s["tau"], s["count"] = torch.zeros_like(g), torch.zeros_like(g)
+        tau = s["tau"] / (1 - beta ** s["count"]).clamp_min(1e-12)
+        limit = torch.where((s["count"] > 0) & (h > 0), cut * tau / h.clamp_min(1e-6), entry)
+        event = out != 0
+        s["tau"] = torch.where(event, beta * s["tau"] + (1 - beta) * entry, s["tau"])
+        s["count"] = s["count"] + event
+        return torch.minimum(torch.maximum(out, -limit), limit)
+
+    return rule
+
+
 @dataclass
 class Candidate:
     """A rule before AdamW's moments, or another optimizer of AdamW's scale."""
@@ -353,8 +412,17 @@ def candidates() -> list[Candidate]:
         Candidate("tail, unit", tail(fall=False)),
         Candidate("ACClip tail", tail(), betas=(0.9, 0.99), form="acclip", eps=1e-12),
         Candidate("ACClip tail, unit", tail(fall=False), (0.9, 0.99), "acclip", 1e-12),
+        # the third try, and AdamW once more in the same call
+        Candidate("AdamW again", none),
+        Candidate("switch", switched()),
+        Candidate("switch 3", switched(light=3.0)),
+        Candidate("switch, coordinates 3", switched(cut=3.0)),
+        Candidate("switch, coordinates 1", switched(cut=1.0)),
+        Candidate("ACClip switch", switched(decay=0.99), (0.9, 0.99), "acclip", 1e-12),
         # rules whose steps follow the gradient's scale
         Candidate("SGD", none, form="sgd"),
         *(Candidate(f"SGD clip {tau:g}", fixed(tau), form="sgd") for tau in (0.1, 1.0, 10.0)),
         *(Candidate(f"SGD {q:g}", quantile(q), form="sgd") for q in (0.9, 0.5, 0.25, 0.1)),
+        Candidate("SGD unit", whole, form="sgd"),
+        Candidate("SGD tail", tail(), form="sgd"),
     ]
