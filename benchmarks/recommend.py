@@ -1,4 +1,4 @@
-"""How good is ``mindgap recommend``? Twenty tasks against a random search of 60 full-length runs.
+"""How good is ``mindgap recommend``? 26 tasks against a random search of 60 full-length runs each.
 
     python benchmarks/recommend.py RECORDS.jsonl [--jobs 2] [--kinds search final recommend fresh]
     python benchmarks/recommend.py RECORDS.jsonl --table [--docs docs/recommend.md]
@@ -14,8 +14,9 @@ Every job appends one line to the file; a second call does only what is missing.
   full-length run of AdamW after it.
 * *fresh*: what was recommended, on the same fresh seeds.
 
-Twelve tasks (``recommend_tasks.py``) are for development, eight (``recommend_judged.py``) judge:
-their file was registered in ``split.json`` before the race was changed.
+Twelve tasks (``recommend_tasks.py``) and six later ones (``recommend_more.py``) are for
+development, eight (``recommend_judged.py``) judge: their file was registered in ``split.json``
+before the race was changed.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import recommend_judged
+import recommend_more
 import recommend_tasks
 import torch
 
@@ -58,7 +60,7 @@ Setting = dict[str, Any]
 
 def tasks() -> dict[str, tuple[Any, int]]:
     """Every task by name: its factory and the steps of a full-length run."""
-    return {**recommend_tasks.TASKS, **recommend_judged.TASKS}
+    return {**recommend_tasks.TASKS, **recommend_more.TASKS, **recommend_judged.TASKS}
 
 
 def drawn(index: int) -> Setting:
@@ -339,7 +341,8 @@ def table(path: Path) -> str:
                     f"{line['clock']['cpu']:.1f}",
                 ]
             )
-        all_of = len(recommend_judged.TASKS if judged else recommend_tasks.TASKS)
+        all_of = len(recommend_judged.TASKS)
+        all_of = all_of if judged else len(tasks()) - all_of
         gaps = [row.gap(FULL) for row in of]
         cost = [row.modes[FULL][2]["clock"]["cpu"] for row in of]
         parts += [
