@@ -27,6 +27,7 @@ class Cause:
     needs: tuple[str, ...] = ()  # without one of these findings the cause is out of the question
     prior: float = -3.0
     proof: bool = True  # named only if its cure helps on a copy (or cannot be tried)
+    resembles: tuple[str, ...] = ()  # causes that look like this one, the likeliest first
 
     def score(self, findings: Mapping[str, Finding]) -> float:
         """Log-odds of this cause; minus infinity where what it needs is missing.
@@ -98,6 +99,13 @@ _ROWS = (
         "for group in optimizer.param_groups:\n    group['lr'] *= {variant:g}",
         "thesis, 6.3: above the stability threshold the iterates cannot settle",
         needs=("slower_helps",),
+        resembles=(
+            "no_warmup",
+            "smoothness_grows",
+            "exploding_gradients",
+            "momentum_extreme",
+            "init_too_large",
+        ),
     ),
     Cause(
         "lr_too_small",
@@ -115,6 +123,7 @@ _ROWS = (
         "for group in optimizer.param_groups:\n    group['lr'] *= {variant:g}",
         "L. N. Smith 2017: learning-rate range test",
         needs=("faster_helps",),
+        resembles=("clipping_too_tight", "vanishing_gradients", "init_too_small", "underfitting"),
     ),
     Cause(
         "no_warmup",
@@ -132,6 +141,7 @@ _ROWS = (
         "    optimizer, start_factor=0.01, total_iters={steps}\n)",
         "Xiong and others 2020: layer norm after the sum needs warm-up",
         needs=("warmup_helps",),
+        resembles=("lr_too_large", "missing_normalisation"),
     ),
     Cause(
         "init_too_large",
@@ -143,6 +153,7 @@ _ROWS = (
         "    if hasattr(module, 'reset_parameters'):\n        module.reset_parameters()",
         "Glorot and Bengio 2010; He and others 2015",
         needs=("large_weights",),
+        resembles=("exploding_gradients", "missing_normalisation", "lr_too_large"),
     ),
     Cause(
         "init_too_small",
@@ -154,6 +165,7 @@ _ROWS = (
         "    if hasattr(module, 'reset_parameters'):\n        module.reset_parameters()",
         "Glorot and Bengio 2010; He and others 2015",
         needs=("small_weights",),
+        resembles=("vanishing_gradients", "init_equal", "lr_too_small"),
     ),
     Cause(
         "init_equal",
@@ -165,6 +177,7 @@ _ROWS = (
         "    if hasattr(module, 'reset_parameters'):\n        module.reset_parameters()",
         "Goodfellow, Bengio, Courville: Deep Learning, 8.4",
         needs=("equal_weights",),
+        resembles=("vanishing_gradients", "init_too_small", "dead_units"),
     ),
     Cause(
         "dead_units",
@@ -176,6 +189,7 @@ _ROWS = (
         "    if hasattr(module, 'reset_parameters'):\n        module.reset_parameters()",
         "Lu and others 2020: dying ReLU and initialization",
         needs=("dead",),
+        resembles=("init_equal", "lr_too_large", "unscaled_features"),
     ),
     Cause(
         "saturated_units",
@@ -187,6 +201,7 @@ _ROWS = (
         "    if hasattr(module, 'reset_parameters'):\n        module.reset_parameters()",
         "Glorot and Bengio 2010, section 3",
         needs=("saturated",),
+        resembles=("vanishing_gradients", "init_too_large", "unscaled_features"),
     ),
     Cause(
         "exploding_gradients",
@@ -204,6 +219,7 @@ _ROWS = (
         "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()",
         "Pascanu, Mikolov, Bengio 2013; thesis, Thm. 3.4.1",
         needs=("explodes_time", "explodes_depth"),
+        resembles=("missing_normalisation", "init_too_large", "lr_too_large"),
     ),
     Cause(
         "vanishing_gradients",
@@ -224,6 +240,7 @@ _ROWS = (
         "hidden = torch.nn.Sequential(\n    linear, torch.nn.LayerNorm(width), torch.nn.ReLU()\n)",
         "Hochreiter 1991; Ioffe and Szegedy 2015; Le, Jaitly, Hinton 2015",
         needs=("vanishes", "vanishes_time"),
+        resembles=("saturated_units", "init_equal", "init_too_small"),
     ),
     Cause(
         "missing_normalisation",
@@ -240,6 +257,7 @@ _ROWS = (
         "x = x + block(torch.nn.functional.layer_norm(x, x.shape[-1:]))",
         "Zhang, Dauphin, Ma 2019 (Fixup); Xiong and others 2020",
         needs=("signal_grows",),
+        resembles=("exploding_gradients", "init_too_large", "lr_too_large"),
     ),
     Cause(
         "wrong_labels",
@@ -261,6 +279,7 @@ _ROWS = (
         "Northcutt, Jiang, Chuang 2021: confident learning",
         needs=("labels_disagree", "labels_carry_nothing", "targets_equal"),
         proof=False,
+        resembles=("heavy_tailed_noise", "labels_shifted", "overfitting"),
     ),
     Cause(
         "labels_shifted",
@@ -271,6 +290,7 @@ _ROWS = (
         "targets = targets.roll({shift}, 0)",
         "ours",
         needs=("shift_found", "targets_are_inputs", "labels_outside"),
+        resembles=("wrong_labels", "not_shuffled"),
     ),
     Cause(
         "bad_sample",
@@ -281,16 +301,18 @@ _ROWS = (
         "# (batch, row) of the samples to drop: {where}",
         "acclip, Alg. 1",
         needs=("sample_outlier",),
+        resembles=("bad_batch", "heavy_tailed_noise", "unscaled_features"),
     ),
     Cause(
         "bad_batch",
         "one batch spoils training",
-        {"batch_outlier": 6.5, "spikes": 1.0},
+        {"batch_outlier": 6.5, "inputs_lost": 6.5, "spikes": 1.0},
         "drop_batches",
         "leave the batch out, or clip the gradient",
         "# batches to drop: {where}",
         "acclip, Alg. 1",
-        needs=("batch_outlier",),
+        needs=("batch_outlier", "inputs_lost"),
+        resembles=("bad_sample", "unscaled_features", "nan_operation"),
     ),
     Cause(
         "constant_feature",
@@ -301,6 +323,7 @@ _ROWS = (
         "keep = inputs.std(0) > 0\ninputs = inputs[:, keep]",
         "ours",
         needs=("constant_large", "feature_not_finite"),
+        resembles=("unscaled_features", "nan_operation"),
     ),
     Cause(
         "unscaled_features",
@@ -312,6 +335,7 @@ _ROWS = (
         "inputs = (inputs - mean) / (std + 1e-8)",
         "LeCun and others 1998: Efficient BackProp, 4.3",
         needs=("unscaled",),
+        resembles=("constant_feature", "bad_sample", "lr_too_large"),
     ),
     Cause(
         "nan_operation",
@@ -328,6 +352,7 @@ _ROWS = (
         "x.clamp_min(1e-6).log()  # also sqrt and division; better: log_softmax",
         "PyTorch: numerical accuracy, autograd",
         needs=("nan_op", "gradient_not_finite"),
+        resembles=("smoothness_grows", "lr_too_large", "overflow"),
     ),
     Cause(
         "overflow",
@@ -338,6 +363,7 @@ _ROWS = (
         "with torch.autocast(device_type, dtype=torch.bfloat16): ...",
         "Micikevicius and others 2018: mixed precision training",
         needs=("half_overflow",),
+        resembles=("nan_operation", "lr_too_large"),
     ),
     Cause(
         "frozen_parameters",
@@ -348,6 +374,7 @@ _ROWS = (
         "for p in model.parameters():\n    p.requires_grad_(True)  # before the optimizer is made",
         "PyTorch: autograd mechanics",
         needs=("frozen",),
+        resembles=("optimizer_other_parameters", "detached_graph"),
     ),
     Cause(
         "unregistered_parameters",
@@ -359,6 +386,7 @@ _ROWS = (
         "PyTorch: nn.Module, nn.ModuleList",
         needs=("unregistered",),
         proof=False,
+        resembles=("optimizer_other_parameters", "detached_graph"),
     ),
     Cause(
         "detached_graph",
@@ -370,6 +398,7 @@ _ROWS = (
         "PyTorch: autograd mechanics",
         needs=("cut", "no_graph"),
         proof=False,
+        resembles=("unregistered_parameters", "frozen_parameters"),
     ),
     Cause(
         "optimizer_other_parameters",
@@ -380,6 +409,7 @@ _ROWS = (
             "foreign": 2.0,
             "never_steps": 8.0,
             "no_graph": -5.0,
+            "tight": -4.0,
             "stalled": 1.0,
         },
         "rebuild",
@@ -387,6 +417,7 @@ _ROWS = (
         "optimizer = type(optimizer)(model.parameters(), lr=lr)",
         "PyTorch: torch.optim",
         needs=("left_out", "never_steps", "stuck"),
+        resembles=("clipping_too_tight", "frozen_parameters", "unregistered_parameters"),
     ),
     Cause(
         "zero_grad_forgotten",
@@ -398,6 +429,7 @@ _ROWS = (
         "PyTorch: Optimizer.zero_grad",
         needs=("zero_kept",),
         proof=False,
+        resembles=("accumulation_undivided", "lr_too_large"),
     ),
     Cause(
         "accumulation_undivided",
@@ -408,6 +440,7 @@ _ROWS = (
         "(loss / {added}).backward()",
         "PyTorch: gradient accumulation",
         needs=("added",),
+        resembles=("zero_grad_forgotten", "lr_too_large"),
     ),
     Cause(
         "softmax_twice",
@@ -419,6 +452,7 @@ _ROWS = (
         "PyTorch: CrossEntropyLoss, BCEWithLogitsLoss",
         needs=("probabilities_as_scores",),
         proof=False,
+        resembles=("wrong_axis", "lr_too_small"),
     ),
     Cause(
         "wrong_axis",
@@ -430,6 +464,7 @@ _ROWS = (
         "PyTorch: broadcasting semantics",
         needs=("softmax_over_batch", "broadcasts", "samples_mix"),
         proof=False,
+        resembles=("wrong_labels", "labels_shifted", "underfitting"),
     ),
     Cause(
         "sum_not_mean",
@@ -440,6 +475,7 @@ _ROWS = (
         "loss = F.cross_entropy(scores, targets, reduction='mean')",
         "PyTorch: reduction",
         needs=("loss_is_sum",),
+        resembles=("lr_too_large", "accumulation_undivided"),
     ),
     Cause(
         "eval_mode_in_training",
@@ -450,6 +486,7 @@ _ROWS = (
         "model.train()",
         "PyTorch: Module.train, Module.eval",
         needs=("evaluates",),
+        resembles=("unscaled_features", "missing_normalisation"),
     ),
     Cause(
         "dropout_in_evaluation",
@@ -461,6 +498,7 @@ _ROWS = (
         "PyTorch: Module.eval, functional.dropout",
         needs=("dropout_active",),
         proof=False,
+        resembles=("eval_mode_in_training", "underfitting"),
     ),
     Cause(
         "weight_decay_too_large",
@@ -471,6 +509,7 @@ _ROWS = (
         "for group in optimizer.param_groups:\n    group['weight_decay'] = 0.01",
         "Loshchilov and Hutter 2019",
         needs=("large_decay",),
+        resembles=("lr_too_small", "underfitting"),
     ),
     Cause(
         "momentum_extreme",
@@ -481,6 +520,7 @@ _ROWS = (
         "for group in optimizer.param_groups:\n    group['{momentum}'] = {ordinary}",
         "Kingma and Ba 2015; Reddi, Kale, Kumar 2018",
         needs=("extreme_momentum",),
+        resembles=("lr_too_large", "smoothness_grows"),
     ),
     Cause(
         "leakage",
@@ -492,6 +532,7 @@ _ROWS = (
         "Kapoor and Narayanan 2023",
         needs=("shared_samples",),
         proof=False,
+        resembles=("repeated_batches", "overfitting"),
     ),
     Cause(
         "overfitting",
@@ -509,6 +550,7 @@ _ROWS = (
         "Prechelt 1998: early stopping",
         needs=("overfits",),
         proof=False,
+        resembles=("wrong_labels", "underfitting", "repeated_batches"),
     ),
     Cause(
         "underfitting",
@@ -532,6 +574,7 @@ _ROWS = (
         "Goodfellow, Bengio, Courville: Deep Learning, 5.2",
         needs=("few_units",),
         proof=False,
+        resembles=("wrong_axis", "vanishing_gradients", "wrong_labels"),
     ),
     Cause(
         "batch_norm_of_one",
@@ -542,6 +585,7 @@ _ROWS = (
         "norm = torch.nn.GroupNorm(4, channels)",
         "Wu and He 2018: group normalization",
         needs=("batch_of_one",),
+        resembles=("lr_too_large", "not_shuffled"),
     ),
     Cause(
         "not_shuffled",
@@ -552,6 +596,7 @@ _ROWS = (
         "loader = torch.utils.data.DataLoader(data, batch_size, shuffle=True)",
         "PyTorch: DataLoader",
         needs=("sorted",),
+        resembles=("labels_shifted", "wrong_labels"),
     ),
     Cause(
         "repeated_batches",
@@ -564,6 +609,7 @@ _ROWS = (
         "PyTorch: randomness in multi-process data loading",
         needs=("batches_repeat",),
         proof=False,
+        resembles=("overfitting", "leakage"),
     ),
     Cause(
         "clipping_too_tight",
@@ -574,6 +620,7 @@ _ROWS = (
         "torch.nn.utils.clip_grad_norm_(model.parameters(), {norm:.2g})",
         "acclip, Lemma 2",
         needs=("tight",),
+        resembles=("lr_too_small", "optimizer_other_parameters"),
     ),
     Cause(
         "scheduler_at_zero",
@@ -585,6 +632,7 @@ _ROWS = (
         "    optimizer, T_max=total_steps\n)",
         "PyTorch: torch.optim.lr_scheduler",
         needs=("rate_gone",),
+        resembles=("lr_too_small", "clipping_too_tight"),
     ),
     Cause(
         "scheduler_negative",
@@ -597,6 +645,7 @@ _ROWS = (
         "PyTorch: torch.optim.lr_scheduler",
         needs=("rate_negative",),
         proof=False,
+        resembles=("lr_too_large", "scheduler_at_zero"),
     ),
     Cause(
         "heavy_tailed_noise",
@@ -607,6 +656,7 @@ _ROWS = (
         "optimizer = mindgap.optim.AdamW(\n    model.parameters(), lr={lr:g}, clip='auto'\n)",
         "acclip, Thm. 1 to 3",
         needs=("heavy_targets",),
+        resembles=("wrong_labels", "bad_sample"),
     ),
     Cause(
         "smoothness_grows",
@@ -624,6 +674,7 @@ _ROWS = (
         "optimizer = mindgap.optim.AdamW(\n    model.parameters(), lr={lr:g}, clip='auto'\n)",
         "thesis, Thm. 3.4.1, 3.4.2",
         needs=("clipping_helps",),
+        resembles=("lr_too_large", "exploding_gradients", "no_warmup"),
     ),
 )
 

@@ -109,6 +109,7 @@ def read_loop(chart: Chart, patient: Patient, course: Course) -> None:
         limit = group.get(name)
         if isinstance(limit, (int, float)) and not isinstance(limit, bool) and median > 0:
             shrunk = min(shrunk, float(limit) / median)
+    chart.facts["shrunk"] = shrunk
     if shrunk < 0.1:
         text = f"Clipping leaves {shrunk:.2g} of the gradient's norm."
         chart.find("tight", ramp(math.log10(max(shrunk, 1e-12)), -1.3, -3), text)
@@ -175,7 +176,9 @@ def read_break(chart: Chart, patient: Patient, course: Course) -> None:
     place = f"in {trace.origin_module}" if trace.origin_module else "in the loss"
     x, _ = pair(batch)
     clean = x is None or not x.is_floating_point() or bool(x.isfinite().all())
-    if not clean or grown > 20 or (chart.has("blew_up") and trace.origin not in DOMAIN):
+    # Where the function has a value everywhere, its argument grew: that is divergence.
+    diverged = trace.origin not in DOMAIN and (chart.has("blew_up") or grown > 1.5)
+    if not clean or grown > 20 or diverged:
         return
     if trace.origin and not math.isfinite(value):
         if trace.origin_half:

@@ -151,10 +151,12 @@ def _repeated(chart: Chart, xs: list[Tensor]) -> None:
     if len(xs) < 8 or min(map(len, xs)) < 4 or xs[0].ndim < 2:
         return
     numbers: list[int] = chart.facts["numbers"]
-    zero = [i for i, x in enumerate(xs) if not bool(x.any())]
-    if zero and len(zero) <= 0.2 * len(xs) and not chart.has("batch_outlier"):
+    zero = _lost_batches(xs)
+    if zero and not chart.has("batch_outlier"):
         chart.facts["bad_batches"] = zero
-        chart.find("batch_outlier", 1.0, f"All inputs of batch {numbers[zero[0]]} are zero.")
+        more = f" and those of {len(zero) - 1} more" if len(zero) > 1 else ""
+        text = f"All inputs of batch {numbers[zero[0]]}{more} are zero; no sample elsewhere is."
+        chart.find("inputs_lost", 1.0, text)
     known: dict[bytes, int] = {}
     again = []
     for i, x in enumerate(xs):
@@ -170,6 +172,16 @@ def _repeated(chart: Chart, xs: list[Tensor]) -> None:
             "batches repeat another one."
         )
         chart.find("batches_repeat", ramp(share, 0.1, 0.3), text)
+
+
+def _lost_batches(xs: list[Tensor]) -> list[int]:
+    """Batches of zeros, where the other batches hold no such sample: data that did not arrive."""
+    empty = [~x.flatten(1).bool().any(1) for x in xs]
+    zero = [i for i, e in enumerate(empty) if bool(e.all())]
+    others = [e for e in empty if not bool(e.all())]
+    if not zero or len(zero) > 0.2 * len(xs) or any(bool(e.any()) for e in others):
+        return []
+    return zero
 
 
 def _targets(chart: Chart, xs: list[Tensor], ys: list[Tensor]) -> None:

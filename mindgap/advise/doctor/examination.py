@@ -37,6 +37,7 @@ from mindgap.advise.doctor.course_readings import (
 )
 from mindgap.advise.doctor.cures import CURES
 from mindgap.advise.doctor.data_readings import read_data
+from mindgap.advise.doctor.differential import LISTED, differential, in_words
 from mindgap.advise.doctor.further import READINGS
 from mindgap.advise.doctor.model_readings import (
     layers,
@@ -64,6 +65,8 @@ FIRST = 0.2
 NAMED = 0.5
 #: Cures that are tried at most.
 TRIED = 4
+#: Share of the constant answer's loss by which a plain network may be ahead of a healthy run.
+BEHIND = 0.35
 
 
 @dataclass(frozen=True)
@@ -95,12 +98,27 @@ class Examination:
     facts: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
+    def alternatives(self) -> tuple[str, ...]:
+        """What else it could be, in words; where nothing is named, what to look at first."""
+        if self.verdict == "healthy":
+            return ()
+        listed = [key for key, _ in self.causes[:LISTED]]
+        return tuple(map(in_words, ([key] for key in listed if key != self.cause)))
+
+    @property
+    def other(self) -> str:
+        """The words before :attr:`alternatives`."""
+        return "If that does not help" if self.verdict == "sick" else "Look first whether"
+
+    @property
     def cause(self) -> str:
         """Key of the likeliest cause; empty where none is named."""
         return self.causes[0][0] if self.verdict == "sick" else ""
 
     def __str__(self) -> str:
         lines = [self.sentence, *(f"- {line}" for line in self.findings)]
+        if self.alternatives:
+            lines.append(f"{self.other}: {'; '.join(self.alternatives)}.")
         return "\n".join([*lines, *(["", self.code] if self.code else [])])
 
     def _repr_html_(self) -> str:
@@ -113,6 +131,7 @@ class Examination:
             "sentence": self.sentence,
             "causes": self.causes,
             "findings": self.findings,
+            "alternatives": self.alternatives,
             "code": self.code,
             "trial": vars(self.trial) if self.trial else None,
             "curve": self.curve,
@@ -315,6 +334,7 @@ class _Doctor:
                 chart.facts["shuffled"] = shuffled
                 text = text[:-1] + f"; with shuffled targets it reaches {shuffled:.3g}."
             chart.find("labels_carry_nothing", ramp(gain, 0.03, 0.015), text)
+        chart.facts["behind"] = gain - own
         if gain - own > 0.1:
             text = f"A plain network with 128 units reaches {best:.3g} on the same samples."
             chart.find("control_better", ramp(gain - own, 0.1, 0.3), text)
@@ -524,27 +544,30 @@ class _Doctor:
                 chosen = (routed, score + (2 if trial else 0), trial)
                 break
             stale = cause.key == "optimizer_other_parameters" and chart.has("foreign")
-            if not cause.proof or stale:
+            if not routed.proof or stale:
                 chosen = (routed, score, None)
                 self.trials.append(trial)
                 break
             self.trials.append(trial)
             refuted.add(cause.key)
-        ranked = [(c.key, s) for c, s in self._rank_causes() if c.key not in refuted and s > -3]
+        ranked = [(c.key, s) for c, s in self._rank_causes() if s > -3]
         sick = chart.facts["progress"] < 0.05 or chart.has("broke")
         if chosen is None and sick:  # nothing helped: name what the findings say most clearly
             for cause, score in self._rank_causes():
                 if score > 2.5 and (cause.key in refuted or not cause.cure):
                     failed = next((t for t in self.trials if t.cause == cause.key), None)
                     chosen = (cause, min(score, 3.0) - 1.5, failed)
-                    ranked = [(c.key, s) for c, s in self._rank_causes() if s > -3]
                     break
+        named = chosen[0].key if chosen is not None else ""
         if chosen is not None:
-            ranked = [(chosen[0].key, chosen[1])] + [r for r in ranked if r[0] != chosen[0].key]
+            ranked = [(named, chosen[1])] + [r for r in ranked if r[0] != named]
+        else:
+            ranked = [(k, min(s, -1.0)) for k, s in ranked]
+        ranked = differential(named, ranked, refuted, chart, base)
+        if chosen is not None:
             return self._sick(chosen, ranked, course)
         final, start = chart.facts.get("final", math.inf), chart.facts["start"]
         known = chart.facts.get("trivial")
-        ranked = [(k, min(s, -1.0)) for k, s in ranked]
         if known is None:
             fell = math.isfinite(final) and final < start - 0.05 * abs(start)
             if fell:
@@ -556,6 +579,15 @@ class _Doctor:
                 )
             return self._cannot(
                 f"the loss does not fall ({start:.3g} to {final:.3g}) and no cause fits",
+                course,
+                ranked,
+            )
+        behind = chart.facts.get("behind", 0.0)
+        if math.isfinite(final) and final < known - 0.02 * abs(known) and behind > BEHIND:
+            return self._cannot(
+                f"the loss fell to {final:.3g} and a plain network with 128 units reaches "
+                f"{chart.facts['control']:.3g} on the same samples, and no cause that was tried "
+                "explains it",
                 course,
                 ranked,
             )
@@ -683,6 +715,13 @@ class _Doctor:
             "overshoot",
             "shuffled",
             "raised",
+            "behind",
+            "depth_ratio",
+            "time_ratio",
+            "saturated",
+            "dead",
+            "shrunk",
+            "move",
         )
         facts = {k: v for k, v in self.chart.facts.items() if k in kept}
         facts["findings"] = {f.name: round(f.strength, 3) for f in self.chart.findings.values()}
@@ -710,6 +749,14 @@ def _cause_by_route(cause: Cause, chart: Chart) -> Cause:
 
     if cause.key == "wrong_labels" and chart.has("targets_equal"):
         return replace(cause, cure="", name="all targets are equal", change=_CHECK)
+    if cause.key == "bad_batch" and chart.has("inputs_lost"):
+        return replace(
+            cause,
+            name="the inputs of some batches did not arrive",
+            change="check how these batches are loaded and moved (zeros where data should be)",
+            source="PyTorch: non_blocking transfers and pinned memory",
+            proof=False,  # a fault, also where training hardly suffers
+        )
     if cause.key == "labels_shifted" and chart.has("targets_are_inputs"):
         return replace(
             cause,

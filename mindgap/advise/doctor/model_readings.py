@@ -132,9 +132,12 @@ def read_start(chart: Chart, patient: Patient) -> None:
         flat = w.flatten(1).double()
         fan = flat.shape[1]
         sizes[name] = float(flat.square().mean().sqrt()) * fan**0.5
-        alone = len(flat) == 1 and float((flat - flat[0, 0]).abs().max()) == 0
-        if alone or (len(flat) > 1 and float((flat - flat[0]).abs().max()) == 0):
+        if _units_equal(flat):
             equal.append(name)
+    for name, m in patient.model.named_modules():
+        if isinstance(m, nn.RNNBase):  # every unit reads the same inputs and the same states
+            kernels = [p.detach().double() for n, p in m.named_parameters() if "weight" in n]
+            equal += [name] * sum(map(_units_equal, kernels))
     tables = [
         (n, m)
         for n, m in patient.model.named_modules()
@@ -144,8 +147,13 @@ def read_start(chart: Chart, patient: Patient) -> None:
         w = m.weight.detach()
         if len(w) > 1 and float((w - w[0]).abs().max()) == 0:
             equal.append(name)
+        spread = float(w.double().square().mean().sqrt()) if w.is_floating_point() else 0.0
+        if spread > 8:  # torch draws them with spread 1
+            text = f"The entries of {name} start {spread:.3g} times as large as torch's default."
+            chart.find("large_weights", ramp(math.log(spread), math.log(6), math.log(16)), text)
     if len(equal) >= 2 or (equal and not sizes):
-        chart.find("equal_weights", 1.0, f"All units of {shown(equal)} start with equal weights.")
+        text = f"All units of {shown(list(dict.fromkeys(equal)))} start with equal weights."
+        chart.find("equal_weights", 1.0, text)
     chart.facts["weight_sizes"] = sizes
     if not sizes or len(equal) >= 2:
         return
@@ -165,6 +173,12 @@ def read_start(chart: Chart, patient: Patient) -> None:
                 f"({shown([n for n, s in small.items() if s < 0.1])})."
             )
             chart.find("small_weights", ramp(math.log(low), math.log(0.1), math.log(0.03)), text)
+
+
+def _units_equal(rows: Tensor) -> bool:
+    """Are all rows equal? A single row counts if all its entries are."""
+    first = rows[0] if len(rows) > 1 else rows[0, 0]
+    return float((rows - first).abs().max()) == 0
 
 
 def read_optimizer(chart: Chart, patient: Patient) -> None:
@@ -248,6 +262,7 @@ def activations(chart: Chart, trace: Trace) -> None:
             chart.find("dead", ramp(share, 0.6, 0.9), text)
     if trace.saturated:
         name, share = max(trace.saturated, key=lambda pair: pair[1])
+        chart.facts["saturated"] = share
         if share > 0.5:
             text = f"{share:.0%} of the values after {name or 'a squashing'} are saturated."
             chart.find("saturated", ramp(share, 0.5, 0.9), text)
@@ -332,6 +347,7 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
     ]
     if len(deep) >= 5 and math.isfinite(total) and total > 0:
         first, last = deep[0][1], deep[-1][1]
+        chart.facts["depth_ratio"] = first / max(last, 1e-30)
         middle = min(v for _, v in deep)
         if last > 0 and first / last < 1e-2:
             text = (
@@ -354,6 +370,7 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
         if not (math.isfinite(early) and late > 0 and len(along) >= 8):
             continue
         ratio = early / late
+        chart.facts["time_ratio"] = ratio
         if ratio > 30:
             text = f"The gradient through time in {name} grows by {ratio:.2g} ({len(along)} steps)."
             chart.find("explodes_time", ramp(math.log10(ratio), 1.5, 3), text)

@@ -117,7 +117,19 @@ def scores_from_probabilities() -> Rewritten:
     return Rewritten({"cross_entropy": cross, "binary_cross_entropy_with_logits": binary})
 
 
+def _undropped(func: Any, *args: Any, **more: Any) -> Any:
+    """A function with an argument ``dropout_p`` is called with 0."""
+    place = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}[func.__name__]
+    if len(args) > place:
+        args = (*args[:place], 0.0, *args[place + 1 :])
+    else:
+        more = {**more, "dropout_p": 0.0}
+    return func(*args, **more)
+
+
 def no_dropout() -> Rewritten:
-    """Dropout passes its input on."""
-    names = ("dropout", "dropout1d", "dropout2d", "feature_dropout", "alpha_dropout")
-    return Rewritten(dict.fromkeys(names, lambda func, x, *args, **more: x))
+    """Dropout passes its input on, and attention drops nothing."""
+    names = ("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout", "alpha_dropout")
+    attention = ("scaled_dot_product_attention", "multi_head_attention_forward")
+    plain = dict.fromkeys(names, lambda func, x, *args, **more: x)
+    return Rewritten({**plain, **dict.fromkeys(attention, _undropped)})
