@@ -100,7 +100,7 @@ def test_batches_that_repeat_and_batches_of_zeros_are_named() -> None:
     batches[3] = (batches[3][0] * 0, batches[3][1])
     chart = Chart()
     read_data(chart, admitted(network(), batches))
-    assert chart.has("batch_outlier")
+    assert chart.has("inputs_lost")
     assert not chart.has("batches_repeat")
 
 

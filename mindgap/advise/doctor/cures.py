@@ -105,6 +105,15 @@ def calm_recurrence(patient: Patient, chart: Chart, limit: float) -> None:
         reset(patient, chart, 1.0)
 
 
+def calm_depth(patient: Patient, chart: Chart, way: float) -> None:
+    """Torch's default weights and a clipped gradient, or a norm behind every hidden layer."""
+    clip(patient, chart, 1.0)
+    if way > 1:
+        normalise(patient, chart, 1.0)
+    else:
+        reset(patient, chart, 1.0)
+
+
 def remember(patient: Patient, chart: Chart, _: float) -> None:
     """A recurrence that keeps its state: recurrent weights at the identity."""
     found = False
@@ -411,6 +420,7 @@ CURES: dict[str, Cure] = {
     "clip": Cure(clip, (-1.0, 1.0)),
     "inner": Cure(inner, (-1.0, 1.0, 5.0), changes_loss=True),
     "calm_recurrence": Cure(calm_recurrence, (1.0,)),
+    "calm_depth": Cure(calm_depth, (1.0, 2.0)),
     "remember": Cure(remember),
     "normalise": Cure(normalise),
     "scale_inputs": Cure(scale_inputs),

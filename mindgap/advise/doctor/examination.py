@@ -772,6 +772,12 @@ def _cause_by_route(cause: Cause, chart: Chart) -> Cause:
         return replace(
             cause, cure="", name="the targets do not follow from the inputs", change=_CHECK
         )
+    if cause.key == "exploding_gradients" and not chart.has("explodes_time"):
+        return replace(
+            cause,
+            cure="calm_depth",
+            change="start from torch's default weights and clip, or normalise every layer",
+        )
     if cause.key == "vanishing_gradients" and not chart.has("vanishes_time"):
         return replace(cause, cure="normalise")
     return cause
