@@ -3,7 +3,8 @@ seed.
 
     python benchmarks/gclip_tries.py --out benchmarks/records
         makes the missing runs; 6 minutes on a core
-    python benchmarks/gclip_tries.py --table benchmarks/records --docs docs/optimizers.md
+    python benchmarks/gclip_tries.py --table benchmarks/records \
+        --docs docs/appendix/optimizer-tables.md
 
 The tries, each with learning rates around the one that the recipe's step length asks for:
 

@@ -3,7 +3,7 @@ without that.
 
     python benchmarks/spikes.py --out benchmarks/records
         makes the missing runs; minutes on one core
-    python benchmarks/spikes.py --table benchmarks/records --docs docs/optimizers.md
+    python benchmarks/spikes.py --table benchmarks/records --docs docs/appendix/optimizer-tables.md
 """
 
 from __future__ import annotations

@@ -30,21 +30,21 @@ def drop_in() -> ModuleType:
     return script("drop_in")
 
 
-@pytest.mark.parametrize("page", ["docs/optimizers.md"])
+@pytest.mark.parametrize("page", ["docs/appendix/optimizer-tables.md"])
 def test_the_page_has_the_table_of_the_records(drop_in: ModuleType, page: str) -> None:
     text = (ROOT / page).read_text()
     assert "<!-- drop_in: end -->" in text
     assert drop_in.written(ROOT / page, RECORDS) == text, (
-        "run python benchmarks/drop_in.py --table benchmarks/records --docs docs/optimizers.md"
+        f"run python benchmarks/drop_in.py --table benchmarks/records --docs {page}"
     )
 
 
 @pytest.mark.parametrize("name", ["spikes", "gclip_tries"])
 def test_the_page_on_optimizers_has_the_smaller_tables(drop_in: ModuleType, name: str) -> None:
-    page = ROOT / "docs" / "optimizers.md"
+    page = ROOT / "docs" / "appendix" / "optimizer-tables.md"
     assert f"<!-- {name}: end -->" in page.read_text()
     assert drop_in.with_table(page, name, script(name).table(RECORDS)) == page.read_text(), (
-        f"run python benchmarks/{name}.py --table benchmarks/records --docs docs/optimizers.md"
+        f"run python benchmarks/{name}.py --table benchmarks/records --docs {page}"
     )
 
 
