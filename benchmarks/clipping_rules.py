@@ -288,6 +288,7 @@ def switched(
     *,
     light: float = 4.0,
     level: float = 0.25,
+    power: float = 1.0,
     cut: float = 0.0,
     decay: float = 0.999,
     beta: float = 0.99,
@@ -298,11 +299,12 @@ def switched(
     Hill's index α of the ratios of consecutive norms is as in :func:`tail`; h goes from 0 at
     α = light to 1 at α = 2. S² is the bias-corrected running mean of the squared norms b that were
     handed on, so S = ‖√v̂‖ with v's memory. b = ‖g‖^(1−h)·S^h; a norm above the quantile q of the
-    last 128 counts less by (q/‖g‖)^h. Until 20 norms are known, h = 0: torch's AdamW.
+    last 128 counts less by (q/‖g‖)^(power·h). Until 20 norms are known, h = 0: torch's AdamW.
 
     Args:
         light: the index above which nothing changes.
         level: of the quantile q.
+        power: how fast a norm's weight falls above q.
         cut: entries are clipped at cut/h times the running mean of their own size over the steps
             with an entry; 0: never. At h = 0 nothing is clipped.
         decay: of v.
@@ -323,7 +325,8 @@ def switched(
             h = ((inverse - 1 / light) / (0.5 - 1 / light)).clamp(0, 1)
             scale = (s["sum"] / (1 - decay ** (k - 1))).sqrt()
             base = size * (scale / size) ** h
-            factor = base * (window.quantile(level, -1, keepdim=True) / size).clamp_max(1.0) ** h
+            weight = (window.quantile(level, -1, keepdim=True) / size).clamp_max(1.0)
+            factor = base * weight ** (power * h)
         s["sum"] = decay * s["sum"] + (1 - decay) * base.square()
         s["heavy"] = s.get("heavy", 0.0) + h
         s["share"] = s["heavy"] / k
