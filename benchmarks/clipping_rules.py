@@ -421,7 +421,11 @@ def candidates() -> list[Candidate]:
         Candidate("switch 3", switched(light=3.0)),
         Candidate("switch, coordinates 3", switched(cut=3.0)),
         Candidate("switch, coordinates 1", switched(cut=1.0)),
+        Candidate("switch, square", switched(power=2.0)),
         Candidate("ACClip switch", switched(decay=0.99), (0.9, 0.99), "acclip", 1e-12),
+        Candidate(
+            "ACClip switch, square", switched(decay=0.99, power=2.0), (0.9, 0.99), "acclip", 1e-12
+        ),
         # rules whose steps follow the gradient's scale
         Candidate("SGD", none, form="sgd"),
         *(Candidate(f"SGD clip {tau:g}", fixed(tau), form="sgd") for tau in (0.1, 1.0, 10.0)),
