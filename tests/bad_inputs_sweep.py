@@ -66,10 +66,14 @@ HOOKS = (
 )
 #: Callables that take more than the usual time when they are called as they should be.
 SLOW = ("recommend", "solve", "survey")
-#: Legal calls on large data.
-LARGE = tuple(
-    f"{name}(rows = None)"
-    for name in ("covtype", "covtype_selection", "ijcnn1", "ijcnn1_selection")
+#: Legal calls on large data, and races that take their 10 minutes or run eight methods.
+LARGE = (
+    *(
+        f"{name}(rows = None)"
+        for name in ("covtype", "covtype_selection", "ijcnn1", "ijcnn1_selection")
+    ),
+    "race(calls = None)",
+    "race(methods = None)",
 )
 #: Errors that belong to a contract: missing or damaged files, an oracle that has answered often
 #: enough.

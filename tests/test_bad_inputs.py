@@ -7,20 +7,35 @@ from __future__ import annotations
 
 import sys
 import types
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from bad_inputs_sweep import sweep
+
+from mindgap.advise import examine
+from mindgap.base.check import RuleError
+from mindgap.base.checked import checked_types
+from mindgap.bilevel import race
+from mindgap.bilevel.data.problem import example_problem
+from mindgap.lab.tasks.models import AWDLSTM
+from mindgap.lab.tasks.problems.running_text import StatefulModel
 
 ROOMS = [
     *(f"mindgap.lab.theory.chapter{n}" for n in range(2, 7)),
     "mindgap.lab.theory.noise",
     "mindgap.lab.theory.assumptions",
+    "mindgap.lab.theory.erratum",
     "mindgap.lab.tasks.problems.quadratic",
     "mindgap.lab.tasks.problems.cleaning",
+    "mindgap.lab.tasks.problems.running_text",
     "mindgap.lab.tasks.data.tabular",
     "mindgap.lab.tasks.models",
     "mindgap.optim.averaging",
     "mindgap.rules",
+    "mindgap.bilevel.backends.oracles",
     "mindgap.bilevel.data.problem",
     "mindgap.bilevel.tools.checkpoint",
     "mindgap.bilevel.methods",
@@ -56,3 +71,38 @@ def test_the_sweep_sees_a_function_without_checks() -> None:
         in faults
     )
     assert "made_up_room.wait(x = half): hang: not done after 0.1 s" in faults
+
+
+@pytest.mark.parametrize("value", [True, "abc", b"abc", -1, float("nan"), [], np.ones(2)])
+def test_what_calls_a_function_refuses_what_is_none(value: Any) -> None:
+    with pytest.raises(RuleError, match="told must be a function or None"):
+        examine(lambda: None, told=value)
+    with pytest.raises(RuleError, match="told must be a function or None"):
+        race(example_problem(), ["soba"], calls=400, told=value)
+
+
+@pytest.mark.parametrize("value", [True, b"abc", -1, 0.5, [], {"a": 1}, int, np.ones(2)])
+def test_a_race_refuses_what_is_no_folder_and_no_list_of_names(value: Any) -> None:
+    with pytest.raises(RuleError, match="folder must be a str or a Path or None"):
+        race(example_problem(), ["soba"], calls=400, folder=value)
+    with pytest.raises(RuleError, match="methods must be"):
+        race(example_problem(), value, calls=400)
+
+
+def test_a_race_refuses_a_file_as_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "here").write_text("")
+    with pytest.raises(RuleError, match="folder must be a folder"):
+        race(example_problem(), ["soba"], calls=400, folder=tmp_path / "here")
+
+
+def test_annotations_are_read_behind_a_decorator_of_another_module() -> None:
+    @checked_types
+    @torch.no_grad()
+    def entries(of: Path, model: StatefulModel) -> int:
+        return len(str(of))
+
+    with pytest.raises(RuleError, match="of must be a Path, got 3"):
+        entries(3, AWDLSTM(20, width=4, hidden=6))
+    with pytest.raises(RuleError, match=r"model must be a StatefulModel \(with blank, train, tr"):
+        entries(Path(), torch.nn.Linear(2, 2))
+    assert entries(Path("a"), AWDLSTM(20, width=4, hidden=6)) == 1

@@ -105,6 +105,20 @@ def _is_array(value: Any) -> bool:
     return type(value).__module__ == "numpy" and is_numeric(value)
 
 
+def _protocol_rule(base: type) -> tuple[Test, str] | None:
+    """What a protocol asks for: its public attributes and methods, present on the value."""
+    kinds = [kind for kind in base.__mro__ if getattr(kind, "_is_protocol", False)]
+    names = {
+        name for kind in kinds for name in (*vars(kind), *vars(kind).get("__annotations__", ()))
+    }
+    asked = sorted(name for name in names if not name.startswith("_"))
+
+    def has_all(value: Any) -> bool:
+        return not isinstance(value, type) and all(hasattr(value, name) for name in asked)
+
+    return (has_all, f"a {base.__name__} (with {', '.join(asked)})") if asked else None
+
+
 @cache
 def _rule(hint: Any) -> tuple[Test, str] | None:
     """What an annotation asks for, as a test and in words; None where it asks for nothing that
@@ -136,8 +150,10 @@ def _rule(hint: Any) -> tuple[Test, str] | None:
     if origin is collections.abc.Callable:
         return callable, "a function"
     base = origin or hint
-    if not isinstance(base, type) or getattr(base, "_is_protocol", False):
+    if not isinstance(base, type):
         return None
+    if getattr(base, "_is_protocol", False):
+        return _protocol_rule(base)
     if base.__module__ == "numpy" and base.__name__ == "ndarray":
         return _is_array, "an array of numbers"
     if base.__module__ == "torch" and base.__name__ == "Tensor":
@@ -218,7 +234,8 @@ def _rules(function: Callable[..., Any], numeric: bool) -> dict[str, Rule]:
 
     ``Any`` asks for a number or an array where ``numeric`` is set, and for nothing elsewhere.
     """
-    names = _Names(getattr(function, "__globals__", {}))
+    # A decorator such as torch.no_grad leaves a function whose globals are not its module's.
+    names = _Names(getattr(inspect.unwrap(function), "__globals__", {}))
     found = {}
     for name, hint in function.__annotations__.items():
         try:

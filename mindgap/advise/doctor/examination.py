@@ -53,7 +53,7 @@ from mindgap.advise.doctor.page import fragment
 from mindgap.advise.doctor.patient import Admission, Patient
 from mindgap.advise.training import Factory, untouched_randomness
 from mindgap.base.batches import pair
-from mindgap.base.check import RuleError, positive, whole
+from mindgap.base.check import RuleError, fail, positive, whole
 
 #: Steps of one run, at most.
 STEPS = 240
@@ -181,6 +181,8 @@ def examine(
     """
     positive("seconds", seconds)
     whole("seed", seed)
+    if told is not None and not callable(told):
+        fail("told", "must be a function or None", told)
     with untouched_randomness(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of trials and probes; readings say what matters
         return _Doctor(problem, seconds, seed, told or (lambda text, share: None)).answer()

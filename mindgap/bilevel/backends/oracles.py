@@ -29,6 +29,7 @@ from mindgap.bilevel.data.sample import Batch, Data, Sample, is_full, pieces, ro
 Evaluate = Callable[[Batch], tuple[Tensor, ...]]
 #: Unknowns up to which two graphs at once are no matter of memory.
 SMALL = 2**20
+PRODUCTS = frozenset(("g_y", "Hz", "Jz"))
 RESIDUALS = ("g_y", "Hz", "Jz", "f_x", "f_y")
 
 
@@ -276,6 +277,10 @@ class TorchOracle(ProblemOracle):
         self, x: Tensor, y: Tensor, z: Tensor, token: Sample, names: tuple[str, ...]
     ) -> tuple[Tensor, ...]:
         """Those of g_y, Hz and Jz that are named, from one double backward."""
+        if not isinstance(token, Sample):
+            fail("token", "must be a Sample", token)
+        if not isinstance(names, tuple) or not names or not PRODUCTS.issuperset(names):
+            fail("names", f"must be a tuple of some of {', '.join(sorted(PRODUCTS))}", names)
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
 
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:

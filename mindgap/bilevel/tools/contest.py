@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import RuleError, fail, positive, whole
+from mindgap.base.checked import checked_types
 from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.backends.trial import try_problem
 from mindgap.bilevel.core.settings import check_count
@@ -34,8 +35,6 @@ RACED = ("slip", "soba", "masoba", "saba", "stocbio", "f2sa", "borep", "amigo")
 PLACES = 7
 #: Runs that judging and tuning cost, beside the runs themselves.
 BESIDE = 1.6
-
-Told = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -120,6 +119,7 @@ class Contest:
         return "\n".join(lines)
 
 
+@checked_types
 def race(
     problem: BilevelProblem,
     methods: Sequence[str] | None = None,
@@ -128,7 +128,7 @@ def race(
     calls: int | None = None,
     seeds: int = 3,
     folder: str | Path | None = None,
-    told: Told | None = None,
+    told: Callable[[str, float], Any] | None = None,
 ) -> Contest:
     """Race methods on a problem: each is tuned by ``suggest_steps``, then runs with every seed for
     the same number of oracle calls.
@@ -162,7 +162,7 @@ def race(
     if calls is not None:
         whole("calls", calls, least=200)
     asked = list(RACED if methods is None else methods)
-    if isinstance(methods, str) or not asked or any(key not in METHODS for key in asked):
+    if not asked or any(key not in METHODS for key in asked):
         fail("methods", f"must be keys of {', '.join(METHODS)}", methods)
     fitting, refused = _fitting(problem, asked)
     if not fitting:
@@ -300,6 +300,8 @@ class _Pieces:
         from mindgap.bilevel.methods.soba import SOBA
 
         text = json.dumps([belongs_to(SOBA(lr_x=1.0, lr_y=1.0), problem), keys, seeds, calls])
+        if self.folder.exists() and not self.folder.is_dir():
+            fail("folder", "must be a folder", str(folder))
         self.folder.mkdir(parents=True, exist_ok=True)
         plan, mark = self.folder / "race.json", sha256(text.encode()).hexdigest()
         if plan.exists():

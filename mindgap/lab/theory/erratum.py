@@ -57,8 +57,9 @@ class Erratum:
     def __post_init__(self) -> None:
         one_of("kind", self.kind, KINDS)
         for name in ("place", "printed", "holds", "derivation", "shown_by"):
-            if not getattr(self, name):
-                fail(name, "must be a non-empty text", getattr(self, name))
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                fail(name, "must be a non-empty text", value)
         if self.kind == "refuted" and not self.certificate:
             fail("certificate", "must be named: without one nothing is refuted", self.certificate)
 
