@@ -218,6 +218,7 @@ def run(
         step()
         wait(device)
         memory[key] = extra_memory(step, device)
+        print(f"  ready: {key}", file=sys.stderr, flush=True)  # a first step may compile
     for _ in range(rounds):
         for key, (step, _) in found.items():
             times[key].append(timed(step, device, burst))

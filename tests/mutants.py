@@ -399,7 +399,17 @@ def copy_of_project(folder: Path) -> Path:
 
 
 def _state(mutant: Mutant) -> str:
-    return hashlib.sha256(mutant.source.encode()).hexdigest()[:16]
+    """Changes with the faulty function, or with the statement outside of all functions; a record
+    stays good when other code of the file moves.
+    """
+    inner: ast.AST | None = None
+    for found in ast.walk(ast.parse(mutant.source)):  # the outer ones first
+        if isinstance(found, ast.stmt) and found.lineno <= mutant.line <= (found.end_lineno or 0):
+            inner = found
+            if isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                break
+    text = "" if inner is None else ast.dump(inner)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _tests_state(room: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mindgap.base.check import RuleError
-from mindgap.optim import INGD, SGD, AdamW, GClip, fused, norms, trial
+from mindgap.optim import INGD, SGD, AdamW, GClip, StochasticINGD, fused, norms, trial
 from mindgap.optim.averaging import k_weighted_avg_fn
 from mindgap.optim.report import Spike, Tally, clipped_before
 
@@ -125,3 +125,34 @@ def test_a_threshold_that_follows_a_quantile_serves_a_single_number() -> None:
 def test_a_count_of_iterates_that_is_no_number_is_refused(count: float) -> None:
     with pytest.raises(RuleError, match="count must"):
         k_weighted_avg_fn(torch.zeros(1), torch.ones(1), torch.tensor(count))
+
+
+def test_windows_of_several_tensors_have_their_own_quantiles() -> None:
+    windows = torch.stack([norms.new_window("cpu"), norms.new_window("cpu")])
+    for norm in range(1, 20):
+        for row, scale in enumerate((1.0, 100.0)):
+            norms.push_(windows[row], torch.tensor(scale * norm))
+    assert norms.running_quantile(windows, 0.5).tolist() == [10.0, 1000.0]
+
+
+def test_the_twin_of_a_trial_begins_at_the_first_step() -> None:
+    p = parameter()
+    optimizer = AdamW([p])
+    for _ in range(3):
+        p.grad = torch.ones(4)
+        optimizer.step()
+    twin = trial._twin(optimizer, optimizer.param_groups[0], [parameter()], fused=True)
+    assert (optimizer.param_groups[0]["k"], twin.param_groups[0]["k"]) == (3, 0)
+
+
+def test_the_reported_update_of_two_groups_is_that_of_one_where_float32_ends() -> None:
+    found = []
+    for cut in (False, True):
+        params = [parameter(4), parameter(9)]
+        groups = [{"params": [p]} for p in params] if cut else params
+        optimizer = StochasticINGD(groups, 1.0, clip=None, foreach=True)
+        for p in params:
+            p.grad = torch.full_like(p, 3e38)
+        optimizer.step()
+        found.append(optimizer.report().update_norm)
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
