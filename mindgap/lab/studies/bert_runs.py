@@ -196,7 +196,7 @@ def _train(
     """Train in bf16 on CUDA; readings are taken in TF32."""
     import torch
 
-    from mindgap.lab.tasks.captured import tf32
+    from mindgap.measure.captured import tf32
 
     with tf32(True):
         yield from device_run(

@@ -103,7 +103,7 @@ def rows_of(trial: Trial, task: Any, method: Any, **how: Any) -> Iterator[Row]:
         kept = {"x": kept_vector(x)} if trial.seed < trial.settings.get("keep_x", 0) else {}
         return {**found, **kept}
 
-    from mindgap.lab.tasks.captured import tf32
+    from mindgap.measure.captured import tf32
 
     texts, held = trial["data"] in TEXTS, bool(trial.settings.get("held"))
     lost = {
@@ -134,7 +134,7 @@ def solved_row(trial: Trial, task: Any, y: Tensor) -> Row:
 
 def control_rows(trial: Trial) -> Iterator[Row]:
     """One row: the common solve of a control, and of a net the accuracy of a linear model."""
-    from mindgap.lab.tasks.captured import tf32
+    from mindgap.measure.captured import tf32
 
     task, texts = task_of(trial), trial["data"] in TEXTS
     with tf32(texts):

@@ -2,7 +2,7 @@
 exact resume.
 
 The settings are chosen before, by ``mindgap tune``: a trial trains once. Forward and backward pass
-are one launch (see :class:`~mindgap.lab.tasks.captured.CapturedGradient`), which small networks
+are one launch (see :class:`~mindgap.measure.captured.CapturedGradient`), which small networks
 need.
 """
 
@@ -94,7 +94,7 @@ def device_run(
     import torch
 
     from mindgap.base.rng import stream_seed
-    from mindgap.lab.tasks.captured import CapturedGradient
+    from mindgap.measure.captured import CapturedGradient
 
     whole("every", every, least=1)
     before, rates = trial.restored, [group["lr"] for group in optimizer.param_groups]

@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,8 @@ from mindgap.lab.theory.noise import Stable
 
 if TYPE_CHECKING:
     from mindgap.base.objective import Objective
-    from mindgap.lab.tasks.captured_noise import HeldOutNoise
     from mindgap.lab.tasks.problems.training import TrainingProblem
+    from mindgap.measure.captured_noise import HeldOutNoise
     from mindgap.measure.probes.noise import NoiseSample
 
 #: Scale gpu, for every study of noise: 20,000 minibatches around the mean of 2,000 others, and the
@@ -319,11 +318,13 @@ def noise_on_device(
     gradients stay float32. The minibatches of all cells are rounded alike, and by far less than
     their norms differ.
     """
-    from mindgap.lab.tasks.captured_noise import captured_noise
+    from mindgap.measure.captured import tf32
+    from mindgap.measure.captured_noise import captured_noise
 
-    with _fast_products():
+    with tf32(True):
         return captured_noise(
-            problem,
+            problem.objective,
+            problem.draw,
             generator,
             minibatches=trial["minibatches"],
             reference=trial["reference"],
@@ -345,7 +346,7 @@ def noise_at_start(
     import torch
 
     from mindgap.base.rng import stream_seed, torch_stream
-    from mindgap.lab.tasks import captured_noise
+    from mindgap.measure.captured_noise import HeldOutNoise
 
     settings = trial.settings
     cell = {
@@ -376,7 +377,7 @@ def noise_at_start(
 
     arrays = _once_per_machine(trial, "noise", cell, make)
     loss, reference = float(arrays.pop("loss")), int(arrays.pop("reference"))
-    return captured_noise.HeldOutNoise(**arrays, loss=loss, reference=reference)
+    return HeldOutNoise(**arrays, loss=loss, reference=reference)
 
 
 def _training_of(trial: Trial) -> dict[str, Any]:
@@ -431,13 +432,14 @@ def _once_per_machine(
     """
     import torch
 
-    from mindgap.lab.tasks import captured, captured_noise
+    from mindgap.lab.tasks.data import device_images
     from mindgap.lab.tasks.data.prepared import prepared
     from mindgap.lab.tasks.models import alexnet, bert, resnet
     from mindgap.lab.tasks.problems import papers, word_pieces
+    from mindgap.measure import captured, captured_noise
 
     cell = {**cell, "seed": trial.seed, "torch": torch.__version__}
-    modules = (captured, captured_noise, alexnet, bert, resnet, papers, word_pieces)
+    modules = (captured, captured_noise, device_images, alexnet, bert, resnet, papers, word_pieces)
     code = [Path(str(module.__file__)).read_text() for module in modules]
     name = hashlib.sha256(json.dumps([cell, code]).encode()).hexdigest()[:16]
     return prepared(f"{kind}-{name}", make)
@@ -452,10 +454,10 @@ class TrainingOnDevice(Training):
 
     def step(self, trial: Trial) -> None:
         """One step on a fresh batch; nothing waits for the device."""
-        from mindgap.lab.tasks.captured import CapturedGradient
+        from mindgap.measure.captured import CapturedGradient, tf32
 
         objective = self.problem.objective
-        with trial.timed(), _fast_products():
+        with trial.timed(), tf32(True):
             batch = self.problem.draw(self.order, trial["train_batch"])
             if self._gradient is None:
                 self._gradient = CapturedGradient(
@@ -463,15 +465,3 @@ class TrainingOnDevice(Training):
                 )
             self._gradient(*batch)
             self.optimizer.step()
-
-
-@contextmanager
-def _fast_products() -> Iterator[None]:
-    import torch
-
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

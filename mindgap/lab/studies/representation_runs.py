@@ -184,7 +184,7 @@ def rows_of(trial: Trial, task: HyperRepresentation, method: Any, **how: Any) ->
     ANIL: what each task has after its steps). *Test accuracy* and the validation loss: new heads,
     trained to the end on the support sets of tasks kept for testing.
     """
-    from mindgap.lab.tasks.captured import tf32
+    from mindgap.measure.captured import tf32
 
     key = trial.settings.get("key", "")
     meta = _meta(task, key) if key in META else None

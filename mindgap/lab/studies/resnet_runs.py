@@ -81,7 +81,7 @@ class ImageRun:
         """
         import torch
 
-        from mindgap.lab.tasks.captured import augmented_batches, shuffled_batches
+        from mindgap.lab.tasks.data.device_images import augmented_batches, shuffled_batches
 
         settings, (images, labels) = self.trial.settings, self.parts["train"]
         on: dict[str, Any] = {"generator": generator, "device": labels.device}
@@ -143,7 +143,7 @@ def image_run(trial: Trial, name: str) -> ImageRun:
 
     from mindgap.base.rng import stream_seed
     from mindgap.lab.tasks import models
-    from mindgap.lab.tasks.captured import cifar_on
+    from mindgap.lab.tasks.data.device_images import cifar_on
 
     device = device_of(trial)
     parts = {
@@ -192,8 +192,8 @@ def resnet_run(
         ``step`` (passes over the images), ``factor``, accuracy and loss on training images (10,000
         of them, not augmented), validation and test images, and ``validation_error``.
     """
-    from mindgap.lab.tasks.captured import accuracy_and_loss
-    from mindgap.lab.tasks.control_variate import ControlVariate
+    from mindgap.lab.studies.control_variate import ControlVariate
+    from mindgap.lab.tasks.data.device_images import accuracy_and_loss
 
     run = image_run(trial, name)
     model, parts = run.model, run.parts

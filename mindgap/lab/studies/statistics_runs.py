@@ -17,7 +17,7 @@ from mindgap.lab.studies.text_runs import TRANSFORMER_XL, LanguageRun, language_
 if TYPE_CHECKING:
     import torch
 
-    from mindgap.lab.tasks.captured_statistics import CapturedStatistics
+    from mindgap.measure.captured_statistics import CapturedStatistics
 
 #: ResNet20 as He et al. train it, with a fifth of the labels drawn at random, anew at every draw:
 #: the loss gets a floor and nobody can over-fit, as ResNet101 does not on ImageNet.
@@ -186,7 +186,7 @@ def statistics_run(trial: Trial, name: str) -> StatisticsRun:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from mindgap.lab.tasks.captured_statistics import CapturedStatistics
+    from mindgap.measure.captured_statistics import CapturedStatistics
 
     settings, lr = trial.settings, trial["lr"] * trial.settings.get("factor", 1.0)
     if settings.get("network") == "transformer-xl":

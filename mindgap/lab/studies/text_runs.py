@@ -88,8 +88,8 @@ class LanguageRun:
         """
         import torch
 
-        from mindgap.lab.tasks.captured import tf32
         from mindgap.lab.tasks.problems.running_text import going_on
+        from mindgap.measure.captured import tf32
 
         trial, train = self.trial, self.texts["train"]
         # Weights that are dropped at every pass cannot lie in one piece, as cuDNN would like them

@@ -13,8 +13,8 @@ from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.catalogue.heavy_tails.h6_attention_noise import STATED
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.noise_runs import TrainingOnDevice, noise_at_start
-from mindgap.lab.tasks import captured_noise
 from mindgap.lab.tasks.problems import papers, word_pieces
+from mindgap.measure import captured_noise
 
 TINY = {
     "device": "cpu",

@@ -16,11 +16,12 @@ from torch import nn
 
 from mindgap.base.check import RuleError
 from mindgap.lab.studies.catalogue import find
+from mindgap.lab.studies.control_variate import ControlVariate
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.run import execute, plan, simulate
 from mindgap.lab.studies.tune import tune
-from mindgap.lab.tasks import captured, models
-from mindgap.lab.tasks.control_variate import ControlVariate
+from mindgap.lab.tasks import models
+from mindgap.lab.tasks.data import device_images
 from mindgap.record.store import RunWriter, read_run
 
 TINY = {"device": "cpu", "train": 48, "batch": 16, "epochs": 2, "every": 1}
@@ -33,7 +34,7 @@ def small(monkeypatch):
     labels = torch.arange(64) % 4
     images = torch.randn(64, 3, 8, 8, generator=stream) * 0.3 + labels[:, None, None, None]
     monkeypatch.setattr(
-        captured,
+        device_images,
         "cifar_on",
         lambda device: dict.fromkeys(("train", "validation", "test"), (images, labels)),
     )

@@ -18,9 +18,10 @@ from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.run import simulate
 from mindgap.lab.studies.statistics_runs import CLEAN_IMAGES, NOISY_IMAGES, WIKITEXT, statistics_run
-from mindgap.lab.tasks import captured, models
-from mindgap.lab.tasks.captured_statistics import CapturedStatistics
+from mindgap.lab.tasks import models
+from mindgap.lab.tasks.data import device_images
 from mindgap.measure import sharpness, training_statistics
+from mindgap.measure.captured_statistics import CapturedStatistics
 
 E0, E1, E2, E3, E4, E6, E11 = (
     "e0-training-statistics",
@@ -61,7 +62,7 @@ def small(monkeypatch):
         + labels[:, None, None, None]
     )
     monkeypatch.setattr(
-        captured,
+        device_images,
         "cifar_on",
         lambda device: dict.fromkeys(("train", "validation", "test"), (images, labels)),
     )

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mindgap.lab.tasks.captured import CapturedGradient, augmented_batches
+from mindgap.lab.tasks.data.device_images import augmented_batches
+from mindgap.measure.captured import CapturedGradient
 
 
 def loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -65,7 +66,7 @@ def test_cifar_is_decoded_once_and_goes_to_a_device(tmp_path, monkeypatch):
     import numpy as np
 
     from mindgap.lab.tasks import data
-    from mindgap.lab.tasks.captured import cifar_on
+    from mindgap.lab.tasks.data import device_images
 
     calls, rng = [], np.random.default_rng(0)
     pixels = rng.integers(0, 256, (20, 3072))
@@ -75,9 +76,9 @@ def test_cifar_is_decoded_once_and_goes_to_a_device(tmp_path, monkeypatch):
         return data.Table(pixels / 255.0, np.arange(20), "made up")
 
     monkeypatch.setenv("MINDGAP_CACHE", str(tmp_path))
-    monkeypatch.setattr(data, "cifar10", made_up, raising=False)
+    monkeypatch.setattr(device_images, "cifar10", made_up)
     for device in (torch.device("cpu"), "cpu"):
-        images, labels = cifar_on(device)["train"]
+        images, labels = device_images.cifar_on(device)["train"]
     assert calls == ["train", "test"]
     assert labels.tolist() == list(range(20))
     raw = torch.tensor(pixels).view(20, 3, 32, 32).double()

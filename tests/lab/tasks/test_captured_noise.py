@@ -11,10 +11,10 @@ from torch import nn
 
 from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
-from mindgap.lab.tasks import captured_noise as module
-from mindgap.lab.tasks.captured_noise import captured_noise
 from mindgap.lab.tasks.problems import papers
 from mindgap.lab.tasks.problems.training import TrainingProblem
+from mindgap.measure import captured_noise as module
+from mindgap.measure.captured_noise import captured_noise
 
 DEVICES = [
     "cpu",
@@ -42,7 +42,8 @@ def test_norms_and_coordinates_equal_those_of_plain_gradients(device, monkeypatc
     for p, mark in zip(problem.objective.parameters, marks):
         p.grad = mark
     noise = captured_noise(
-        problem,
+        problem.objective,
+        problem.draw,
         torch_stream(1, "noise", device=device),
         minibatches=20,
         reference=10,
@@ -116,7 +117,14 @@ def test_gaussian_input_has_the_scale_of_a_word(text, attention):
     assert float(vectors.std()) == pytest.approx(float(word.weight.detach().std()), rel=0.05)
     assert float(problem.objective.model.out.weight.detach().std()) == pytest.approx(0.02, rel=0.05)
     assert answers.min() >= 5
-    noise = captured_noise(problem, torch_stream(0, "noise"), minibatches=4, reference=2, batch=2)
+    noise = captured_noise(
+        problem.objective,
+        problem.draw,
+        torch_stream(0, "noise"),
+        minibatches=4,
+        reference=2,
+        batch=2,
+    )
     assert (noise.norms > 0).all()
 
 

@@ -13,7 +13,7 @@ from mindgap.base.check import one_of, whole
 from mindgap.base.checked import check_arguments
 from mindgap.base.objective import Objective
 from mindgap.base.rng import stream_seed
-from mindgap.lab.tasks.captured import cifar_on
+from mindgap.lab.tasks.data.device_images import cifar_on
 from mindgap.lab.tasks.data.wordpiece import wikitext_pieces
 from mindgap.lab.tasks.models import AlexNet, MaskedBert, ResNet20
 from mindgap.lab.tasks.problems.training import TrainingProblem

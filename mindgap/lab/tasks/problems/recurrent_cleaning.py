@@ -279,7 +279,7 @@ class RecurrentCleaning:
         On CUDA forward and backward pass are one launch. The order of the texts is the same in
         every call.
         """
-        from mindgap.lab.tasks.captured import CapturedGradient
+        from mindgap.measure.captured import CapturedGradient
 
         net = torch.nn.ParameterDict({name: value.clone() for name, value in self.y0.items()})
         words, labels = texts

@@ -40,7 +40,7 @@ def _resnet(trial: Trial) -> Iterator[Row]:
     from torch.nn.functional import cross_entropy
 
     from mindgap.base.objective import Objective
-    from mindgap.lab.tasks.captured import tf32
+    from mindgap.measure.captured import tf32
     from mindgap.measure.probes.smoothness import local_smoothness
 
     def reader(model: Any, optimizer: Any, parts: Any) -> Any:
@@ -90,8 +90,8 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     import torch
 
     from mindgap.base.objective import Objective
-    from mindgap.lab.tasks.captured import tf32
     from mindgap.lab.tasks.problems.running_text import window_loss
+    from mindgap.measure.captured import tf32
     from mindgap.measure.probes.smoothness import local_smoothness
 
     run = language_run(trial, "smoothness along training")

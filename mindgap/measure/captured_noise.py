@@ -18,9 +18,12 @@ from torch import Tensor, nn
 
 from mindgap.base.check import whole
 from mindgap.base.checked import check_arguments
+from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
-from mindgap.lab.tasks.captured import CapturedGradient
-from mindgap.lab.tasks.problems.training import TrainingProblem
+from mindgap.measure.captured import CapturedGradient
+
+#: (generator, size) -> a minibatch of so many independent samples, as a tuple of tensors.
+Draw = Callable[[torch.Generator, int], Any]
 
 #: Minibatches that are drawn at once.
 DRAWN = 256
@@ -63,7 +66,8 @@ class _ReadGradient(CapturedGradient):
 
 
 def captured_noise(
-    problem: TrainingProblem,
+    objective: Objective,
+    draw: Draw,
     generator: torch.Generator,
     *,
     minibatches: int,
@@ -80,7 +84,8 @@ def captured_noise(
     float64 over the tensors. The model is left as it was found.
 
     Args:
-        problem: model, loss and data on one device; the loss depends on every parameter.
+        objective: model and loss on one device; the loss depends on every parameter.
+        draw: ``draw(generator, size)``, a minibatch of so many independent samples.
         generator: draws minibatches; of the same device.
         minibatches: M.
         reference: K.
@@ -89,21 +94,20 @@ def captured_noise(
         seed: names the random numbers that choose them.
 
     Example:
-        >>> from mindgap.base.objective import Objective
-        >>> problem = TrainingProblem(
+        >>> noise = captured_noise(
         ...     Objective(nn.Linear(1, 1, bias=False), lambda m, b: (m.weight * b[0]).mean()),
         ...     lambda g, n: (torch.randn(n, 1, generator=g),),
-        ...     1,
-        ... )
-        >>> noise = captured_noise(
-        ...     problem, torch.Generator().manual_seed(0), minibatches=200, reference=50, batch=4
+        ...     torch.Generator().manual_seed(0),
+        ...     minibatches=200,
+        ...     reference=50,
+        ...     batch=4,
         ... )
         >>> abs(noise.variance - 1 / 4) < 0.1  # of a mean of four numbers of variance 1
         True
 
     Source: thesis, section 4.2 and Fig. 4-1; acclip, section 2 and Fig. 2.
     """
-    model, parameters = problem.objective.model, problem.objective.parameters
+    model, parameters = objective.model, objective.parameters
     device = parameters[0].device
     kept = [(p, p.grad) for p in parameters], [(b, b.clone()) for b in model.buffers()]
     mean = [torch.zeros_like(p) for p in parameters]
@@ -127,9 +131,10 @@ def captured_noise(
             picked.index_copy_(0, place, torch.cat(parts).unsqueeze(0))
         place.add_(1)
 
-    _replay(problem, generator, whole("reference", reference, least=2), batch, add, mean)
+    whole("reference", reference, least=2)
+    _replay(objective, _minibatches(draw, generator, reference, batch), add, mean)
     torch._foreach_div_(mean, float(reference))
-    _replay(problem, generator, minibatches, batch, read, [place])
+    _replay(objective, _minibatches(draw, generator, minibatches, batch), read, [place])
     for p, gradient in kept[0]:
         p.grad = gradient
     for buffer, value in kept[1]:
@@ -144,32 +149,26 @@ def captured_noise(
 
 
 def _replay(
-    problem: TrainingProblem,
-    generator: torch.Generator,
-    count: int,
-    size: int,
+    objective: Objective,
+    minibatches: Iterator[tuple[Any, ...]],
     then: Callable[[Tensor, list[Tensor]], None],
     sums: list[Tensor],
 ) -> None:
-    """Run ``then`` after the gradient of each of ``count`` fresh minibatches; ``sums`` are zero
-    at the start.
-    """
-    source = _minibatches(problem, generator, count, size)
-    first = next(source)
-    gradient = _ReadGradient(
-        problem.objective.model, lambda m, *b: problem.objective.loss(m, b), first, then
-    )
+    """Run ``then`` after the gradient of each minibatch; ``sums`` are zero at the start."""
+    first = next(minibatches)
+    gradient = _ReadGradient(objective.model, lambda m, *b: objective.loss(m, b), first, then)
     torch._foreach_zero_(sums)  # the warm-up before the capture has added to them
     gradient(*first)
-    for minibatch in source:
+    for minibatch in minibatches:
         gradient(*minibatch)
 
 
 def _minibatches(
-    problem: TrainingProblem, generator: torch.Generator, count: int, size: int
+    draw: Draw, generator: torch.Generator, count: int, size: int
 ) -> Iterator[tuple[Any, ...]]:
+    """``count`` fresh minibatches of ``size`` samples, drawn ``DRAWN`` at a time."""
     for start in range(0, count, DRAWN):
-        drawn = problem.draw(generator, min(DRAWN, count - start) * size)
+        drawn = draw(generator, min(DRAWN, count - start) * size)
         yield from zip(*(part.split(size) for part in drawn), strict=True)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mindgap.base.checked import check_arguments
-from mindgap.lab.tasks.captured import CapturedGradient
+from mindgap.measure.captured import CapturedGradient
 
 
 class ControlVariate:

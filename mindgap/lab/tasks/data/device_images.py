@@ -1,15 +1,8 @@
-"""Training steps of small networks on a GPU: data and augmentation on the device, forward and
-backward in a CUDA graph.
-
-Small networks are limited by kernel launches. A graph replays the whole forward and backward pass
-with one launch; the optimizer steps outside it, so that every optimizer and every schedule works
-unchanged.
+"""Images on a device: CIFAR-10 as tensors, epochs of shuffled and shifted batches, and the share of
+right answers.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -17,114 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mindgap.base.checked import check_arguments
-
-
-class CapturedGradient:
-    """Loss and gradient of a model on batches of one shape; on CUDA as one graph launch, elsewhere
-    eagerly.
-
-    Args:
-        model: in training mode; its ``p.grad`` are written in place at every call.
-        loss: ``loss(model, *batch) -> scalar``.
-        batch: an example batch of tensors; later batches must have its shapes.
-        autocast: dtype of autocast, or None for full precision.
-        carried: tensors that ``loss`` overwrites in place for the next call (the state of an LSTM,
-            say).
-        graph: False runs eagerly on CUDA too.
-
-    Example:
-        >>> model = nn.Linear(3, 1)
-        >>> gradient = CapturedGradient(
-        ...     model, lambda m, x: m(x).square().mean(), (torch.ones(2, 3),)
-        ... )
-        >>> loss = gradient(torch.ones(2, 3))
-        >>> model.weight.grad.shape
-        torch.Size([1, 3])
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: Callable[..., Tensor],
-        batch: tuple[Tensor, ...],
-        *,
-        autocast: torch.dtype | None = None,
-        carried: Sequence[Tensor] = (),
-        graph: bool = True,
-    ) -> None:
-        self._model, self._loss, self._autocast = model, loss, autocast
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._graph: torch.cuda.CUDAGraph | None = None
-        if graph and batch[0].is_cuda:
-            self._capture(batch, carried)
-
-    def __call__(self, *batch: Tensor) -> Tensor:
-        """Write the gradients of a batch into ``p.grad``; return its loss, which the next call
-        overwrites.
-        """
-        if self._graph is None:
-            for p in self._parameters:
-                p.grad = None
-            return self._backward(batch)
-        for place, value in zip(self._inputs, batch, strict=True):
-            place.copy_(value)
-        self._graph.replay()
-        return self._value
-
-    def _backward(self, batch: tuple[Tensor, ...]) -> Tensor:
-        with torch.autocast(
-            batch[0].device.type, self._autocast, enabled=self._autocast is not None
-        ):
-            value = self._loss(self._model, *batch)
-        value.backward()
-        return value.detach()
-
-    def _capture(self, batch: tuple[Tensor, ...], carried: Sequence[Tensor]) -> None:
-        """Capture forward and backward pass on copies of the batch; the state is put back
-        afterwards.
-        """
-        moved = [*self._model.state_dict().values(), *carried]
-        kept = [value.clone() for value in moved]
-        self._inputs = tuple(t.clone() for t in batch)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                for p in self._parameters:
-                    p.grad = None
-                self._backward(self._inputs)
-        torch.cuda.current_stream().wait_stream(side)
-        for p in self._parameters:
-            p.grad = None
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._value = self._backward(self._inputs)
-        # The warm-up moved running statistics and what is carried; training starts from the state
-        # before it.
-        with torch.no_grad():
-            for place, value in zip(moved, kept):
-                place.copy_(value)
-
-
-@contextmanager
-def tf32(allowed: bool) -> Iterator[None]:
-    """Allow or forbid matrix products of float32 numbers rounded to 10 bits on CUDA (TF32); undone
-    at the end.
-
-    Example:
-        >>> with tf32(True):
-        ...     torch.backends.cuda.matmul.allow_tf32
-        True
-    """
-    # The attribute of torch.backends.cudnn is refused once torch's own tests were imported.
-    before = torch.backends.cuda.matmul.allow_tf32, torch._C._get_cudnn_allow_tf32()
-    try:
-        torch.backends.cuda.matmul.allow_tf32 = allowed
-        torch._C._set_cudnn_allow_tf32(allowed)
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before[0]
-        torch._C._set_cudnn_allow_tf32(before[1])
+from mindgap.lab.tasks.data.images import cifar10
+from mindgap.lab.tasks.data.prepared import prepared
 
 
 def augmented_batches(
@@ -208,8 +95,6 @@ def cifar_on(device: torch.device | str) -> dict[str, tuple[Tensor, Tensor]]:
     The archives are decoded once per machine; see
     :func:`~mindgap.lab.tasks.data.prepared.prepared`.
     """
-    from mindgap.lab.tasks.data import cifar10
-    from mindgap.lab.tasks.data.prepared import prepared
 
     def decode() -> dict[str, np.ndarray]:
         tables = {split: cifar10(split) for split in ("train", "test")}

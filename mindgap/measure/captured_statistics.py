@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from mindgap.base.check import fail
 from mindgap.base.checked import check_arguments
 from mindgap.base.rng import torch_stream
-from mindgap.lab.tasks.captured import CapturedGradient, tf32
+from mindgap.measure.captured import CapturedGradient, tf32
 from mindgap.measure.lanczos import lanczos
 
 Batch = tuple[Tensor, ...]
