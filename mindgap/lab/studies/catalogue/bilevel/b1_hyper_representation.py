@@ -8,9 +8,10 @@ task) and the Amazon reviews (B2; test tasks from a domain of which no review is
 tests on other images, B2 on images turned by an angle not seen in training. Scale ``gpu`` takes the
 words of both and a two-layer recurrent encoder, with MAML and ANIL beside the bilevel methods;
 scale ``paper`` the published encoder on SNLI for the published 20 epochs, with SLIP, BO-REP and the
-two best rivals of the shorter record, judged on 1,000 test tasks. ``mindgap tune b1-hyper-representation --grid
-readings=1`` finds the steps again; at scale gpu with ``--scale gpu oracle_calls=300 readings=1``,
-at scale paper with ``--scale paper oracle_calls=100 readings=1 tasks=500,50,1``.
+two best rivals of the shorter record, judged on 1,000 test tasks. ``mindgap tune b1-hyper-
+representation --grid readings=1`` finds the steps again; at scale gpu with ``--scale gpu
+oracle_calls=300 readings=1``, at scale paper with ``--scale paper oracle_calls=100 readings=1
+tasks=500,50,1``.
 """
 
 from __future__ import annotations
