@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,8 +59,23 @@ def examine(
         raise typer.Exit(3)
 
 
+#: Lines of a screen of 24 that the answer may fill: one is the command's, one the prompt's, and one
+#: says where the page is.
+HEIGHT = 21
+
+
 def screen(answer: Examination) -> list[str]:
-    """The lines of the answer: at most one screen of 80 × 24."""
+    """The lines of the answer: at most one screen of 80 × 24. Where they would be more, what is
+    least needed goes first: the other causes, then the third finding.
+    """
+    for findings, others in ((3, True), (3, False), (2, False)):
+        lines = _lines(answer, findings, others)
+        if sum(max(1, len(textwrap.wrap(line, 80))) for line in lines) <= HEIGHT:
+            break
+    return lines
+
+
+def _lines(answer: Examination, findings: int, others: bool) -> list[str]:
     from mindgap.advise.doctor.page import sparkline
 
     lines = [answer.sentence]
@@ -74,7 +90,11 @@ def screen(answer: Examination) -> list[str]:
             f"cured      {sparkline(trial.curve, low, high)}",
         ]
     if answer.findings:
-        lines += ["", *(f"- {line}" for line in answer.findings)]
+        lines += ["", *(f"- {line}" for line in answer.findings[:findings])]
+    if answer.alternatives and others:
+        lines += ["", f"{answer.other}: {'; '.join(answer.alternatives)}."]
     if answer.code:
         lines += ["", *(f"    {line}" for line in answer.code.splitlines())]
+    if answer.shortened:
+        lines += ["", answer.shortened]
     return lines

@@ -368,7 +368,7 @@ _ROWS = (
     Cause(
         "frozen_parameters",
         "parameters are frozen that should be trained",
-        {"frozen": 5.5, "stalled": 1.0},
+        {"frozen": 5.5, "all_frozen": 3.0, "stalled": 1.0},
         "unfreeze",
         "set requires_grad and hand the parameters to the optimizer",
         "for p in model.parameters():\n    p.requires_grad_(True)  # before the optimizer is made",
@@ -391,7 +391,7 @@ _ROWS = (
     Cause(
         "detached_graph",
         "the graph is cut: part of the model gets no gradient",
-        {"cut": 6.0, "no_graph": 7.0, "unregistered": -2.0},
+        {"cut": 6.0, "no_graph": 7.0, "unregistered": -2.0, "all_frozen": -4.0},
         "reattach",
         "remove detach(), .data, .numpy(), argmax or no_grad between the model and the loss",
         "# no .detach(), .data, .numpy(), argmax or no_grad() before the loss",

@@ -140,9 +140,10 @@ def follow(patient: Patient, steps: int, *, watch: bool = False, until: float = 
                 eyes.after(k)
             if patient.scheduler is not None and patient.scheduler.last_epoch == epoch:
                 try:
-                    patient.scheduler.step()
-                except TypeError:  # ReduceLROnPlateau wants the loss
-                    patient.scheduler.step(value)
+                    _step_scheduler(patient.scheduler, value)
+                except Exception as error:
+                    course.error, course.error_step = error, k
+                    break
             bad = 0 if math.isfinite(value) else bad + 1
             if bad and course.broken < 0:
                 course.broken = k
@@ -157,6 +158,13 @@ def follow(patient: Patient, steps: int, *, watch: bool = False, until: float = 
         _check(course, patient, len(course.losses))
     course.seconds = time.perf_counter() - begun
     return course
+
+
+def _step_scheduler(scheduler: Any, loss: float) -> None:
+    try:
+        scheduler.step()
+    except TypeError:  # ReduceLROnPlateau wants the loss
+        scheduler.step(loss)
 
 
 def _check(course: Course, patient: Patient, step: int) -> None:

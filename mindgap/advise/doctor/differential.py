@@ -16,6 +16,7 @@ from mindgap.advise.doctor.causes import CAUSES
 from mindgap.advise.doctor.chart import Chart, ramp
 from mindgap.advise.doctor.model_readings import layers
 from mindgap.advise.doctor.patient import Patient
+from mindgap.base.batches import pair
 
 #: Causes that an answer lists.
 LISTED = 3
@@ -83,6 +84,9 @@ def _possible(chart: Chart, patient: Patient) -> set[str]:
         left -= {"leakage"}
     if not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
         left -= {"batch_norm_of_one", "eval_mode_in_training"}
+    targets = pair(patient.train[0])[1]
+    if targets is None or not targets.is_floating_point():
+        left -= {"heavy_tailed_noise"}
     halves = chart.facts.get("trace")
     if not getattr(halves, "half", False):
         left -= {"overflow"}
@@ -125,8 +129,8 @@ def _weak(chart: Chart, patient: Patient) -> dict[str, float]:
             suspect("lr_too_large", 0.7)
     share, place = facts.get("label_rank") or (0.0, 0.0)
     suspect("wrong_labels", ramp(share, 0.05, 0.2) * ramp(place, 0.1, 0.35))
-    control = facts.get("behind", 0.0)
-    suspect("underfitting", 0.6 * ramp(control, 0.1, 0.4))
+    narrow = facts.get("narrow", math.inf)
+    suspect("underfitting", ramp(facts.get("behind", 0.0), 0.1, 0.4) * ramp(narrow, 24, 6))
     if patient.valid and "valid" in patient.given:
         low, high = facts.get("low", math.nan), facts.get("high", math.nan)
         losses = facts.get("losses") or [math.nan]
@@ -145,7 +149,7 @@ def _weak(chart: Chart, patient: Patient) -> dict[str, float]:
     if isinstance(decay, float) and own < 0.5:
         suspect("weight_decay_too_large", ramp(math.log10(max(decay, 1e-12)), -1.3, 0.0))
     recurrent = any(isinstance(m, nn.RNNBase) for m in patient.model.modules())
-    if own < 0.05 and recurrent:
+    if own < 0.05 and recurrent and not logarithm("time_ratio") > -0.5:
         suspect("vanishing_gradients", 0.5)
     attention = any(isinstance(m, nn.MultiheadAttention) for m in patient.model.modules())
     if "no_warmup" in _possible(chart, patient) and attention and own < 0.3:

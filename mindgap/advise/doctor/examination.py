@@ -47,6 +47,7 @@ from mindgap.advise.doctor.model_readings import (
     read_optimizer,
     read_parameters,
     read_start,
+    unregistered,
     weight_of,
 )
 from mindgap.advise.doctor.page import fragment
@@ -106,6 +107,11 @@ class Examination:
         return tuple(map(in_words, ([key] for key in listed if key != self.cause)))
 
     @property
+    def shortened(self) -> str:
+        """What the time did not suffice for; empty where everything was done."""
+        return str(self.facts.get("shortened", ""))
+
+    @property
     def other(self) -> str:
         """The words before :attr:`alternatives`."""
         return "If that does not help" if self.verdict == "sick" else "Look first whether"
@@ -119,6 +125,8 @@ class Examination:
         lines = [self.sentence, *(f"- {line}" for line in self.findings)]
         if self.alternatives:
             lines.append(f"{self.other}: {'; '.join(self.alternatives)}.")
+        if self.shortened:
+            lines.append(self.shortened)
         return "\n".join([*lines, *(["", self.code] if self.code else [])])
 
     def _repr_html_(self) -> str:
@@ -162,7 +170,9 @@ def examine(
             names ``model``, ``loss``, ``train``, ``valid``, ``optimizer``, ``scheduler``, ``step``.
             Mistakes of a loop are seen only if ``step`` is given. Without an optimizer AdamW at
             1e-3 is used, and the learning rate is not judged.
-        seconds: aim to be done within this time.
+        seconds: aim to be done within this time. Where other programs take the processor away,
+            the time of the processor counts, and the clock may show up to three times as much;
+            what was left out is said in ``shortened``.
         seed: names all random numbers.
         told: called with what is being done and the share of the time that is gone.
 
@@ -198,6 +208,11 @@ class _Clock:
         wall = time.perf_counter() - self.begun[0]
         return max(min(wall, time.process_time() - self.begun[1]), wall / 3)
 
+    def share(self) -> float:
+        """Processor seconds per second of the wall clock, at most 1."""
+        wall = time.perf_counter() - self.begun[0]
+        return min(1.0, (time.process_time() - self.begun[1]) / max(wall, 1e-9))
+
 
 class _Doctor:
     def __init__(
@@ -212,6 +227,7 @@ class _Doctor:
         self.trials: list[Trial] = []
         self.runs: dict[tuple[str, float], tuple[Course, float]] = {}
         self.steps = STEPS
+        self.left_out = 0  # cures for which no time was left
 
     def left(self) -> float:
         return self.seconds - self.clock.elapsed()
@@ -226,8 +242,10 @@ class _Doctor:
             first = self.admission.fresh()
         except RuleError:
             raise
-        except Exception as error:  # the user's own code
+        except (Exception, SystemExit) as error:  # the user's own code
             return self._cannot(f"your function raises {_error_words(error)}", None, raised=True)
+        if not first.named and not list(unregistered(first.model)):
+            return self._cannot("your model has no parameters to train", None)
         self.clock = _Clock()  # torch's own imports and the user's data are not ours
         chart.facts["first_state"] = {
             n: v.detach().clone() for n, v in first.model.state_dict().items()
@@ -242,6 +260,14 @@ class _Doctor:
             read_error(chart, course)
             if not chart.findings:
                 why = f"the loss raises {_error_words(error)} on the first batch"
+                return self._cannot(why, None, raised=True)
+        if "valid" in first.given and first.valid:
+            try:
+                held_out(first)
+            except RuleError:
+                raise
+            except Exception as error:
+                why = f"the loss raises {_error_words(error)} on your validation batches"
                 return self._cannot(why, None, raised=True)
         chart.attempt("the data", lambda: read_data(chart, first))
         chart.attempt("the parameters", lambda: read_parameters(chart, first))
@@ -352,6 +378,7 @@ class _Doctor:
                 widths.remove(answers)  # the last layer, wherever it is declared
             cells = [m for m in patient.model.modules() if isinstance(m, torch.nn.RNNBase)]
             widths += [m.hidden_size for m in cells]
+            chart.facts["narrow"] = min(widths, default=0)
             targets = pair(patient.train[0])[1]  # without targets a narrow layer is meant
             if targets is not None and (not widths or min(widths) <= 4):
                 what = "no hidden layer" if not widths else f"a layer of {min(widths)} units"
@@ -422,6 +449,7 @@ class _Doctor:
         best: Trial | None = None
         for variant in CURES[cause.cure].variants:
             if self.left() < 0 and (cause.cure, variant) not in self.runs:
+                self.left_out += 1
                 break
             ran = self._run(cause, variant)
             if ran is None:
@@ -585,7 +613,8 @@ class _Doctor:
                 ranked,
             )
         behind = chart.facts.get("behind", 0.0)
-        if math.isfinite(final) and final < known - 0.02 * abs(known) and behind > BEHIND:
+        below = math.isfinite(final) and final < known - 0.02 * abs(known)
+        if below and behind > BEHIND and "optimizer" in base.given:
             return self._cannot(
                 f"the loss fell to {final:.3g} and a plain network with 128 units reaches "
                 f"{chart.facts['control']:.3g} on the same samples, and no cause that was tried "
@@ -593,7 +622,7 @@ class _Doctor:
                 course,
                 ranked,
             )
-        if math.isfinite(final) and final < known - 0.02 * abs(known):
+        if below:
             return self._healthy(
                 f"the loss fell from {start:.3g} to {final:.3g} in {self.steps} steps; the best "
                 f"constant answer has {known:.3g}",
@@ -606,6 +635,21 @@ class _Doctor:
             course,
             ranked,
         )
+
+    def _shortened(self) -> str:
+        """What the time did not suffice for, in words; empty where nothing was left out."""
+        missing = []
+        if self.steps < STEPS:
+            missing.append(f"runs have {self.steps} steps, not {STEPS}")
+        if self.left_out:
+            missing.append("cures are left untried")
+        if not missing:
+            return ""
+        share = self.clock.share()
+        why = f"{self.seconds:g} s are short for this model"
+        if share < 0.7:
+            why = f"The machine is busy ({share:.0%} of a core was free)"
+        return f"{why}: {' and '.join(missing)}. --seconds {3 * self.seconds:g} gives more time."
 
     def _mixes_on_purpose(self) -> bool:
         """Samples depend on each other, nothing else is odd, and the model learns."""
@@ -653,6 +697,7 @@ class _Doctor:
             f
             for key in ("broke", "blew_up", "stalled", "above_start")
             if (f := chart.findings.get(key)) is not None
+            and not (key == "stalled" and (chart.has("broke") or chart.has("blew_up")))
         ]
         chosen_signs = list(dict.fromkeys(f.sentence for f in [*signs[:2], *curve, *signs[2:]]))
         return self._make_examination(
@@ -728,6 +773,7 @@ class _Doctor:
         facts = {k: v for k, v in self.chart.facts.items() if k in kept}
         facts["findings"] = {f.name: round(f.strength, 3) for f in self.chart.findings.values()}
         facts["refused"] = [(t.cause, t.variant, t.before, t.after) for t in self.trials]
+        facts["shortened"] = self._shortened()
         return Examination(
             verdict,
             sentence,

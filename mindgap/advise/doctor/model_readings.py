@@ -47,6 +47,8 @@ def read_parameters(chart: Chart, patient: Patient) -> None:
         text = f"{share:.0%} of the weights have requires_grad=False: {shown(frozen)}."
         chart.find("frozen", ramp(share, 0.02, 0.3), text)
         chart.facts["frozen"] = frozen
+        if len(frozen) == len(named):
+            chart.find("all_frozen", 1.0, "No parameter of the model requires a gradient.")
     held = {id(p) for g in patient.optimizer.param_groups for p in g["params"]}
     free = {n: p for n, p in named.items() if p.requires_grad}
     left = [n for n, p in free.items() if id(p) not in held]
@@ -258,14 +260,21 @@ def activations(chart: Chart, trace: Trace) -> None:
         name, share = max(trace.dead, key=lambda pair: pair[1])
         chart.facts["dead"] = share
         if share > 0.5:
-            text = f"{share:.0%} of the units after {name or 'a relu'} are zero on every sample."
+            place = _layer(name) or "a relu"
+            text = f"{share:.0%} of the units after {place} are zero on every sample."
             chart.find("dead", ramp(share, 0.6, 0.9), text)
     if trace.saturated:
         name, share = max(trace.saturated, key=lambda pair: pair[1])
         chart.facts["saturated"] = share
         if share > 0.5:
-            text = f"{share:.0%} of the values after {name or 'a squashing'} are saturated."
+            place = _layer(name) or "a squashing"
+            text = f"{share:.0%} of the values after {place} are saturated."
             chart.find("saturated", ramp(share, 0.5, 0.9), text)
+
+
+def _layer(name: str) -> str:
+    """The name of a module in a sentence; a bare number, as in nn.Sequential, is called a layer."""
+    return f"layer {name}" if name.isdigit() else name
 
 
 def _place(trace: Trace) -> str:

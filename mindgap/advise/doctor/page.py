@@ -5,13 +5,20 @@ elsewhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Protocol
 
-_WIDTH, _HEIGHT, _MARGIN = 560, 220, 46
-_STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:44rem;margin:2rem auto;padding:0 1rem}
-pre{background:#8881;padding:.8rem;overflow:auto}h1{font-size:1.25rem}li{margin:.2rem 0}
+_WIDTH, _HEIGHT = 700, 250
+#: Left of the axis, right of it (labels of the curves), above and below.
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 190, 12, 34
+#: Legible on white and on nearly black.
+_SICK, _CURED, _GREY = "#d0455a", "#2b7fd1", "#888888"
+_STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:44rem;margin:1.2rem auto;
+padding:0 1rem}pre{background:#8882;padding:.8rem;overflow:auto;font-size:.875rem;margin:.6rem 0}
+h1{font-size:1.15rem;line-height:1.35;margin:.4rem 0 .8rem}li{margin:.2rem 0}ul{margin:.6rem 0}
+svg{max-width:100%;height:auto}@media(max-width:560px){svg text{font-size:16.5px}}
 @media(prefers-color-scheme:dark){body{background:#111;color:#ddd}}"""
 
 
@@ -25,6 +32,12 @@ class Answer(Protocol):
     @property
     def findings(self) -> tuple[str, ...]: ...
     @property
+    def alternatives(self) -> tuple[str, ...]: ...
+    @property
+    def other(self) -> str: ...
+    @property
+    def shortened(self) -> str: ...
+    @property
     def code(self) -> str: ...
     @property
     def trial(self) -> Any: ...
@@ -32,16 +45,22 @@ class Answer(Protocol):
     def curve(self) -> tuple[float, ...]: ...
     @property
     def notes(self) -> tuple[str, ...]: ...
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
 
 
 def fragment(answer: Answer) -> str:
-    """Sentence, picture, findings and code."""
+    """Sentence, picture, code, then what led there."""
     parts = [f"<h1>{escape(answer.sentence)}</h1>", picture(answer)]
+    if answer.code:
+        parts.append(f"<pre><code>{escape(answer.code)}</code></pre>")
     if answer.findings:
         items = "".join(f"<li>{escape(line)}</li>" for line in answer.findings)
         parts.append(f"<ul>{items}</ul>")
-    if answer.code:
-        parts.append(f"<pre><code>{escape(answer.code)}</code></pre>")
+    if answer.alternatives:
+        parts.append(f"<p>{escape(answer.other)}: {escape('; '.join(answer.alternatives))}.</p>")
+    if answer.shortened:
+        parts.append(f"<p>{escape(answer.shortened)}</p>")
     if answer.notes:
         items = "".join(f"<li>{escape(line)}</li>" for line in answer.notes)
         parts.append(
@@ -60,54 +79,178 @@ def page(answer: Answer) -> str:
     )
 
 
-def standalone(answer: Answer) -> str:
-    """The picture as a file of its own (SVG), legible on light and on dark."""
+def standalone(answer: Answer, columns: int = 78) -> str:
+    """The picture as a file of its own (SVG) with the sentence as its title; legible on light and
+    on dark.
+
+    Args:
+        columns: characters per line of the title.
+    """
     style = "<style>svg{color:#222}@media(prefers-color-scheme:dark){svg{color:#ddd}}</style>"
-    drawn = picture(answer).replace(
-        "<svg ", '<svg xmlns="http://www.w3.org/2000/svg" font-family="system-ui,sans-serif" ', 1
+    lines = textwrap.wrap(answer.sentence, columns)
+    title = "".join(
+        f'<text x="8" y="{22 + 20 * k}" font-size="15" font-weight="600">{escape(line)}</text>'
+        for k, line in enumerate(lines)
     )
-    begin = drawn.index(">") + 1
-    return f"{drawn[:begin]}{style}{drawn[begin:]}\n"
+    above = 16 + 20 * len(lines)
+    return (
+        '<svg xmlns="http://www.w3.org/2000/svg" role="img" '
+        f'aria-label="{escape(answer.sentence)} {escape(_described(answer))}" '
+        f'viewBox="0 0 {_WIDTH} {_HEIGHT + above}" width="{_WIDTH}" height="{_HEIGHT + above}" '
+        f'font-family="system-ui,sans-serif" font-size="13" fill="currentColor">{style}{title}'
+        f'<g transform="translate(0 {above})">{_drawn(answer)}</g></svg>\n'
+    )
 
 
 def picture(answer: Answer) -> str:
     """The training loss as it is and with the cure, on one logarithmic or linear axis."""
-    curves = [("as it is", "#c0392b", _means_of_pieces(answer.curve))]
-    if answer.trial is not None and answer.trial.helps:
-        curves.append(("with the cure", "#2471a3", _means_of_pieces(answer.trial.curve)))
-    values = [v for _, _, curve in curves for _, v in curve]
+    inside = _drawn(answer)
+    if not inside:
+        return ""
+    return (
+        f'<svg role="img" aria-label="{escape(_described(answer))}" '
+        f'viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" font-size="13" fill="currentColor">'
+        f"{inside}</svg>"
+    )
+
+
+def _curves(answer: Answer) -> list[tuple[str, str, Sequence[float]]]:
+    cured = answer.trial is not None and answer.trial.helps
+    curves = [("as it is", _SICK if answer.verdict == "sick" else _CURED, answer.curve)]
+    if cured:
+        curves.append(("with the cure", _CURED, answer.trial.curve))
+    return curves
+
+
+def _described(answer: Answer) -> str:
+    words = []
+    for name, _, curve in _curves(answer):
+        points = _means_of_pieces(curve)
+        if points:
+            words.append(f"{name}: {points[0][1]:.3g} to {points[-1][1]:.3g}")
+    return f"Training loss over {len(answer.curve)} steps; {'; '.join(words)}."
+
+
+def _drawn(answer: Answer) -> str:
+    """Axes, curves, their names at their ends, and the constant answer as a dotted line."""
+    curves = [(name, colour, c, _means_of_pieces(c)) for name, colour, c in _curves(answer)]
+    values = [v for _, _, _, points in curves for _, v in points]
+    constant = answer.facts.get("trivial")
+    known = isinstance(constant, (int, float)) and math.isfinite(constant)
     if len(values) < 2:
         return ""
+    if known:
+        values.append(float(constant))  # type: ignore[arg-type]
     low, high = min(values), max(values)
     log = low > 0 and high / low > 20
-    span = (math.log(low), math.log(high)) if log else (low, high)
-    reach = max(span[1] - span[0], 1e-12)
-    steps = max(k for _, _, curve in curves for k, _ in curve) or 1
+    ticks = _ticks(low, high, log)
+    low, high = min(low, ticks[0]), max(high, ticks[-1])
+    steps = max(len(c) for _, _, c, _ in curves) or 1
 
-    def x(k: int) -> float:
-        return _MARGIN + (_WIDTH - 2 * _MARGIN) * k / steps
+    def place(v: float) -> float:
+        return math.log(v) if log else v
+
+    def x(k: float) -> float:
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * k / steps
 
     def y(v: float) -> float:
-        share = ((math.log(v) if log else v) - span[0]) / reach
-        return _HEIGHT - 30 - (_HEIGHT - 50) * share
+        share = (place(v) - place(low)) / max(place(high) - place(low), 1e-12)
+        return _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * share
 
-    drawn = []
-    for i, (name, colour, curve) in enumerate(curves):
-        points = " ".join(f"{x(k):.1f},{y(v):.1f}" for k, v in curve)
-        drawn.append(
-            f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{points}"/>'
-            f'<text x="{_MARGIN + 8 + 130 * i}" y="14" fill="{colour}">{name}</text>'
-        )
-    words = "; ".join(f"{name}: {c[0][1]:.3g} to {c[-1][1]:.3g}" for name, _, c in curves if c)
-    return (
-        f'<svg role="img" aria-label="Training loss over {steps} steps; {escape(words)}" '
-        f'viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" font-size="12" fill="currentColor">'
-        f'<text x="2" y="{y(high) + 4:.0f}">{high:.3g}</text>'
-        f'<text x="2" y="{y(low) + 4:.0f}">{low:.3g}</text>'
-        f'<text x="{_MARGIN}" y="{_HEIGHT - 6}">step 0</text>'
-        f'<text x="{_WIDTH - _MARGIN}" y="{_HEIGHT - 6}" text-anchor="end">step {steps}</text>'
-        f"{''.join(drawn)}</svg>"
+    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    drawn = [
+        f'<line x1="{_LEFT}" x2="{right}" y1="{y(v):.1f}" y2="{y(v):.1f}" stroke="{_GREY}" '
+        f'stroke-opacity=".25"/><text x="{_LEFT - 6}" y="{y(v) + 4:.1f}" text-anchor="end">'
+        f"{v:g}</text>"
+        for v in ticks
+    ]
+    drawn.append(
+        f'<text x="{_LEFT}" y="{bottom + 22}">step 0</text>'
+        f'<text x="{right}" y="{bottom + 22}" text-anchor="end">{steps}</text>'
+        f'<text x="{(_LEFT + right) // 2}" y="{bottom + 22}" text-anchor="middle">'
+        "training loss</text>"
     )
+    labels = []
+    for name, colour, curve, points in curves:
+        if not points:
+            labels.append((_TOP + 4.0, colour, f"{name}: not finite", "600"))
+            continue
+        line = " ".join(f"{x(k):.1f},{y(v):.1f}" for k, v in points)
+        drawn.append(
+            f'<polyline fill="none" stroke="{colour}" stroke-width="2.5" stroke-linejoin="round" '
+            f'points="{line}"/>'
+        )
+        end = points[-1]
+        broke = next((k for k, v in enumerate(curve) if not math.isfinite(v)), None)
+        if broke is not None and not math.isfinite(curve[-1]):
+            drawn.append(
+                f'<text x="{x(end[0]):.1f}" y="{y(end[1]) + 5:.1f}" fill="{colour}" '
+                f'font-weight="700" text-anchor="middle">×</text>'
+            )
+            words = f"{name}: not finite"
+        else:
+            words = f"{name} {_three_digits(end[1])}"
+        labels.append((y(end[1]), colour, words, "600"))
+    if known:
+        level = y(float(constant))  # type: ignore[arg-type]
+        drawn.append(
+            f'<line x1="{_LEFT}" x2="{right}" y1="{level:.1f}" y2="{level:.1f}" '
+            f'stroke="currentColor" stroke-dasharray="1.5 4.5" stroke-width="1.5"/>'
+        )
+        words = f"constant answer {_three_digits(float(constant))}"  # type: ignore[arg-type]
+        labels.append((level, "currentColor", words, ""))
+    for level, colour, words, weight in _spread(labels):
+        bold = f' font-weight="{weight}"' if weight else ""
+        drawn.append(
+            f'<text x="{right + 8}" y="{level + 4:.1f}" fill="{colour}"{bold}>'
+            f"{escape(words)}</text>"
+        )
+    return "".join(drawn)
+
+
+def _three_digits(value: float) -> str:
+    """A number with three digits.
+
+    Example:
+        >>> _three_digits(2.3), _three_digits(123.4)
+        ('2.30', '123')
+    """
+    return f"{value:#.3g}".rstrip(".")
+
+
+def _spread(
+    labels: list[tuple[float, str, str, str]], apart: float = 17.0
+) -> list[tuple[float, str, str, str]]:
+    """The same labels, moved so that no two overlap and all stay on the picture."""
+    order = sorted(labels)
+    levels: list[float] = []
+    for label in order:
+        levels.append(max(label[0], levels[-1] + apart) if levels else max(label[0], _TOP))
+    over = levels[-1] - (_HEIGHT - _BOTTOM) if levels else 0.0
+    if over > 0:
+        levels[-1] -= over
+        for k in range(len(levels) - 2, -1, -1):
+            levels[k] = min(levels[k], levels[k + 1] - apart)
+    return [(level, *label[1:]) for level, label in zip(levels, order)]
+
+
+def _ticks(low: float, high: float, log: bool) -> list[float]:
+    """Round numbers that span a range: powers of ten, or four to seven equal steps.
+
+    Example:
+        >>> _ticks(0.03, 4.0, True), _ticks(0.1, 2.3, False)
+        ([0.01, 0.1, 1.0, 10.0], [0.0, 0.5, 1.0, 1.5, 2.0, 2.5])
+    """
+    if log:
+        first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+        step = max(1, math.ceil((last - first) / 6))
+        return [10.0**k for k in range(first, last + step, step)]
+    reach = max(high - low, 1e-12)
+    unit = 10.0 ** math.floor(math.log10(reach))
+    step_size = next(s * unit for s in (0.1, 0.2, 0.25, 0.5, 1.0, 2.0) if reach / (s * unit) <= 6)
+    first = math.floor(low / step_size)
+    last = math.ceil(high / step_size - 1e-9)
+    return [round(k * step_size, 12) for k in range(first, last + 1)]
 
 
 def _means_of_pieces(curve: Sequence[float], points: int = 60) -> list[tuple[int, float]]:

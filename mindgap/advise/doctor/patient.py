@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from mindgap.advise.training import Factory, called
 from mindgap.base.batches import pair
@@ -126,6 +127,12 @@ def _read_made(made: Any) -> Patient:
     train = _list_batches("train", parts["train"])
     if not train:
         fail("train", "must hold at least one batch", train)
+    if all(isinstance(x, Tensor) and not len(x) for x, _ in map(pair, train)):
+        fail("train", "must hold at least one sample", f"{len(train)} empty batches")
+    parts["model"] = getattr(parts["model"], "_orig_mod", parts["model"])  # of torch.compile
+    if any(isinstance(p, UninitializedParameter) for p in parts["model"].parameters()):
+        with torch.no_grad():  # lazy modules learn their shapes from a first batch
+            parts["loss"](parts["model"], train[0])
     valid = _list_batches("valid", parts["valid"]) if parts.get("valid") is not None else []
     numbers = list(range(len(train)))
     if "valid" not in given and len(train) >= 10:
