@@ -14,6 +14,8 @@ from mindgap.record.store import RunWriter
 
 SUFFIX = ".ckpt"
 KIND = "trial"
+#: Seconds; a checkpoint that says more was not written by a run.
+LONGEST = 1e12
 
 
 class Checkpoints:
@@ -117,7 +119,7 @@ def _parts(content: Any) -> tuple[int, float, float, dict[str, Any]]:
         type(rows) is not int
         or rows < 0
         or not isinstance(state, dict)
-        or not all(isinstance(s, (int, float)) and s >= 0 for s in times)
+        or not all(isinstance(s, (int, float)) and 0 <= s <= LONGEST for s in times)
     ):
         rule = "checkpoint must hold rows, seconds and a state, got other content"
         raise CheckpointError(rule, "damaged")
