@@ -9,6 +9,7 @@ import torch
 from references.bilevel_small import PROBLEM
 
 from mindgap.base.check import RuleError
+from mindgap.base.checkpoint import ASIDE, write_checkpoint
 from mindgap.bilevel import BilevelProblem, race
 from mindgap.bilevel.data.problem import example_problem
 from mindgap.bilevel.tools import contest
@@ -114,10 +115,35 @@ def test_the_command_writes_a_page(tmp_path, monkeypatch, capsys):
 def test_bad_arguments_are_refused():
     for arguments, message in (
         ({"methods": ["sobaa"]}, "methods must be keys of"),
-        ({"methods": "soba"}, "methods must be keys of"),
+        ({"methods": "soba"}, "methods must be a sequence"),
         ({"minutes": 0}, "minutes must be"),
         ({"seeds": 0}, "seeds must be"),
         ({"calls": 3}, "calls must be"),
     ):
         with pytest.raises(RuleError, match=message):
             race(PROBLEM, **arguments)
+
+
+def test_damaged_pieces_of_a_race_are_named_set_aside_and_computed_again(tmp_path):
+    problem = example_problem()
+    first = race(problem, **SMALL, folder=tmp_path)
+    pieces = {path.stem: path for path in tmp_path.glob("*.piece")}
+    assert set(pieces) == {"race", *(f"{m}-{k}" for m in SMALL["methods"] for k in ("steps", 0, 1))}
+    data = bytearray(pieces["soba-0"].read_bytes())
+    data[len(data) // 2] ^= 1
+    pieces["soba-0"].write_bytes(bytes(data))
+    pieces["f2sa-1"].write_bytes(b'{"value": [0.0]}')
+    forged = {"runs": 1.0, "settings": {"lr_x": "0.1"}}
+    of = {**contest._Pieces(tmp_path, problem, ["soba", "f2sa"], 2, 300).of, "piece": "soba-steps"}
+    write_checkpoint(pieces["soba-steps"], contest.KIND, forged, of)
+    with pytest.warns(RuntimeWarning) as said:
+        again = race(problem, **SMALL, folder=tmp_path)
+    for name in ("soba-0", "f2sa-1", "soba-steps"):
+        assert any(f"It is now {name}.piece{ASIDE}" in str(row.message) for row in said)
+        assert (tmp_path / f"{name}.piece{ASIDE}").exists()
+    for a, b in zip(first.entrants, again.entrants, strict=True):
+        assert a.final == b.final
+    with pytest.raises(
+        RuleError, match=r"folder must be of this race \(checkpoint must belong to "
+    ):
+        race(problem, ["soba"], calls=300, seeds=2, folder=tmp_path)

@@ -4,14 +4,12 @@ paste.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import numpy as np
 
 from mindgap.base.check import RuleError, fail, positive, whole
 from mindgap.base.checked import checked_types
+from mindgap.base.checkpoint import CheckpointError, read_checkpoint, set_aside, write_checkpoint
 from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.backends.trial import try_problem
 from mindgap.bilevel.core.settings import check_count
@@ -35,6 +34,9 @@ RACED = ("slip", "soba", "masoba", "saba", "stocbio", "f2sa", "borep", "amigo")
 PLACES = 7
 #: Runs that judging and tuning cost, beside the runs themselves.
 BESIDE = 1.6
+#: What is kept of a run at each place.
+COLUMNS = ("calls", "seconds", "x_epochs", "value", "slope")
+KIND = "bilevel race"
 
 
 @dataclass(frozen=True)
@@ -169,21 +171,22 @@ def race(
         fail("methods", "must fit the problem", refused)
     kept = _Pieces(folder, problem, fitting, seeds, calls)
     if calls is None:
-        calls = kept.number("calls", lambda: _budget(problem, fitting, minutes, seeds))
+        budget = partial(_budget, problem, fitting, minutes, seeds)
+        calls = int(kept.piece("calls", lambda: {"number": budget()}, _is_count)["number"])
     judge = Ground(problem, 500, 100, seed=10_007)
     judge.measure()
     entrants, parts = [], len(fitting) * (1 + seeds)
     done = 0
     for key in fitting:
         steps = _iterations(problem, key, calls)
-        tuned = kept.piece(f"{key}-steps", partial(_tuned, problem, key, steps))
+        tuned = kept.piece(f"{key}-steps", partial(_tuned, problem, key, steps), _is_tuned)
         done += 1
         if told is not None:
             told(f"{METHODS[key].name}: steps", done / parts)
         runs = []
         for seed in range(seeds):
             make = partial(_run, problem, judge, key, tuned["settings"], seed, steps, calls)
-            runs.append(kept.piece(f"{key}-{seed}", make))
+            runs.append(kept.piece(f"{key}-{seed}", make, _is_run))
             done += 1
             if told is not None:
                 told(f"{METHODS[key].name}: seed {seed}", done / parts)
@@ -241,9 +244,7 @@ def _run(
     calls: int,
 ) -> dict[str, list[float]]:
     """One run, judged on the way; empty where it goes wrong."""
-    columns: dict[str, list[float]] = {
-        name: [] for name in ("calls", "seconds", "x_epochs", "value", "slope")
-    }
+    columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
     every, lower = max(1, steps // (PLACES - 1)), METHODS[key].lower_variable
     begin, away = time.perf_counter(), 0.0
 
@@ -299,41 +300,64 @@ class _Pieces:
             return
         from mindgap.bilevel.methods.soba import SOBA
 
-        text = json.dumps([belongs_to(SOBA(lr_x=1.0, lr_y=1.0), problem), keys, seeds, calls])
         if self.folder.exists() and not self.folder.is_dir():
             fail("folder", "must be a folder", str(folder))
         self.folder.mkdir(parents=True, exist_ok=True)
-        plan, mark = self.folder / "race.json", sha256(text.encode()).hexdigest()
-        if plan.exists():
-            if self._read(plan) != {"of": mark}:
-                fail("folder", "must be of this race (problem, methods, seeds, calls)", str(folder))
-        else:
-            self._write(plan, {"of": mark})
+        self.of = belongs_to(SOBA(lr_x=1.0, lr_y=1.0), problem)
+        self.of |= {"method": ", ".join(keys), "seeds": str(seeds), "calls": str(calls)}
+        self.piece("race", dict, lambda content: content == {})
 
-    @staticmethod
-    def _read(path: Path) -> Any:
-        try:
-            return json.loads(path.read_text())
-        except ValueError:
-            return None
-
-    @staticmethod
-    def _write(path: Path, value: Any) -> None:
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(value))
-        os.replace(part, path)
-
-    def piece(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """A piece that was kept, or a new one."""
+    def piece(
+        self, name: str, make: Callable[[], dict[str, Any]], is_sound: Callable[[Any], bool]
+    ) -> dict[str, Any]:
+        """A piece that was kept, or a new one; a damaged one is named, set aside and made again."""
         if self.folder is None:
             return make()
-        path = self.folder / f"{name}.json"
-        found = self._read(path) if path.exists() else None
-        if not isinstance(found, dict):
-            found = make()
-            self._write(path, found)
-        return found
+        path, of = self.folder / f"{name}.piece", {**self.of, "piece": name}
+        if path.exists():
+            try:
+                found: dict[str, Any] = read_checkpoint(path, KIND, of)
+                if is_sound(found):
+                    return found
+                raise CheckpointError(f"checkpoint must hold a piece of a race: {path}", "damaged")
+            except CheckpointError as error:
+                if error.reason == "other":
+                    fail("folder", f"must be of this race ({error})", str(self.folder))
+                aside = set_aside(path).name
+                warnings.warn(f"{error}. It is now {aside}.", RuntimeWarning, stacklevel=4)
+        made = make()
+        write_checkpoint(path, KIND, made, of)
+        return made
 
-    def number(self, name: str, make: Callable[[], int]) -> int:
-        """A number likewise."""
-        return int(self.piece(name, lambda: {"number": make()})["number"])
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < math.inf
+
+
+def _is_tuned(content: Any) -> bool:
+    """What ``_tuned`` returns."""
+    return (
+        isinstance(content, dict)
+        and content.keys() == {"settings", "runs"}
+        and isinstance(content["settings"], dict)
+        and all(map(_is_number, (content["runs"], *content["settings"].values())))
+        and all(isinstance(name, str) for name in content["settings"])
+    )
+
+
+def _is_run(content: Any) -> bool:
+    """What ``_run`` returns."""
+    if not isinstance(content, dict) or not content:
+        return content == {}
+    columns = list(content.values())
+    return (
+        content.keys() == set(COLUMNS)
+        and all(isinstance(column, list) and column for column in columns)
+        and len(set(map(len, columns))) == 1
+        and all(type(value) is float for column in columns for value in column)
+    )
+
+
+def _is_count(content: Any) -> bool:
+    number = content.get("number") if isinstance(content, dict) else None
+    return type(number) is int and 0 < number <= 10**7
