@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mindgap.base.check import fail, whole
 from mindgap.lab.studies.spec import Row, Trial
-from mindgap.lab.studies.training_runs import step_factor
+from mindgap.lab.studies.training_runs import bounded_losses, scale_rates, step_factor
 from mindgap.lab.studies.tuned_runs import WORST
 
 if TYPE_CHECKING:
@@ -125,8 +125,7 @@ def device_run(
                 if taken == 1:
                     for tensor in carried:
                         tensor.zero_()
-                for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                    group["lr"] = rate * step_factor(schedule, step + k, steps)
+                scale_rates(optimizer, rates, step_factor(schedule, step + k, steps))
                 value = gradient(*batch)
                 optimizer.step()
                 total += value
@@ -136,12 +135,8 @@ def device_run(
                 number, taken, batch = next(source)
             first, mean = first or float(start), float(total) / length
         step, diverged = step + length, not math.isfinite(mean)
-        row = {"train_loss": mean, **read()}
         bound = WORST * first if math.isfinite(first) else WORST
-        row = {
-            name: _bound(value, bound) if name.endswith("loss") else value
-            for name, value in row.items()
-        }
+        row = bounded_losses({"train_loss": mean, **read()}, lambda _: bound)  # noqa: B023
         trial.save(
             lambda: {
                 "step": step,  # noqa: B023
@@ -170,7 +165,3 @@ def _endless(epoch: Epoch, number: int, taken: int) -> Iterator[tuple[int, int, 
         if not taken:
             fail("epoch", "must hold at least one batch", number)
         number, taken = number + 1, 0
-
-
-def _bound(loss: float, bound: float) -> float:
-    return min(loss, bound) if math.isfinite(loss) else bound

@@ -404,15 +404,15 @@ def trained_bert(trial: Trial) -> tuple[dict[str, Any], float, float]:
     def make() -> Mapping[str, Any]:
         problem, device = device_network(trial, "bert", real=True), device_of(trial)
         model = problem.objective.model
-        rate, steps = trial["train_lr"], trial["train_steps"]
-        optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+        optimizer, steps = (
+            torch.optim.Adam(model.parameters(), lr=trial["train_lr"]),
+            trial["train_steps"],
+        )
         torch.manual_seed(stream_seed(trial.seed, "dropout in training"))
         order = torch_stream(trial.seed, "training of BERT", device=device)
-        run = TrainingOnDevice(problem, optimizer, order, {})
+        run = Training(problem, optimizer, order, {})
         for step in range(steps):
-            for group in optimizer.param_groups:
-                group["lr"] = rate * step_factor("linear", step, steps)
-            run.step(trial)
+            run.step(trial, step_factor("linear", step, steps))
         sizes = {name: trial[name] for name in ("words", "length", "held_out")}
         text = masked_text(device, **sizes, reviews=False)
         found = {name: value.cpu().numpy() for name, value in model.state_dict().items()}
@@ -443,25 +443,3 @@ def _once_per_machine(
     code = [Path(str(module.__file__)).read_text() for module in modules]
     name = hashlib.sha256(json.dumps([cell, code]).encode()).hexdigest()[:16]
     return prepared(f"{kind}-{name}", make)
-
-
-class TrainingOnDevice(Training):
-    """Training whose forward and backward pass are one launch on a GPU; a batch has
-    ``train_batch`` samples.
-    """
-
-    _gradient: Any = None
-
-    def step(self, trial: Trial) -> None:
-        """One step on a fresh batch; nothing waits for the device."""
-        from mindgap.measure.captured import CapturedGradient, tf32
-
-        objective = self.problem.objective
-        with trial.timed(), tf32(True):
-            batch = self.problem.draw(self.order, trial["train_batch"])
-            if self._gradient is None:
-                self._gradient = CapturedGradient(
-                    objective.model, lambda m, *b: objective.loss(m, b), batch
-                )
-            self._gradient(*batch)
-            self.optimizer.step()

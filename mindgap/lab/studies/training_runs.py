@@ -1,11 +1,14 @@
 """Shared by the studies that train a network: steps with checkpoints, a test whether a loss has
 settled, schedules of the step, and the two problems and descent rules of the studies on clipping.
+
+All of them take one step by :meth:`Training.advance`: forward and backward pass of a fresh
+minibatch, one launch on a GPU, and the optimizer's step.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +40,10 @@ class Training:
     #: name -> further streams of a study that go on from where they are (of its readings, say).
     others: Mapping[str, torch.Generator]
 
+    def __post_init__(self) -> None:
+        self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        self._gradient: Any = None
+
     def restore(self, saved: Mapping[str, Any]) -> int:
         """Load what :meth:`state` saved; returns the number of steps done, 0 on a fresh start."""
         if "model" not in saved:
@@ -57,12 +64,57 @@ class Training:
         model, optimizer = self.problem.objective.model.state_dict(), self.optimizer.state_dict()
         return {"step": step, "model": model, "optimizer": optimizer, **streams, **more}
 
-    def step(self, trial: Trial) -> None:
-        """One step on a fresh minibatch of the trial's ``batch`` samples; its time counts."""
-        with trial.timed():
-            self.optimizer.zero_grad()
-            self.problem.objective.value(self.problem.draw(self.order, trial["batch"])).backward()
-            self.optimizer.step()
+    def step(self, trial: Trial, factor: float | None = None) -> None:
+        """One step on a fresh minibatch of the trial's ``train_batch`` or else ``batch`` samples;
+        its time counts.
+        """
+        from mindgap.measure.captured import tf32
+
+        with trial.timed(), tf32(self.order.device.type == "cuda"):
+            self.advance(trial.settings.get("train_batch") or trial["batch"], factor)
+
+    def advance(self, size: int, factor: float | None = None) -> None:
+        """One step on a fresh minibatch of ``size`` samples; nothing waits for the device.
+
+        ``factor`` multiplies the step sizes that the optimizer was made with; None leaves those
+        that it has.
+        """
+        from mindgap.measure.captured import CapturedGradient
+
+        objective, drawn = self.problem.objective, self.problem.draw(self.order, size)
+        one = not isinstance(drawn, tuple)
+        batch = (drawn,) if one else drawn
+        if self._gradient is None:
+            self._gradient = CapturedGradient(
+                objective.model, lambda m, *b: objective.loss(m, b[0] if one else b), batch
+            )
+        if factor is not None:
+            scale_rates(self.optimizer, self._rates, factor)
+        self._gradient(*batch)
+        self.optimizer.step()
+
+
+def scale_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float], factor: float) -> None:
+    """Set the step size of every group of parameters to ``factor`` times its own of ``rates``."""
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate * factor
+
+
+def bounded_losses(row: Mapping[str, Any], bound: Callable[[str], float]) -> dict[str, Any]:
+    """A row whose columns that end in ``loss`` are at most ``bound(name)``, infinite ones and NaN
+    included.
+
+    Example:
+        >>> bounded_losses({"a_loss": math.nan, "b_loss": 2.0, "c": math.inf}, lambda name: 9.0)
+        {'a_loss': 9.0, 'b_loss': 2.0, 'c': inf}
+    """
+
+    def most(name: str, loss: float) -> float:
+        return min(loss, bound(name)) if math.isfinite(loss) else bound(name)
+
+    return {
+        name: most(name, value) if name.endswith("loss") else value for name, value in row.items()
+    }
 
 
 def joined(batches: Sequence[Any]) -> Any:

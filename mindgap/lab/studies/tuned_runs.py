@@ -12,7 +12,7 @@ import numpy as np
 
 from mindgap.base.check import one_of
 from mindgap.lab.studies.spec import Row, Trial
-from mindgap.lab.studies.training_runs import Training, step_factor
+from mindgap.lab.studies.training_runs import Training, bounded_losses, step_factor
 from mindgap.lab.studies.tune import best, listed, search
 from mindgap.record.forms import TunedTrial
 
@@ -185,25 +185,13 @@ def _train(
     beside its own state.
     """
     run, read = start(candidate, phase)
-    first, schedule = (
-        read(),
-        trial.settings.get("schedule", "constant"),
-    )  # read before any state is restored
+    first = read()  # before any state is restored
+    schedule, steps = trial.settings.get("schedule", "constant"), trial["steps"]
     history: list[float] = list(before.get("history", []))
-    rates = [group["lr"] for group in run.optimizer.param_groups]
-    for step in range(run.restore(before) + 1, trial["steps"] + 1):
-        for group, rate in zip(run.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * step_factor(schedule, step - 1, trial["steps"])
-        run.step(trial)
+    for step in range(run.restore(before) + 1, steps + 1):
+        run.step(trial, step_factor(schedule, step - 1, steps))
         if step % every == 0:
-            row = {
-                name: _bound(value, first[name]) if name.endswith("loss") else value
-                for name, value in read().items()
-            }
+            row = bounded_losses(read(), lambda name: WORST * first[name])
             history.append(row[on])
             trial.save(lambda: run.state(step, history=list(history), **kept))  # noqa: B023
             yield {"step": step, **row, "lr": candidate, "score": score(history)}
-
-
-def _bound(loss: float, first: float) -> float:
-    return min(loss, WORST * first) if math.isfinite(loss) else WORST * first

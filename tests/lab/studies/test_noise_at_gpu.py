@@ -12,7 +12,8 @@ from references.made_up_runs import made_up, verdicts
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.catalogue.heavy_tails.h6_attention_noise import STATED
 from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.noise_runs import TrainingOnDevice, noise_at_start
+from mindgap.lab.studies.noise_runs import noise_at_start
+from mindgap.lab.studies.training_runs import Training
 from mindgap.lab.tasks.problems import papers, word_pieces
 from mindgap.measure import captured_noise
 
@@ -100,7 +101,7 @@ def test_a_trained_bert_is_trained_once_and_its_loss_is_recorded(measured, monke
     assert rows[-1]["validation_loss"] > 0 < rows[-1]["by_frequency"]
     assert "validation_loss" not in start[-1]
     assert rows[-2]["largest"] != start[-1]["largest"]
-    monkeypatch.setattr(TrainingOnDevice, "step", None)  # it is not trained again
+    monkeypatch.setattr(Training, "step", None)  # it is not trained again
     assert rows_of(H1, "BERT, batch 1, fixed, trained", **more)[-1] == rows[-1]
 
 

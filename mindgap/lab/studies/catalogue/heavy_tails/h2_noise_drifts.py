@@ -22,7 +22,6 @@ from mindgap.lab.studies.noise_runs import (
     IMAGES_ON_DEVICE,
     ON_DEVICE,
     RESNET_PROXY,
-    TrainingOnDevice,
     device_network,
     histogram_rows,
     noise_at_start,
@@ -182,7 +181,7 @@ def _on_device(trial: Trial) -> _Run:
         torch_stream(trial.seed, f"h2 {name}", device=device_of(trial))
         for name in ("readings", "order")
     )
-    run = TrainingOnDevice(problem, _optimizer(trial, problem), order, {"reader": reader})
+    run = Training(problem, _optimizer(trial, problem), order, {"reader": reader})
     ahead: list[Any] = []
 
     def sample() -> Any:

@@ -148,12 +148,9 @@ def pre_trained(
         text, words=words, width=width, layers=layers, length=length, seed=seed
     )
     optimizer = torch.optim.Adam(problem.objective.parameters, lr=PRE_STEP)
-    order = torch_stream(seed, "pre-training")
+    run = Training(problem, optimizer, torch_stream(seed, "pre-training"), {})
     for step in range(steps):
-        optimizer.param_groups[0]["lr"] = PRE_STEP * step_factor("linear", step, steps)
-        optimizer.zero_grad()
-        problem.objective.value(problem.draw(order, batch)).backward()
-        optimizer.step()
+        run.advance(batch, step_factor("linear", step, steps))
     return problem.objective.model.state_dict()
 
 

@@ -95,15 +95,12 @@ def loop(trial: Trial) -> Iterator[Row]:
         optimizer = optimizer_of(
             trial["optimizer"], problem.objective.parameters, factor, trial.seed
         )
-        first_lr = optimizer.param_groups[0]["lr"]
         run = Training(problem, optimizer, trial.torch_generator("n3 order, 500"), {})
         done = run.restore(before if number == before.get("number") else {})
         for epoch in range(done + 1, trial["epochs"] + 1):
-            if trial["optimizer"] == "sgd":
-                drops = sum(epoch > share * trial["epochs"] for share in (0.5, 0.75))
-                optimizer.param_groups[0]["lr"] = first_lr * 0.1**drops
+            drops = sum(epoch > share * trial["epochs"] for share in (0.5, 0.75))
             for _ in range(problem.samples // trial["batch"]):
-                run.step(trial)
+                run.step(trial, 0.1**drops if trial["optimizer"] == "sgd" else None)
             if epoch % trial["every"]:
                 continue
             # A copy: the runner writes after the row, when Stochastic INGD has moved to x and back.

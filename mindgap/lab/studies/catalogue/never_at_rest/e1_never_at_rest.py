@@ -138,8 +138,7 @@ def _run_small(trial: Trial) -> Iterator[Row]:
             trial.save(lambda: run.state(step))  # noqa: B023
             yield row
         if step < steps:
-            optimizer.param_groups[0]["lr"] = lr * step_factor(trial["schedule"], step, steps)
-            run.step(trial)
+            run.step(trial, step_factor(trial["schedule"], step, steps))
 
 
 def level(run: Run, column: str, start: float, end: float) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 
 from mindgap.lab.studies import statistics_runs as gpu
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
-from mindgap.lab.studies.training_runs import FITTED, STAYS, ZERO, Training
+from mindgap.lab.studies.training_runs import FITTED, STAYS, ZERO, Training, step_factor
 from mindgap.lab.studies.verdict import by_method, last
 
 WIDE, NARROW = "wide: over-fits", "narrow: does not"
@@ -82,10 +82,7 @@ def _run_small(trial: Trial) -> Iterator[Row]:
                 ),
             }
         if step < steps:
-            optimizer.param_groups[0]["lr"] = trial["lr"] * 0.1 ** (
-                (step >= steps / 2) + (step >= 3 * steps / 4)
-            )
-            run.step(trial)
+            run.step(trial, step_factor("late drops", step, steps))
 
 
 def judge(runs: Sequence[Run]) -> Parts:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mindgap.lab.studies import statistics_runs as gpu
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
-from mindgap.lab.studies.training_runs import LARGE_TEXT, SMALL_TEXT, text_problem
+from mindgap.lab.studies.training_runs import LARGE_TEXT, SMALL_TEXT, Training, text_problem
 from mindgap.lab.studies.verdict import rows_by_method
 
 QUANTITIES = ("loss", "gradient_norm", "noise", "sharpness")
@@ -85,11 +85,10 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     )
     order, n = trial.torch_generator("order"), trial["samples"]
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=0.05, momentum=0.9)
-    for _ in range(trial["steps"]):
-        with trial.timed():
-            optimizer.zero_grad()
-            problem.objective.value(problem.draw(order, 16)).backward()
-            optimizer.step()
+    run = Training(problem, optimizer, order, {})
+    with trial.timed():
+        for _ in range(trial["steps"]):
+            run.advance(16)
     everything = problem.draw(order, n)
     for repeat in range(trial["orders"]):
         shuffled = torch.randperm(n, generator=order)
