@@ -151,14 +151,17 @@ def change(new: float, old: float) -> str:
     )
 
 
-#: Columns of the table of the second try: the tail index of the norms as the switch.
+#: Columns of the tables of the second and third try: the tail index of the norms as the switch.
 SECOND = {
     "auto 0.9": '`clip="auto"`',
     "unit": '`clip="unit"`',
     "tail": "tail index",
-    "tail, unit": "tail index, norm kept",
-    "ACClip unit": "ACClip, unit",
+    "switch": "switch",
+    "switch 3": "switch below 3",
+    "switch, coordinates 3": "switch, coordinates at 3τ",
+    "switch, coordinates 1": "switch, coordinates at τ",
     "ACClip tail": "ACClip, tail index",
+    "ACClip switch": "ACClip, switch",
 }
 #: Columns of the table of the networks.
 NETWORKS = {
@@ -167,6 +170,8 @@ NETWORKS = {
     "auto 0.9": '`clip="auto"`',
     "unit": '`clip="unit"`',
     "coordinates 3": "unit, coordinates at 3τ",
+    "tail": "tail index",
+    "switch": "switch",
     "ACClip": "ACClip",
     "ACClip unit": "ACClip, unit",
 }
@@ -201,6 +206,112 @@ def markdown(
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def paired(mine: list[float], theirs: list[float]) -> float:
+    """The median over the seeds of the ratio of two losses."""
+    return middle([a / b for a, b in zip(mine, theirs)])
+
+
+def best_clip(here: dict[str, list[list[float]]], tuned: bool) -> float:
+    """The lowest median loss of the five fixed clips, at lr 1e-3 or at the best rate."""
+    at = RATES.index(1e-3)
+    return min(
+        min(map(middle, v)) if tuned else middle(v[at])
+        for c, v in here.items()
+        if c.startswith("clip ")
+    )
+
+
+def default(folder: Path) -> str:
+    """Per development task and length: ``clip="auto"`` at lr 1e-3 against torch's AdamW, seed by
+    seed, and against the best of five fixed clips."""
+    rows, at = load(folder), RATES.index(1e-3)
+    head = (
+        "task",
+        "tail",
+        "steps",
+        "torch AdamW",
+        "against AdamW, paired",
+        "against the best clip",
+    )
+    lines = [head, ("---",) * len(head)]
+    for name, task in TASKS.items():
+        for steps in (SHORT, task.steps) if task.split == "develop" else ():
+            here = {c: v for (t, s, c), v in rows.items() if (t, s) == (name, steps)}
+            mine, theirs = here["auto 0.9"][at], here["AdamW"][at]
+            cells = change(paired(mine, theirs), 1.0), change(middle(mine), best_clip(here, False))
+            lines.append((name, task.tail, str(steps), f"{middle(theirs):.3g}", *cells))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+#: What the summary compares, and what it is called there.
+COMPARED = {
+    "auto 0.9": '`AdamW(clip="auto")`, the default',
+    "unit": '`AdamW(clip="unit")`',
+    "coordinates 3": "the same, coordinates at 3τ",
+    "tail": "AdamW, tail index",
+    "switch": "AdamW, switch",
+    "switch 3": "AdamW, switch below 3",
+    "switch, square": "AdamW, switch, square",
+    "switch, coordinates 3": "AdamW, switch, coordinates at 3τ",
+    "switch, coordinates 1": "AdamW, switch, coordinates at τ",
+    "ACClip": "`ACClip`, its default",
+    "ACClip unit": '`ACClip(clip="unit")`',
+    "ACClip tail": "ACClip, tail index",
+    "ACClip switch": "ACClip, switch",
+    "ACClip switch, square": "ACClip, switch, square",
+}
+
+
+def summary(folder: Path) -> str:
+    """Per candidate its worst case against AdamW and against the best of five clips, and where it
+    is 30 % below the latter; at lr 1e-3 unless said."""
+    rows, at = load(folder), RATES.index(1e-3)
+    head = (
+        "rule",
+        "worst against AdamW, development",
+        "worst against the best clip, noise, full length",
+        "30 % below the best clip, lr 1e-3",
+        "the same, best rates",
+        "worst against AdamW, judging",
+    )
+    lines = [head, ("---",) * len(head)]
+    for candidate, shown in COMPARED.items():
+        against: dict[str, list[tuple[float, str]]] = {"develop": [], "judge": []}
+        clips, ahead = [], {False: [], True: []}
+        for name, task in TASKS.items():
+            label = name.removeprefix("judge: ")
+            for steps in (SHORT, task.steps):
+                here = {c: v for (t, s, c), v in rows.items() if (t, s) == (name, steps)}
+                if candidate not in here:
+                    continue
+                mine = here[candidate]
+                ratio = paired(mine[at], here["AdamW"][at])
+                against[task.split].append((ratio, f"{label}, {steps}"))
+                if task.split == "develop" and steps == task.steps:
+                    gap = middle(mine[at]) / best_clip(here, False)
+                    clips += [(gap, label)] if task.tail == "noise" else []
+                    tuned = min(map(middle, mine)) / best_clip(here, True)
+                    for kind, value in ((False, gap), (True, tuned)):
+                        ahead[kind] += [f"{label} {change(value, 1.0)}"] if value <= 0.7 else []
+        if not clips:
+            continue
+        cells = []
+        for found, total in (
+            (against["develop"], 2 * sum(t.split == "develop" for t in TASKS.values())),
+            (clips, sum(t.split == "develop" and t.tail == "noise" for t in TASKS.values())),
+            (against["judge"], 2 * sum(t.split == "judge" for t in TASKS.values())),
+        ):
+            if not found:
+                cells.append("–")
+                continue
+            worst, where = max(found)
+            part = "" if len(found) == total else f"; {len(found)} of {total} run"
+            cells.append(f"{change(worst, 1.0)} ({where}{part})")
+        listed = ["; ".join(ahead[kind]) or "none" for kind in (False, True)]
+        lines.append((shown, *cells[:2], *listed, cells[2]))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 def networks(folder: Path) -> str:
     """Per network, length and rate: AdamW's median held-out loss, and the median over the seeds of
     each candidate's change in percent, seed by seed."""
@@ -227,6 +338,10 @@ def tables(folder: Path) -> dict[str, str]:
     """Mark in the guide -> its table."""
     own = {"shown": SECOND, "lengths": ("own",)}
     made = {"networks": networks(folder.parent / "clipping_networks")}
+    made |= {"default": default(folder), "summary": summary(folder)}
+    advice = folder.parent / "clipping_advice.jsonl"
+    if advice.exists():
+        made["advice"] = __import__("clipping_advice").table(advice)
     for name, tuned in (("at 1e-3", False), ("at the best rate", True)):
         made[name] = markdown(folder, "develop", tuned)
         made[f"judged {name}"] = markdown(folder, "judge", tuned)
