@@ -4,10 +4,13 @@
     python benchmarks/monitor_cost.py --device cuda       # and one of 100 million parameters
     python benchmarks/monitor_cost.py --examine           # seconds of ``examine`` instead
 
-Blocks of 50 steps take turns, each with its own model in the same state. ``overhead`` compares the
-quicker 70 % of the blocks of both, ``median`` the blocks in the middle; ``own_clock`` is the share
-that the monitor counts itself, expensive probes included. CPU time of the process is used on the
-CPU, so that other programs do not count; wall time with a synchronised device on a GPU.
+One model trains in blocks of about 20 ms. In random order, every third block has the monitor
+attached and the other two have not. (Two models side by side differ by several percent without any
+monitor: their arrays lie elsewhere.) ``overhead`` compares the sums of all blocks, rare expensive
+readings included; ``error`` is its standard error; ``median`` compares pairs of blocks; ``control``
+is the same for the two kinds of blocks without a monitor and so should be 0. ``own_clock`` is the
+share that the monitor counts itself. CPU time of the process is used on the CPU, so that other
+programs count little; wall time with a synchronised device on a GPU.
 """
 
 from __future__ import annotations
@@ -15,9 +18,12 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
+import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +64,15 @@ def mlp(device: str) -> Made:
     return model, _on(batches, device), torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 
+def middle(device: str) -> Made:
+    """101 thousand parameters, 64 samples."""
+    model = nn.Sequential(
+        nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
+    ).to(device)
+    batches = [(torch.randn(64, 128), torch.randint(10, (64,))) for _ in range(16)]
+    return model, _on(batches, device), torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
 def wide(device: str) -> Made:
     """1.1 million parameters, 64 samples."""
     model = nn.Sequential(
@@ -95,6 +110,7 @@ def large_language(device: str) -> Made:
 
 MODELS: dict[str, Callable[[str], Made]] = {
     "mlp": mlp,
+    "middle": middle,
     "wide": wide,
     "convolution": convolution,
     "transformer": small_language,
@@ -123,46 +139,76 @@ def train(objective: Objective, made: Made, begin: int, steps: int) -> float:
     return clock() - start
 
 
+@contextmanager
+def detached(monitor: Monitor) -> Iterator[None]:
+    """The monitor's hooks are off within the block, and its clock stands still."""
+    begin, optimizer = time.perf_counter(), monitor._optimizer
+    hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    held = [dict(h) for h in hooks]
+    noting, monitor._objective.loss = monitor._objective.loss, monitor._own_loss
+    for h in hooks:
+        h.clear()
+    try:
+        yield
+    finally:
+        for h, entries in zip(hooks, held, strict=True):
+            h.update(entries)
+        monitor._objective.loss = noting
+        monitor._begin += time.perf_counter() - begin
+
+
 def overhead(name: str, make: Callable[[str], Made], device: str, seconds: float) -> dict[str, Any]:
-    """Median of the ratios of neighbouring blocks."""
+    """Blocks of steps of one model with the monitor, without it, and again without it."""
     torch.manual_seed(0)
-    plain, watched = make(device), make(device)
-    objectives = Objective(plain[0], loss), Objective(watched[0], loss)
-    monitor = Monitor(watched[2], objectives[1], watched[1][:8])
-    for objective, made in zip(objectives, (plain, watched)):
-        train(objective, made, 0, 20)
-    pace = train(objectives[0], plain, 0, 20) / 20
-    steps = 50 if pace < 0.02 else 10
-    monitor._begin, monitor.spent = time.perf_counter() - 20 * pace, 0.0
-    kept: tuple[list[float], list[float]] = ([], [])
-    begin = 20
+    made = make(device)
+    objective = Objective(made[0], loss)
+    monitor = Monitor(made[2], objective, made[1][:8])
+    train(objective, made, 0, 20)
+    with detached(monitor):
+        pace = train(objective, made, 0, 20) / 20
+    steps = max(2, min(50, round(0.02 / pace)))
+    kept: dict[str, list[float]] = {"with": [], "without": [], "again": []}
+    order, begin = list(kept), 0
+    shuffle = random.Random(0).shuffle
     until = time.perf_counter() + seconds
-    while time.perf_counter() < until or len(kept[0]) < 10:
-        order = (0, 1) if len(kept[0]) % 2 else (1, 0)
-        for i in order:
-            idle = time.perf_counter()
-            kept[i].append(train(objectives[i], (plain, watched)[i], begin, steps))
-            if i == 0:  # the monitor's budget is a share of its own run's time
-                monitor._begin += time.perf_counter() - idle
+    while time.perf_counter() < until or len(kept["with"]) < 10:
+        shuffle(order)
+        for kind in order:
+            if kind == "with":
+                kept[kind].append(train(objective, made, begin, steps))
+                continue
+            with detached(monitor):
+                kept[kind].append(train(objective, made, begin, steps))
         begin += steps
     own = monitor.spent / max(monitor.training, 1e-9)
     monitor.close()
-    totals = [sum(sorted(times)[: max(1, int(0.7 * len(times)))]) for times in kept]
-    count = sum(p.numel() for p in plain[0].parameters())
+    reference = [0.5 * (a + b) for a, b in zip(kept["without"], kept["again"], strict=True)]
     return {
         "model": name,
         "device": device,
-        "parameters": count,
-        "milliseconds": round(1e3 * statistics.median(kept[0]) / steps, 3),
-        "overhead": round(totals[1] / totals[0] - 1, 4),
-        "median": round(statistics.median(kept[1]) / statistics.median(kept[0]) - 1, 4),
-        "blocks": len(kept[0]),
+        "parameters": sum(p.numel() for p in made[0].parameters()),
+        "milliseconds": round(1e3 * statistics.median(reference) / steps, 3),
+        **_compared(kept["with"], reference),
+        "control": _compared(kept["again"], kept["without"]),
+        "blocks": len(reference),
+        "steps_per_block": steps,
         "own_clock": round(own, 4),
-        "states": monitor._last_state,
+        "states": monitor._recorder.kept,
         "steps": monitor.step,
         "rows": len(monitor.readings),
+        "probes": {g.names: g.readings for g in monitor._groups},
         "memory_MB": round(sum(s.bytes for s in monitor._recorder.states) / 1e6, 1),
     }
+
+
+def _compared(those: list[float], reference: list[float]) -> dict[str, Any]:
+    """Overhead of all blocks together, with its standard error, and of the block in the middle."""
+    total = sum(those) / sum(reference) - 1
+    mean = statistics.fmean(reference)
+    spread = statistics.stdev([a - (1 + total) * b for a, b in zip(those, reference, strict=True)])
+    middle = statistics.median([a / b for a, b in zip(those, reference, strict=True)]) - 1
+    error = spread / (mean * math.sqrt(len(reference)))
+    return {"overhead": round(total, 4), "error": round(error, 4), "median": round(middle, 4)}
 
 
 def examined(name: str, make: Callable[[str], Made], device: str, seconds: float) -> dict[str, Any]:

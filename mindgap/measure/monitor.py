@@ -8,19 +8,20 @@ import logging
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_autocast_enabled
 
 from mindgap.base.check import between, fail, one_of, positive, whole
 from mindgap.base.objective import Objective
 from mindgap.base.tensors import robust_norm
 from mindgap.measure.gradients import NonFiniteError, reason
 from mindgap.measure.probe import Probe, Reading
-from mindgap.measure.recorder import LOOK, SPACING, Recorder, settings_of
+from mindgap.measure.recorder import LOOK, SPACING, Recorder, settings_of, versions_of
 from mindgap.measure.restoring import first_batches, undisturbed
 from mindgap.measure.sinks import CallSink, as_sinks
 from mindgap.measure.table import DEFAULT_PROBES, PROBES, ProbeName
@@ -39,6 +40,11 @@ NORMS, STATES, ROWS = 0.25, 0.15, 0.1
 #: loop besides: its data must come back to the caches, its memory to the allocator (a quarter to a
 #: third of a reading's time was seen).
 PLANNED = 0.8
+#: Part of the budget that is left for readings where what every step costs takes the rest of it.
+LEAST = 0.3
+#: Rows, states and probes are considered every ten steps, or every ``SHORT`` seconds in a loop of
+#: shorter steps, but at least every ``ROUNDS`` times ten steps.
+SHORT, ROUNDS = 0.05, 5
 #: Under a budget there is a row every ten steps, and a group of probes reads at most there.
 LEAST_SPACING = 10
 
@@ -182,7 +188,11 @@ class Monitor:
         self._sinks = as_sinks(to, name, settings, seed)
         self.readings: list[Row] = []
         self.step = 0
-        self.spent = 0.0
+        self._paid = 0.0  # seconds of measuring beside what every step costs
+        self._per_step = 0.0  # seconds that every step costs: the middle of the samples
+        self._samples: deque[float] = deque(maxlen=9)
+        self._timing, self._sample = False, 0.0
+        self._quick = False  # whether a call of the loss is noted in the quickest way
         self._row: Row = {}
         self._waiting: list[_Group] = []
         self._before: list[Tensor] = []
@@ -200,10 +210,13 @@ class Monitor:
             self._recorder.why_not = "memory=0 keeps no state"
         self._recall = recall
         self._period = 1  # steps between two readings of the gradient norms
+        self._round = SPACING  # steps after which rows, states and probes are considered
+        self._wake = 0  # the next step at which something may be due
+        self._settings = settings_of(self._optimizer.param_groups)
+        self._kind = self._recorder.kind
         self._norms_read = 0
         self._norms_spent = self._state_spent = self._state_cost = 0.0
         self._row_spent = self._row_cost = 0.0
-        self._last_state = 0
         self._measuring = False
         self._own_loss, objective.loss = objective.loss, self._note_loss
         self._hooks = [
@@ -213,13 +226,38 @@ class Monitor:
 
     def _note_loss(self, model: Any, batch: Any) -> Tensor:
         """The objective's loss; the loop's own calls are noted."""
+        if not self._quick or is_autocast_enabled(self._kind):
+            return self._note_slowly(model, batch)
+        value = self._own_loss(model, batch)
+        if type(value) is Tensor:
+            self._recorder.log.append((value.detach(), batch, versions_of(batch), None, None))
+        else:
+            self._recorder.see(value, batch)
+        return value
+
+    def _note_slowly(self, model: Any, batch: Any) -> Any:
+        """The same for every kind of call, with a look at the clock."""
         if self._measuring:
             return self._own_loss(model, batch)
-        self._recorder.begin()
+        recorder = self._recorder
+        quick = recorder.quick and not recorder.inside
+        begin, random, cast = time.perf_counter(), None, None
+        if quick:
+            random, cast = recorder.random() if recorder.draws else None, recorder.cast()
+        else:
+            recorder.begin()
+        taken = time.perf_counter() - begin
         value = self._own_loss(model, batch)
-        seen = value.detach() if isinstance(value, Tensor) else value
-        self._watch.observe(seen)
-        self._recorder.see(seen, batch)
+        begin = time.perf_counter()
+        if quick and type(value) is Tensor:
+            recorder.log.append((value.detach(), batch, versions_of(batch), random, cast))
+        else:
+            recorder.see(value, batch)
+        taken += time.perf_counter() - begin
+        if self._timing:
+            self._sample += taken
+        else:
+            self._paid += taken
         return value
 
     @property
@@ -238,8 +276,9 @@ class Monitor:
         """
         if batch is None or isinstance(batch, (int, str)):
             batch, name = None, batch if name is None else name
-        self._watch.observe(loss, name)
+        begin = time.perf_counter()
         self._recorder.see(loss, batch, name)
+        self._paid += time.perf_counter() - begin
 
     def autopsy(self) -> Autopsy:
         """Why the run broke: step, layer, batch and mechanism.
@@ -268,6 +307,7 @@ class Monitor:
         from mindgap.measure.autopsy import perform
 
         held, self._measuring = self._measuring, True
+        self._quick = False
         try:
             self._note(self._watch.flush())
             self._heed()
@@ -291,12 +331,17 @@ class Monitor:
             "a reading takes about {:.2g} s, and the budget allowed {:.2g} s in {} steps; raise "
             "budget or give every"
         )
-        allowed = PLANNED * self._budget * self.training / max(1, len(self._groups))
+        allowed = self._allowed() / max(1, len(self._groups))
         return dict(self._stopped) | {
             group.names: said.format(self._expected_cost(group), allowed, self.step)
             for group in self._groups
             if not group.readings and group.probes
         }
+
+    @property
+    def spent(self) -> float:
+        """Seconds of measuring."""
+        return self._paid + self._per_step * self.step
 
     @property
     def training(self) -> float:
@@ -325,29 +370,44 @@ class Monitor:
         self.close("" if error is None else f"{type(error).__name__}: {error}")
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        step, every = self.step, self._every
-        reads = step % self._period == 0
-        if not reads and step % SPACING and (every is None or step % every):
-            self._watch.pass_step()
-            self._recorder.step(step, settings_of(self._optimizer), None)
+        step, recorder = self.step, self._recorder
+        begin = time.perf_counter() if self._timing or step >= self._wake else 0.0
+        groups, settings = self._optimizer.param_groups, self._settings
+        one = groups[0]
+        if (
+            len(groups) > 1
+            or one.get("lr") is not settings[0].get("lr")
+            or one.get("weight_decay") is not settings[0].get("weight_decay")
+        ):
+            self._settings = settings = settings_of(groups, settings)
+        self._quick = False
+        recorder.inside = True
+        if step < self._wake:
+            recorder.log.append((step, settings, None))
+            if self._timing:
+                self._take_sample(time.perf_counter() - begin)
             return
-        begin = time.perf_counter()
-        if reads:
-            events = self._watch.before_step()
+        events: list[str] = []
+        norms = None
+        if step % self._period == 0:
+            if (told := recorder.told) is not None:
+                self._watch.observe(*told)
+            events = self._watch.before_step(step)
+            norms = self._watch.norms
             self._norms_spent += time.perf_counter() - begin
             self._norms_read += 1
-        else:
-            events = self._watch.pass_step()
-        self._recorder.step(step, settings_of(self._optimizer), self._watch.norms)
-        if step % SPACING == 0:
-            events += self._watch.flush()
-            self._choose_period()
+        recorder.log.append((step, settings, norms))
+        if step % self._round == 0:
+            events += self._watch.flush(spare=1 if self._cuda else 0)
+            self._choose_periods()
+        self._wake = step + self._steps_to_next(step)
+        self._timing, self._sample = True, 0.0
         self._heed()
         if events:
             self._note(events)
-        self.spent += time.perf_counter() - begin
         chosen = self._chosen()
         due = self._row_is_due() and self._affords(self._row_spent, self._row_cost, ROWS)
+        self._paid += time.perf_counter() - begin
         if not (chosen or events or due):
             return
         self._row_begun = time.perf_counter(), sum(g.spent for g in self._groups)
@@ -366,7 +426,8 @@ class Monitor:
             self._waiting = [g for g in chosen if "update" in g.needs]
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
-        self._recorder.inside = False
+        recorder = self._recorder
+        recorder.inside = False
         if self._row:
             waiting, before = self._waiting, self._before
             self._waiting, self._before = [], []
@@ -386,9 +447,10 @@ class Monitor:
             read = sum(g.spent for g in self._groups) - probes
             self._row_cost = max(0.0, time.perf_counter() - begun - read)
             self._row_spent += self._row_cost
-        self.step += 1
-        if self.step % SPACING == 0:
+        self.step = step = self.step + 1
+        if step % self._round == 0:
             self._keep_state()
+        self._quick = recorder.quick and not (self._timing or recorder.draws)
 
     def _keep_state(self) -> None:
         """A copy of the state every few steps, where the budget allows it."""
@@ -401,7 +463,6 @@ class Monitor:
             begin = time.perf_counter()
             recorder.flush()
             recorder.keep_state(self.step)
-            self._last_state = self.step
             if self._cuda:
                 torch.cuda.synchronize()
             self._state_cost = time.perf_counter() - begin
@@ -414,19 +475,50 @@ class Monitor:
         if self._recorder.waits >= LOOK:
             self._recorder.flush()
 
-    def _choose_period(self) -> None:
-        """Read the gradient norms at every step, or less often where that costs too much."""
-        if self._budget is None or self._watch.raises or not self.step:
+    def _take_sample(self, taken: float) -> None:
+        """What a step costs at which nothing is due; the hook after the step takes a third of the
+        one before it.
+        """
+        self._timing = False
+        self._samples.append(self._sample + 4 / 3 * taken)
+        self._per_step = sorted(self._samples)[len(self._samples) // 2]
+
+    def _allowed(self) -> float:
+        """Seconds that may be spent beside what every step costs, up to now."""
+        if self._budget is None:
+            return math.inf
+        planned = PLANNED * self._budget * self.training
+        parts = self._norms_spent + self._state_spent + self._row_spent
+        parts += sum(g.spent for g in self._groups)
+        return max(planned - (self.spent - parts), LEAST * planned)
+
+    def _choose_periods(self) -> None:
+        """Read the gradient norms at every step, or less often where that costs too much; consider
+        the rest every ten steps, or less often where steps are short.
+        """
+        if self._budget is None or not self.step:
             return
-        share = NORMS * PLANNED * self._budget * self.training / self.step
+        self._round = SPACING * max(
+            1, min(ROUNDS, round(SHORT / SPACING * self.step / self.training))
+        )
+        if self._watch.raises:
+            return
+        share = NORMS * self._allowed() / self.step
         cost = self._norms_spent / max(1, self._norms_read)
         self._period = min(10 * SPACING, max(1, math.ceil(cost / max(share, 1e-12))))
+
+    def _steps_to_next(self, step: int) -> int:
+        """Steps until something may be due again."""
+        wait = min(self._period - step % self._period, self._round - step % self._round)
+        if self._every is not None:
+            wait = min(wait, self._every - step % self._every)
+        return wait
 
     def _affords(self, spent: float, cost: float, part: float) -> bool:
         """Whether something fits into its part of the budget; always where none applies."""
         if self._budget is None or not self.step:
             return True
-        return spent + cost <= part * PLANNED * self._budget * self.training
+        return spent + cost <= part * self._allowed()
 
     def _note(self, events: list[str]) -> None:
         for sentence in events:
@@ -529,7 +621,7 @@ class Monitor:
             return []
         # Each group saves for its own readings, so that an expensive one does not keep the cheap
         # ones waiting.
-        allowed = PLANNED * self._budget * self.training / max(1, len(self._groups))
+        allowed = self._allowed() / max(1, len(self._groups))
         left = PLANNED * self._budget * self.training - self.spent
         chosen = []
         for group in sorted(self._groups, key=lambda g: g.spent):
@@ -558,7 +650,7 @@ class Monitor:
         finally:
             if self._cuda:
                 torch.cuda.synchronize()
-            self.spent += time.perf_counter() - begin
+            self._paid += time.perf_counter() - begin
 
 
 def unwrapped(optimizer: Any) -> Any:

@@ -42,12 +42,16 @@ QUIET = 5
 #: States that may exist at once: two that follow the run, one of the worst incident so far and one
 #: of the present one.
 STATES = 4
+#: Batches that may wait in the log at least, where memory is enough for quick notes.
+LOGGED = 200
 #: Share of the memory of the machine (or of the GPU) that may be used, where none is named.
 SHARE = 0.1
 #: A loss is unusual if it exceeds the median by so many times the reach of the range above it.
 LOSS_SPIKE = 3.0
 #: The same for gradient norms, over the largest of the range.
 NORM_SPIKE = 5.0
+#: What a schedule may change in a group of an optimizer.
+SETTINGS = ("lr", "weight_decay")
 
 
 def leaves_range(history: Iterable[float], value: float) -> float:
@@ -108,6 +112,8 @@ class Step:
     @property
     def loss(self) -> float:
         """Mean over the batches of the step."""
+        if len(self.seen) == 1:
+            return float(self.seen[0].loss)
         values = [float(s.loss) for s in self.seen]
         return sum(values) / len(values) if values else math.nan
 
@@ -164,11 +170,11 @@ class Recorder:
         )
         self._memory = memory
         cuda = bool(self.tensors) and self.tensors[0].is_cuda
-        self._kind = "cuda" if cuda else "cpu"
+        self.kind = "cuda" if cuda else "cpu"
         self._generator = torch.default_generator
         if cuda:
             self._generator = torch.cuda.default_generators[self.tensors[0].get_device()]
-        self._draws, self._tried = False, 0  # whether the loss draws random numbers
+        self._tried = 0
         self.inside = False  # whether the optimizer's step is under way
         self.why_not = ""
         self.states: deque[State] = deque()
@@ -180,40 +186,58 @@ class Recorder:
         self._open: list[Seen] = []
         self._unread: list[Step] = []
         self._begun: tuple[Tensor | None, Any] | None = None
-        self._bytes = 0
+        self._bytes = self._open_bytes = 0
+        self._room = math.inf  # bytes that batches may take beside the states
+        self.kept = 0  # states so far
+        self._largest = 0  # bytes of a batch so far
+        #: What a loop did since the last ``digest``: calls of the loss as (loss, batch, versions of
+        #: its tensors, state of the generator, autocast), steps as (number, settings, norms). A
+        #: loop of short steps has no time for more.
+        self.log: list[tuple[Any, ...]] = []
+        #: Whether calls of the loss may go to the log, instead of to ``begin`` and ``see``.
+        self.quick = False
+        self.draws = False  # whether the loss draws random numbers
 
     # What the loop does.
+
+    def random(self) -> Tensor:
+        """State of torch's generator."""
+        return self._generator.get_state()
+
+    def cast(self) -> tuple[str, torch.dtype] | None:
+        """Autocast, where it is on."""
+        if not torch.is_autocast_enabled(self.kind):
+            return None
+        return self.kind, torch.get_autocast_dtype(self.kind)
 
     def begin(self) -> None:
         """Before a call of the loss: the random numbers and the precision that it will use."""
         if self.why_not:
             return
+        self.digest()
         if not self.states:
             self.keep_state(self.steps[-1].number + 1 if self.steps else 0)
-        kind = self._kind
-        on = torch.is_autocast_enabled(kind)
-        random = self._generator.get_state() if self._draws or self._tried < TRIED else None
-        self._begun = (random, (kind, torch.get_autocast_dtype(kind)) if on else None)
+        random = self.random() if self.draws or self._tried < TRIED else None
+        self._begun = random, self.cast()
 
     def see(self, loss: Any, batch: Any, key: Any = None) -> None:
         """After a call of the loss."""
         value = loss.detach() if isinstance(loss, Tensor) and loss.requires_grad else loss
+        self.digest()
         if self.why_not:
             self._open.append(Seen(None, key, value))
             return
         if not self.states:
             self.keep_state(self.steps[-1].number + 1 if self.steps else 0)
         random, cast = self._begun or (None, None)
-        self._begun = None
-        if random is not None and not self._draws:
-            self._tried += 1
-            self._draws = not torch.equal(random, self._generator.get_state())
-        parts = _tensors(batch)
-        versions = tuple([t._version for t in parts])
-        size = 0
-        for part in parts:
-            size += part.nbytes
-        seen = Seen(batch, key, value, versions, random, cast, size)
+        if self._begun is not None:
+            self._begun = None
+            if random is not None and not self.draws:
+                self._tried += 1
+                self.draws = not torch.equal(random, self.random())
+            self._prepare()
+        size = size_of(batch)
+        seen = Seen(batch, key, value, versions_of(batch), random, cast, size)
         if self.inside and self.steps:  # the optimizer calls the loss itself, as under Lightning
             last = self.steps[-1]
             last.seen.append(seen)
@@ -221,26 +245,60 @@ class Recorder:
             self._bytes += size
         else:
             self._open.append(seen)
+            self._open_bytes += size
+
+    @property
+    def told(self) -> tuple[Any, Any] | None:
+        """Loss and name of the newest call since the last step."""
+        if self.log and len(self.log[-1]) == 5:
+            return self.log[-1][0], None
+        return (self._open[-1].loss, self._open[-1].key) if self._open and not self.log else None
+
+    def _prepare(self) -> None:
+        ready = bool(self.states) and (self.draws or self._tried >= TRIED)
+        self.quick = (
+            ready and not self.why_not and self._bytes + LOGGED * self._largest < self._room
+        )
+
+    def digest(self) -> None:
+        """Make steps out of the log."""
+        if not self.log:
+            return
+        log, self.log = self.log, []
+        for entry in log:
+            if len(entry) == 3:
+                self._note_step(*entry)
+                continue
+            loss, batch, versions, random, cast = entry
+            size = size_of(batch)
+            if size > self._largest:
+                self._largest = size
+            self._open.append(Seen(batch, None, loss, versions, random, cast, size))
+            self._open_bytes += size
+        self._prepare()
 
     def step(self, number: int, settings: list[dict[str, Any]], norms: Any) -> None:
         """Before a step of the optimizer."""
-        found = Step(number, self._open, settings, norms)
+        self.digest()
+        self._note_step(number, settings, norms)
         self.inside = True
-        for s in self._open:
-            found.bytes += s.bytes
-        self._open = []
-        self._bytes += found.bytes
-        if len(self.steps) == HISTORY:
-            self._bytes -= self.steps[0].bytes
-        self.steps.append(found)
+
+    def _note_step(self, number: int, settings: list[dict[str, Any]], norms: Any) -> None:
+        steps, size = self.steps, self._open_bytes
+        found = Step(number, self._open, settings, norms, size)
+        self._open, self._open_bytes = [], 0
+        if len(steps) == HISTORY:
+            size -= steps[0].bytes
+        self._bytes += size
+        steps.append(found)
         self._unread.append(found)
-        if self.states and self._bytes + STATES * self.states[-1].bytes > self.limit():
+        if self._bytes > self._room and self.states:
             self._forget()
 
     @property
     def waits(self) -> int:
-        """Steps whose losses were not looked at yet."""
-        return len(self._unread)
+        """Steps whose losses were not looked at yet, about."""
+        return len(self._unread) + len(self.log) // 2
 
     def limit(self) -> float:
         """Bytes that may be used."""
@@ -257,6 +315,7 @@ class Recorder:
 
     def keep_state(self, step: int) -> None:
         """A copy of everything as it is before a step; the oldest of three is dropped."""
+        self.digest()
         try:
             state = self._copied(step)
         except Exception as error:  # a model or optimizer that cannot be copied
@@ -271,8 +330,11 @@ class Recorder:
             self.states.clear()
             return
         self.states.append(state)
+        self.kept += 1
+        self._room = self.limit() - STATES * state.bytes
         if len(self.states) > 2:
             self._forget()
+        self._prepare()
 
     def _copied(self, step: int) -> State:
         with torch.no_grad():
@@ -288,6 +350,7 @@ class Recorder:
     def _forget(self) -> None:
         """Drop the older state and the batches before the other."""
         self.states.popleft()
+        self._prepare()
         begin = self.states[0].step if self.states else math.inf
         incidents = [i for i in (self.incident, self._present) if i is not None]
         kept = {id(s) for i in incidents for s in i.steps}
@@ -308,6 +371,7 @@ class Recorder:
         Args:
             final: also read a loss whose step never came, because the loop ended in an error.
         """
+        self.digest()
         if final and self._present is not None and self._present is not self.incident:
             worst = self.incident.severity if self.incident is not None else 0.0
             if self._present.severity > worst:
@@ -318,6 +382,12 @@ class Recorder:
         unread, self._unread = self._unread, []
         read_losses(unread)
         usual = None
+        if self._present is None and len(self._losses) >= 4 * LAG:
+            usual = LossRange(self._history())
+            values = [found.loss for found in unread if found.seen]
+            if values and not any(map(usual.times, values)):
+                self._losses.extend(values)
+                return
         for found in unread:
             if not found.seen:
                 continue
@@ -407,6 +477,10 @@ def read_losses(steps: list[Step]) -> None:
     if not waiting:
         return
     try:
+        if not any(s.loss.is_cuda for s in waiting):
+            for s in waiting:
+                s.loss = float(s.loss)
+            return
         for s, value in zip(waiting, torch.stack([s.loss for s in waiting]).tolist()):
             s.loss = float(value)
         return
@@ -419,13 +493,34 @@ def read_losses(steps: list[Step]) -> None:
         s.loss = value
 
 
-def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """What a schedule may change, per group."""
+def settings_of(
+    groups: list[dict[str, Any]], known: list[dict[str, Any]] | None = None
+) -> list[dict[str, Any]]:
+    """What a schedule may change, per group of an optimizer.
+
+    Args:
+        groups: the optimizer's groups.
+        known: the answer at an earlier step, which is returned where nothing has changed.
+
+    Example:
+        >>> first = settings_of([{"lr": 0.1, "params": []}])
+        >>> first, settings_of([{"lr": 0.1, "params": []}], first) is first
+        ([{'lr': 0.1}], True)
+    """
+    if known is not None and len(known) == len(groups):
+        for group, held in zip(groups, known):
+            for name, value in held.items():
+                if group.get(name) is not value:
+                    break
+            else:
+                continue
+            break
+        else:
+            return known
+    # A rate that is a tensor changes in place.
     return [
-        {"lr": g["lr"], "weight_decay": g["weight_decay"]}
-        if "lr" in g and "weight_decay" in g
-        else {n: g[n] for n in ("lr", "weight_decay") if n in g}
-        for g in optimizer.param_groups
+        {n: v.detach().clone() if isinstance(v := g[n], Tensor) else v for n in SETTINGS if n in g}
+        for g in groups
     ]
 
 
@@ -475,6 +570,34 @@ def _cloned(value: Any, own: Mapping[int, Tensor]) -> Any:
 
 def _unique(tensors: list[Tensor]) -> list[Tensor]:
     return list({id(t): t for t in tensors}.values())
+
+
+def versions_of(batch: Any) -> tuple[int, ...]:
+    """Versions of a batch's tensors, which tell whether they were overwritten since.
+
+    Example:
+        >>> x = torch.zeros(2)
+        >>> versions_of((x, [x]))
+        (0, 0)
+    """
+    try:
+        if type(batch) is tuple and len(batch) == 2:
+            x, y = batch
+            if type(x) is Tensor and type(y) is Tensor:
+                return x._version, y._version
+        return tuple([t._version for t in _tensors(batch)])
+    except RuntimeError:  # tensors of inference mode have none
+        return ()
+
+
+def size_of(batch: Any) -> int:
+    """Bytes of a batch's tensors.
+
+    Example:
+        >>> size_of((torch.zeros(2), {"y": torch.zeros(3)}))
+        20
+    """
+    return sum([t.nbytes for t in _tensors(batch)])
 
 
 def _tensors(batch: Any) -> list[Tensor] | tuple[Tensor, ...]:

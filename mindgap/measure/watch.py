@@ -21,6 +21,8 @@ LEAST_HISTORY = 20
 SPIKE = 5.0
 #: If the largest parameter grew by this factor in a few dozen steps, the updates threw it away.
 THROWN = 100.0
+#: The parameters' own size is read with every so-manyth reading of the gradients, at most.
+LOOKS = 4
 #: On a GPU norms are read together, once per so many steps: each reading waits for the device.
 FLUSH = 10
 
@@ -50,11 +52,11 @@ class LoopWatch:
         self._nonfinite = nonfinite
         self.raises = nonfinite == "raise"
         self._norms: deque[float] = deque(maxlen=HISTORY)
-        self._waiting: list[tuple[int, Any, float, Tensor]] = []
+        self._waiting: list[_Waiting] = []
         #: (step, modulus of the largest entry of each parameter before it), the last few, read only
         #: when needed.
         self._largest: deque[tuple[int, Tensor]] = deque(maxlen=3)
-        self._look_next = 0
+        self._look_next = self._readings = 0
         self._bad = 0  # steps in a row, up to now, whose gradient was not finite
         self._episodes = 0  # how often that began
         self._step = 0
@@ -73,12 +75,6 @@ class LoopWatch:
         read, self._read = self._read, []
         return read
 
-    def pass_step(self) -> list[str]:
-        """A step whose gradients are not read."""
-        self._step += 1
-        self.norms = None
-        return []
-
     def observe(self, loss: Any, batch: Any = None) -> None:
         """The loss of the loop's present batch, and the batch's index where the loop knows it."""
         self._batch = batch
@@ -89,38 +85,47 @@ class LoopWatch:
         """The last update's length over that of the parameters."""
         self._last_update = (self._step - 1, relative)
 
-    def before_step(self) -> list[str]:
+    def before_step(self, step: int | None = None) -> list[str]:
         """Read the gradients that the step is about to use; sentences about what is unusual.
+
+        Args:
+            step: its number, where not every step is read; else the one after the last.
 
         Raises:
             NonFiniteError: a gradient that is not finite, with ``nonfinite="raise"``.
         """
         held = [(i, p.grad) for i, p in enumerate(self._parameters) if p.grad is not None]
         self.norms = None
+        if step is not None:
+            self._step = step
         if held:
             norms = _stacked([g.coalesce().values() if g.is_sparse else g for _, g in held])
             if len(held) < len(self._parameters):
                 each, norms = norms, torch.zeros(len(self._parameters), device=norms.device)
                 norms[torch.tensor([i for i, _ in held], device=each.device)] = each
-            self._waiting.append((self._step, self._batch, self._loss, norms))
+            self._waiting.append(_Waiting(self._step, self._batch, self._loss, norms))
             self.norms = norms
-            if self._step >= self._look_next:
+            self._readings += 1
+            if self._step >= self._look_next and self._readings % LOOKS == 1:
                 self._look_next = self._step + FLUSH
                 own = [p.detach() for p in self._full()]
                 self._largest.append((self._step, _stacked(own, math.inf)))
         self._step += 1
         on_cpu = not held or held[0][1].device.type == "cpu"
-        if on_cpu or self._nonfinite == "raise" or len(self._waiting) >= FLUSH:
+        if on_cpu or self._nonfinite == "raise":
             return self.flush()
-        return []
+        return self.flush(spare=1) if len(self._waiting) > FLUSH else []
 
-    def flush(self) -> list[str]:
-        """Look at the norms that wait to be read."""
-        waiting, self._waiting = self._waiting, []
+    def flush(self, spare: int = 0) -> list[str]:
+        """Look at the norms that wait to be read, except the newest ``spare``, which a GPU may not
+        have computed yet.
+        """
+        count = max(0, len(self._waiting) - spare)
+        waiting, self._waiting = self._waiting[:count], self._waiting[count:]
         events = []
-        for step, batch, loss, norms in waiting:
-            values = norms.tolist()
-            self.loss = float(loss)
+        for waits in waiting:
+            step, batch = waits.step, waits.batch
+            self.loss, values = waits.read()
             self.gradient_norm = math.sqrt(sum(v * v for v in values))
             self._read.append((step, self.gradient_norm))
             if sentence := self._unusual(step, batch, values):
@@ -227,6 +232,32 @@ class LoopWatch:
                 f"{100 * self._update_before(step):.0f} % of their length"
             )
         return "a rare batch is the likely cause: its gradient alone is large"
+
+
+class _Waiting:
+    """Loss and gradient norms of a step. Those of a GPU are on their way to the CPU, so that
+    reading them later does not wait for the steps queued since.
+    """
+
+    __slots__ = ("_event", "_loss", "_norms", "batch", "step")
+
+    def __init__(self, step: int, batch: Any, loss: Any, norms: Tensor) -> None:
+        self.step, self.batch, self._loss, self._norms = step, batch, loss, norms
+        self._event: Any = None
+        if norms.is_cuda:
+            if isinstance(loss, Tensor):
+                seen = loss.detach().reshape(-1)[:1].to(norms)
+                self._loss, norms = None, torch.cat([norms, seen])
+            self._norms = norms.to("cpu", non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record(torch.cuda.current_stream(norms.device))
+
+    def read(self) -> tuple[float, list[float]]:
+        """Loss and norms."""
+        if self._event is not None:
+            self._event.synchronize()
+        values = self._norms.tolist()
+        return (values.pop() if self._loss is None else float(self._loss)), values
 
 
 def _stacked(tensors: list[Tensor], order: float = 2.0) -> Tensor:
