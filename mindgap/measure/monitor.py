@@ -211,6 +211,8 @@ class Monitor:
         self._recall = recall
         self._period = 1  # steps between two readings of the gradient norms
         self._round = SPACING  # steps after which rows, states and probes are considered
+        self._pace = math.inf  # seconds per step, of the quickest round lately
+        self._lap = time.perf_counter(), 0
         self._wake = 0  # the next step at which something may be due
         self._settings = settings_of(self._optimizer.param_groups)
         self._kind = self._recorder.kind
@@ -498,9 +500,11 @@ class Monitor:
         """
         if self._budget is None or not self.step:
             return
-        self._round = SPACING * max(
-            1, min(ROUNDS, round(SHORT / SPACING * self.step / self.training))
-        )
+        now, (then, step) = time.perf_counter(), self._lap
+        if self.step > step:
+            self._lap = now, self.step
+            self._pace = min((now - then) / (self.step - step), 1.1 * self._pace)
+        self._round = SPACING * max(1, min(ROUNDS, round(SHORT / (SPACING * self._pace))))
         if self._watch.raises:
             return
         share = NORMS * self._allowed() / self.step
@@ -619,10 +623,12 @@ class Monitor:
             return self._groups
         if self.step == 0 or not self._row_is_due():
             return []
+        left = PLANNED * self._budget * self.training - self.spent
+        if left <= 0:
+            return []
         # Each group saves for its own readings, so that an expensive one does not keep the cheap
         # ones waiting.
         allowed = self._allowed() / max(1, len(self._groups))
-        left = PLANNED * self._budget * self.training - self.spent
         chosen = []
         for group in sorted(self._groups, key=lambda g: g.spent):
             expected = self._expected_cost(group)

@@ -385,7 +385,7 @@ class Recorder:
         if self._present is None and len(self._losses) >= 4 * LAG:
             usual = LossRange(self._history())
             values = [found.loss for found in unread if found.seen]
-            if values and not any(map(usual.times, values)):
+            if values and math.isfinite(sum(values)) and not usual.times(max(values)):
                 self._losses.extend(values)
                 return
         for found in unread:
@@ -597,7 +597,10 @@ def size_of(batch: Any) -> int:
         >>> size_of((torch.zeros(2), {"y": torch.zeros(3)}))
         20
     """
-    return sum([t.nbytes for t in _tensors(batch)])
+    size = 0
+    for part in _tensors(batch):
+        size += part.nbytes
+    return size
 
 
 def _tensors(batch: Any) -> list[Tensor] | tuple[Tensor, ...]:
