@@ -13,9 +13,14 @@ MARKS = {
     for name in ("drawn", "peers", "field")
 }
 COLUMNS = {
-    "drawn-judged": "judged draw",
-    "drawn-development": "development draw, before the mends",
+    "drawn-judged-2": "second judged draw",
+    "drawn-judged": "first judged draw, an earlier doctor",
+    "drawn-development-2": "development draw 2, the same earlier doctor",
+    "drawn-development-3": "development draw 3, the same earlier doctor",
+    "drawn-development": "development draw 1, an older doctor",
 }
+#: The draw whose mistakes are listed and on which other tools are run.
+JUDGED = "drawn-judged-2"
 
 
 def drawn(folder: Path) -> str:
@@ -30,18 +35,19 @@ def drawn(folder: Path) -> str:
     for i, (label, _) in enumerate(next(iter(columns.values()), [])):
         lines.append(f"| {label} | {' | '.join(c[i][1] for c in columns.values())} |")
     text = ["\n".join(lines)]
-    rows = kept.get(COLUMNS["drawn-judged"], [])
+    rows = kept.get(COLUMNS[JUDGED], [])
     if not rows:
-        text.append("\nThe judged draw is registered and has not been run.")
+        text.append("\nThe second judged draw is registered and has not been run.")
         return "\n".join(text)
     wrong = [r for r in rows if first(r) != r["cause"]]
-    text.append("\nWhat it gets wrong in the judged draw:\n")
+    text.append("\nWhat it gets wrong in the second judged draw:\n")
     head = [
-        "| case | data and network | optimizer | answer | cure helps |",
-        "|---|---|---|---|---|",
+        "| case | data and network | optimizer | answer | listed | cure helps |",
+        "|---|---|---|---|---|---|",
     ]
     body = [
-        f"| {r['name']} | {r['family']} | {r['optimizer']} | {first(r)} | {_cure(r)} |"
+        f"| {r['name']} | {r['family']} | {r['optimizer']} | {first(r)} | {_listed(r)} "
+        f"| {_cure(r)} |"
         for r in sorted(wrong, key=lambda r: r["name"])
     ]
     text.append("\n".join([*head, *body]))
@@ -55,19 +61,26 @@ def drawn(folder: Path) -> str:
     return "\n".join(text)
 
 
+def _listed(row: Row) -> str:
+    """Is the planted cause among the three that the answer lists?"""
+    if row["cause"] == "healthy":
+        return "–"
+    return "yes" if row["verdict"] != "healthy" and row["cause"] in row["answers"][:3] else "no"
+
+
 def _cure(row: Row) -> str:
     return "–" if row["cause"] == "healthy" else "yes" if row["helps"] else "no"
 
 
 def peers(folder: Path) -> str:
     """Other tools and the doctor on the same cases."""
-    own = {r["name"]: r for r in read(folder / "drawn-judged.jsonl") if r["kept"]}
-    rows = [r for r in read(folder / "peers-drawn-judged.jsonl") if r["name"] in own]
+    own = {r["name"]: r for r in read(folder / f"{JUDGED}.jsonl") if r["kept"]}
+    rows = [r for r in read(folder / f"peers-{JUDGED}.jsonl") if r["name"] in own]
     names = {r["name"] for r in rows}
     for peer in {r["peer"] for r in rows}:  # only cases that every tool has seen
         names &= {r["name"] for r in rows if r["peer"] == peer}
     if not rows:
-        return "Not run yet: `python benchmarks/doctor/peers.py drawn-judged`."
+        return f"Not run yet: `python benchmarks/doctor/peers.py {JUDGED}`."
     lines = [
         "| tool | calls a sick run sick | names the cause | false alarms | CPU s per case |",
         "|---|---|---|---|---|",

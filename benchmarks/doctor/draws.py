@@ -12,6 +12,7 @@ from drawn import DRAWS
 FURTHER = {
     "drawn-development-2": (40127733, 4, 1),
     "drawn-development-3": (581906254, 4, 1),
+    "drawn-judged-2": (730158264, 4, 3),
 }
 
 DRAWS.update(FURTHER)

@@ -163,6 +163,7 @@ def one(task: tuple[str, str, str, str]) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    import draws  # noqa: F401
     from drawn import draft
 
     case, _ = draft(draw, title)

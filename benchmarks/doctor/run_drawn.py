@@ -30,6 +30,7 @@ sys.path.insert(0, str(HERE))
 
 def register(name: str, folder: Path) -> None:
     """Write seed, sizes and the generator's hash, before any run."""
+    import draws  # noqa: F401
     from drawn import CLEARLY, DRAWS, SOURCES, STEPS, generator_hash, titles
 
     path = folder / f"{name}.registered.json"
@@ -51,6 +52,12 @@ def register(name: str, folder: Path) -> None:
             f"A sick draft is kept if it misses more than {CLEARLY:.0%} of its twin's gain over "
             f"the constant answer after {STEPS} steps; an odd one if it misses less than half of "
             "its ordinary twin's gain. Kept drafts are examined once, with 20 s each."
+        ),
+        "counted": (
+            "Named first: the verdict is 'sick' and the planted cause stands first. Among the "
+            "first three: the planted cause is among the three that the answer lists, where the "
+            "verdict is 'sick' or 'cannot tell'; never where it is 'healthy'. The count without "
+            "'cannot tell' is published beside it."
         ),
     }
     path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

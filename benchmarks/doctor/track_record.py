@@ -67,12 +67,14 @@ def rates(rows: list[Row]) -> list[tuple[str, str]]:
     sick = [r for r in rows if r["cause"] != "healthy"]
     odd = [r for r in rows if r["cause"] == "healthy"]
     hit = [r for r in sick if first(r) == r["cause"]]
-    among = [r for r in sick if r["verdict"] == "sick" and r["cause"] in r["answers"][:3]]
+    listed = [r for r in sick if r["verdict"] != "healthy" and r["cause"] in r["answers"][:3]]
+    among = [r for r in listed if r["verdict"] == "sick"]
     curable = [r for r in sick if r["cause"] not in NO_CURE]
     seconds = sorted(r["cpu_seconds"] for r in rows)
     found = [
         ("planted cause named first", share(len(hit), len(sick))),
         ("planted cause among the first three", share(len(among), len(sick))),
+        ("the same, also where it cannot tell and lists three", share(len(listed), len(sick))),
         ("called sick, whatever the cause", share(_count(sick, "sick"), len(sick))),
         ("false alarm on an odd but healthy run", share(_count(odd, "sick"), len(odd))),
         ("odd but healthy run called healthy", share(_count(odd, "healthy"), len(odd))),
