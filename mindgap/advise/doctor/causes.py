@@ -146,7 +146,7 @@ _ROWS = (
     Cause(
         "init_too_large",
         "the initial weights are too large",
-        {"large_weights": 6.0, **_against(-3.0, "explodes_time"), "equal_weights": -3.0},
+        {"large_weights": 6.0, "explodes_time": -0.5, "equal_weights": -3.0},
         "reset",
         "start from torch's default weights",
         "for module in model.modules():\n"
@@ -540,6 +540,7 @@ _ROWS = (
         {
             "overfits": 6.0,
             **_against(-4.0, "labels_disagree", "shared_samples", "shift_found"),
+            **_against(-3.0, "batches_repeat"),
             "labels_carry_nothing": -5.0,
             "sorted": -3.0,
             **_against(-4.0, *PLAIN),

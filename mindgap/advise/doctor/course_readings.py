@@ -370,6 +370,30 @@ def read_growth(chart: Chart, patient: Patient) -> None:
     chart.find("steep", ramp(power, 0.2, 0.5), text)
 
 
+def read_bounded_loss(chart: Chart, patient: Patient) -> None:
+    """A loss whose slope stays the same far away (Huber, absolute error) bears heavy tails."""
+    if not chart.has("heavy_targets"):
+        return
+    outs: list[Any] = []
+    handle = patient.model.register_forward_hook(lambda m, i, o: outs.append(o))
+    batch = patient.train[0]
+    with undisturbed(patient.model), torch.no_grad():
+        patient.value(batch)
+    handle.remove()
+    targets = pair(batch)[1]
+    if len(outs) != 1 or not isinstance(outs[0], torch.Tensor) or targets is None:
+        return
+    unit = max(float(targets.abs().max()), float(outs[0].abs().max()), 1e-6)
+    slopes = []
+    for far in (10.0, 100.0):
+        given = (outs[0].detach() + far * unit).requires_grad_()
+        slopes.append(
+            float(torch.autograd.grad(patient.loss(_Given(given), batch), given)[0].norm())
+        )
+    if 0 < slopes[1] < 1.5 * slopes[0]:
+        del chart.findings["heavy_targets"]
+
+
 class _Given(nn.Module):
     """Stands for the model: gives the outputs that it was made with."""
 

@@ -127,8 +127,11 @@ def remember(patient: Patient, chart: Chart, _: float) -> None:
         normalise(patient, chart, 1.0)
 
 
-def normalise(patient: Patient, chart: Chart, _: float) -> None:
-    """A LayerNorm behind every hidden linear layer; squashing units become ReLU."""
+def normalise(patient: Patient, chart: Chart, way: float) -> None:
+    """A LayerNorm (or, in the second way, batch norm) behind every hidden linear layer; squashing
+    units become ReLU. A chain without shortcuts needs batch norm: samples that have become alike
+    differ again only if what they share is taken away.
+    """
     model = patient.model
     hidden = layers(model)[:-1]
     known = {id(p) for g in patient.optimizer.param_groups for p in g["params"]}
@@ -139,7 +142,9 @@ def normalise(patient: Patient, chart: Chart, _: float) -> None:
         if isinstance(parent, nn.MultiheadAttention):
             continue
         if isinstance(module, nn.Linear):
-            setattr(parent, leaf, _Normed(module, nn.LayerNorm(module.out_features)))
+            width = module.out_features
+            norm = nn.LayerNorm(width) if way < 2 else nn.BatchNorm1d(width)
+            setattr(parent, leaf, _Normed(module, norm))
         elif isinstance(module, nn.Conv2d):
             setattr(parent, leaf, _Normed(module, nn.GroupNorm(1, module.out_channels)))
         else:
@@ -422,7 +427,7 @@ CURES: dict[str, Cure] = {
     "calm_recurrence": Cure(calm_recurrence, (1.0,)),
     "calm_depth": Cure(calm_depth, (1.0, 2.0)),
     "remember": Cure(remember),
-    "normalise": Cure(normalise),
+    "normalise": Cure(normalise, (1.0, 2.0)),
     "scale_inputs": Cure(scale_inputs),
     "drop_samples": Cure(drop_samples),
     "drop_batches": Cure(drop_batches),

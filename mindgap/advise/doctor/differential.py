@@ -116,7 +116,10 @@ def _weak(chart: Chart, patient: Patient) -> dict[str, float]:
     suspect("exploding_gradients", grown)
     sizes = facts.get("weight_sizes") or {}
     if sizes:
-        suspect("init_too_large", ramp(math.log(max(sizes.values())), math.log(1.5), math.log(4)))
+        suspect(
+            "init_too_large",
+            ramp(math.log(max(*sizes.values(), 1e-12)), math.log(1.5), math.log(4)),
+        )
         low = sorted(sizes.values())[len(sizes) // 2]
         suspect("init_too_small", ramp(math.log(max(low, 1e-12)), math.log(0.3), math.log(0.1)))
     if "optimizer" in patient.given:

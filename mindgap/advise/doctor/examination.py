@@ -24,6 +24,7 @@ from mindgap.advise.doctor.controls import (
 from mindgap.advise.doctor.course import Course, follow, held_out
 from mindgap.advise.doctor.course_readings import (
     progress,
+    read_bounded_loss,
     read_break,
     read_curve,
     read_end,
@@ -67,7 +68,7 @@ NAMED = 0.5
 #: Cures that are tried at most.
 TRIED = 4
 #: Share of the constant answer's loss by which a plain network may be ahead of a healthy run.
-BEHIND = 0.35
+BEHIND = 0.45
 
 
 @dataclass(frozen=True)
@@ -276,6 +277,7 @@ class _Doctor:
         chart.attempt("the forward pass", lambda: read_forward(chart, first))
         chart.attempt("the gradients", lambda: read_gradients(chart, first))
         chart.attempt("the modes", lambda: read_modes(chart, first))
+        chart.attempt("the slope of the loss", lambda: read_bounded_loss(chart, first))
         for key, module in READINGS.items():
             chart.attempt(key, lambda module=module: import_module(module).read(chart, first))  # type: ignore[misc]
         chart.facts["trivial"] = chart.attempt("the constant answer", lambda: trivial(first))
@@ -436,10 +438,11 @@ class _Doctor:
                 reference
             )
         room = max(abs(reference - after), 0.02 * abs(reference))
+        least = 0.08 if after > 0.6 * before or not chart.has("sorted") else 0.03
         if (
             not proven
             and progress(chart, before) > 0.5
-            and progress(chart, after) < progress(chart, before) + 0.08
+            and progress(chart, after) < progress(chart, before) + least
         ):
             return False  # the run is good: a little better is no cure
         return after < before - 0.05 * room and after < before * (0.98 if before > 0 else 1.0)
@@ -471,6 +474,8 @@ class _Doctor:
                 best = trial
             elif best.helps:
                 break  # variants are ordered: it gets worse again
+            if best.helps and cause.cure == "normalise":
+                break
         return best
 
     def _rates(self, course: Course) -> None:
@@ -581,7 +586,9 @@ class _Doctor:
             self.trials.append(trial)
             refuted.add(cause.key)
         ranked = [(c.key, s) for c, s in self._rank_causes() if s > -3]
+        ahead = chart.findings.get("control_better")
         sick = chart.facts["progress"] < 0.05 or chart.has("broke")
+        sick = sick or (ahead is not None and ahead.strength > 0.3)
         if chosen is None and sick:  # nothing helped: name what the findings say most clearly
             for cause, score in self._rank_causes():
                 if score > 2.5 and (cause.key in refuted or not cause.cure):
@@ -593,7 +600,10 @@ class _Doctor:
             ranked = [(named, chosen[1])] + [r for r in ranked if r[0] != named]
         else:
             ranked = [(k, min(s, -1.0)) for k, s in ranked]
-        ranked = differential(named, ranked, refuted, chart, base)
+        listed = chart.attempt(
+            "the other causes", lambda: differential(named, ranked, refuted, chart, base)
+        )
+        ranked = ranked if listed is None else listed
         if chosen is not None:
             return self._sick(chosen, ranked, course)
         final, start = chart.facts.get("final", math.inf), chart.facts["start"]

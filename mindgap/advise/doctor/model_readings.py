@@ -299,10 +299,22 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
 
         return look
 
+    held_states: list[tuple[str, float]] = []
+
+    def states(name: str) -> Any:
+        def look(module: nn.Module, inputs: Any, out: Any) -> None:
+            if isinstance(out, tuple) and isinstance(out[0], Tensor):
+                at_the_edge = out[0].detach().abs() > 0.99
+                held_states.append((name, float(at_the_edge.double().mean())))
+
+        return look
+
     called: set[str] = set()
     for name, module in model.named_modules():
         if isinstance(module, nn.RNNBase):
             handles.append(module.register_forward_pre_hook(grab(name)))
+            if getattr(module, "nonlinearity", "tanh") == "tanh":
+                handles.append(module.register_forward_hook(states(name)))
         handles.append(module.register_forward_hook(lambda m, i, o, name=name: called.add(name)))
     free = {n: p for n, p in model.named_parameters() if p.requires_grad}
     try:
@@ -370,6 +382,11 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
         if grows > 30 and not chart.facts.get("normalised"):
             text = f"Signal and gradient grow over {len(deep)} layers (factor {grows:.3g})."
             chart.find("explodes_depth", ramp(math.log10(grows), 1.3, 2.0), text)
+    for name, share in held_states:
+        chart.facts["saturated"] = max(share, chart.facts.get("saturated", 0.0))
+        if share > 0.5:
+            text = f"{share:.0%} of the states of {_layer(name)} are saturated."
+            chart.find("saturated", ramp(share, 0.5, 0.9), text)
     for (name, module, x), g in zip(grabbed, found[len(free) :]):
         if g is None or x.ndim != 3:
             continue
@@ -479,7 +496,8 @@ def _mixing(chart: Chart, patient: Patient, batch: Any, n: int) -> None:
             turned, level = replaced(batch, y=y.flip(0)), replaced(batch, y=y.mean().expand_as(y))
             with torch.no_grad():
                 a, b, c = (float(patient.value(t)) for t in (batch, turned, level))
-            varied = float(out.double().std(0).max()) > 1e-4 * float(out.double().abs().max())
+            spread = float(out.double().std(0).max()) * float(y.double().std())
+            varied = spread > 1e-3 * abs(a)  # else the order of the targets cannot show
             # The targets must matter at all: beside outputs of 1e4 they do not.
             same = abs(a - b) < 1e-5 * max(abs(a), 1e-9) and abs(a - c) > 1e-3 * abs(a)
             if same and varied and float(y.double().std()) > 0:
