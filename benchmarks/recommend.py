@@ -118,11 +118,11 @@ def _searched(setting: Setting) -> Callable[[torch.nn.Module], torch.optim.Optim
         else:
             made = torch.optim.AdamW(weights, lr=lr, weight_decay=decay, fused=True)
         if setting["clip"] is not None:
-            made.register_step_pre_hook(
-                lambda *given: (
-                    torch.nn.utils.clip_grad_norm_(weights, setting["clip"]) and None  # type: ignore[func-returns-value]
-                )
-            )
+
+            def clipped(*given: Any) -> None:
+                torch.nn.utils.clip_grad_norm_(weights, setting["clip"])
+
+            made.register_step_pre_hook(clipped)
         return made
 
     return make

@@ -142,7 +142,8 @@ def race(folder: Path) -> tuple[Path, Use]:
         entry.runs.clear()
         told.clear()
         running._advance(entry, 0, running.rungs[0])
-        fields = plain({**vars(entry.runs[0]), "seconds": 0})
+        times = dict.fromkeys(("seconds", "stepping", "beside", "per_step"), 0)
+        fields = plain({**vars(entry.runs[0]), **times})
         assert isinstance(entry.runs[0], Progress)
         return fields, " ".join(told[1:])
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import mindgap.optim
 from mindgap.base.check import fail, non_negative, positive
@@ -125,6 +126,78 @@ def _matrices(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     return list(dict.fromkeys(inside))
 
 
+def _fused(weights: list[torch.nn.Parameter]) -> bool | None:
+    """Whether torch's fused kernels take these weights; None: torch chooses. The steps are the
+    same up to rounding, and on small models they take half the time.
+    """
+    fits = all(w.is_floating_point() and w.device.type in ("cpu", "cuda") for w in weights)
+    return True if weights and fits else None
+
+
+#: Coefficients of Muon's iteration, its number, its momentum and the smallest norm it divides by.
+_QUINTIC = (3.4445, -4.7750, 2.0315)
+_ITERATIONS = 5
+_MUON_BETA = 0.95
+_LEAST_NORM = 1e-7
+
+
+def _orthogonal(stack: Tensor) -> Tensor:
+    """Matrices with singular values near 1 and the singular vectors of those in the stack, which
+    have no more rows than columns.
+    """
+    a, b, c = _QUINTIC
+    x = stack / torch.linalg.matrix_norm(stack, keepdim=True).clamp_min(_LEAST_NORM)
+    for _ in range(_ITERATIONS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x
+
+
+class _Muon(torch.optim.Optimizer):
+    """Muon for matrices, with ``torch.optim.Muon``'s rule (``match_rms_adamw``, Nesterov).
+
+    Matrices of one shape are handled together. The iteration runs in bfloat16 on CUDA, where that
+    is fast, and in the matrices' own type elsewhere.
+    """
+
+    def __init__(self, matrices: list[torch.nn.Parameter], lr: float, weight_decay: float) -> None:
+        super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One step."""
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            shapes: dict[Any, list[torch.nn.Parameter]] = {}
+            for matrix in group["params"]:
+                if matrix.grad is not None:
+                    rows, columns = sorted(matrix.shape)
+                    shapes.setdefault((rows, columns, matrix.device, matrix.dtype), []).append(
+                        matrix
+                    )
+            for matrices in shapes.values():
+                self._descend(matrices, group["lr"], group["weight_decay"])
+        return loss
+
+    def _descend(self, matrices: list[torch.nn.Parameter], lr: float, decay: float) -> None:
+        updates = []
+        for matrix in matrices:
+            assert matrix.grad is not None
+            state = self.state[matrix]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(matrix.grad)
+            buffer = state["momentum_buffer"].lerp_(matrix.grad, 1 - _MUON_BETA)
+            update = matrix.grad.lerp(buffer, _MUON_BETA)
+            updates.append(update.mT if update.shape[0] > update.shape[1] else update)
+        stack = torch.stack(updates)
+        stack = _orthogonal(stack.bfloat16() if stack.is_cuda else stack).to(stack.dtype)
+        scale = 0.2 * math.sqrt(max(matrices[0].shape))
+        for matrix, update in zip(matrices, stack, strict=True):
+            matrix.mul_(1 - lr * decay)
+            turned = update.mT if matrix.shape[0] > matrix.shape[1] else update
+            matrix.add_(turned, alpha=-lr * scale)
+
+
 class MuonWithAdamW(torch.optim.Optimizer):
     """Muon for the matrices inside the network and AdamW for everything else, as one optimizer.
 
@@ -146,10 +219,8 @@ class MuonWithAdamW(torch.optim.Optimizer):
         inside = {id(p) for p in matrices}
         rest = [p for p in _weights(model) if id(p) not in inside]
         self.parts: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(
-                matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
-            ),
-            torch.optim.AdamW(rest, lr=lr, weight_decay=weight_decay),
+            _Muon(matrices, lr=lr, weight_decay=weight_decay),
+            torch.optim.AdamW(rest, lr=lr, weight_decay=weight_decay, fused=_fused(rest)),
         ]
         super().__init__([{"params": matrices}, {"params": rest}], {"lr": lr})
 
@@ -174,7 +245,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
 _PARAMS = "model.parameters()"
 FAMILIES: dict[str, Family] = {
     "AdamW": Family(
-        lambda model, lr: torch.optim.AdamW(_weights(model), lr=lr),
+        lambda model, lr: torch.optim.AdamW(_weights(model), lr=lr, fused=_fused(_weights(model))),
         f"torch.optim.AdamW({_PARAMS}, lr={{lr}})",
     ),
     "AdamW with unit gradients": Family(
@@ -196,10 +267,11 @@ FAMILIES: dict[str, Family] = {
         lambda model, lr: mindgap.optim.ACClip(_weights(model), lr=lr, nonfinite="skip"),
         f'mindgap.optim.ACClip({_PARAMS}, lr={{lr}}, nonfinite="skip")',
         kind="ACClip",
-        cost=1.2,
     ),
     "SGD": Family(
-        lambda model, lr: torch.optim.SGD(_weights(model), lr=lr, momentum=BETA),
+        lambda model, lr: torch.optim.SGD(
+            _weights(model), lr=lr, momentum=BETA, fused=_fused(_weights(model))
+        ),
         f"torch.optim.SGD({_PARAMS}, lr={{lr}}, momentum=0.9)",
         like_sgd=True,
         kind="SGD",
@@ -209,8 +281,8 @@ FAMILIES: dict[str, Family] = {
         MuonWithAdamW,
         "mindgap.advise.MuonWithAdamW(model, lr={lr})",
         kind="Muon",
-        cost=2.0,
-        fits=lambda model: hasattr(torch.optim, "Muon") and bool(_matrices(model)),
+        cost=1.5,
+        fits=lambda model: bool(_matrices(model)),
     ),
 }
 #: What the user has today, as far as anybody knows.

@@ -38,14 +38,22 @@ from mindgap.advise.candidates import (
     first_candidates,
     other_candidates,
 )
-from mindgap.advise.training import Factory, Problem, Progress, build, start_loss, train_until
+from mindgap.advise.training import (
+    Bench,
+    Factory,
+    Problem,
+    Progress,
+    build,
+    start_loss,
+    train_until,
+)
 from mindgap.base.checkpoint import CheckpointError, read_checkpoint, set_aside, write_checkpoint
 from mindgap.base.fingerprint import data_text, function_text
 
 #: Shares of the full length at which the field is judged.
 RUNGS = (1 / 24, 1 / 6, 1 / 3, 1.0)
 #: Settings that go on from the second and the third rung; AdamW's best is always among them.
-KEEP = (4, 2)
+KEEP = (3, 2)
 #: Smaller rates of AdamW that are tried at the second rung.
 SMALLER = 2
 #: Seeds beside the first, run to the first rung by the leaders to estimate the noise between seeds.
@@ -54,12 +62,16 @@ EXTRA_SEEDS = 1
 LEADERS = 3
 #: Full-length runs of AdamW that measuring and race cost at most.
 COST = 5.0
-#: What of it is left for measuring, building and evaluating.
-OVERHEAD = 0.5
+#: What of it measuring, building and evaluating take on short runs.
+OVERHEAD = 0.4
+#: Seconds of a full-length run from which the cost is read from the clock.
+LEAST_CLOCK = 0.5
+#: Full-length runs that are kept for what comes later and is not in a step.
+SPARE = 0.1
 #: Fewest steps of the first rung from which the time of a step is read.
 LEAST_TIMED = 20
 #: An optimizer whose step takes so many steps of AdamW leaves after the first rung.
-DEAR = 3.0
+DEAR = 2.0
 #: Parts of the race that can be left out, to see what they give.
 PARTS = ("second bracket", "own schedule")
 #: The family that gets a smaller learning rate when the losses of all candidates rise.
@@ -73,6 +85,8 @@ NEAR = 0.1
 FLOOR = 0.25
 #: A validation loss above the training loss by more than this share of the fall is overfitting.
 OVERFIT = 0.1
+#: A loss that is above an earlier one by more than this share of the fall has risen.
+RISEN = 0.02
 
 
 @dataclass(frozen=True)
@@ -107,6 +121,10 @@ class Entry:
     def score(self, step: int, seed: int) -> float:
         return self.runs[seed].scores.get(step, math.inf)
 
+    def along(self, step: int, seed: int) -> float:
+        """The loss by the validation batches that are read at every rung."""
+        return self.runs[seed].along.get(step, self.score(step, seed))
+
 
 class Race:
     """The race for one problem.
@@ -115,6 +133,7 @@ class Race:
         folder: where finished pieces are kept, so that an interrupted race continues; None:
             nowhere.
         seconds: time for the race; where it gets short, fewer settings go on. None: no limit.
+        before: what measuring took by ``work_clock``, which counts towards the cost.
         without: names from ``PARTS`` to leave out.
         told: called with a sentence and the share of the work that is done.
 
@@ -135,24 +154,26 @@ class Race:
 
     def __init__(
         self,
-        factory: Factory,
+        factory: Factory | Bench,
         total: int,
         scale: Scale,
         *,
         seed: int = 0,
         folder: Path | None = None,
         seconds: float | None = None,
+        before: float = 0.0,
         without: Sequence[str] = (),
         told: Callable[[str, float], Any] | None = None,
     ) -> None:
+        self.bench = factory if isinstance(factory, Bench) else Bench(factory)
         self.factory, self.total, self.scale, self.seed, self.folder = (
-            factory,
+            self.bench.factory,
             total,
             scale,
             seed,
             folder,
         )
-        self.seconds = seconds
+        self.seconds, self.before = seconds, before
         self.rungs = tuple(max(2, round(share * total)) for share in RUNGS)
         self.entries = [Entry(c, {}) for c in first_candidates(scale)]
         self.without = tuple(without)
@@ -166,7 +187,7 @@ class Race:
 
     def run(self) -> None:
         """Run all rungs; ``entries`` and ``noise`` hold the result."""
-        self.start = start_loss(self.factory, self.seed)
+        self.start = start_loss(self.bench, self.seed)
         first, second, third, _ = self.rungs
         self._advance_all(self.entries, first)
         if math.isnan(self.start):  # no validation batches: the first training losses
@@ -175,12 +196,17 @@ class Race:
         self._extend(first, [BASELINE.family], times=2)
         bracket = "second bracket" not in self.without
         rate = self._rate_of_adamw(second) if bracket else self._reference(first).candidate.rate
-        model = build(self.factory, self.seed).objective.model
+        model = self.bench.problem(self.seed).objective.model
         self._join(other_candidates(model, self.scale, rate), first)
         del model
+        self._slow_down(first)
         self._run_leaders(first)
-        field = self._second_rung(first)
-        self._advance_all(field, second)
+        field = []
+        for entry in self._second_rung(first):
+            there = second in self._asked.get(id(entry), ())
+            if there or not field or self._affordable([(entry, second)], first):
+                self._advance(entry, self.seed, second)
+                field.append(entry)
         if bracket:
             field += self._smaller_neighbour(field, second)
         if self.rises(second, [first]):
@@ -202,7 +228,7 @@ class Race:
         step = self.rungs[2]
         ranked = self._rank_entries(field, step)
         wanted = [ranked[0], self._reference(step, field), *ranked]
-        if self.rises(step, self.rungs[:2]):
+        if self._risen(self.lowest([step])[0], self.lowest(self.rungs[:2])[0]):
             first = self._reference(self.rungs[0]).candidate
             calm = [self._entry(decayed(first, self.total)), self.entries[0]]
             if self._fits([(entry, self.total) for entry in calm]):
@@ -215,11 +241,26 @@ class Race:
         self._advance(entry, self.seed, step)
         for _ in range(SMALLER):
             smaller = self._at(BASELINE.family, entry.candidate.rate / FACTOR)
+            if not self._affordable([(smaller, step)], self.rungs[0]):
+                break
             self._enter(smaller, step)
             if not smaller.score(step, self.seed) < entry.score(step, self.seed):
                 break
             entry = smaller
         return entry.candidate.rate
+
+    def _slow_down(self, step: int) -> None:
+        """Try smaller rates for SGD where it hardly trains at any: what measured norms and AdamW's
+        best rate say of its rates may be far off.
+        """
+        for family in (name for name, of in FAMILIES.items() if of.like_sgd):
+            for _ in range(SMALLER):
+                own = self._family(family)
+                fall = self.start - min((e.score(step, self.seed) for e in own), default=-math.inf)
+                if not fall < NEAR * self.fall(step):
+                    break
+                rate = min(e.candidate.rate for e in own) / FACTOR
+                self._join([candidate(family, rate, self.scale)], step)
 
     def _second_rung(self, step: int) -> list[Entry]:
         """What runs to the second rung: AdamW's settings that are there already, and the best
@@ -284,7 +325,8 @@ class Race:
         run = best.runs[self.seed]
         recent = [value for _, value in run.curve[-max(1, len(run.curve) // 10) :]]
         overfits = loss - sum(recent) / len(recent) > OVERFIT * self.fall(self.total)
-        if overfits or self.rises(self.total, self.rungs[:-1]):
+        lowest = min(run.along.get(rung, math.inf) for rung in self.rungs)
+        if overfits or self._risen(best.along(self.total, self.seed), lowest):
             yield self._entry(decayed(self._reference(self.rungs[0]).candidate, self.total))
             yield self.entries[0]
         reference = self._reference(self.total, final)
@@ -316,22 +358,51 @@ class Race:
             if rung <= step:
                 self._advance(entry, self.seed, rung)
 
-    def _fits(self, wanted: Iterable[tuple[Entry, int]]) -> bool:
+    def _fits(self, wanted: Iterable[tuple[Entry, int]], by_cost_alone: bool = False) -> bool:
         """Whether runs up to some steps fit into the cost, and into the seconds.
 
         The cost of a step is that of its optimizer (see ``_step_cost``).
         """
-        more, steps = 0.0, 0
+        more, steps, furthest = 0.0, 0, {}
         for entry, until in wanted:
+            if until > furthest.get(id(entry), (entry, 0))[1]:
+                furthest[id(entry)] = (entry, until)
+        for entry, until in furthest.values():
             missing = max(0, until - max(self._asked.get(id(entry), {0})))
             more += self._step_cost(entry.candidate.family) * missing / self.total
             steps += missing
-        if self.weighted_cost() + more > COST - OVERHEAD:
+        if self.clock_cost() + more > COST - SPARE:
             return False
-        if self.seconds is None:
+        if self.seconds is None or by_cost_alone:
             return True
         spent = self.spent()
         return spent + steps * spent / max(1, self._steps()) <= self.seconds
+
+    def _affordable(self, wanted: Sequence[tuple[Entry, int]], at: int) -> bool:
+        """Whether runs up to some steps leave enough for two runs to the end: those that lead at
+        step ``at``, AdamW's best among them.
+        """
+        there = [e for e in self.entries if at in self._asked.get(id(e), ())]
+        if not there:
+            return True
+        last = (self._rank_entries(there, at)[0], self._reference(at, there))
+        return self._fits([*wanted, *((e, self.total) for e in last)], by_cost_alone=True)
+
+    def clock_cost(self) -> float:
+        """Full-length runs of AdamW spent so far, measuring included: by the clock. On short
+        runs, on which the clock tells little, by the steps, with ``OVERHEAD`` for the rest.
+        """
+        own = [run for e in self._family(BASELINE.family) for run in e.runs.values()]
+        stepping, steps = sum(r.stepping for r in own), sum(r.steps for r in own if r.stepping)
+        one = stepping * self.total / max(1, steps)
+        if one < LEAST_CLOCK:
+            return self.weighted_cost() + OVERHEAD
+        work = sum(
+            (run.stepping + run.beside) * min(1.0, asked / max(1, run.steps))
+            for entry in self.entries
+            for asked, run in zip(self._asked_steps(entry), entry.runs.values(), strict=True)
+        )
+        return (self.before + work) / one
 
     def _asked_steps(self, entry: Entry) -> Iterator[int]:
         """Steps that the race has asked for, per seed: pieces of a race that continues may hold
@@ -367,9 +438,9 @@ class Race:
         )
 
     def _step_cost(self, family: str) -> float:
-        """What a step of an optimizer takes, in steps of AdamW: the number in ``FAMILIES``, or
-        what the first rung took where that is at least half as much again. Smaller differences
-        are the load of the machine, on which the answer must not depend.
+        """What a step of an optimizer takes, in steps of AdamW: what the first rung took, in
+        quarters, so that two timings mostly agree; the number in ``FAMILIES`` where the
+        rung is too short to tell.
         """
         usual = FAMILIES[family].cost
         if self.rungs[0] < LEAST_TIMED:
@@ -380,7 +451,7 @@ class Race:
             return min((t for t in times if t > 0), default=math.nan)
 
         measured = fastest(family) / fastest(BASELINE.family)
-        return measured if measured >= 1.5 * usual else usual
+        return max(1.0, round(4 * measured) / 4) if math.isfinite(measured) else usual
 
     def finalists(self) -> list[Entry]:
         """The runs that went to full length, best first."""
@@ -390,7 +461,7 @@ class Race:
 
     def lowest(self, rungs: Iterable[int]) -> tuple[float, int]:
         """The smallest loss of all runs at some rungs, and its step."""
-        return min((e.score(rung, self.seed), rung) for e in self.entries for rung in rungs)
+        return min((e.along(rung, self.seed), rung) for e in self.entries for rung in rungs)
 
     def fall(self, *rungs: int) -> float:
         """How far the best run's loss has fallen from the start, at some rungs or at all of them;
@@ -418,6 +489,10 @@ class Race:
             > self.noise.reach()
         )
 
+    def _risen(self, loss: float, lowest: float) -> bool:
+        """Whether a loss is above an earlier one by enough to try weight decay."""
+        return loss - lowest > RISEN * self.fall()
+
     def level(self, loss: float) -> float:
         """A loss on the scale of the race: the log of its height over the floor.
 
@@ -441,7 +516,7 @@ class Race:
             score
             for e in self.entries
             for run in e.runs.values()
-            for step, score in run.scores.items()
+            for step, score in (*run.scores.items(), *run.along.items())
             if step <= max(self._asked.get(id(e), {step})) and math.isfinite(score)
         ]
         if not seen:
@@ -472,10 +547,11 @@ class Race:
         """Let settings that are not in the race yet run to a step."""
         known = {e.candidate.name for e in self.entries}
         for new in candidates:
-            if new.name not in known:
+            entry = Entry(new, {})
+            if new.name not in known and self._affordable([(entry, step)], self.rungs[0]):
                 known.add(new.name)
-                self.entries.append(Entry(new, {}))
-                self._advance(self.entries[-1], self.seed, step)
+                self.entries.append(entry)
+                self._advance(entry, self.seed, step)
 
     def _extend(self, step: int, families: Sequence[str], times: int = 1) -> None:
         """Try the next learning rate of a family whose best is its smallest or largest, while
@@ -501,10 +577,12 @@ class Race:
     def _run_leaders(self, step: int) -> None:
         """Run the best settings with more seeds, from which ``noise`` is read."""
         ranked = self._rank_entries(self.entries, step)[:LEADERS]
-        self._leaders = [e for e in ranked if math.isfinite(e.score(step, self.seed))]
-        for entry in self._leaders:
-            for k in range(EXTRA_SEEDS):
-                self._advance(entry, self.seed + 1 + k, step)
+        for entry in ranked:
+            again = [(Entry(entry.candidate, {}), step)] * EXTRA_SEEDS
+            if math.isfinite(entry.score(step, self.seed)) and self._affordable(again, step):
+                for k in range(EXTRA_SEEDS):
+                    self._advance(entry, self.seed + 1 + k, step)
+                self._leaders.append(entry)
 
     @property
     def noise(self) -> Noise:
@@ -532,14 +610,14 @@ class Race:
             self._asked.setdefault(id(entry), set()).add(until)
         if run.diverged or run.steps >= until:
             if run.diverged:
-                run.scores[until] = math.inf
+                run.scores[until] = run.along[until] = math.inf
             return
         self._told(f"{entry.candidate.name}, step {run.steps} to {until}", self._share())
         if self._load(entry, seed, until):
             return
         train_until(
             run,
-            self.factory,
+            self.bench,
             entry.candidate.optimizer,
             seed=seed,
             until=until,
@@ -617,7 +695,7 @@ class Race:
         """A run from its written form, after a look at every field: a file may be made up."""
         run = _checked_progress(content, path)
         if run.state is not None:
-            model = build(self.factory, seed).objective.model
+            model = self.bench.problem(seed).objective.model
             optimizer = entry.candidate.optimizer(model)
             try:
                 model.load_state_dict(run.state["model"])
@@ -658,8 +736,13 @@ def _checked_progress(content: Any, path: Path) -> Progress:
         and run.steps >= 0
         and is_number(run.seconds)
         and is_number(run.per_step)
-        and isinstance(run.scores, dict)
-        and all(type(step) is int and is_number(v) for step, v in run.scores.items())
+        and is_number(run.stepping)
+        and is_number(run.beside)
+        and all(
+            isinstance(scores, dict)
+            and all(type(step) is int and is_number(v) for step, v in scores.items())
+            for scores in (run.scores, run.along)
+        )
         and isinstance(run.curve, list)
         and all(
             isinstance(pair, tuple)

@@ -15,20 +15,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from mindgap.advise.candidates import BASELINE, FAMILIES, Candidate, Scale
 from mindgap.advise.race import PARTS, Entry, Race
 from mindgap.advise.training import (
+    MOST_VALIDATION,
     SHAPES,
+    Bench,
     Factory,
     Problem,
     Progress,
     batches_from,
-    build,
     check_starts,
     ignores_inputs,
-    train_until,
+    made_problem,
+    start_loss,
+    timed_steps,
     untouched_randomness,
+    work_clock,
 )
 from mindgap.base.check import RuleError, fail, positive, whole
 from mindgap.base.checked import checked_types
@@ -46,8 +52,14 @@ MOST_MEASURING = 30.0
 #: Most that measuring takes, in full-length runs. What is measured follows from the steps and not
 #: from the clock: the answer must not depend on the load of the machine.
 MEASURING_RUNS = 0.2
-#: Pieces of a race: a piece trains one candidate with one seed from one rung to the next.
-PIECES = 32
+#: Most of the same by the clock, where gradients are slower than steps.
+MOST_RUNS = 0.5
+#: Steps from which the time of a step is read.
+PACE = 8
+#: Evaluations in a race, most of which come twice per piece of a run.
+PIECES = 40
+#: Full-length runs that evaluations may take together.
+EVALUATING = 0.4
 #: Full-length runs that a race usually costs.
 EXPECTED = 4.5
 #: What saves less than this share of what AdamW's loss still moved after the last rung before the
@@ -194,15 +206,16 @@ def recommend(
         whole("steps", steps, least=SHORTEST)
     if not set(without) <= set(PARTS):
         fail("without", f"must hold names from {PARTS}", without)
-    begun = time.perf_counter()
+    begun, worked = time.perf_counter(), time.process_time()
     told = told or (lambda sentence, share: None)
     folder = None if folder is None else Path(folder)
     with untouched_randomness():
         told("building the problem", 0.0)
-        notes = check_starts(problem, seed)
+        bench = Bench(problem)
+        notes = check_starts(bench, seed)
         asked: dict[str, Any] = {"minutes": minutes, "steps": steps, "seed": seed}
         asked |= {"measure": measure, "without": sorted(without)}
-        plan = _plan(problem, asked, folder, told)
+        plan = _plan(bench, asked, folder, told, (begun, worked))
         if plan["total"] < SHORTEST:
             return _cannot_tell(plan, minutes, notes, seed)
         if steps is not None and plan["total"] < steps:
@@ -213,18 +226,20 @@ def recommend(
             )
         scale = Scale(plan["parameters"], plan["gradient_norm"], plan["heavy"])
         pieces = None if folder is None else folder / "pieces"
+        bench.most = plan["validation"]
         race = Race(
-            problem,
+            bench,
             plan["total"],
             scale,
             seed=seed,
             folder=pieces,
             seconds=60 * minutes - plan["seconds"],
+            before=plan["work"],
             without=without,
             told=told,
         )
         race.run()
-        made = build(problem, seed)
+        made = bench.problem(seed)
         if made.valid is None:
             notes.append(
                 "The problem has no validation batches: candidates were judged by their training "
@@ -245,10 +260,11 @@ def recommend(
 
 
 def _plan(
-    problem: Factory,
+    bench: Bench,
     asked: dict[str, Any],
     folder: Path | None,
     told: Callable[[str, float], Any],
+    begun: tuple[float, float],
 ) -> dict[str, Any]:
     """What is measured once and must not change when an interrupted call continues."""
     minutes, steps, seed = asked["minutes"], asked["steps"], asked["seed"]
@@ -261,23 +277,45 @@ def _plan(
                 f"{asked}"
             )
         return plan
-    begun = time.perf_counter()
     told("measuring", 0.0)
-    step, piece, loading = _pace(problem, seed)
-    fits = max(
-        0, int((0.85 * minutes * 60 - PIECES * piece) / ((EXPECTED + MEASURING_RUNS) * step))
-    )
+    model = bench.problem(seed).objective.model
+    clock, began = work_clock(model), begun[work_clock(model) is time.process_time]
+    step, piece, loading = _pace(bench, seed)
+    fits = int(0.85 * minutes * 60 / ((EXPECTED + MEASURING_RUNS + EVALUATING) * step))
     # Two digits, so that two timings of one machine mostly agree.
     digits = 10 ** max(0, len(str(fits)) - 2)
     fits = fits // digits * digits
     total = fits if steps is None else min(steps, fits)
-    most = min(minutes * 60 * MEASURING, MOST_MEASURING) if asked["measure"] else 0.0
-    measured = measure_start(problem, seed=seed, seconds=most, steps=total)
+    most = min(minutes * 60 * MEASURING, MOST_MEASURING, MOST_RUNS * total * step)
+    most = most if asked["measure"] else 0.0
+    measured = measure_start(bench, seed=seed, seconds=most, steps=total)
     plan = {"asked": asked, **measured, "seconds_per_step": step, "seconds_per_piece": piece}
-    plan |= {"loading": loading, "total": total, "seconds": round(time.perf_counter() - begun, 3)}
+    plan["validation"] = _validation_batches(bench.problem(seed), total)
+    plan |= {
+        "loading": loading,
+        "total": total,
+        "seconds": round(time.perf_counter() - begun[0], 3),
+    }
+    plan["work"] = round(max(0.0, clock() - began - loading), 3)
     if path is not None:
         write_atomically(path, to_json(plan, indent=1) + "\n")
     return plan
+
+
+def _validation_batches(problem: Problem, steps: int) -> int:
+    """How many validation batches are read before the end of a run, a power of two: evaluations
+    take at most ``EVALUATING`` full-length runs together, if a loss takes a third of a step of
+    the same size.
+    """
+    if problem.valid is None:
+        return MOST_VALIDATION
+    sizes = [
+        sum(t.numel() for t in tree_leaves(next(iter(batches), None)) if isinstance(t, Tensor))
+        for batches in (problem.train, problem.valid)
+    ]
+    share = sizes[0] / sizes[1] if all(sizes) else 1.0
+    most = 3 * share * EVALUATING * steps / PIECES
+    return 2 ** int(math.log2(min(MOST_VALIDATION, max(1.0, most))))
 
 
 def _checked_plan(plan: Any, path: Path) -> dict[str, Any]:
@@ -297,6 +335,9 @@ def _checked_plan(plan: Any, path: Path) -> dict[str, Any]:
         and all(is_number(found.get(n)) for n in ("total", "seconds_per_step", "seconds_per_piece"))
         and is_number(found.get("seconds"))
         and is_number(found.get("loading"))
+        and is_number(found.get("work"))
+        and type(found.get("validation")) is int
+        and 1 <= found["validation"] <= MOST_VALIDATION
         and type(found.get("gradient_norm")) in (int, float)
         and isinstance(found.get("found"), list)
         and all(isinstance(sentence, str) for sentence in found["found"])
@@ -307,12 +348,12 @@ def _checked_plan(plan: Any, path: Path) -> dict[str, Any]:
 
 
 def measure_start(
-    problem: Factory, *, seed: int, seconds: float, steps: int | None = None
+    problem: Factory | Bench, *, seed: int, seconds: float, steps: int | None = None
 ) -> dict[str, Any]:
     """Gradient norms and their tail at the start, in at most about ``seconds`` (0: nothing is
     measured), for a run of ``steps`` (None: of any length).
     """
-    made = build(problem, seed)
+    made = made_problem(problem, seed)
     found: list[str] = []
     plan: dict[str, Any] = {
         "parameters": sum(p.numel() for p in made.objective.parameters),
@@ -364,24 +405,20 @@ def _measure(made: Problem, seed: int, plan: dict[str, Any], seconds: float, ste
             found.append(f"Gradient noise: {judged.answer}. {follows}")
 
 
-def _pace(problem: Factory, seed: int) -> tuple[float, float, float]:
-    """Seconds per training step, per piece of the race beside its steps (building, evaluating), and
-    of the warm-up before.
+def _pace(bench: Bench, seed: int) -> tuple[float, float, float]:
+    """Seconds per training step, per evaluation of all validation batches, and of loading
+    libraries and compiling kernels, which happens once per process.
     """
-    spent = []
-    begun = time.perf_counter()
+    clock = work_clock(bench.problem(seed).objective.model)
+    begun = clock()
     for warmed in (BASELINE, replace(BASELINE, family="AdamW with unit gradients")):
-        # Libraries are loaded, kernels compiled.
-        train_until(Progress(), problem, warmed.optimizer, seed=seed, until=2, total=1000)
-    warm = time.perf_counter() - begun
-    for length in (2, 12):
-        begun = time.perf_counter()
-        train_until(Progress(), problem, BASELINE.optimizer, seed=seed, until=length, total=1000)
-        spent.append(time.perf_counter() - begun)
-        if len(spent) == 1 and spent[0] > 20.0:
-            return spent[0] / 2, 0.0, max(0.0, warm - 2 * spent[0])
-    step = max((spent[1] - spent[0]) / 10, spent[1] / 60)
-    return step, max(0.0, spent[0] - 2 * step), max(0.0, warm - 2 * spent[0])
+        timed_steps(bench, warmed.optimizer, seed, 1)
+    warm = clock() - begun
+    steps = timed_steps(bench, BASELINE.optimizer, seed, 1 if warm > 20.0 else PACE)
+    step = sorted(steps)[len(steps) // 2]
+    begun = time.perf_counter()
+    start_loss(bench, seed)
+    return step, time.perf_counter() - begun, max(0.0, warm - 2 * step)
 
 
 def decide(race: Race, problem: Problem) -> tuple[Decision, Candidate | None]:
@@ -663,7 +700,7 @@ def _minutes(number: float) -> str:
 def _cannot_tell(
     plan: dict[str, Any], minutes: float, notes: Iterable[str], seed: int
 ) -> Recommendation:
-    seconds = PIECES * plan["seconds_per_piece"] + EXPECTED * SHORTEST * plan["seconds_per_step"]
+    seconds = (EXPECTED + MEASURING_RUNS + EVALUATING) * SHORTEST * plan["seconds_per_step"]
     needed = seconds / 60 / 0.85
     return Recommendation(
         f"Cannot tell in {_minutes(minutes)}: the shortest useful race needs about "

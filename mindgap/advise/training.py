@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import inspect
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import chain, islice
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice, pairwise
 from typing import Any
 
 import torch
@@ -34,6 +35,8 @@ ONCE = 12
 WARM = 4
 #: Most validation batches read per evaluation.
 MOST_VALIDATION = 32
+#: Most weights along a run that are averaged.
+MOST_AVERAGED = 32
 
 Factory = Callable[..., Any]
 
@@ -47,6 +50,7 @@ class Problem:
     valid: (
         Iterable[Any] | None
     )  # batches to judge by; None where the factory gave none and ``train`` cannot be split
+    most: int = MOST_VALIDATION  # validation batches that are read before the end of a run
 
 
 @contextmanager
@@ -102,6 +106,91 @@ def build(factory: Factory, seed: int) -> Problem:
     if not any(True for _ in islice(iter(train), 1)):
         fail("train", "must hold at least one batch", train)
     return Problem(objective, train, valid)
+
+
+class Bench:
+    """Builds the problem once per seed, and puts it back to its start before every run.
+
+    A problem that does not come back (a model that keeps more than weights, buffers and
+    attributes, a loss that counts its calls) is built anew for every run.
+
+    Args:
+        factory: see :func:`build`.
+        most: validation batches that are read before the end of a run.
+
+    Example:
+        >>> bench = Bench(lambda: ((torch.nn.Linear(1, 1), max), [torch.ones(1, 1)]))
+        >>> bench.problem(0) is bench.problem(0)
+        True
+    """
+
+    def __init__(self, factory: Factory, most: int = MOST_VALIDATION) -> None:
+        self.factory, self.most = factory, most
+        self._kept: dict[int, tuple[Problem, _Start]] = {}
+        self._trusted: bool | None = None  # None: not tried yet
+
+    def problem(self, seed: int) -> Problem:
+        """The problem of a seed at its start."""
+        if seed in self._kept:
+            problem, start = self._kept[seed]
+            start.restore()
+            if self._trusted is None:
+                self._trusted = start.is_the_same()
+                start.restore()
+            if self._trusted:
+                return replace(problem, most=self.most)
+            self._kept.clear()
+        problem = build(self.factory, seed)
+        if self._trusted is not False:
+            try:
+                self._kept[seed] = (problem, _Start(problem, seed))
+            except Exception:  # weights without a shape yet, a loss that the first batch breaks
+                self._trusted = False
+                problem = build(self.factory, seed)
+        return replace(problem, most=self.most)
+
+
+class _Start:
+    """What a model is before its first step, and its first loss."""
+
+    def __init__(self, problem: Problem, seed: int) -> None:
+        self._problem, self._seed = problem, seed
+        model = problem.objective.model
+        self._attributes = [(vars(module), dict(vars(module))) for module in model.modules()]
+        held = [value for _, kept in self._attributes for value in kept.values()]
+        self._dicts = [(value, dict(value)) for value in held if isinstance(value, dict)]
+        self._lists = [(value, list(value)) for value in held if type(value) is list]
+        tensors = [*model.parameters(), *model.buffers()]
+        self._tensors = [(t, t.detach().clone(), t.requires_grad) for t in tensors]
+        self._batch = next(iter(problem.train))
+        self._loss = self._first_loss()
+        self.restore()
+
+    def _first_loss(self) -> Tensor:
+        seed_everything(stream_seed(self._seed, "steps", 0))
+        return self._problem.objective.value(self._batch).detach().clone()
+
+    def is_the_same(self) -> bool:
+        """Whether the first loss is what it was, to the last bit."""
+        return bool(torch.equal(self._first_loss(), self._loss))
+
+    def restore(self) -> None:
+        for held, kept in (*self._attributes, *self._dicts):
+            held.clear()
+            held.update(kept)
+        for items, copied in self._lists:
+            items[:] = copied
+        with torch.no_grad():
+            for tensor, value, needs_gradient in self._tensors:
+                if tensor.is_leaf:
+                    tensor.requires_grad_(needs_gradient)
+                tensor.copy_(value)
+                tensor.grad = None
+
+
+def made_problem(source: Factory | Bench, seed: int) -> Problem:
+    """The problem of a seed at its start, from a bench or built anew."""
+    return source.problem(seed) if isinstance(source, Bench) else build(source, seed)
 
 
 def called(factory: Factory, seed: int) -> Any:
@@ -193,7 +282,12 @@ class Progress:
         None  # weights and optimizer states to continue from; None before the first step
     )
     seconds: float = 0.0  # time spent in steps and evaluations
-    per_step: float = 0.0  # seconds per step of the first piece
+    #: time by ``work_clock`` in steps and in everything else, and per step of the first piece.
+    stepping: float = 0.0
+    beside: float = 0.0
+    per_step: float = 0.0
+    #: the scores by the validation batches that are read before the end of a run.
+    along: dict[int, float] = field(default_factory=dict)
 
     @property
     def diverged(self) -> bool:
@@ -218,9 +312,17 @@ def schedule(step: int, total: int, shape: str = "trapezoid") -> float:
     return max(0.0, min(warm, (total - step) / (SHAPES[shape] * total), 1.0))
 
 
+def work_clock(model: torch.nn.Module) -> Callable[[], float]:
+    """The clock that says what work costs: CPU time of this process, which other programs on the
+    machine hardly move, for a model on the CPU, and else the time of day.
+    """
+    on_cpu = all(p.device.type == "cpu" for p in model.parameters())
+    return time.process_time if on_cpu else time.perf_counter
+
+
 def train_until(
     progress: Progress,
-    factory: Factory,
+    factory: Factory | Bench,
     make_optimizer: Callable[[torch.nn.Module], torch.optim.Optimizer],
     *,
     seed: int,
@@ -233,9 +335,11 @@ def train_until(
     Diverged means: the validation loss is not finite, or the training loss was not finite for 20
     steps in a row. Single bad batches do not end a run: an optimizer may survive them.
     """
-    begun = time.perf_counter()
-    problem = build(factory, seed)
+    begun, worked = time.perf_counter(), time.process_time()
+    problem = made_problem(factory, seed)
     model = problem.objective.model
+    clock = work_clock(model)
+    worked = worked if clock is time.process_time else begun
     optimizer = make_optimizer(model)
     rates = [group["lr"] for group in optimizer.param_groups]
     if progress.state is not None:
@@ -244,14 +348,12 @@ def train_until(
     modes = _Modes(model)
     seed_everything(stream_seed(seed, "steps", progress.steps))
     average_from = progress.steps + int((1 - AVERAGED) * (until - progress.steps))
-    average = _Average(model)
+    average, apart = _Average(model), -(-(until - average_from) // MOST_AVERAGED)
     losses: list[Tensor] = []
     report_every = max(1, total // 100)
     batches = batches_from(problem.train, seed, progress.steps)
-    first, timed = progress.steps, math.nan
+    first, ends = progress.steps, [clock()]
     while progress.steps < until:
-        if progress.steps == WARM:  # the first steps load libraries and compile kernels
-            timed = time.perf_counter()
         batch = next(batches)
         factor = schedule(progress.steps, total, shape)
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -262,7 +364,8 @@ def train_until(
         optimizer.step()
         losses.append(loss.detach())
         progress.steps += 1
-        if progress.steps > average_from:
+        ends.append(clock())
+        if progress.steps > average_from and (until - progress.steps) % apart == 0:
             average.add(model)
         if len(losses) == report_every or progress.steps == until:
             values = torch.stack(losses).double()
@@ -272,25 +375,64 @@ def train_until(
             )
             losses = []
             if not len(finite) and len(values) >= min(20, report_every):
-                progress.scores[until] = math.inf
+                progress.scores[until] = progress.along[until] = math.inf
                 progress.steps, progress.state = until, None
+                progress.stepping += ends[-1] - ends[0]
+                progress.beside += ends[0] - worked
                 progress.seconds += time.perf_counter() - begun
                 return
     if not first and until > WARM:
-        progress.per_step = (time.perf_counter() - timed) / (until - WARM)
+        progress.per_step = _per_step(ends[WARM:], clock)
+    progress.stepping += ends[-1] - ends[0]
     # The state is taken before the averages are tried: evaluation must not change the run.
     progress.state = {
         "model": _copy_tree(model.state_dict()),
         "optimizer": _copy_tree(optimizer.state_dict()),
     }
-    score = math.inf
-    if until > total / ONCE or until == total:
-        score = evaluate(problem, progress, modes)
-    if until < total:
+    if until == total:
+        losses_of = evaluate(problem, progress, modes, MOST_VALIDATION)
+        score, along = _mean(losses_of), _mean(losses_of[: problem.most])
+    else:
+        score = math.inf
+        if until > total / ONCE:
+            score = _mean(evaluate(problem, progress, modes, problem.most))
         average.swap_in(model)
-        score = min(score, evaluate(problem, progress, modes))
-    progress.scores[until] = score
+        along = score = min(score, _mean(evaluate(problem, progress, modes, problem.most)))
+    progress.scores[until], progress.along[until] = score, along
+    progress.beside += clock() - worked - (ends[-1] - ends[0])
     progress.seconds += time.perf_counter() - begun
+
+
+def timed_steps(
+    bench: Bench,
+    make_optimizer: Callable[[torch.nn.Module], torch.optim.Optimizer],
+    seed: int,
+    n: int,
+) -> list[float]:
+    """Seconds of each of the first ``n`` training steps."""
+    problem = bench.problem(seed)
+    optimizer = make_optimizer(problem.objective.model)
+    _Modes(problem.objective.model)
+    seed_everything(stream_seed(seed, "steps", 0))
+    spent = []
+    for batch in islice(batches_from(problem.train, seed, 0), n):
+        begun = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        loss = problem.objective.value(batch)
+        loss.backward()
+        optimizer.step()
+        float(loss.detach())  # waits for a GPU
+        spent.append(time.perf_counter() - begun)
+    return spent
+
+
+def _per_step(ends: list[float], clock: Callable[[], float]) -> float:
+    """Seconds per step from the times at which steps ended: the median; on a GPU, whose steps end
+    later than the calls, the mean.
+    """
+    if clock is not time.process_time:
+        return (ends[-1] - ends[0]) / (len(ends) - 1)
+    return statistics.median(after - before for before, after in pairwise(ends))
 
 
 class _Modes:
@@ -310,21 +452,27 @@ class _Modes:
             module.training = training
 
 
-def evaluate(problem: Problem, progress: Progress, modes: _Modes) -> float:
-    """Mean validation loss (``inf`` where it is not finite); without validation batches the
-    last training loss.
+def evaluate(problem: Problem, progress: Progress, modes: _Modes, most: int) -> list[float]:
+    """Losses of the first ``most`` validation batches; without validation batches the last
+    training loss.
     """
     if problem.valid is None:
         recent = [loss for _, loss in progress.curve[-max(1, len(progress.curve) // 5) :]]
-        return sum(recent) / len(recent) if recent else math.nan
-    batches = list(islice(iter(problem.valid), MOST_VALIDATION))
+        return [sum(recent) / len(recent)] if recent else []
+    batches = list(islice(iter(problem.valid), most))
     problem.objective.model.eval()
     try:
         values = [_value(problem.objective, batch) for batch in batches]
     finally:
         modes.restore()
-    mean = float(torch.stack(values).double().mean()) if values else math.nan
-    return mean if math.isfinite(mean) else math.inf
+    return torch.stack(values).double().tolist() if values else []
+
+
+def _mean(losses: Sequence[float]) -> float:
+    """The mean; ``inf`` where there is no loss or one is not finite."""
+    if not losses or not all(map(math.isfinite, losses)):
+        return math.inf
+    return math.fsum(losses) / len(losses)
 
 
 def _value(objective: Objective, batch: Any) -> Tensor:
@@ -337,11 +485,13 @@ def _value(objective: Objective, batch: Any) -> Tensor:
             return objective.value(batch).detach()
 
 
-def start_loss(factory: Factory, seed: int) -> float:
+def start_loss(factory: Factory | Bench, seed: int) -> float:
     """Validation loss before the first step; NaN where there are no validation batches."""
-    problem = build(factory, seed)
+    problem = made_problem(factory, seed)
     modes = _Modes(problem.objective.model)
-    return math.nan if problem.valid is None else evaluate(problem, Progress(), modes)
+    if problem.valid is None:
+        return math.nan
+    return _mean(evaluate(problem, Progress(), modes, problem.most))
 
 
 def ignores_inputs(problem: Problem, loss: float, fall: float) -> bool:
@@ -363,7 +513,7 @@ def ignores_inputs(problem: Problem, loss: float, fall: float) -> bool:
         return False
     turned = [type(b)([b[0].roll(1, 0), *b[1:]]) for b in batches]
     modes = _Modes(problem.objective.model)
-    other = evaluate(Problem(problem.objective, [], turned), Progress(), modes)
+    other = _mean(evaluate(replace(problem, valid=turned), Progress(), modes, MOST_VALIDATION))
     return abs(other - loss) <= 0.01 * abs(fall)
 
 
@@ -396,7 +546,7 @@ def _copy_tree(tree: Any) -> Any:
     )
 
 
-def check_starts(factory: Factory, seed: int) -> list[str]:
+def check_starts(factory: Factory | Bench, seed: int) -> list[str]:
     """Build the problem three times and look at its first batches: notes for the answer, or one
     clear error.
 
@@ -404,7 +554,9 @@ def check_starts(factory: Factory, seed: int) -> list[str]:
         RuleError: what ``gradient_passes`` refuses (no parameter, a batch on another device, a loss
             that is not finite), or no parameter has a gradient.
     """
-    first, again, other = (_first(build(factory, s)) for s in (seed, seed, seed + 1))
+    own = factory.factory if isinstance(factory, Bench) else factory
+    first, other = (_first(made_problem(factory, s)) for s in (seed, seed + 1))
+    again = _first(build(own, seed))
     notes = []
     if not math.isclose(first[0], again[0], rel_tol=1e-4, abs_tol=1e-12):
         notes.append(

@@ -12,7 +12,7 @@ from torch import nn
 
 from mindgap.advise import race as racing, training
 from mindgap.advise.candidates import BASELINE, Candidate, Scale
-from mindgap.advise.race import COST, OVERHEAD, Race
+from mindgap.advise.race import COST, OVERHEAD, SPARE, Race
 from mindgap.advise.recommendation import decide, recommend
 from mindgap.advise.training import Progress, build, train_until
 from mindgap.base.check import RuleError
@@ -126,7 +126,7 @@ def test_the_cost_is_bounded_and_adamw_reaches_the_end_whatever_the_curves(
         return math.inf if draw.random() < 0.1 else draw.uniform(-1, 2)
 
     race = raced(monkeypatch, curve)
-    assert race.weighted_cost() <= COST - OVERHEAD + 0.1
+    assert race.weighted_cost() <= COST - OVERHEAD - SPARE + 0.1
     assert race.cost() <= race.weighted_cost() + 1e-9
     assert any(e.candidate.family == "AdamW" for e in race.finalists())
     assert len(race.finalists()) >= 2
@@ -170,6 +170,7 @@ def test_the_first_steps_of_an_optimizer_do_not_count_as_its_pace(
     """Loading the kernels took 16 s of the first 38 steps, and unit gradients left the race."""
     clock = [0.0]
     monkeypatch.setattr(training.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(training.time, "process_time", lambda: clock[0])
 
     class Loading(torch.optim.SGD):
         def step(self, closure=None):
