@@ -6,12 +6,12 @@
     python benchmarks/bilevel_steps.py table GRIDS.jsonl ADVICE.jsonl
 
 Per problem and method: *grid*: 27 points, lr_x at 9 values a factor of 3.16 apart and lr_y (with
-lr_z, eta) at 3, seed 0, in one compiled program; an axis grows by two values while the best point
-is at its end. Of all points the six with the least upper loss at their own y are judged by Phi
-(``bilevel_tasks.phi``). *advice*: one race of ``suggest_steps`` in eager torch, seed 0. The best
-point of the grid and the advised one then run with seeds 1 to 3, and those runs are compared: the
-table shows the share of the grid's gain in Phi that the advised steps reach. Finished pairs are
-found again in the records.
+lr_z, eta) at 3 around half of 1 / curvature, seed 0, in one compiled program; an axis grows by two
+values while the best point is at its end. Of all points the six with the least upper loss at their
+own y are judged by Phi (``bilevel_tasks.phi``). *advice*: one race of ``suggest_steps`` in eager
+torch, seed 0. The best point of the grid and the advised one then run with seeds 1 to 3, and those
+runs are compared: the table shows the share of the grid's gain in Phi that the advised steps reach.
+Finished pairs are found again in the records.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ from mindgap.bilevel import METHODS, suggest_steps
 from mindgap.bilevel.backends.compiled import JaxBackend
 from mindgap.bilevel.backends.many import ManyRuns
 from mindgap.bilevel.tools.grid import groups_of
+from mindgap.bilevel.tools.horizon import Ground
 
 EIGHT = ("slip", "soba", "masoba", "saba", "stocbio", "f2sa", "borep", "amigo")
 #: iterations: those of methods with inner loops make about as many oracle calls
 STEPS, INNER = 500, {"stocbio": 100, "amigo": 100}
 FRESH = (1, 2, 3)
 FACTOR = math.sqrt(10.0)
-MOST = 4  # times that an axis of the grid may grow
+MOST = int(os.environ.get("BILEVEL_GROW", "4"))  # times that an axis of the grid may grow
 KEPT = 6  # points of a grid that are judged by Phi
 
 Point = dict[str, float]
@@ -97,7 +98,9 @@ class Bench:
 
     def grid(self) -> tuple[Point, float, int, bool]:
         """The best point, Phi there, how many points ran, and whether it is inside."""
-        i, j = [-4, 4], [-3, -1]
+        ground = Ground(self.problem, STEPS, STEPS, 0)
+        middle = round(2.0 * math.log10(0.5 / ground.largest(*ground.oracle.start)))
+        i, j = [-4, 4], [middle - 1, middle + 1]
         known: dict[tuple[int, int], tuple[float, Tensor]] = {}
         judged: dict[tuple[int, int], float] = {}
         for _ in range(2 * MOST):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -41,6 +42,9 @@ LOWER = 0.5
 STEEPER, LOWERED = 3.0, 2
 #: Length of a descent that races rates of y, as a share of the lower steps of the whole run.
 DESCENT = 1 / 12
+#: The same for the steps of Adam; the descents are slow where they reach less than this share of
+#: what Adam reaches.
+WARM, SLOW = 1 / 4, 0.5
 #: Minibatches of the upper level that a point is judged by.
 JUDGED = 8
 #: Lower steps before a point is judged, and their momentum.
@@ -53,6 +57,10 @@ APART = 4.0
 REACHES = (2.0, 8.0, 32.0)
 #: Share of the largest gain that is enough where a shorter way has it.
 ENOUGH = 0.9
+#: Share of the path at whose end a faster run went wrong that the whole run may go.
+BEFORE = 0.7
+#: Share of the gain in the second half of a run below which it has arrived.
+ARRIVED = 0.2
 #: Share of a loss below which a difference is noise.
 CLEAR = 1e-3
 #: Share of the loss at the start by which a fast run of the first race may be behind: the first
@@ -184,6 +192,9 @@ class Ground:
         self.upper = self.tokens("upper", 0, count)
         self.lower = self.tokens("lower", 0, FOLLOW)
         self.x, self.y0 = self.oracle.start
+        self.slow = False  # whether the lower level is hardly solved in a short run
+        self.metric = self.y0  # Adam's
+        self.in_metric = False  # whether y follows in it
 
     def tokens(self, level: str, begin: int, count: int) -> list[Sample]:
         """Some tokens of a level."""
@@ -244,6 +255,27 @@ class Ground:
                 break
             lr, best, y = STEEPER * lr, value, there
         self.lr_y, self.near = lr, y
+        self.warm_up(best)
+
+    def warm_up(self, reached: float) -> None:
+        """Where the descents hardly begin to solve the lower level, and Adam does, go on from what
+        Adam finds, and let y follow in its metric.
+        """
+        begin = self.mean_loss("lower", self.x, self.y0, self.lower[:JUDGED])
+        size = 0.1 * float(self.near.square().mean().sqrt())
+        steps = min(max(round(self.lower_steps * WARM), 16), 200)
+        y, m, v = self.y0, torch.zeros_like(self.y0), torch.zeros_like(self.y0)
+        for t, token in enumerate(self.tokens("lower", 0, steps)):
+            g = self.oracle.lower(self.x, y, token)
+            m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
+            scale = (v / (1.0 - 0.99 ** (t + 1))).sqrt() + 1e-12
+            rate = size * 0.5 * (1.0 + math.cos(math.pi * t / steps))
+            y = self.oracle.move_y(y, m / (1.0 - 0.9 ** (t + 1)) / scale, rate)
+        value = self.mean_loss("lower", self.x, y, self.lower[:JUDGED])
+        self.metric = (1.0 - MOMENTUM) * 0.25 * size / scale
+        self.slow = begin - reached < SLOW * (begin - value)
+        if self.slow:
+            self.near, self.in_metric = y, True
 
     def followed(self, x: Tensor, y: Tensor, share: float = 1.0) -> Tensor:
         """y after some lower steps with momentum at x: the mean of the last half of them, which is
@@ -253,7 +285,10 @@ class Ground:
         total, speed = torch.zeros_like(y), torch.zeros_like(y)
         for i, token in enumerate(self.lower[:count]):
             speed = MOMENTUM * speed + self.oracle.lower(x, y, token)
-            y = self.oracle.move_y(y, speed, self.lr)
+            if self.in_metric:
+                y = self.oracle.move_y(y, self.metric * speed, 1.0)
+            else:
+                y = self.oracle.move_y(y, speed, self.lr)
             if i >= count // 2:
                 total += y
         return total / (count - count // 2)
@@ -280,14 +315,23 @@ class Ground:
         self.lr = LOWER / max(self.curvature, curvature / 10)
         self.lr_z = min(self.lr_y, 2.0 * self.lr)
         self.near = self.followed(self.x, self.near)
-        self.start = self.value(self.x)[0]
         d = self.hypergradient()
         self.size = float(d.norm())
         if self.size == 0.0 or not math.isfinite(self.size):
             fail(
                 "upper", "must have a finite hypergradient that is not zero at the start", self.size
             )
+        self.choose_metric(self.moved(self.x - 0.25 * math.sqrt(len(d)) * d / self.size))
+        self.start = self.value(self.x)[0]
         self.distance = self.along(-d / self.size)
+
+    def choose_metric(self, x: Tensor) -> None:
+        """Let y follow in Adam's metric where it gets lower at another x than by plain steps."""
+        reached = []
+        for self.in_metric in (False, True):
+            y = self.followed(x, self.near)
+            reached.append(self.mean_loss("lower", x, y, self.lower[:JUDGED]))
+        self.in_metric = reached[1] < reached[0] - CLEAR * abs(reached[0])
 
     def hypergradient(self) -> Tensor:
         """f_x - J z over some minibatches, z by conjugate gradients."""
@@ -362,18 +406,21 @@ class Runner:
         if not self.wrong:
             before = 0 if self.state is None else self.state.total_calls
             done = solve(
-                race.ground.problem,
+                race.problem,
                 race.made(self.settings),
                 steps,
                 seed=race.seed if self.state is None else None,
                 start=self.state,
                 limit=1e3,
                 check_every=20,
+                backend=race.backend,
             )
             self.state = done.state
             race.count(done.state.total_calls - before, done.state.t - self.at)
             self.at = steps
             self.wrong = not done.ok
+            if self.wrong and self.values:  # it had survived the first race
+                race.lost.append(self.settings["lr_x"] * race.scale.path(done.state.t))
             self.x = done.state.oracle.to_torch(done.state.values["x"])
         value = math.inf
         if not self.wrong and self.x is not None:
@@ -394,6 +441,12 @@ class Race:
         self.scale = Scale(key, method, ground.size, ground.problem.dim_x, ground.curvature)
         self.calls, self.per_step = 0, 0.0
         self.tried: list[StepTrial] = []
+        self.lost: list[float] = []  # rate times length of the path of runs that went wrong late
+        self.problem = ground.problem
+        if ground.slow:  # short runs show nothing unless they begin where y is solved
+            self.problem = copy(ground.problem)
+            self.problem.pack_y = copy(ground.problem.pack_y)
+            self.problem.pack_y.start = ground.near.clone()
 
     def made(self, settings: dict[str, Any]) -> Method:
         made: Method = (
@@ -423,6 +476,9 @@ class Race:
         while far > 1.0 and not curvature(far) * lr < 2.0:
             far /= 1.5
         settings["lr_x"] *= max(far, 1.0) / ahead
+        # A faster run that went wrong late had gone as far as this one will: stay before that.
+        for path in self.lost:
+            settings["lr_x"] = min(settings["lr_x"], BEFORE * path / self.scale.path(steps))
         return settings
 
     def can_afford(self, steps: float, whole: int) -> bool:
@@ -519,7 +575,14 @@ def _raced_x(race: Race, steps: int) -> dict[str, Any]:
         if fell or best / APART in ends or best == min(ends) / APART:
             break
         best /= APART
-    return race.made_safe(runs[_least(at(third) or at(second), best)], steps)
+    best = _least(at(third) or at(second), best)
+    settings = race.made_safe(runs[best], steps)
+    ends = runs[best].values
+    # Where the last doubling gave little, x has arrived: shorter steps bring it there as well.
+    late = ends.get(second, math.inf) - ends.get(third, math.inf)
+    if scale.fixed and late < ARRIVED * (ground.start - ends.get(third, math.inf)):
+        settings["lr_x"] = min(settings["lr_x"], 0.5 * runs[best].settings["lr_x"])
+    return settings
 
 
 def _least(values: dict[float, float], default: float) -> float:
@@ -528,20 +591,22 @@ def _least(values: dict[float, float], default: float) -> float:
 
 
 def _fastest(values: dict[float, float], start: float) -> float | None:
-    """The key with the least value, or a larger one that is as good as far as a short run can tell;
-    None where all went wrong.
+    """The key with the least value; where nothing gains, the largest that does no great harm; None
+    where all went wrong.
 
     Example:
         >>> _fastest({1.0: 5.0, 4.0: 4.0, 16.0: 9.0}, 5.0)
         4.0
-        >>> _fastest({1.0: 4.9, 4.0: 5.0, 16.0: 9.0}, 5.0)
+        >>> _fastest({1.0: 5.001, 4.0: 5.1, 16.0: 9.0}, 5.0)
         4.0
     """
     good = {k: v for k, v in values.items() if math.isfinite(v)}
     if not good:
         return None
     least = min(good.values())
-    return max(k for k, v in good.items() if v <= least + HARM * abs(start))
+    gains = start - least > CLEAR * abs(start)
+    near = least + (HARM * (start - least) if gains else HARM * abs(start))
+    return max(k for k, v in good.items() if v <= near)
 
 
 def _kind(method: str | Method) -> tuple[str, Any]:
