@@ -201,7 +201,7 @@ class Race:
         del model
         self._slow_down(first)
         self._run_leaders(first)
-        field = []
+        field: list[Entry] = []
         for entry in self._second_rung(first):
             there = second in self._asked.get(id(entry), ())
             if there or not field or self._affordable([(entry, second)], first):
@@ -363,7 +363,8 @@ class Race:
 
         The cost of a step is that of its optimizer (see ``_step_cost``).
         """
-        more, steps, furthest = 0.0, 0, {}
+        more, steps = 0.0, 0
+        furthest: dict[int, tuple[Entry, int]] = {}
         for entry, until in wanted:
             if until > furthest.get(id(entry), (entry, 0))[1]:
                 furthest[id(entry)] = (entry, until)
