@@ -35,8 +35,7 @@ from mindgap.bilevel.data.problem import example_problem
 from mindgap.lab.report.load import load
 from mindgap.lab.report.page import write_page
 from mindgap.lab.studies.catalogue import find
-from mindgap.lab.studies.checkpoint import SUFFIX, Checkpoints
-from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.loop import SUFFIX, Checkpoints, Trial
 from mindgap.lab.studies.run import execute, judge_and_write, judge_folder, plan, run_all
 from mindgap.record.forms import MethodTuning, TunedTrial, Tuning, write_form
 from mindgap.record.schema import RecordError, Row, without_timing

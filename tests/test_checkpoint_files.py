@@ -24,7 +24,7 @@ from mindgap.base.checkpoint import (
 )
 from mindgap.base.fingerprint import data_text, function_text
 from mindgap.bilevel import SOBA, BilevelProblem, pack_state, solve, unpack_state
-from mindgap.lab.studies.checkpoint import _parts
+from mindgap.lab.studies.loop import _parts
 
 ROOT = Path(__file__).parents[1]
 

@@ -22,18 +22,25 @@ from pathlib import Path
 import numpy as np
 
 from mindgap.base.check import RuleError
-from mindgap.lab.studies.catalogue import catalogue, find
+from mindgap.lab.studies.catalogue import catalogue, find, reference_times
 from mindgap.lab.studies.null import null_rates
 from mindgap.lab.studies.run import finished_runs, judge_folder
 from mindgap.lab.studies.spec import SCALES, Study
-from mindgap.lab.studies.times import reference_times
 from mindgap.lab.studies.verdict import LEAST_SEEDS
 from mindgap.lab.theory.erratum import ERRATA, about, counts
 from mindgap.lab.theory.theorem import THEOREMS
-from mindgap.record.claims import GROUPS, claim_order
-from mindgap.record.folders import study_folders
 from mindgap.record.forms import StudyDescription, read_form, write_form
-from mindgap.record.outcomes import KINDS, SAID, Outcome, Summary, plain_model, summary
+from mindgap.record.outcomes import (
+    GROUPS,
+    KINDS,
+    SAID,
+    Outcome,
+    Summary,
+    claim_order,
+    plain_model,
+    study_folders,
+    summary,
+)
 from mindgap.record.packed import SUFFIX, pack
 from mindgap.record.schema import RecordError, Verdict
 from mindgap.record.store import (

@@ -606,6 +606,7 @@ class Race:
             self._advance(entry, self.seed, until)
 
     def _advance(self, entry: Entry, seed: int, until: int) -> None:
+        """Train one entry with one seed until that step, or load the piece trained before."""
         run = entry.runs.setdefault(seed, Progress())
         if seed == self.seed:
             self._asked.setdefault(id(entry), set()).add(until)
@@ -725,6 +726,7 @@ def _refuse(path: Path, got: str) -> NoReturn:
 
 
 def _checked_progress(content: Any, path: Path) -> Progress:
+    """The progress of a run as a file holds it; a file with other fields or types is refused."""
     if not isinstance(content, dict) or content.keys() != vars(Progress()).keys():
         _refuse(path, "other fields")
     run = Progress(**content)

@@ -367,6 +367,9 @@ def measure_start(
 
 
 def _measure(made: Problem, seed: int, plan: dict[str, Any], seconds: float, steps: int) -> None:
+    """Measure norms and tail of minibatch gradients within the time; what is found goes into
+    ``plan``.
+    """
     found: list[str] = plan["found"]
     # Two passes of about one and a half gradients per batch; a power of two.
     count = 2 ** int(math.log2(min(256.0, max(4.0, MEASURING_RUNS * steps / 3))))
@@ -520,6 +523,7 @@ def _answer(
     notes: list[str],
     seconds: float,
 ) -> Recommendation:
+    """The recommendation that a finished race and a decision give, with its table and notes."""
     best = race.finalists()[0]
     full = [r.seconds for e in race.entries for r in e.runs.values() if race.total in r.scores]
     mean = sum(full) / max(1, len(full))
@@ -569,6 +573,7 @@ def _answer(
 
 
 def _sentence(race: Race, decision: Decision, setting: Candidate | None) -> str:
+    """The sentence of a decision: what to use, where it ends, and against what."""
     best = race.finalists()[0].candidate.name
     start, loss = f"{decision.start:.3g}", f"{decision.loss:.3g}"
     if decision.kind == "diverged":
@@ -700,6 +705,7 @@ def _minutes(number: float) -> str:
 def _cannot_tell(
     plan: dict[str, Any], minutes: float, notes: Iterable[str], seed: int
 ) -> Recommendation:
+    """The recommendation where not even the shortest race fits into the time."""
     seconds = (EXPECTED + MEASURING_RUNS + EVALUATING) * SHORTEST * plan["seconds_per_step"]
     needed = seconds / 60 / 0.85
     return Recommendation(

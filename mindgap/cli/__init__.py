@@ -34,6 +34,9 @@ def main() -> None:
 
 
 def _run() -> int:
+    """Run the command; returns its exit status, with one line on stderr for every error that is
+    known.
+    """
     try:
         from mindgap.cli.app import app
     except ModuleNotFoundError as error:

@@ -76,6 +76,7 @@ def screen(answer: Examination) -> list[str]:
 
 
 def _lines(answer: Examination, findings: int, others: bool) -> list[str]:
+    """The lines of an answer: sentence, curves, findings, other causes and code."""
     from mindgap.advise.doctor.page import sparkline
 
     lines = [answer.sentence]

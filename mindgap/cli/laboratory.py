@@ -25,9 +25,8 @@ from mindgap.cli.studies import (
     matching,
     wanted_studies,
 )
-from mindgap.lab.studies.catalogue import find
+from mindgap.lab.studies.catalogue import find, reference_times
 from mindgap.lab.studies.spec import SCALES
-from mindgap.lab.studies.times import reference_times
 from mindgap.record.schema import RecordError
 from mindgap.record.store import REGISTERED_FILE, TUNING_FILE, read_run
 
@@ -55,7 +54,7 @@ def show(
     Claim, source, pass rule and its history, scales, methods, settings, figures, and what it has
     cost.
     """
-    from mindgap.lab.studies.tune import chosen
+    from mindgap.lab.studies.run import chosen
 
     study, *others = [find(found) for found in matching(name)]
     if others:

@@ -10,16 +10,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindgap.base.check import missing
 from mindgap.cli.show import span
-from mindgap.lab.studies.times import reference_times
-from mindgap.record.follow import Follower
-from mindgap.record.schema import Header, Row
+from mindgap.lab.studies.catalogue import reference_times
+from mindgap.record.schema import Header, Row, read_line
 from mindgap.record.store import run_file, slug
 
 if TYPE_CHECKING:
@@ -250,3 +249,37 @@ class Boards:
     def close(self) -> None:
         for writer in self._open.values():
             writer.close()
+
+
+class Follower:
+    """Reads each record from where the last look ended.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "a.jsonl"
+        >>> _ = path.write_text('{"row":{"step":0}}\\n{"row":{"st')
+        >>> follower = Follower()
+        >>> follower.news(path), follower.news(path)
+        ([('row', {'step': 0})], [])
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[Path, int] = {}
+
+    def news(self, path: Path) -> list[tuple[str, Any]]:
+        """The lines added since the last call, as (kind, content); none if the file does not
+        exist (yet).
+        """
+        try:
+            with path.open("rb") as file:
+                file.seek(self._places.get(path, 0))
+                data = file.read()
+        except OSError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._places[path] = self._places.get(path, 0) + len(whole)
+        lines = []
+        for raw in whole.splitlines():
+            with suppress(ValueError):  # read_run names a damaged line
+                lines.append(read_line(raw)[:2])
+        return lines

@@ -52,8 +52,7 @@ def check(
     """
     from mindgap.cli.studies import print_verdicts
     from mindgap.lab.studies.run import judge_folder
-    from mindgap.record.folders import study_folders
-    from mindgap.record.outcomes import worth
+    from mindgap.record.outcomes import study_folders, worth
 
     judged = [(folder.name, *judge_folder(folder)) for folder in study_folders(runs)]
     ordered = sorted(judged, key=lambda entry: worth(entry[0], entry[3]))

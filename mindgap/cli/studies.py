@@ -12,11 +12,9 @@ import typer
 
 from mindgap.base.check import fail, non_negative, one_of
 from mindgap.cli.show import about, paragraph, say, table
-from mindgap.lab.studies.catalogue import broken, catalogue, find, names_that
+from mindgap.lab.studies.catalogue import broken, catalogue, find, names_that, reference_times
 from mindgap.lab.studies.spec import SCALES
-from mindgap.lab.studies.times import reference_times
-from mindgap.record.claims import claim_order
-from mindgap.record.outcomes import SAID, SIGNS, count_words, outcomes, short_title
+from mindgap.record.outcomes import SAID, SIGNS, claim_order, count_words, outcomes, short_title
 from mindgap.record.schema import End, Header, NoRecordsError, RecordError, Verdict
 from mindgap.record.survey import read_survey
 
@@ -209,9 +207,8 @@ def run(
 
     Running again does only what is missing.
     """
-    from mindgap.lab.studies.run import plan
+    from mindgap.lab.studies.run import chosen, plan
     from mindgap.lab.studies.sweep import Sweep
-    from mindgap.lab.studies.tune import chosen
 
     wanted, overrides = wanted_studies(names, scale, method)
     non_negative("checkpoint", checkpoint)
@@ -332,6 +329,9 @@ def _carry_out(
     tensorboard: Path | None = None,
     verbose: bool = False,
 ) -> None:
+    """Run what is missing of the plans, with a bar where there is a terminal; ends with status 3
+    where a run failed.
+    """
     from mindgap.cli.interrupt import how_to_go_on, last_words
     from mindgap.cli.live import looking_on
     from mindgap.lab.studies.run import forget, overwritten, run_all

@@ -438,6 +438,9 @@ def perform(
 
 
 def _judge(replay: Replay) -> Autopsy:
+    """The mechanism that fits the replay: batch, update, operation, recurrence, divergence or
+    something unseen.
+    """
     incident, points = replay.incident, replay.points
     here = points[-1]
     broken = incident.at_once
@@ -670,6 +673,9 @@ def _answer(
     batch: Any = None,
     samples: tuple[int, ...] = (),
 ) -> Autopsy:
+    """The autopsy with its sentence: what was seen, the mechanism, what came later, and whether the
+    replay agrees.
+    """
     incident = replay.incident
     recovered = _recovered(replay)
     tail = ""

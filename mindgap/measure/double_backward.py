@@ -82,6 +82,7 @@ def _convolution(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor | None:
+    """A convolution with a cheap second derivative, or None where torch's own must do."""
     if (
         isinstance(padding, str)
         or not _is_covered(input, weight, bias)
@@ -102,6 +103,9 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor | None:
+    """Batch normalisation in evaluation mode with a cheap second derivative, or None where torch's
+    own must do.
+    """
     if training or running_mean is None or running_var is None or weight is None or bias is None:
         return None
     if not _is_covered(input, weight, bias, running_mean, running_var) or input.ndim < 2:
@@ -311,6 +315,7 @@ class _BatchNormGradient(Function):
 def _batch_norm_backward(
     gy: Tensor, x: Tensor, w: Tensor, m: Tensor, v: Tensor, eps: float, want: list[bool]
 ) -> Any:
+    """The gradients that ``want`` names: of input, weight and bias."""
     # The statistics twice: as running and as saved ones, which CUDA insists on and the CPU does not
     # read.
     return torch.ops.aten.native_batch_norm_backward(

@@ -199,6 +199,9 @@ class GradientPasses:
             self._guard.restore_parameters()
 
     def _loss(self, index: int, batch: Any) -> Tensor:
+        """The loss of a batch; one that cannot be computed or is not finite ends in an error that
+        names the batch.
+        """
         try:
             loss = self.objective.value(batch)
         except (TypeError, AttributeError, ValueError, RuntimeError, IndexError, KeyError) as error:

@@ -87,6 +87,7 @@ def _embedding(module: nn.Embedding, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _convolution(module: Any, a: Tensor, b: Tensor) -> Tensor:
+    """Squared gradient norm of a convolution's weight and bias for each sample."""
     total = b.new_zeros(a.shape[0])
     if module.bias is not None and module.bias.requires_grad:
         total = total + b.flatten(2).sum(2).square().sum(1)

@@ -372,6 +372,9 @@ class Monitor:
         self.close("" if error is None else f"{type(error).__name__}: {error}")
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
+        """Before an optimizer's step: read norms when they are due, note events, and begin a row
+        when one is due.
+        """
         step, recorder = self.step, self._recorder
         begin = time.perf_counter() if self._timing or step >= self._wake else 0.0
         groups, settings = self._optimizer.param_groups, self._settings
@@ -428,6 +431,9 @@ class Monitor:
             self._waiting = [g for g in chosen if "update" in g.needs]
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
+        """After an optimizer's step: finish the row with the update and the probes that wait for
+        it.
+        """
         recorder = self._recorder
         recorder.inside = False
         if self._row:
@@ -564,6 +570,9 @@ class Monitor:
     def _read_groups(
         self, groups: list[_Group], update: list[Tensor] | None, failed: dict[str, list[Probe]]
     ) -> None:
+        """Read the probes of these groups into the row; those that fail are added to ``failed``
+        under their reason.
+        """
         with ExitStack() as stack:
             if "torch._dynamo" in sys.modules:
                 # Other batch shapes would make a compiled model compile again, and the run another
@@ -679,6 +688,7 @@ def unwrapped(optimizer: Any) -> Any:
 
 
 def _group_probes(probes: Sequence[ProbeName | Probe]) -> list[_Group]:
+    """The probes, made from their names, in groups that need the same of a reading."""
     if isinstance(probes, (str, Probe)):
         probes = [cast("ProbeName | Probe", probes)]
     if not isinstance(probes, (list, tuple)):

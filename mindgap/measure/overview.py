@@ -144,6 +144,7 @@ def survey(
     readings: list[Sharpness] = []
 
     def curvature() -> list[SurveyLine]:
+        """The survey's lines on sharpness and on the edge of stability."""
         searches = 1 if optimizer is None else 2
         limit = products(0.25 / searches, len(few))
         reading = sharpness(
@@ -219,6 +220,7 @@ def _time_of_gradient(objective: Objective, batch: Any, seed: int) -> float:
 def _statistics(
     objective: Objective, held: list[Any], figures: dict[str, Any], seed: int, quick: bool
 ) -> list[SurveyLine]:
+    """The survey's lines on loss, gradient norm and noise, and whether the samples suffice."""
     found = training_statistics(
         objective, held, growth=not quick, with_sharpness=not quick, tol=1e-2, seed=seed
     )
@@ -270,6 +272,7 @@ def _statistics(
 def _noise(
     objective: Objective, held: list[Any], figures: dict[str, Any], seed: int
 ) -> list[SurveyLine]:
+    """The survey's lines on the noise: tail index, infinite variance, growth of the variance."""
     sample = noise_sample(objective, held, seed=seed, projections=SKETCH)
     rows = []
     alpha = math.nan

@@ -132,6 +132,9 @@ def _conclude(
     L1: float,
     cover: float,
 ) -> tuple[bool | None, str]:
+    """Whether smoothness grows with the gradient norm (None: cannot tell), and the sentence that
+    says so.
+    """
     unsure = f"cannot tell from {n} readings whether smoothness grows with the gradient"
     if n < 10:
         return None, f"{unsure}: 10 are the least to conclude from"

@@ -119,6 +119,7 @@ def effective_steps(
 
 
 def _sgd(groups: list[dict[str, Any]], parameters: Sequence[Tensor]) -> EffectiveSteps | str:
+    """The effective steps of SGD, or why they have no single stability threshold."""
     kinds = {
         (g["momentum"], bool(g["nesterov"]), g["dampening"], float(g["weight_decay"]))
         for g in groups
@@ -148,6 +149,7 @@ def _preconditioned_steps(
     parameters: Sequence[Tensor],
     gradient: Tensor | None,
 ) -> EffectiveSteps | str:
+    """The effective steps of Adam, RMSprop or Adagrad from their state, or why there are none."""
     parts, betas = [], set()
     now = [None] * len(parameters) if gradient is None else unflatten(gradient, parameters)
     for p, g, group in zip(parameters, now, groups):

@@ -44,6 +44,7 @@ def _entry(
     needs: str = "gradients",
     paper: str = "thesis",
 ) -> ProbeEntry:
+    """A row of the table of probes."""
     module = f"mindgap.measure.probes.{file}"
     return ProbeEntry(name, cls, module, tuple(needs.split()), Source(paper, place), statement)
 

@@ -88,6 +88,9 @@ class _Watch(TorchFunctionMode):
         return out
 
     def _look(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
+        """Note what the result of one torch function shows: dead or saturated units, softmax
+        applied twice, the first number that is not finite.
+        """
         trace = self.trace
         trace.functions.add(name)
         if not isinstance(out, Tensor) or not out.is_floating_point():

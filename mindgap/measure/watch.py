@@ -135,6 +135,9 @@ class LoopWatch:
         return events
 
     def _unusual(self, step: int, batch: Any, values: list[float]) -> str:
+        """A sentence on gradients that are not finite or far above the running median; empty where
+        all is usual.
+        """
         where = f"step {step}" + (f", batch {batch}" if batch is not None else "")
         odd = [i for i, v in enumerate(values) if not math.isfinite(v)]
         if odd:
@@ -183,6 +186,9 @@ class LoopWatch:
         )
 
     def _cause_of_nan(self, step: int, odd: list[int], values: list[float]) -> str:
+        """The likeliest cause of gradients that are not finite, in words, from the sizes seen
+        before.
+        """
         known = [(k, float(peaks.max())) for k, peaks in self._largest if k <= step]
         # On a GPU the norms are read some steps later, when the parameters have moved on.
         if step == self._step - 1:

@@ -69,6 +69,9 @@ def objection(
 def _difference(
     optimizer: Tried, group: Any, device: Any, dtype: Any, grad_dtype: Any
 ) -> str | None:
+    """How the fused kernels fail or differ from the plain step on a few small tensors, in words;
+    None where they agree.
+    """
     generator = torch.Generator().manual_seed(0)  # its own, so that nobody's random numbers change
     draws = [
         [torch.randn(n, generator=generator, device="cpu") for n in SIZES] for _ in range(STEPS + 1)

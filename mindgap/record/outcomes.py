@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from mindgap.record.claims import claim_order
-from mindgap.record.folders import study_folders
 from mindgap.record.forms import StudyDescription, read_form
-from mindgap.record.schema import Verdict
+from mindgap.record.packed import SUFFIX, unpacked
+from mindgap.record.schema import NoRecordsError, Verdict
 from mindgap.record.store import STUDY_FILE, VERDICT_FILE
 
 #: From seconds on two cores to the sizes of the papers.
@@ -384,3 +383,57 @@ def _effect(part: str, answer: str, numbers: Any) -> Effect | None:
     factor = 100.0 if unit == "points" and "in points" not in part else 1.0
     value, low_, high_ = (factor * float(v) for v in triple)
     return Effect(part, answer, unit, value, low_, high_)
+
+
+#: Letter of a claim -> what the group is about, in the order in which everything is listed.
+GROUPS = {
+    "B": "bilevel",
+    "S": "smoothness",
+    "H": "heavy tails",
+    "N": "kinks",
+    "E": "never at rest",
+    "T": "textbook",
+}
+
+
+def natural(text: str) -> list[tuple[int, int | str]]:
+    """Sort key under which e5 comes before e10.
+
+    Example:
+        >>> sorted(["e10-b", "e5-a"], key=natural)
+        ['e5-a', 'e10-b']
+    """
+    return [
+        (0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", text) if part
+    ]
+
+
+def claim_order(claim: str, name: str = "") -> tuple[int, list[tuple[int, int | str]]]:
+    """Sort key of a claim and its study: by group, then B3 before B10.
+
+    Example:
+        >>> sorted(["H11", "T1", "H2", "B10", "B3"], key=claim_order)
+        ['B3', 'B10', 'H2', 'H11', 'T1']
+    """
+    letters = list(GROUPS)
+    place = letters.index(claim[0]) if claim[:1] in GROUPS else len(letters)
+    return place, natural(f"{claim} {name}")
+
+
+def study_folders(runs: Path) -> Iterator[Path]:
+    """The folders ``<study>/<scale>`` below ``runs`` that hold records, in order of name; archives
+    are unpacked.
+
+    Raises:
+        NoRecordsError: ``runs`` is no folder, or holds no records.
+    """
+    if not runs.is_dir():
+        raise NoRecordsError(f"RUNS must be a folder of records, got {str(runs)!r}")
+    folders = [path.parent for path in runs.glob(f"*/*/{STUDY_FILE}")]
+    folders += [unpacked(path) for path in runs.glob(f"*/*{SUFFIX}")]
+    folders.sort(key=lambda folder: (folder.parent.name, folder.name))
+    if not folders:
+        raise NoRecordsError(
+            f"RUNS must hold records (made by 'mindgap run'), got {str(runs)!r} with none"
+        )
+    yield from folders

@@ -251,6 +251,7 @@ def check_fields(kind: type[Any], content: Mapping[str, Any], where: str = "") -
 
 
 def _check(name: str, value: Any, hint: Any) -> None:
+    """Refuse a value that does not have the type ``hint``, with the name of the field."""
     kind, inside = get_origin(hint) or hint, get_args(hint)
     if hint is Any:
         return

@@ -185,6 +185,7 @@ def _whole_lines(path: Path) -> tuple[list[bytes], int]:
 
 
 def _parse(path: Path, lines: list[bytes]) -> Run:
+    """The run in the lines of a record; a damaged line is named."""
     header: Header | None = None
     rows: list[Row] = []
     end: End | None = None

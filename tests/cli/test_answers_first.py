@@ -158,7 +158,7 @@ def test_a_run_that_ends_before_the_first_look_is_not_shown_as_running(tmp_path:
 
 
 def test_the_time_left_is_that_of_the_shipped_times_and_does_not_jump(tmp_path: Path) -> None:
-    from mindgap.lab.studies.times import reference_times
+    from mindgap.lab.studies.catalogue import reference_times
 
     items = [plan(find(name), "quick") for name in ("e5-cycle", "b3-mnist-levels")]
     watcher = Watcher(items, tmp_path)

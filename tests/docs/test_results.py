@@ -12,9 +12,8 @@ import pytest
 from mindgap.lab.report.load import load
 from mindgap.lab.studies.catalogue import catalogue
 from mindgap.lab.studies.run import judge_folder
-from mindgap.record.folders import study_folders
 from mindgap.record.forms import read_form
-from mindgap.record.outcomes import summary
+from mindgap.record.outcomes import study_folders, summary
 from mindgap.record.packed import pack, unpacked
 from mindgap.record.schema import End, Header, RecordError, Verdict
 from mindgap.record.store import VERDICT_FILE, RunWriter, read_run

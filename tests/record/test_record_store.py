@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from cases.record_race import race
 
-from mindgap.record.folders import study_folders
 from mindgap.record.forms import StudyDescription, read_form, write_form
+from mindgap.record.outcomes import study_folders
 from mindgap.record.schema import (
     SCHEMA,
     End,

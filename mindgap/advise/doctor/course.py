@@ -175,6 +175,9 @@ def _check(course: Course, patient: Patient, step: int) -> None:
 
 
 def _step(patient: Patient, batch: Any, k: int, course: Course) -> float:
+    """One step as the user's loop takes it, or as it would with accumulation, clipping and warm-up;
+    returns the loss of the batch.
+    """
     if patient.step is not None:
         given = patient.step(batch)
         if isinstance(given, Tensor):
@@ -258,6 +261,9 @@ class _Eyes:
         self.fresh_batch = [batch]
 
     def _stepping(self, *_: Any) -> None:
+        """Before an optimizer's step: note whether the gradients are those of the batches since the
+        last step, kept from before, added up or shrunk.
+        """
         course = self.course
         course.updates += 1
         own = {id(p) for g in self.patient.optimizer.param_groups for p in g["params"]}

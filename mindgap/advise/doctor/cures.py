@@ -224,6 +224,9 @@ def shuffle(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def shift_labels(patient: Patient, chart: Chart, _: float) -> None:
+    """Pair every input with the label that belongs to it: shift the sequence, lower labels that
+    begin at one, or roll the labels of a batch back.
+    """
     if chart.has("targets_are_inputs"):
 
         def following(batch: Any) -> Any:

@@ -43,6 +43,7 @@ def read_data(chart: Chart, patient: Patient) -> None:
 
 
 def _inputs(chart: Chart, xs: list[Tensor]) -> None:
+    """Note inputs that are not finite, constant and large, or of very different scales."""
     x = torch.cat([x.flatten(0, -2) if x.ndim == 3 else x.flatten(1) for x in xs]).double()
     if x.ndim == 1:
         x = x.unsqueeze(1)
@@ -88,6 +89,9 @@ def _inputs(chart: Chart, xs: list[Tensor]) -> None:
 
 
 def _outliers(chart: Chart, parts: list[Tensor], what: str) -> None:
+    """Note single samples or batches whose ``what`` (inputs or targets) are not finite or far from
+    all others.
+    """
     flat = [p.flatten(1).double() if p.ndim > 1 else p.double().unsqueeze(1) for p in parts]
     each = [f.abs().amax(1) for f in flat]  # NaN stays NaN
     numbers: list[int] = chart.facts["numbers"]

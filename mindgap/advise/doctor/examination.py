@@ -237,6 +237,9 @@ class _Doctor:
         self.told(text, min(1.0, 1 - self.left() / self.seconds))
 
     def answer(self) -> Examination:
+        """Read the start, train as the user does, and judge; returns the examination, also where
+        the user's code fails.
+        """
         chart = self.chart
         self.say("reading the start")
         try:
@@ -548,6 +551,9 @@ class _Doctor:
             chart.find("clipping_helps", ramp(ahead, -0.05, 0.0), text)
 
     def _judge(self, base: Patient, course: Course) -> Examination:
+        """Try the cures of the likeliest causes one after the other; returns the examination that
+        names the first whose cure helps, or none.
+        """
         chart = self.chart
         self.base = base
         if course.error is None:
@@ -681,6 +687,9 @@ class _Doctor:
         ranked: list[tuple[str, float]],
         course: Course,
     ) -> Examination:
+        """The examination that names a cause, with its signs, its change and what the trial on a
+        copy gave.
+        """
         cause, score, trial = chosen
         chart = self.chart
         name = cause.name.replace(
@@ -749,6 +758,7 @@ class _Doctor:
         trial: Trial | None,
         course: Course | None,
     ) -> Examination:
+        """The examination with the facts and the curve that its page draws."""
         causes = tuple(
             (key, round(1 / (1 + math.exp(-min(score, 50.0))), 3)) for key, score in ranked[:5]
         )
@@ -857,6 +867,7 @@ def _error_words(error: BaseException) -> str:
 
 
 def _code(cause: Cause, chart: Chart, trial: Trial | None) -> str:
+    """The code of a cause with the numbers of this run in its places."""
     facts = chart.facts
     numbers = facts.get("numbers", [])
     if cause.key == "bad_batch":

@@ -98,6 +98,9 @@ class Admission:
 
 
 def _read_made(made: Any) -> Patient:
+    """The patient in what the user's function returned: a tuple or a mapping of model, loss, data
+    and optimizer.
+    """
     rule = (
         "must return ((model, loss), batches, ...) or a mapping with model, loss, train and, where "
         "you have them, valid, optimizer, scheduler, step"

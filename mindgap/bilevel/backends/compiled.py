@@ -254,6 +254,9 @@ class JaxBackend(Backend):
         inside = oracle.with_arrays(arrays)
 
         def one(r: int, c: Scalar, i: Scalar, v: Values) -> Values:
+            """The values after iteration i of cycle c of block r, with its draws cut out of the
+            tables.
+            """
             rows: list[Any] = []
             for table in tables[r]:  # one row of whole numbers, one of the others
                 if not table.shape[2]:

@@ -235,6 +235,7 @@ class CudaGraphs(Backend):
     def oracle(
         self, problem: BilevelProblem, method: AnyMethod, seed: int, distributed: bool
     ) -> ProblemOracle:
+        """The oracle of a problem; what a CUDA graph cannot capture is refused."""
         if distributed:
             fail("distributed", "must be False for CUDA graphs", True)
         if method.plan().growing is not None:
@@ -381,6 +382,9 @@ class CudaGraphs(Backend):
             table[: len(which)] = torch.from_numpy(np.ascontiguousarray(which))
 
     def _capture(self, graph: _Graph, method: AnyMethod, oracle: _Inside, held: Values) -> None:
+        """Capture one iteration on the values ``held``, which a replay overwrites; on a CPU the
+        replay runs it eagerly.
+        """
         own = {t.data_ptr() for t in pytree.tree_leaves(held)}
 
         def iteration() -> None:

@@ -83,6 +83,9 @@ class ManyRuns:
         return self.backend.compiled[form]
 
     def _start(self) -> tuple[Values, list[dict[str, int]]]:
+        """The values of all points and seeds before the first iteration, and what each seed has
+        drawn for them.
+        """
         method, oracle = self.points[0], self.oracle
         started = [draw_start(method, oracle, seed) for seed in self.seeds]
         tokens = {n: np.stack([d[n].which for d, _ in started]) for n in started[0][0]}
@@ -125,6 +128,7 @@ class ManyRuns:
             self.t += count
 
     def _dispatch(self, chunks: list[Chunk]) -> Values:
+        """The values after a chunk of iterations of all points and seeds, in one program."""
         first, method, oracle = chunks[0], self.points[0], self.oracle
         single = first.cycles == 1
         cycles = _room(first.cycles)
@@ -155,6 +159,7 @@ class ManyRuns:
             cycles: Any,
             lengths: Any,
         ) -> Values:
+            """The values of one point and one seed after the chunk."""
             tables = list(zip(whole, others, strict=True))
             form = (method, oracle, first, layouts, single)
             found, _ = self.backend.iterate(

@@ -284,6 +284,7 @@ class TorchOracle(ProblemOracle):
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
 
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:
+            """The wanted products on one batch: g_y, Hz and Jz, in this order."""
             ys = pack_y.leaves(y)
             xs = pack_x.leaves(x) if "Jz" in names else []
             variable = pack_x.assemble(xs) if xs else pack_x.view(x)

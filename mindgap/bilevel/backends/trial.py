@@ -105,6 +105,9 @@ def _projected_start(oracle: TorchOracle) -> tuple[Tensor, Tensor]:
 def _trial(
     oracle: TorchOracle, level: str, x: Tensor, y: Tensor, token: Sample
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss and gradients of one level at the start; refuses a loss that cannot be computed, is not
+    one finite number or differs when computed twice.
+    """
     problem = oracle.problem
     x_, y_ = x.requires_grad_(), y.requires_grad_()
     batch = problem.data(level).fetch(token)

@@ -274,6 +274,7 @@ def rates_at(method: Planned, times: Ints) -> dict[str, Any]:
 
 
 def _tokens(oracle: Drawn, seed: int, kind: str, stream: str, start: int, count: int) -> Any:
+    """The tokens of ``count`` draws of one kind from position ``start`` of a stream."""
     if kind == "uniform":
         return position_seeds(seed, start, count, "uniform")
     if kind == "direction":

@@ -78,6 +78,9 @@ class AccBO(Method):
         return {**v, "y": y, "before": y, "average": y}
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        """The values after one iteration: y by an extrapolated step, x by a STORM estimate at the
+        average of y.
+        """
         x, y = v["x"], v["y"]
         ahead = y + self.gamma * (y - v["before"])
         new = oracle.move_y(ahead, oracle.lower(x, ahead, s["y"]), s["lr_y"])

@@ -61,6 +61,7 @@ class AmIGO(Method):
         return SamplePlan((Iteration(slots, lower_steps=self.inner),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        """The values after one iteration: y, then z by inner steps, then x."""
         ops, x = oracle.ops, v["x"]
         lower = self.descend(oracle, v, s["y"], s["lr_y"])
         y = lower["y"]

@@ -92,6 +92,9 @@ class F2SA(Method):
         return SamplePlan((Iteration(slots, lower_steps=self.inner),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        """The values after one iteration: w and y by inner steps, x by the penalty's gradient, and
+        a larger penalty.
+        """
         x, lam = v["x"], v["lam"]
         gamma = s["lr_y"]
         alpha = gamma / (2.0 * lam) if self.alpha is None else s["alpha"]

@@ -79,6 +79,9 @@ class F2SAp(Method):
         return SamplePlan((Iteration(slots, lower_steps=self.inner),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        """The values after one iteration: one y per node by inner steps, then x by the finite
+        difference over the nodes.
+        """
         x = v["x"]
 
         def inner(ys: dict[str, Any], g: Sample, f: Sample) -> dict[str, Any]:

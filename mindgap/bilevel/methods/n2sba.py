@@ -67,6 +67,9 @@ class N2SBA(PenaltyMethod):
         return SamplePlan((Iteration(slots, lower_steps=self.inner),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        """The values after one iteration: w and y by clipped inner steps, x by the mean penalty
+        gradient.
+        """
         ops, x = oracle.ops, v["x"]
 
         def clipped(d: Array) -> Array:

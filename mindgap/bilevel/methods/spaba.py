@@ -110,6 +110,9 @@ class SPABA(Method):
         return {"y": g_y, "z": hz - f_y, "x": f_x - jz}
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        """The values after one iteration of PAGE: a full direction or the corrected last one, by
+        the coin.
+        """
         ops = oracle.ops
         point, old, before = {k: v[k] for k in ("x", "y", "z")}, v["point"], v["page"]
         refresh: Scalar = 1 if kind == "first" else 1 * (s["coin"] == 0)

@@ -74,6 +74,9 @@ class SRBA(Method):
         )
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        """The values after one iteration of SPIDER: a full direction at a refresh, else the
+        corrected last one.
+        """
         ops = oracle.ops
         point = {"x": v["x"], "y": v["y"], "z": v["z"]}
         lower, upper = (FULL, FULL) if kind == "refresh" else (s["g"], s["f"])

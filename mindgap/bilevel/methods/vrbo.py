@@ -86,6 +86,9 @@ class VRBO(Method):
         return SamplePlan((first,) + (move,) * (self.period - 1), all_samples=self.refresh is None)
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        """The values after one iteration: x by the estimate so far, then y and the estimate by
+        inner corrections.
+        """
         ops = oracle.ops
         memory = v["spider"]
         here = {"x": v["x"], "y": v["y"]}

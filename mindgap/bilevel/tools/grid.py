@@ -183,6 +183,7 @@ def _swept(
     metric: Metric | None,
     backend: Backend | None,
 ) -> SweptMethod:
+    """Losses and calls of one method at every point with every seed."""
     times = np.array(sorted({*range(0, steps, every), steps}))
     values = np.full((len(times), len(seeds), len(points)), np.nan)
     calls = np.zeros((len(times), len(seeds), len(points)))
@@ -223,6 +224,9 @@ def _one_program(
     metric: Metric | None,
     backend: Any,
 ) -> tuple[Floats, Floats]:
+    """Values and calls, times x seeds x methods, of methods that one compiled program runs
+    together.
+    """
     from mindgap.bilevel.backends.many import ManyRuns  # needs JAX
 
     runs, lower = ManyRuns(backend, problem, methods, seeds), _lower_variable(methods[0])
@@ -254,6 +258,7 @@ def _one_by_one(
     metric: Metric | None,
     backend: Backend | None,
 ) -> tuple[Floats, Floats]:
+    """Values and calls, times x seeds x methods, by one ``solve`` after the other."""
     shape = (len(times), len(seeds), len(methods))
     values, calls = np.full(shape, np.nan), np.zeros(shape)
     places = {int(t): i for i, t in enumerate(times)}

@@ -209,6 +209,9 @@ class MetaLearner(Method):
         return (oracle.ops.zeros((_tasks(oracle), part.shape[0]), x) + part).reshape(-1)
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        """The values after one iteration: the inner steps of every task, then x by the chosen
+        hypergradient.
+        """
         x, token = v["x"], s["tasks"]
         if self.gradient != "implicit":
             d_x, y = self._unroll(oracle, x, token, s["lr_y"])

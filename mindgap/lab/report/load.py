@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from mindgap.record.claims import claim_order
-from mindgap.record.folders import study_folders
 from mindgap.record.forms import Form, StudyDescription, Tuning, read_form
+from mindgap.record.outcomes import claim_order, study_folders
 from mindgap.record.schema import RecordError, Run, Verdict
 from mindgap.record.store import STUDY_FILE, TUNING_FILE, VERDICT_FILE, read_run
 

@@ -17,16 +17,21 @@ from markupsafe import Markup
 from mindgap.base.source import PAPERS
 from mindgap.lab.report.aggregate import STATISTICS, Readings, Series
 from mindgap.lab.report.drawing import Drawing, about, draw, draw_tuning
-from mindgap.lab.report.figure import figure_png, figure_svg, picture, ranking, specification
+from mindgap.lab.report.figure import (
+    figure_png,
+    figure_svg,
+    log_labels,
+    picture,
+    ranking,
+    specification,
+)
 from mindgap.lab.report.headline import headline
 from mindgap.lab.report.load import Loaded, load
 from mindgap.lab.report.pieces import HELPERS, Section, sections
-from mindgap.lab.report.scales import log_labels
 from mindgap.lab.report.strip import strips
 from mindgap.lab.report.templates import asset, template
 from mindgap.lab.report.words import count, finding, signs
-from mindgap.record.claims import GROUPS
-from mindgap.record.outcomes import KINDS, LENGTHS, SAID, SIGNS, Summary, one_per_study
+from mindgap.record.outcomes import GROUPS, KINDS, LENGTHS, SAID, SIGNS, Summary, one_per_study
 from mindgap.record.store import slug, write_atomically
 
 #: Points the whole page may hold; figures share them, so that a page of many studies stays small.

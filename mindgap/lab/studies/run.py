@@ -19,16 +19,16 @@ from typing import Any
 from mindgap import __version__
 from mindgap.base.check import RuleError, fail, whole
 from mindgap.lab.studies.catalogue import find
-from mindgap.lab.studies.checkpoint import SUFFIX, Checkpoints
-from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.loop import SUFFIX, Checkpoints, Trial
 from mindgap.lab.studies.null import null_rates
 from mindgap.lab.studies.registered import registered_hash
 from mindgap.lab.studies.spec import Study
 from mindgap.lab.studies.sweep import Sweep, spread
-from mindgap.record.forms import StudyDescription, read_form, write_form
+from mindgap.record.forms import StudyDescription, Tuning, read_form, write_form
 from mindgap.record.schema import End, Header, RecordError, Run, Verdict
 from mindgap.record.store import (
     STUDY_FILE,
+    TUNING_FILE,
     VERDICT_FILE,
     RunWriter,
     is_finished,
@@ -136,6 +136,7 @@ def execute(
 def _record(
     study: Study, header: Header, writer: RunWriter, every: float, go_on: Callable[[], bool]
 ) -> End:
+    """Run one trial into its record, from its checkpoint if there is one; returns its end."""
     begin = looked = time.perf_counter()
     trial = Trial(header.method, header.seed, header.settings)
     checkpoints = Checkpoints(writer, every, study.loop)
@@ -372,3 +373,33 @@ def command() -> str:
 
 def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def chosen(out: Path, study: Study, scale: str) -> dict[str, dict[str, Any]]:
+    """Method -> the settings that a search of this study, or of the one in ``tuned_by``, has
+    chosen; else empty.
+    """
+    for name in (study.name, study.tuned_by):
+        path = out / name / scale / TUNING_FILE
+        if name and path.exists():
+            found = read_form(Tuning, path).methods
+            like = {
+                method: method if method in found else _title(study, method)
+                for method in study.methods
+            }
+            return {
+                method: dict(found[other].chosen)
+                for method, other in like.items()
+                if other in found
+            }
+    return {}
+
+
+def _title(study: Study, method: str) -> str:
+    """The title of the bilevel method whose key stands in a method's settings; empty where
+    there is none.
+    """
+    from mindgap.bilevel.registry import METHODS
+
+    row = METHODS.get(study.methods[method].get("key", ""))
+    return "" if row is None else row.name

@@ -10,12 +10,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from mindgap.base.check import fail, one_of
 from mindgap.base.checked import checked_class
 from mindgap.base.source import Source
-from mindgap.lab.studies.diary import diary
 from mindgap.lab.studies.gates import network_gate
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.power import Design, as_numbers, rates
@@ -381,3 +382,39 @@ def typed_like(name: str, value: Any, like: Any) -> Any:
     if not isinstance(value, str):
         fail(name, "must be a text", value)
     return value
+
+
+#: The headings of a diary, one Markdown file per study in the folder ``diaries``; a study without a
+#: file has an empty one.
+DIFFERS = "## How it differs from the paper"
+HISTORY = "## What was decided when"
+
+
+@dataclass(frozen=True)
+class Diary:
+    """The two texts of a file, without its line breaks."""
+
+    differs: str = ""  # how the study differs from the paper
+    history: tuple[str, ...] = ()  # what was decided and changed, in order
+
+
+@cache
+def diary(name: str) -> Diary:
+    """The diary of the study of that name."""
+    path = resources.files("mindgap.lab.studies") / "diaries" / f"{name}.md"
+    return parse_diary(path.read_text(encoding="utf-8")) if path.is_file() else Diary()
+
+
+def parse_diary(text: str) -> Diary:
+    """The diary in a Markdown text.
+
+    Example:
+        >>> parse_diary(
+        ...     "# n1\\n\\n## What was decided when\\n\\n- First\\n  run.\\n- Second.\\n"
+        ... ).history
+        ('First run.', 'Second.')
+    """
+    head, _, history = text.partition(HISTORY)
+    differs = head.partition(DIFFERS)[2]
+    entries = [" ".join(entry.split()) for entry in f"\n{history.strip()}".split("\n- ")[1:]]
+    return Diary(" ".join(differs.split()), tuple(entries))

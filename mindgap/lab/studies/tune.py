@@ -204,36 +204,6 @@ def tune(
     return tuning
 
 
-def chosen(out: Path, study: Study, scale: str) -> dict[str, Settings]:
-    """Method -> the settings that a search of this study, or of the one in ``tuned_by``, has
-    chosen; else empty.
-    """
-    for name in (study.name, study.tuned_by):
-        path = out / name / scale / TUNING_FILE
-        if name and path.exists():
-            found = read_form(Tuning, path).methods
-            like = {
-                method: method if method in found else _title(study, method)
-                for method in study.methods
-            }
-            return {
-                method: dict(found[other].chosen)
-                for method, other in like.items()
-                if other in found
-            }
-    return {}
-
-
-def _title(study: Study, method: str) -> str:
-    """The title of the bilevel method whose key stands in a method's settings; empty where
-    there is none.
-    """
-    from mindgap.bilevel.registry import METHODS
-
-    row = METHODS.get(study.methods[method].get("key", ""))
-    return "" if row is None else row.name
-
-
 def _grid(
     study: Study, settings: Mapping[str, Settings], folder: Path, jobs: int, on_trial: OnTrial
 ) -> dict[str, list[TunedTrial]]:

@@ -196,7 +196,12 @@ def _corrected_4_4_1(a: Any, K: float) -> tuple[float, float, float]:
 
 
 def _bowl_4_4_1(corrected: bool) -> Callable[[Parameters], Certificate | None]:
+    """The attack on Theorem 4.4.1, printed or corrected, by x²/2 without noise: parameters ->
+    certificate, or None where they do not fit.
+    """
+
     def attempt(p: Parameters) -> Certificate | None:
+        """Measured against stated at one choice of the parameters."""
         p = {**p, "K": math.ceil(p["K"])}
         alpha, sigma, K = min(p["alpha"], 2.0), p["sigma"], float(p["K"])
         x0 = math.sqrt(2 * p["f0"])
@@ -288,6 +293,10 @@ def _jump_4_4_2_printed(p: Parameters) -> Certificate | None:
 
 
 def _jump_4_4_2(dimension: int) -> Callable[[Parameters], Certificate | None]:
+    """The attack on Theorem 4.4.2 by rare jumps in that many coordinates: parameters ->
+    certificate, or None.
+    """
+
     def attempt(p: Parameters) -> Certificate | None:
         p = {**p, "K": math.ceil(p["K"])}
         alpha, K = min(p["alpha"], 2.0), int(p["K"])

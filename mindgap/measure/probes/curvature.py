@@ -200,6 +200,7 @@ def _search(
     both: bool,
     seed: int,
 ) -> _Search:
+    """The ends of the spectrum of ``product``, searched from those ``before`` if any."""
     size, like = hessian.size, hessian.gradient
     if before is None or before.ends.top.vector.numel() != size:
         # Drawn on the CPU so that one seed gives one start on every device. Every tensor gets the
@@ -233,6 +234,9 @@ def _stability(
     limit: int,
     seed: int,
 ) -> tuple[Stability, _Search | None]:
+    """How near the optimizer's steps are to the edge of stability, and the search for it where
+    steps differ by coordinate.
+    """
     top = plain.ends.top
     if not isinstance(steps.scale, Tensor):
         threshold = steps.bound / steps.scale - steps.weight_decay

@@ -329,6 +329,9 @@ class StatisticsProbe(Probe):
         self._last: Sharpness | None = None
 
     def read(self, at: Reading) -> dict[str, float]:
+        """The statistics as numbers of a row, and both sides of the balance where there is one step
+        size.
+        """
         found = training_statistics(
             at.objective, at.batches, growth=False, tol=self.tol, start=self._last, seed=at.seed
         )

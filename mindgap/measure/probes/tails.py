@@ -406,6 +406,7 @@ def _by_blocks(
 def _by_quantiles(
     rows: Array, signed: bool, draws: int, rng: np.random.Generator
 ) -> tuple[float, Array, int]:
+    """McCulloch's estimate: 1/α, its resamples, and the number of values."""
     n = rows.size
     if signed and rows.shape[1] == 1:
         places = (max(1, n // 10), n // 2)

@@ -178,6 +178,7 @@ class AdamW(RuleOptimizer):
         )
 
     def _update(self, batches: list[Batch]) -> None:
+        """Move the parameters by one step, in place."""
         for batch in batches:
             group = plain_numbers(batch.group)
             (beta1, beta2), eps = group["betas"], group["eps"]

@@ -132,6 +132,7 @@ class CClip(CoordinateOptimizer):
         return FusedRecord.of("coordinate", group, numbers, states=states)
 
     def _update(self, batches: list[Batch]) -> None:
+        """Move the parameters by one step, in place, and count the clipped coordinates."""
         taus = [self._thresholds(batch) for batch in batches]
         with self._counting(batches) as count:
             for batch, tau in zip(batches, taus):

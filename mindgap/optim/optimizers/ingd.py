@@ -228,6 +228,9 @@ class INGD(RuleOptimizer):
                 self._states(batch, name)
 
     def _search(self, batches: list[Batch], closure: Callable[[], Any], start: float) -> None:
+        """Search along the averaged direction until a descent, a certificate or the last inner
+        step; the outcome goes into the first group.
+        """
         head, sign = self.param_groups[0], batches[0].sign
         delta = float(head["lr"])
         for batch in batches:

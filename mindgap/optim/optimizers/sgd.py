@@ -132,6 +132,7 @@ class SGD(RuleOptimizer):
         return record._replace(numbers={**record.numbers, "decay": 0.0})
 
     def _update(self, batches: list[Batch]) -> None:
+        """Move the parameters by one step, in place."""
         for batch in batches:
             group = plain_numbers(batch.group)
             mu = group["momentum"]

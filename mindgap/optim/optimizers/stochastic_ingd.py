@@ -139,6 +139,7 @@ class StochasticINGD(RuleOptimizer):
         )
 
     def _update(self, batches: list[Batch]) -> None:
+        """Move x by one step, and the parameters to a random point on the way, in place."""
         for batch in batches:
             if not batch.group["training"]:
                 fail(

@@ -209,6 +209,9 @@ def _corrections(job: Job, scale: float) -> Row | list[Row]:
 def _bias_corrections(
     k: float, scale: float, beta: float, beta2: float, earlier: bool, least: float | None
 ) -> Row:
+    """Scale, corrections of the first and of the second moment at step k, and the rate of events
+    (at least ``least``), or 1 at the first step where there is none.
+    """
     before = k - 1.0 if earlier else k
     second = 1.0 if before == 0.0 else 1.0 / (1.0 - beta2**before)
     last = float(k == 1.0) if least is None else max(least, 1.0 / k)

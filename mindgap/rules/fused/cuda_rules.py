@@ -106,6 +106,7 @@ class _Tables:
     def _upload(
         self, rows: np.ndarray, names: tuple[str, ...], plan: Plan, captured: bool
     ) -> Tensor:
+        """The table of addresses on the device; during a capture one of those held back."""
         device = plan.device
         if captured:
             if cuda.Tape.running is not None:
@@ -255,6 +256,7 @@ def _sum_squares(
 
 
 def _front(jobs: Sequence[Job], policy: Policy, sums: Tensor, end: int) -> None:
+    """Launch the kernel that turns the sums of squares into norm, clip factor and flag."""
     held = tables(jobs[0].plan)
     counts = held.counts
     clip = {None: 0, "auto": 2, "unit": 3}.get(policy.clip, 1)  # type: ignore[arg-type]

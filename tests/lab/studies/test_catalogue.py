@@ -11,9 +11,8 @@ import pytest
 
 from mindgap.base.check import RuleError
 from mindgap.lab.studies import catalogue as catalogue_module
-from mindgap.lab.studies.catalogue import broken, catalogue, find
+from mindgap.lab.studies.catalogue import broken, catalogue, find, reference_times
 from mindgap.lab.studies.spec import Study
-from mindgap.lab.studies.times import reference_times
 from mindgap.lab.studies.verdict import Parts
 
 LOADED = (

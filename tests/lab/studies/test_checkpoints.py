@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from mindgap.lab.studies.catalogue import find
-from mindgap.lab.studies.checkpoint import Checkpoints
-from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.loop import Checkpoints, Trial
 from mindgap.lab.studies.run import execute, plan
 from mindgap.lab.studies.spec import Study
 from mindgap.record.schema import Header, Row, without_timing

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import mindgap.lab.studies.diary as module
+import mindgap.lab.studies.spec as module
 from mindgap.lab.studies.catalogue import catalogue, find
-from mindgap.lab.studies.diary import DIFFERS, HISTORY, Diary, diary, parse
+from mindgap.lab.studies.spec import DIFFERS, HISTORY, Diary, diary, parse_diary
 
 FOLDER = Path(module.__file__).parent / "diaries"
 
@@ -18,7 +18,7 @@ def test_a_diary_belongs_to_a_study_and_nothing_in_it_is_lost(path: Path) -> Non
     text = path.read_text(encoding="utf-8")
     assert path.stem in catalogue()
     assert text.startswith(f"# {path.stem}\n")
-    read = parse(text)
+    read = parse_diary(text)
     known = {f"# {path.stem}", DIFFERS, HISTORY}
     kept = " ".join((read.differs, *read.history)).split()
     written = " ".join(line for line in text.splitlines() if line not in known).split()

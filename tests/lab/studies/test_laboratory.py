@@ -22,9 +22,9 @@ from mindgap.cli.live import Boards, Watcher
 from mindgap.lab.report import write_page
 from mindgap.lab.report.compare import Difference, compare, difference
 from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.run import plan, run_all
+from mindgap.lab.studies.run import chosen, plan, run_all
 from mindgap.lab.studies.spec import Scale
-from mindgap.lab.studies.tune import FIRST_SEED, GRID_FILE, JOURNAL_FILE, chosen, tune
+from mindgap.lab.studies.tune import FIRST_SEED, GRID_FILE, JOURNAL_FILE, tune
 from mindgap.record.forms import Tuning, read_form
 from mindgap.record.schema import End, Row
 from mindgap.record.store import RunWriter, read_run

@@ -17,8 +17,7 @@ from references.made_up_runs import toy_study
 
 from mindgap.base.check import RuleError
 from mindgap.lab.studies import sweep as sweeping
-from mindgap.lab.studies.checkpoint import SUFFIX, Checkpoints
-from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.loop import SUFFIX, Checkpoints, Trial
 from mindgap.lab.studies.processes import ATTEMPTS
 from mindgap.lab.studies.run import execute, forget, overwritten, plan, run_all
 from mindgap.lab.studies.spec import Study

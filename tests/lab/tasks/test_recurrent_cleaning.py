@@ -232,7 +232,7 @@ def test_the_other_claims_on_hyper_cleaning_run_on_the_same_task(name, rows):
 
 
 def test_a_study_uses_the_search_that_it_names(tmp_path):
-    from mindgap.lab.studies.tune import chosen
+    from mindgap.lab.studies.run import chosen
     from mindgap.record.forms import MethodTuning, Tuning, write_form
 
     found = {

@@ -17,8 +17,8 @@ from mindgap.base.check import RuleError
 from mindgap.lab.studies.catalogue import catalogue
 from mindgap.lab.theory import ERRATA, THEOREMS, Erratum
 from mindgap.lab.theory.erratum import KINDS, counts
-from mindgap.record.folders import study_folders
 from mindgap.record.forms import read_form
+from mindgap.record.outcomes import study_folders
 from mindgap.record.schema import Verdict
 from mindgap.record.store import VERDICT_FILE
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
+from importlib import import_module, resources
 from pathlib import Path
 
 from mindgap.base.check import one_of
@@ -91,3 +91,19 @@ def _load() -> tuple[dict[str, Study], dict[str, str]]:
 def _place(study: Study) -> tuple[int, int, str]:
     letter, number = re.fullmatch(r"([A-Z])(\d+)", study.claim).groups()  # type: ignore[union-attr]
     return ORDER.index(letter), int(number), study.name
+
+
+@cache
+def reference_times() -> dict[str, float]:
+    """Study -> seconds of all its runs at scale quick, one after the other; the file says where and
+    when.
+
+    Example:
+        >>> reference_times()["e5-cycle"] < 60
+        True
+    """
+    text = (resources.files("mindgap.lab.studies") / "reference_times.txt").read_text(
+        encoding="utf-8"
+    )
+    rows = (line.split() for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(seconds) for name, seconds in rows}
