@@ -201,7 +201,7 @@ def compiled_ours(
     at = oracle.from_torch(x), oracle.from_torch(y)
 
     def make(step: float | None) -> Callable[[], Any]:
-        solve = solver_of(oracle.ops, products, step)
+        solve = solver_of(oracle, products, step)
         run = jax.jit(
             lambda arrays, x, y: hypergradient_at(
                 oracle.with_arrays(arrays), x, y, LOWER, UPPER, solve
@@ -232,7 +232,7 @@ def compare_peers(make_problem: Callable[..., Any], losses: Any, repeats: int) -
     f_x, f_y = exact_oracle.upper(*at, UPPER)
     hessian, mixed = exact_oracle.operator(*at, LOWER)
     exact = f_x - mixed(
-        conjugate_gradients(exact_oracle.ops, hessian, f_y, products=5000, tol=1e-9)[0]
+        conjugate_gradients(exact_oracle, hessian, f_y, products=5000, tol=1e-9)[0]
     )
     eta = 1.0 / largest_eigenvalue(exact_oracle, *at)
     warnings.simplefilter("ignore", FutureWarning)  # TorchOpt warns at every call
@@ -253,10 +253,10 @@ def one_table(
     oracle = TorchOracle(problem)
     calls: dict[str, Callable[[], Any]] = {
         "ours, eager, Neumann": lambda: hypergradient_at(
-            oracle, x, y, LOWER, UPPER, solver_of(oracle.ops, products, eta)
+            oracle, x, y, LOWER, UPPER, solver_of(oracle, products, eta)
         ),
         "ours, eager, CG": lambda: hypergradient_at(
-            oracle, x, y, LOWER, UPPER, solver_of(oracle.ops, products, None)
+            oracle, x, y, LOWER, UPPER, solver_of(oracle, products, None)
         ),
         **compiled_ours(problem, losses, x, y, eta, products),
         **betty_peers(problem, x, y, eta, products),

@@ -8,7 +8,7 @@ else (start, step, solve, budgets, checkpoints, compiled backends, distributed r
 works on any method. To make it one of the library's methods, add
 
 * its file in ``mindgap/bilevel/methods/``;
-* one row to ``_FURTHER`` in ``mindgap/bilevel/registry.py``;
+* two lines to ``_FURTHER`` in ``mindgap/bilevel/registry.py``;
   ``python -m mindgap.bilevel.registry docs/bilevel.md`` then writes the guide's table;
 * one record to ``tests/cases/bilevel.py``;
 * one literal numpy transcription to ``tests/references/``, and its name to ``bilevel_methods.py``
@@ -27,13 +27,13 @@ from mindgap.bilevel import BilevelProblem, solve
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import count, rate, setting
 from mindgap.bilevel.core.steps import XStep, check_step
-from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.core.types import Draws, Oracle, WithZ, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeriodicSOBA(Method):
+class PeriodicSOBA(Method[WithZ, Draws]):
     """SOBA that moves x every ``period`` iterations only.
 
     Symbols: rho = ``lr_y``, gamma = ``lr_x``. The update, all directions at (x, y, z) on one lower
@@ -58,35 +58,36 @@ class PeriodicSOBA(Method):
     """
 
     # The settings. Each says its own rule (``mindgap/bilevel/core/settings.py`` has more of them);
-    # ``rate`` settings come to ``update`` as s["lr_x"] and s["lr_y"]. ``x_step`` lets users choose
+    # ``rate`` settings come to ``update`` as s.lr_x and s.lr_y. ``x_step`` lets users choose
     # the upper step that ``move_x`` takes.
     lr_x: Rate = rate()
     lr_y: Rate = rate()
     period: int = count(2)
     x_step: XStep = setting(check_step, "plain")
 
-    # What the method keeps beside x and y: flat vectors. Leave it out if there is nothing.
-    def init(self, oracle: Oracle) -> Values:
-        return {"z": oracle.ops.zeros_like(oracle.start[1])}
+    # What the method keeps is a frozen dataclass: here x, y and z (``Values`` has x and y; then
+    # ``init`` can be left out). A type checker knows ``v.z`` by it, and ``replace(v, z=...)``.
+    def init(self, oracle: Oracle) -> WithZ:
+        x, y = oracle.start
+        return WithZ(x, y, oracle.zeros_like(y))
 
-    # The samples of each iteration: name -> (stream, count). LOWER is one lower token, ("lower", 5)
-    # an array of five
-    # (for ``oracle.ops.loop``), ("uniform", n) a whole number below n. Most methods have one kind
-    # of iteration.
+    # The samples of each iteration: name -> (stream, count). LOWER is one lower sample, ("lower",
+    # 5) an array of five (for ``oracle.loop``), ("uniform", n) a whole number below n. Most methods
+    # have one kind of iteration.
     def plan(self) -> SamplePlan:
-        slots = {"g": LOWER, "f": UPPER}
+        samples = {"g": LOWER, "f": UPPER}
         return SamplePlan(
-            (Iteration(slots, "inner"),) * (self.period - 1) + (Iteration(slots, "both"),)
+            (Iteration(samples, "inner"),) * (self.period - 1) + (Iteration(samples, "both"),)
         )
 
     # The update: a pure function of the values v and the draws s. Derivatives come from the oracle,
-    # anything beyond + - * @ from oracle.ops, so that every backend can run it;
-    # ``mindgap/bilevel/core/types.py`` lists both. ``kind`` is known when the step is compiled.
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        d_y, d_z, d_x = oracle.residuals(v["x"], v["y"], v["z"], s["g"], s["f"])
-        y, z = oracle.move_y(v["y"], d_y, s["lr_y"]), oracle.ops.move(v["z"], d_z, s["lr_y"])
-        moved = self.move_x(oracle, v, d_x, s["lr_x"]) if kind == "both" else {}
-        return {**v, **moved, "y": y, "z": z}
+    # and anything beyond + - * @ too, so that every backend can run it;
+    # ``mindgap/bilevel/core/types.py`` lists them. ``kind`` is known when the step is compiled.
+    def update(self, v: WithZ, s: Draws, oracle: Oracle, kind: str) -> WithZ:
+        d_y, d_z, d_x = oracle.residuals(v.x, v.y, v.z, s.g, s.f)
+        y, z = oracle.move_y(v.y, d_y, s.lr_y), oracle.move(v.z, d_z, s.lr_y)
+        v = replace(v, y=y, z=z)
+        return self.move_x(oracle, v, d_x, s.lr_x) if kind == "both" else v
 
 
 def main() -> float:

@@ -10,16 +10,22 @@ hook        returns                                               if left out
 ``prepare`` the values after a phase before the first iteration   nothing changes
 =========== ===================================================== =================
 
-``update(values, draws, oracle, kind)`` is pure: ``values`` holds flat vectors, ``draws`` the tokens
-and rates of the iteration, ``oracle`` the derivatives and array operations of a backend. No method
-keeps anything between steps.
+Four nouns are enough to read any of them. A **sample** names what a derivative is taken on: a
+minibatch of one level, several of them, or all data (``FULL``), and a random seed. The **plan**
+names the samples of each iteration. The **draws** ``s`` are those samples, drawn, with the rates of
+the iteration: ``s.f``, ``s.lr_x``. The **oracle** gives derivatives on samples, and the array
+operations beyond ``+ - * @`` that torch and JAX write differently.
+
+What a method keeps it declares as fields of ``Values``, so that a type checker knows ``v.z`` and
+``s.lr_y`` and refuses a name that is misspelt. ``update(v, s, oracle, kind)`` is pure: it returns
+``replace(v, y=...)``; no method keeps anything between steps.
 """
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
 import torch
 
@@ -31,24 +37,38 @@ from mindgap.bilevel.core.settings import alike_rates, check_flag, check_setting
 from mindgap.bilevel.core.steps import MemoryStep, TorchStep, XStep, YStep, descend, step_size
 from mindgap.bilevel.core.types import (
     Array,
+    ByName,
     Draws,
     Oracle,
     ProblemOracle,
     Scalar,
     State,
     Values,
+    WithZ,
     advance,
+    replace,
+    with_names,
 )
 from mindgap.bilevel.data.draws import SamplePlan, draw_chunk, draw_start
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+    from typing_extensions import TypeVar as DefaultVar
+
     from mindgap.bilevel.tools.step_advice import StepAdvice
 
+    V = DefaultVar("V", bound=Values, default=Any)
+    S = DefaultVar("S", bound=Draws, default=Any)
+else:
+    V, S = TypeVar("V"), TypeVar("S")
+Z = TypeVar("Z", bound=WithZ)
 
-class Method(ABC):
-    """One bilevel method. Subclasses are frozen dataclasses of settings, one file each.
+
+class Method(ABC, Generic[V, S]):
+    """One bilevel method. Subclasses are frozen dataclasses of settings, one file each:
+    ``Method[the values it keeps, the draws it reads]``.
 
     Class attributes:
         order: "jacobi" (all updates use the old point) or "seidel" (later updates use what earlier
@@ -68,15 +88,23 @@ class Method(ABC):
     fixed_batches: ClassVar[bool] = False
     tables: ClassVar[str] = ""
     copies: ClassVar[int] = 1
+    _keeps: ClassVar[type[Any]] = Values
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        for base in cls.__dict__.get("__orig_bases__", ()):
+            cls._keeps = next(
+                (kept for kept in get_args(base) if isinstance(kept, type)), cls._keeps
+            )
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     # The hooks.
 
-    def init(self, oracle: Oracle) -> Values:
-        """Values before the first iteration, x and y excluded (no derivative is called)."""
-        return {}
+    def init(self, oracle: Oracle) -> V:
+        """The values before the first iteration (no derivative is called)."""
+        return cast("V", Values(*oracle.start))
 
     @abstractmethod
     def plan(self) -> SamplePlan:
@@ -89,30 +117,29 @@ class Method(ABC):
         return rates_of(self, t)
 
     @abstractmethod
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+    def update(self, v: V, s: S, oracle: Oracle, kind: str) -> V:
         """One iteration: the next values from the present ones and the draws."""
 
-    def prepare(self, v: Values, s: Draws, oracle: Oracle) -> Values:
+    def prepare(self, v: V, s: S, oracle: Oracle) -> V:
         """The values after a phase before the first iteration, such as a warm start."""
         return v
 
     # For use in ``update``.
 
-    def move_x(self, oracle: Oracle, v: Values, d: Array, lr: Scalar) -> Values:
-        """x after the upper step this method was given, along d and projected, and what the
-        step keeps.
-        """
-        kept: Values = {}
+    def move_x(self, oracle: Oracle, v: V, d: Array, lr: Scalar) -> V:
+        """The values with x after the upper step this method was given, along d and projected."""
+        memory = v.x_memory
         if isinstance(self.x_step, TorchStep):
-            x = self.x_step(v["x"], d, v["optimizer"])
-            if "scheduler" in v:
-                v["scheduler"].step()
+            x = self.x_step(v.x, d, v.optimizer)
+            if v.scheduler is not None:
+                v.scheduler.step()
         elif isinstance(self.x_step, str):
-            x = oracle.ops.move(v["x"], d, step_size(oracle.ops, self.x_step, d, lr))
+            x = oracle.move(v.x, d, step_size(oracle, self.x_step, d, lr))
         else:
-            d, kept["x_memory"] = self.x_step.direction(oracle.ops, v["x_memory"], d, v["x"])
-            x = oracle.ops.move(v["x"], d, lr)
-        return {"x": x if oracle.project_x is None else oracle.project_x(x), **kept}
+            d, memory = self.x_step.direction(oracle, memory, d, v.x)
+            x = oracle.move(v.x, d, lr)
+        x = x if oracle.project_x is None else oracle.project_x(x)
+        return replace(v, x=x) if memory is None else replace(v, x=x, x_memory=memory)
 
     def move_y(
         self, oracle: Oracle, y: Array, d: Array, lr: Scalar, memory: Any = None
@@ -121,32 +148,30 @@ class Method(ABC):
         memory.
         """
         if not isinstance(self.y_step, str):
-            d, memory = self.y_step.direction(oracle.ops, memory, d, y)
+            d, memory = self.y_step.direction(oracle, memory, d, y)
         return oracle.move_y(y, d, lr), memory
 
-    def move_yz(self, oracle: Oracle, v: Values, s: Draws, d_y: Array, d_z: Array) -> Values:
-        """y and z after one lower step each along their directions, and what the steps keep."""
+    def move_yz(self, oracle: Oracle, v: Z, s: Draws, d_y: Array, d_z: Array) -> Z:
+        """The values with y and z after one lower step each along their directions."""
         if isinstance(self.y_step, str):
-            return {
-                "y": oracle.move_y(v["y"], d_y, s["lr_y"]),
-                "z": oracle.ops.move(v["z"], d_z, s["lr_z"]),
-            }
-        y, y_memory = self.move_y(oracle, v["y"], d_y, s["lr_y"], v["y_memory"])
-        d_z, z_memory = self.y_step.direction(oracle.ops, v["z_memory"], d_z, v["z"])
-        z = oracle.ops.move(v["z"], d_z, s["lr_z"])
-        return {"y": y, "z": z, "y_memory": y_memory, "z_memory": z_memory}
+            y, z = oracle.move_y(v.y, d_y, s.lr_y), oracle.move(v.z, d_z, s.lr_z)
+            return replace(v, y=y, z=z)
+        y, y_memory = self.move_y(oracle, v.y, d_y, s.lr_y, v.y_memory)
+        d_z, z_memory = self.y_step.direction(oracle, v.z_memory, d_z, v.z)
+        z = oracle.move(v.z, d_z, s.lr_z)
+        return replace(v, y=y, z=z, y_memory=y_memory, z_memory=z_memory)
 
-    def descend(self, oracle: Oracle, v: Values, tokens: Sample, lr: Scalar) -> Values:
-        """y after lower steps at the fixed v["x"], one per token, and what the steps keep."""
+    def descend(self, oracle: Oracle, v: V, samples: Sample, lr: Scalar) -> V:
+        """The values with y after lower steps at the fixed x, one per sample."""
         if isinstance(self.y_step, str):
-            return {"y": descend(oracle, v["x"], v["y"], tokens, lr)}
+            return replace(v, y=descend(oracle, v.x, v.y, samples, lr))
 
-        def step(carry: tuple[Array, Any], token: Sample) -> tuple[Array, Any]:
+        def step(carry: tuple[Array, Any], sample: Sample) -> tuple[Array, Any]:
             y, memory = carry
-            return self.move_y(oracle, y, oracle.lower(v["x"], y, token), lr, memory)
+            return self.move_y(oracle, y, oracle.lower(v.x, y, sample), lr, memory)
 
-        y, memory = oracle.ops.loop(step, (v["y"], v["y_memory"]), (tokens,))
-        return {"y": y, "y_memory": memory}
+        y, memory = oracle.loop(step, (v.y, v.y_memory), (samples,))
+        return replace(v, y=y, y_memory=memory)
 
     # For use by everybody.
 
@@ -231,19 +256,27 @@ class Method(ABC):
         """
         return self.start_with(self.oracle(problem, seed, distributed), seed)
 
-    def start_values(self, oracle: Oracle) -> Values:
+    def start_values(self, oracle: Oracle) -> ByName:
         """All values before the first iteration, with the memories of the steps."""
-        x, y = oracle.start
-        values: Values = {"x": x, "y": y, **self.init(oracle)}
+        values = {name: v for name, v in vars(self.init(oracle)).items() if v is not None}
         if isinstance(self.x_step, MemoryStep):
-            values["x_memory"] = self.x_step.init(oracle.ops, x)
+            values["x_memory"] = self.x_step.init(oracle, values["x"])
         if isinstance(self.y_step, MemoryStep):
-            for name in ("y", "z"):
-                if name in values:
-                    values[f"{name}_memory"] = self.y_step.init(oracle.ops, values[name])
+            for name in ("y", "z")[: 1 + ("z" in values)]:
+                values[f"{name}_memory"] = self.y_step.init(oracle, values[name])
         return values
 
-    def _with_optimizer(self, values: Values) -> Values:
+    def prepared_values(self, values: ByName, draws: ByName, oracle: Oracle) -> ByName:
+        """:meth:`prepare` on values and draws by name; the rates are those of iteration 0."""
+        s = cast("S", with_names(Draws, {**draws, **self.rates(0)}))
+        return vars(self.prepare(with_names(self._keeps, values), s, oracle))
+
+    def next_values(self, values: ByName, draws: ByName, oracle: Oracle, kind: str) -> ByName:
+        """:meth:`update` on values and draws by name, as backends hold them."""
+        s = cast("S", with_names(Draws, draws))
+        return vars(self.update(with_names(self._keeps, values), s, oracle, kind))
+
+    def _with_optimizer(self, values: ByName) -> ByName:
         """The values, with the optimizer of torch (and its scheduler) where one takes the steps
         on x.
         """
@@ -258,7 +291,7 @@ class Method(ABC):
         """As :meth:`start`, with the derivatives of a given backend."""
         values = self._with_optimizer(self.start_values(oracle))
         draws, drawn = draw_start(self, oracle, seed)
-        values = self.prepare(values, draws, oracle)
+        values = self.prepared_values(values, draws, oracle)
         updates = {"x": 0, "y": self.plan().warm.lower_steps}
         return State(self, oracle, values, 0, seed, drawn, updates, oracle.start_calls(self, draws))
 
@@ -303,7 +336,7 @@ class Method(ABC):
             dict(state.calls),
         )
 
-    def step(self, state: State, draws: Draws | None = None) -> State:
+    def step(self, state: State, draws: ByName | None = None) -> State:
         """One iteration. ``draws`` replaces the draws of the state's own seed (tests, replays).
 
         Example:
@@ -329,13 +362,13 @@ class Method(ABC):
             drawn = chunk.drawn
         else:
             kind = self.plan().at(state.t)[0].kind
-        values = self.update(state.values, draws, oracle, kind)
+        values = self.next_values(state.values, draws, oracle, kind)
         return advance(state, values, 1, drawn, oracle.take_calls())
 
 
-def _carry_over(old: Values, fresh: Values, of: ProblemOracle, to: ProblemOracle) -> Values:
+def _carry_over(old: ByName, fresh: ByName, of: ProblemOracle, to: ProblemOracle) -> ByName:
     """The fresh values, with those of the old state in the place of equal names and shapes."""
-    found: Values = {}
+    found: ByName = {}
     for name, value in fresh.items():
         before = old.get(name)
         if isinstance(value, dict):

@@ -11,10 +11,6 @@ from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any
 
-SMOOTH, SMOOTHER, RELAXED = "C^{1,1}_L", "C^{2,2}_L", "(L_x0, L_x1, L_y0, L_y1)-smooth"
-SC2, SC3 = "SC and C^{2,2}_L", "SC and C^{3,3}_L"
-MEAN_SQUARED = "mean-squared smooth (footnote 1)"
-
 
 @dataclass(frozen=True)
 class MethodInfo:
@@ -60,455 +56,127 @@ class MethodInfo:
         return self.load()(**settings)
 
 
-_GENERAL, _FINITE = "general expectation", "finite sum"
+#: The table's words that are short for others.
+_SHORT = {
+    "general": "general expectation",
+    "smooth": "C^{1,1}_L",
+    "smoother": "C^{2,2}_L",
+    "relaxed": "(L_x0, L_x1, L_y0, L_y1)-smooth",
+    "SC2": "SC and C^{2,2}_L",
+    "SC3": "SC and C^{3,3}_L",
+    "mean squared": "mean-squared smooth (footnote 1)",
+}
+#: Table 1, one method in two lines: key | class | name | paper | loop | setting
+#: | complexity | upper | lower | batch | order | what to choose.
+_LISTED = """
+bsa | BSA | BSA | Ghadimi & Wang, 2018 | double | general
+    | Õ(ε⁻⁶) | smooth | SC2 | Õ(1) | seidel | lr_x lr_y eta terms inner
+stocbio | StocBio | StocBio | Ji et al., 2021 | double | general
+    | Õ(ε⁻⁴) | smooth | SC2 | Õ(ε⁻²) | seidel | lr_x lr_y eta terms inner
+amigo | AmIGO | AmIGO | Arbel & Mairal, 2021 | double | general
+    | Õ(ε⁻⁴) | smooth | SC2 | O(ε⁻²) | seidel | lr_x lr_y lr_z inner solves
+alset | ALSET | ALSET | Chen et al., 2021 | double / single | general
+    | O(ε⁻⁴) | smooth | SC2 | O(1) | seidel | lr_x lr_y eta terms inner
+ttsa | TTSA | TTSA | Hong et al., 2023 | single | general
+    | Õ(ε⁻⁵) | smooth | SC2 | Õ(1) | seidel | lr_x lr_y eta terms
+f2sa | F2SA | F²SA | Kwon et al., 2023 | single | general
+    | O(ε⁻⁷) | smooth | SC2 | O(1) | seidel | lr_x lr_y lam delta inner
+soba | SOBA | SOBA | Dagréou et al., 2022 | single | finite sum
+    | O(ε⁻⁴) | smoother | SC3 | O(1) | jacobi | lr_x lr_y
+saba | SABA | SABA | Dagréou et al., 2022 | single | finite sum
+    | O(N^{4/3} ε⁻²) | smoother | SC3 | O(1) | jacobi | lr_x lr_y
+masoba | MASOBA | MA-SOBA | Chen et al., 2023 | single | general
+    | O(ε⁻⁴) | smooth | SC2 | O(1) | jacobi | lr_x lr_y lr_z theta
+borep | BOREP | BO-REP | Hao et al., 2024 | double | general
+    | Õ(ε⁻⁴) | relaxed | SC2 | O(1) | seidel | lr_x lr_y lr_z beta period inner radius refine
+slip | SLIP | SLIP | Gong et al., 2024 | single | general
+    | Õ(ε⁻⁴) | relaxed | SC2 | O(1) | jacobi | lr_x lr_y lr_z beta warm_start
+"""
+#: What its first footnote adds.
+_FOOTNOTE = """
+vrbo | VRBO | VRBO | Yang et al., 2021 | double | general
+    | Õ(ε⁻³) | mean squared | mean squared | – | seidel | lr_x lr_y eta terms inner period refresh
+mrbo | MRBO | MRBO | Yang et al., 2021 | single | general
+    | Õ(ε⁻³) | mean squared | mean squared | – | jacobi | lr_x lr_y eta terms d m c_x c_y
+sustain | SUSTAIN | SUSTAIN | Khanduri et al., 2021 | single | general
+    | Õ(ε⁻³) | mean squared | mean squared | – | jacobi | lr_x lr_y eta terms w c_x c_y
+svrb | SVRB | SVRB | Guo et al., 2021 | single | general
+    | Õ(ε⁻³) | mean squared | mean squared | – | jacobi | lr_x lr_y mu d m c
+srba | SRBA | SRBA | Dagréou et al., 2023 | single | finite sum
+    | Õ(ε⁻³) | mean squared | mean squared | – | jacobi | lr_x lr_y period
+"""
+#: Methods beyond the sixteen.
+_FURTHER = """
+adambo | AdamBO | AdamBO | Gong et al., 2025 | single | general
+    | Õ(ε⁻⁴) | relaxed | SC2 | O(1) | seidel | lr_x lr_y eta terms warm_start
+accbo | AccBO | AccBO | Gong et al., 2024 | single | general
+    | Õ(ε⁻³) | relaxed | mean squared | O(1) | seidel | lr_x lr_y gamma tau beta eta terms
+n2sba | N2SBA | N²SBA | Liu & Luo, 2025 | double | general
+    | Õ(ε^{-(4p-2)/(p-1)}) | smoother | SC3 | – | seidel | lr_x lr_y lam inner batches clip
+f2sa-p | F2SAp | F²SA-p | Chen et al., 2025 | double | general
+    | Õ(ε^{-4-2/p}) | C^{p,p}_L in y | SC2 | O(1) | seidel | lr_x lr_y nu p inner
+spaba | SPABA | SPABA | Chu et al., 2024 | single | finite sum
+    | O(N^{1/2} ε⁻²) | mean squared | mean squared | O(1) | jacobi | lr_x lr_y period
+sama | SAMA | SAMA | Choe et al., 2023 | double | general
+    | – | smooth | H near a multiple of I | – | seidel | lr_x lr_y scale inner
+bome | BOME | BOME | Ye et al., 2022 | double | deterministic
+    | – | smooth | Polyak–Łojasiewicz | full | seidel | lr_x lr_y eta inner
+fsla | FSLA | FSLA | Li et al., 2022 | single | general
+    | O(ε⁻⁴) | smooth | SC2 | O(1) | seidel | lr_x lr_y weight
+meha | MEHA | MEHA | Liu et al., 2024 | single | deterministic
+    | – | smooth | weakly convex | full | seidel | lr_x lr_y gamma c power
+pbgd | PBGD | PBGD | Shen & Chen, 2023 | double | deterministic
+    | Õ(ε⁻³) | smooth | Polyak–Łojasiewicz | full | seidel | lr_x lr_y lam inner
+pzobo | PZOBO | PZOBO | Sow et al., 2022 | double | general
+    | – | smooth | SC2 | – | seidel | lr_x lr_y inner directions mu
+"""
+#: What the footnotes say.
+_NOTES = {
+    "alset": "converges without a double loop at the cost of a worse dependence on κ",
+    "saba": "N = m + n, all samples; SAGA's variance reduction; its abstract states O(1/T), no "
+    "power of N",
+    "borep": "R, I and N are to be tuned beside what SLIP has",
+    "srba": "the first footnote counts it among those of Õ(ε⁻³); its own abstract (arXiv "
+    "2302.08766) states O(N^{1/2} ε⁻²) for ‖∇Φ‖ ≤ ε, N = m + n",
+    "n2sba": "noise with a bounded p-th central moment, 1 < p ≤ 2; first derivatives only",
+    "f2sa-p": "first derivatives only; complexity as recalled, not confirmed",
+    "sama": "first derivatives only; biased unless H is a multiple of the identity",
+    "bome": "first derivatives only; analysed with full gradients",
+    "meha": "first derivatives only; no strong convexity",
+    "pbgd": "first derivatives only; complexity as recalled, not confirmed",
+    "pzobo": "first derivatives only; differences along random directions of x",
+}
+#: The methods whose y also descends on f.
+_LOWER = dict.fromkeys(("f2sa", "meha", "pbgd"), "w")
 
-#: The sixteen of the SLIP documents: "all sixteen" in a study means these.
-_SIXTEEN = (
-    MethodInfo(
-        "bsa",
-        "BSA",
-        "Ghadimi & Wang, 2018",
-        "double",
-        _GENERAL,
-        "Õ(ε⁻⁶)",
-        SMOOTH,
-        SC2,
-        "Õ(1)",
-        ("lr_x", "lr_y", "eta", "terms", "inner"),
-        "seidel",
-        "bsa",
-        "BSA",
-        listed=True,
-    ),
-    MethodInfo(
-        "stocbio",
-        "StocBio",
-        "Ji et al., 2021",
-        "double",
-        _GENERAL,
-        "Õ(ε⁻⁴)",
-        SMOOTH,
-        SC2,
-        "Õ(ε⁻²)",
-        ("lr_x", "lr_y", "eta", "terms", "inner"),
-        "seidel",
-        "stocbio",
-        "StocBio",
-        listed=True,
-    ),
-    MethodInfo(
-        "amigo",
-        "AmIGO",
-        "Arbel & Mairal, 2021",
-        "double",
-        _GENERAL,
-        "Õ(ε⁻⁴)",
-        SMOOTH,
-        SC2,
-        "O(ε⁻²)",
-        ("lr_x", "lr_y", "lr_z", "inner", "solves"),
-        "seidel",
-        "amigo",
-        "AmIGO",
-        listed=True,
-    ),
-    MethodInfo(
-        "alset",
-        "ALSET",
-        "Chen et al., 2021",
-        "double / single",
-        _GENERAL,
-        "O(ε⁻⁴)",
-        SMOOTH,
-        SC2,
-        "O(1)",
-        ("lr_x", "lr_y", "eta", "terms", "inner"),
-        "seidel",
-        "alset",
-        "ALSET",
-        listed=True,
-        note="converges without a double loop at the cost of a worse dependence on κ",
-    ),
-    MethodInfo(
-        "ttsa",
-        "TTSA",
-        "Hong et al., 2023",
-        "single",
-        _GENERAL,
-        "Õ(ε⁻⁵)",
-        SMOOTH,
-        SC2,
-        "Õ(1)",
-        ("lr_x", "lr_y", "eta", "terms"),
-        "seidel",
-        "ttsa",
-        "TTSA",
-        listed=True,
-    ),
-    MethodInfo(
-        "f2sa",
-        "F²SA",
-        "Kwon et al., 2023",
-        "single",
-        _GENERAL,
-        "O(ε⁻⁷)",
-        SMOOTH,
-        SC2,
-        "O(1)",
-        ("lr_x", "lr_y", "lam", "delta", "inner"),
-        "seidel",
-        "f2sa",
-        "F2SA",
-        listed=True,
-        lower_variable="w",
-    ),
-    MethodInfo(
-        "soba",
-        "SOBA",
-        "Dagréou et al., 2022",
-        "single",
-        _FINITE,
-        "O(ε⁻⁴)",
-        SMOOTHER,
-        SC3,
-        "O(1)",
-        ("lr_x", "lr_y"),
-        "jacobi",
-        "soba",
-        "SOBA",
-        listed=True,
-    ),
-    MethodInfo(
-        "saba",
-        "SABA",
-        "Dagréou et al., 2022",
-        "single",
-        _FINITE,
-        "O(N^{4/3} ε⁻²)",
-        SMOOTHER,
-        SC3,
-        "O(1)",
-        ("lr_x", "lr_y"),
-        "jacobi",
-        "saba",
-        "SABA",
-        listed=True,
-        note="N = m + n, all samples; SAGA's variance reduction; its abstract states O(1/T), no "
-        "power of N",
-    ),
-    MethodInfo(
-        "masoba",
-        "MA-SOBA",
-        "Chen et al., 2023",
-        "single",
-        _GENERAL,
-        "O(ε⁻⁴)",
-        SMOOTH,
-        SC2,
-        "O(1)",
-        ("lr_x", "lr_y", "lr_z", "theta"),
-        "jacobi",
-        "masoba",
-        "MASOBA",
-        listed=True,
-    ),
-    MethodInfo(
-        "borep",
-        "BO-REP",
-        "Hao et al., 2024",
-        "double",
-        _GENERAL,
-        "Õ(ε⁻⁴)",
-        RELAXED,
-        SC2,
-        "O(1)",
-        ("lr_x", "lr_y", "lr_z", "beta", "period", "inner", "radius", "refine"),
-        "seidel",
-        "borep",
-        "BOREP",
-        listed=True,
-        note="R, I and N are to be tuned beside what SLIP has",
-    ),
-    MethodInfo(
-        "slip",
-        "SLIP",
-        "Gong et al., 2024",
-        "single",
-        _GENERAL,
-        "Õ(ε⁻⁴)",
-        RELAXED,
-        SC2,
-        "O(1)",
-        ("lr_x", "lr_y", "lr_z", "beta", "warm_start"),
-        "jacobi",
-        "slip",
-        "SLIP",
-        listed=True,
-    ),
-    MethodInfo(
-        "vrbo",
-        "VRBO",
-        "Yang et al., 2021",
-        "double",
-        _GENERAL,
-        "Õ(ε⁻³)",
-        MEAN_SQUARED,
-        MEAN_SQUARED,
-        "–",
-        ("lr_x", "lr_y", "eta", "terms", "inner", "period", "refresh"),
-        "seidel",
-        "vrbo",
-        "VRBO",
-    ),
-    MethodInfo(
-        "mrbo",
-        "MRBO",
-        "Yang et al., 2021",
-        "single",
-        _GENERAL,
-        "Õ(ε⁻³)",
-        MEAN_SQUARED,
-        MEAN_SQUARED,
-        "–",
-        ("lr_x", "lr_y", "eta", "terms", "d", "m", "c_x", "c_y"),
-        "jacobi",
-        "mrbo",
-        "MRBO",
-    ),
-    MethodInfo(
-        "sustain",
-        "SUSTAIN",
-        "Khanduri et al., 2021",
-        "single",
-        _GENERAL,
-        "Õ(ε⁻³)",
-        MEAN_SQUARED,
-        MEAN_SQUARED,
-        "–",
-        ("lr_x", "lr_y", "eta", "terms", "w", "c_x", "c_y"),
-        "jacobi",
-        "sustain",
-        "SUSTAIN",
-    ),
-    MethodInfo(
-        "svrb",
-        "SVRB",
-        "Guo et al., 2021",
-        "single",
-        _GENERAL,
-        "Õ(ε⁻³)",
-        MEAN_SQUARED,
-        MEAN_SQUARED,
-        "–",
-        ("lr_x", "lr_y", "mu", "d", "m", "c"),
-        "jacobi",
-        "svrb",
-        "SVRB",
-    ),
-    MethodInfo(
-        "srba",
-        "SRBA",
-        "Dagréou et al., 2023",
-        "single",
-        _FINITE,
-        "Õ(ε⁻³)",
-        MEAN_SQUARED,
-        MEAN_SQUARED,
-        "–",
-        ("lr_x", "lr_y", "period"),
-        "jacobi",
-        "srba",
-        "SRBA",
-        note="the first footnote counts it among those of Õ(ε⁻³); its own abstract (arXiv "
-        "2302.08766) states "
-        "O(N^{1/2} ε⁻²) for ‖∇Φ‖ ≤ ε, N = m + n",
-    ),
-)
 
-#: Beyond the sixteen; a new method adds its row here, then ``python -m mindgap.bilevel.registry
-#: docs/bilevel.md``.
-_FURTHER: tuple[MethodInfo, ...] = (
-    MethodInfo(
-        "adambo",
-        "AdamBO",
-        "Gong et al., 2025",
-        "single",
-        _GENERAL,
-        "Õ(ε⁻⁴)",
-        RELAXED,
-        SC2,
-        "O(1)",
-        ("lr_x", "lr_y", "eta", "terms", "warm_start"),
-        "seidel",
-        "adambo",
-        "AdamBO",
-    ),
-    MethodInfo(
-        "accbo",
-        "AccBO",
-        "Gong et al., 2024",
-        "single",
-        _GENERAL,
-        "Õ(ε⁻³)",
-        RELAXED,
-        MEAN_SQUARED,
-        "O(1)",
-        ("lr_x", "lr_y", "gamma", "tau", "beta", "eta", "terms"),
-        "seidel",
-        "accbo",
-        "AccBO",
-    ),
-    MethodInfo(
-        "n2sba",
-        "N²SBA",
-        "Liu & Luo, 2025",
-        "double",
-        _GENERAL,
-        "Õ(ε^{-(4p-2)/(p-1)})",
-        SMOOTHER,
-        SC3,
-        "–",
-        ("lr_x", "lr_y", "lam", "inner", "batches", "clip"),
-        "seidel",
-        "n2sba",
-        "N2SBA",
-        note="noise with a bounded p-th central moment, 1 < p ≤ 2; first derivatives only",
-    ),
-    MethodInfo(
-        "f2sa-p",
-        "F²SA-p",
-        "Chen et al., 2025",
-        "double",
-        _GENERAL,
-        "Õ(ε^{-4-2/p})",
-        "C^{p,p}_L in y",
-        SC2,
-        "O(1)",
-        ("lr_x", "lr_y", "nu", "p", "inner"),
-        "seidel",
-        "f2sap",
-        "F2SAp",
-        note="first derivatives only; complexity as recalled, not confirmed",
-    ),
-    MethodInfo(
-        "spaba",
-        "SPABA",
-        "Chu et al., 2024",
-        "single",
-        _FINITE,
-        "O(N^{1/2} ε⁻²)",
-        MEAN_SQUARED,
-        MEAN_SQUARED,
-        "O(1)",
-        ("lr_x", "lr_y", "period"),
-        "jacobi",
-        "spaba",
-        "SPABA",
-    ),
-    MethodInfo(
-        "sama",
-        "SAMA",
-        "Choe et al., 2023",
-        "double",
-        _GENERAL,
-        "–",
-        SMOOTH,
-        "H near a multiple of I",
-        "–",
-        ("lr_x", "lr_y", "scale", "inner"),
-        "seidel",
-        "sama",
-        "SAMA",
-        note="first derivatives only; biased unless H is a multiple of the identity",
-    ),
-    MethodInfo(
-        "bome",
-        "BOME",
-        "Ye et al., 2022",
-        "double",
-        "deterministic",
-        "–",
-        SMOOTH,
-        "Polyak–Łojasiewicz",
-        "full",
-        ("lr_x", "lr_y", "eta", "inner"),
-        "seidel",
-        "bome",
-        "BOME",
-        note="first derivatives only; analysed with full gradients",
-    ),
-    MethodInfo(
-        "fsla",
-        "FSLA",
-        "Li et al., 2022",
-        "single",
-        _GENERAL,
-        "O(ε⁻⁴)",
-        SMOOTH,
-        SC2,
-        "O(1)",
-        ("lr_x", "lr_y", "weight"),
-        "seidel",
-        "fsla",
-        "FSLA",
-    ),
-    MethodInfo(
-        "meha",
-        "MEHA",
-        "Liu et al., 2024",
-        "single",
-        "deterministic",
-        "–",
-        SMOOTH,
-        "weakly convex",
-        "full",
-        ("lr_x", "lr_y", "gamma", "c", "power"),
-        "seidel",
-        "meha",
-        "MEHA",
-        note="first derivatives only; no strong convexity",
-        lower_variable="w",
-    ),
-    MethodInfo(
-        "pbgd",
-        "PBGD",
-        "Shen & Chen, 2023",
-        "double",
-        "deterministic",
-        "Õ(ε⁻³)",
-        SMOOTH,
-        "Polyak–Łojasiewicz",
-        "full",
-        ("lr_x", "lr_y", "lam", "inner"),
-        "seidel",
-        "pbgd",
-        "PBGD",
-        note="first derivatives only; complexity as recalled, not confirmed",
-        lower_variable="w",
-    ),
-    MethodInfo(
-        "pzobo",
-        "PZOBO",
-        "Sow et al., 2022",
-        "double",
-        _GENERAL,
-        "–",
-        SMOOTH,
-        SC2,
-        "–",
-        ("lr_x", "lr_y", "inner", "directions", "mu"),
-        "seidel",
-        "pzobo",
-        "PZOBO",
-        note="first derivatives only; differences along random directions of x",
-    ),
-)
+def _rows(text: str, listed: bool = False) -> dict[str, MethodInfo]:
+    """The methods of a table, by key."""
+    found = {}
+    for line in text.strip().replace("\n    |", " |").splitlines():
+        key, kind, name, *rest, order, choices = line.split(" | ")
+        rest = [_SHORT.get(word, word) for word in rest]
+        found[key] = MethodInfo(
+            key,
+            name,
+            *rest,
+            tuple(choices.split()),
+            order,
+            key.replace("-", ""),
+            kind,
+            listed,
+            _NOTES.get(key, ""),
+            _LOWER.get(key, "y"),
+        )
+    return found
 
-#: Key -> row, in the order of Table 1, then of its first footnote.
-SIXTEEN: dict[str, MethodInfo] = {row.key: row for row in _SIXTEEN}
+
+#: The sixteen of the SLIP documents ("all sixteen" in a study means these), by key, in the order of
+#: Table 1, then of its first footnote.
+SIXTEEN = {**_rows(_LISTED, listed=True), **_rows(_FOOTNOTE)}
+FURTHER = _rows(_FURTHER)
 #: The sixteen, then all further methods.
-METHODS: dict[str, MethodInfo] = {row.key: row for row in _SIXTEEN + _FURTHER}
-FURTHER: dict[str, MethodInfo] = {row.key: row for row in _FURTHER}
+METHODS = {**SIXTEEN, **FURTHER}
 
 HEADER = (
     "method",

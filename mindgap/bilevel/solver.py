@@ -352,7 +352,7 @@ class Eager(Backend):
             done = 0
             with oracle.same_modes():
                 for done, (kind, draws) in enumerate(chunk.steps(), 1):
-                    values = method.update(values, draws, oracle, kind)
+                    values = method.next_values(values, draws, oracle, kind)
                     if done % LOOK == 0 and not are_numbers(values["x"], values["y"]):
                         break
             if done < steps:  # the positions of the streams are those of the iterations done

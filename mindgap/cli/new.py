@@ -170,13 +170,12 @@ def optimizer(tree: Tree, key: str, name: str) -> str:
 
 def method(tree: Tree, key: str, name: str) -> str:
     """A copy of SOBA; returns the command that runs its tests."""
-    module = key.replace("-", "_")
+    module = key.replace("-", "")
     source = renamed(tree.read("mindgap/bilevel/methods/soba.py"), "SOBA", name)
     tree.add(f"mindgap/bilevel/methods/{module}.py", source)
-    entries = [f'"{key}"', f'"{name}"', '"nobody, 2026"', '"single"', "_FINITE", '"–"', "SMOOTHER"]
-    entries += ["SC3", '"O(1)"', '("lr_x", "lr_y")', '"jacobi"', f'"{module}"', f'"{name}"']
-    row = "    MethodInfo(\n" + "".join(f"        {entry},\n" for entry in entries) + "    ),\n"
-    tree.before("mindgap/bilevel/registry.py", '    MethodInfo(\n        "adambo",', row)
+    row = f"{key} | {name} | {name} | nobody, 2026 | single | finite sum\n"
+    row += "    | – | smoother | SC3 | O(1) | jacobi | lr_x lr_y\n"
+    tree.before("mindgap/bilevel/registry.py", "adambo | AdamBO |", row)
     _public(tree, "bilevel", f"methods.{module}", name)
     tree.before(
         "tests/cases/bilevel.py",

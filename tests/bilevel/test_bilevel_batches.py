@@ -66,7 +66,7 @@ def test_every_slot_of_every_method_draws_samples_equally(case):
     oracle = method.oracle(made)
     chunk = draw_chunk(method, oracle, 3, 0, 1200, {})
     seen: dict[str, list[np.ndarray]] = {}
-    levels = {name: level for i in method.plan().period for name, (level, _) in i.slots.items()}
+    levels = {name: level for i in method.plan().period for name, (level, _) in i.samples.items()}
     for block in chunk.blocks:
         for name, value in block.draws.items():
             if isinstance(value, Sample) and levels[name] in ("lower", "upper", "factors"):
@@ -147,7 +147,7 @@ def test_every_method_reaches_the_same_point_with_short_batches_on_both_levels(k
     state = method.start_with(oracle, 1)
     values, points = state.values, []
     for kind, draws in draw_chunk(method, oracle, 1, 0, 2500, state.drawn).steps():
-        values = method.update(values, draws, oracle, kind)
+        values = method.next_values(values, draws, oracle, kind)
         points.append(values["x"])
     assert abs(float(torch.cat(points[800:]).mean()) - ANSWER) < (0.5 if key == "bome" else 0.35)
 

@@ -183,7 +183,7 @@ def test_batches_that_are_read_one_after_the_other_take_the_place_of_one():
         first = (oracle.with_arrays(arrays)._batch("lower", Sample(a)) ** 2) @ np.ones(
             4000, np.float32
         )
-        token = oracle.ops.after(Sample(b), first) if chained else Sample(b)
+        token = oracle.after(Sample(b), first) if chained else Sample(b)
         return first, (oracle.with_arrays(arrays)._batch("lower", token) ** 2) @ np.ones(
             4000, np.float32
         )
@@ -194,7 +194,7 @@ def test_batches_that_are_read_one_after_the_other_take_the_place_of_one():
         compiled = run.lower(oracle.arrays, np.int32(1), np.int32(2)).compile()
         sizes.append(compiled.memory_analysis().temp_size_in_bytes)
     assert sizes[1] < 0.6 * sizes[0]
-    assert int(oracle.ops.after(Sample(5), jax.numpy.ones(2)).which) == 5
+    assert int(oracle.after(Sample(5), jax.numpy.ones(2)).which) == 5
 
 
 def test_losses_in_both_libraries_are_equal():

@@ -87,10 +87,10 @@ def test_a_method_keeps_nothing_between_steps(case):
         state = method.step(state)
     before = copy.deepcopy(state.values)
     ((kind, draws),) = draw_chunk(method, state.oracle, 0, state.t, 1, state.drawn).steps()
-    first = copy.deepcopy(method.update(copy.deepcopy(before), draws, state.oracle, kind))
+    first = copy.deepcopy(method.next_values(copy.deepcopy(before), draws, state.oracle, kind))
     other = method.start(QUADRATIC.problem(16), seed=9)
     method.step(other)
-    again = method.update(copy.deepcopy(before), draws, state.oracle, kind)
+    again = method.next_values(copy.deepcopy(before), draws, state.oracle, kind)
     assert _equal(first, again)
     assert not torch.equal(first["x"], before["x"])
 

@@ -50,7 +50,7 @@ def test_exact_and_conjugate_gradient_directions_are_the_closed_form():
     o = oracle()
     hessian, _ = o.operator(X, Y, FULL)
     solved = d.implicit(
-        o, X, Y, lambda v: d.conjugate_gradients(o.ops, hessian, v, products=12)[0], FULL, FULL
+        o, X, Y, lambda v: d.conjugate_gradients(o, hessian, v, products=12)[0], FULL, FULL
     )
     assert_near(solved, TRUTH)
     assert_near(exact_hypergradient(PROBLEM, X), TRUTH)
@@ -113,7 +113,7 @@ def test_dense_direction_is_the_closed_form():
     f_x, f_y = o.upper(X, Y, FULL)
     assert_near(h, QUADRATIC.lower.A, rtol=1e-12)
     assert_near(j, QUADRATIC.lower.C, rtol=1e-12)
-    assert_near(f_x - j @ d.solve_raised(o.ops, h, f_y, 1e-3), TRUTH)
+    assert_near(f_x - j @ d.solve_raised(o, h, f_y, 1e-3), TRUTH)
 
 
 def _all_as_one(o):

@@ -64,8 +64,8 @@ def assert_agree(problem, first, second, translate, *, names=("x", "y", "z"), sk
     )
     chunk = draw_chunk(first, a.oracle, 5, a.t, STEPS, a.drawn)
     for t, (kind, s) in enumerate(chunk.steps()):
-        left = first.update(left, s, a.oracle, kind)
-        right = second.update(
+        left = first.next_values(left, s, a.oracle, kind)
+        right = second.next_values(
             right,
             translate(s, second.rates(np.asarray(t + skip))),
             b.oracle,

@@ -30,7 +30,7 @@ class Index:
         return self.problem.data(level).weights[which]
 
     def axes(self, level):
-        return self.problem.data(level).token_axes
+        return self.problem.data(level).sample_axes
 
     def batches(self, level):
         return self.problem.data(level).batches
@@ -65,7 +65,7 @@ def test_method_is_its_transcription(case, order):
     values = state.values
     moved = 0.0
     for t, (kind, draws) in enumerate(chunk.steps()):
-        values = method.update(values, draws, state.oracle, kind)
+        values = method.next_values(values, draws, state.oracle, kind)
         ref = step(ORACLES, ref, case.samples(draws, idx), **case.letters(method, t), **cold)
         for name in ("x", "y", "z", "m", "h", "w"):
             if name in values:

@@ -1,7 +1,7 @@
 """Methods at compiled speed: the same method objects, run by JAX, many iterations per dispatch
 (``mindgap[jax]``).
 
-Losses are written in ``jax.numpy``; data, tokens and numbers are the problem's own, drawn ahead on
+Losses are written in ``jax.numpy``; data, samples and numbers are the problem's own, drawn ahead on
 the host, so the trajectory is that of eager torch. Nothing of any method is written a second time.
 """
 
@@ -23,10 +23,10 @@ from mindgap.bilevel.core.types import (
     AnyMethod,
     Array,
     Backend,
+    ByName,
     ProblemOracle,
     Scalar,
     State,
-    Values,
     advance,
 )
 from mindgap.bilevel.data.draws import Block, Chunk, draw_chunk
@@ -187,7 +187,7 @@ class JaxBackend(Backend):
                 break
         return state
 
-    def _dispatch(self, state: State, chunk: Chunk) -> tuple[Values, int]:
+    def _dispatch(self, state: State, chunk: Chunk) -> tuple[ByName, int]:
         """Compile (once for each form) and run the iterations of a chunk.
 
         Returns:
@@ -223,7 +223,7 @@ class JaxBackend(Backend):
         return values, chunk.cycles if single else int(done)
 
     def _padded_cycles(self, method: AnyMethod, chunk: Chunk) -> int:
-        """Token arrays have room for a full dispatch, so that a shorter one needs no new
+        """Sample arrays have room for a full dispatch, so that a shorter one needs no new
         compilation.
         """
         return max(chunk.cycles, self.chunk // max(sum(b.length for b in chunk.blocks), 1))
@@ -240,20 +240,20 @@ class JaxBackend(Backend):
         chunk: Chunk,
         layouts: list[list[Any]],
         single: bool,
-        values: Values,
+        values: ByName,
         arrays: dict[str, Any],
         tables: list[tuple[Array, Array]],
         numbers: list[Array],
         cycles: Scalar,
         lengths: Array,
         look: bool = True,
-    ) -> tuple[Values, Scalar]:
+    ) -> tuple[ByName, Scalar]:
         """The iterations of a chunk, traced: the values after them and the cycles done. Without
         ``look`` all of them are done, whatever the numbers are.
         """
         inside = oracle.with_arrays(arrays)
 
-        def one(r: int, c: Scalar, i: Scalar, v: Values) -> Values:
+        def one(r: int, c: Scalar, i: Scalar, v: ByName) -> ByName:
             """The values after iteration i of cycle c of block r, with its draws cut out of the
             tables.
             """
@@ -279,10 +279,10 @@ class JaxBackend(Backend):
                     continue
                 item = rows[which][begin : begin + int(np.prod(shape))].reshape(shape)
                 draws[name] = Sample(item) if is_sample else item
-            new = method.update(v, draws, inside, chunk.blocks[r].kind)
+            new = method.next_values(v, draws, inside, chunk.blocks[r].kind)
             return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, v)
 
-        def cycle(c: Scalar, v: Values) -> Values:
+        def cycle(c: Scalar, v: ByName) -> ByName:
             for r, block in enumerate(chunk.blocks):
                 if block.length == 1:
                     if r:
@@ -297,12 +297,12 @@ class JaxBackend(Backend):
                     )
             return v
 
-        def some(carry: tuple[Scalar, Values]) -> tuple[Scalar, Values]:
+        def some(carry: tuple[Scalar, ByName]) -> tuple[Scalar, ByName]:
             begin, v = carry
             end = jnp.minimum(begin + each, cycles)
             return end, lax.fori_loop(begin, end, cycle, v)
 
-        def go_on(carry: tuple[Scalar, Values]) -> Scalar:
+        def go_on(carry: tuple[Scalar, ByName]) -> Scalar:
             begin, v = carry
             numbers = jnp.isfinite(v["x"].sum() + v["y"].sum())
             return (begin < cycles) & ((begin == 0) | numbers)
@@ -339,7 +339,7 @@ def packed(
     block: Block, cycles: int, room: int, problem: BilevelProblem
 ) -> tuple[tuple[Table, Table], list[Any], Table]:
     """The draws of a run as two tables (whole numbers in 32 bits, others in the problem's
-    precision), one row per iteration, where each draw stands: (name, is a token, table, first
+    precision), one row per iteration, where each draw stands: (name, is a sample, table, first
     column, shape), and the numbers that never change."""
     real = np.float64 if problem.dtype == torch.float64 else np.float32
     columns: tuple[list[Table], list[Table]] = ([], [])

@@ -13,19 +13,19 @@ from torch import Tensor
 
 from mindgap.base.count import OracleCount
 from mindgap.bilevel.backends.ops import TorchOps
-from mindgap.bilevel.core.types import AnyMethod, Array, Draws, Oracle, State, advance
+from mindgap.bilevel.core.types import AnyMethod, Array, ByName, Oracle, State, advance
 from mindgap.bilevel.data.draws import Chunk, draw_chunk
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample, is_full, row
 
 
-class CountingOracle(Oracle):
+class CountingOracle(TorchOps, Oracle):
     """Derivatives that are all zero, of one unknown each, and counted as the real ones are.
 
     Args:
         upper, lower: minibatches per epoch.
         dim_y: number of lower unknowns.
-        token_axes: axes of a token of one minibatch.
+        sample_axes: axes of a sample of one minibatch.
 
     Example:
         >>> oracle, zero = CountingOracle(4, 8, dim_y=3), torch.zeros(1)
@@ -34,50 +34,49 @@ class CountingOracle(Oracle):
         {'Hz': 1, 'Jz': 1, 'f_x': 4, 'f_y': 4, 'g_y': 1}
     """
 
-    ops = TorchOps()
     project_x = project_y = None
     start: tuple[Tensor, Tensor] = (torch.zeros(1), torch.zeros(1))
 
-    def __init__(self, upper: int, lower: int, dim_y: int, token_axes: int = 0) -> None:
-        self.form = (upper, lower, dim_y, token_axes)
+    def __init__(self, upper: int, lower: int, dim_y: int, sample_axes: int = 0) -> None:
+        self.form = (upper, lower, dim_y, sample_axes)
         self.calls = OracleCount()
 
     @classmethod
     def of(cls, problem: BilevelProblem) -> CountingOracle:
         """The oracle that counts for a problem."""
         lower = problem.lower_data
-        return cls(problem.upper_data.batches, lower.batches, problem.dim_y, lower.token_axes)
+        return cls(problem.upper_data.batches, lower.batches, problem.dim_y, lower.sample_axes)
 
     def batches(self, level: str) -> int:
         return self.form[0 if level == "upper" else 1]
 
-    def weight(self, level: str, token: Sample) -> float:
+    def weight(self, level: str, sample: Sample) -> float:
         return 1.0
 
-    def _count(self, level: str, token: Sample, *names: str) -> tuple[Tensor, ...]:
+    def _count(self, level: str, sample: Sample, *names: str) -> tuple[Tensor, ...]:
         times = 1
-        if is_full(token):
+        if is_full(sample):
             times = self.batches(level)
-        elif np.ndim(token.which) > self.form[3]:
-            times = len(token.which)
+        elif np.ndim(sample.which) > self.form[3]:
+            times = len(sample.which)
         for name in names:
             self.calls.add(name, times)
         return tuple(torch.zeros(1) for _ in names)
 
-    def first(self, level: str, of: str, x: Array, y: Array, token: Sample) -> Array:
-        return self._count(level, token, ("g_" if level == "lower" else "f_") + of)[0]
+    def first(self, level: str, of: str, x: Array, y: Array, sample: Sample) -> Array:
+        return self._count(level, sample, ("g_" if level == "lower" else "f_") + of)[0]
 
     def second(
-        self, x: Array, y: Array, z: Array, token: Sample, names: tuple[str, ...]
+        self, x: Array, y: Array, z: Array, sample: Sample, names: tuple[str, ...]
     ) -> tuple[Array, ...]:
-        return self._count("lower", token, *names)
+        return self._count("lower", sample, *names)
 
-    def upper(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array]:
-        f_x, f_y = self._count("upper", token, "f_x", "f_y")
+    def upper(self, x: Array, y: Array, sample: Sample) -> tuple[Array, Array]:
+        f_x, f_y = self._count("upper", sample, "f_x", "f_y")
         return f_x, f_y
 
-    def dense(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array, Array]:
-        self._count("lower", token, "g_y", *("Hz", "Jz") * self.form[2])
+    def dense(self, x: Array, y: Array, sample: Sample) -> tuple[Array, Array, Array]:
+        self._count("lower", sample, "g_y", *("Hz", "Jz") * self.form[2])
         return torch.zeros(1), torch.zeros(1, 1), torch.zeros(1, 1)
 
 
@@ -85,14 +84,14 @@ def table_bytes(method: AnyMethod, problem: BilevelProblem) -> int:
     """Bytes of the arrays with two axes that a method keeps."""
     oracle = CountingOracle.of(problem)
     oracle.start = problem.pack_x.start.to("meta"), problem.pack_y.start.to("meta")
-    leaves = torch.utils._pytree.tree_leaves(method.init(oracle))
+    leaves = torch.utils._pytree.tree_leaves(method.start_values(oracle))
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves if leaf.dim() > 1)
 
 
-def calls_of_start(method: AnyMethod, problem: BilevelProblem, draws: Draws) -> dict[str, int]:
+def calls_of_start(method: AnyMethod, problem: BilevelProblem, draws: ByName) -> dict[str, int]:
     """Oracle calls of the phase before the first iteration."""
     oracle = CountingOracle.of(problem)
-    method.prepare(method.start_values(oracle), draws, oracle)
+    method.prepared_values(method.start_values(oracle), draws, oracle)
     return oracle.calls.as_dict()
 
 
@@ -169,7 +168,7 @@ def _calls(
     floats: tuple[str, ...],
     form: tuple[int, int, int, int],
 ) -> dict[str, int]:
-    """Oracle calls of one iteration with tokens of these shapes and whole numbers of these
+    """Oracle calls of one iteration with samples of these shapes and whole numbers of these
     values.
     """
     oracle = CountingOracle(*form)
@@ -178,5 +177,5 @@ def _calls(
     }
     draws.update(lengths)
     draws.update(dict.fromkeys(floats, 1.0))
-    method.update(method.start_values(oracle), draws, oracle, kind)
+    method.next_values(method.start_values(oracle), draws, oracle, kind)
     return oracle.calls.as_dict()

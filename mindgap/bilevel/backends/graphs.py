@@ -28,10 +28,10 @@ from mindgap.bilevel.core.types import (
     AnyMethod,
     Array,
     Backend,
+    ByName,
     ProblemOracle,
     Scalar,
     State,
-    Values,
     advance,
 )
 from mindgap.bilevel.data.draws import Chunk, Iteration, draw_chunk
@@ -43,8 +43,8 @@ LOOK = 64
 
 
 class _Place:
-    """The token of a slot: the numbers of its samples, in a tensor on the device; ``batch`` is
-    that of its batch.
+    """What a sample names: numbers of data in a tensor on the device; ``batch`` is that of its
+    batch.
     """
 
     def __init__(self, indices: Tensor) -> None:
@@ -87,30 +87,27 @@ class _Gathered:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._data, name)
 
-    def fetch(self, token: Sample, share: tuple[int, int] = (0, 1)) -> Batch:
-        if isinstance(token.which, _Place):
+    def fetch(self, sample: Sample, share: tuple[int, int] = (0, 1)) -> Batch:
+        if isinstance(sample.which, _Place):
             return pytree.tree_map(
-                lambda t: t.index_select(0, token.which.indices), self._data.data
+                lambda t: t.index_select(0, sample.which.indices), self._data.data
             )
-        return self._data.fetch(token, share)
+        return self._data.fetch(sample, share)
 
 
-class _Inside(TorchOracle):
+class _Inside(_Rows, TorchOracle):
     """The oracle of a captured iteration."""
-
-    ops: _Rows
 
     def __init__(self, oracle: TorchOracle) -> None:
         self.__dict__.update(oracle.__dict__)
-        self.ops = _Rows()
         self.problem = copy(oracle.problem)
         for name in ("upper_data", "lower_data"):
             setattr(self.problem, name, _Gathered(getattr(oracle.problem, name)))
 
-    def _is_common(self, *tokens: Sample) -> bool:
-        return all(isinstance(token.which, _Place) for token in tokens)
+    def _is_common(self, *samples: Sample) -> bool:
+        return all(isinstance(sample.which, _Place) for sample in samples)
 
-    def weight(self, level: str, token: Sample) -> float:
+    def weight(self, level: str, sample: Sample) -> float:
         """Share of the level's samples that a batch holds: all are of equal size here."""
         data = self.problem.data(level)
         return data.batch_size / data.n
@@ -120,27 +117,27 @@ def _is_table(path: tuple[Any, ...]) -> bool:
     return getattr(path[-1], "key", None) == ROWS
 
 
-def _copy_values(values: Values) -> Values:
+def _copy_values(values: ByName) -> ByName:
     """Copies of all values but SAGA's tables: a table belongs to the state that is stepped, as
     in eager runs.
     """
-    found: Values = pytree.tree_map_with_path(
+    found: ByName = pytree.tree_map_with_path(
         lambda path, t: t if _is_table(path) else t.clone(), values
     )
     return found
 
 
-def _tables(values: Values) -> list[int]:
+def _tables(values: ByName) -> list[int]:
     """Where the tables lie."""
     return [t.data_ptr() for path, t in pytree.tree_leaves_with_path(values) if _is_table(path)]
 
 
-def _write(into: Values, values: Values) -> None:
+def _write(into: ByName, values: ByName) -> None:
     """Overwrite values with others; a table that is in its place already is left alone."""
     pytree.tree_map(lambda a, b: a if a.data_ptr() == b.data_ptr() else a.copy_(b), into, values)
 
 
-def _undone(iteration: Callable[[], None], rows: _Rows, held: Values) -> None:
+def _undone(iteration: Callable[[], None], rows: _Rows, held: ByName) -> None:
     """Run an iteration and put all values back: of a table only the rows that were replaced,
     for a table is large.
     """
@@ -171,13 +168,13 @@ class _Graph:
         self.iteration, self.constants = iteration, constants
         self.row = torch.zeros((), dtype=torch.int64, device=device)
         self.rates = {name: torch.zeros(rows, dtype=problem.dtype, device=device) for name in rates}
-        self.tokens: dict[str, Tensor] = {}
-        for name, (level, count) in iteration.slots.items():
+        self.samples: dict[str, Tensor] = {}
+        for name, (level, count) in iteration.samples.items():
             if level == "uniform":
                 continue
             shape = () if count is None else count if isinstance(count, tuple) else (count,)
             size = () if level == "direction" else (problem.data(level).batch_size,)
-            self.tokens[name] = torch.zeros(rows, *shape, *size, dtype=torch.int64, device=device)
+            self.samples[name] = torch.zeros(rows, *shape, *size, dtype=torch.int64, device=device)
         self.replay: Callable[[], None] = lambda: None
 
     def draws(self) -> dict[str, Any]:
@@ -186,9 +183,9 @@ class _Graph:
         found.update(
             {name: table.index_select(0, self.row[None])[0] for name, table in self.rates.items()}
         )
-        for name, table in self.tokens.items():
+        for name, table in self.samples.items():
             indices = table.index_select(0, self.row[None])[0]
-            if self.iteration.slots[name][0] == "direction":
+            if self.iteration.samples[name][0] == "direction":
                 found[name] = Sample(indices)
                 continue
             places = np.empty(indices.shape[:-1], dtype=object)
@@ -230,7 +227,7 @@ class CudaGraphs(Backend):
         self.chunk = whole("chunk", chunk, least=1)
         self.capturing = 0.0
         self._pool: tuple[int, int] | None = None
-        self._graphs: dict[Any, tuple[Values, dict[Any, _Graph]]] = {}
+        self._graphs: dict[Any, tuple[ByName, dict[Any, _Graph]]] = {}
 
     def oracle(
         self, problem: BilevelProblem, method: AnyMethod, seed: int, distributed: bool
@@ -318,7 +315,7 @@ class CudaGraphs(Backend):
                 break
         return state
 
-    def _replay(self, state: State, chunk: Chunk) -> tuple[Values, int]:
+    def _replay(self, state: State, chunk: Chunk) -> tuple[ByName, int]:
         """The values after the iterations of a chunk, and how many were run: all, or fewer where x
         or y is no number any more.
         """
@@ -374,21 +371,21 @@ class CudaGraphs(Backend):
         graph.row.zero_()
         for name, table in graph.rates.items():
             table[: len(of[name])] = torch.tensor(of[name], dtype=table.dtype)
-        for name, table in graph.tokens.items():
-            level = graph.iteration.slots[name][0]
-            which = np.array([np.asarray(token.which) for token in of[name]])
+        for name, table in graph.samples.items():
+            level = graph.iteration.samples[name][0]
+            which = np.array([np.asarray(sample.which) for sample in of[name]])
             if level != "direction" and (data := problem.data(level)).order == "partition":
                 which = which[..., None] * data.batch_size + np.arange(data.batch_size)
             table[: len(which)] = torch.from_numpy(np.ascontiguousarray(which))
 
-    def _capture(self, graph: _Graph, method: AnyMethod, oracle: _Inside, held: Values) -> None:
+    def _capture(self, graph: _Graph, method: AnyMethod, oracle: _Inside, held: ByName) -> None:
         """Capture one iteration on the values ``held``, which a replay overwrites; on a CPU the
         replay runs it eagerly.
         """
         own = {t.data_ptr() for t in pytree.tree_leaves(held)}
 
         def iteration() -> None:
-            new = method.update(dict(held), graph.draws(), oracle, graph.iteration.kind)
+            new = method.next_values(dict(held), graph.draws(), oracle, graph.iteration.kind)
             # A new value may be an old one (the point before): take a copy before that is
             # overwritten.
             new = pytree.tree_map(
@@ -403,7 +400,7 @@ class CudaGraphs(Backend):
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            _undone(iteration, oracle.ops, held)
+            _undone(iteration, oracle, held)
             graph.row.zero_()
         torch.cuda.current_stream().wait_stream(side)
         captured = torch.cuda.CUDAGraph()

@@ -20,13 +20,12 @@ from mindgap.bilevel.core.estimators import ROWS
 from mindgap.bilevel.core.types import (
     AnyMethod,
     Array,
-    Draws,
+    ByName,
     Ops,
     ProblemOracle,
     Product,
     Scalar,
     T,
-    Values,
 )
 from mindgap.bilevel.data.problem import BilevelProblem, Pack
 from mindgap.bilevel.data.sample import FULL, Batch, Batches, Sample, is_full
@@ -96,14 +95,14 @@ class JaxOps(Ops):
         return change, (rows, jnp.asarray(index, last.dtype), value)
 
     @staticmethod
-    def after(token: Sample, vector: Array) -> Sample:
-        """The token; where the vector has become NaN, that of batch or sample 0.
+    def after(sample: Sample, vector: Array) -> Sample:
+        """The sample; where the vector has become NaN, number 0 instead.
 
         XLA copies a batch out of the data before it uses it, and makes all the copies it can first:
         large batches leave the cache before they are used. It drops its own barriers before it
-        orders the work, so the token has to depend on the vector.
+        orders the work, so the sample has to depend on the vector.
         """
-        return Sample(jnp.where(jnp.isnan(vector[0]), 0, token.which), token.seed)
+        return Sample(jnp.where(jnp.isnan(vector[0]), 0, sample.which), sample.seed)
 
     def loop(
         self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None
@@ -134,7 +133,7 @@ class JaxOps(Ops):
         return lax.scan(step, carry, arrays, unroll=min(self.unroll, len(arrays[0])))[0]
 
 
-class JaxOracle(ProblemOracle):
+class JaxOracle(JaxOps, ProblemOracle):
     """Derivatives of a problem in JAX; the twin of
     :class:`mindgap.bilevel.backends.oracles.TorchOracle`.
 
@@ -151,8 +150,8 @@ class JaxOracle(ProblemOracle):
         lower: Callable[..., Any],
         unroll: int = 1,
     ) -> None:
+        super().__init__(unroll)
         self.problem = problem
-        self.ops = JaxOps(unroll)
         self.losses = {"upper": upper, "lower": lower}
         self.orders: dict[str, list[Axes]] = {}
         self.project_x, self.project_y = (
@@ -188,23 +187,23 @@ class JaxOracle(ProblemOracle):
     def batches(self, level: str) -> int:
         return self.problem.data(level).batches
 
-    def weight(self, level: str, token: Sample) -> float:
+    def weight(self, level: str, sample: Sample) -> float:
         """Share of the level's samples in a batch: all batches are equal here."""
         return 1.0 / self.problem.data(level).batches
 
-    def start_calls(self, method: AnyMethod, draws: Draws) -> dict[str, int]:
+    def start_calls(self, method: AnyMethod, draws: ByName) -> dict[str, int]:
         return calls_of_start(method, self.problem, draws)
 
     # Derivatives.
 
-    def _batch(self, level: str, token: Sample) -> Any:
+    def _batch(self, level: str, sample: Sample) -> Any:
         data, arrays = self.problem.data(level), self.arrays[level]
         if data.order != "partition":
-            which = None if is_full(token) else jnp.asarray(token.which).reshape(-1)
+            which = None if is_full(sample) else jnp.asarray(sample.which).reshape(-1)
             return arrays if which is None else jax.tree.map(lambda a: a[which], arrays)
-        if is_full(token):
+        if is_full(sample):
             return _merge(self._restore_axes(level, arrays))
-        which = jnp.asarray(token.which)
+        which = jnp.asarray(sample.which)
         if which.ndim:  # a large batch out of several
             return _merge(self._restore_axes(level, jax.tree.map(lambda a: a[which], arrays)))
         one = jax.tree.map(
@@ -246,58 +245,58 @@ class JaxOracle(ProblemOracle):
             loss(_view(packs[0], x), _view(packs[1], y), batch), ()
         )
 
-    def _loss(self, level: str, token: Sample) -> Callable[[Any, Any], Any]:
-        loss, batch = self._in_form(level), self._batch(level, token)
+    def _loss(self, level: str, sample: Sample) -> Callable[[Any, Any], Any]:
+        loss, batch = self._in_form(level), self._batch(level, sample)
         return lambda x, y: loss(x, y, batch)
 
     def loss(self, level: str, x: Array, y: Array) -> Any:
         """A level's loss over all samples."""
         return self._loss(level, FULL)(x, y)
 
-    def first(self, level: str, of: str, x: Array, y: Array, token: Sample) -> Array:
-        return jax.grad(self._loss(level, token), "xy".index(of))(x, y)
+    def first(self, level: str, of: str, x: Array, y: Array, sample: Sample) -> Array:
+        return jax.grad(self._loss(level, sample), "xy".index(of))(x, y)
 
     def second(
-        self, x: Array, y: Array, z: Array, token: Sample, names: tuple[str, ...]
+        self, x: Array, y: Array, z: Array, sample: Sample, names: tuple[str, ...]
     ) -> tuple[Array, ...]:
-        gradients = jax.grad(self._loss("lower", token), (0, 1))
+        gradients = jax.grad(self._loss("lower", sample), (0, 1))
         (_, g_y), (jz, hz) = jax.jvp(lambda v: gradients(x, v), (y,), (z,))
         found = {"g_y": g_y, "Hz": hz, "Jz": jz}
         return tuple(found[name] for name in names)
 
-    def operator(self, x: Array, y: Array, token: Sample) -> tuple[Product, Product]:
-        gradients = jax.grad(self._loss("lower", token), (0, 1))
+    def operator(self, x: Array, y: Array, sample: Sample) -> tuple[Product, Product]:
+        gradients = jax.grad(self._loss("lower", sample), (0, 1))
         _, along = jax.linearize(lambda v: gradients(x, v), y)
         return (lambda v: along(v)[1]), (lambda v: along(v)[0])
 
-    def upper(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array]:
-        f_x, f_y = jax.grad(self._loss("upper", token), (0, 1))(x, y)
+    def upper(self, x: Array, y: Array, sample: Sample) -> tuple[Array, Array]:
+        f_x, f_y = jax.grad(self._loss("upper", sample), (0, 1))(x, y)
         return f_x, f_y
 
-    def dense(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array, Array]:
-        loss = self._loss("lower", token)
+    def dense(self, x: Array, y: Array, sample: Sample) -> tuple[Array, Array, Array]:
+        loss = self._loss("lower", sample)
         gradients = jax.grad(loss, (0, 1))
         j, h = jax.jacfwd(lambda v: gradients(x, v))(y)
         return jax.grad(loss, 1)(x, y), h, j
 
 
-def open_tables(values: Values) -> Values:
+def open_tables(values: ByName) -> ByName:
     """Tables with one write that waits: (rows, index, row); at first a row that is there
     already.
     """
     if not isinstance(values, dict):
         return values
-    result: Values = {name: open_tables(value) for name, value in values.items()}
+    result: ByName = {name: open_tables(value) for name, value in values.items()}
     if ROWS in values:
         result[ROWS] = values[ROWS], jnp.zeros((), jnp.int32), values[ROWS][0]
     return result
 
 
-def close_tables(values: Values) -> Values:
+def close_tables(values: ByName) -> ByName:
     """Tables with nothing waiting."""
     if not isinstance(values, dict):
         return values
-    result: Values = {name: close_tables(value) for name, value in values.items()}
+    result: ByName = {name: close_tables(value) for name, value in values.items()}
     if ROWS in values:
         rows, last, waiting = values[ROWS]
         result[ROWS] = lax.dynamic_update_index_in_dim(rows, waiting, last, 0)

@@ -21,7 +21,7 @@ from mindgap.base.check import fail
 from mindgap.bilevel.backends.compiled import JaxBackend, next_length, packed
 from mindgap.bilevel.backends.count import calls_of_chunk
 from mindgap.bilevel.backends.jax_oracle import JaxOracle, precision
-from mindgap.bilevel.core.types import Array, Values
+from mindgap.bilevel.core.types import Array, ByName
 from mindgap.bilevel.data.draws import Chunk, draw_chunk, draw_start, rates_at
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample
@@ -82,23 +82,23 @@ class ManyRuns:
             self.backend.compiled[form] = jax.jit(make())
         return self.backend.compiled[form]
 
-    def _start(self) -> tuple[Values, list[dict[str, int]]]:
+    def _start(self) -> tuple[ByName, list[dict[str, int]]]:
         """The values of all points and seeds before the first iteration, and what each seed has
         drawn for them.
         """
         method, oracle = self.points[0], self.oracle
         started = [draw_start(method, oracle, seed) for seed in self.seeds]
-        tokens = {n: np.stack([d[n].which for d, _ in started]) for n in started[0][0]}
+        samples = {n: np.stack([d[n].which for d, _ in started]) for n in started[0][0]}
         real = np.float64 if oracle.problem.dtype == torch.float64 else np.float32
         first = [point.rates(0) for point in self.points]
         rates = {name: np.array([r[name] for r in first], real) for name in first[0]}
 
-        def start(rates: dict[str, Any], tokens: dict[str, Any], arrays: Any) -> Values:
+        def start(rates: dict[str, Any], samples: dict[str, Any], arrays: Any) -> ByName:
             twin = copy(method)
             object.__setattr__(twin, "rates", lambda t: rates)  # ``prepare`` asks for iteration 0
             inside = oracle.with_arrays(arrays)
-            draws = {name: Sample(which) for name, which in tokens.items()}
-            return twin.prepare(twin.start_values(inside), draws, inside)
+            draws = {name: Sample(which) for name, which in samples.items()}
+            return twin.prepared_values(twin.start_values(inside), draws, inside)
 
         def make() -> Any:
             over_points = jax.vmap(start, (0, None, None), axis_size=len(self.points))
@@ -106,7 +106,7 @@ class ManyRuns:
 
         key = ("start", len(self.points), len(self.seeds))
         with precision(oracle.problem):
-            values: Values = self._compile_once(key, make)(rates, tokens, oracle.arrays)
+            values: ByName = self._compile_once(key, make)(rates, samples, oracle.arrays)
         for s, (draws, _) in enumerate(started):
             self.calls[s] += sum(oracle.start_calls(method, draws).values())
         return values, [drawn for _, drawn in started]
@@ -127,7 +127,7 @@ class ManyRuns:
             self._drawn = [chunk.drawn for chunk in chunks]
             self.t += count
 
-    def _dispatch(self, chunks: list[Chunk]) -> Values:
+    def _dispatch(self, chunks: list[Chunk]) -> ByName:
         """The values after a chunk of iterations of all points and seeds, in one program."""
         first, method, oracle = chunks[0], self.points[0], self.oracle
         single = first.cycles == 1
@@ -151,14 +151,14 @@ class ManyRuns:
         lengths = np.array([block.length for block in first.blocks], dtype=np.int32)
 
         def iterate(
-            values: Values,
+            values: ByName,
             arrays: Any,
             whole: list[Any],
             others: list[Any],
             numbers: list[Any],
             cycles: Any,
             lengths: Any,
-        ) -> Values:
+        ) -> ByName:
             """The values of one point and one seed after the chunk."""
             tables = list(zip(whole, others, strict=True))
             form = (method, oracle, first, layouts, single)
@@ -174,7 +174,7 @@ class ManyRuns:
         shapes = tuple(a.shape for a in (*whole, *others, *numbers))
         kinds = tuple((b.kind, None if single else b.length) for b in first.blocks)
         key = ("many", kinds, single, str(layouts), shapes)
-        found: Values = self._compile_once(key, make)(
+        found: ByName = self._compile_once(key, make)(
             self.values, oracle.arrays, whole, others, numbers, np.int32(first.cycles), lengths
         )
         return found

@@ -79,8 +79,8 @@ class TorchOps(Ops):
         return change, table
 
     @staticmethod
-    def after(token: Sample, vector: Tensor) -> Sample:
-        return token
+    def after(sample: Sample, vector: Tensor) -> Sample:
+        return sample
 
     def loop(
         self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None

@@ -1,5 +1,4 @@
-"""First and second derivatives of both levels on the samples of a token: the only place where
-autograd is used.
+"""First and second derivatives of both levels on a sample: the only place where autograd is used.
 
 One sign convention everywhere: H = d2g/dy2, J = d2g/dxdy (maps y-space to x-space), z* = +H^-1 f_y,
 grad Phi = f_x - J z*. One double backward gives g_y, Hz and Jz together.
@@ -22,7 +21,7 @@ from mindgap.base.count import OracleCount
 from mindgap.bilevel.backends.modes import double_backward_kernels, random_state
 from mindgap.bilevel.backends.ops import TorchOps
 from mindgap.bilevel.backends.sweep import sweep, times
-from mindgap.bilevel.core.types import AnyMethod, Draws, ProblemOracle, Product
+from mindgap.bilevel.core.types import AnyMethod, ByName, ProblemOracle, Product
 from mindgap.bilevel.data.problem import BilevelProblem, Pack
 from mindgap.bilevel.data.sample import Batch, Data, Sample, is_full, pieces, row
 
@@ -33,7 +32,7 @@ PRODUCTS = frozenset(("g_y", "Hz", "Jz"))
 RESIDUALS = ("g_y", "Hz", "Jz", "f_x", "f_y")
 
 
-class TorchOracle(ProblemOracle):
+class TorchOracle(TorchOps, ProblemOracle):
     """Counted derivatives of a problem at flat vectors.
 
     A call on a minibatch counts one for each quantity it returns (g_y, Hz, Jz, f_x, f_y, g_x); a
@@ -61,8 +60,6 @@ class TorchOracle(ProblemOracle):
         ([1.0, 1.0], [1.0, 1.0], [1.0, 1.0], 3)
     """
 
-    ops = TorchOps()
-
     @checked_types
     def __init__(self, problem: BilevelProblem, *, distributed: bool = False) -> None:
         self.problem = problem
@@ -86,7 +83,7 @@ class TorchOracle(ProblemOracle):
         calls, self.calls = self.calls.as_dict(), OracleCount()
         return calls
 
-    def start_calls(self, method: AnyMethod, draws: Draws) -> dict[str, int]:
+    def start_calls(self, method: AnyMethod, draws: ByName) -> dict[str, int]:
         """Oracle calls of the phase before the first iteration, which has just run."""
         return self.take_calls()
 
@@ -107,13 +104,13 @@ class TorchOracle(ProblemOracle):
     def batches(self, level: str) -> int:
         return self.problem.data(level).batches
 
-    def weight(self, level: str, token: Sample) -> float:
+    def weight(self, level: str, sample: Sample) -> float:
         data = self.problem.data(level)
-        return data.size(token) / data.n
+        return data.size(sample) / data.n
 
     # Derivatives.
 
-    def first(self, level: str, of: str, x: Tensor, y: Tensor, token: Sample) -> Tensor:
+    def first(self, level: str, of: str, x: Tensor, y: Tensor, sample: Sample) -> Tensor:
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
         pack = pack_y if of == "y" else pack_x
 
@@ -121,48 +118,48 @@ class TorchOracle(ProblemOracle):
             parts = pack.leaves(y if of == "y" else x)
             at_x = pack_x.view(x) if of == "y" else pack_x.assemble(parts)
             at_y = pack_y.assemble(parts) if of == "y" else pack_y.view(y)
-            loss = self.loss(level, at_x, at_y, batch, token)
+            loss = self.loss(level, at_x, at_y, batch, sample)
             if not loss.requires_grad:
                 return (pack.join([None] * len(parts)),)
             return (pack.join(sweep((loss,), parts, (times(1.0, loss),))),)
 
-        return self._run(level, evaluate, token, (("g_" if level == "lower" else "f_") + of,))[0]
+        return self._run(level, evaluate, sample, (("g_" if level == "lower" else "f_") + of,))[0]
 
-    def upper(self, x: Tensor, y: Tensor, token: Sample) -> tuple[Tensor, Tensor]:
+    def upper(self, x: Tensor, y: Tensor, sample: Sample) -> tuple[Tensor, Tensor]:
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
 
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:
-            f_x, f_y = self._upper_parts(x, y, batch, token)
+            f_x, f_y = self._upper_parts(x, y, batch, sample)
             return pack_x.join(f_x), pack_y.join(f_y)
 
-        f_x, f_y = self._run("upper", evaluate, token, ("f_x", "f_y"))
+        f_x, f_y = self._run("upper", evaluate, sample, ("f_x", "f_y"))
         return f_x, f_y
 
-    def _upper_parts(self, x: Tensor, y: Tensor, batch: Batch, token: Sample) -> tuple[Any, Any]:
+    def _upper_parts(self, x: Tensor, y: Tensor, batch: Batch, sample: Sample) -> tuple[Any, Any]:
         """f_x and f_y in the shapes of the variables."""
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
         xs, ys = pack_x.leaves(x), pack_y.leaves(y)
-        loss = self.loss("upper", pack_x.assemble(xs), pack_y.assemble(ys), batch, token)
+        loss = self.loss("upper", pack_x.assemble(xs), pack_y.assemble(ys), batch, sample)
         got = sweep((loss,), (*xs, *ys), (times(1.0, loss),))
         return got[: len(xs)], got[len(xs) :]
 
-    def operator(self, x: Tensor, y: Tensor, token: Sample) -> tuple[Product, Product]:
+    def operator(self, x: Tensor, y: Tensor, sample: Sample) -> tuple[Product, Product]:
         """v -> Hv and v -> Jv; on a minibatch from one graph that is kept over all products (half
         the cost of each).
 
         On the CPU y's tall matrices are stored by columns inside: BLAS multiplies by them 2 to 4
         times as fast.
         """
-        if self.plain_kernels or not self._is_common(token):
-            return super().operator(x, y, token)
+        if self.plain_kernels or not self._is_common(sample):
+            return super().operator(x, y, sample)
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
         xs, ys = pack_x.leaves(x), pack_y.leaves(y)
-        batch = self.problem.lower_data.fetch(token)
+        batch = self.problem.lower_data.fetch(sample)
         tall = [i for i, part in enumerate(ys) if is_tall(part)]
         for i in tall:
             ys[i] = by_columns(ys[i].detach()).requires_grad_()
         try:
-            loss = self.loss("lower", pack_x.assemble(xs), pack_y.assemble(ys), batch, token)
+            loss = self.loss("lower", pack_x.assemble(xs), pack_y.assemble(ys), batch, sample)
         except RuntimeError:
             if not tall:
                 raise
@@ -170,7 +167,7 @@ class TorchOracle(ProblemOracle):
                 [],
                 pack_y.leaves(y),
             )  # the loss takes a view that such a matrix does not have
-            loss = self.loss("lower", pack_x.assemble(xs), pack_y.assemble(ys), batch, token)
+            loss = self.loss("lower", pack_x.assemble(xs), pack_y.assemble(ys), batch, sample)
         g_y = sweep((loss,), ys, (times(1.0, loss),), create_graph=True)
         bent = [i for i, g in enumerate(g_y) if g is not None and g.requires_grad]
         ends: list[Any] = [g_y[i] for i in bent]
@@ -248,7 +245,7 @@ class TorchOracle(ProblemOracle):
         f_x, f_y = self.upper(x, y, upper)
         return g_y, d_z.sub_(f_y), d_x.add_(f_x)
 
-    def dense(self, x: Tensor, y: Tensor, token: Sample) -> tuple[Tensor, Tensor, Tensor]:
+    def dense(self, x: Tensor, y: Tensor, sample: Sample) -> tuple[Tensor, Tensor, Tensor]:
         """g_y, H (d_y, d_y) and J (d_x, d_y) as matrices, from one product for each lower
         unknown.
         """
@@ -257,7 +254,7 @@ class TorchOracle(ProblemOracle):
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:
             x_, y_ = x.detach().requires_grad_(), y.detach().requires_grad_()
             loss = self.loss(
-                "lower", self.problem.view_x(x_), self.problem.view_y(y_), batch, token
+                "lower", self.problem.view_x(x_), self.problem.view_y(y_), batch, sample
             )
             (g_y,) = torch.autograd.grad(loss, y_, create_graph=True)
             if not g_y.requires_grad:
@@ -270,11 +267,11 @@ class TorchOracle(ProblemOracle):
             j = x.new_zeros(y.numel(), x.numel()) if j is None else j
             return g_y.detach(), h, j.T.contiguous()
 
-        g_y, h, j = self._run("lower", evaluate, token, names, second=True)
+        g_y, h, j = self._run("lower", evaluate, sample, names, second=True)
         return g_y, h, j
 
     def second(
-        self, x: Tensor, y: Tensor, z: Tensor, token: Sample, names: tuple[str, ...]
+        self, x: Tensor, y: Tensor, z: Tensor, sample: Sample, names: tuple[str, ...]
     ) -> tuple[Tensor, ...]:
         """Those of g_y, Hz and Jz that are named, from one double backward."""
         if not isinstance(token, Sample):
@@ -288,7 +285,7 @@ class TorchOracle(ProblemOracle):
             ys = pack_y.leaves(y)
             xs = pack_x.leaves(x) if "Jz" in names else []
             variable = pack_x.assemble(xs) if xs else pack_x.view(x)
-            loss = self.loss("lower", variable, pack_y.assemble(ys), batch, token)
+            loss = self.loss("lower", variable, pack_y.assemble(ys), batch, sample)
             g_y = sweep((loss,), ys, (times(1.0, loss),), create_graph=True)
             bent = [
                 (g, v)
@@ -308,24 +305,24 @@ class TorchOracle(ProblemOracle):
                 found.append(pack_x.join(got[len(got) - len(xs) :]))
             return tuple(found)
 
-        return self._run("lower", evaluate, token, names, second=True)
+        return self._run("lower", evaluate, sample, names, second=True)
 
-    def loss(self, level: str, x: Any, y: Any, batch: Batch, token: Sample) -> Tensor:
-        """A loss at variables in the user's form, under the token's random state where the
+    def loss(self, level: str, x: Any, y: Any, batch: Batch, sample: Sample) -> Tensor:
+        """A loss at variables in the user's form, under the sample's random state where the
         losses draw numbers.
         """
         function = self.problem.lower if level == "lower" else self.problem.upper
         if not self.seeded:
             return function(x, y, batch)
-        with random_state(self.problem.device, int(token.seed)):
+        with random_state(self.problem.device, int(sample.seed)):
             return function(x, y, batch)
 
-    def _is_common(self, *tokens: Sample) -> bool:
+    def _is_common(self, *samples: Sample) -> bool:
         """The case that needs no context: minibatches of a fixed partition, one process,
         autograd on.
         """
-        for token in tokens:
-            if type(token.which) is not int:
+        for sample in samples:
+            if type(sample.which) is not int:
                 return False
         return self._plain_modes if self._plain_modes is not None else self._can_be_plain()
 
@@ -347,17 +344,15 @@ class TorchOracle(ProblemOracle):
         self,
         level: str,
         evaluate: Evaluate,
-        token: Sample,
+        sample: Sample,
         names: tuple[str, ...],
         second: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Evaluate on the token's samples (all in chunks for FULL), count, and average over
-        ranks.
-        """
+        """Evaluate on a sample (all data in chunks for FULL), count, and average over ranks."""
         data = self.problem.lower_data if level == "lower" else self.problem.upper_data
-        if self._is_common(token) and not (second and self.plain_kernels):
+        if self._is_common(sample) and not (second and self.plain_kernels):
             self.calls.add_together(names)
-            return evaluate(data.fetch(token))
+            return evaluate(data.fetch(sample))
         with contextlib.ExitStack() as stack:
             if not torch.is_grad_enabled():
                 stack.enter_context(torch.enable_grad())
@@ -365,24 +360,24 @@ class TorchOracle(ProblemOracle):
                 stack.enter_context(double_backward_kernels())
             if second and torch.is_autocast_enabled(self.problem.device.type):
                 stack.enter_context(torch.autocast(self.problem.device.type, enabled=False))
-            if is_full(token):
+            if is_full(sample):
                 result, times = self._full(data, evaluate), data.batches
-            elif isinstance(token.which, np.ndarray) and token.which.ndim > data.token_axes:
-                return self._mean_over_minibatches(level, evaluate, token, names, second)
+            elif isinstance(sample.which, np.ndarray) and sample.which.ndim > data.sample_axes:
+                return self._mean_over_minibatches(level, evaluate, sample, names, second)
             else:
-                result, times = self._pieces(data.fetch(token, self.share), evaluate), 1
+                result, times = self._pieces(data.fetch(sample, self.share), evaluate), 1
         for name in names:
             self.calls.add(name, times)
         if self.share[1] > 1:
-            result = self._reduce(result, data, token)
+            result = self._reduce(result, data, sample)
         return result
 
     def _mean_over_minibatches(
-        self, level: str, evaluate: Evaluate, token: Sample, names: tuple[str, ...], second: bool
+        self, level: str, evaluate: Evaluate, sample: Sample, names: tuple[str, ...], second: bool
     ) -> tuple[Tensor, ...]:
-        """A token with one more axis is a large batch: the mean over its minibatches."""
-        count = len(token.which)
-        parts = [self._run(level, evaluate, row(token, i), names, second) for i in range(count)]
+        """A sample with one more axis is a large batch: the mean over its minibatches."""
+        count = len(sample.which)
+        parts = [self._run(level, evaluate, row(sample, i), names, second) for i in range(count)]
         return tuple(sum(p[1:], p[0]) / count for p in zip(*parts, strict=True))
 
     def _pieces(self, batch: Batch, evaluate: Evaluate) -> tuple[Tensor, ...]:
@@ -405,12 +400,12 @@ class TorchOracle(ProblemOracle):
                 total = [p * weight for p in part]
         return tuple(total)
 
-    def _reduce(self, result: tuple[Tensor, ...], data: Data, token: Sample) -> tuple[Tensor, ...]:
+    def _reduce(self, result: tuple[Tensor, ...], data: Data, sample: Sample) -> tuple[Tensor, ...]:
         import torch.distributed as dist
 
-        if not is_full(token):  # chunks carry their weight already
+        if not is_full(sample):  # chunks carry their weight already
             rank, world = self.share
-            size = data.size(token)
+            size = data.size(sample)
             mine = size * (rank + 1) // world - size * rank // world
             result = tuple(r * (mine / size) for r in result)
         flat = torch.cat([r.reshape(-1) for r in result])

@@ -20,7 +20,7 @@ def try_problem(
 ) -> None:
     """Evaluate both levels once at the start; find out what they need and refuse what cannot work.
 
-    Sets the oracle's ``seeded`` when a loss draws random numbers (so tokens seed it) and
+    Sets the oracle's ``seeded`` when a loss draws random numbers (so samples seed it) and
     ``plain_kernels`` when a kernel in the lower loss has no double backward.
 
     Args:
@@ -103,18 +103,18 @@ def _projected_start(oracle: TorchOracle) -> tuple[Tensor, Tensor]:
 
 
 def _trial(
-    oracle: TorchOracle, level: str, x: Tensor, y: Tensor, token: Sample
+    oracle: TorchOracle, level: str, x: Tensor, y: Tensor, sample: Sample
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Loss and gradients of one level at the start; refuses a loss that cannot be computed, is not
     one finite number or differs when computed twice.
     """
     problem = oracle.problem
     x_, y_ = x.requires_grad_(), y.requires_grad_()
-    batch = problem.data(level).fetch(token)
+    batch = problem.data(level).fetch(sample)
 
     def evaluate() -> Tensor:
         with torch.enable_grad():
-            return oracle.loss(level, problem.view_x(x_), problem.view_y(y_), batch, token)
+            return oracle.loss(level, problem.view_x(x_), problem.view_y(y_), batch, sample)
 
     before = _random_numbers(x.device)
     try:
@@ -133,7 +133,7 @@ def _trial(
         fail(level, "must be finite at the start", float(loss.detach()))
     if not oracle.seeded and _random_numbers(x.device) != before:
         oracle.seeded = True
-        loss = evaluate()  # now from the token's seed
+        loss = evaluate()  # now from the sample's seed
     with torch.no_grad():
         again = evaluate()
     loss_value, again_value = float(loss.detach()), float(again.detach())
@@ -160,7 +160,7 @@ def _random_numbers(device: torch.device) -> list[object]:
     return found
 
 
-def _trial_second(oracle: TorchOracle, x: Tensor, y: Tensor, token: Sample) -> None:
+def _trial_second(oracle: TorchOracle, x: Tensor, y: Tensor, sample: Sample) -> None:
     x, y = x.detach(), y.detach()
     calls, share = oracle.calls, oracle.share
     oracle.calls, oracle.share = OracleCount(), (0, 1)
@@ -168,7 +168,7 @@ def _trial_second(oracle: TorchOracle, x: Tensor, y: Tensor, token: Sample) -> N
         for plain in (False, True):
             oracle.plain_kernels = plain
             try:
-                oracle.system(x, y, torch.ones_like(y), token)
+                oracle.system(x, y, torch.ones_like(y), sample)
                 return
             except (RuntimeError, NotImplementedError) as error:
                 if plain:

@@ -1,6 +1,6 @@
 """Directions: what estimates grad Phi(x) = f_x - J z*, z* = H^-1 f_y, from derivatives on samples.
 
-Pure functions of points and tokens; all derivatives come from the oracle, all loops from its array
+Pure functions of points and samples; all derivatives come from the oracle, all loops from its array
 operations.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from mindgap.bilevel.core.types import Array, Draws, Ops, Oracle, Product, Scalar
-from mindgap.bilevel.data.draws import LOWER, UPPER, Slots
+from mindgap.bilevel.data.draws import LOWER, UPPER, Samples
 from mindgap.bilevel.data.sample import Sample
 
 #: Pairs (x, y).
@@ -19,21 +19,21 @@ Places = list[tuple[Array, Array]]
 Inverses = Callable[[Places, list[Array]], list[Array]]
 
 
-def neumann_sum(oracle: Oracle, x: Array, y: Array, v: Array, tokens: Sample, eta: float) -> Array:
+def neumann_sum(oracle: Oracle, x: Array, y: Array, v: Array, samples: Sample, eta: float) -> Array:
     """``eta * sum_{q=0..Q} prod_{i<=q} (I - eta H(S_i)) v``, an estimate of H^-1 v; Q = number of
-    tokens.
+    samples.
 
     With one Hessian the error is exactly ``(I - eta H)^(Q+1) H^-1 v``.
 
     Source: StocBio (Ji, Yang, Liang 2021), used by MRBO and VRBO as well.
     """
-    return neumann_sums(oracle, [(x, y)], [v], tokens, eta)[0]
+    return neumann_sums(oracle, [(x, y)], [v], samples, eta)[0]
 
 
 def neumann_sums(
-    oracle: Oracle, points: Places, vs: list[Array], tokens: Sample, eta: float
+    oracle: Oracle, points: Places, vs: list[Array], samples: Sample, eta: float
 ) -> list[Array]:
-    """:func:`neumann_sum` at several points on the same tokens, in one loop: each sample is read
+    """:func:`neumann_sum` at several points on the same samples, in one loop: each sample is read
     once for all points.
 
     Compiled, MRBO and VRBO gain an eighth by it. The shorter loop of :func:`neumann_random` does
@@ -45,40 +45,40 @@ def neumann_sums(
         vs: one vector per point.
     """
 
-    def factor(carry: Places, token: Sample) -> Places:
+    def factor(carry: Places, sample: Sample) -> Places:
         found = []
         for at, (r, total) in zip(points, carry, strict=True):
-            r = oracle.ops.move(r, oracle.hessian(*at, r, token), eta)
+            r = oracle.move(r, oracle.hessian(*at, r, sample), eta)
             found.append((r, total + r))
         return found
 
-    sums = oracle.ops.loop(factor, [(v, v) for v in vs], (tokens,))
+    sums = oracle.loop(factor, [(v, v) for v in vs], (samples,))
     return [eta * total for _, total in sums]
 
 
 def neumann_random(
-    oracle: Oracle, x: Array, y: Array, v: Array, tokens: Sample, eta: float, terms: int, k: Scalar
+    oracle: Oracle, x: Array, y: Array, v: Array, samples: Sample, eta: float, terms: int, k: Scalar
 ) -> Array:
     """``N eta prod_{q=1..k} (I - eta H(S_q)) v`` with k uniform on 0..N-1: unbiased for the sum of
     N terms.
 
     Args:
-        tokens: at least N - 1 tokens; the first k are used.
+        samples: at least N - 1 samples; the first k are used.
         eta: step, at most 1/L for the Hessian of a minibatch.
         terms: N.
-        k: the random number of factors, drawn with the tokens.
+        k: the random number of factors, drawn with the samples.
 
     Source: Ghadimi & Wang 2018 (BSA); TTSA, ALSET, SUSTAIN.
     """
 
-    def factor(r: Array, token: Sample) -> Array:
-        return oracle.ops.move(r, oracle.hessian(x, y, r, token), eta)
+    def factor(r: Array, sample: Sample) -> Array:
+        return oracle.move(r, oracle.hessian(x, y, r, sample), eta)
 
-    factors = oracle.ops.loop(factor, v, (tokens,), length=k)
+    factors = oracle.loop(factor, v, (samples,), length=k)
     return terms * eta * factors
 
 
-def random_slots(terms: int) -> Slots:
+def random_samples(terms: int) -> Samples:
     """Samples of a hypergradient by :func:`neumann_random`: f, the number of factors, the
     factors, J.
     """
@@ -229,10 +229,10 @@ def implicit_neumann(
 
     def inverse(f_y: Array) -> Array:
         if terms is None:
-            return neumann_sum(oracle, x, y, f_y, s["h"], eta)
-        return neumann_random(oracle, x, y, f_y, s["h"], eta, terms, s["k"])
+            return neumann_sum(oracle, x, y, f_y, s.h, eta)
+        return neumann_random(oracle, x, y, f_y, s.h, eta, terms, s.k)
 
-    return implicit(oracle, x, y, inverse, s["f"], s["j"])
+    return implicit(oracle, x, y, inverse, s.f, s.j)
 
 
 def implicits(

@@ -1,6 +1,6 @@
 """Estimators: wrap a direction, reduce its noise, and keep the previous point themselves.
 
-A *direction* is a function from points to a dict of vectors each, all on the same tokens; a
+A *direction* is a function from points to a dict of vectors each, all on the same samples; a
 *memory* is a dict that belongs to the state. The recursive estimators hand the direction the new
 and the remembered point in one call, so the two mistakes that make them diverge (a fresh sample at
 the old point, an estimator that lags its point) cannot happen, and a direction can read each sample
@@ -12,11 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mindgap.bilevel.core.types import Array, Ops, Scalar
+from mindgap.bilevel.core.types import Array, Memory, Ops, Point, Scalar, Table
 
-Point = dict[str, Array]
-#: Of a recursive estimator: ``{"estimate": ..., "point": ...}``.
-Memory = dict[str, dict[str, Any]]
 #: Where a table of :func:`saga` keeps its rows: a backend may hold them in its own form while it
 #: runs.
 ROWS = "rows"
@@ -31,13 +28,13 @@ def storm(
     weights: dict[str, Scalar],
     first: bool = False,
 ) -> Memory:
-    """``e = d(point) + (1 - a) (e_before - d(point before))``, both on the same tokens.
+    """``e = d(point) + (1 - a) (e_before - d(point before))``, both on the same samples.
 
     a = 1 is the plain direction; SUSTAIN's form ``a d + (1 - a)(e + d - d_before)`` is the same
     thing.
 
     Args:
-        direction: the tokens are already bound to it.
+        direction: the samples are already bound to it.
         point: where the estimate shall be.
         memory: ``{"estimate": ..., "point": ...}`` of the previous call.
         weights: a for each key of the direction.
@@ -67,7 +64,7 @@ def storm(
 
 
 def spider(direction: Direction, point: Point, memory: Memory) -> Memory:
-    """``e = e_before + d(point) - d(point before)``, both on the same tokens.
+    """``e = e_before + d(point) - d(point before)``, both on the same samples.
 
     Refresh by calling :func:`restart` with the direction on all samples, or on a large batch.
 
@@ -92,9 +89,7 @@ def restart(direction: Direction, point: Point) -> Memory:
     return {"estimate": estimate, "point": point}
 
 
-def saga(
-    ops: Ops, new: Array, table: dict[str, Array], index: Scalar, weight: float
-) -> tuple[Array, dict[str, Array]]:
+def saga(ops: Ops, new: Array, table: Table, index: Scalar, weight: float) -> tuple[Array, Table]:
     """``d = q - M[i] + mean``; then ``mean += w_i (q - M[i])``, ``M[i] = q``.
 
     Args:
@@ -119,6 +114,6 @@ def empty_memory(ops: Ops, point: Point, keys: str) -> Memory:
     return {"estimate": {key: ops.zeros_like(point[key]) for key in keys}, "point": point}
 
 
-def empty_table(ops: Ops, rows: int, like: Array) -> dict[str, Array]:
+def empty_table(ops: Ops, rows: int, like: Array) -> Table:
     """A table of zeros for :func:`saga`."""
     return {ROWS: ops.zeros((rows, like.shape[0]), like), "mean": ops.zeros_like(like)}

@@ -227,7 +227,7 @@ def descend(
     oracle: Oracle,
     x: Array,
     y: Array,
-    tokens: Sample,
+    samples: Sample,
     lr: Scalar,
     *,
     length: Scalar = None,
@@ -236,38 +236,38 @@ def descend(
     """Steps ``y -= lr / (i + 1)^exponent g_y(x, y; S_i)``, projected if the problem says so.
 
     Args:
-        tokens: one per step.
+        samples: one per step.
         lr: the first step.
-        length: how many of the tokens are used; all if not given.
+        length: how many of the samples are used; all if not given.
         exponent: how the step falls within the loop.
     """
-    inputs: tuple[Any, ...] = (tokens,)
+    inputs: tuple[Any, ...] = (samples,)
     if exponent:
-        inputs = tokens, np.arange(1.0, len(tokens.which) + 1) ** -exponent
+        inputs = samples, np.arange(1.0, len(samples.which) + 1) ** -exponent
 
-    def step(y: Array, token: Sample, fall: Scalar = None) -> Array:
-        return oracle.move_y(y, oracle.lower(x, y, token), lr if fall is None else lr * fall)
+    def step(y: Array, sample: Sample, fall: Scalar = None) -> Array:
+        return oracle.move_y(y, oracle.lower(x, y, sample), lr if fall is None else lr * fall)
 
-    return oracle.ops.loop(step, y, inputs, length=length)
+    return oracle.loop(step, y, inputs, length=length)
 
 
 def descend_average(
-    oracle: Oracle, x: Array, y: Array, tokens: Sample, lr: Scalar, radius: float, count: int
+    oracle: Oracle, x: Array, y: Array, samples: Sample, lr: Scalar, radius: float, count: int
 ) -> Array:
     """Projected steps in the ball B(y, R) around the start; returns the mean of the ``count``
     iterates after the start.
 
     Source: UpdateLower of BO-REP (Hao, Gong, Liu 2024).
     """
-    ops, centre, project = oracle.ops, y, oracle.project_y
+    centre, project = y, oracle.project_y
 
-    def step(carry: tuple[Array, Array], token: Sample) -> tuple[Array, Array]:
+    def step(carry: tuple[Array, Array], sample: Sample) -> tuple[Array, Array]:
         y, total = carry
-        y = project_ball(ops, ops.move(y, oracle.lower(x, y, token), lr), centre, radius)
+        y = project_ball(oracle, oracle.move(y, oracle.lower(x, y, sample), lr), centre, radius)
         y = y if project is None else project(y)
         return y, total + y
 
-    _, total = ops.loop(step, (y, ops.zeros_like(y)), (tokens,))
+    _, total = oracle.loop(step, (y, oracle.zeros_like(y)), (samples,))
     return total / count
 
 
@@ -282,7 +282,7 @@ def epoch_sgd_lengths(first: int, epochs: int) -> list[int]:
 
 
 def epoch_sgd(
-    oracle: Oracle, x: Array, y: Array, tokens: list[Sample], lr: float, radius: float
+    oracle: Oracle, x: Array, y: Array, samples: list[Sample], lr: float, radius: float
 ) -> Array:
     """Epochs of averaged projected descent, each with half the step and a ball smaller by the root
     of two.
@@ -290,11 +290,11 @@ def epoch_sgd(
     T_{s+1} = 2 T_s, alpha_{s+1} = alpha_s / 2, D_{s+1} = D_s / sqrt 2.
 
     Args:
-        tokens: the tokens of each epoch (their number is T_s).
+        samples: the samples of each epoch (their number is T_s).
 
     Source: initialisation refinement of BO-REP, after Hazan & Kale 2014 and Ghadimi & Lan 2013.
     """
-    for s, part in enumerate(tokens):
+    for s, part in enumerate(samples):
         y = descend_average(
             oracle, x, y, part, lr / 2**s, radius / math.sqrt(2) ** s, len(part.which)
         )

@@ -1,16 +1,17 @@
-"""The types that the bilevel room shares: its three seams ``Oracle`` (derivatives), ``Ops`` (array
-operations) and ``Backend`` (iterations), what they need of a method, and the state of a run.
+"""The types that the bilevel room shares: what a method keeps (``Values``), what an iteration gets
+(``Draws``), the seams ``Oracle`` (derivatives and array operations) and ``Backend`` (iterations),
+what they need of a method, and the state of a run.
 
-A method is written against ``Oracle`` and ``Ops`` alone, so that one source runs eagerly in torch
-and compiled in JAX.
+A method is written against ``Oracle`` alone, so that one source runs eagerly in torch and compiled
+in JAX.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 
 from torch import Tensor
 
@@ -18,21 +19,215 @@ from mindgap.bilevel.data.draws import SamplePlan
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample
 
+if TYPE_CHECKING:
+    # type checkers know by it which fields there are
+    from dataclasses import replace as replace
+else:
+
+    def replace(values, /, **new):
+        """``dataclasses.replace`` without a call of ``__init__``, several times as fast.
+
+        Example:
+            >>> replace(WithZ(1, 2, 3), z=4).z
+            4
+        """
+        return with_names(type(values), {**vars(values), **new})
+
+
 #: An array of the backend. Methods use what torch and JAX share, and are checked as if it were a
 #: tensor.
 Array = Tensor
-#: Flat vectors by name: x, y and what the method adds (z, m, tables ...).
-Values = dict[str, Any]
-#: Tokens and rates of one iteration by name.
-Draws = Mapping[str, Any]
+#: Values or draws by name: the form in which states, checkpoints and backends hold them.
+ByName = dict[str, Any]
 #: A number, or a 0-d array of the backend.
 Scalar = Any
 Product = Callable[[Array], Array]
+#: Vectors of a point, or directions at one, by name.
+Point = dict[str, Array]
+#: Of SAGA: ``{"rows": (batches, dim), "mean": (dim,)}``.
+Table = dict[str, Array]
 T = TypeVar("T")
 
 
+class Memory(TypedDict):
+    """Of a recursive estimator: its estimate, and the point where that belongs."""
+
+    estimate: dict[str, Any]
+    point: Point
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a method keeps from one iteration to the next: flat vectors, here those of every method.
+
+    One that keeps more declares it in a frozen dataclass of its own.
+    """
+
+    x: Array
+    y: Array
+    #: of the steps on x, y and z
+    x_memory: Any = field(default=None, kw_only=True)
+    y_memory: Any = field(default=None, kw_only=True)
+    z_memory: Any = field(default=None, kw_only=True)
+    #: of torch, where one takes the steps on x
+    optimizer: Any = field(default=None, kw_only=True)
+    scheduler: Any = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class WithZ(Values):
+    """z solves H z = f_y."""
+
+    z: Array
+
+
+@dataclass(frozen=True)
+class WithMomentum(WithZ):
+    """m is the momentum of x's direction (SLIP, BO-REP)."""
+
+    m: Array
+
+
+@dataclass(frozen=True)
+class WithAverage(WithZ):
+    """h is the moving average of x's direction (MA-SOBA)."""
+
+    h: Array
+
+
+@dataclass(frozen=True)
+class WithStorm(Values):
+    """The memory of STORM (MRBO, SUSTAIN, SVRB)."""
+
+    storm: Memory
+
+
+@dataclass(frozen=True)
+class WithZStorm(WithZ):
+    """z, and the memory of STORM (FSLA)."""
+
+    storm: Memory
+
+
+@dataclass(frozen=True)
+class WithNesterov(WithStorm):
+    """y of the iteration before and the average of y (AccBO)."""
+
+    before: Array
+    average: Array
+
+
+@dataclass(frozen=True)
+class WithSpider(Values):
+    """The memory of SPIDER (VRBO)."""
+
+    spider: Memory
+
+
+@dataclass(frozen=True)
+class WithZSpider(WithZ):
+    """z, and the memory of SPIDER (SRBA)."""
+
+    spider: Memory
+
+
+@dataclass(frozen=True)
+class WithPage(WithZ):
+    """The estimates of PAGE, and where they belong (SPABA)."""
+
+    page: Point
+    point: Point
+
+
+@dataclass(frozen=True)
+class WithTables(WithZ):
+    """SAGA's tables of the five quantities (SABA)."""
+
+    g_y: Table
+    Hz: Table
+    Jz: Table
+    f_x: Table
+    f_y: Table
+
+
+@dataclass(frozen=True)
+class WithW(Values):
+    """w follows y*(x) while y follows the minimiser of a penalised loss (penalty methods)."""
+
+    w: Array
+
+
+@dataclass(frozen=True)
+class WithPenalty(WithW):
+    """The penalty lam grows (F2SA)."""
+
+    lam: Array
+
+
+@dataclass(frozen=True)
+class WithNodes(Values):
+    """One lower variable per node of a finite difference (F2SA-p)."""
+
+    nodes: dict[str, Array]
+
+
+@dataclass(frozen=True)
+class WithStart(Values):
+    """Where y starts in every iteration; None if it goes on (BSA)."""
+
+    y0: Array | None = None
+
+
+class Draws:
+    """The samples and rates of one iteration: those that a method's ``plan`` and ``rates`` name.
+
+    A method with names of its own declares them in a subclass.
+    """
+
+    #: lower samples: of the steps on y and w, of Hz, J, the Neumann factors, all at once, and g_x
+    y: Sample
+    w: Sample
+    z: Sample
+    j: Sample
+    h: Sample
+    g: Sample
+    gx: Sample
+    gw: Sample
+    #: upper samples: of (f_x, f_y), and of f_x where it has its own
+    f: Sample
+    fx: Sample
+    #: large batches, the phase before the first iteration, seeds of random directions
+    large: Sample
+    large_f: Sample
+    warm: Sample
+    u: Sample
+    #: random whole numbers: factors of a Neumann product, and a coin
+    k: Scalar
+    coin: Scalar
+    #: rates: steps, weights, a penalty's growth and share, and a number of steps
+    lr_x: Scalar
+    lr_y: Scalar
+    lr_z: Scalar
+    lr_w: Scalar
+    alpha: Scalar
+    delta: Scalar
+    weight: Scalar
+    share: Scalar
+    a: Scalar
+    a_x: Scalar
+    a_y: Scalar
+    inner: Scalar = None
+
+
+def with_names(kind: type[T], named: ByName) -> T:
+    """Values or draws whose attributes are the entries of a dict, which they share."""
+    found = object.__new__(kind)
+    object.__setattr__(found, "__dict__", named)
+    return found
+
+
 class Ops(Protocol):
-    """Array operations beside ``+ - * @``."""
+    """Array operations beside ``+ - * @``: part of every oracle."""
 
     @staticmethod
     def move(x: Array, d: Array, lr: Scalar) -> Array:
@@ -85,8 +280,8 @@ class Ops(Protocol):
         """``value - table[index]``, and the table with the value there."""
 
     @staticmethod
-    def after(token: Sample, vector: Array) -> Sample:
-        """The token; what reads its samples starts once the vector is known."""
+    def after(sample: Sample, vector: Array) -> Sample:
+        """The sample; what reads its data starts once the vector is known."""
 
     def loop(
         self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None
@@ -96,14 +291,13 @@ class Ops(Protocol):
         """
 
 
-class Oracle(Protocol):
-    """Derivatives of both levels at flat vectors, on the samples of a token.
+class Oracle(Ops, Protocol):
+    """Derivatives of both levels at flat vectors on a sample, and array operations.
 
     One sign convention: H = d2g/dy2, J = d2g/dxdy (maps y-space to x-space), z* = +H^-1 f_y, grad
     Phi = f_x - J z*.
     """
 
-    ops: Ops
     #: projections of the flat x and y, where the problem has them
     project_x: Product | None
     project_y: Product | None
@@ -117,64 +311,64 @@ class Oracle(Protocol):
         """Minibatches per epoch of a level."""
 
     @abstractmethod
-    def weight(self, level: str, token: Sample) -> float:
-        """Share of the level's samples that the token's batch holds."""
+    def weight(self, level: str, sample: Sample) -> float:
+        """Share of the level's data in the sample's batch."""
 
     @abstractmethod
-    def first(self, level: str, of: str, x: Array, y: Array, token: Sample) -> Array:
+    def first(self, level: str, of: str, x: Array, y: Array, sample: Sample) -> Array:
         """One first derivative: of "lower" or "upper", in "x" or "y"."""
 
     @abstractmethod
     def second(
-        self, x: Array, y: Array, z: Array, token: Sample, names: tuple[str, ...]
+        self, x: Array, y: Array, z: Array, sample: Sample, names: tuple[str, ...]
     ) -> tuple[Array, ...]:
         """Those of g_y, Hz and Jz that are named, in this order."""
 
     @abstractmethod
-    def upper(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array]:
+    def upper(self, x: Array, y: Array, sample: Sample) -> tuple[Array, Array]:
         """f_x and f_y."""
 
-    def lower(self, x: Array, y: Array, token: Sample) -> Array:
+    def lower(self, x: Array, y: Array, sample: Sample) -> Array:
         """g_y."""
-        return self.first("lower", "y", x, y, token)
+        return self.first("lower", "y", x, y, sample)
 
-    def lower_x(self, x: Array, y: Array, token: Sample) -> Array:
+    def lower_x(self, x: Array, y: Array, sample: Sample) -> Array:
         """g_x."""
-        return self.first("lower", "x", x, y, token)
+        return self.first("lower", "x", x, y, sample)
 
-    def upper_x(self, x: Array, y: Array, token: Sample) -> Array:
+    def upper_x(self, x: Array, y: Array, sample: Sample) -> Array:
         """f_x alone."""
-        return self.first("upper", "x", x, y, token)
+        return self.first("upper", "x", x, y, sample)
 
-    def upper_y(self, x: Array, y: Array, token: Sample) -> Array:
+    def upper_y(self, x: Array, y: Array, sample: Sample) -> Array:
         """f_y alone."""
-        return self.first("upper", "y", x, y, token)
+        return self.first("upper", "y", x, y, sample)
 
-    def system(self, x: Array, y: Array, z: Array, token: Sample) -> tuple[Array, ...]:
+    def system(self, x: Array, y: Array, z: Array, sample: Sample) -> tuple[Array, ...]:
         """g_y, Hz and Jz."""
-        return self.second(x, y, z, token, ("g_y", "Hz", "Jz"))
+        return self.second(x, y, z, sample, ("g_y", "Hz", "Jz"))
 
-    def products(self, x: Array, y: Array, z: Array, token: Sample) -> tuple[Array, ...]:
+    def products(self, x: Array, y: Array, z: Array, sample: Sample) -> tuple[Array, ...]:
         """Hz and Jz."""
-        return self.second(x, y, z, token, ("Hz", "Jz"))
+        return self.second(x, y, z, sample, ("Hz", "Jz"))
 
-    def hessian(self, x: Array, y: Array, z: Array, token: Sample) -> Array:
+    def hessian(self, x: Array, y: Array, z: Array, sample: Sample) -> Array:
         """Hz."""
-        return self.second(x, y, z, token, ("Hz",))[0]
+        return self.second(x, y, z, sample, ("Hz",))[0]
 
-    def mixed(self, x: Array, y: Array, z: Array, token: Sample) -> Array:
+    def mixed(self, x: Array, y: Array, z: Array, sample: Sample) -> Array:
         """Jz."""
-        return self.second(x, y, z, token, ("Jz",))[0]
+        return self.second(x, y, z, sample, ("Jz",))[0]
 
     @abstractmethod
-    def dense(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array, Array]:
+    def dense(self, x: Array, y: Array, sample: Sample) -> tuple[Array, Array, Array]:
         """g_y, H and J as matrices."""
 
-    def operator(self, x: Array, y: Array, token: Sample) -> tuple[Product, Product]:
+    def operator(self, x: Array, y: Array, sample: Sample) -> tuple[Product, Product]:
         """The maps v -> Hv and v -> Jv at one point on one sample; a backend may keep what the
         products share.
         """
-        return (lambda v: self.hessian(x, y, v, token)), (lambda v: self.mixed(x, y, v, token))
+        return (lambda v: self.hessian(x, y, v, sample)), (lambda v: self.mixed(x, y, v, sample))
 
     def residuals(
         self, x: Array, y: Array, z: Array, lower: Sample, upper: Sample, gradient: bool = True
@@ -193,7 +387,7 @@ class Oracle(Protocol):
 
     def move_y(self, y: Array, d: Array, lr: Scalar) -> Array:
         """``y - lr d``, projected if the problem says so."""
-        y = self.ops.move(y, d, lr)
+        y = self.move(y, d, lr)
         return y if self.project_y is None else self.project_y(y)
 
 
@@ -201,11 +395,11 @@ class ProblemOracle(Oracle, Protocol):
     """An oracle of a whole problem: what ``solve`` and checkpoints need beside derivatives."""
 
     problem: BilevelProblem
-    #: whether tokens carry a seed because a loss draws random numbers
+    #: whether samples carry a seed because a loss draws random numbers
     seeded: bool
 
     @abstractmethod
-    def start_calls(self, method: AnyMethod, draws: Draws) -> dict[str, int]:
+    def start_calls(self, method: AnyMethod, draws: ByName) -> dict[str, int]:
         """Oracle calls of the phase before the first iteration, which has just run."""
 
     @abstractmethod
@@ -242,17 +436,14 @@ class AnyMethod(Protocol):
     def without_rates(self) -> Any:
         """The method with all rates alike: what a compiled iteration depends on."""
 
-    def init(self, oracle: Oracle) -> Values:
-        """Values before the first iteration, x and y excluded."""
+    def start_values(self, oracle: Oracle) -> ByName:
+        """All values before the first iteration, with the memories of the steps."""
 
-    def prepare(self, v: Values, s: Draws, oracle: Oracle) -> Values:
+    def prepared_values(self, values: ByName, draws: ByName, oracle: Oracle) -> ByName:
         """The values after a phase before the first iteration."""
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        """One iteration."""
-
-    def start_values(self, oracle: Oracle) -> Values:
-        """All values before the first iteration, with the memories of the steps."""
+    def next_values(self, values: ByName, draws: ByName, oracle: Oracle, kind: str) -> ByName:
+        """The values after one iteration."""
 
     def check_problem(self, problem: BilevelProblem) -> None:
         """Refuse a problem this method cannot run on."""
@@ -265,7 +456,7 @@ class AnyMethod(Protocol):
     def start_with(self, oracle: ProblemOracle, seed: int) -> State:
         """The state before the first iteration."""
 
-    def step(self, state: State, draws: Draws | None = None) -> State:
+    def step(self, state: State, draws: ByName | None = None) -> State:
         """One iteration of a state."""
 
 
@@ -277,7 +468,7 @@ class State:
 
     method: AnyMethod  # the method that made it
     oracle: ProblemOracle  # derivatives of the problem, shared by the states of a run
-    values: Values  # flat vectors: x, y and the method's own (z, m, tables ...)
+    values: ByName  # flat vectors: x, y and the method's own (z, m, tables ...)
     t: int  # iterations done
     seed: int  # seed of the run; every draw is a function of it and of the position
     drawn: dict[str, int]  # draws made so far from each stream
@@ -316,7 +507,7 @@ class State:
 
 
 def advance(
-    state: State, values: Values, steps: int, drawn: dict[str, int], calls: Mapping[str, int]
+    state: State, values: ByName, steps: int, drawn: dict[str, int], calls: Mapping[str, int]
 ) -> State:
     """The state after ``steps`` iterations, with its counters moved on."""
     lower = state.method.plan().lower_steps(state.t, state.t + steps)

@@ -1,8 +1,8 @@
 """Which samples the iterations of a method need, and the draws of many iterations at once.
 
-Every slot has a stream of its own, so that the slots of an iteration are independent of each other
+Every name of a plan has a stream of its own, so that the samples of an iteration are independent
 and each of them walks through all samples epoch by epoch. The order of consumption is iteration by
-iteration, so that drawing one iteration at a time or thousands at once gives the same tokens, for
+iteration, so that drawing one iteration at a time or thousands at once gives the same samples, for
 every backend.
 """
 
@@ -22,13 +22,13 @@ from mindgap.bilevel.data.sample import Sample, position_seeds
 
 Ints = NDArray[np.int64]
 
-#: Tokens of a slot: one (None), an array of that length, or an array of that shape.
+#: Samples under one name: one (None), an array of that length, or an array of that shape.
 Count = int | tuple[int, ...] | None
-#: Name -> (kind, count). ``("lower", None)`` is one lower token, ``("upper", 5)`` an array of five
-#: upper tokens, none of them twice within an epoch, ``("factors", 5)`` five lower tokens that are
+#: Name -> (kind, count). ``("lower", None)`` is one lower sample, ``("upper", 5)`` an array of five
+#: upper samples, none of them twice within an epoch, ``("factors", 5)`` five lower samples that are
 #: independent of each other, ``("uniform", 10)`` one whole number uniform on 0..9, ``("direction",
 #: 3)`` the seeds of three random directions.
-Slots = Mapping[str, tuple[str, Count]]
+Samples = Mapping[str, tuple[str, Count]]
 LOWER, UPPER = ("lower", None), ("upper", None)
 
 
@@ -36,7 +36,7 @@ LOWER, UPPER = ("lower", None), ("upper", None)
 class Iteration:
     """One iteration: the samples it draws, its kind, and how many steps on y it takes."""
 
-    slots: Slots  # see :data:`Slots`
+    samples: Samples  # see :data:`Samples`
     kind: str = "step"  # handed to ``update``; known when a step is compiled
     lower_steps: int = 1  # steps on y, for the counters
 
@@ -64,14 +64,14 @@ class SamplePlan:
     all_samples: bool = False  # whether the method evaluates all samples of a level at times
 
     def streams(self, problem: BilevelProblem) -> dict[str, str]:
-        """Slot -> name of its stream. The first slot of a level has the level's name.
+        """Name -> its stream. The first name of a level has the level's own.
 
-        Slots of data that can only be read in one order share a stream (``in_order``).
+        Samples of data that can only be read in one order share a stream (``in_order``).
         """
         found: dict[str, str] = {}
         every = (*self.first, *self.period, self.warm)
         for iteration in {id(i): i for i in every}.values():  # most periods repeat one object
-            for name, (kind, _) in iteration.slots.items():
+            for name, (kind, _) in iteration.samples.items():
                 if kind not in ("uniform", "direction"):
                     level = "upper" if kind == "upper" else "lower"
                     alone = kind == level and level not in found.values()
@@ -120,7 +120,7 @@ class Drawn(Protocol):
     """What draws need of an oracle."""
 
     problem: BilevelProblem
-    #: whether tokens carry a seed because a loss draws random numbers
+    #: whether samples carry a seed because a loss draws random numbers
     seeded: bool
 
 
@@ -159,7 +159,7 @@ class Chunk:
 
 
 def _rows(value: Any) -> Any:
-    """A slot's draws as nested lists of what one iteration gets."""
+    """Draws of one name as nested lists of what one iteration gets."""
     if isinstance(value, float):
         return value
     if isinstance(value, np.ndarray):
@@ -168,13 +168,15 @@ def _rows(value: Any) -> Any:
     if value.which.ndim == 2 and plain:
         return [[Sample(w) for w in row] for row in value.which.tolist()]
 
-    def token(c: int, i: int) -> Sample:
+    def sample(c: int, i: int) -> Sample:
         which, seed = value.which[c, i], value.seed if plain else value.seed[c, i]
         return Sample(
             which.item() if which.ndim == 0 else which, int(seed) if np.ndim(seed) == 0 else seed
         )
 
-    return [[token(c, i) for i in range(value.which.shape[1])] for c in range(value.which.shape[0])]
+    return [
+        [sample(c, i) for i in range(value.which.shape[1])] for c in range(value.which.shape[0])
+    ]
 
 
 def draw_start(method: Planned, oracle: Drawn, seed: int) -> tuple[dict[str, Any], dict[str, int]]:
@@ -183,9 +185,9 @@ def draw_start(method: Planned, oracle: Drawn, seed: int) -> tuple[dict[str, Any
     streams = plan.streams(oracle.problem)
     drawn = dict.fromkeys(streams.values(), 0)
     draws: dict[str, Any] = {}
-    for name, (kind, count) in plan.warm.slots.items():
+    for name, (kind, count) in plan.warm.samples.items():
         stream, width = streams[name], _width(kind, count)
-        draws[name] = _tokens(oracle, seed, kind, stream, drawn[stream], width)
+        draws[name] = _samples_of(oracle, seed, kind, stream, drawn[stream], width)
         drawn[stream] += width
     return draws, drawn
 
@@ -211,11 +213,11 @@ def draw_chunk(
     need = dict.fromkeys(streams.values(), 0)
     kinds: dict[str, str] = {}
     for iteration, length in groups:
-        for name, (kind, count) in iteration.slots.items():
+        for name, (kind, count) in iteration.samples.items():
             need[streams[name]] += length * _width(kind, count)
             kinds[streams[name]] = kind
     taken = {
-        s: _tokens(oracle, seed, kinds[s], s, drawn.get(s, 0), cycles * n)
+        s: _samples_of(oracle, seed, kinds[s], s, drawn.get(s, 0), cycles * n)
         for s, n in need.items()
         if n
     }
@@ -223,13 +225,13 @@ def draw_chunk(
     blocks = []
     offset = 0
     for iteration, length in groups:
-        slots = iteration.slots
+        samples = iteration.samples
         each = dict.fromkeys(need, 0)
-        for name, (kind, count) in slots.items():
+        for name, (kind, count) in samples.items():
             each[streams[name]] += _width(kind, count)
         draws: dict[str, Any] = {}
         inside = dict.fromkeys(need, 0)
-        for name, (kind, count) in slots.items():
+        for name, (kind, count) in samples.items():
             stream, width = streams[name], _width(kind, count)
             cut = _cut(
                 taken[stream],
@@ -256,15 +258,16 @@ def draw_chunk(
     return Chunk(cycles, blocks, {**drawn, **after})
 
 
-def part_of(token: Sample, begin: int, end: int) -> Sample:
-    """Some of an array of tokens.
+def part_of(sample: Sample, begin: int, end: int) -> Sample:
+    """Some of an array of samples.
 
     Example:
         >>> part_of(Sample(np.arange(5)), 1, 3)
         Sample(which=array([1, 2]), seed=0)
     """
     return Sample(
-        token.which[begin:end], token.seed if isinstance(token.seed, int) else token.seed[begin:end]
+        sample.which[begin:end],
+        sample.seed if isinstance(sample.seed, int) else sample.seed[begin:end],
     )
 
 
@@ -273,24 +276,24 @@ def rates_at(method: Planned, times: Ints) -> dict[str, Any]:
     return {k: float(v) if np.ndim(v) == 0 else v for k, v in method.rates(times).items()}
 
 
-def _tokens(oracle: Drawn, seed: int, kind: str, stream: str, start: int, count: int) -> Any:
-    """The tokens of ``count`` draws of one kind from position ``start`` of a stream."""
+def _samples_of(oracle: Drawn, seed: int, kind: str, stream: str, start: int, count: int) -> Any:
+    """The samples of ``count`` draws of one kind from position ``start`` of a stream."""
     if kind == "uniform":
         return position_seeds(seed, start, count, "uniform")
     if kind == "direction":
         return Sample(position_seeds(seed, start, count, "direction"))
     data = oracle.problem.data(kind)
     draw = data.draw_independent if kind == "factors" else data.draw
-    token = draw(seed, stream, start, count)
+    sample = draw(seed, stream, start, count)
     if oracle.seeded:
-        return Sample(token.which, position_seeds(seed, start, count, stream, "loss"))
-    return token
+        return Sample(sample.which, position_seeds(seed, start, count, stream, "loss"))
+    return sample
 
 
 def _cut(
     taken: Any, cycles: int, need: int, place: int, length: int, each: int, inside: int, width: int
 ) -> Any:
-    """Of the draws of each cycle, those of one slot: shape (cycles, length, width, ...)."""
+    """Of the draws of each cycle, those of one name: shape (cycles, length, width, ...)."""
 
     def cut(a: Ints) -> Ints:
         part = a.reshape(cycles, need, *a.shape[1:])[:, place : place + length * each]
@@ -304,7 +307,7 @@ def _cut(
 
 
 def _width(kind: str, count: Count) -> int:
-    """How many draws a slot takes."""
+    """How many draws a name takes."""
     return (
         1
         if count is None or kind == "uniform"
@@ -314,24 +317,24 @@ def _width(kind: str, count: Count) -> int:
     )
 
 
-def _shape_draws(token: Sample, count: Count) -> Sample:
-    """A slot's draws in the shape its plan asks for."""
+def _shape_draws(sample: Sample, count: Count) -> Sample:
+    """Draws of one name in the shape the plan asks for."""
     if count is None:
-        return _squeeze(token)
+        return _squeeze(sample)
     if not isinstance(count, tuple):
-        return token
+        return sample
 
     def shape(a: Ints) -> Ints:
         return a.reshape(*a.shape[:2], *count, *a.shape[3:])
 
     return Sample(
-        shape(token.which), token.seed if isinstance(token.seed, int) else shape(token.seed)
+        shape(sample.which), sample.seed if isinstance(sample.seed, int) else shape(sample.seed)
     )
 
 
-def _squeeze(token: Sample) -> Sample:
+def _squeeze(sample: Sample) -> Sample:
     return Sample(
-        token.which[:, :, 0], token.seed if isinstance(token.seed, int) else token.seed[:, :, 0]
+        sample.which[:, :, 0], sample.seed if isinstance(sample.seed, int) else sample.seed[:, :, 0]
     )
 
 
@@ -344,18 +347,18 @@ def _growing(
     steps: int,
     before: Mapping[str, int],
 ) -> Chunk:
-    """One iteration after another, every slot padded to its longest."""
+    """One iteration after another, every name padded to its longest."""
     streams = method.plan().streams(oracle.problem)
     drawn = {**dict.fromkeys(streams.values(), 0), **before}
     plans = [growing(i) for i in range(t, t + steps)]
-    columns: dict[str, list[Any]] = {name: [] for name in plans[0].slots}
+    columns: dict[str, list[Any]] = {name: [] for name in plans[0].samples}
     for plan in plans:
-        for name, (kind, count) in plan.slots.items():
+        for name, (kind, count) in plan.samples.items():
             stream, width = streams[name], _width(kind, count)
-            columns[name].append(_tokens(oracle, seed, kind, stream, drawn[stream], width))
+            columns[name].append(_samples_of(oracle, seed, kind, stream, drawn[stream], width))
             drawn[stream] += width
     draws: dict[str, Any] = {}
-    for name, (kind, count) in plans[-1].slots.items():
+    for name, (kind, count) in plans[-1].samples.items():
         if kind == "uniform":
             draws[name] = np.stack([c * count >> 31 for c in columns[name]])[None, :, 0]
             continue

@@ -29,7 +29,7 @@ class Loaded(Stream):
     Every epoch starts from a seed of its own (a function of the run's seed), so that a run can be
     repeated; the last batches are kept, because a method evaluates them at several points. A batch
     that is shorter than the others is left out of some epochs, so that each sample counts as much
-    as any other. All slots of a method read one after the other from the same epoch.
+    as any other. All samples of a method read one after the other from the same epoch.
 
     ``batches`` is the loader's length; where that is not known, 100 until the first epoch has been
     read to its end, and its length from then on.
@@ -75,7 +75,7 @@ class Loaded(Stream):
         return twin
 
     def draw(self, seed: int, level: str, start: int, count: int) -> Sample:
-        """Tokens of the batches ``start .. start + count - 1``."""
+        """Samples of the batches ``start .. start + count - 1``."""
         return Sample(
             stream_seed(seed, level, "loader") % 2**30 * 2**32 + np.arange(start, start + count)
         )

@@ -403,20 +403,20 @@ class BilevelProblem(Generic[X, Y]):
         """The flat y in the form it was handed over."""
         return self.pack_y.view(y)
 
-    def loss(self, level: str, x: Tensor, y: Tensor, token: Sample = FULL) -> Tensor:
-        """The loss of a level at flat vectors, on the samples of a token (all of them by
-        default), without a graph.
+    def loss(self, level: str, x: Tensor, y: Tensor, sample: Sample = FULL) -> Tensor:
+        """The loss of a level at flat vectors, on a sample (all data by default), without a
+        graph.
         """
         function = self.upper if level == "upper" else self.lower
         data = self.data(level)
         with torch.no_grad():
-            if is_full(token):
+            if is_full(sample):
                 parts = [
                     function(self.view_x(x), self.view_y(y), batch) * w
                     for batch, w in data.chunks()
                 ]
                 return torch.stack([p.reshape(()) for p in parts]).sum()
-            return function(self.view_x(x), self.view_y(y), data.fetch(token)).reshape(())
+            return function(self.view_x(x), self.view_y(y), data.fetch(sample)).reshape(())
 
     def refresh_statistics(self, x: Tensor, y: Tensor, most: int = 200) -> None:
         """Set the running statistics of batch normalisation in the variables' modules, which the
@@ -445,9 +445,9 @@ class BilevelProblem(Generic[X, Y]):
                 if all(int(m.num_batches_tracked or 0) for m in norms):
                     break
                 data = self.data(level)
-                tokens = data.draw(0, level, 0, min(data.batches, most))
-                for i in range(len(tokens.which)):
-                    self.loss(level, x, y, row(tokens, i))
+                samples = data.draw(0, level, 0, min(data.batches, most))
+                for i in range(len(samples.which)):
+                    self.loss(level, x, y, row(samples, i))
         finally:
             for pack in packs:
                 pack.own_buffers = False

@@ -1,9 +1,9 @@
-"""Drawing a sample apart from evaluating on it: data of one level, and tokens that name samples.
+"""Drawing a sample apart from evaluating on it: the data of a level, and samples of them.
 
-A token says which samples and with which random seed; it can be evaluated at any number of points
-and gives the same loss every time, dropout included. Tokens are drawn ahead on the host, as arrays,
-from named streams of one seed, so that every method and every backend that asks for the same names
-walks over the same samples. The token at a position is a function of (seed, level, position) alone:
+A sample names data and a random seed; it can be evaluated at any number of points and gives the
+same loss every time, dropout included. Samples are drawn ahead on the host, as arrays, from named
+streams of one seed, so that every method and every backend that asks for the same names walks over
+the same data. The sample at a position is a function of (seed, level, position) alone:
 nothing is kept between calls but a cache.
 """
 
@@ -32,7 +32,7 @@ ORDERS: tuple[str, ...] = get_args(SampleOrder)
 
 
 class Sample(NamedTuple):
-    """A token: names one minibatch of one level (or, with a leading axis in its arrays,
+    """Names one minibatch of one level (or, with a leading axis in its arrays,
     several).
     """
 
@@ -45,18 +45,18 @@ class Sample(NamedTuple):
     seed: Any = 0
 
 
-#: The token of all samples of a level: oracles go through the data in chunks.
+#: All data of a level: oracles go through the data in chunks.
 FULL = Sample(None, 0)
 
 
-def is_full(token: Sample) -> bool:
-    """Whether a token stands for all samples of its level.
+def is_full(sample: Sample) -> bool:
+    """Whether a sample stands for all data of its level.
 
     Example:
         >>> is_full(FULL), is_full(Sample(3))
         (True, False)
     """
-    return token.which is None
+    return sample.which is None
 
 
 def position_seeds(seed: int, start: int, count: int, *names: str | int) -> Ints:
@@ -239,12 +239,12 @@ class Batches:
         twin.device, twin._slices = device, {}
         return twin
 
-    #: whether the minibatches can only be read in one order, so that all slots share a stream
+    #: whether the minibatches can only be read in one order, so that all samples share a stream
     in_order: ClassVar[bool] = False
 
     @property
-    def token_axes(self) -> int:
-        """Axes of a single token: none for a batch id, one for an array of indices."""
+    def sample_axes(self) -> int:
+        """Axes of a single sample: none for a batch id, one for an array of indices."""
         return 0 if self.order == "partition" else 1
 
     def devices(self) -> set[torch.device]:
@@ -286,12 +286,12 @@ class Batches:
         return order
 
     def draw(self, seed: int, level: str, start: int, count: int) -> Sample:
-        """Tokens ``start .. start + count - 1`` of this level's endless sequence; arrays with
+        """Samples ``start .. start + count - 1`` of this level's endless sequence; arrays with
         leading axis ``count``.
 
         Args:
             seed: seed of the run.
-            level: name of the stream: "upper", "lower", or that of one slot of a level.
+            level: name of the stream: "upper", "lower", or that of one name in a plan.
             start: position of the first draw.
             count: how many minibatches.
         """
@@ -306,8 +306,8 @@ class Batches:
         return Sample(which if per_draw == 1 else which.reshape(count, per_draw))
 
     def draw_independent(self, seed: int, stream: str, start: int, count: int) -> Sample:
-        """As :meth:`draw`, each token independent of all others: a product of derivatives on such
-        tokens has the product of the means as its mean.
+        """As :meth:`draw`, each sample independent of all others: a product of derivatives on such
+        samples has the product of the means as its mean.
 
         Example:
             >>> data = Batches(torch.arange(10), 4)
@@ -321,28 +321,28 @@ class Batches:
         picked = position_seeds(seed, start * each, count * each, stream, self.order) * self.n >> 31
         return Sample(picked // self.batch_size if each == 1 else picked.reshape(count, each))
 
-    def indices(self, token: Sample) -> Ints:
-        """Indices, into the data as they were handed over, of the samples a token names (all of
+    def indices(self, sample: Sample) -> Ints:
+        """Indices, into the data as they were handed over, of the data a sample names (all of
         them for FULL).
         """
-        if is_full(token):
+        if is_full(sample):
             places = np.arange(self.n)
         elif self.order == "partition":
-            begin = int(token.which) * self.batch_size
+            begin = int(sample.which) * self.batch_size
             places = np.arange(begin, min(begin + self.batch_size, self.n))
         else:
-            return np.asarray(token.which)
+            return np.asarray(sample.which)
         return places if self.permutation is None else self.permutation[places]
 
-    def fetch(self, token: Sample, share: tuple[int, int] = (0, 1)) -> Any:
-        """The minibatch a token names.
+    def fetch(self, sample: Sample, share: tuple[int, int] = (0, 1)) -> Any:
+        """The minibatch a sample names.
 
         Args:
-            token: a token of this level (not FULL).
+            sample: a sample of this level (not FULL).
             share: (rank, world): only the rank's part of the samples, for data-parallel runs.
         """
         if self.order == "partition":
-            which = int(token.which)
+            which = int(sample.which)
             if share[1] == 1 and which in self._slices:
                 return self._slices[which]
             begin = which * self.batch_size
@@ -350,16 +350,16 @@ class Batches:
             if share[1] == 1 and self.is_tensors and self.device is None:
                 self._slices[which] = batch  # views, made once
             return batch
-        picked = np.asarray(token.which)
+        picked = np.asarray(sample.which)
         begin, end = _part(0, len(picked), share)
         return self._pick(picked[begin:end])
 
-    def size(self, token: Sample) -> int:
-        """Number of samples a token names."""
-        if is_full(token):
+    def size(self, sample: Sample) -> int:
+        """How many data a sample names."""
+        if is_full(sample):
             return self.n
         if self.order == "partition":
-            return min(self.batch_size, self.n - int(token.which) * self.batch_size)
+            return min(self.batch_size, self.n - int(sample.which) * self.batch_size)
         return self.batch_size
 
     def chunks(self, share: tuple[int, int] = (0, 1)) -> Iterator[tuple[Any, float]]:
@@ -398,13 +398,13 @@ class Stream:
         ...     lambda seed: torch.randn(2, generator=torch.Generator().manual_seed(seed)),
         ...     batch_size=2,
         ... )
-        >>> token = Sample(int(data.draw(0, "lower", 0, 1).which[0]))
-        >>> bool((data.fetch(token) == data.fetch(token)).all())
+        >>> sample = Sample(int(data.draw(0, "lower", 0, 1).which[0]))
+        >>> bool((data.fetch(sample) == data.fetch(sample)).all())
         True
     """
 
     order = "stream"
-    token_axes = 0
+    sample_axes = 0
     is_tensors = False
     permutation = None
     in_order: ClassVar[bool] = False
@@ -429,23 +429,23 @@ class Stream:
         return twin
 
     def draw(self, seed: int, level: str, start: int, count: int) -> Sample:
-        """Tokens of the draws ``start .. start + count - 1``."""
+        """Samples of the draws ``start .. start + count - 1``."""
         return Sample(position_seeds(seed, start, count, level, "stream"))
 
     def draw_independent(self, seed: int, stream: str, start: int, count: int) -> Sample:
         """As :meth:`draw`: fresh samples are independent."""
         return self.draw(seed, stream, start, count)
 
-    def fetch(self, token: Sample, share: tuple[int, int] = (0, 1)) -> Any:
-        """The batch of a token; in a data-parallel run the rank's part along the leading axis."""
-        batch = moved(self.sample(int(token.which)), self.device)
+    def fetch(self, sample: Sample, share: tuple[int, int] = (0, 1)) -> Any:
+        """The batch of a sample; in a data-parallel run the rank's part along the leading axis."""
+        batch = moved(self.sample(int(sample.which)), self.device)
         if share[1] == 1:
             return batch
         begin, end = _part(0, self.batch_size, share)
         return _tree(lambda t: t[begin:end], batch)
 
-    def size(self, token: Sample) -> int:
-        """Number of samples a token names."""
+    def size(self, sample: Sample) -> int:
+        """How many data a sample names."""
         return self.batch_size
 
     def chunks(self, share: tuple[int, int] = (0, 1)) -> Iterator[tuple[Any, float]]:
@@ -478,15 +478,15 @@ def _part(begin: int, end: int, share: tuple[int, int]) -> tuple[int, int]:
     return begin + length * rank // world, begin + length * (rank + 1) // world
 
 
-def row(token: Sample, index: int | Sequence[int]) -> Sample:
-    """One token out of an array of tokens.
+def row(sample: Sample, index: int | Sequence[int]) -> Sample:
+    """One sample out of an array of samples.
 
     Example:
         >>> row(Sample(np.array([4, 7]), np.array([1, 2])), 1)
         Sample(which=7, seed=2)
     """
-    which = token.which[index]
-    seed = token.seed if isinstance(token.seed, int) else token.seed[index]
+    which = sample.which[index]
+    seed = sample.seed if isinstance(sample.seed, int) else sample.seed[index]
     return Sample(
         which.item() if np.ndim(which) == 0 else which, int(seed) if np.ndim(seed) == 0 else seed
     )

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import implicits, neumann_random, random_slots
-from mindgap.bilevel.core.estimators import Point, empty_memory, storm
+from mindgap.bilevel.core.directions import implicits, neumann_random, random_samples
+from mindgap.bilevel.core.estimators import empty_memory, storm
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import count, positive, rate, setting, within
 from mindgap.bilevel.core.steps import XStep, check_step, descend
-from mindgap.bilevel.core.types import Array, Draws, Oracle, Values
-from mindgap.bilevel.data.draws import LOWER, Iteration, SamplePlan, Slots
+from mindgap.bilevel.core.types import Array, Draws, Oracle, Point, WithNesterov, replace
+from mindgap.bilevel.data.draws import LOWER, Iteration, SamplePlan, Samples
 from mindgap.bilevel.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class AccBO(Method):
+class AccBO(Method[WithNesterov, Draws]):
     """Accelerated bilevel method for upper levels of unbounded smoothness.
 
     Symbols: alpha = ``lr_y``, gamma = ``gamma``, tau = ``tau``, beta = ``beta``, N = ``terms``, eta
@@ -61,43 +61,42 @@ class AccBO(Method):
     x_step: XStep = setting(check_step, "normalised")
     order = "seidel"
 
-    def init(self, oracle: Oracle) -> Values:
+    def init(self, oracle: Oracle) -> WithNesterov:
         x, y = oracle.start
-        return {"before": y, "average": y, "storm": empty_memory(oracle.ops, {"x": x, "y": y}, "x")}
+        return WithNesterov(x, y, empty_memory(oracle, {"x": x, "y": y}, "x"), y, y)
 
     def plan(self) -> SamplePlan:
-        slots: Slots = {"y": LOWER, **random_slots(self.terms)}
-        warm: Slots = {"warm": ("lower", self.warm_start)} if self.warm_start else {}
-        first = (Iteration(slots, "first"),)
-        return SamplePlan((Iteration(slots),), first, Iteration(warm, "warm", self.warm_start))
+        samples: Samples = {"y": LOWER, **random_samples(self.terms)}
+        warm: Samples = {"warm": ("lower", self.warm_start)} if self.warm_start else {}
+        first = (Iteration(samples, "first"),)
+        return SamplePlan((Iteration(samples),), first, Iteration(warm, "warm", self.warm_start))
 
-    def prepare(self, v: Values, s: Draws, oracle: Oracle) -> Values:
+    def prepare(self, v: WithNesterov, s: Draws, oracle: Oracle) -> WithNesterov:
         if not self.warm_start:
             return v
-        y = descend(oracle, v["x"], v["y"], s["warm"], self.rates(0)["lr_y"])
-        return {**v, "y": y, "before": y, "average": y}
+        y = descend(oracle, v.x, v.y, s.warm, s.lr_y)
+        return replace(v, y=y, before=y, average=y)
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+    def update(self, v: WithNesterov, s: Draws, oracle: Oracle, kind: str) -> WithNesterov:
         """The values after one iteration: y by an extrapolated step, x by a STORM estimate at the
         average of y.
         """
-        x, y = v["x"], v["y"]
-        ahead = y + self.gamma * (y - v["before"])
-        new = oracle.move_y(ahead, oracle.lower(x, ahead, s["y"]), s["lr_y"])
-        average = oracle.ops.mix(v["average"], new, self.tau)
+        x, y = v.x, v.y
+        ahead = y + self.gamma * (y - v.before)
+        new = oracle.move_y(ahead, oracle.lower(x, ahead, s.y), s.lr_y)
+        average = oracle.mix(v.average, new, self.tau)
 
         def inverses(points: list[tuple[Array, Array]], vs: list[Array]) -> list[Array]:
             each = zip(points, vs, strict=True)
             return [
-                neumann_random(oracle, *at, w, s["h"], self.eta, self.terms, s["k"])
-                for at, w in each
+                neumann_random(oracle, *at, w, s.h, self.eta, self.terms, s.k) for at, w in each
             ]
 
         def direction(points: list[Point]) -> list[dict[str, Array]]:
-            found = implicits(oracle, [(p["x"], p["y"]) for p in points], inverses, s["f"], s["j"])
+            found = implicits(oracle, [(p["x"], p["y"]) for p in points], inverses, s.f, s.j)
             return [{"x": d} for d in found]
 
         point = {"x": x, "y": average}
-        memory = storm(direction, point, v["storm"], {"x": 1.0 - self.beta}, first=kind == "first")
-        moved = self.move_x(oracle, v, memory["estimate"]["x"], s["lr_x"])
-        return {**v, **moved, "y": new, "before": y, "average": average, "storm": memory}
+        memory = storm(direction, point, v.storm, {"x": 1.0 - self.beta}, first=kind == "first")
+        v = self.move_x(oracle, v, memory["estimate"]["x"], s.lr_x)
+        return replace(v, y=new, before=y, average=average, storm=memory)

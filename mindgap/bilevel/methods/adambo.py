@@ -8,13 +8,13 @@ from mindgap.bilevel.core.directions import implicit_neumann
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import count, positive, rate, setting
 from mindgap.bilevel.core.steps import AdamStep, XStep, check_step, descend
-from mindgap.bilevel.core.types import Draws, Oracle, Values
-from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan, Slots
+from mindgap.bilevel.core.types import Draws, Oracle, Values, replace
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan, Samples
 from mindgap.bilevel.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamBO(Method):
+class AdamBO(Method[Values, Draws]):
     """Adam-type bilevel method for upper levels of unbounded smoothness.
 
     Symbols: alpha = ``lr_y``, T0 = ``warm_start``, T = ``inner``, Q = ``terms``, eta = ``eta``.
@@ -55,20 +55,19 @@ class AdamBO(Method):
     order = "seidel"
 
     def plan(self) -> SamplePlan:
-        slots = {"y": ("lower", self.inner), "f": UPPER, "h": ("factors", self.terms), "j": LOWER}
-        warm: Slots = {"warm": ("lower", self.warm_start)} if self.warm_start else {}
+        samples = {"y": ("lower", self.inner), "f": UPPER, "h": ("factors", self.terms), "j": LOWER}
+        warm: Samples = {"warm": ("lower", self.warm_start)} if self.warm_start else {}
         return SamplePlan(
-            (Iteration(slots, lower_steps=self.inner),),
+            (Iteration(samples, lower_steps=self.inner),),
             warm=Iteration(warm, "warm", self.warm_start),
         )
 
     def prepare(self, v: Values, s: Draws, oracle: Oracle) -> Values:
         if not self.warm_start:
             return v
-        return {**v, "y": descend(oracle, v["x"], v["y"], s["warm"], self.rates(0)["lr_y"])}
+        return replace(v, y=descend(oracle, v.x, v.y, s.warm, s.lr_y))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        x = v["x"]
-        y = descend(oracle, x, v["y"], s["y"], s["lr_y"])
-        d_x = implicit_neumann(oracle, x, y, s, self.eta)
-        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y}
+        v = replace(v, y=descend(oracle, v.x, v.y, s.y, s.lr_y))
+        d_x = implicit_neumann(oracle, v.x, v.y, s, self.eta)
+        return self.move_x(oracle, v, d_x, s.lr_x)

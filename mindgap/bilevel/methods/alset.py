@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import implicit_neumann, random_slots
+from mindgap.bilevel.core.directions import implicit_neumann, random_samples
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import count, positive, rate, setting
 from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step
@@ -14,7 +14,7 @@ from mindgap.bilevel.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class ALSET(Method):
+class ALSET(Method[Values, Draws]):
     """Alternating stochastic gradient descent; ``inner=1`` is the single loop.
 
     Symbols: beta_k = ``lr_y``, alpha_k = ``lr_x``, T = ``inner``, N = ``terms``, eta = ``eta``. The
@@ -56,12 +56,10 @@ class ALSET(Method):
     order = "seidel"
 
     def plan(self) -> SamplePlan:
-        slots = {"y": ("lower", self.inner), **random_slots(self.terms)}
-        return SamplePlan((Iteration(slots, lower_steps=self.inner),))
+        samples = {"y": ("lower", self.inner), **random_samples(self.terms)}
+        return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        x = v["x"]
-        lower = self.descend(oracle, v, s["y"], s["lr_y"])
-        y = lower["y"]
-        d_x = implicit_neumann(oracle, x, y, s, self.eta, self.terms)
-        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), **lower}
+        v = self.descend(oracle, v, s.y, s.lr_y)
+        d_x = implicit_neumann(oracle, v.x, v.y, s, self.eta, self.terms)
+        return self.move_x(oracle, v, d_x, s.lr_x)

@@ -8,14 +8,14 @@ from typing import Any
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import count, rate, setting
 from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step
-from mindgap.bilevel.core.types import Array, Draws, Oracle, Values
+from mindgap.bilevel.core.types import Array, Draws, Oracle, WithZ, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.data.sample import Sample
 from mindgap.bilevel.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class AmIGO(Method):
+class AmIGO(Method[WithZ, Draws]):
     """Amortised implicit gradient optimization.
 
     Symbols: alpha = ``lr_y``, beta = ``lr_z``, gamma = ``lr_x``, T = ``inner``, N = ``solves``. The
@@ -37,7 +37,7 @@ class AmIGO(Method):
         y_step: steps on y and z: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
 
     Example:
-        >>> AmIGO(lr_x=0.1, lr_y=0.1, inner=2, solves=3).plan().period[0].slots
+        >>> AmIGO(lr_x=0.1, lr_y=0.1, inner=2, solves=3).plan().period[0].samples
         {'y': ('lower', 2), 'f': ('upper', None), 'z': ('lower', 3), 'j': ('lower', None)}
 
     Source: Arbel, Mairal, ICLR 2022; T = N = 1 with warm starts are the defaults of the authors'
@@ -53,34 +53,27 @@ class AmIGO(Method):
     y_step: YStep = setting(check_lower_step, "plain")
     order = "seidel"
 
-    def init(self, oracle: Oracle) -> Values:
-        return {"z": oracle.ops.zeros_like(oracle.start[1])}
+    def init(self, oracle: Oracle) -> WithZ:
+        x, y = oracle.start
+        return WithZ(x, y, oracle.zeros_like(y))
 
     def plan(self) -> SamplePlan:
-        slots = {"y": ("lower", self.inner), "f": UPPER, "z": ("lower", self.solves), "j": LOWER}
-        return SamplePlan((Iteration(slots, lower_steps=self.inner),))
+        samples = {"y": ("lower", self.inner), "f": UPPER, "z": ("lower", self.solves), "j": LOWER}
+        return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+    def update(self, v: WithZ, s: Draws, oracle: Oracle, kind: str) -> WithZ:
         """The values after one iteration: y, then z by inner steps, then x."""
-        ops, x = oracle.ops, v["x"]
-        lower = self.descend(oracle, v, s["y"], s["lr_y"])
-        y = lower["y"]
-        f_x, f_y = oracle.upper(x, y, s["f"])
+        v, step = self.descend(oracle, v, s.y, s.lr_y), self.y_step
+        f_x, f_y = oracle.upper(v.x, v.y, s.f)
 
-        def solve(z: Array, token: Sample) -> Array:
-            return ops.move(z, oracle.hessian(x, y, z, token) - f_y, s["lr_z"])
-
-        step: Any = self.y_step
-
-        def adapt(carry: tuple[Array, Any], token: Sample) -> tuple[Array, Any]:
+        def solve(carry: tuple[Array, Any], sample: Sample) -> tuple[Array, Any]:
             z, memory = carry
-            d = oracle.hessian(x, y, z, token) - f_y
-            d, memory = step.direction(ops, memory, d, z)
-            return ops.move(z, d, s["lr_z"]), memory
+            d = oracle.hessian(v.x, v.y, z, sample) - f_y
+            if not isinstance(step, str):
+                d, memory = step.direction(oracle, memory, d, z)
+            return oracle.move(z, d, s.lr_z), memory
 
-        if isinstance(step, str):
-            z = ops.loop(solve, v["z"], (s["z"],))
-        else:
-            z, lower["z_memory"] = ops.loop(adapt, (v["z"], v["z_memory"]), (s["z"],))
-        d_x = f_x - oracle.mixed(x, y, z, s["j"])
-        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), **lower, "z": z}
+        z, memory = oracle.loop(solve, (v.z, v.z_memory), (s.z,))
+        d_x = f_x - oracle.mixed(v.x, v.y, z, s.j)
+        v = self.move_x(oracle, v, d_x, s.lr_x)
+        return replace(v, z=z) if memory is None else replace(v, z=z, z_memory=memory)

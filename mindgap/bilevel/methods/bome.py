@@ -8,13 +8,13 @@ from typing import ClassVar
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import count, positive, rate, setting
 from mindgap.bilevel.core.steps import XStep, check_step, descend
-from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.core.types import Draws, Oracle, Values, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class BOME(Method):
+class BOME(Method[Values, Draws]):
     """Bilevel optimization made easy: a dynamic barrier method.
 
     Symbols: q(x, y) = g(x, y) - g(x, w) with w = y after T steps on g(x, .) of size ``lr_y``; eta =
@@ -33,7 +33,7 @@ class BOME(Method):
         x_step: see :mod:`mindgap.bilevel.core.steps`.
 
     Example:
-        >>> BOME(lr_x=0.1, lr_y=0.1, inner=3).plan().period[0].slots
+        >>> BOME(lr_x=0.1, lr_y=0.1, inner=3).plan().period[0].samples
         {'w': ('lower', 3), 'g': ('lower', None), 'f': ('upper', None)}
 
     Source: Ye, Liu, Wright, Stone, Liu, NeurIPS 2022, Alg. 1; the rule is that of the public
@@ -51,17 +51,16 @@ class BOME(Method):
     second_order: ClassVar[bool] = False
 
     def plan(self) -> SamplePlan:
-        slots = {"w": ("lower", self.inner), "g": LOWER, "f": UPPER}
-        return SamplePlan((Iteration(slots, lower_steps=self.inner),))
+        samples = {"w": ("lower", self.inner), "g": LOWER, "f": UPPER}
+        return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        ops, x, y = oracle.ops, v["x"], v["y"]
-        w = descend(oracle, x, y, s["w"], s["lr_y"])
-        f_x, f_y = oracle.upper(x, y, s["f"])
-        q_x = oracle.lower_x(x, y, s["g"]) - oracle.lower_x(x, w, s["g"])
-        q_y = oracle.lower(x, y, s["g"])
+        x, y, w = v.x, v.y, descend(oracle, v.x, v.y, s.w, s.lr_y)
+        f_x, f_y = oracle.upper(x, y, s.f)
+        q_x = oracle.lower_x(x, y, s.g) - oracle.lower_x(x, w, s.g)
+        q_y = oracle.lower(x, y, s.g)
         square = q_x @ q_x + q_y @ q_y
         gap = self.eta * square - (f_x @ q_x + f_y @ q_y)
-        lam = ops.maximum(gap, 0.0) / ops.maximum(square, 1e-30)
-        y = oracle.move_y(y, f_y + lam * q_y, s["lr_y"])
-        return {**v, **self.move_x(oracle, v, f_x + lam * q_x, s["lr_x"]), "y": y}
+        lam = oracle.maximum(gap, 0.0) / oracle.maximum(square, 1e-30)
+        v = replace(v, y=oracle.move_y(y, f_y + lam * q_y, s.lr_y))
+        return self.move_x(oracle, v, f_x + lam * q_x, s.lr_x)

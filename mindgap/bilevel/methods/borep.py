@@ -15,13 +15,13 @@ from mindgap.bilevel.core.steps import (
     epoch_sgd,
     epoch_sgd_lengths,
 )
-from mindgap.bilevel.core.types import Draws, Oracle, Values
-from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan, Slots, part_of
+from mindgap.bilevel.core.types import Draws, Oracle, WithMomentum, replace
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan, Samples, part_of
 from mindgap.bilevel.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class BOREP(Method):
+class BOREP(Method[WithMomentum, Draws]):
     """Bilevel optimizer with initialisation refinement and periodic updates of the lower variable.
 
     Symbols: alpha = ``lr_y``, nu = ``lr_z``, eta = ``lr_x``, beta = ``beta``, I = ``period``, N =
@@ -74,45 +74,40 @@ class BOREP(Method):
     x_step: XStep = setting(check_step, "normalised")
     order = "seidel"
 
-    def init(self, oracle: Oracle) -> Values:
+    def init(self, oracle: Oracle) -> WithMomentum:
         x, y = oracle.start
-        return {"z": oracle.ops.zeros_like(y), "m": oracle.ops.zeros_like(x)}
+        return WithMomentum(x, y, oracle.zeros_like(y), oracle.zeros_like(x))
 
     def plan(self) -> SamplePlan:
-        slots: Slots = {"z": LOWER, "f": UPPER}
-        hold = Iteration(slots, "hold", 0)
-        update = Iteration({"y": ("lower", self.inner), **slots}, "update", self.inner)
+        samples: Samples = {"z": LOWER, "f": UPPER}
+        hold = Iteration(samples, "hold", 0)
+        update = Iteration({"y": ("lower", self.inner), **samples}, "update", self.inner)
         steps = (
             sum(epoch_sgd_lengths(self.refine_steps, self.refine))
             if self.refine
             else self.warm_start
         )
-        warm: Slots = {"warm": ("lower", steps)} if steps else {}
+        warm: Samples = {"warm": ("lower", steps)} if steps else {}
         # Iteration 0 starts from the refined y.
         return SamplePlan(
             (hold,) * (self.period - 1) + (update,), (hold,), Iteration(warm, "warm", steps)
         )
 
-    def prepare(self, v: Values, s: Draws, oracle: Oracle) -> Values:
-        lr = self.rates(0)["lr_y"] if self.lr_refine is None else self.lr_refine
+    def prepare(self, v: WithMomentum, s: Draws, oracle: Oracle) -> WithMomentum:
+        lr = s.lr_y if self.lr_refine is None else self.lr_refine
         if self.refine:
             parts, begin = [], 0
             for steps in epoch_sgd_lengths(self.refine_steps, self.refine):
-                parts.append(part_of(s["warm"], begin, begin + steps))
+                parts.append(part_of(s.warm, begin, begin + steps))
                 begin += steps
-            return {**v, "y": epoch_sgd(oracle, v["x"], v["y"], parts, lr, self.refine_radius)}
-        return {**v, "y": descend(oracle, v["x"], v["y"], s["warm"], lr)} if self.warm_start else v
+            return replace(v, y=epoch_sgd(oracle, v.x, v.y, parts, lr, self.refine_radius))
+        return replace(v, y=descend(oracle, v.x, v.y, s.warm, lr)) if self.warm_start else v
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        ops, x, y, z = oracle.ops, v["x"], v["y"], v["z"]
+    def update(self, v: WithMomentum, s: Draws, oracle: Oracle, kind: str) -> WithMomentum:
         if kind == "update":
-            y = descend_average(oracle, x, y, s["y"], s["lr_y"], self.radius, self.inner)
-        _, d_z, d_x = oracle.residuals(x, y, z, s["z"], s["f"], gradient=False)
-        m = ops.mix(v["m"], d_x, 1.0 - self.beta)
-        return {
-            **v,
-            **self.move_x(oracle, v, m, s["lr_x"]),
-            "y": y,
-            "z": ops.move(z, d_z, s["lr_z"]),
-            "m": m,
-        }
+            y = descend_average(oracle, v.x, v.y, s.y, s.lr_y, self.radius, self.inner)
+            v = replace(v, y=y)
+        _, d_z, d_x = oracle.residuals(v.x, v.y, v.z, s.z, s.f, gradient=False)
+        m = oracle.mix(v.m, d_x, 1.0 - self.beta)
+        v = self.move_x(oracle, v, m, s.lr_x)
+        return replace(v, z=oracle.move(v.z, d_z, s.lr_z), m=m)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import fail
-from mindgap.bilevel.core.directions import implicit_neumann, random_slots
+from mindgap.bilevel.core.directions import implicit_neumann, random_samples
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import (
     check_count,
@@ -21,7 +21,7 @@ from mindgap.bilevel.core.settings import (
     setting,
 )
 from mindgap.bilevel.core.steps import XStep, check_step, descend
-from mindgap.bilevel.core.types import Draws, Oracle, Scalar, Values
+from mindgap.bilevel.core.types import Draws, Oracle, Scalar, WithStart, replace
 from mindgap.bilevel.data.draws import Iteration, SamplePlan
 from mindgap.bilevel.method import Method
 
@@ -34,7 +34,7 @@ def _inner(name: str, value: object) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BSA(Method):
+class BSA(Method[WithStart, Draws]):
     """Bilevel stochastic approximation.
 
     Symbols: alpha_k = ``lr_x`` (a number c means c / sqrt(k + 1)), beta_t = ``lr_y`` / (t +
@@ -82,11 +82,12 @@ class BSA(Method):
     x_step: XStep = setting(check_step, "plain")
     order = "seidel"
 
-    def init(self, oracle: Oracle) -> Values:
-        return {} if self.warm else {"y0": oracle.start[1]}
+    def init(self, oracle: Oracle) -> WithStart:
+        x, y = oracle.start
+        return WithStart(x, y, None if self.warm else y)
 
     def _iteration(self, inner: int) -> Iteration:
-        return Iteration({"y": ("lower", inner), **random_slots(self.terms)}, lower_steps=inner)
+        return Iteration({"y": ("lower", inner), **random_samples(self.terms)}, lower_steps=inner)
 
     def plan(self) -> SamplePlan:
         if isinstance(self.inner, int):
@@ -101,11 +102,9 @@ class BSA(Method):
             rates["inner"] = np.floor(np.sqrt(np.asarray(t))).astype(int) + 1
         return rates
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        x = v["x"]
-        y = v["y"] if self.warm else v["y0"]
-        y = descend(
-            oracle, x, y, s["y"], s["lr_y"], length=s.get("inner"), exponent=self.inner_exponent
-        )
-        d_x = implicit_neumann(oracle, x, y, s, self.eta, self.terms)
-        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y}
+    def update(self, v: WithStart, s: Draws, oracle: Oracle, kind: str) -> WithStart:
+        y = v.y if v.y0 is None else v.y0
+        exponent = self.inner_exponent
+        y = descend(oracle, v.x, y, s.y, s.lr_y, length=s.inner, exponent=exponent)
+        d_x = implicit_neumann(oracle, v.x, y, s, self.eta, self.terms)
+        return self.move_x(oracle, replace(v, y=y), d_x, s.lr_x)

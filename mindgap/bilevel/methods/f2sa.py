@@ -9,8 +9,8 @@ from mindgap.bilevel.core.directions import penalty
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import count, flag, positive, rate, setting
 from mindgap.bilevel.core.steps import XStep, check_step
-from mindgap.bilevel.core.types import Array, Draws, Oracle, Values
-from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan, Slots
+from mindgap.bilevel.core.types import Array, Draws, Oracle, WithPenalty, replace
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan, Samples
 from mindgap.bilevel.data.sample import Sample
 from mindgap.bilevel.method import Method
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class F2SA(Method):
+class F2SA(Method[WithPenalty, Draws]):
     """Fully first-order stochastic approximation.
 
     Symbols: gamma_k = ``lr_y`` (a number c means c / (1 + k)^(4/7)), lambda_0 = ``lam``, delta_k =
@@ -49,7 +49,7 @@ class F2SA(Method):
         x_step: see :mod:`mindgap.bilevel.core.steps`.
 
     Example:
-        >>> F2SA(lr_x=1.0, lr_y=0.1, shared_samples=True).plan().period[0].slots
+        >>> F2SA(lr_x=1.0, lr_y=0.1, shared_samples=True).plan().period[0].samples
         {'y': ('lower', 1), 'f': ('upper', 1), 'fx': ('upper', None), 'gx': ('lower', None)}
 
     Source: Kwon, Kwon, Wright, Nowak, ICML 2023, Alg. 1. No second derivative is needed, so kernels
@@ -79,42 +79,37 @@ class F2SA(Method):
         # x moves by lr_x times lr_y / (2 lam), and lam grows.
         return {**settings, "lr_x": advice.lr_x * 2.0 * cls.lam / advice.lr_y}
 
-    def init(self, oracle: Oracle) -> Values:
-        y = oracle.start[1]
-        return {"w": y, "lam": oracle.ops.scalar(self.lam, y)}
+    def init(self, oracle: Oracle) -> WithPenalty:
+        x, y = oracle.start
+        return WithPenalty(x, y, y, oracle.scalar(self.lam, y))
 
     def plan(self) -> SamplePlan:
-        slots: Slots = {"y": ("lower", self.inner), "f": ("upper", self.inner)}
+        samples: Samples = {"y": ("lower", self.inner), "f": ("upper", self.inner)}
         if self.shared_samples:
-            slots = {**slots, "fx": UPPER, "gx": LOWER}
+            samples = {**samples, "fx": UPPER, "gx": LOWER}
         else:
-            slots = {**slots, "w": ("lower", self.inner), "fx": UPPER, "gx": LOWER, "gw": LOWER}
-        return SamplePlan((Iteration(slots, lower_steps=self.inner),))
+            samples = {**samples, "w": ("lower", self.inner), "fx": UPPER, "gx": LOWER, "gw": LOWER}
+        return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+    def update(self, v: WithPenalty, s: Draws, oracle: Oracle, kind: str) -> WithPenalty:
         """The values after one iteration: w and y by inner steps, x by the penalty's gradient, and
         a larger penalty.
         """
-        x, lam = v["x"], v["lam"]
-        gamma = s["lr_y"]
-        alpha = gamma / (2.0 * lam) if self.alpha is None else s["alpha"]
+        x, lam = v.x, v.lam
+        gamma = s.lr_y
+        alpha = gamma / (2.0 * lam) if self.alpha is None else s.alpha
 
         def inner(
             carry: tuple[Array, Array], at_y: Sample, f: Sample, at_w: Sample
         ) -> tuple[Array, Array]:
             w, y = carry
             w = oracle.move_y(w, oracle.lower(x, w, at_w), gamma)
-            f_y = oracle.upper_y(x, y, oracle.ops.after(f, w))
-            g_y = oracle.lower(x, y, at_y if self.shared_samples else oracle.ops.after(at_y, f_y))
+            f_y = oracle.upper_y(x, y, oracle.after(f, w))
+            g_y = oracle.lower(x, y, at_y if self.shared_samples else oracle.after(at_y, f_y))
             return w, oracle.move_y(y, f_y + lam * g_y, alpha)
 
-        at_w, gw = (s["y"], s["gx"]) if self.shared_samples else (s["w"], s["gw"])
-        w, y = oracle.ops.loop(inner, (v["w"], v["y"]), (s["y"], s["f"], at_w))
-        d_x = penalty(oracle, x, y, w, lam, s["fx"], s["gx"], gw)
-        return {
-            **v,
-            **self.move_x(oracle, v, d_x, s["lr_x"] * alpha),
-            "y": y,
-            "w": w,
-            "lam": lam + s["delta"],
-        }
+        at_w, gw = (s.y, s.gx) if self.shared_samples else (s.w, s.gw)
+        w, y = oracle.loop(inner, (v.w, v.y), (s.y, s.f, at_w))
+        d_x = penalty(oracle, x, y, w, lam, s.fx, s.gx, gw)
+        v = self.move_x(oracle, v, d_x, s.lr_x * alpha)
+        return replace(v, y=y, w=w, lam=lam + s.delta)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from mindgap.base.check import fail
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import count, positive, rate, setting
 from mindgap.bilevel.core.steps import XStep, check_step
-from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.core.types import Array, Draws, Oracle, WithNodes, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.data.sample import Sample
 from mindgap.bilevel.method import Method
@@ -24,7 +24,7 @@ def _order(name: str, value: object) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class F2SAp(Method):
+class F2SAp(Method[WithNodes, Draws]):
     """F²SA with a central difference of order p in nu = 1 / lambda.
 
     Symbols: nu = ``nu``, p = ``p``, T = ``inner``; y_j follows argmin_y g + j nu f for the nodes j
@@ -71,37 +71,35 @@ class F2SAp(Method):
         """Node -> weight."""
         return WEIGHTS[self.p]
 
-    def init(self, oracle: Oracle) -> Values:
-        return {"nodes": {str(j): oracle.start[1] for j in self.nodes()}}
+    def init(self, oracle: Oracle) -> WithNodes:
+        x, y = oracle.start
+        return WithNodes(x, y, {str(j): y for j in self.nodes()})
 
     def plan(self) -> SamplePlan:
-        slots = {"y": ("lower", self.inner), "f": ("upper", self.inner), "g": LOWER, "fx": UPPER}
-        return SamplePlan((Iteration(slots, lower_steps=self.inner),))
+        samples = {"y": ("lower", self.inner), "f": ("upper", self.inner), "g": LOWER, "fx": UPPER}
+        return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+    def update(self, v: WithNodes, s: Draws, oracle: Oracle, kind: str) -> WithNodes:
         """The values after one iteration: one y per node by inner steps, then x by the finite
         difference over the nodes.
         """
-        x = v["x"]
+        x = v.x
 
-        def inner(ys: dict[str, Any], g: Sample, f: Sample) -> dict[str, Any]:
-            return {
-                j: oracle.move_y(
-                    y,
-                    oracle.lower(x, y, g) + (int(j) * self.nu) * oracle.upper_y(x, y, f),
-                    s["lr_y"],
-                )
-                for j, y in ys.items()
-            }
+        def move(j: str, y: Array, g: Sample, f: Sample) -> Array:
+            d_y = oracle.lower(x, y, g) + (int(j) * self.nu) * oracle.upper_y(x, y, f)
+            return oracle.move_y(y, d_y, s.lr_y)
 
-        ys = oracle.ops.loop(inner, v["nodes"], (s["y"], s["f"]))
-        d_x = oracle.ops.zeros_like(x)
+        def inner(ys: dict[str, Array], g: Sample, f: Sample) -> dict[str, Array]:
+            return {j: move(j, y, g, f) for j, y in ys.items()}
+
+        ys = oracle.loop(inner, v.nodes, (s.y, s.f))
+        d_x = oracle.zeros_like(x)
         for j, a in self.nodes().items():
             y = ys[str(j)]
             d_x = (
                 d_x
-                + (a * j) * oracle.upper_x(x, y, s["fx"])
-                + (a / self.nu) * oracle.lower_x(x, y, s["g"])
+                + (a * j) * oracle.upper_x(x, y, s.fx)
+                + (a / self.nu) * oracle.lower_x(x, y, s.g)
             )
-        y = (ys["1"] + ys["-1"]) / 2.0
-        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y, "nodes": ys}
+        v = self.move_x(oracle, v, d_x, s.lr_x)
+        return replace(v, y=(ys["1"] + ys["-1"]) / 2.0, nodes=ys)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.estimators import Point, empty_memory, storm
+from mindgap.bilevel.core.estimators import empty_memory, storm
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import rate, setting
 from mindgap.bilevel.core.steps import XStep, check_step
-from mindgap.bilevel.core.types import Array, Draws, Oracle, Values
+from mindgap.bilevel.core.types import Array, Draws, Oracle, Point, WithZStorm, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class FSLA(Method):
+class FSLA(Method[WithZStorm, Draws]):
     """Fully single loop algorithm.
 
     Symbols: rho = ``lr_y`` = ``lr_z``, gamma = ``lr_x``, a_t = ``weight`` (c / sqrt(t + 1) for a
@@ -50,31 +50,27 @@ class FSLA(Method):
     x_step: XStep = setting(check_step, "plain")
     order = "seidel"
 
-    def init(self, oracle: Oracle) -> Values:
+    def init(self, oracle: Oracle) -> WithZStorm:
         x, y = oracle.start
-        z = oracle.ops.zeros_like(y)
-        return {"z": z, "storm": empty_memory(oracle.ops, {"x": x, "y": y, "z": z}, "x")}
+        z = oracle.zeros_like(y)
+        return WithZStorm(x, y, z, empty_memory(oracle, {"x": x, "y": y, "z": z}, "x"))
 
     def plan(self) -> SamplePlan:
-        slots = {"y": LOWER, "z": LOWER, "f": UPPER, "j": LOWER, "fx": UPPER}
-        return SamplePlan((Iteration(slots),), first=(Iteration(slots, "first"),))
+        samples = {"y": LOWER, "z": LOWER, "f": UPPER, "j": LOWER, "fx": UPPER}
+        return SamplePlan((Iteration(samples),), first=(Iteration(samples, "first"),))
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        x, z = v["x"], v["z"]
-        y = oracle.move_y(v["y"], oracle.lower(x, v["y"], s["y"]), s["lr_y"])
-        d_z = oracle.hessian(x, y, z, s["z"]) - oracle.upper_y(x, y, s["f"])
-        z = oracle.ops.move(z, d_z, s["lr_z"])
+    def update(self, v: WithZStorm, s: Draws, oracle: Oracle, kind: str) -> WithZStorm:
+        x, y = v.x, oracle.move_y(v.y, oracle.lower(v.x, v.y, s.y), s.lr_y)
+        d_z = oracle.hessian(x, y, v.z, s.z) - oracle.upper_y(x, y, s.f)
+        z = oracle.move(v.z, d_z, s.lr_z)
 
-        def direction(points: list[Point]) -> list[dict[str, Array]]:
-            return [
-                {
-                    "x": oracle.upper_x(p["x"], p["y"], s["fx"])
-                    - oracle.mixed(p["x"], p["y"], p["z"], s["j"])
-                }
-                for p in points
-            ]
+        def at(p: Point) -> Array:
+            return oracle.upper_x(p["x"], p["y"], s.fx) - oracle.mixed(p["x"], p["y"], p["z"], s.j)
+
+        def direction(points: list[Point]) -> list[Point]:
+            return [{"x": at(p)} for p in points]
 
         point = {"x": x, "y": y, "z": z}
-        memory = storm(direction, point, v["storm"], {"x": s["weight"]}, first=kind == "first")
-        moved = self.move_x(oracle, v, memory["estimate"]["x"], s["lr_x"])
-        return {**v, **moved, "y": y, "z": z, "storm": memory}
+        memory = storm(direction, point, v.storm, {"x": s.weight}, first=kind == "first")
+        v = self.move_x(oracle, v, memory["estimate"]["x"], s.lr_x)
+        return replace(v, y=y, z=z, storm=memory)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import flag, rate, setting, within
 from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step
-from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.core.types import Draws, Oracle, WithAverage, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class MASOBA(Method):
+class MASOBA(Method[WithAverage, Draws]):
     """Moving-average SOBA.
 
     Symbols: alpha = ``lr_x``, beta = ``lr_y``, gamma = ``lr_z``, theta = ``theta``. The update, one
@@ -33,16 +33,15 @@ class MASOBA(Method):
         x_step, y_step: steps on x and on y and z, see :mod:`mindgap.bilevel.core.steps`.
 
     Example:
-        >>> MASOBA(lr_x=0.1, lr_y=0.1, theta=1.0).plan().period[0].slots
+        >>> MASOBA(lr_x=0.1, lr_y=0.1, theta=1.0).plan().period[0].samples
         {'g': ('lower', None), 'f': ('upper', None)}
 
     Source: Chen, Xiao, Balasubramanian 2023 (arXiv 2306.12067). The theory takes all four Theta(1 /
     sqrt K). Published settings in the SLIP line: hyper-representation 0.05 / 0.05 / 0.01 (x / y /
     z), theta 0.1; cleaning 0.05 / 0.1 / 0.1.
 
-    *Not confirmed from the paper's text*: the delay of one step.
-
-    *Differs from the code published with SLIP*, which moves x along the new average.
+    *Not confirmed from the paper's text*: the delay of one step. *Differs from the code published
+    with SLIP*, which moves x along the new average.
     """
 
     lr_x: Rate = rate()
@@ -53,15 +52,15 @@ class MASOBA(Method):
     x_step: XStep = setting(check_step, "plain")
     y_step: YStep = setting(check_lower_step, "plain")
 
-    def init(self, oracle: Oracle) -> Values:
+    def init(self, oracle: Oracle) -> WithAverage:
         x, y = oracle.start
-        return {"z": oracle.ops.zeros_like(y), "h": oracle.ops.zeros_like(x)}
+        return WithAverage(x, y, oracle.zeros_like(y), oracle.zeros_like(x))
 
     def plan(self) -> SamplePlan:
         return SamplePlan((Iteration({"g": LOWER, "f": UPPER}),))
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        d_y, d_z, d_x = oracle.residuals(v["x"], v["y"], v["z"], s["g"], s["f"])
-        h = oracle.ops.mix(v["h"], d_x, self.theta)
-        x = self.move_x(oracle, v, v["h"] if self.delayed else h, s["lr_x"])
-        return {**v, **x, **self.move_yz(oracle, v, s, d_y, d_z), "h": h}
+    def update(self, v: WithAverage, s: Draws, oracle: Oracle, kind: str) -> WithAverage:
+        d_y, d_z, d_x = oracle.residuals(v.x, v.y, v.z, s.g, s.f)
+        h = oracle.mix(v.h, d_x, self.theta)
+        v = self.move_x(oracle, v, v.h if self.delayed else h, s.lr_x)
+        return replace(self.move_yz(oracle, v, s, d_y, d_z), h=h)

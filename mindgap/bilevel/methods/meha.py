@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import non_negative, positive, rate, setting
 from mindgap.bilevel.core.steps import XStep, check_step
-from mindgap.bilevel.core.types import Draws, Oracle, Scalar, Values
+from mindgap.bilevel.core.types import Draws, Oracle, Scalar, WithW, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.methods.penalty import PenaltyMethod
 
@@ -64,19 +64,12 @@ class MEHA(PenaltyMethod):
     def rates(self, t: Scalar) -> dict[str, Any]:
         return {**super().rates(t), "share": 1.0 / (self.c * (t + 1.0) ** self.power)}
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        x, y, w = v["x"], v["y"], v["w"]
-        w = oracle.move_y(w, oracle.lower(x, w, s["w"]) + (w - y) / self.gamma, s["lr_w"])
-        d_x = (
-            s["share"] * oracle.upper_x(x, y, s["f"])
-            + oracle.lower_x(x, y, s["g"])
-            - oracle.lower_x(x, w, s["g"])
-        )
-        moved = self.move_x(oracle, v, d_x, s["lr_x"])
-        x = moved["x"]
-        d_y = (
-            s["share"] * oracle.upper_y(x, y, s["f"])
-            + oracle.lower(x, y, s["g"])
-            - (y - w) / self.gamma
-        )
-        return {**v, **moved, "y": oracle.move_y(y, d_y, s["lr_y"]), "w": w}
+    def update(self, v: WithW, s: Draws, oracle: Oracle, kind: str) -> WithW:
+        x, y = v.x, v.y
+        w = oracle.move_y(v.w, oracle.lower(x, v.w, s.w) + (v.w - y) / self.gamma, s.lr_w)
+        f_x, g_x = oracle.upper_x(x, y, s.f), oracle.lower_x(x, y, s.g)
+        d_x = s.share * f_x + g_x - oracle.lower_x(x, w, s.g)
+        v = self.move_x(oracle, v, d_x, s.lr_x)
+        f_y, g_y = oracle.upper_y(v.x, y, s.f), oracle.lower(v.x, y, s.g)
+        d_y = s.share * f_y + g_y - (y - w) / self.gamma
+        return replace(v, y=oracle.move_y(y, d_y, s.lr_y), w=w)

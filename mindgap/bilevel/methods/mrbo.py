@@ -41,7 +41,6 @@ class MRBO(StormMethod):
 
     Source: Yang, Ji, Liang, NeurIPS 2021, Alg. 1. The exponent 1/3 agrees with the public benchmark
     code (Q = 10, Neumann step 0.5).
-
     *Differs from the authors' code*, whose schedules start again in every epoch and which steps y
     twice, and from the benchmark code, which starts the estimators and the old point at zero.
     """
@@ -51,11 +50,11 @@ class MRBO(StormMethod):
     x_step: XStep = setting(check_step, "plain")
 
     def plan(self) -> SamplePlan:
-        slots = {"y": LOWER, "f": UPPER, "h": ("factors", self.terms), "j": LOWER}
-        return SamplePlan((Iteration(slots),), first=(Iteration(slots, "first"),))
+        samples = {"y": LOWER, "f": UPPER, "h": ("factors", self.terms), "j": LOWER}
+        return SamplePlan((Iteration(samples),), first=(Iteration(samples, "first"),))
 
     def step_size(self) -> Power:
         return Power(self.d, 1 / 3, self.m)
 
     def inverses(self, oracle: Oracle, s: Draws, points: Places, vs: list[Array]) -> list[Array]:
-        return neumann_sums(oracle, points, vs, s["h"], self.eta)
+        return neumann_sums(oracle, points, vs, s.h, self.eta)

@@ -9,7 +9,7 @@ from mindgap.bilevel.core.directions import penalty
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import count, positive, rate, setting
 from mindgap.bilevel.core.steps import XStep, check_step
-from mindgap.bilevel.core.types import Array, Draws, Oracle, Values
+from mindgap.bilevel.core.types import Array, Draws, Oracle, WithW, replace
 from mindgap.bilevel.data.draws import Iteration, SamplePlan
 from mindgap.bilevel.data.sample import Sample
 from mindgap.bilevel.methods.penalty import PenaltyMethod
@@ -58,36 +58,35 @@ class N2SBA(PenaltyMethod):
     x_step: XStep = setting(check_step, "normalised")
 
     def plan(self) -> SamplePlan:
-        slots = {
+        samples = {
             "y": ("lower", self.inner),
             "f": ("upper", self.inner),
             "g": ("lower", self.batches),
             "fx": ("upper", self.batches),
         }
-        return SamplePlan((Iteration(slots, lower_steps=self.inner),))
+        return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+    def update(self, v: WithW, s: Draws, oracle: Oracle, kind: str) -> WithW:
         """The values after one iteration: w and y by clipped inner steps, x by the mean penalty
         gradient.
         """
-        ops, x = oracle.ops, v["x"]
+        x, lam = v.x, oracle.scalar(self.lam, v.x)
 
         def clipped(d: Array) -> Array:
             if math.isinf(self.clip):
                 return d
-            return ops.minimum(self.clip / ops.maximum(ops.norm(d), 1e-30), 1.0) * d
+            return oracle.minimum(self.clip / oracle.maximum(oracle.norm(d), 1e-30), 1.0) * d
 
         def inner(carry: tuple[Array, Array], g: Sample, f: Sample) -> tuple[Array, Array]:
             w, y = carry
             d_y = oracle.upper_y(x, y, f) / self.lam + oracle.lower(x, y, g)
-            w = oracle.move_y(w, clipped(oracle.lower(x, w, g)), s["lr_y"])
-            return w, oracle.move_y(y, clipped(d_y), s["lr_y"])
+            w = oracle.move_y(w, clipped(oracle.lower(x, w, g)), s.lr_y)
+            return w, oracle.move_y(y, clipped(d_y), s.lr_y)
 
-        w, y = ops.loop(inner, (v["w"], v["y"]), (s["y"], s["f"]))
-        lam = ops.scalar(self.lam, x)
-        total = ops.loop(
-            lambda d, g, f: d + penalty(oracle, x, y, w, lam, f, g, g),
-            ops.zeros_like(x),
-            (s["g"], s["fx"]),
-        )
-        return {**v, **self.move_x(oracle, v, total / self.batches, s["lr_x"]), "y": y, "w": w}
+        w, y = oracle.loop(inner, (v.w, v.y), (s.y, s.f))
+
+        def add(d: Array, g: Sample, f: Sample) -> Array:
+            return d + penalty(oracle, x, y, w, lam, f, g, g)
+
+        total = oracle.loop(add, oracle.zeros_like(x), (s.g, s.fx))
+        return replace(self.move_x(oracle, v, total / self.batches, s.lr_x), y=y, w=w)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import count, positive, rate, setting
 from mindgap.bilevel.core.steps import XStep, check_step, descend
-from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.core.types import Draws, Oracle, WithW, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.methods.penalty import PenaltyMethod
 
@@ -57,13 +57,12 @@ class PBGD(PenaltyMethod):
         return {**settings, "lr_x": min(advice.lr_x, advice.lr_y / (1.0 + cls.lam))}
 
     def plan(self) -> SamplePlan:
-        slots = {"w": ("lower", self.inner), "g": LOWER, "f": UPPER}
-        return SamplePlan((Iteration(slots, lower_steps=self.inner),))
+        samples = {"w": ("lower", self.inner), "g": LOWER, "f": UPPER}
+        return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        x, y = v["x"], v["y"]
-        w = descend(oracle, x, v["w"], s["w"], s["lr_y"])
-        f_x, f_y = oracle.upper(x, y, s["f"])
-        d_x = f_x + self.lam * (oracle.lower_x(x, y, s["g"]) - oracle.lower_x(x, w, s["g"]))
-        y = oracle.move_y(y, f_y + self.lam * oracle.lower(x, y, s["g"]), s["lr_x"])
-        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y, "w": w}
+    def update(self, v: WithW, s: Draws, oracle: Oracle, kind: str) -> WithW:
+        x, w = v.x, descend(oracle, v.x, v.w, s.w, s.lr_y)
+        f_x, f_y = oracle.upper(x, v.y, s.f)
+        d_x = f_x + self.lam * (oracle.lower_x(x, v.y, s.g) - oracle.lower_x(x, w, s.g))
+        y = oracle.move_y(v.y, f_y + self.lam * oracle.lower(x, v.y, s.g), s.lr_x)
+        return replace(self.move_x(oracle, v, d_x, s.lr_x), y=y, w=w)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from mindgap.bilevel.core.types import Oracle, Values
+from mindgap.bilevel.core.types import Draws, Oracle, WithW
 from mindgap.bilevel.method import Method
 
 
-class PenaltyMethod(Method):
+class PenaltyMethod(Method[WithW, Draws]):
     """w follows y*(x) and starts where y does; the lower level's values or gradients at w enter
     as a penalty.
     """
@@ -16,5 +16,6 @@ class PenaltyMethod(Method):
     order = "seidel"
     second_order: ClassVar[bool] = False
 
-    def init(self, oracle: Oracle) -> Values:
-        return {"w": oracle.start[1]}
+    def init(self, oracle: Oracle) -> WithW:
+        x, y = oracle.start
+        return WithW(x, y, y)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import count, positive, rate, setting
 from mindgap.bilevel.core.steps import XStep, check_step, descend
-from mindgap.bilevel.core.types import Array, Draws, Oracle, Values
+from mindgap.bilevel.core.types import Array, Draws, Oracle, Values, replace
 from mindgap.bilevel.data.draws import UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PZOBO(Method):
+class PZOBO(Method[Values, Draws]):
     """Partial zeroth-order bilevel optimizer.
 
     Symbols: T = ``inner``, Q = ``directions``, mu = ``mu``; u_1 .. u_Q are standard normal. The
@@ -37,7 +37,7 @@ class PZOBO(Method):
         x_step: see :mod:`mindgap.bilevel.core.steps`.
 
     Example:
-        >>> PZOBO(lr_x=0.1, lr_y=0.1, inner=3, directions=2).plan().period[0].slots
+        >>> PZOBO(lr_x=0.1, lr_y=0.1, inner=3, directions=2).plan().period[0].samples
         {'y': ('lower', 3), 'f': ('upper', None), 'u': ('direction', 2)}
 
     Source: Sow, Ji, Liang 2022, "On the convergence theory for Hessian-free bilevel algorithms",
@@ -62,17 +62,16 @@ class PZOBO(Method):
         return {**settings, "lr_x": advice.lr_x / (1.0 + advice.dim_x / cls.directions)}
 
     def plan(self) -> SamplePlan:
-        slots = {"y": ("lower", self.inner), "f": UPPER, "u": ("direction", self.directions)}
-        return SamplePlan((Iteration(slots, lower_steps=self.inner),))
+        samples = {"y": ("lower", self.inner), "f": UPPER, "u": ("direction", self.directions)}
+        return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        x, y = v["x"], v["y"]
-        new = descend(oracle, x, y, s["y"], s["lr_y"])
-        f_x, f_y = oracle.upper(x, new, s["f"])
+        x, y, new = v.x, v.y, descend(oracle, v.x, v.y, s.y, s.lr_y)
+        f_x, f_y = oracle.upper(x, new, s.f)
 
         def add(d: Array, u: Array) -> Array:
-            there = descend(oracle, x + self.mu * u, y, s["y"], s["lr_y"])
+            there = descend(oracle, x + self.mu * u, y, s.y, s.lr_y)
             return d + (((there - new) @ f_y) / (self.mu * self.directions)) * u
 
-        d_x = oracle.ops.loop(add, f_x, (oracle.ops.normals(s["u"].which, x.shape[0], x),))
-        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": new}
+        d_x = oracle.loop(add, f_x, (oracle.normals(s.u.which, x.shape[0], x),))
+        return self.move_x(oracle, replace(v, y=new), d_x, s.lr_x)

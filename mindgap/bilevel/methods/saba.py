@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from mindgap.bilevel.core.estimators import empty_table, saga
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import count, rate, setting
 from mindgap.bilevel.core.steps import XStep, check_step
-from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.core.types import Draws, Oracle, WithTables, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class SABA(Method):
+class SABA(Method[WithTables, Draws]):
     """Stochastic average bilevel algorithm.
 
     Symbols: rho = ``lr_y`` = ``lr_z``, gamma = ``lr_x``, constant. SOBA's directions, with each of
@@ -53,35 +53,24 @@ class SABA(Method):
     fixed_batches: ClassVar[bool] = True
     tables: ClassVar[str] = "five SAGA tables"
 
-    def init(self, oracle: Oracle) -> Values:
-        ops, (x, y) = oracle.ops, oracle.start
-        lower, upper = oracle.batches("lower"), oracle.batches("upper")
-        return {
-            "z": ops.zeros_like(y),
-            "g_y": empty_table(ops, lower, y),
-            "Hz": empty_table(ops, lower, y),
-            "Jz": empty_table(ops, lower, x),
-            "f_x": empty_table(ops, upper, x),
-            "f_y": empty_table(ops, upper, y),
-        }
+    def init(self, oracle: Oracle) -> WithTables:
+        (x, y), lower, upper = oracle.start, oracle.batches("lower"), oracle.batches("upper")
+        below = [empty_table(oracle, lower, like) for like in (y, y, x)]
+        above = [empty_table(oracle, upper, like) for like in (x, y)]
+        return WithTables(x, y, oracle.zeros_like(y), *below, *above)
 
     def plan(self) -> SamplePlan:
         return SamplePlan((Iteration({"g": LOWER, "f": UPPER}),))
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        ops, x, y, z = oracle.ops, v["x"], v["y"], v["z"]
-        new = dict(zip(("g_y", "Hz", "Jz"), oracle.system(x, y, z, s["g"]), strict=True))
-        new["f_x"], new["f_y"] = oracle.upper(x, y, s["f"])
-        tables: Values = {}
+    def update(self, v: WithTables, s: Draws, oracle: Oracle, kind: str) -> WithTables:
+        new = dict(zip(("g_y", "Hz", "Jz"), oracle.system(v.x, v.y, v.z, s.g), strict=True))
+        new["f_x"], new["f_y"] = oracle.upper(v.x, v.y, s.f)
+        tables: dict[str, Any] = {}
         for name, value in new.items():
-            level, token = ("upper", s["f"]) if name.startswith("f") else ("lower", s["g"])
-            new[name], tables[name] = saga(
-                ops, value, v[name], token.which, oracle.weight(level, token)
-            )
-        return {
-            **v,
-            **tables,
-            **self.move_x(oracle, v, new["f_x"] - new["Jz"], s["lr_x"]),
-            "y": oracle.move_y(y, new["g_y"], s["lr_y"]),
-            "z": ops.move(z, new["Hz"] - new["f_y"], s["lr_z"]),
-        }
+            level, sample = ("upper", s.f) if name.startswith("f") else ("lower", s.g)
+            share = oracle.weight(level, sample)
+            new[name], tables[name] = saga(oracle, value, getattr(v, name), sample.which, share)
+        y = oracle.move_y(v.y, new["g_y"], s.lr_y)
+        z = oracle.move(v.z, new["Hz"] - new["f_y"], s.lr_z)
+        v = self.move_x(oracle, v, new["f_x"] - new["Jz"], s.lr_x)
+        return replace(v, y=y, z=z, **tables)

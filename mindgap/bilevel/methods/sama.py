@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SAMA(Method):
+class SAMA(Method[Values, Draws]):
     """Scalable meta-learning: first derivatives and two extra gradients per step on x.
 
     Symbols: T = ``inner``, alpha = ``scale``, epsilon = ``radius``. The update::
@@ -61,17 +61,13 @@ class SAMA(Method):
         return {**settings, "scale": advice.lr_y}  # a step that suits H is about as large as H^-1
 
     def plan(self) -> SamplePlan:
-        slots = {"y": ("lower", self.inner), "f": UPPER, "j": LOWER}
-        return SamplePlan((Iteration(slots, lower_steps=self.inner),))
+        samples = {"y": ("lower", self.inner), "f": UPPER, "j": LOWER}
+        return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        ops, x = oracle.ops, v["x"]
-        lower = self.descend(oracle, v, s["y"], s["lr_y"])
-        y = lower["y"]
-        f_x, f_y = oracle.upper(x, y, s["f"])
+        v = self.descend(oracle, v, s.y, s.lr_y)
+        f_x, f_y = oracle.upper(v.x, v.y, s.f)
         z = self.scale * f_y
-        e = self.radius / ops.maximum(ops.norm(z), 1e-30)
-        jz = (oracle.lower_x(x, y + e * z, s["j"]) - oracle.lower_x(x, y - e * z, s["j"])) / (
-            2.0 * e
-        )
-        return {**v, **self.move_x(oracle, v, f_x - jz, s["lr_x"]), **lower}
+        e = self.radius / oracle.maximum(oracle.norm(z), 1e-30)
+        ahead, behind = (oracle.lower_x(v.x, v.y + by * z, s.j) for by in (e, -e))
+        return self.move_x(oracle, v, f_x - (ahead - behind) / (2.0 * e), s.lr_x)

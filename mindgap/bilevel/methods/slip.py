@@ -9,13 +9,13 @@ from mindgap.base.check import fail
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import choice, count, positive, rate, setting, within
 from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step
-from mindgap.bilevel.core.types import Draws, Oracle, Values
-from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan, Slots
+from mindgap.bilevel.core.types import Draws, Oracle, WithMomentum, replace
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan, Samples
 from mindgap.bilevel.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class SLIP(Method):
+class SLIP(Method[WithMomentum, Draws]):
     """Single-loop bilevel optimizer for upper levels of unbounded smoothness.
 
     Symbols: alpha = ``lr_y``, alpha_init = ``lr_warm``, gamma = ``lr_z``, eta = ``lr_x``, beta =
@@ -47,9 +47,9 @@ class SLIP(Method):
             which has then seen S. Not with "as released".
 
     Example:
-        >>> SLIP(lr_x=0.01, lr_y=0.1, lr_z=0.1).plan().period[0].slots
+        >>> SLIP(lr_x=0.01, lr_y=0.1, lr_z=0.1).plan().period[0].samples
         {'y': ('lower', None), 'z': ('lower', None), 'f': ('upper', None)}
-        >>> SLIP(lr_x=0.01, lr_y=0.1, lr_z=0.1, samples="shared").plan().period[0].slots
+        >>> SLIP(lr_x=0.01, lr_y=0.1, lr_z=0.1, samples="shared").plan().period[0].samples
         {'z': ('lower', None), 'f': ('upper', None)}
 
     Source: Gong, Hao, Liu, ICML 2024 (arXiv 2412.20017), Alg. 1 and 2; T0 = 3, gamma as the linear
@@ -81,41 +81,39 @@ class SLIP(Method):
         if self.y_step != "plain" and (self.order == "seidel" or self.samples == "as released"):
             fail("y_step", "must be 'plain' with this order and samples", self.y_step)
 
-    def init(self, oracle: Oracle) -> Values:
+    def init(self, oracle: Oracle) -> WithMomentum:
         x, y = oracle.start
-        return {"z": oracle.ops.zeros_like(y), "m": oracle.ops.zeros_like(x)}
+        return WithMomentum(x, y, oracle.zeros_like(y), oracle.zeros_like(x))
 
     def plan(self) -> SamplePlan:
-        slots: Slots = {"z": LOWER, "f": UPPER}
+        samples: Samples = {"z": LOWER, "f": UPPER}
         if self.samples == "apart":
-            slots = {"y": LOWER, **slots}
+            samples = {"y": LOWER, **samples}
         elif self.samples == "as released":
-            slots = {**slots, "j": LOWER}
-        warm: Slots = {"warm": ("lower", self.warm_start)} if self.warm_start else {}
-        return SamplePlan((Iteration(slots),), warm=Iteration(warm, "warm", self.warm_start))
+            samples = {**samples, "j": LOWER}
+        warm: Samples = {"warm": ("lower", self.warm_start)} if self.warm_start else {}
+        return SamplePlan((Iteration(samples),), warm=Iteration(warm, "warm", self.warm_start))
 
-    def prepare(self, v: Values, s: Draws, oracle: Oracle) -> Values:
+    def prepare(self, v: WithMomentum, s: Draws, oracle: Oracle) -> WithMomentum:
         if not self.warm_start:
             return v
-        lr = self.rates(0)["lr_y"] if self.lr_warm is None else self.lr_warm
-        return {**v, **self.descend(oracle, v, s["warm"], lr)}
+        return self.descend(oracle, v, s.warm, s.lr_y if self.lr_warm is None else self.lr_warm)
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        ops, x, y, z = oracle.ops, v["x"], v["y"], v["z"]
-        own = s["y" if self.samples == "apart" else "z"]
+    def update(self, v: WithMomentum, s: Draws, oracle: Oracle, kind: str) -> WithMomentum:
+        x, y, z, own = v.x, v.y, v.z, s.y if self.samples == "apart" else s.z
         if self.samples == "as released":
-            d_y, hz, _ = oracle.system(x, y, z, s["z"])
-            y = oracle.move_y(y, d_y, s["lr_y"])
-            f_x, f_y = oracle.upper(x, y, s["f"])
-            z = ops.move(z, hz - f_y, s["lr_z"])
-            d_x, lower = f_x - oracle.mixed(x, y, z, s["j"]), {"y": y, "z": z}
+            d_y, hz, _ = oracle.system(x, y, z, s.z)
+            y = oracle.move_y(y, d_y, s.lr_y)
+            f_x, f_y = oracle.upper(x, y, s.f)
+            z = oracle.move(z, hz - f_y, s.lr_z)
+            d_x, v = f_x - oracle.mixed(x, y, z, s.j), replace(v, y=y, z=z)
         elif self.order == "seidel":
-            y = oracle.move_y(y, oracle.lower(x, y, own), s["lr_y"])
-            _, d_z, d_x = oracle.residuals(x, y, z, s["z"], s["f"], gradient=False)
-            lower = {"y": y, "z": ops.move(z, d_z, s["lr_z"])}
+            y = oracle.move_y(y, oracle.lower(x, y, own), s.lr_y)
+            _, d_z, d_x = oracle.residuals(x, y, z, s.z, s.f, gradient=False)
+            v = replace(v, y=y, z=oracle.move(z, d_z, s.lr_z))
         else:
             shared = self.samples == "shared"
-            d_y, d_z, d_x = oracle.residuals(x, y, z, s["z"], s["f"], gradient=shared)
-            lower = self.move_yz(oracle, v, s, d_y if shared else oracle.lower(x, y, own), d_z)
-        m = ops.mix(v["m"], d_x, 1.0 - self.beta)
-        return {**v, **self.move_x(oracle, v, m, s["lr_x"]), **lower, "m": m}
+            d_y, d_z, d_x = oracle.residuals(x, y, z, s.z, s.f, gradient=shared)
+            v = self.move_yz(oracle, v, s, d_y if shared else oracle.lower(x, y, own), d_z)
+        v = replace(v, m=oracle.mix(v.m, d_x, 1.0 - self.beta))
+        return self.move_x(oracle, v, v.m, s.lr_x)

@@ -9,13 +9,13 @@ from mindgap.base.check import fail
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import choice, rate, setting
 from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step
-from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.core.types import Draws, Oracle, WithZ, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class SOBA(Method):
+class SOBA(Method[WithZ, Draws]):
     """Stochastic bilevel algorithm with simultaneous steps.
 
     Symbols: rho_t = ``lr_y`` = ``lr_z``, gamma_t = ``lr_x``; a number c means c / sqrt(t + 1). The
@@ -51,23 +51,21 @@ class SOBA(Method):
         if self.y_step != "plain" and self.order == "seidel":
             fail("y_step", "must be 'plain' with this order", self.y_step)
 
-    def init(self, oracle: Oracle) -> Values:
-        return {"z": oracle.ops.zeros_like(oracle.start[1])}
+    def init(self, oracle: Oracle) -> WithZ:
+        x, y = oracle.start
+        return WithZ(x, y, oracle.zeros_like(y))
 
     def plan(self) -> SamplePlan:
         return SamplePlan((Iteration({"g": LOWER, "f": UPPER}),))
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        x, y, z = v["x"], v["y"], v["z"]
+    def update(self, v: WithZ, s: Draws, oracle: Oracle, kind: str) -> WithZ:
+        x = v.x
         if self.order == "jacobi":
-            d_y, d_z, d_x = oracle.residuals(x, y, z, s["g"], s["f"])
-            return {
-                **v,
-                **self.move_x(oracle, v, d_x, s["lr_x"]),
-                **self.move_yz(oracle, v, s, d_y, d_z),
-            }
-        new = oracle.move_y(y, oracle.lower(x, y, s["g"]), s["lr_y"])
-        f_x, f_y = oracle.upper(x, new, s["f"])
-        z = oracle.ops.move(z, oracle.hessian(x, new, z, s["g"]) - f_y, s["lr_z"])
-        d_x = f_x - oracle.mixed(x, new, z, s["g"])
-        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": new, "z": z}
+            d_y, d_z, d_x = oracle.residuals(x, v.y, v.z, s.g, s.f)
+            v = self.move_yz(oracle, v, s, d_y, d_z)
+        else:
+            y = oracle.move_y(v.y, oracle.lower(x, v.y, s.g), s.lr_y)
+            f_x, f_y = oracle.upper(x, y, s.f)
+            z = oracle.move(v.z, oracle.hessian(x, y, v.z, s.g) - f_y, s.lr_z)
+            d_x, v = f_x - oracle.mixed(x, y, z, s.g), replace(v, y=y, z=z)
+        return self.move_x(oracle, v, d_x, s.lr_x)

@@ -11,14 +11,14 @@ import numpy as np
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import count, positive, rate, setting
 from mindgap.bilevel.core.steps import XStep, check_step, project_ball
-from mindgap.bilevel.core.types import Array, Draws, Oracle, Scalar, Values
+from mindgap.bilevel.core.types import Array, Draws, Oracle, Scalar, WithPage, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.data.sample import Sample
 from mindgap.bilevel.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class SPABA(Method):
+class SPABA(Method[WithPage, Draws]):
     """Single-loop probabilistic stochastic bilevel algorithm.
 
     Symbols: rho = ``lr_y`` = ``lr_z``, gamma = ``lr_x``, p = 1 / ``period``, R = ``radius``. The
@@ -42,7 +42,7 @@ class SPABA(Method):
     that makes it.
 
     Example:
-        >>> SPABA(lr_x=0.1, lr_y=0.1, period=8).plan().period[0].slots["coin"]
+        >>> SPABA(lr_x=0.1, lr_y=0.1, period=8).plan().period[0].samples["coin"]
         ('uniform', 8)
 
     Source: Chu, Xu, Yao, Zhang, ICML 2024 (arXiv 2405.18777).
@@ -58,18 +58,15 @@ class SPABA(Method):
     x_step: XStep = setting(check_step, "plain")
     fixed_batches: ClassVar[bool] = True
 
-    def init(self, oracle: Oracle) -> Values:
+    def init(self, oracle: Oracle) -> WithPage:
         x, y = oracle.start
-        z = oracle.ops.zeros_like(y)
-        return {
-            "z": z,
-            "page": {"y": z, "z": z, "x": oracle.ops.zeros_like(x)},
-            "point": {"x": x, "y": y, "z": z},
-        }
+        z = oracle.zeros_like(y)
+        page = {"y": z, "z": z, "x": oracle.zeros_like(x)}
+        return WithPage(x, y, z, page, {"x": x, "y": y, "z": z})
 
     def plan(self) -> SamplePlan:
-        slots = {"g": LOWER, "f": UPPER, "coin": ("uniform", self.period)}
-        return SamplePlan((Iteration(slots),), first=(Iteration(slots, "first"),))
+        samples = {"g": LOWER, "f": UPPER, "coin": ("uniform", self.period)}
+        return SamplePlan((Iteration(samples),), first=(Iteration(samples, "first"),))
 
     def _full(
         self, oracle: Oracle, x: Array, y: Array, z: Array, times: Scalar
@@ -77,7 +74,6 @@ class SPABA(Method):
         """The directions over all samples where ``times`` is 1; zeros, at no cost, where it is
         0.
         """
-        ops = oracle.ops
         lower, upper = oracle.batches("lower"), oracle.batches("upper")
         weights = {
             level: np.array([oracle.weight(level, Sample(i)) for i in range(n)])
@@ -85,54 +81,34 @@ class SPABA(Method):
         }
 
         def add_lower(
-            carry: tuple[Array, Array, Array], token: Sample, w: Scalar
+            carry: tuple[Array, Array, Array], sample: Sample, w: Scalar
         ) -> tuple[Array, Array, Array]:
-            g_y, hz, jz = oracle.system(x, y, z, token)
+            g_y, hz, jz = oracle.system(x, y, z, sample)
             return carry[0] + w * g_y, carry[1] + w * hz, carry[2] + w * jz
 
-        def add_upper(carry: tuple[Array, Array], token: Sample, w: Scalar) -> tuple[Array, Array]:
-            f_x, f_y = oracle.upper(x, y, token)
+        def add_upper(carry: tuple[Array, Array], sample: Sample, w: Scalar) -> tuple[Array, Array]:
+            f_x, f_y = oracle.upper(x, y, sample)
             return carry[0] + w * f_x, carry[1] + w * f_y
 
-        no_y, no_x = ops.zeros_like(y), ops.zeros_like(x)
-        g_y, hz, jz = ops.loop(
-            add_lower,
-            (no_y, no_y, no_x),
-            (Sample(np.arange(lower)), weights["lower"]),
-            length=lower * times,
-        )
-        f_x, f_y = ops.loop(
-            add_upper,
-            (no_x, no_y),
-            (Sample(np.arange(upper)), weights["upper"]),
-            length=upper * times,
-        )
+        no_y, no_x = oracle.zeros_like(y), oracle.zeros_like(x)
+        below = Sample(np.arange(lower)), weights["lower"]
+        above = Sample(np.arange(upper)), weights["upper"]
+        g_y, hz, jz = oracle.loop(add_lower, (no_y, no_y, no_x), below, length=lower * times)
+        f_x, f_y = oracle.loop(add_upper, (no_x, no_y), above, length=upper * times)
         return {"y": g_y, "z": hz - f_y, "x": f_x - jz}
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+    def update(self, v: WithPage, s: Draws, oracle: Oracle, kind: str) -> WithPage:
         """The values after one iteration of PAGE: a full direction or the corrected last one, by
         the coin.
         """
-        ops = oracle.ops
-        point, old, before = {k: v[k] for k in ("x", "y", "z")}, v["point"], v["page"]
-        refresh: Scalar = 1 if kind == "first" else 1 * (s["coin"] == 0)
-        full = self._full(oracle, v["x"], v["y"], v["z"], refresh)
-        if kind == "first":
-            d = full
-        else:
-            new = oracle.residuals(point["x"], point["y"], point["z"], s["g"], s["f"])
-            last = oracle.residuals(old["x"], old["y"], old["z"], s["g"], s["f"])
-            step = {k: before[k] + (a - b) for k, a, b in zip("yzx", new, last, strict=True)}
-            d = {k: refresh * full[k] + (1 - refresh) * step[k] for k in "yzx"}
-        z = project_ball(
-            ops, ops.move(v["z"], d["z"], s["lr_z"]), ops.zeros_like(v["z"]), self.radius
-        )
-        moved = self.move_x(oracle, v, d["x"], s["lr_x"])
-        return {
-            **v,
-            **moved,
-            "y": oracle.move_y(v["y"], d["y"], s["lr_y"]),
-            "z": z,
-            "page": d,
-            "point": point,
-        }
+        point, old = {"x": v.x, "y": v.y, "z": v.z}, v.point
+        refresh: Scalar = 1 if kind == "first" else 1 * (s.coin == 0)
+        d = self._full(oracle, v.x, v.y, v.z, refresh)
+        if kind != "first":
+            new = oracle.residuals(v.x, v.y, v.z, s.g, s.f)
+            last = oracle.residuals(old["x"], old["y"], old["z"], s.g, s.f)
+            step = {k: v.page[k] + (a - b) for k, a, b in zip("yzx", new, last, strict=True)}
+            d = {k: refresh * d[k] + (1 - refresh) * step[k] for k in "yzx"}
+        y, z = oracle.move_y(v.y, d["y"], s.lr_y), oracle.move(v.z, d["z"], s.lr_z)
+        z = project_ball(oracle, z, oracle.zeros_like(z), self.radius)
+        return replace(self.move_x(oracle, v, d["x"], s.lr_x), y=y, z=z, page=d, point=point)

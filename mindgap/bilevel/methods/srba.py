@@ -6,18 +6,18 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from mindgap.bilevel.core.estimators import Point, empty_memory, restart, spider
+from mindgap.bilevel.core.estimators import empty_memory, restart, spider
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import count, positive, rate, setting
 from mindgap.bilevel.core.steps import XStep, check_step, project_ball
-from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.core.types import Draws, Oracle, Point, WithZSpider, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.data.sample import FULL
 from mindgap.bilevel.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class SRBA(Method):
+class SRBA(Method[WithZSpider, Draws]):
     """Stochastic recursive bilevel algorithm.
 
     Symbols: rho = ``lr_y`` = ``lr_z``, gamma = ``lr_x``, q = ``period``, R = ``radius``. The
@@ -61,11 +61,11 @@ class SRBA(Method):
     radius: float = positive(math.inf, finite=False)
     x_step: XStep = setting(check_step, "plain")
 
-    def init(self, oracle: Oracle) -> Values:
+    def init(self, oracle: Oracle) -> WithZSpider:
         x, y = oracle.start
-        z = oracle.ops.zeros_like(y)
+        z = oracle.zeros_like(y)
         # Never read: iteration 0 is a refresh. Present so that the values keep one form.
-        return {"z": z, "spider": empty_memory(oracle.ops, {"x": x, "y": y, "z": z}, "yzx")}
+        return WithZSpider(x, y, z, empty_memory(oracle, {"x": x, "y": y, "z": z}, "yzx"))
 
     def plan(self) -> SamplePlan:
         move = Iteration({"g": LOWER, "f": UPPER}, "move")
@@ -73,29 +73,19 @@ class SRBA(Method):
             (Iteration({}, "refresh"),) + (move,) * (self.period - 1), all_samples=True
         )
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+    def update(self, v: WithZSpider, s: Draws, oracle: Oracle, kind: str) -> WithZSpider:
         """The values after one iteration of SPIDER: a full direction at a refresh, else the
         corrected last one.
         """
-        ops = oracle.ops
-        point = {"x": v["x"], "y": v["y"], "z": v["z"]}
-        lower, upper = (FULL, FULL) if kind == "refresh" else (s["g"], s["f"])
+        lower, upper = (FULL, FULL) if kind == "refresh" else (s.g, s.f)
 
         def direction(points: list[Point]) -> list[dict[str, Any]]:
             each = (oracle.residuals(p["x"], p["y"], p["z"], lower, upper) for p in points)
             return [{"y": d_y, "z": d_z, "x": d_x} for d_y, d_z, d_x in each]
 
-        memory = (
-            restart(direction, point)
-            if kind == "refresh"
-            else spider(direction, point, v["spider"])
-        )
+        point, fresh = {"x": v.x, "y": v.y, "z": v.z}, kind == "refresh"
+        memory = restart(direction, point) if fresh else spider(direction, point, v.spider)
         d = memory["estimate"]
-        z = ops.move(v["z"], d["z"], s["lr_z"])
-        return {
-            **v,
-            **self.move_x(oracle, v, d["x"], s["lr_x"]),
-            "y": oracle.move_y(v["y"], d["y"], s["lr_y"]),
-            "z": project_ball(ops, z, ops.zeros_like(z), self.radius),
-            "spider": memory,
-        }
+        y, z = oracle.move_y(v.y, d["y"], s.lr_y), oracle.move(v.z, d["z"], s.lr_z)
+        z = project_ball(oracle, z, oracle.zeros_like(z), self.radius)
+        return replace(self.move_x(oracle, v, d["x"], s.lr_x), y=y, z=z, spider=memory)

@@ -15,7 +15,7 @@ from mindgap.bilevel.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class StocBio(Method):
+class StocBio(Method[Values, Draws]):
     """Stochastic bilevel optimizer with a sample-efficient hypergradient.
 
     Symbols: alpha = ``lr_y``, beta = ``lr_x``, T = ``inner``, Q = ``terms``, eta = ``eta``. The
@@ -36,7 +36,7 @@ class StocBio(Method):
             without memory).
 
     Example:
-        >>> StocBio(lr_x=0.1, lr_y=0.1, inner=2, terms=3).plan().period[0].slots
+        >>> StocBio(lr_x=0.1, lr_y=0.1, inner=2, terms=3).plan().period[0].samples
         {'y': ('lower', 2), 'f': ('upper', None), 'h': ('factors', 3), 'j': ('lower', None)}
 
     Source: Ji, Yang, Liang, ICML 2021, Alg. 1 and 2. Published settings: MNIST cleaning T = 200, Q
@@ -60,12 +60,10 @@ class StocBio(Method):
     order: Literal["jacobi", "seidel"] = choice("seidel", "jacobi")
 
     def plan(self) -> SamplePlan:
-        slots = {"y": ("lower", self.inner), "f": UPPER, "h": ("factors", self.terms), "j": LOWER}
-        return SamplePlan((Iteration(slots, lower_steps=self.inner),))
+        samples = {"y": ("lower", self.inner), "f": UPPER, "h": ("factors", self.terms), "j": LOWER}
+        return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        x = v["x"]
-        lower = self.descend(oracle, v, s["y"], s["lr_y"])
-        y = lower["y"] if self.order == "seidel" else v["y"]
-        d_x = implicit_neumann(oracle, x, y, s, self.eta)
-        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), **lower}
+        y, v = v.y, self.descend(oracle, v, s.y, s.lr_y)
+        d_x = implicit_neumann(oracle, v.x, v.y if self.order == "seidel" else y, s, self.eta)
+        return self.move_x(oracle, v, d_x, s.lr_x)

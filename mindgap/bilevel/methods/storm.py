@@ -8,15 +8,15 @@ from functools import partial
 from typing import Any
 
 from mindgap.bilevel.core.directions import Places, implicit_xy
-from mindgap.bilevel.core.estimators import Point, empty_memory, storm
+from mindgap.bilevel.core.estimators import empty_memory, storm
 from mindgap.bilevel.core.schedules import Power, Product, StormWeight
 from mindgap.bilevel.core.settings import count, positive
-from mindgap.bilevel.core.types import Array, Draws, Oracle, Scalar, Values
+from mindgap.bilevel.core.types import Array, Draws, Oracle, Point, Scalar, WithStorm, replace
 from mindgap.bilevel.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class StormMethod(Method):
+class StormMethod(Method[WithStorm, Draws]):
     """Both variables move along STORM estimates with steps lr·eta_k and weights min(1, c·eta_k²).
 
     A final class says what eta_k is (:meth:`step_size`) and how H^-1 f_y is estimated
@@ -39,9 +39,9 @@ class StormMethod(Method):
     def inverses(self, oracle: Oracle, s: Draws, points: Places, vs: list[Array]) -> list[Array]:
         """Estimates of H^-1 v, one per point, on the samples of this iteration."""
 
-    def init(self, oracle: Oracle) -> Values:
+    def init(self, oracle: Oracle) -> WithStorm:
         x, y = oracle.start
-        return {"storm": empty_memory(oracle.ops, {"x": x, "y": y}, "xy")}
+        return WithStorm(x, y, empty_memory(oracle, {"x": x, "y": y}, "xy"))
 
     def rates(self, t: Scalar) -> dict[str, Any]:
         step = self.step_size()
@@ -52,16 +52,12 @@ class StormMethod(Method):
             "a_y": StormWeight(self.c_y, step)(t),
         }
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+    def update(self, v: WithStorm, s: Draws, oracle: Oracle, kind: str) -> WithStorm:
         def direction(points: list[Point]) -> list[dict[str, Any]]:
-            return implicit_xy(
-                oracle, points, partial(self.inverses, oracle, s), s["f"], s["j"], s["y"]
-            )
+            return implicit_xy(oracle, points, partial(self.inverses, oracle, s), s.f, s.j, s.y)
 
-        point = {"x": v["x"], "y": v["y"]}
-        memory = storm(
-            direction, point, v["storm"], {"x": s["a_x"], "y": s["a_y"]}, first=kind == "first"
-        )
+        weights = {"x": s.a_x, "y": s.a_y}
+        memory = storm(direction, {"x": v.x, "y": v.y}, v.storm, weights, first=kind == "first")
         d = memory["estimate"]
-        y = oracle.move_y(v["y"], d["y"], s["lr_y"])
-        return {**v, **self.move_x(oracle, v, d["x"], s["lr_x"]), "y": y, "storm": memory}
+        v = replace(v, y=oracle.move_y(v.y, d["y"], s.lr_y), storm=memory)
+        return self.move_x(oracle, v, d["x"], s.lr_x)

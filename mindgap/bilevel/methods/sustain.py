@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import Places, neumann_random, random_slots
+from mindgap.bilevel.core.directions import Places, neumann_random, random_samples
 from mindgap.bilevel.core.schedules import Power
 from mindgap.bilevel.core.settings import positive, setting
 from mindgap.bilevel.core.steps import XStep, check_step
@@ -50,8 +50,8 @@ class SUSTAIN(StormMethod):
     x_step: XStep = setting(check_step, "plain")
 
     def plan(self) -> SamplePlan:
-        slots = {"y": LOWER, **random_slots(self.terms)}
-        return SamplePlan((Iteration(slots),), first=(Iteration(slots, "first"),))
+        samples = {"y": LOWER, **random_samples(self.terms)}
+        return SamplePlan((Iteration(samples),), first=(Iteration(samples, "first"),))
 
     def step_size(self) -> Power:
         return Power(1.0, 1 / 3, self.w)
@@ -59,6 +59,5 @@ class SUSTAIN(StormMethod):
     def inverses(self, oracle: Oracle, s: Draws, points: Places, vs: list[Array]) -> list[Array]:
         each = zip(points, vs, strict=True)
         return [
-            neumann_random(oracle, x, y, v, s["h"], self.eta, self.terms, s["k"])
-            for (x, y), v in each
+            neumann_random(oracle, x, y, v, s.h, self.eta, self.terms, s.k) for (x, y), v in each
         ]

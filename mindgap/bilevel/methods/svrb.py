@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mindgap.base.check import fail
 from mindgap.bilevel.core.directions import solve_raised
-from mindgap.bilevel.core.estimators import Point, storm
+from mindgap.bilevel.core.estimators import empty_memory, storm
 from mindgap.bilevel.core.schedules import Power, Product, StormWeight
 from mindgap.bilevel.core.settings import count, positive, setting
 from mindgap.bilevel.core.steps import XStep, check_step
-from mindgap.bilevel.core.types import Draws, Oracle, Scalar, Values
+from mindgap.bilevel.core.types import Draws, Oracle, Point, Scalar, WithStorm, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.method import Method
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SVRB(Method):
+class SVRB(Method[WithStorm, Draws]):
     """Stochastic variance-reduced bilevel method with a dense solve.
 
     Symbols: eta_t = d / (m + t)^(1/3) with d = ``d``, m = ``m``; steps ``lr_x`` eta_t and ``lr_y``
@@ -47,7 +47,7 @@ class SVRB(Method):
             unknowns or matrices that do not fit, with their size in bytes.
 
     Example:
-        >>> SVRB(lr_x=0.1, lr_y=0.1, mu=0.1).plan().period[0].slots
+        >>> SVRB(lr_x=0.1, lr_y=0.1, mu=0.1).plan().period[0].samples
         {'g': ('lower', None), 'f': ('upper', None)}
 
     Source: Guo, Hu, Zhang, Yang 2021 (arXiv 2105.02266). The five estimators with a dense solve
@@ -81,21 +81,16 @@ class SVRB(Method):
         if problem.dim_y > self.largest:
             fail("y", f"must have at most largest={self.largest} unknowns for SVRB", problem.dim_y)
 
-    def init(self, oracle: Oracle) -> Values:
-        ops, (x, y) = oracle.ops, oracle.start
+    def init(self, oracle: Oracle) -> WithStorm:
+        x, y = oracle.start
         d_x, d_y = x.shape[0], y.shape[0]
-        zero = {
-            "w": ops.zeros_like(y),
-            "s": ops.zeros_like(x),
-            "v": ops.zeros_like(y),
-            "V": ops.zeros((d_x, d_y), y),
-            "H": ops.zeros((d_y, d_y), y),
-        }
-        return {"storm": {"estimate": zero, "point": {"x": x, "y": y}}}
+        zero = empty_memory(oracle, {"w": y, "s": x, "v": y}, "wsv")["estimate"]
+        zero.update(V=oracle.zeros((d_x, d_y), y), H=oracle.zeros((d_y, d_y), y))
+        return WithStorm(x, y, {"estimate": zero, "point": {"x": x, "y": y}})
 
     def plan(self) -> SamplePlan:
-        slots = {"g": LOWER, "f": UPPER}
-        return SamplePlan((Iteration(slots),), first=(Iteration(slots, "first"),))
+        samples = {"g": LOWER, "f": UPPER}
+        return SamplePlan((Iteration(samples),), first=(Iteration(samples, "first"),))
 
     def rates(self, t: Scalar) -> dict[str, Any]:
         step = Power(self.d, 1 / 3, self.m)
@@ -105,20 +100,18 @@ class SVRB(Method):
             "a": StormWeight(self.c, step)(t),
         }
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+    def update(self, v: WithStorm, s: Draws, oracle: Oracle, kind: str) -> WithStorm:
         def direction(points: list[Point]) -> list[dict[str, Any]]:
             found = []
             for p in points:
-                w, h, j = oracle.dense(p["x"], p["y"], s["g"])
-                f_x, f_y = oracle.upper(p["x"], p["y"], s["f"])
+                w, h, j = oracle.dense(p["x"], p["y"], s.g)
+                f_x, f_y = oracle.upper(p["x"], p["y"], s.f)
                 found.append({"w": w, "s": f_x, "v": f_y, "V": j, "H": h})
             return found
 
-        point = {"x": v["x"], "y": v["y"]}
-        memory = storm(
-            direction, point, v["storm"], dict.fromkeys("wsvVH", s["a"]), first=kind == "first"
-        )
+        point, weights = {"x": v.x, "y": v.y}, dict.fromkeys("wsvVH", s.a)
+        memory = storm(direction, point, v.storm, weights, first=kind == "first")
         e = memory["estimate"]
-        d_x = e["s"] - e["V"] @ solve_raised(oracle.ops, e["H"], e["v"], self.mu)
-        y = oracle.move_y(v["y"], e["w"], s["lr_y"])
-        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y, "storm": memory}
+        d_x = e["s"] - e["V"] @ solve_raised(oracle, e["H"], e["v"], self.mu)
+        v = replace(v, y=oracle.move_y(v.y, e["w"], s.lr_y), storm=memory)
+        return self.move_x(oracle, v, d_x, s.lr_x)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import implicit_neumann, random_slots
+from mindgap.bilevel.core.directions import implicit_neumann, random_samples
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import count, positive, rate, setting
 from mindgap.bilevel.core.steps import XStep, check_step
-from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.core.types import Draws, Oracle, Values, replace
 from mindgap.bilevel.data.draws import LOWER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class TTSA(Method):
+class TTSA(Method[Values, Draws]):
     """Two-timescale stochastic approximation.
 
     Symbols: alpha_k = ``lr_x`` (a number a means a / (1 + k)^(3/5)), beta_k = ``lr_y`` (b / (1 +
@@ -52,10 +52,9 @@ class TTSA(Method):
     order = "seidel"
 
     def plan(self) -> SamplePlan:
-        return SamplePlan((Iteration({"y": LOWER, **random_slots(self.terms)}),))
+        return SamplePlan((Iteration({"y": LOWER, **random_samples(self.terms)}),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        x = v["x"]
-        y = oracle.move_y(v["y"], oracle.lower(x, v["y"], s["y"]), s["lr_y"])
-        d_x = implicit_neumann(oracle, x, y, s, self.eta, self.terms)
-        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y}
+        v = replace(v, y=oracle.move_y(v.y, oracle.lower(v.x, v.y, s.y), s.lr_y))
+        d_x = implicit_neumann(oracle, v.x, v.y, s, self.eta, self.terms)
+        return self.move_x(oracle, v, d_x, s.lr_x)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mindgap.bilevel.core.directions import Places, implicit_xy, neumann_of, neumann_sums
-from mindgap.bilevel.core.estimators import Memory, empty_memory, restart, spider
+from mindgap.bilevel.core.estimators import empty_memory, restart, spider
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import count, positive, rate, setting
 from mindgap.bilevel.core.steps import XStep, check_step
-from mindgap.bilevel.core.types import Array, Draws, Oracle, Values
-from mindgap.bilevel.data.draws import Iteration, SamplePlan, Slots
+from mindgap.bilevel.core.types import Array, Draws, Memory, Oracle, WithSpider, replace
+from mindgap.bilevel.data.draws import Iteration, SamplePlan, Samples
 from mindgap.bilevel.data.sample import FULL, Sample
 from mindgap.bilevel.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class VRBO(Method):
+class VRBO(Method[WithSpider, Draws]):
     """Variance-reduced bilevel optimizer.
 
     Symbols: alpha = ``lr_x``, beta = ``lr_y``, q = ``period``, m = ``inner``, Q = ``terms``, eta =
@@ -65,18 +65,18 @@ class VRBO(Method):
     x_step: XStep = setting(check_step, "plain")
     order = "seidel"
 
-    def init(self, oracle: Oracle) -> Values:
+    def init(self, oracle: Oracle) -> WithSpider:
         x, y = oracle.start
-        return {"spider": empty_memory(oracle.ops, {"x": x, "y": y}, "xy")}
+        return WithSpider(x, y, empty_memory(oracle, {"x": x, "y": y}, "xy"))
 
     def plan(self) -> SamplePlan:
-        small: Slots = {
+        small: Samples = {
             "y": ("lower", self.inner),
             "f": ("upper", self.inner),
             "j": ("lower", self.inner),
             "h": ("factors", (self.inner, self.terms)),
         }
-        large: Slots = (
+        large: Samples = (
             {}
             if self.refresh is None
             else {"large": ("lower", self.refresh), "large_f": ("upper", self.refresh)}
@@ -85,29 +85,24 @@ class VRBO(Method):
         move = Iteration(small, "move", self.inner)
         return SamplePlan((first,) + (move,) * (self.period - 1), all_samples=self.refresh is None)
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+    def update(self, v: WithSpider, s: Draws, oracle: Oracle, kind: str) -> WithSpider:
         """The values after one iteration: x by the estimate so far, then y and the estimate by
         inner corrections.
         """
-        ops = oracle.ops
-        memory = v["spider"]
-        here = {"x": v["x"], "y": v["y"]}
+        memory = v.spider
         if kind == "refresh":
-            lower, upper = (FULL, FULL) if self.refresh is None else (s["large"], s["large_f"])
+            lower, upper = (FULL, FULL) if self.refresh is None else (s.large, s.large_f)
 
             def of_all(at: Places, vs: list[Array]) -> list[Array]:
                 ((x, y),), (f_y,) = at, vs
-                return [
-                    neumann_of(
-                        ops, lambda r: oracle.hessian(x, y, r, lower), f_y, self.terms, self.eta
-                    )
-                ]
+                hessian, _ = Oracle.operator(oracle, x, y, lower)
+                return [neumann_of(oracle, hessian, f_y, self.terms, self.eta)]
 
             memory = restart(
-                lambda points: implicit_xy(oracle, points, of_all, upper, lower, lower), here
+                lambda points: implicit_xy(oracle, points, of_all, upper, lower, lower),
+                {"x": v.x, "y": v.y},
             )
-        moved = self.move_x(oracle, v, memory["estimate"]["x"], s["lr_x"])
-        x = moved["x"]
+        v = self.move_x(oracle, v, memory["estimate"]["x"], s.lr_x)
 
         def correct(
             carry: tuple[Memory, Array], g: Sample, f: Sample, j: Sample, h: Sample
@@ -119,10 +114,10 @@ class VRBO(Method):
 
             memory = spider(
                 lambda points: implicit_xy(oracle, points, of_some, f, j, g),
-                {"x": x, "y": y},
+                {"x": v.x, "y": y},
                 memory,
             )
-            return memory, oracle.move_y(y, memory["estimate"]["y"], s["lr_y"])
+            return memory, oracle.move_y(y, memory["estimate"]["y"], s.lr_y)
 
-        memory, y = ops.loop(correct, (memory, v["y"]), (s["y"], s["f"], s["j"], s["h"]))
-        return {**v, **moved, "y": y, "spider": memory}
+        memory, y = oracle.loop(correct, (memory, v.y), (s.y, s.f, s.j, s.h))
+        return replace(v, y=y, spider=memory)

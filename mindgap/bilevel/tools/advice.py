@@ -124,7 +124,7 @@ def suggest_steps(
     lr_y = 0.4 / curvature
 
     def solve(hessian: Product, v: Tensor) -> Tensor:
-        return conjugate_gradients(oracle.ops, hessian, v, products=products)[0]
+        return conjugate_gradients(oracle, hessian, v, products=products)[0]
 
     def directions(x: Tensor, y: Tensor) -> Tensor:
         return torch.stack([hypergradient_at(oracle, x, y, token, upper, solve) for token in lower])

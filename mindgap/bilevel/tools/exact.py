@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import fail, positive, whole
+from mindgap.bilevel.backends.ops import TorchOps
 from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.core.directions import (
     NegativeCurvature,
@@ -56,11 +57,11 @@ def flat_vector(problem: BilevelProblem, name: str, value: Any) -> Tensor:
         fail(name, f"must be a vector that can be moved to {pack.device} ({error})", value.device)
 
 
-def check_token(name: str, token: Sample) -> Sample:
-    """Refuse what is not a token."""
-    if not isinstance(token, Sample):
-        fail(name, "must be a Sample, such as FULL", token)
-    return token
+def check_sample(name: str, sample: Sample) -> Sample:
+    """Refuse what is not a sample."""
+    if not isinstance(sample, Sample):
+        fail(name, "must be a Sample, such as FULL", sample)
+    return sample
 
 
 def linear_solver(
@@ -79,7 +80,7 @@ def linear_solver(
     one_of_texts("solver", kind, SOLVERS)
     if kind == "neumann":
         step = positive("eta", eta)
-        return lambda hessian, v: neumann_of(TorchOracle.ops, hessian, v, products, step)
+        return lambda hessian, v: neumann_of(TorchOps(), hessian, v, products, step)
     if kind == "nystrom":
 
         def nystrom(hessian: Product, v: Tensor) -> Tensor:
@@ -105,7 +106,7 @@ def linear_solver(
         if v.device.type == "cpu":
             z, negative = conjugate_gradients_by_numbers(hessian, v, products)
         else:
-            z, negative = conjugate_gradients(TorchOracle.ops, hessian, v, products=products)
+            z, negative = conjugate_gradients(TorchOps(), hessian, v, products=products)
         if bool(negative):
             warnings.warn(
                 f"conjugate gradients met negative curvature within {products} products and "
@@ -167,8 +168,8 @@ def hypergradient(
         rank=check_count("rank", rank),
         damping=positive("damping", damping),
     )
-    tokens = check_token("lower", lower), check_token("upper", upper)
-    return hypergradient_at(TorchOracle(problem), x, y, *tokens, solve)
+    samples = check_sample("lower", lower), check_sample("upper", upper)
+    return hypergradient_at(TorchOracle(problem), x, y, *samples, solve)
 
 
 def implicit_solution(
@@ -218,7 +219,7 @@ def implicit_solution(
         damping=positive("damping", damping),
     )
     found: Tensor = _Implicit.apply(  # type: ignore[no-untyped-call]
-        x, flat_vector(problem, "y", y).detach(), problem, check_token("lower", lower), solve
+        x, flat_vector(problem, "y", y).detach(), problem, check_sample("lower", lower), solve
     )
     return found
 
@@ -280,9 +281,7 @@ def lower_solution(
         if size <= target:
             return at
         hessian, _ = oracle.operator(x, at, FULL)
-        step, _ = conjugate_gradients(
-            oracle.ops, hessian, gradient, products=2 * len(at), tol=1e-13
-        )
+        step, _ = conjugate_gradients(oracle, hessian, gradient, products=2 * len(at), tol=1e-13)
         if not bool(step.any()):  # negative curvature at once: go down the gradient
             step = gradient
         value, slope, length = float(problem.loss("lower", x, at)), float(gradient @ step), 1.0
@@ -352,7 +351,7 @@ def exact_hypergradient(
     oracle = TorchOracle(problem)
     f_x, f_y = oracle.upper(x, y, FULL)
     hessian, mixed = oracle.operator(x, y, FULL)
-    z, negative = conjugate_gradients(oracle.ops, hessian, f_y, products=2 * len(y), tol=1e-13)
+    z, negative = conjugate_gradients(oracle, hessian, f_y, products=2 * len(y), tol=1e-13)
     if bool(negative):
         raise RuntimeError(
             "the Hessian of the lower level is not positive definite at its solution"

@@ -343,7 +343,7 @@ class Ground:
         def hessian(v: Tensor) -> Tensor:
             return torch.stack([product(v) for product in products]).mean(0)
 
-        z, _ = conjugate_gradients(self.oracle.ops, hessian, f_y, products=8)
+        z, _ = conjugate_gradients(self.oracle, hessian, f_y, products=8)
         count = min(self.problem.lower_data.batches, max(8, self.steps // 20))
         tokens = self.tokens("lower", 0, count)
         mixed = torch.stack([self.oracle.mixed(x, y, z, token) for token in tokens]).mean(0)

@@ -21,7 +21,7 @@ from mindgap.bilevel.core.directions import conjugate_gradients, hypergradient_a
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import check_count, choice, count, rate, setting
 from mindgap.bilevel.core.steps import XStep, check_step
-from mindgap.bilevel.core.types import Array, Draws, Oracle, Values
+from mindgap.bilevel.core.types import Array, Draws, Oracle, Values, replace
 from mindgap.bilevel.data.draws import UPPER, Iteration, SamplePlan
 from mindgap.bilevel.data.problem import BilevelProblem, Loss
 from mindgap.bilevel.data.sample import Batch, Batches, Sample
@@ -51,7 +51,7 @@ def side_by_side(loss: Loss, reduce: Callable[[Tensor], Tensor] = torch.mean) ->
 def task_problem(
     upper: Loss, lower: Loss, x: Tensor, y: Tensor, query: Batch, support: Batch, *, tasks: int
 ) -> BilevelProblem:
-    """A bilevel problem of tasks that run side by side: one token names the same tasks at both
+    """A bilevel problem of tasks that run side by side: one sample names the same tasks at both
     levels.
 
     Args:
@@ -114,8 +114,14 @@ def _tasks(oracle: Oracle) -> int:
     return 1 if problem is None else problem.upper_data.batch_size
 
 
+class TaskDraws(Draws):
+    """Draws with a minibatch of tasks, the same at both levels."""
+
+    tasks: Sample
+
+
 @dataclass(frozen=True, kw_only=True)
-class MetaLearner(Method):
+class MetaLearner(Method[Values, TaskDraws]):
     """iMAML, MAML and ANIL on a :func:`task_problem`.
 
     Symbols: T = ``inner``; y_i is the row of task i. In every iteration, for a fresh minibatch of
@@ -206,47 +212,49 @@ class MetaLearner(Method):
         if self.reset == "start":
             return oracle.start[1]
         part = x if isinstance(self.reset, str) else x[self.reset[0] : self.reset[1]]
-        return (oracle.ops.zeros((_tasks(oracle), part.shape[0]), x) + part).reshape(-1)
+        return (oracle.zeros((_tasks(oracle), part.shape[0]), x) + part).reshape(-1)
 
-    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+    def update(self, v: Values, s: TaskDraws, oracle: Oracle, kind: str) -> Values:
         """The values after one iteration: the inner steps of every task, then x by the chosen
         hypergradient.
         """
-        x, token = v["x"], s["tasks"]
+        x, sample = v.x, s.tasks
         if self.gradient != "implicit":
-            d_x, y = self._unroll(oracle, x, token, s["lr_y"])
-            return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y}
+            d_x, y = self._unroll(oracle, x, sample, s.lr_y)
+            return replace(self.move_x(oracle, v, d_x, s.lr_x), y=y)
 
         def step(y: Array, _: int) -> Array:
-            return oracle.move_y(y, oracle.lower(x, y, token), s["lr_y"])
+            return oracle.move_y(y, oracle.lower(x, y, sample), s.lr_y)
 
-        y = oracle.ops.loop(step, self.starts(oracle, x), (np.arange(self.inner),))
+        y = oracle.loop(step, self.starts(oracle, x), (np.arange(self.inner),))
         d_x = hypergradient_at(
             oracle,
             x,
             y,
-            token,
-            token,
+            sample,
+            sample,
             lambda hessian, f_y: conjugate_gradients(
-                oracle.ops, hessian, f_y, products=self.products, rows=_tasks(oracle)
+                oracle, hessian, f_y, products=self.products, rows=_tasks(oracle)
             )[0],
         )
-        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y}
+        return replace(self.move_x(oracle, v, d_x, s.lr_x), y=y)
 
-    def _unroll(self, oracle: Oracle, x: Tensor, token: Sample, lr: float) -> tuple[Tensor, Tensor]:
+    def _unroll(
+        self, oracle: Oracle, x: Tensor, sample: Sample, lr: float
+    ) -> tuple[Tensor, Tensor]:
         """The derivative through all steps, and y after them."""
         if not isinstance(oracle, TorchOracle):
             fail("gradient", "must be 'implicit' for this backend", self.gradient)
         problem, whole_graph = oracle.problem, self.gradient == "unrolled"
-        below, above = problem.lower_data.fetch(token), problem.upper_data.fetch(token)
+        below, above = problem.lower_data.fetch(sample), problem.upper_data.fetch(sample)
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
             y = self.starts(oracle, leaf).requires_grad_()
             for _ in range(self.inner):
-                loss = oracle.loss("lower", problem.view_x(leaf), problem.view_y(y), below, token)
+                loss = oracle.loss("lower", problem.view_x(leaf), problem.view_y(y), below, sample)
                 (g_y,) = torch.autograd.grad(loss, y, create_graph=whole_graph)
                 y = oracle.move_y(y, g_y, lr)
-            loss = oracle.loss("upper", problem.view_x(leaf), problem.view_y(y), above, token)
+            loss = oracle.loss("upper", problem.view_x(leaf), problem.view_y(y), above, sample)
             (d_x,) = torch.autograd.grad(loss, leaf)
         oracle.calls.add_together(
             ("g_y", "Hz", "Jz") * self.inner if whole_graph else ("g_y",) * self.inner
@@ -285,12 +293,12 @@ def adapt(
     """
     if not isinstance(method, MetaLearner):
         fail("method", "must be a MetaLearner", type(method).__name__)
-    oracle, token = method.oracle(problem), Sample(0)
+    oracle, sample = method.oracle(problem), Sample(0)
     if not isinstance(x, Tensor) or x.numel() != problem.dim_x or x.dtype != problem.dtype:
         fail("x", f"must be a tensor of {problem.dim_x} numbers in {problem.dtype}", x)
     y = method.starts(oracle, x.detach().reshape(-1))
     for _ in range(method.inner if inner is None else check_count("inner", inner)):
         y = oracle.move_y(
-            y, oracle.lower(x.detach().reshape(-1), y, token), method.rates(0)["lr_y"]
+            y, oracle.lower(x.detach().reshape(-1), y, sample), method.rates(0)["lr_y"]
         )
     return y.view(problem.pack_y.shapes[0])
