@@ -54,8 +54,7 @@ from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-    from typing_extensions import TypeVar as DefaultVar
+    from typing_extensions import Self, TypeVar as DefaultVar
 
     from mindgap.bilevel.tools.step_advice import StepAdvice
 

@@ -154,19 +154,13 @@ def _rows(text: str, listed: bool = False) -> dict[str, MethodInfo]:
     """The methods of a table, by key."""
     found = {}
     for line in text.strip().replace("\n    |", " |").splitlines():
-        key, kind, name, *rest, order, choices = line.split(" | ")
-        rest = [_SHORT.get(word, word) for word in rest]
+        key, kind, name, paper, *words, order, choices = line.split(" | ")
+        loop, setting, complexity, upper, lower, batch = (_SHORT.get(w, w) for w in words)
+        table = (loop, setting, complexity, upper, lower, batch, tuple(choices.split()), order)
+        module, note = key.replace("-", ""), _NOTES.get(key, "")
+        lower_variable = _LOWER.get(key, "y")
         found[key] = MethodInfo(
-            key,
-            name,
-            *rest,
-            tuple(choices.split()),
-            order,
-            key.replace("-", ""),
-            kind,
-            listed,
-            _NOTES.get(key, ""),
-            _LOWER.get(key, "y"),
+            key, name, paper, *table, module, kind, listed, note, lower_variable
         )
     return found
 
