@@ -274,8 +274,8 @@ class TorchOracle(TorchOps, ProblemOracle):
         self, x: Tensor, y: Tensor, z: Tensor, sample: Sample, names: tuple[str, ...]
     ) -> tuple[Tensor, ...]:
         """Those of g_y, Hz and Jz that are named, from one double backward."""
-        if not isinstance(token, Sample):
-            fail("token", "must be a Sample", token)
+        if not isinstance(sample, Sample):
+            fail("sample", "must be a Sample", sample)
         if not isinstance(names, tuple) or not names or not PRODUCTS.issuperset(names):
             fail("names", f"must be a tuple of some of {', '.join(sorted(PRODUCTS))}", names)
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
