@@ -231,9 +231,7 @@ def compare_peers(make_problem: Callable[..., Any], losses: Any, repeats: int) -
     at = x.double(), y.double()
     f_x, f_y = exact_oracle.upper(*at, UPPER)
     hessian, mixed = exact_oracle.operator(*at, LOWER)
-    exact = f_x - mixed(
-        conjugate_gradients(exact_oracle, hessian, f_y, products=5000, tol=1e-9)[0]
-    )
+    exact = f_x - mixed(conjugate_gradients(exact_oracle, hessian, f_y, products=5000, tol=1e-9)[0])
     eta = 1.0 / largest_eigenvalue(exact_oracle, *at)
     warnings.simplefilter("ignore", FutureWarning)  # TorchOpt warns at every call
     for products in (10, 80):

@@ -16,7 +16,7 @@ from mindgap.bilevel.core.types import Draws, Values
 from tests.cases.bilevel import CASES
 
 ROOT = Path(__file__).parents[2]
-METHOD = '''
+METHOD = """
 from dataclasses import dataclass
 
 from mindgap.bilevel.core.schedules import Rate
@@ -42,7 +42,7 @@ class Mine(Method[WithZ, Draws]):
         d_y, d_z, d_x = oracle.residuals(v.x, v.y, v.z, s.g, s.f)
         v = replace(v, z=oracle.move(v.z, d_z, s.lr_y))
         return self.move_x(oracle, v, d_x, s.lr_x)
-'''
+"""
 #: What is misspelt -> the words of the checker.
 SLIPS = {
     "v.z, s.g": ("v.zz, s.g", '"WithZ" has no attribute "zz"'),
