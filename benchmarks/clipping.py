@@ -312,6 +312,38 @@ def summary(folder: Path) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+#: Rules whose steps follow the gradient's scale: columns of their table.
+SCALED = {
+    "SGD": "no clipping",
+    "SGD 0.5": "0.5 quantile",
+    "SGD 0.25": "0.25 quantile",
+    "SGD 0.1": "0.1 quantile",
+    "SGD unit": "unit gradient",
+    "SGD tail": "tail index",
+}
+
+
+def scaled(folder: Path) -> str:
+    """SGD with momentum 0.9 at full length, each at the best of its five rates: the loss with the
+    0.9 quantile, and the change in percent of the other rules against it."""
+    rows = load(folder)
+    head = ("task", "tail", "set", "SGD, 0.9 quantile", *SCALED.values())
+    lines = [head, ("---",) * len(head)]
+    for name, task in TASKS.items():
+        here = {
+            c: min(map(middle, v))
+            for (t, s, c), v in rows.items()
+            if (t, s) == (name, task.steps) and c.startswith("SGD")
+        }
+        if "SGD 0.9" not in here or any(c not in here for c in SCALED):
+            continue
+        base = here["SGD 0.9"]
+        cells = (change(here[c], base) for c in SCALED)
+        label = name.removeprefix("judge: ")
+        lines.append((label, task.tail, task.split, f"{base:.3g}", *cells))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 def networks(folder: Path) -> str:
     """Per network, length and rate: AdamW's median held-out loss, and the median over the seeds of
     each candidate's change in percent, seed by seed."""
@@ -338,7 +370,7 @@ def tables(folder: Path) -> dict[str, str]:
     """Mark in the guide -> its table."""
     own = {"shown": SECOND, "lengths": ("own",)}
     made = {"networks": networks(folder.parent / "clipping_networks")}
-    made |= {"default": default(folder), "summary": summary(folder)}
+    made |= {"default": default(folder), "summary": summary(folder), "scaled": scaled(folder)}
     advice = folder.parent / "clipping_advice.jsonl"
     if advice.exists():
         made["advice"] = __import__("clipping_advice").table(advice)

@@ -106,6 +106,19 @@ def test_the_page_on_clipping_has_the_tables_of_the_records() -> None:
     )
 
 
+def test_advise_prescribes_clipping_only_where_it_lowered_the_loss() -> None:
+    advice = script("clipping_advice")
+    tasks = script("clipping_tasks").TASKS
+    losses = script("clipping").load(RECORDS / "clipping")
+    rows = advice.read(RECORDS / "clipping_advice.jsonl")
+    assert len(rows) == 3 * len(tasks)
+    prescribed = {name for (name, _), row in rows.items() if row["prescribed"]}
+    assert prescribed
+    assert all(tasks[name].tail == "noise" for name in prescribed)
+    assert all(advice.effect(losses, name) < 0 for name in prescribed)
+    assert advice.effect(losses, "judge: lognormal returns") > 10  # it would have cost there
+
+
 def test_tasks_of_clipping_are_judged_apart_and_their_noise_is_what_they_say() -> None:
     """Both halves have noise and signal; a model of each task gets a finite gradient everywhere."""
     import torch
