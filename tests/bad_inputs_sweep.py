@@ -65,7 +65,7 @@ HOOKS = (
     "starts",
 )
 #: Callables that take more than the usual time when they are called as they should be.
-SLOW = ("recommend", "solve", "survey")
+SLOW = ("recommend", "solve", "survey", "examine")
 #: Legal calls on large data, and races that take their 10 minutes or run eight methods.
 LARGE = (
     *(

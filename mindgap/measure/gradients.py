@@ -51,7 +51,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         >>> with time_limit(0.0):
         ...     check_time()
         Traceback (most recent call last):
-        mindgap.measure.gradients.OutOfTimeError: seconds must be more: this part did not end ...
+        mindgap.measure.gradients.OutOfTimeError: seconds must be more: none were left for ...
     """
     if seconds is None:
         yield
@@ -67,9 +67,9 @@ def check_time() -> None:
     """Raise where the time of ``time_limit`` has passed."""
     limit = _limit.get()
     if limit is not None and time.perf_counter() >= limit[0]:
-        raise OutOfTimeError(
-            f"seconds must be more: this part did not end within its {limit[1]:.2g} s"
-        )
+        said = f"this part did not end within its {limit[1]:.2g} s"
+        said = said if limit[1] > 0 else "none were left for this part"
+        raise OutOfTimeError(f"seconds must be more: {said}")
 
 
 def reason(error: Exception) -> str:

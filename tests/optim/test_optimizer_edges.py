@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from mindgap.base.check import RuleError
-from mindgap.optim import INGD, SGD, AdamW, GClip, StochasticINGD, fused, norms, trial
+from mindgap.optim import (
+    INGD,
+    SGD,
+    ACClip,
+    AdamW,
+    CClip,
+    GClip,
+    StochasticINGD,
+    fused,
+    norms,
+    trial,
+)
 from mindgap.optim.averaging import k_weighted_avg_fn
 from mindgap.optim.report import Spike, Tally, clipped_before
+from mindgap.optim.settings import corrected
+from mindgap.rules.fused.plan import Outcome
 
 
 def parameter(size: int = 4) -> torch.nn.Parameter:
@@ -143,6 +157,9 @@ def test_the_twin_of_a_trial_begins_at_the_first_step() -> None:
         optimizer.step()
     twin = trial._twin(optimizer, optimizer.param_groups[0], [parameter()], fused=True)
     assert (optimizer.param_groups[0]["k"], twin.param_groups[0]["k"]) == (3, 0)
+    assert (twin.param_groups[0]["fused"], twin.param_groups[0]["foreach"]) == (True, None)
+    twin = trial._twin(optimizer, optimizer.param_groups[0], [parameter()], fused=False)
+    assert (twin.param_groups[0]["fused"], twin.param_groups[0]["foreach"]) == (None, True)
 
 
 def test_the_reported_update_of_two_groups_is_that_of_one_where_float32_ends() -> None:
@@ -156,3 +173,100 @@ def test_the_reported_update_of_two_groups_is_that_of_one_where_float32_ends() -
         optimizer.step()
         found.append(optimizer.report().update_norm)
     assert found[1] == pytest.approx(found[0], rel=1e-5)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9])
+@pytest.mark.parametrize("clip", ["gradient", "momentum"])
+def test_a_spike_is_clipped_before_a_threshold_that_lets_it_pass(beta: float, clip: str) -> None:
+    moved = []
+    for form in ({"fused": True}, {"foreach": True}):
+        p = parameter()
+        optimizer = GClip([p], 0.1, 1e9, beta=beta, clip=clip, spike_guard="clip", **form)
+        for size in (*[1.0] * 21, 1e6):
+            before = p.detach().clone()
+            p.grad = torch.full((4,), size)
+            optimizer.step()
+        moved.append(float((p.detach() - before).norm()))
+    assert moved[1] == pytest.approx(moved[0], rel=1e-5)
+    assert moved[1] < 1.0
+
+
+def test_skips_and_spikes_that_a_device_counts_enter_the_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    p = parameter()
+    optimizer = AdamW([p], nonfinite="skip")
+    first, second, spikes = torch.tensor(2), torch.tensor(5), torch.zeros(3, 4)
+    for outcome in (Outcome(skips=first), Outcome(skips=first), Outcome(skips=second)):
+        monkeypatch.setattr(optimizer._fused, "step", lambda *a, outcome=outcome: outcome)
+        assert optimizer._fused_step()
+    assert optimizer.report().skipped == 7
+    monkeypatch.setattr(optimizer._fused, "step", lambda *a: Outcome(spikes=spikes))
+    assert optimizer._fused_step()
+    assert optimizer.tally.device_spikes is spikes
+
+
+def test_norms_by_tensor_are_left_to_the_plain_form_on_cuda(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mindgap.rules.fused.cuda.unavailable", lambda: None)
+    monkeypatch.setattr("mindgap.optim.fused.obstacle", lambda *a: None)
+    monkeypatch.setattr("mindgap.rules.fused.cuda.wrong_dtype", lambda *a: None)
+    p = SimpleNamespace(grad=parameter(), device=torch.device("cuda"), dtype=torch.float32)
+    for name in ("is_sharded", "local"):
+        monkeypatch.setattr(
+            f"mindgap.optim.fused.{name}", lambda t, name=name: name == "local" and t
+        )
+    by_tensor = SimpleNamespace(scope="tensor", counts=False, states=())
+    by_group = SimpleNamespace(scope="group", counts=False, states=())
+    assert "over all parameters or over a group" in fused._unfit(p, {}, by_tensor)[0]
+    assert fused._unfit(p, {}, by_group)[0] is None
+
+
+def test_a_search_of_ingd_goes_on_where_float32_ends() -> None:
+    p = parameter()
+    optimizer = INGD([p], lr=0.1, epsilon=1.0, lipschitz=1.0)
+
+    def closure() -> torch.Tensor:
+        p.grad = torch.full((4,), 3e38)
+        return p.sum().detach()
+
+    optimizer.step(closure)
+    assert optimizer.param_groups[0]["norm"] == pytest.approx(6e38, rel=1e-6)
+    assert optimizer.param_groups[0]["outcome"] != "non-finite"
+
+
+def test_thresholds_of_a_step_are_not_read_because_that_waits_for_a_device() -> None:
+    p = parameter()
+    optimizer = CClip([p], 0.1, lambda k: torch.tensor([1.0, 1.0, 1.0, 0.0 if k > 1 else 1.0]))
+    for _ in range(2):
+        p.grad = torch.full((4,), 5.0)
+        optimizer.step()
+    assert p.tolist() == pytest.approx([-0.2, -0.2, -0.2, -0.1])
+
+
+def test_one_average_is_corrected_by_a_count_that_is_a_tensor() -> None:
+    (found,) = corrected([torch.full((3,), 0.19)], 0.9, torch.tensor(2.0))
+    assert found.tolist() == pytest.approx([1.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("clip", [None, 0.1])
+def test_acclip_without_a_correction_clips_the_norm_first_in_every_form(clip: float | None) -> None:
+    ends = []
+    for form in ({"fused": True}, {"foreach": True}):
+        p = parameter()
+        optimizer = ACClip([p], 0.1, form="algorithm", bias_correction=False, clip=clip, **form)
+        for k in range(5):
+            p.grad = torch.tensor([1.0, -2.0, 3.0, 0.5]) * (k + 1)
+            optimizer.step()
+        ends.append(p.tolist())
+    assert ends[1] == pytest.approx(ends[0], rel=1e-5)
+
+
+def test_a_coordinate_at_its_threshold_is_not_counted_as_clipped() -> None:
+    p = parameter()
+    optimizer = ACClip([p], 0.1, form="algorithm", clip=None, track=True, foreach=True)
+    for _ in range(3):
+        p.grad = torch.full((4,), 1.0)
+        optimizer.step()
+    assert optimizer.report().clipped == 0

@@ -222,7 +222,8 @@ def _statistics(values: np.ndarray, present: np.ndarray) -> dict[str, np.ndarray
     sound = finite.all(0) & (n > 0)
     known = np.where(present & np.isfinite(values), values, 0.0)
     mean = np.where(sound, known.sum(0) / np.maximum(n, 1), np.nan)
-    squares = np.where(present & finite, (known - np.where(sound, mean, 0.0)) ** 2, 0.0).sum(0)
+    with np.errstate(over="ignore"):  # numbers beyond 1e154 have an infinite deviation
+        squares = np.where(present & finite, (known - np.where(sound, mean, 0.0)) ** 2, 0.0).sum(0)
     sd = np.where(sound, np.sqrt(squares / np.maximum(n - 1, 1)), np.nan)
     # Missing and undefined values sort to the end; only the first n of a column are looked at.
     ordered = np.sort(np.where(present & ~np.isnan(values), values, np.inf), axis=0)
