@@ -368,7 +368,6 @@ def networks(folder: Path) -> str:
 
 def tables(folder: Path) -> dict[str, str]:
     """Mark in the guide -> its table."""
-    own = {"shown": SECOND, "lengths": ("own",)}
     made = {"networks": networks(folder.parent / "clipping_networks")}
     made |= {"default": default(folder), "summary": summary(folder), "scaled": scaled(folder)}
     advice = folder.parent / "clipping_advice.jsonl"
@@ -377,8 +376,10 @@ def tables(folder: Path) -> dict[str, str]:
     for name, tuned in (("at 1e-3", False), ("at the best rate", True)):
         made[name] = markdown(folder, "develop", tuned)
         made[f"judged {name}"] = markdown(folder, "judge", tuned)
-        made[f"second try {name}"] = markdown(folder, "develop", tuned, **own)
-        made[f"second try judged {name}"] = markdown(folder, "judge", tuned, **own)
+        made[f"second try {name}"] = markdown(folder, "develop", tuned, SECOND, ("own",))
+        made[f"second try judged {name}"] = markdown(
+            folder, "judge", tuned, {c: w for c, w in SECOND.items() if "switch" not in c}, ("own",)
+        )
     return made
 
 
