@@ -24,6 +24,7 @@ from mindgap.bilevel.data.draws import draw_chunk
 from mindgap.bilevel.data.problem import BilevelProblem, X, Y
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.tools.checkpoint import belongs_to, check_path, read_state, write_state
+from mindgap.bilevel.tools.drawing import draw_history
 
 #: How a run can end.
 OUTCOMES = ("done", "out of calls", "out of time", "stopped", "non-finite", "diverged")
@@ -39,6 +40,9 @@ class Solution(Generic[X, Y]):
     message: str  # the same as a sentence
     state: State  # the last state
     seconds: float  # time in the method alone; callbacks and checkpoints are not counted
+    #: one row per ``history`` iterations: iteration, calls, seconds, upper (the upper loss at x and
+    #: y over all data) and what ``record`` names
+    history: tuple[dict[str, float], ...] = ()
     _modules: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -76,6 +80,21 @@ class Solution(Generic[X, Y]):
             twin.refresh_statistics(at["x"], at["y"])
         return self._modules[name]
 
+    def plot(self, path: str | Path | None = None, *, against: str = "calls") -> str:
+        """The history as a drawing (SVG), one curve per recorded quantity.
+
+        Args:
+            path: file to write it to; none if not given.
+            against: "calls", "seconds" or "iteration".
+
+        Raises:
+            RuleError: for a run without history.
+        """
+        drawing = draw_history(self.history, against)
+        if path is not None:
+            Path(path).write_text(drawing, encoding="utf-8")
+        return drawing
+
     def check(self) -> Solution[X, Y]:
         """Itself, or an error when the run went wrong.
 
@@ -103,6 +122,8 @@ def solve(
     checkpoint_every: int = 1000,
     resume: bool = False,
     start: State | None = None,
+    history: int | None = None,
+    record: Mapping[str, Callable[[State], float]] | None = None,
     progress: bool = False,
     backend: Backend | None = None,
     distributed: bool = False,
@@ -130,6 +151,9 @@ def solve(
             uninterrupted run. A damaged file is set aside with a warning, and the run begins again.
         start: a state to go on from, of this or another method, step size or backend
             (``method.take_over``); its seed, draws and counters go on.
+        history: iterations between rows of ``Solution.history``, which costs one upper loss over
+            all data per row (its time and calls are not counted); no rows if not given.
+        record: further numbers of a row: name -> function of the state.
         progress: write a line on standard error now and then.
         backend: who runs the iterations; eager torch if not given.
         distributed: average derivatives over the ranks of torch.distributed.
@@ -173,7 +197,19 @@ def solve(
     check_every = (
         runner.check_every if check_every is None else whole("check_every", check_every, least=1)
     )
-    for name, value in (("every", every), ("checkpoint_every", checkpoint_every)):
+    measures = dict(record or {})
+    if not all(isinstance(name, str) and callable(of) for name, of in measures.items()):
+        fail("record", "must map names to functions of the state", record)
+    if measures and history is None:
+        fail("history", "must be given with record", None)
+    if history is not None and problem.upper_data.order == "stream":
+        fail("history", "must be None where the upper data are a Stream", history)
+    rows_every = 1 if history is None else history
+    for name, value in (
+        ("every", every),
+        ("checkpoint_every", checkpoint_every),
+        ("history", rows_every),
+    ):
         whole(name, value, least=1)
     if seed is not None:
         whole("seed", seed)
@@ -235,6 +271,13 @@ def solve(
             return "out of time", f"{spent:.3g} s after {state.t} iterations"
         return None
 
+    def note() -> dict[str, float]:
+        """A row of the history."""
+        upper = oracle.value("upper", state.x, state.y)
+        row = {"iteration": state.t, "calls": state.total_calls, "seconds": spent, "upper": upper}
+        return {**row, **{name: float(of(state)) for name, of in measures.items()}}
+
+    rows: list[dict[str, float]] = []
     told, looked, short = 0.0, -1, False
     while True:
         end = ended()
@@ -247,15 +290,18 @@ def solve(
             wrong, looked = trouble(), state.t
             spent += time.perf_counter() - begin
             if wrong is not None:
-                return Solution(wrong[0], f"{wrong[0]}: {wrong[1]}", state, spent)
+                return Solution(wrong[0], f"{wrong[0]}: {wrong[1]}", state, spent, tuple(rows))
+        if history is not None and (end is not None or state.t % history == 0):
+            rows.append(note())
         if save and checkpoint is not None:
             write_state(Path(checkpoint), state, of)
         if end is not None:
-            return Solution(end[0], f"{end[0]}: {end[1]}", state, spent)
+            return Solution(end[0], f"{end[0]}: {end[1]}", state, spent, tuple(rows))
         stops = (
             [check_every]
             + [every] * bool(listeners)
             + [checkpoint_every] * (checkpoint is not None)
+            + [rows_every] * (history is not None)
         )
         count = min(p - state.t % p for p in stops)
         if steps is not None:

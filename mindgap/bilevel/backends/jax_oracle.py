@@ -177,6 +177,10 @@ class JaxOracle(JaxOps, ProblemOracle):
             x = x if self.project_x is None else jnp.asarray(self.project_x(x))
             return x, y if self.project_y is None else jnp.asarray(self.project_y(y))
 
+    def value(self, level: str, x: Array, y: Array) -> float:
+        with precision(self.problem):
+            return float(self.loss(level, x, y))
+
     def to_torch(self, vector: Array) -> torch.Tensor:
         return torch.from_numpy(np.array(vector))
 
@@ -350,4 +354,6 @@ def _view(pack: Pack, vector: Array) -> Any:
     if pack.kind == "tensor":
         return vector.reshape(pack.shapes[0])
     parts = _parts(pack, vector)
+    if pack.kind == "nested":
+        return pack.assemble(parts)
     return tuple(parts) if pack.kind == "tuple" else dict(zip(pack.keys or [], parts, strict=True))

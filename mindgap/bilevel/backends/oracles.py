@@ -87,6 +87,9 @@ class TorchOracle(TorchOps, ProblemOracle):
         """Oracle calls of the phase before the first iteration, which has just run."""
         return self.take_calls()
 
+    def value(self, level: str, x: Tensor, y: Tensor) -> float:
+        return float(self.problem.loss(level, x, y))
+
     def to_torch(self, vector: Tensor) -> Tensor:
         return vector
 

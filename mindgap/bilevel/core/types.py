@@ -403,6 +403,10 @@ class ProblemOracle(Oracle, Protocol):
         """Oracle calls of the phase before the first iteration, which has just run."""
 
     @abstractmethod
+    def value(self, level: str, x: Array, y: Array) -> float:
+        """The loss of a level over all data; it is not counted."""
+
+    @abstractmethod
     def to_torch(self, vector: Array) -> Tensor:
         """An array of this backend as a tensor."""
 

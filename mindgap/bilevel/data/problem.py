@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from mindgap.base.check import fail, whole
@@ -22,7 +23,7 @@ from mindgap.bilevel.data.sample import FULL, Batch, Data, Sample, is_full, row
 
 Loss = Callable[[Any, Any, Any], Tensor]
 #: What a user hands over as x or y.
-Variable = Tensor | Mapping[str, Tensor] | Sequence[Tensor] | nn.Module
+Variable = Tensor | Mapping[str, Any] | Sequence[Any] | nn.Module
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
@@ -105,9 +106,17 @@ class _Named(nn.Module):
         return getattr(self.module, name)(*args, **kwargs)
 
 
+_CONTAINERS = (Mapping, tuple, list)
+
+
+def _inside(value: Any) -> list[Any]:
+    """What a dict, tuple or list holds."""
+    return list(value.values() if isinstance(value, Mapping) else value)
+
+
 class Pack:
-    """A variable as one flat vector, and back: a tensor, a dict or tuple of tensors, or a module's
-    parameters.
+    """A variable as one flat vector, and back: a tensor, a dict or tuple of tensors (nested or
+    not), or a module's parameters.
 
     Args:
         name: "x" or "y", for messages.
@@ -133,6 +142,11 @@ class Pack:
             self.kind = "module"
         elif isinstance(value, Tensor):
             tensors, self.kind = [value], "tensor"
+        elif isinstance(value, _CONTAINERS) and any(
+            isinstance(p, _CONTAINERS) for p in _inside(value)
+        ):
+            tensors, self.form = pytree.tree_flatten(value)
+            self.kind = "nested"
         elif isinstance(value, Mapping):
             self.keys, tensors, self.kind = list(value), list(value.values()), "dict"
         elif isinstance(value, (tuple, list)):
@@ -142,7 +156,7 @@ class Pack:
         else:
             fail(
                 name,
-                "must be a tensor, a dict or tuple of tensors, or a module",
+                "must be a tensor, a dict or tuple of tensors (nested or not), or a module",
                 type(value).__name__,
             )
         wrong = [type(t).__name__ for t in tensors if not isinstance(t, Tensor)]
@@ -219,6 +233,8 @@ class Pack:
                 return parts[0]
             if self.kind == "tuple":
                 return tuple(parts)
+            if self.kind == "nested":
+                return pytree.tree_unflatten(parts, self.form)
             named = dict(zip(self.keys or [], parts, strict=True))
         except (TypeError, ValueError, IndexError, KeyError) as error:
             fail("parts", f"must be a list of {len(self.shapes)} tensors ({error})", parts)
@@ -234,6 +250,8 @@ class Pack:
         """
         if self.kind == "tensor":
             return [value]
+        if self.kind == "nested":
+            return pytree.tree_leaves(value)
         return list(value) if self.kind == "tuple" else [value[key] for key in self.keys or []]
 
     def projection(
@@ -256,8 +274,8 @@ class Pack:
             parts = split(vector)
             if self.kind == "tensor":
                 value: Any = parts[0]
-            elif self.kind == "tuple":
-                value = tuple(parts)
+            elif self.kind in ("tuple", "nested"):
+                value = self.assemble(parts)
             else:
                 value = dict(zip(self.keys or [], parts, strict=True))
             return join(self.parts(project(value)))
@@ -303,6 +321,8 @@ class Pack:
             return parts[0].clone()
         if self.kind == "tuple":
             return self.sequence(p.clone() for p in parts)
+        if self.kind == "nested":
+            return self.assemble([p.clone() for p in parts])
         return {k: p.clone() for k, p in zip(self.keys or [], parts, strict=True)}
 
 
@@ -316,8 +336,9 @@ class BilevelProblem(Generic[X, Y]):
     Args:
         upper: the upper loss f.
         lower: the lower loss g, to be minimised over y.
-        x: upper variable at its start: a tensor, a dict or tuple of tensors, or a module. A loss
-            gets it back in the same form; a module as something to call (:class:`Bound`).
+        x: upper variable at its start: a tensor, a dict, tuple or list of tensors, nested or not,
+            or a module. A loss gets it back in the same form; a module as something to call
+            (:class:`Bound`).
         y: lower variable at its start, likewise.
         upper_data: tensors or NumPy arrays, a map-style dataset, a DataLoader, :class:`Batches`, or
             a :class:`Stream`; minibatches are moved to the device of x and y.
