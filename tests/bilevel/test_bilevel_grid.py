@@ -119,3 +119,56 @@ def test_bad_grids_are_refused():
         known = {"problem": PROBLEM, "methods": "soba", "grid": good, "steps": 2, **arguments}
         with pytest.raises(RuleError, match=message):
             sweep(**known)
+
+
+GRID = {"lr_x": [0.001, 0.01, 0.03, 0.1], "lr_y": [0.1]}
+
+
+@pytest.mark.parametrize("backend", [None, BACKEND])
+def test_points_are_let_go_on_the_way(backend):
+    """Half of four points after an eighth, one of two after a quarter; the rest equals a sweep of
+    all.
+    """
+    all_runs, few = (
+        sweep(PROBLEM, "soba", GRID, 2, steps=32, every=4, backend=backend, keep=keep)["soba"]
+        for keep in (1.0, 0.5)
+    )
+    assert few.iterations.tolist() == all_runs.iterations.tolist()
+    alive = np.isfinite(few.values).all(1).sum(1)
+    assert alive.tolist() == [4, 4, 2, 1, 1, 1, 1, 1, 1]
+    assert few.best == int(np.nanargmin(all_runs.values[2].mean(0)))
+    np.testing.assert_allclose(
+        few.values[:, :, few.best], all_runs.values[:, :, few.best], rtol=1e-6
+    )
+
+
+def test_a_sweep_in_a_folder_is_written_as_it_comes_and_read_again(tmp_path):
+    seen = []
+
+    def stops(x, y):
+        seen.append(1)
+        if len(seen) == 11:  # in the second of three looks
+            raise KeyboardInterrupt
+        return float(x.norm())
+
+    form = {"steps": 10, "every": 5, "metric": stops, "folder": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        sweep(PROBLEM, "soba", GRID, 2, backend=BACKEND, **form)
+    assert len((tmp_path / "sweep.jsonl").read_text().splitlines()) == 1
+    with (tmp_path / "sweep.jsonl").open("a") as file:
+        file.write('{"of": "half')  # killed while it wrote
+    first = sweep(PROBLEM, "soba", GRID, 2, backend=BACKEND, **form)["soba"]
+    count = len(seen)
+    again = sweep(PROBLEM, "soba", GRID, 2, backend=BACKEND, **form)["soba"]
+    assert len(seen) == count  # nothing ran
+    np.testing.assert_array_equal(first.values, again.values)
+    np.testing.assert_array_equal(first.calls, again.calls)
+    other = sweep(PROBLEM, "soba", GRID, 1, backend=BACKEND, **form)["soba"]
+    assert len(seen) > count
+    assert other.values.shape == (3, 1, 4)
+
+
+def test_a_bad_share_of_points_is_refused():
+    for keep in (0.0, 1.5):
+        with pytest.raises(RuleError, match="keep must be"):
+            sweep(PROBLEM, "soba", GRID, steps=10, keep=keep)

@@ -127,6 +127,12 @@ class ManyRuns:
             self._drawn = [chunk.drawn for chunk in chunks]
             self.t += count
 
+    def keep(self, places: Sequence[int]) -> None:
+        """Go on with some of the points alone, by their numbers."""
+        chosen = np.array(places, dtype=np.int64)
+        self.points = [self.points[i] for i in places]
+        self.values = jax.tree.map(lambda value: value[:, chosen], self.values)
+
     def _dispatch(self, chunks: list[Chunk]) -> ByName:
         """The values after a chunk of iterations of all points and seeds, in one program."""
         first, method, oracle = chunks[0], self.points[0], self.oracle

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mindgap.base.check import fail, whole
+from mindgap.base.check import fail, positive, whole
 from mindgap.bilevel.core.settings import check_count
 from mindgap.bilevel.core.types import Backend, State
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.registry import METHODS
 from mindgap.bilevel.solver import solve
+from mindgap.bilevel.tools.checkpoint import belongs_to, check_path
 
 Floats = NDArray[np.float64]
+#: After these shares of the iterations a sweep with ``keep`` lets points go.
+CUTS = 1 / 8, 1 / 4, 1 / 2
 #: A number of the flat x and of the method's lower solution; less is better.
 Metric = Callable[[Tensor, Tensor], float]
 
@@ -34,7 +40,8 @@ class SweptMethod:
     seeds: tuple[int, ...]
     iterations: NDArray[np.int64]  # where the metric was taken, 0 included
     calls: Floats  # oracle calls by then, mean over the seeds
-    values: Floats  # the metric, of shape (iterations, seeds, points); NaN where a run went wrong
+    #: the metric, of shape (iterations, seeds, points); NaN where a run went wrong or was stopped
+    values: Floats
 
     @property
     def final(self) -> Floats:
@@ -64,6 +71,8 @@ def sweep(
     every: int | None = None,
     metric: Metric | None = None,
     backend: Backend | None = None,
+    keep: float = 1.0,
+    folder: str | Path | None = None,
 ) -> dict[str, SweptMethod]:
     """Run methods at every point of a grid with every seed.
 
@@ -83,9 +92,14 @@ def sweep(
         metric: a number of the flat x and of the lower solution; the upper loss over all samples if
             not given.
         backend: who runs the iterations; eager torch if not given.
+        keep: share of the points that go on after an eighth, a quarter and half of the iterations,
+            those with the least mean over the seeds (successive halving with 0.5); the others are
+            NaN from there on. 1 keeps all.
+        folder: where values are written as they come, in ``sweep.jsonl``; a sweep that is there
+            already is read, and what is missing runs.
 
     Raises:
-        RuleError: for a name that no method has, or an empty grid.
+        RuleError: for a name that no method has, an empty grid, or a bad share.
 
     Example:
         >>> from mindgap.bilevel.data.problem import example_problem
@@ -109,6 +123,15 @@ def sweep(
             fail("grid", "must name settings of the methods", name)
     if metric is not None and not callable(metric):
         fail("metric", "must be a function of x and y", metric)
+    if positive("keep", keep) > 1.0:
+        fail("keep", "must be at most 1", keep)
+    times = np.array(
+        sorted(
+            {*range(0, steps, every), steps}
+            | ({max(1, round(share * steps)) for share in CUTS} if keep < 1.0 else set())
+        )
+    )
+    records = _Records(folder, problem, metric)
     found = {}
     for method in listed:
         names = _names(method)
@@ -119,7 +142,8 @@ def sweep(
                 own.append(kept)
         made = [_make_method(method, point) for point in own]
         name = method if isinstance(method, str) else type(method).__name__
-        found[name] = _swept(problem, name, own, made, numbers, steps, every, metric, backend)
+        form = _Form(problem, numbers, times, metric, backend, keep)
+        found[name] = _swept(form, name, own, made, records)
     return found
 
 
@@ -172,31 +196,116 @@ def _lower_variable(method: Method) -> str:
     return kinds.get(type(method).__name__, "y")
 
 
+@dataclass(frozen=True)
+class _Form:
+    """What all runs of a sweep have in common."""
+
+    problem: BilevelProblem
+    seeds: list[int]
+    times: NDArray[np.int64]
+    metric: Metric | None
+    backend: Backend | None
+    keep: float
+
+    def kept(self, t: int, values: Floats) -> list[int]:
+        """Places of the points, of values by seed and point, that go on after iteration t."""
+        everyone = list(range(values.shape[1]))
+        cuts = {max(1, round(share * int(self.times[-1]))) for share in CUTS}
+        if self.keep == 1.0 or t not in cuts:
+            return everyone
+        means = np.where(np.isfinite(values).all(0), np.nan_to_num(values).mean(0), np.inf)
+        count = max(1, round(self.keep * len(everyone)))
+        return sorted(np.argsort(means, kind="stable")[:count].tolist())
+
+
+#: iteration, values and calls by seed and point; NaN for points that were let go
+Look = tuple[int, Floats, Floats]
+
+
+class _Records:
+    """Looks of sweeps in a file, so that a sweep that is there is not run again."""
+
+    def __init__(
+        self, folder: str | Path | None, problem: BilevelProblem, metric: Metric | None
+    ) -> None:
+        self.path: Path | None = None
+        self.of: list[Any] = []
+        if folder is None:
+            return
+        from mindgap.bilevel.methods.soba import SOBA
+
+        check_path("folder", folder)
+        self.path = Path(folder) / "sweep.jsonl"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        of = belongs_to(SOBA(lr_x=1.0, lr_y=1.0), problem)
+        self.of = [of, getattr(metric, "__qualname__", repr(type(metric)))]
+
+    def mark(self, methods: list[Method], form: _Form) -> str:
+        """What tells one group of runs from another."""
+        told = [self.of, [repr(m) for m in methods], form.seeds, form.times.tolist(), form.keep]
+        return sha256(json.dumps(told).encode()).hexdigest()[:24] if self.path else ""
+
+    def read(self, mark: str, form: _Form) -> list[Look]:
+        """The looks of a group if all of them are there, else nothing."""
+        if self.path is None or not self.path.exists():
+            return []
+        looks: dict[int, Look] = {}
+        for line in self.path.read_text().splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:  # the last line of a run that was killed
+                continue
+            if row["of"] == mark:
+                values, calls = (np.array(row[k], dtype=float) for k in ("values", "calls"))
+                looks[row["iteration"]] = row["iteration"], values, calls
+        whole = set(looks) == set(form.times.tolist())
+        return [looks[t] for t in form.times.tolist()] if whole else []
+
+    def write(self, mark: str, name: str, look: Look) -> None:
+        """One look, as soon as it is known."""
+        if self.path is None:
+            return
+        t, values, calls = look
+        row = {"of": mark, "method": name, "iteration": int(t)}
+        numbers = {"values": _plain(values), "calls": _plain(calls)}
+        ended = not self.path.exists() or self.path.read_bytes()[-1:] in (b"", b"\n")
+        with self.path.open("a") as file:
+            file.write(("" if ended else "\n") + json.dumps({**row, **numbers}) + "\n")
+
+
+def _plain(values: Floats) -> list[list[float | None]]:
+    """Numbers as JSON has them: what is not finite is null."""
+    return [[float(v) if np.isfinite(v) else None for v in row] for row in values]
+
+
 def _swept(
-    problem: BilevelProblem,
+    form: _Form,
     name: str,
     points: list[dict[str, Any]],
     methods: list[Method],
-    seeds: list[int],
-    steps: int,
-    every: int,
-    metric: Metric | None,
-    backend: Backend | None,
+    records: _Records,
 ) -> SweptMethod:
     """Losses and calls of one method at every point with every seed."""
-    times = np.array(sorted({*range(0, steps, every), steps}))
-    values = np.full((len(times), len(seeds), len(points)), np.nan)
-    calls = np.zeros((len(times), len(seeds), len(points)))
-    for group in groups_of(methods, backend):
+    shape = (len(form.times), len(form.seeds), len(points))
+    values, calls = np.full(shape, np.nan), np.full(shape, np.nan)
+    # Points are compared with one another: a sweep that lets some go runs them side by side.
+    alike = _is_compiled(form.backend) or form.keep == 1.0
+    groups = groups_of(methods, form.backend) if alike else [list(range(len(methods)))]
+    for group in groups:
         some = [methods[i] for i in group]
-        if _is_compiled(backend) and some[0].plan().growing is None:
-            parts = _one_program(problem, some, seeds, times, metric, backend)
-        else:
-            parts = _one_by_one(problem, some, seeds, times, every, metric, backend)
-        values[:, :, group], calls[:, :, group] = parts
+        mark = records.mark(some, form)
+        looks = records.read(mark, form)
+        if not looks:
+            compiled = _is_compiled(form.backend) and some[0].plan().growing is None
+            for look in (_one_program if compiled else _one_by_one)(form, some):
+                records.write(mark, name, look)
+                looks.append(look)
+        for i, (_, seen, called) in enumerate(looks):
+            values[i][:, group], calls[i][:, group] = seen, called
     values[~np.isfinite(values)] = np.nan
+    by_time = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan for row in calls])
     return SweptMethod(
-        name, tuple(points), tuple(methods), tuple(seeds), times, calls.mean((1, 2)), values
+        name, tuple(points), tuple(methods), tuple(form.seeds), form.times, by_time, values
     )
 
 
@@ -216,65 +325,60 @@ def groups_of(methods: list[Method], backend: Backend | None) -> list[list[int]]
     return list(groups.values())
 
 
-def _one_program(
-    problem: BilevelProblem,
-    methods: list[Method],
-    seeds: list[int],
-    times: NDArray[np.int64],
-    metric: Metric | None,
-    backend: Any,
-) -> tuple[Floats, Floats]:
-    """Values and calls, times x seeds x methods, of methods that one compiled program runs
-    together.
-    """
+def _one_program(form: _Form, methods: list[Method]) -> Iterator[Look]:
     from mindgap.bilevel.backends.many import ManyRuns  # needs JAX
 
-    runs, lower = ManyRuns(backend, problem, methods, seeds), _lower_variable(methods[0])
-    values, calls = [], []
-    for t in times:
+    backend: Any = form.backend
+    runs = ManyRuns(backend, form.problem, methods, form.seeds)
+    lower, alive = _lower_variable(methods[0]), list(range(len(methods)))
+    for t in form.times:
         runs.run(int(t) - runs.t)
-        if metric is None:
-            values.append(runs.losses(lower))
+        if form.metric is None:
+            seen = runs.losses(lower)
         else:
             x, y = (runs.oracle.to_torch(runs.values[key]) for key in ("x", lower))
-            values.append(
-                np.array(
-                    [
-                        [_measure(metric, a, b) for a, b in zip(*pair, strict=True)]
-                        for pair in zip(x, y, strict=True)
-                    ]
-                )
+            seen = np.array(
+                [
+                    [_measure(form.metric, a, b) for a, b in zip(*pair, strict=True)]
+                    for pair in zip(x, y, strict=True)
+                ]
             )
-        calls.append(np.repeat(np.array(runs.calls, float)[:, None], len(methods), 1))
-    return np.stack(values), np.stack(calls)
+        values, calls = (np.full((len(form.seeds), len(methods)), np.nan) for _ in range(2))
+        values[:, alive] = seen
+        calls[:, alive] = np.array(runs.calls, float)[:, None]
+        yield int(t), values, calls
+        kept = form.kept(int(t), seen)
+        if len(kept) < len(alive):
+            runs.keep(kept)
+            alive = [alive[i] for i in kept]
 
 
-def _one_by_one(
-    problem: BilevelProblem,
-    methods: list[Method],
-    seeds: list[int],
-    times: NDArray[np.int64],
-    every: int,
-    metric: Metric | None,
-    backend: Backend | None,
-) -> tuple[Floats, Floats]:
-    """Values and calls, times x seeds x methods, by one ``solve`` after the other."""
-    shape = (len(times), len(seeds), len(methods))
-    values, calls = np.full(shape, np.nan), np.zeros(shape)
-    places = {int(t): i for i, t in enumerate(times)}
-
-    for (s, seed), (p, method) in itertools.product(enumerate(seeds), enumerate(methods)):
-        lower = _lower_variable(method)
-
-        def look(state: State, s: int = s, p: int = p, lower: str = lower) -> None:
-            x, y = (state.oracle.to_torch(state.values[key]) for key in ("x", lower))
-            at = places[state.t], s, p
-            loss = problem.loss("upper", x, y) if metric is None else _measure(metric, x, y)
-            values[at], calls[at] = float(loss), state.total_calls
-
-        done = solve(
-            problem, method, int(times[-1]), seed=seed, callbacks=look, every=every, backend=backend
-        )
-        if done.outcome == "done" and done.state.t not in range(0, done.state.t + 1, every):
-            look(done.state)
-    return values, calls
+def _one_by_one(form: _Form, methods: list[Method]) -> Iterator[Look]:
+    """Runs one after the other, from look to look."""
+    problem, metric = form.problem, form.metric
+    states: dict[tuple[int, int], State | None] = {}
+    alive = list(range(len(methods)))
+    for t in form.times:
+        values, calls = (np.full((len(form.seeds), len(methods)), np.nan) for _ in range(2))
+        for (s, seed), p in itertools.product(enumerate(form.seeds), alive):
+            before, method = states.get((s, p)), methods[p]
+            if (s, p) in states and before is None:  # it went wrong
+                continue
+            lower = _lower_variable(method)
+            done = solve(
+                problem,
+                method,
+                int(t),
+                seed=seed if before is None else None,
+                start=before,
+                backend=form.backend,
+            )
+            state = done.state
+            states[s, p] = state if done.ok else None
+            if done.ok:
+                x, y = (state.oracle.to_torch(state.values[key]) for key in ("x", lower))
+                loss = problem.loss("upper", x, y) if metric is None else _measure(metric, x, y)
+                values[s, p], calls[s, p] = float(loss), state.total_calls
+        yield int(t), values, calls
+        kept = form.kept(int(t), values[:, alive])
+        alive = [alive[i] for i in kept]
