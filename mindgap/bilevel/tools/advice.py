@@ -60,12 +60,12 @@ def suggest_steps(
     """Propose steps: for one method and a number of iterations from a race of short runs, or for
     all methods from the curvature at the start alone.
 
-    *With a method and steps*: descents of the lower level alone decide on lr_y, its largest
-    curvature bounds lr_z, and a line along the hypergradient says how far x has to go. Three races
-    of a twentieth, an eighth and a quarter of the iterations, at rates a factor of 4 apart, decide
-    on lr_x. All of it costs at most about as many oracle calls as one run (``runs`` says how many)
-    and tells what it tried (``print(advice)``). A short run cannot see what happens late: look at
-    the first run with these steps before you trust them.
+    *With a method and steps*: the lower level is solved for a while at the start; its largest
+    curvature gives lr_y and lr_z, and a line along the hypergradient says how far x has to go.
+    Short runs at rates a factor of 4 apart, and a second race of rates made for the whole run,
+    decide on lr_x. It costs about as many oracle calls as one run (``runs`` says how many) and
+    tells what it tried (``print(advice)``). A short run cannot see what happens late: look at the
+    first run with these steps before you trust them.
 
     *Without*: power iteration on ``batches`` lower minibatches gives the largest eigenvalue L of H;
     lr_y = lr_z = 0.4 / L. Then y goes some steps towards y*(x), and two hypergradients a small
@@ -79,7 +79,8 @@ def suggest_steps(
         seed: of the minibatches and the power iteration's start.
         batches: minibatches looked at; without a method only.
         products: Hessian products per minibatch and per hypergradient; without a method only.
-        backend: who runs the iterations of the races; eager torch if not given.
+        backend: a ``JaxBackend`` runs the points of a race in one program; eager torch if not
+            given.
 
     Example:
         >>> from mindgap.bilevel.data.problem import example_problem

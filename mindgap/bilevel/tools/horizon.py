@@ -1,13 +1,12 @@
 """Steps for a method, a problem and a number of iterations: measured first, then raced.
 
-*Measured*: the largest curvature L of the lower level; the rate of y, from short descents of the
-lower level alone at rates a factor of 3 apart; a hypergradient d, and the distance along -d at
-which the upper loss is least once y has followed. *Raced*: runs of a twentieth of the iterations
-from the problem's own start, at rates a factor of 4 apart; what is fastest and does no harm goes on
-to a quarter of the iterations, and so do its neighbours as long as the cost stays below one run.
-
-Every x is judged by the upper loss after the same number of lower steps from the same y, so that a
-run is not praised for its y.
+*Measured*: the largest curvature L of the lower level, a hypergradient d, and the distance along -d
+at which the upper loss is least once y has followed. *Raced*: short runs at rates a factor of 4
+apart around what was measured, all from a lower level that is nearly solved. *Looked ahead*: the
+displacement of the best short runs, continued in a straight line as far as the whole run could go,
+says how far x should go; the rate follows from that distance and the number of iterations. The last
+race is among a few rates made for the whole run. The winner must then survive the first iterations
+from the problem's own start.
 """
 
 from __future__ import annotations
@@ -36,36 +35,24 @@ from mindgap.bilevel.registry import METHODS
 from mindgap.bilevel.solver import solve
 from mindgap.bilevel.tools.step_advice import StepAdvice
 
-#: Share of 1 / L that a lower rate takes where nothing is raced.
+#: Share of 1 / L that lr_y and lr_z take.
 LOWER = 0.5
-#: From one raced rate of y to the next, and how many there may be.
-STEEPER, LOWERED = 3.0, 2
-#: Length of a descent that races rates of y, as a share of the lower steps of the whole run.
-DESCENT = 1 / 12
-#: The same for the steps of Adam; the descents are slow where they reach less than this share of
-#: what Adam reaches.
-WARM, SLOW = 1 / 4, 0.5
 #: Minibatches of the upper level that a point is judged by.
-JUDGED = 8
-#: Lower steps before a point is judged, and their momentum.
-FOLLOW, MOMENTUM = 24, 0.9
-#: Lengths of the three races, as shares of the iterations.
-LENGTHS = 1 / 20, 1 / 8, 1 / 4
+JUDGED = 10
+#: Lower steps from one point to the next before it is judged, as a share of the iterations.
+FOLLOW = 1 / 16
+#: Lower steps before anything is measured, as a share of those of the whole run.
+WARM = 0.25
+#: Lengths of the two races, as shares of the iterations.
+FIRST, SECOND = 1 / 20, 1 / 7
 #: From one rate of the first race to the next.
 APART = 4.0
-#: How many times the distance the first runs would go in all the iterations.
-REACHES = (2.0, 8.0, 32.0)
 #: Share of the largest gain that is enough where a shorter way has it.
 ENOUGH = 0.9
-#: Share of the path at whose end a faster run went wrong that the whole run may go.
-BEFORE = 0.7
-#: Share of the gain in the second half of a run below which it has arrived.
-ARRIVED = 0.2
 #: Share of a loss below which a difference is noise.
 CLEAR = 1e-3
-#: Share of the loss at the start by which a fast run of the first race may be behind: the first
-#: steps from a y that is not solved do harm that is made good later.
-HARM = 0.1
+#: From one rate of the second race to the next.
+WIDER = 2.5
 
 
 @dataclass(frozen=True)
@@ -75,6 +62,10 @@ class StepTrial:
     settings: dict[str, Any]
     steps: int  # its iterations
     value: float  # upper loss at its end, once y has followed; infinite where it went wrong
+    #: the same, foreseen for the whole run: the least value along its displacement; NaN where
+    #: nobody looked
+    foreseen: float
+    farther: float  # how many times its displacement that is
 
 
 @dataclass(frozen=True)
@@ -102,7 +93,12 @@ class RacedSteps:
             f"upper loss at the start {self.start:.4g}; {len(self.tried)} short runs:",
         ]
         for trial in self.tried:
-            what = f"{trial.value:.4g}" if math.isfinite(trial.value) else "went wrong"
+            ahead = (
+                ""
+                if math.isnan(trial.foreseen)
+                else f"; {trial.foreseen:.4g} foreseen {trial.farther:.3g} times as far"
+            )
+            what = f"{trial.value:.4g}{ahead}" if math.isfinite(trial.value) else "went wrong"
             lines.append(f"  {trial.steps} iterations, {_numbers(trial.settings)}: {what}")
         lines.append(f"cost: {self.calls} oracle calls, {self.runs:.2g} runs")
         return "\n".join(lines)
@@ -139,13 +135,10 @@ class Scale:
         falls = self.exponent("lr_x") or (self.exponent("lr_y") if self.key == "f2sa" else 0.0)
         return float(np.sum((1.0 + np.arange(steps)) ** -falls))
 
-    def settings(
-        self, length: float, steps: int, lr_y: float, lr_z: float | None = None
-    ) -> dict[str, Any]:
+    def settings(self, length: float, steps: int, lr_y: float) -> dict[str, Any]:
         """Settings with which x goes that far in so many iterations, as long as the hypergradient
-        is what it is at the start; ``lr_z`` is that of y if not given.
+        is what it is at the start.
         """
-        lr_z = lr_y if lr_z is None else lr_z
         per_step = length / self.path(steps)
         lr_x = per_step / self.size
         found: dict[str, Any] = {"lr_x": lr_x, "lr_y": lr_y}
@@ -153,10 +146,10 @@ class Scale:
             found["lr_x"] = per_step
         elif self.fixed:  # Adam moves every coordinate by its step
             found["lr_x"] = per_step / math.sqrt(self.dim)
-        if "lr_z" in self.known and (self.known["lr_z"].default is not None or lr_z < lr_y):
-            found["lr_z"] = lr_z
+        if "lr_z" in self.known and self.known["lr_z"].default is not None:
+            found["lr_z"] = lr_y
         if "eta" in self.known and "terms" in self.known:
-            found["eta"] = lr_z
+            found["eta"] = lr_y
         advice = StepAdvice(
             lr_y, lr_y, lr_x, (lr_x, lr_x), self.curvature, self.size, 1.0, self.dim
         )
@@ -164,37 +157,20 @@ class Scale:
 
 
 class Ground:
-    """What is measured of a problem before any method runs, with a count of the calls.
+    """What is measured of a problem before any method runs, with a count of the calls."""
 
-    Args:
-        problem: what to measure.
-        steps: iterations that a run will have.
-        lower_steps: steps on y that it will take.
-        seed: of the minibatches.
-        falls: the rate of y falls as a power of the iteration, this one.
-    """
-
-    def __init__(
-        self,
-        problem: BilevelProblem,
-        steps: int,
-        lower_steps: int,
-        seed: int,
-        falls: float = 0.0,
-    ) -> None:
-        self.problem, self.steps, self.seed, self.falls = problem, steps, seed, falls
-        self.lower_steps = lower_steps
+    def __init__(self, problem: BilevelProblem, steps: int, lower_steps: int, seed: int) -> None:
+        self.problem, self.steps, self.seed = problem, steps, seed
+        self.lower_steps = lower_steps  # on y, before anything is measured
         self.oracle = TorchOracle(problem)
         try_problem(self.oracle, seed)
         self.oracle.take_calls()
-        self.losses = 0  # losses on a minibatch
+        self.losses = 0  # upper losses on a minibatch
+        self.follow = min(max(round(steps * FOLLOW), 16), 100)
         count = min(problem.upper_data.batches, JUDGED)
         self.upper = self.tokens("upper", 0, count)
-        self.lower = self.tokens("lower", 0, FOLLOW)
+        self.lower = self.tokens("lower", 0, self.follow)
         self.x, self.y0 = self.oracle.start
-        self.slow = False  # whether the lower level is hardly solved in a short run
-        self.metric = self.y0  # Adam's
-        self.in_metric = False  # whether y follows in it
 
     def tokens(self, level: str, begin: int, count: int) -> list[Sample]:
         """Some tokens of a level."""
@@ -224,114 +200,51 @@ class Ground:
             most = max(most, size) if math.isfinite(size) else math.inf
         return most
 
-    def descended(self, lr: float, steps: int) -> tuple[float, Tensor]:
-        """The lower loss on some minibatches after a descent from the start, and where it ends."""
-        y = self.y0
-        for t, token in enumerate(self.tokens("lower", 0, steps)):
-            rate = lr * (1.0 + t) ** -self.falls
-            y = self.oracle.move_y(y, self.oracle.lower(self.x, y, token), rate)
-        return self.mean_loss("lower", self.x, y, self.lower[:JUDGED]), y
-
-    def mean_loss(self, level: str, x: Tensor, y: Tensor, tokens: Sequence[Sample]) -> float:
-        """Mean loss over some minibatches; infinite where it is no number."""
-        self.losses += len(tokens)
-        losses = [float(self.problem.loss(level, x, y, token)) for token in tokens]
-        mean = sum(losses) / len(losses)
-        return mean if math.isfinite(mean) else math.inf
-
-    def race_lower(self, curvature: float) -> None:
-        """The rate of y: the one whose descent ends lowest, of some a factor apart."""
-        steps = min(max(round(self.lower_steps * DESCENT), 16), 200)
-        lr = LOWER / curvature
-        best, y = self.descended(lr, steps)
-        for _ in range(4):  # down while it goes wrong
-            if math.isfinite(best):
-                break
-            lr /= STEEPER
-            best, y = self.descended(lr, steps)
-        for _ in range(1 if self.falls else LOWERED):
-            value, there = self.descended(STEEPER * lr, steps)
-            if not value < best - CLEAR * abs(best):
-                break
-            lr, best, y = STEEPER * lr, value, there
-        self.lr_y, self.near = lr, y
-        self.warm_up(best)
-
-    def warm_up(self, reached: float) -> None:
-        """Where the descents hardly begin to solve the lower level, and Adam does, go on from what
-        Adam finds, and let y follow in its metric.
-        """
-        begin = self.mean_loss("lower", self.x, self.y0, self.lower[:JUDGED])
-        size = 0.1 * float(self.near.square().mean().sqrt())
-        steps = min(max(round(self.lower_steps * WARM), 16), 200)
-        y, m, v = self.y0, torch.zeros_like(self.y0), torch.zeros_like(self.y0)
-        for t, token in enumerate(self.tokens("lower", 0, steps)):
-            g = self.oracle.lower(self.x, y, token)
-            m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
-            scale = (v / (1.0 - 0.99 ** (t + 1))).sqrt() + 1e-12
-            rate = size * 0.5 * (1.0 + math.cos(math.pi * t / steps))
-            y = self.oracle.move_y(y, m / (1.0 - 0.9 ** (t + 1)) / scale, rate)
-        value = self.mean_loss("lower", self.x, y, self.lower[:JUDGED])
-        self.metric = (1.0 - MOMENTUM) * 0.25 * size / scale
-        self.slow = begin - reached < SLOW * (begin - value)
-        if self.slow:
-            self.near, self.in_metric = y, True
-
-    def followed(self, x: Tensor, y: Tensor, share: float = 1.0) -> Tensor:
-        """y after some lower steps with momentum at x: the mean of the last half of them, which is
-        less noisy.
-        """
-        count = math.ceil(share * FOLLOW)
-        total, speed = torch.zeros_like(y), torch.zeros_like(y)
+    def followed(self, x: Tensor, y: Tensor, lr: float, share: float = 1.0) -> Tensor:
+        """y after some lower steps at x: the mean of the last half of them, which is less noisy."""
+        count = math.ceil(share * self.follow)
+        total = torch.zeros_like(y)
         for i, token in enumerate(self.lower[:count]):
-            speed = MOMENTUM * speed + self.oracle.lower(x, y, token)
-            if self.in_metric:
-                y = self.oracle.move_y(y, self.metric * speed, 1.0)
-            else:
-                y = self.oracle.move_y(y, speed, self.lr)
+            y = self.oracle.move_y(y, self.oracle.lower(x, y, token), lr)
             if i >= count // 2:
                 total += y
         return total / (count - count // 2)
 
-    def value(self, x: Tensor, y: Tensor | None = None, share: float = 1.0) -> tuple[float, Tensor]:
-        """The upper loss at x once y has followed, and that y; from the solved start if no y is
-        given.
-        """
-        y = self.followed(x, self.near if y is None else y, share)
-        return self.mean_loss("upper", x, y, self.upper), y
+    def value(self, x: Tensor, y: Tensor, share: float = 1.0) -> tuple[float, Tensor]:
+        """The upper loss at x once y has followed, and that y."""
+        y = self.followed(x, y, self.lr, share)
+        self.losses += len(self.upper)
+        losses = [float(self.problem.loss("upper", x, y, token)) for token in self.upper]
+        mean = sum(losses) / len(losses)
+        return (mean if math.isfinite(mean) else math.inf), y
 
     def moved(self, x: Tensor) -> Tensor:
         """x, projected where the problem says so."""
         return x if self.oracle.project_x is None else self.oracle.project_x(x)
 
     def measure(self) -> None:
-        """Curvature, rate of y, hypergradient, and how far to go along it."""
+        """Curvature, hypergradient, and how far to go along it."""
         curvature = self.largest(self.x, self.y0)
         if not (math.isfinite(curvature) and curvature > 0):
             fail("lower", "must have positive curvature in y at the start", curvature)
-        self.race_lower(curvature)
-        there = self.largest(self.x, self.near, 2)
-        self.curvature = there if math.isfinite(there) and there > 0 else curvature
-        self.lr = LOWER / max(self.curvature, curvature / 10)
-        self.lr_z = min(self.lr_y, 2.0 * self.lr)
-        self.near = self.followed(self.x, self.near)
+        for _ in range(4):
+            near = self.followed(self.x, self.y0, LOWER / curvature)
+            there = self.largest(self.x, near, 2) if bool(near.isfinite().all()) else math.inf
+            enough = there <= 1.5 * curvature
+            curvature = max(curvature, there if math.isfinite(there) else 4 * curvature)
+            if enough:
+                break
+        self.curvature, self.lr = curvature, LOWER / curvature
+        for token in self.tokens("lower", 0, self.lower_steps):
+            near = self.oracle.move_y(near, self.oracle.lower(self.x, near, token), self.lr)
+        self.start, self.near = self.value(self.x, near)
         d = self.hypergradient()
         self.size = float(d.norm())
         if self.size == 0.0 or not math.isfinite(self.size):
             fail(
                 "upper", "must have a finite hypergradient that is not zero at the start", self.size
             )
-        self.choose_metric(self.moved(self.x - 0.25 * math.sqrt(len(d)) * d / self.size))
-        self.start = self.value(self.x)[0]
         self.distance = self.along(-d / self.size)
-
-    def choose_metric(self, x: Tensor) -> None:
-        """Let y follow in Adam's metric where it gets lower at another x than by plain steps."""
-        reached = []
-        for self.in_metric in (False, True):
-            y = self.followed(x, self.near)
-            reached.append(self.mean_loss("lower", x, y, self.lower[:JUDGED]))
-        self.in_metric = reached[1] < reached[0] - CLEAR * abs(reached[0])
 
     def hypergradient(self) -> Tensor:
         """f_x - J z over some minibatches, z by conjugate gradients."""
@@ -344,6 +257,7 @@ class Ground:
             return torch.stack([product(v) for product in products]).mean(0)
 
         z, _ = conjugate_gradients(self.oracle, hessian, f_y, products=8)
+        self.z = z
         count = min(self.problem.lower_data.batches, max(8, self.steps // 20))
         tokens = self.tokens("lower", 0, count)
         mixed = torch.stack([self.oracle.mixed(x, y, z, token) for token in tokens]).mean(0)
@@ -353,12 +267,12 @@ class Ground:
         """Distance along u to the least upper loss, a factor of 4 apart; the least that gives most
         of the gain.
         """
-        at = {0.0: self.value(self.x, None, 0.5)[0]}
+        at = {0.0: self.value(self.x, self.near)[0]}
         s = 0.25 * math.sqrt(len(u))
 
         def look(s: float) -> float:
             if s not in at:
-                at[s] = self.value(self.moved(self.x + s * u), None, 0.5)[0]
+                at[s] = self.value(self.moved(self.x + s * u), self.near)[0]
             return at[s]
 
         for _ in range(5):  # down to where it helps, if it does not
@@ -389,47 +303,6 @@ def least_enough(values: dict[float, float], start: float) -> float:
     return max((k for k, value in values.items() if value <= start + little), default=best)
 
 
-class Runner:
-    """One short run of a race that can go on."""
-
-    def __init__(self, race: Race, settings: dict[str, Any]) -> None:
-        self.race, self.settings = race, settings
-        self.state: State | None = None
-        self.wrong = False
-        self.at = 0  # iterations done
-        self.values: dict[int, float] = {}  # iteration -> upper loss there
-        self.x: Tensor | None = None
-
-    def go_on(self, steps: int) -> float:
-        """To an iteration, and be judged there."""
-        race = self.race
-        if not self.wrong:
-            before = 0 if self.state is None else self.state.total_calls
-            done = solve(
-                race.problem,
-                race.made(self.settings),
-                steps,
-                seed=race.seed if self.state is None else None,
-                start=self.state,
-                limit=1e3,
-                check_every=20,
-                backend=race.backend,
-            )
-            self.state = done.state
-            race.count(done.state.total_calls - before, done.state.t - self.at)
-            self.at = steps
-            self.wrong = not done.ok
-            if self.wrong and self.values:  # it had survived the first race
-                race.lost.append(self.settings["lr_x"] * race.scale.path(done.state.t))
-            self.x = done.state.oracle.to_torch(done.state.values["x"])
-        value = math.inf
-        if not self.wrong and self.x is not None:
-            value, _ = race.ground.value(self.x)
-        self.values[steps] = value
-        race.tried.append(StepTrial(dict(self.settings), steps, value))
-        return value
-
-
 class Race:
     """Short runs of one method on one problem."""
 
@@ -439,14 +312,13 @@ class Race:
         self.ground, self.key, self.backend, self.seed = ground, key, backend, seed
         self.base = method
         self.scale = Scale(key, method, ground.size, ground.problem.dim_x, ground.curvature)
+        self.lower = METHODS[key].lower_variable if key in METHODS else "y"
         self.calls, self.per_step = 0, 0.0
+        self.twin = copy(ground.problem)  # the same problem, its lower level solved at the start
+        self.twin.pack_y = copy(ground.problem.pack_y)
+        self.twin.pack_y.start = ground.near.clone()
         self.tried: list[StepTrial] = []
-        self.lost: list[float] = []  # rate times length of the path of runs that went wrong late
-        self.problem = ground.problem
-        if ground.slow:  # short runs show nothing unless they begin where y is solved
-            self.problem = copy(ground.problem)
-            self.problem.pack_y = copy(ground.problem.pack_y)
-            self.problem.pack_y.start = ground.near.clone()
+        self.ends: list[tuple[Tensor, Tensor] | None] = []
 
     def made(self, settings: dict[str, Any]) -> Method:
         made: Method = (
@@ -454,37 +326,135 @@ class Race:
         )
         return made
 
-    def count(self, calls: int, steps: int) -> None:
+    def run(self, points: Sequence[dict[str, Any]], steps: int) -> list[int]:
+        """Short runs at some points; their numbers among those tried."""
+        methods, ends = [self.made(p) for p in points], []
+        if type(self.backend).__name__ == "JaxBackend":
+            ends = self._compiled(methods, steps)
+        else:
+            for method in methods:
+                done = solve(self.twin, method, steps, start=self.warm(method), limit=1e6)
+                self._count(done.state.total_calls, done.state.t)
+                at = tuple(
+                    done.state.oracle.to_torch(done.state.values[k]) for k in ("x", self.lower)
+                )
+                ends.append(at if done.ok else None)
+        numbers = []
+        for point, end in zip(points, ends, strict=True):
+            value = math.inf
+            if end is not None and all(bool(v.isfinite().all()) for v in end):
+                x, y = end
+                value, y = self.ground.value(x, y, 0.5)
+                end = x, y
+            numbers.append(len(self.tried))
+            self.tried.append(StepTrial(dict(point), steps, value, math.nan, math.nan))
+            self.ends.append(end if math.isfinite(value) else None)
+        return numbers
+
+    def starts_well(self, settings: dict[str, Any], steps: int) -> bool:
+        """Whether a run from the problem's own start, where y is not solved, stays in bounds."""
+        ground = self.ground
+        done = solve(ground.problem, self.made(settings), steps, seed=self.seed, limit=1e3)
+        self._count(done.state.total_calls, max(done.state.t, steps))
+        value = math.inf
+        if done.ok:
+            value, _ = ground.value(done.state.x, done.state.values[self.lower], 0.5)
+        well = value <= ground.start + 2.0 * abs(ground.start)
+        shown = value if well else math.inf
+        self.tried.append(StepTrial(dict(settings), steps, shown, math.nan, math.nan))
+        self.ends.append(None)
+        return well
+
+    def warm(self, method: Method) -> State:
+        """The state before the first iteration, with the linear system solved as well."""
+        state = method.start(self.twin, self.seed)
+        z = state.values.get("z")
+        if isinstance(z, Tensor) and z.shape == self.ground.z.shape:
+            state.values["z"] = self.ground.z.clone()
+        return state
+
+    def _count(self, calls: int, steps: int) -> None:
         self.calls += calls
         self.per_step = max(self.per_step, calls / max(steps, 1))
 
-    def made_safe(self, run: Runner, steps: int) -> dict[str, Any]:
-        """The settings of a run, with a lower rate of x where the lower level would become unstable
-        at the place it is going to.
+    def _compiled(self, methods: list[Method], steps: int) -> list[Any]:
+        """All points in one program, those that differ in more than rates in several."""
+        from mindgap.bilevel.backends.many import ManyRuns
+        from mindgap.bilevel.tools.grid import groups_of
+
+        ends: list[Any] = [None] * len(methods)
+        for group in groups_of(methods, self.backend):
+            some = [methods[i] for i in group]
+            runs = ManyRuns(self.backend, self.twin, some, [self.seed])  # type: ignore[arg-type]
+            if "z" in runs.values and runs.values["z"].shape[2:] == self.ground.z.shape:
+                z = runs.oracle.from_torch(self.ground.z)
+                runs.values = {**runs.values, "z": runs.values["z"] + z}
+            runs.run(steps)
+            x, y = (runs.oracle.to_torch(runs.values[k])[0] for k in ("x", self.lower))
+            for place, i in enumerate(group):
+                ends[i] = x[place], y[place]
+                self._count(runs.calls[0], steps)
+        return ends
+
+    def best(self, numbers: Sequence[int]) -> int:
+        """Of some runs that were looked at ahead, the one of the least rate that is good enough."""
+        rates = {self.tried[n].settings["lr_x"]: n for n in numbers}
+        seen = {rate: self.tried[n].foreseen for rate, n in rates.items()}
+        seen = {rate: math.inf if math.isnan(v) else v for rate, v in seen.items()}
+        return rates[least_enough(seen, self.ground.start)]
+
+    def can_afford(self, steps: int, whole: int) -> bool:
+        """Whether another short run leaves the cost below that of one whole run."""
+        spent = self.calls + self.ground.calls
+        return spent + self.per_step * steps + 100 < self.per_step * whole
+
+    def made_safe(self, number: int, steps: int) -> dict[str, Any]:
+        """The settings of a run, with lower rates where the lower level is more curved at the
+        place it is going to.
         """
-        settings, ground = dict(run.settings), self.ground
-        if run.wrong or run.x is None:
+        trial, end = self.tried[number], self.ends[number]
+        settings = dict(trial.settings)
+        if end is None:
             return settings
-        x, far = run.x, self.scale.path(steps) / self.scale.path(max(run.at, 1))
-        ahead = far = far if self.scale.fixed else math.sqrt(far)  # the hypergradient falls
+        ground, lr_y, (x, y) = self.ground, settings["lr_y"], end
         lower = [name for name in ("lr_y", "lr_z", "eta") if name in settings]
-        lr = max(settings[name] * (1.0 + run.at) ** -self.scale.exponent(name) for name in lower)
+        lr_y *= (1.0 + steps) ** -self.scale.exponent("lr_y")
+        length = self.scale.path(steps) / self.scale.path(trial.steps)
+        length = 2.0 if self.scale.fixed else length
 
         def curvature(far: float) -> float:
-            return ground.largest(ground.moved(ground.x + far * (x - ground.x)), ground.near, 2, 6)
+            there = ground.moved(ground.x + far * (x - ground.x))
+            return ground.largest(there, y, 2, 6)
 
-        while far > 1.0 and not curvature(far) * lr < 2.0:
-            far /= 1.5
-        settings["lr_x"] *= max(far, 1.0) / ahead
-        # A faster run that went wrong late had gone as far as this one will: stay before that.
-        for path in self.lost:
-            settings["lr_x"] = min(settings["lr_x"], BEFORE * path / self.scale.path(steps))
+        # If x goes on as it began, the lower level must still be stable, with a rate that may be up
+        # to four times lower.
+        slower = min(1.0, max(0.25, 2.0 * LOWER / max(curvature(length) * lr_y, 1e-30)))
+        for name in lower:
+            settings[name] *= slower
+        # A path that slows down goes about the root of what its length says.
+        whole = far = math.sqrt(length)
+        while far >= 1.0 and curvature(far) * lr_y * slower > 2.4 * LOWER:
+            far /= 2.0
+        settings["lr_x"] *= max(far, 1.0) / whole
         return settings
 
-    def can_afford(self, steps: float, whole: int) -> bool:
-        """Whether so many iterations more leave the cost below that of one whole run."""
-        spent = self.calls + self.ground.calls
-        return spent + self.per_step * steps + FOLLOW + JUDGED < self.per_step * whole
+    def look_ahead(self, number: int, most: float) -> None:
+        """Continue a run's displacement in a straight line, twice as far each time, until the upper
+        loss rises or the whole run would have gone no farther.
+        """
+        trial, end = self.tried[number], self.ends[number]
+        if end is None:
+            return
+        ground, (x, y) = self.ground, end
+        at, far = {1.0: ground.value(x, y, 0.5)[0]}, 1.0
+        while 2.0 * far <= most * 1.01:
+            there = ground.moved(ground.x + 2.0 * far * (x - ground.x))
+            at[2.0 * far] = ground.value(there, y, 0.5)[0]
+            if not at[2.0 * far] < at[far]:
+                break
+            far *= 2.0
+        far = least_enough(at, ground.start)
+        self.tried[number] = replace(trial, foreseen=at[far], farther=far)
 
 
 def raced(
@@ -504,15 +474,82 @@ def raced(
     made = kind
     if isinstance(kind, type):
         made = kind(**Scale(key, kind, 1.0, problem.dim_x).settings(1.0, steps, 1.0))
-    falls = Scale(key, kind, 1.0, problem.dim_x).exponent("lr_y")
-    ground = Ground(problem, steps, made.plan().lower_steps(0, steps), seed, falls)
+    plan = made.plan()
+    ground = Ground(problem, steps, round(WARM * plan.lower_steps(0, steps)), seed)
     ground.measure()
     race = Race(ground, key, kind, backend, seed)
-    settings = _raced_x(race, steps)
+    first, second = max(4, round(steps * FIRST)), max(8, round(steps * SECOND))
+    scale, lr_y = race.scale, ground.lr
+
+    def point(reach: float) -> dict[str, Any]:
+        return scale.settings(reach * ground.distance, first, lr_y)
+
+    # The first race: a control that stays, and rates that would bring x half, twice, 8 and 32 times
+    # as far as the line says. All see the same samples.
+    asked = (1e-6, 0.5, 2.0, 8.0, 32.0)
+    numbers = race.run([point(r) for r in asked], first)
+    control = race.tried[numbers[0]].value
+    reach = dict(zip(numbers[1:], asked[1:], strict=True))
+    for _ in range(3):
+        far = least_enough({r: race.tried[n].value for n, r in reach.items()}, control)
+        if far == max(reach.values()):
+            far *= APART
+        elif far == min(reach.values()):
+            far /= APART
+        else:
+            break
+        if not race.can_afford(first + 2 * second, steps):
+            break
+        reach[race.run([point(far)], first)[0]] = far
+    least = least_enough({r: race.tried[n].value for n, r in reach.items()}, control)
+    order = sorted(reach, key=lambda n: (reach[n] != least, race.tried[n].value))[:2]
+    for n in order:
+        race.look_ahead(n, steps / first)
+    return _second(race, race.best(order), steps, first, second)
+
+
+def _second(race: Race, best: int, steps: int, first: int, second: int) -> RacedSteps:
+    ground, scale, trial = race.ground, race.scale, race.tried[best]
+
+    far = 1.0 if math.isnan(trial.farther) else trial.farther
+    # Where the length of a step is fixed, the race is one of paths: the whole run goes as far as
+    # the short one, in shorter steps. Else it is one of rates; the hypergradient falls on the way,
+    # so that the same path needs a larger rate.
+    longer = scale.path(steps) / scale.path(second) if scale.fixed else 1.0
+    same_path = far * scale.path(first) / scale.path(steps)
+    lr_x = (
+        longer * trial.settings["lr_x"] * (same_path if scale.fixed else min(1.0, same_path**0.5))
+    )
+    base = dict(trial.settings)
+    rates = [lr_x / WIDER, lr_x] if scale.fixed else [lr_x, WIDER * lr_x]
+    numbers = race.run([{**base, "lr_x": rate} for rate in rates], second)
+    for n in numbers:
+        race.look_ahead(n, steps / second)
+    while all(race.ends[n] is None for n in numbers) and rates[0] > 0.001 * lr_x:
+        rates = [rates[0] / WIDER**2, *rates]  # all went wrong
+        numbers = race.run([{**base, "lr_x": rates[0]}], second)
+        race.look_ahead(numbers[0], steps / second)
+    won = race.best(numbers)
+    if (
+        not scale.fixed
+        and won == numbers[-1]
+        and len(numbers) == 2
+        and race.can_afford(second, steps)
+    ):
+        more = race.run([{**base, "lr_x": WIDER * rates[-1]}], second)
+        race.look_ahead(more[0], steps / second)
+        won = race.best([*numbers, *more])
+    settings = race.made_safe(won, steps)
+    if scale.fixed:  # as far as was foreseen
+        settings["lr_x"] *= race.tried[won].farther / longer
+    for _ in range(6):  # the races began where y is solved; the run will not
+        if race.starts_well(settings, first):
+            break
+        settings["lr_x"] /= WIDER
     settings = {k: float(f"{v:.4g}") for k, v in settings.items()}
     calls = ground.calls + race.calls
     return RacedSteps(
-        key,
+        race.key,
         settings,
         steps,
         race.made(settings),
@@ -524,89 +561,6 @@ def raced(
         calls,
         calls / (race.per_step * steps),
     )
-
-
-def _raced_x(race: Race, steps: int) -> dict[str, Any]:
-    """The settings whose short runs promise most."""
-    ground, scale = race.ground, race.scale
-    first, second, third = (max(4, round(steps * share)) for share in LENGTHS)
-    runs: dict[float, Runner] = {}
-
-    def go(reach: float, upto: int) -> bool:
-        """Let a run go on, if the cost allows it."""
-        done = runs[reach].at if reach in runs else 0
-        if upto > first and not race.can_afford(upto - done, steps):
-            return False
-        if reach not in runs:
-            length = reach * ground.distance
-            runs[reach] = Runner(race, scale.settings(length, steps, ground.lr_y, ground.lr_z))
-        runs[reach].go_on(upto)
-        return True
-
-    def at(length: int) -> dict[float, float]:
-        return {r: run.values[length] for r, run in runs.items() if length in run.values}
-
-    # The first race finds the fastest that does no great harm.
-    for reach in REACHES:
-        go(reach, first)
-    for _ in range(6):
-        best = _fastest(at(first), ground.start)
-        if best is None:
-            reach = min(runs) / APART**2
-        elif best == min(runs) and at(first)[best] > ground.start:
-            reach = best / APART
-        elif best * APART not in runs:
-            reach = best * APART
-        else:
-            break
-        if not race.can_afford(first + third, steps):
-            break
-        go(reach, first)
-    best = _fastest(at(first), ground.start) or min(runs)
-    # The second one compares it with its neighbours, the third lets the winner go on.
-    go(best, second)
-    go(best / APART, second)
-    if _least(at(second), best) == best and math.isfinite(at(first).get(APART * best, math.inf)):
-        go(APART * best, second)
-    best = _least(at(second), best)
-    while go(best, third):
-        ends = at(third)
-        fell = ends[best] <= at(second).get(best, math.inf)
-        if fell or best / APART in ends or best == min(ends) / APART:
-            break
-        best /= APART
-    best = _least(at(third) or at(second), best)
-    settings = race.made_safe(runs[best], steps)
-    ends = runs[best].values
-    # Where the last doubling gave little, x has arrived: shorter steps bring it there as well.
-    late = ends.get(second, math.inf) - ends.get(third, math.inf)
-    if scale.fixed and late < ARRIVED * (ground.start - ends.get(third, math.inf)):
-        settings["lr_x"] = min(settings["lr_x"], 0.5 * runs[best].settings["lr_x"])
-    return settings
-
-
-def _least(values: dict[float, float], default: float) -> float:
-    """The key of the least value."""
-    return min(values, key=lambda k: values[k]) if values else default
-
-
-def _fastest(values: dict[float, float], start: float) -> float | None:
-    """The key with the least value; where nothing gains, the largest that does no great harm; None
-    where all went wrong.
-
-    Example:
-        >>> _fastest({1.0: 5.0, 4.0: 4.0, 16.0: 9.0}, 5.0)
-        4.0
-        >>> _fastest({1.0: 5.001, 4.0: 5.1, 16.0: 9.0}, 5.0)
-        4.0
-    """
-    good = {k: v for k, v in values.items() if math.isfinite(v)}
-    if not good:
-        return None
-    least = min(good.values())
-    gains = start - least > CLEAR * abs(start)
-    near = least + (HARM * (start - least) if gains else HARM * abs(start))
-    return max(k for k, v in good.items() if v <= near)
 
 
 def _kind(method: str | Method) -> tuple[str, Any]:
