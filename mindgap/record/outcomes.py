@@ -84,9 +84,14 @@ class Effect:
         """Example:
         >>> Effect("a below b", "yes", "ratio", 0.91, 0.85, 0.98).words
         'ratio 0.91 [0.85, 0.98]'
+        >>> Effect("a above b", "open", "points", 37.01, -29.48, 103.5).words
+        'points +37 [−29, +104]'
         """
+        numbers = (self.value, self.low, self.high)
+        largest = max(map(abs, numbers))
+        digits = 2 if largest < 10 else 1 if largest < 100 else 0
         sign = "+" if self.unit == "points" else ""
-        value, low, high = (format(v, f"{sign}.2f") for v in (self.value, self.low, self.high))
+        value, low, high = (format(v, f"{sign}.{digits}f") for v in numbers)
         return f"{self.unit} {value} [{low}, {high}]".replace("-", "−")
 
 
@@ -247,9 +252,15 @@ def count_words(verdicts: Iterable[str]) -> str:
     Example:
         >>> count_words(["holds", "inconclusive", "holds"])
         '2 hold, 1 undecided'
+        >>> count_words(["holds", "does not hold"])
+        '1 holds, 1 does not hold'
     """
     words = list(verdicts)
-    return ", ".join(f"{words.count(w)} {said}" for w, said in COUNTED.items() if w in words)
+    return ", ".join(
+        f"{words.count(w)} {SAID[w] if words.count(w) == 1 else said}"
+        for w, said in COUNTED.items()
+        if w in words
+    )
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,8 @@ def strips(outcomes: Sequence[Outcome]) -> tuple[list[Panel], list[Outcome]]:
                 round(place(e.value), 1),
                 round(place(e.low), 1),
                 round(place(e.high), 1),
-                ("left " if e.low < first else "") + ("right" if e.high > last else ""),
+                ("left " if min(e.low, e.value) < first else "")
+                + ("right" if max(e.high, e.value) > last else ""),
             )
             for o in on_networks
             if (e := o.effect) is not None and e.unit == unit

@@ -416,7 +416,7 @@ def test_lines_carry_their_names_and_pointing_at_one_fades_the_others(page: Page
 def test_the_first_screen_says_the_findings_and_leads_to_every_claim(page: Page) -> None:
     said = page.element("#findings").text
     assert "8 studies:" in said
-    assert "1 do not hold" in said
+    assert "1 does not hold" in said
     rows = [
         row.text.split("\n")[0]
         for row in page.driver.find_elements("css selector", "#verdicts tbody tr")
