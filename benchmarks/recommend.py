@@ -281,6 +281,14 @@ class Row:
         unit = other if min(own, other) > 0 and start > 0 else start - other
         return 100 * (own - other) / unit
 
+    def against_adamw(self) -> float:
+        """How far the recommendation is above torch's AdamW at 1e-3 on the fresh seeds, in per
+        cent: of AdamW's loss, or of its fall from the start.
+        """
+        own, start = self.modes[FULL][1], self.modes[FULL][2]["start"]
+        unit = self.adamw if min(own, self.adamw) > 0 and start > 0 else start - self.adamw
+        return 100 * (own - self.adamw) / unit
+
 
 def rows(done: dict[str, dict[str, Any]]) -> list[Row]:
     """Every task whose search and recommendation are finished."""
@@ -327,7 +335,9 @@ def table(path: Path) -> str:
         of = [row for row in found if (row.task in recommend_judged.TASKS) is judged]
         if not of:
             continue
-        lines = [[*head, "runs in steps", "runs by the clock"]]
+        lines = [
+            [*head, "against AdamW at 1e-3, fresh seeds", "runs in steps", "runs by the clock"]
+        ]
         for row in of:
             loss, _, line = row.modes[FULL]
             lines.append(
@@ -337,33 +347,48 @@ def table(path: Path) -> str:
                     f"{named(line['setting'])}: {_number(loss)}",
                     _percent(row.gap(FULL)),
                     _percent(row.gap(FULL, fresh=True)),
+                    _percent(row.against_adamw()),
                     f"{line['runs']:.1f}",
                     f"{line['clock']['cpu']:.1f}",
                 ]
             )
         all_of = len(recommend_judged.TASKS)
         all_of = all_of if judged else len(tasks()) - all_of
-        gaps = [row.gap(FULL) for row in of]
         cost = [row.modes[FULL][2]["clock"]["cpu"] for row in of]
         parts += [
             f"**{title}**, {len(of)} of {all_of} tasks finished. Gap to the best of 60 runs, seed "
-            f"0: median {_percent(statistics.median(gaps))}, worst {_percent(max(gaps))}. Runs by "
-            f"the clock: median {statistics.median(cost):.1f}, most {max(cost):.1f}.",
+            f"0: {_summary([row.gap(FULL) for row in of])}; on fresh seeds: "
+            f"{_summary([row.gap(FULL, fresh=True) for row in of])}. Against AdamW at 1e-3, fresh "
+            f"seeds: {_summary([row.against_adamw() for row in of])}. Runs by the clock: median "
+            f"{statistics.median(cost):.1f}, most {max(cost):.1f}.",
             _table(lines),
         ]
     return "\n\n".join([*parts, *_ablations(found)])
 
 
+def _summary(gaps: list[float]) -> str:
+    known = [gap for gap in gaps if not math.isnan(gap)]
+    if not known:
+        return "not run"
+    some = "" if len(known) == len(gaps) else f" ({len(known)} of {len(gaps)} tasks)"
+    return f"median {_percent(statistics.median(known))}, worst {_percent(max(known))}{some}"
+
+
 def _ablations(found: list[Row]) -> list[str]:
-    whole = [row for row in found if len(row.modes) == len(MODES)]
-    if not whole:
-        return []
-    lines = [["", "median gap", "worst gap", "runs by the clock"]]
+    lines = [
+        ["", "tasks", "same choice", "median gap", "worst gap", "whole: median", "whole: worst"]
+    ]
     for mode in MODES:
-        gaps = [row.gap(mode) for row in whole]
-        cost = statistics.median(row.modes[mode][2]["clock"]["cpu"] for row in whole)
-        lines.append([mode, _percent(statistics.median(gaps)), _percent(max(gaps)), f"{cost:.1f}"])
-    return [f"**What each part gives**, {len(whole)} tasks:", _table(lines)]
+        of = [row for row in found if mode in row.modes and mode != FULL]
+        if not of:
+            continue
+        same = [row for row in of if row.modes[mode][2]["setting"] == row.modes[FULL][2]["setting"]]
+        gaps, whole = ([row.gap(name) for row in of] for name in (mode, FULL))
+        values = [statistics.median(gaps), max(gaps), statistics.median(whole), max(whole)]
+        lines.append([mode, str(len(of)), str(len(same)), *map(_percent, values)])
+    if len(lines) == 1:
+        return []
+    return ["**What each part gives**, against the whole on the same tasks:", _table(lines)]
 
 
 def written(page: Path, path: Path) -> str:

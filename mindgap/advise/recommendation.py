@@ -578,15 +578,18 @@ def _sentence(race: Race, decision: Decision, setting: Candidate | None) -> str:
     start, loss = f"{decision.start:.3g}", f"{decision.loss:.3g}"
     if decision.kind == "diverged":
         return "Cannot recommend anything: every candidate diverged, AdamW at 1e-3 included."
-    if decision.kind == "nothing trains":
+    if decision.kind in ("nothing trains", "at chance"):
+        ends = f"the best run, {best}, ends at {loss}, and the model says the same for every input"
+        if decision.kind == "nothing trains":
+            ends = (
+                f"the validation loss is {start} before the first step and {loss} at the end of "
+                f"the best run, {best}"
+            )
+        reached = max(race.entries[0].runs[race.seed].scores)
+        short = f"; AdamW at lr 0.001 was run to step {reached} of {race.total} only"
         return (
-            f"Nothing trains: the validation loss is {start} before the first step and {loss} at "
-            f"the end of the best run, {best}; look at the data and the model before the optimizer."
-        )
-    if decision.kind == "at chance":
-        return (
-            f"Nothing trains: the best run, {best}, ends at {loss}, and the model says the same "
-            "for every input; look at the data and the model before the optimizer."
+            f"Nothing trains: {ends}; look at the data and the model before the optimizer"
+            f"{short if reached < race.total else ''}."
         )
     if decision.kind == "rises":
         return (

@@ -14,7 +14,14 @@ from mindgap.advise import recommendation
 from mindgap.advise.candidates import _Muon
 from mindgap.advise.race import COST
 from mindgap.advise.recommendation import _validation_batches, recommend
-from mindgap.advise.training import MOST_VALIDATION, Bench, Problem, batches_from, build
+from mindgap.advise.training import (
+    MOST_VALIDATION,
+    Bench,
+    Problem,
+    _per_step,
+    batches_from,
+    build,
+)
 from mindgap.base.objective import Objective
 
 DATA = torch.randn(60, 16, 4, generator=torch.Generator().manual_seed(0))
@@ -143,6 +150,14 @@ def test_a_short_run_reads_fewer_validation_batches_before_its_end() -> None:
     assert _validation_batches(of(small), 96) == 2
     assert _validation_batches(of(large), 96) == 1
     assert _validation_batches(of(None), 96) == MOST_VALIDATION
+
+
+def test_the_pace_of_an_optimizer_is_that_of_its_fastest_steps() -> None:
+    """On a busy machine Muon's steps took twice as long as usual, and it left the race."""
+    quiet, ends = 0.5, [0.0]
+    for step in range(20):
+        ends.append(ends[-1] + quiet * (1 if step % 4 == 0 else 3))
+    assert _per_step(ends, time.process_time) == quiet
 
 
 def classes(seed: int):
