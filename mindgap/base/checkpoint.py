@@ -264,10 +264,8 @@ def _tensors(places: list[Any], arrays: memoryview) -> Iterator[Tensor]:
     at = 0
     for place in places:
         dtype = _DTYPES[place["dtype"]]
-        shape, order = (
-            [_check_count(n) for n in place["shape"]],
-            [_check_count(n) for n in place["order"]],
-        )
+        shape = [_check_count(n) for n in place["shape"]]
+        order = [_check_count(n) for n in place["order"]]
         if sorted(order) != list(range(len(shape))):
             raise ValueError("axes that are none")
         count, size = math.prod(shape), _check_count(place["bytes"])

@@ -19,16 +19,14 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started the command
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        getattr(sys, name).reconfigure(
-            errors="backslashreplace"
-        )  # an ASCII terminal shows ≤ as \u2264
+        # An ASCII terminal shows ≤ as \u2264.
+        getattr(sys, name).reconfigure(errors="backslashreplace")
     try:
         status = _run()
         sys.stdout.flush()
     except BrokenPipeError:  # `mindgap list | head -1`
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # for the flush at the end of Python
+        # For the flush at the end of Python.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 141
     raise SystemExit(status)
 

@@ -222,9 +222,8 @@ class Boards:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             missing("tensorboard", "tensorboard")
-        folder.mkdir(
-            parents=True, exist_ok=True
-        )  # a place that cannot be written is an error before the first run
+        # A place that cannot be written is an error before the first run.
+        folder.mkdir(parents=True, exist_ok=True)
         self._writer, self._folder = SummaryWriter, folder
         self._open: dict[str, Any] = {}
         self._rows: dict[str, int] = {}

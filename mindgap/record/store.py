@@ -95,9 +95,8 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(
-            name, 0o666 & ~_umask()
-        )  # a temporary file is private; a record is an ordinary file
+        # A temporary file is private; a record is an ordinary file.
+        os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
         sync_folder(path.parent)
     except BaseException:

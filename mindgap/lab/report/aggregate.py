@@ -151,10 +151,8 @@ def over_seeds(
     ]
     if not cleaned:
         return {name: np.empty(0) for name in ("x", *STATISTICS)}
-    places, first_end = (
-        np.unique(np.concatenate([x for x, _ in cleaned])),
-        min(x[-1] for x, _ in cleaned),
-    )
+    places = np.unique(np.concatenate([x for x, _ in cleaned]))
+    first_end = min(x[-1] for x, _ in cleaned)
     places = places[places <= first_end]
     cleaned = [(x[x <= first_end], y[x <= first_end]) for x, y in cleaned]
     if not all(len(x) for x, _ in cleaned):

@@ -72,10 +72,11 @@ class Drawing:
     """
 
     TIMES: ClassVar[tuple[str, ...]] = AXES
+    #: Along these a search looks for the lowest value.
     SEARCHED: ClassVar[tuple[str, ...]] = (
         "factor",
         "candidate",
-    )  # along these a search looks for the lowest value
+    )
 
     id: str
     figure: Figure

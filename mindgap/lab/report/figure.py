@@ -39,11 +39,9 @@ def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, An
         elif statistic == "quantiles":
             middle, low, high = columns["q50"], columns["q10"], columns["q90"]
         elif statistic == "mean":
-            middle, low, high = (
-                columns["mean"],
-                columns["mean"] - columns["sd"],
-                columns["mean"] + columns["sd"],
-            )
+            middle = columns["mean"]
+            low = columns["mean"] - columns["sd"]
+            high = columns["mean"] + columns["sd"]
         else:
             middle, low, high = columns["mean"], None, None
         for i, (x, y) in enumerate(zip(columns["x"].tolist(), middle.tolist())):
@@ -287,9 +285,8 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
     }
     y: dict[str, Any] = {"field": "m", "type": "nominal", "sort": order, "title": None}
     y["axis"] = {"labelLimit": 240, "grid": True, "domain": False, "ticks": False}
-    apart = (
-        len(rows) == len(order) and len(drawing.facets) > 1
-    )  # every method stands in one panel alone
+    # Every method stands in one panel alone.
+    apart = len(rows) == len(order) and len(drawing.facets) > 1
     if apart and all(len(found) == 1 for found in _last_parts(rows).values()):
         y["axis"]["labelExpr"] = "replace(datum.label, /, [^,]*$/, '')"
     x: dict[str, Any] = {

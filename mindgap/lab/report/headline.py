@@ -18,61 +18,73 @@ def headline(drawing: Drawing) -> str:
     if drawing.empty or drawing.kind == "path" or title.startswith("Where "):
         return title
     first, values = drawing.axes[0], drawing.ends()
-    time_like = drawing.kind == "lines" and first.name in drawing.TIMES
-    at = " at the end" if time_like else ""
+    along_time = drawing.kind == "lines" and first.name in drawing.TIMES
     middle = f"{drawing.middle} " if drawing.middle else ""
-    if drawing.figure.y_label == "share of minibatches":  # a histogram: where it is highest
-        tops = {
-            s.method: float(s.columns["x"][np.nanargmax(s.columns["q50"])])
-            for s in first.series
-            if len(s)
-        }
-        return f"{title}: highest at {_span(tops)}"
+    if drawing.figure.y_label == "share of minibatches":
+        return f"{title}: highest at {_span(_tops(drawing))}"
     if "its last value" in drawing.figure.y_label:  # all of them end at 1
         return title
     alone = drawing.facets == ("",) or drawing.figure.facet == "method"
     if drawing.kind == "points" and alone and not drawing.names:
         return f"{title}: {_of_points(drawing)}"
     if len(drawing.facets) > 1 and drawing.figure.facet != "method":
-        return f"{title}{_in_panels(drawing, values, at, middle)}"
-    if first.name in drawing.SEARCHED:
-        at = " at the best step"
-    elif drawing.kind == "lines" and not time_like and not drawing.names:
-        label, last = (
-            signs(first.label),
-            max(float(s.columns["x"][-1]) for s in first.series if len(s)),
-        )
-        at = (
-            f" at {label}{' =' if len(label) < 3 else ''} {number(last)}"
-            if len(label) <= 24
-            else " at the right end"
-        )
-    ends = {m: v for (m, _), v in values.items()}
-    if len(ends) == 1 and time_like:
+        return f"{title}{_in_panels(drawing, values, ' at the end' if along_time else '', middle)}"
+    ends = {method: value for (method, _), value in values.items()}
+    if len(ends) == 1 and along_time:
         column = "mean" if drawing.middle == "mean" else "q50"
         start, end = float(first.series[0].columns[column][0]), next(iter(ends.values()))
         return f"{title}: {middle}from {number(start)} to {number(end)}"
+    words = _ends(drawing, ends, middle)
+    return f"{title}{_place(drawing)}" + (f": {words}" if words else "")
+
+
+def _tops(drawing: Drawing) -> dict[str, float]:
+    """Method -> where its histogram is highest."""
+    return {
+        s.method: float(s.columns["x"][np.nanargmax(s.columns["q50"])])
+        for s in drawing.axes[0].series
+        if len(s)
+    }
+
+
+def _place(drawing: Drawing) -> str:
+    """Where on the first axis the numbers of a headline are read, in words that follow a title."""
+    first = drawing.axes[0]
+    if first.name in drawing.SEARCHED:
+        return " at the best step"
+    if drawing.kind != "lines":
+        return ""
+    if first.name in drawing.TIMES:
+        return " at the end"
+    if drawing.names:
+        return ""
+    label = signs(first.label)
+    if len(label) > 24:
+        return " at the right end"
+    last = max(float(s.columns["x"][-1]) for s in first.series if len(s))
+    return f" at {label}{' =' if len(label) < 3 else ''} {number(last)}"
+
+
+def _ends(drawing: Drawing, ends: dict[str, float], middle: str) -> str:
+    """The ends of the methods that a figure stresses, or of up to three, and the range of the
+    others; ``middle`` (mean or median) stands before the first number.
+    """
     named = [m for m in drawing.accent if m in ends] or (list(ends) if len(ends) <= 3 else [])
     others = {m: v for m, v in ends.items() if m not in named}
     if not named:
-        return f"{title}{at}: {middle}{_span(others)}" if others else f"{title}{at}"
-    if any(
-        re.search(r"[\d,:]", m) for m in named
-    ):  # a name that ends in a number would run into the value
-        parts = [
-            f"{middle if i == 0 else ''}{number(ends[m])} ({signs(m)})" for i, m in enumerate(named)
-        ]
-    else:
-        parts = [
-            f"{signs(m)} {middle if i == 0 else ''}{number(ends[m])}" for i, m in enumerate(named)
-        ]
+        return f"{middle}{_span(others)}" if others else ""
+    # A name that ends in a number would run into the value.
+    value_first = any(re.search(r"[\d,:]", m) for m in named)
+    parts = []
+    for i, m in enumerate(named):
+        value, name = f"{middle if i == 0 else ''}{number(ends[m])}", signs(m)
+        parts.append(f"{value} ({name})" if value_first else f"{name} {value}")
     if len(others) == 1:
         parts += [f"{signs(m)} {number(v)}" for m, v in others.items()]
     elif others:
-        parts.append(
-            f"{len(others)} others {number(min(others.values()))} to {number(max(others.values()))}"
-        )
-    return f"{title}{at}: {', '.join(parts)}"
+        low, high = min(others.values()), max(others.values())
+        parts.append(f"{len(others)} others {number(low)} to {number(high)}")
+    return ", ".join(parts)
 
 
 def _of_points(drawing: Drawing) -> str:

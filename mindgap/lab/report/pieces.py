@@ -138,9 +138,8 @@ def evidence(parts: Mapping[str, str], measured: str) -> tuple[list[Answered], l
                 "",
             )
             name, place = reading + name, place - len(reading)
-            rest = (
-                rest[:place] + "\n" * (end - place) + rest[end:]
-            )  # as long as before: places stay comparable
+            # As long as before: places stay comparable.
+            rest = rest[:place] + "\n" * (end - place) + rest[end:]
         found.append((place, Answered(name, answer, words)))
     found.sort(key=lambda part: part[0])
     notes = re.split(r"; (?![^()]*\))", rest.replace("\n", ""))  # not inside brackets

@@ -183,10 +183,8 @@ def _variance(data: dict[str, Any]) -> dict[str, Any]:
 def _smoothness(data: dict[str, Any]) -> dict[str, Any]:
     rows = _rows(data, ("gradient_norm", "smoothness", "noise_floor"))
     rows = [row for row in rows if row["gradient_norm"] > 0 and row["smoothness"] > 0]
-    x, y = (
-        _axis("gradient_norm", "‖∇f‖", log=True),
-        _axis("smoothness", "local smoothness", log=True),
-    )
+    x = _axis("gradient_norm", "‖∇f‖", log=True)
+    y = _axis("smoothness", "local smoothness", log=True)
     return {
         "data": {"values": rows},
         "mark": {"type": "point", "filled": True, "color": _BLUE},

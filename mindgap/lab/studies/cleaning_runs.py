@@ -61,10 +61,8 @@ def _texts_of(trial: Trial) -> Any:
     from mindgap.lab.tasks.data.tweets import made_up_tweets, tweets
     from mindgap.lab.tasks.problems.recurrent_cleaning import recurrent_cleaning
 
-    length, sizes = (
-        trial["words"],
-        ("corruption", "train", "validation", "test", "hidden", "head", "decay", "start"),
-    )
+    length = trial["words"]
+    sizes = ("corruption", "train", "validation", "test", "hidden", "head", "decay", "start")
     texts = tweets(length) if trial["data"] == "sentiment140" else made_up_tweets(length=length)
     return recurrent_cleaning(
         texts,

@@ -118,9 +118,8 @@ def device_run(
     while step < steps:
         length = min(every, steps - step)
         with trial.timed():
-            total = torch.zeros(
-                (), device=batch[0].device
-            )  # read once per row: reading it waits for the device
+            # Read once per row: reading it waits for the device.
+            total = torch.zeros((), device=batch[0].device)
             for k in range(length):
                 if taken == 1:
                     for tensor in carried:

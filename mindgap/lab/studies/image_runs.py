@@ -47,10 +47,8 @@ def image_run(trial: Trial, build: Build, name: str) -> Iterator[Row]:
         # One split for both phases: the test part is held out of the tuning too.
         split, begin = (stream_seed(trial.seed, f"{name} {part}") for part in ("split", phase))
         problem = image_problem(trial.settings, split, begin)
-        model, parts = (
-            problem.objective.model,
-            ("validation",) if phase == "tuning" else tuple(problem.parts),
-        )
+        model = problem.objective.model
+        parts = ("validation",) if phase == "tuning" else tuple(problem.parts)
 
         def read() -> Row:
             row: Row = {}

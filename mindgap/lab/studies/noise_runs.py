@@ -370,9 +370,8 @@ def noise_at_start(
             problem.objective.model.load_state_dict(trained_bert(trial)[0])
         torch.manual_seed(stream_seed(trial.seed, "dropout"))
         generator = torch_stream(trial.seed, "noise at the start", device=device_of(trial))
-        followed = (
-            trial["coordinates"] if attention and not gaussian else 0
-        )  # H11 reads them of the papers' networks
+        # H11 reads them of the papers' networks.
+        followed = trial["coordinates"] if attention and not gaussian else 0
         return vars(noise_on_device(trial, problem, generator, coordinates=followed))
 
     arrays = _once_per_machine(trial, "noise", cell, make)
@@ -404,10 +403,8 @@ def trained_bert(trial: Trial) -> tuple[dict[str, Any], float, float]:
     def make() -> Mapping[str, Any]:
         problem, device = device_network(trial, "bert", real=True), device_of(trial)
         model = problem.objective.model
-        optimizer, steps = (
-            torch.optim.Adam(model.parameters(), lr=trial["train_lr"]),
-            trial["train_steps"],
-        )
+        optimizer = torch.optim.Adam(model.parameters(), lr=trial["train_lr"])
+        steps = trial["train_steps"]
         torch.manual_seed(stream_seed(trial.seed, "dropout in training"))
         order = torch_stream(trial.seed, "training of BERT", device=device)
         run = Training(problem, optimizer, order, {})

@@ -168,9 +168,8 @@ def representation_method(
         )
     number = settings["tasks"][0]
     if "lr_z" in settings:
-        settings["lam"] = (
-            1 / settings["lr_z"]
-        )  # F²SA's penalty knows nothing of the number of tasks
+        # F²SA's penalty knows nothing of the number of tasks.
+        settings["lam"] = 1 / settings["lr_z"]
     for name in {"lr_y", "lr_z"} & settings.keys():
         settings[name] *= number
     return method_of({**settings, "convexity": 2 * settings["decay"] / number})

@@ -153,9 +153,8 @@ def _record(
             break
         if row is None:
             break
-        writer.row(
-            {**row, "seconds": round(row.get("seconds", trial.seconds), 6)}
-        )  # a study may have its own clock
+        # A study may have its own clock.
+        writer.row({**row, "seconds": round(row.get("seconds", trial.seconds), 6)})
         checkpoints.offer(trial)
         if (clock := time.perf_counter()) - looked > LOOK_EVERY:
             looked = clock

@@ -69,9 +69,8 @@ def tuned_run(
     )
     ends: list[Row] = []
 
-    every = (
-        trial["every"] if score else trial["steps"] // trial["every"] * trial["every"]
-    )  # the last reading decides
+    # The last reading decides.
+    every = trial["every"] if score else trial["steps"] // trial["every"] * trial["every"]
 
     def evaluate(settings: Mapping[str, Any]) -> float:
         *_, end = _train(trial, start, settings["lr"], "tuning", on, score or _last, {}, {}, every)

@@ -331,15 +331,13 @@ def interpolate(p, m, x, w, n):  # type: ignore[no-untyped-def]
 
 #: Names that variants of a rule give their own meaning; here that of α = 1, Algorithm 1, ε > 0 and
 #: no weight decay.
-raised, lowered, finished, coupled, over, bounded, times = (
-    same,
-    same,
-    whole,
-    free,
-    quotient,
-    clipped,
-    product,
-)
+raised = same
+lowered = same
+finished = whole
+coupled = free
+over = quotient
+bounded = clipped
+times = product
 
 
 @dataclass(frozen=True)

@@ -194,12 +194,10 @@ def _corrections(job: Job, scale: float) -> Row | list[Row]:
     assert steps is not None
     counts = steps.numpy()
     counts += 1
-    k, beta, beta2, earlier = (
-        float(counts[0]),
-        job["beta"],
-        job["beta2"],
-        job["form"] == "second_moment",
-    )
+    k = float(counts[0])
+    beta = job["beta"]
+    beta2 = job["beta2"]
+    earlier = job["form"] == "second_moment"
     least = job.record.numbers.get("event_rate")
     if (counts == counts[0]).all():
         return _bias_corrections(k, scale, beta, beta2, earlier, least)

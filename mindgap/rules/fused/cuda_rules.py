@@ -365,11 +365,9 @@ def _with_norm(
             if job.record.scope == "all" or other.group == job.group
         ]
         numbers, window = job.record.numbers, job.record.window
-        level, q, base = (
-            float(numbers.get("level", 0.0)),
-            float(numbers.get("quantile", 0.0)),
-            2**40,
-        )
+        level = float(numbers.get("level", 0.0))
+        q = float(numbers.get("quantile", 0.0))
+        base = 2**40
         if kind == "interpolate":
             level, q, base = float(job["p"]), float(job["q"]), draw_base(job["seed"])
             held.follow_count(job.k)

@@ -257,11 +257,9 @@ class Plan:
     ) -> None:
         self.owners, grads, *states = (list(column) for column in zip(*rows))
         self.states, self.homes, self.lasting = names, homes, lasting
-        self.device, self.dtype, self.grad_dtype = (
-            self.owners[0].device,
-            self.owners[0].dtype,
-            grads[0].dtype,
-        )
+        self.device = self.owners[0].device
+        self.dtype = self.owners[0].dtype
+        self.grad_dtype = grads[0].dtype
         self.on_cuda = self.device.type == "cuda"
         self.sizes = tuple(p.numel() for p in self.owners)
         everything = [*self.owners, *(t for tensors in states for t in tensors), *grads]

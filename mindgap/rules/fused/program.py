@@ -22,9 +22,8 @@ class Pass(NamedTuple):
 class Program(NamedTuple):
     """The passes of a step."""
 
-    first: (
-        Pass | None
-    )  # the pass whose sum gives the norm that the rule uses; None where it uses none
+    #: The pass whose sum gives the norm that the rule uses; None where it uses none.
+    first: Pass | None
     step: Pass  # the pass that moves the parameters
     #: how the factor follows from the norm: ``"clip"``, ``"normalize"``, ``"interpolate"``; ""
     #: without a norm.
@@ -83,11 +82,9 @@ def _moments(job: Job) -> tuple[float, ...]:
 
 def adaptive(job: Job) -> Program:
     """ACClip: x ← x − η·min{τ/(|m|+ε), 1}·m, and its forms divided by a moment."""
-    lists, alpha, end = (
-        ("param", "grad", "momentum", "moment"),
-        float(job["alpha"]),
-        "" if job["eps"] else "_zero",
-    )
+    lists = ("param", "grad", "momentum", "moment")
+    alpha = float(job["alpha"])
+    end = "" if job["eps"] else "_zero"
     if job["form"] == "second_moment":
         bound = (1.0 - job["beta2"]) ** -0.5
         return Program(

@@ -109,10 +109,8 @@ def cifar_on(device: torch.device | str) -> dict[str, tuple[Tensor, Tensor]]:
     images = {
         name: arrays[name].float().div_(255).view(-1, 3, 32, 32) for name in ("train", "test")
     }
-    mean, spread = (
-        images["train"].mean((0, 2, 3), keepdim=True),
-        images["train"].std((0, 2, 3), keepdim=True),
-    )
+    mean = images["train"].mean((0, 2, 3), keepdim=True)
+    spread = images["train"].std((0, 2, 3), keepdim=True)
     train, test = (images[name].sub_(mean).div_(spread) for name in ("train", "test"))
     labels = arrays["train_labels"]
     return {

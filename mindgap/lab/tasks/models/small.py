@@ -174,10 +174,8 @@ class _Layer(nn.Module):
             self.before = nn.LayerNorm(width)
         self.between = nn.LayerNorm(width)
         if attention:
-            self.queries_keys_values, self.mix = (
-                nn.Linear(width, 3 * width),
-                nn.Linear(width, width),
-            )
+            self.queries_keys_values = nn.Linear(width, 3 * width)
+            self.mix = nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -166,11 +166,9 @@ class HyperCleaning:
         """The minimiser with weight 1 on the samples of a mask and 0 on the others, flat, by
         L-BFGS (many features).
         """
-        features, labels, share = (
-            self.train[0][used],
-            self.train[1][used],
-            float(used.double().mean()),
-        )
+        features = self.train[0][used]
+        labels = self.train[1][used]
+        share = float(used.double().mean())
         y = self.y0.requires_grad_()
         solver = torch.optim.LBFGS(
             [y], max_iter=500, tolerance_grad=1e-6, line_search_fn="strong_wolfe"

@@ -179,10 +179,8 @@ def quadratic_problem(
     """
     constants = (smoothness_y, smoothness_x, smoothness_cross, convexity)
     where = torch.device(device)
-    x0, y0 = (
-        torch.full((dim_x,), -2.0, dtype=dtype, device=where),
-        torch.zeros(dim_y, dtype=dtype, device=where),
-    )
+    x0 = torch.full((dim_x,), -2.0, dtype=dtype, device=where)
+    y0 = torch.zeros(dim_y, dtype=dtype, device=where)
     # With few samples Phi may be unbounded below: such a draw is discarded.
     for attempt in range(_ATTEMPTS):
         levels = []

@@ -205,10 +205,8 @@ def _from_squad(words: int, question: int, passage: int) -> Batch:
                 golds.append((inside[0], inside[-1]))
         if not golds or golds[0][1] - golds[0][0] >= min(passage, SOURCES["squad"][1]):
             continue
-        low, high = (
-            max(0, golds[0][1] - passage + 1),
-            min(golds[0][0], max(len(tokens) - passage, 0)),
-        )
+        low = max(0, golds[0][1] - passage + 1)
+        high = min(golds[0][0], max(len(tokens) - passage, 0))
         cut = int(torch.randint(low, high + 1, (), generator=placed))
         shown = [known.get(t.group(), words - 1) for t in tokens[cut : cut + passage]]
         asked = [known.get(t, words - 1) for t in re.findall(r"\w+|[^\w\s]", item["question"])][

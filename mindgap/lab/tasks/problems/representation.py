@@ -136,10 +136,8 @@ class HyperRepresentation:
             tuple(part.transpose(0, 1).contiguous() for part in level)
             for level in (self.train.query, self.train.support)
         )
-        upper_data, lower_data = (
-            Batches(query, above, order=order),
-            Batches(support, below, order=order),
-        )
+        upper_data = Batches(query, above, order=order)
+        lower_data = Batches(support, below, order=order)
         return BilevelProblem(self.upper, self.lower, self.x0, self.y0, upper_data, lower_data)
 
     def heads(self, x: Tensor, tasks: Tasks | None = None) -> Tensor:

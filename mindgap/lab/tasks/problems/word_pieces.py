@@ -68,10 +68,8 @@ def masked_pieces(windows: Tensor, words: int, generator: torch.Generator) -> Ma
     """
     places, answers = masked_places(windows, generator)
     on: dict[str, Any] = {"generator": generator, "device": windows.device}
-    kind, other = (
-        torch.rand(places.shape, **on),
-        torch.randint(len(SPECIAL), words, places.shape, **on),
-    )
+    kind = torch.rand(places.shape, **on)
+    other = torch.randint(len(SPECIAL), words, places.shape, **on)
     mask = torch.full_like(other, MASK)
     put = torch.where(kind < 0.8, mask, torch.where(kind < 0.9, other, answers))
     return windows.scatter(1, places, put), places, answers
@@ -313,14 +311,10 @@ def _squad_pieces(words: int, question: int, passage: int, reviews: bool) -> dic
                 golds.append((inside[0], inside[-1]))
         if not golds:
             continue
-        low, high = (
-            max(0, golds[0][1] - passage + 1),
-            min(golds[0][0], max(len(pieces) - passage, 0)),
-        )
-        cut, asked = (
-            int(placed.integers(low, high + 1)),
-            known.placed(item["question"])[0][:question],
-        )
+        low = max(0, golds[0][1] - passage + 1)
+        high = min(golds[0][0], max(len(pieces) - passage, 0))
+        cut = int(placed.integers(low, high + 1))
+        asked = known.placed(item["question"])[0][:question]
         row = (
             [CLS, *asked, SEP]
             + [PAD] * (question - len(asked))

@@ -101,9 +101,8 @@ def _program(method: str, Q: float) -> Any:
     rho2 = cp.Parameter(nonneg=True)
     P, weight, slack = cp.Variable((3, 3), symmetric=True), cp.Variable(nonneg=True), cp.Variable()
     keep = np.hstack([np.eye(3), np.zeros((3, 1))])
-    first = np.hstack(
-        [C, np.zeros((1, 1)), [[-1.0]]]
-    )  # L y - u, to which ρ² times the filter's state is added
+    # L y - u, to which ρ² times the filter's state is added.
+    first = np.hstack([C, np.zeros((1, 1)), [[-1.0]]])
     state = np.array([[0.0, 0.0, 1.0, 0.0]])
     second = np.hstack([-C / Q, np.zeros((1, 1)), [[1.0]]])  # u - μ y
     inequality = (

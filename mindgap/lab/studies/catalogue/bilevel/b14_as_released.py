@@ -56,11 +56,9 @@ class Faulty:
         from mindgap.bilevel.data.sample import Batches
 
         task, (inputs, labels) = self._task, self._task.train
-        lower, numbers, above = (
-            task.lower,
-            torch.arange(len(labels), device=labels.device),
-            task.validation,
-        )
+        lower = task.lower
+        numbers = torch.arange(len(labels), device=labels.device)
+        above = task.validation
         below = (inputs, labels, numbers)
         if "norm not squared" in self._faults:
             lower = self.lower

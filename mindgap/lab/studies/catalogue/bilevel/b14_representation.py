@@ -144,10 +144,8 @@ def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], f
 
 def loop(trial: Trial) -> Iterator[Row]:
     """Run one method with one fault to the budget of oracle calls."""
-    fault, of = (
-        one_of("fault", trial["fault"], (NONE, *FAULTS, ALL)),
-        OF[trial.method.split(", ")[0]],
-    )
+    fault = one_of("fault", trial["fault"], (NONE, *FAULTS, ALL))
+    of = OF[trial.method.split(", ")[0]]
     faults = {*of, ALL} if fault == ALL else {fault} & set(of)
     task = representation_runs.task_of(trial)
     method = released_method(trial, task, faults)

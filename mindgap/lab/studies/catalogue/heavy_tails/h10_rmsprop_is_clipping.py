@@ -23,11 +23,9 @@ def loop(trial: Trial) -> Iterator[Row]:
     from mindgap.optim import CClip
 
     for draw, rng in resumed_draws(trial):
-        alpha, epsilon, beta2 = (
-            10 ** rng.uniform(-5, 0),
-            10 ** rng.uniform(-10, -2),
-            1 - 10 ** rng.uniform(-4, -0.1),
-        )
+        alpha = 10 ** rng.uniform(-5, 0)
+        epsilon = 10 ** rng.uniform(-10, -2)
+        beta2 = 1 - 10 ** rng.uniform(-4, -0.1)
         v, g = 10 ** rng.uniform(-8, 4), 10 ** rng.uniform(-5, 5)
         a = epsilon + (beta2 * v) ** 0.5
         eta, tau = trial["eta_factor"] * alpha / a, a / (1 - beta2) ** 0.5

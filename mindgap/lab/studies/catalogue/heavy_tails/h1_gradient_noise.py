@@ -149,9 +149,8 @@ def loop_coordinates(trial: Trial) -> Iterator[Row]:
     pooled = trial.numpy_generator("order").permutation(
         sample.coordinates.astype(float).reshape(-1)
     )
-    size = (
-        sample.coordinates.size
-    )  # resamples of millions of values would take minutes: a quarter of a million then
+    # Resamples of millions of values would take minutes: a quarter of a million then.
+    size = sample.coordinates.size
     fewer = replace(sample, coordinates=sample.coordinates[:: size >> 18 if size > 2**21 else 1])
     shown = {
         "coordinates, as published": published_block_sum_index(pooled[pooled != 0]),

@@ -62,10 +62,8 @@ def loop(trial: Trial) -> Iterator[Row]:
     from mindgap.measure.probes.shape import shape_distance
     from mindgap.measure.probes.tails import tail_index
 
-    before, (run, sample, start) = (
-        trial.restored,
-        _on_device(trial) if "device" in trial.settings else _on_cpu(trial),
-    )
+    before = trial.restored
+    run, sample, start = _on_device(trial) if "device" in trial.settings else _on_cpu(trial)
     done = run.restore(before)
     first = np.array(before["first"] if before else start().norms)
     earlier = np.array(before.get("earlier", first))
@@ -188,9 +186,8 @@ def _on_device(trial: Trial) -> _Run:
         return ahead.pop() if ahead else noise_on_device(trial, problem, reader)
 
     def start() -> Any:
-        ahead.append(
-            sample()
-        )  # before the shared sample, which another process may be measuring meanwhile
+        # Before the shared sample, which another process may be measuring meanwhile.
+        ahead.append(sample())
         return noise_at_start(trial, network)
 
     return run, sample, start

@@ -109,9 +109,8 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
             with torch.no_grad():
                 for name in parts:
                     inputs, answers = problem.parts[name]
-                    scores = torch.nan_to_num(
-                        problem.objective.model(inputs)
-                    )  # of a step too large
+                    # Scores are not finite after a step that was too large.
+                    scores = torch.nan_to_num(problem.objective.model(inputs))
                     found = best_spans(scores, after=trial["question"] + 1, longest=longest)
                     exact, f1 = exact_and_f1(found, answers)
                     row |= {f"{name}_exact": exact, f"{name}_f1": f1, f"{name}_miss": 1 - f1}

@@ -143,19 +143,15 @@ def loop_nonconvex(trial: Trial) -> Iterator[Row]:
     for alpha, K in trial.cells(product(trial["alphas"], horizons)):
         if trial["theorem"] == "4.4.1":
             a = theory.HeavyTail(alpha=alpha, sigma=1.1, L=1.0, delta=0.5)
-            c, bound = (
-                theory.gclip_nonconvex_parameters(a, int(K)),
-                theory.gclip_nonconvex_bound(a, int(K)),
-            )
+            c = theory.gclip_nonconvex_parameters(a, int(K))
+            bound = theory.gclip_nonconvex_bound(a, int(K))
         else:
             # E|g|^α: the jump's 1, and the slope's share on |x - b| <= 1.5.
             m = theory.SmoothMoment(
                 alpha=alpha, G=(1 + 1.5**alpha) ** (1 / alpha), L=1.0, delta=0.5
             )
-            c, bound = (
-                theory.moment_nonconvex_parameters(m, int(K)),
-                theory.moment_nonconvex_bound(m, int(K)),
-            )
+            c = theory.moment_nonconvex_parameters(m, int(K))
+            bound = theory.moment_nonconvex_bound(m, int(K))
         eta, tau = c.eta * trial["step_factor"], c.tau
         jumps = np.maximum(tau * multiples, 10 ** (1 / alpha))
         with trial.timed():

@@ -36,11 +36,9 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     """The balance is read in the last half only, which is judged; the loss is the mean over the
     steps of a row.
     """
-    run, lr, burn_in = (
-        gpu.statistics_run(trial, "e11"),
-        trial["lr"],
-        trial["steps"] // trial["every"] // 2,
-    )
+    run = gpu.statistics_run(trial, "e11")
+    lr = trial["lr"]
+    burn_in = trial["steps"] // trial["every"] // 2
 
     def read(number: int) -> Row:
         batches = run.draw(trial["m"], number) if number >= burn_in else []

@@ -69,10 +69,8 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     from mindgap.lab.tasks.problems.language import language_model
     from mindgap.measure import sharpness, training_statistics
 
-    seed, images = (
-        stream_seed(trial.seed, "never at rest, floor"),
-        trial["source"] in ("digits", "cifar-10"),
-    )
+    seed = stream_seed(trial.seed, "never at rest, floor")
+    images = trial["source"] in ("digits", "cifar-10")
     lr, steps = trial["lr"] * trial["factor"], round(trial["steps"] * trial["stretch"])
     if images:
         problem = augmented_network(
@@ -146,9 +144,8 @@ def level(run: Run, column: str, start: float, end: float) -> float:
     of squares, its root.
     """
     values = run.column(column)[1:]
-    first = min(
-        round(start * len(values)), len(values) - 1
-    )  # the last reading, where there are few
+    # The last reading, where there are few.
+    first = min(round(start * len(values)), len(values) - 1)
     mean = float(np.mean(values[first : max(round(end * len(values)), first + 1)]))
     return math.sqrt(max(mean, 0.0)) if column == "gradient_square" else mean
 

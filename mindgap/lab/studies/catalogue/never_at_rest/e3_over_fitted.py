@@ -93,10 +93,8 @@ def judge(runs: Sequence[Run]) -> Parts:
     right: dict[str, list[float]] = {}
     for name, group in by_method(runs).items():
         first, end = ([run.column("gradient_norm")[i] for run in group] for i in (0, -1))
-        share[name], right[name] = (
-            np.array(end) / np.array(first),
-            [last(run, "train_accuracy") for run in group],
-        )
+        share[name] = np.array(end) / np.array(first)
+        right[name] = [last(run, "train_accuracy") for run in group]
         numbers = {
             "first": float(np.median(first)),
             "last": float(np.median(end)),

@@ -120,10 +120,8 @@ def judge(runs: Sequence[Run]) -> Parts:
                 for m in sizes
             }
             few, half = (float(np.sqrt(np.mean(off[m] ** 2))) for m in (sizes[0], sizes[-2]))
-            bias, doubt = (
-                float(np.mean(off[sizes[0]])),
-                2 * float(np.std(off[sizes[0]])) / np.sqrt(len(off[sizes[0]])),
-            )
+            bias = float(np.mean(off[sizes[0]]))
+            doubt = 2 * float(np.std(off[sizes[0]])) / np.sqrt(len(off[sizes[0]]))
             part = f"{name}, {quantity.replace('_', ' ')}"
             parts.add(
                 f"{part} settles",

@@ -36,12 +36,10 @@ def change_loop(trial: Trial) -> Iterator[Row]:
 
 def _trajectories(trial: Trial) -> tuple[np.ndarray, np.ndarray]:
     """φ(θ_t) and E[φ(F(θ_t)) | θ_t], shape (runs, steps)."""
-    rng, runs, steps, M = (
-        trial.numpy_generator("trajectory"),
-        trial["runs"],
-        trial["steps"],
-        trial["M"],
-    )
+    rng = trial.numpy_generator("trajectory")
+    runs = trial["runs"]
+    steps = trial["steps"]
+    M = trial["M"]
     if (
         trial["map"] == "uniform"
     ):  # F(θ) is ±M whatever θ: the map that the thesis names for tightness
@@ -117,12 +115,10 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
         worst = loss_share = 0.0
         first = 1
         if before and cell == before["cell"]:
-            theta, worst, loss_share, first = (
-                before["theta"],
-                before["worst"],
-                before["loss_share"],
-                before["step"] + 1,
-            )
+            theta = before["theta"]
+            worst = before["worst"]
+            loss_share = before["loss_share"]
+            first = before["step"] + 1
             g.set_state(before["rng"])
         for step in range(first, trial["steps"] + 1):
             pick = torch.randint(len(x), (copies, batch), generator=g)
@@ -137,10 +133,8 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
                 if normal
                 else net.operator_norms(theta).max() / radius
             )
-            worst, loss_share = (
-                max(worst, float(size)),
-                max(loss_share, float(losses.max()) / bound),
-            )
+            worst = max(worst, float(size))
+            loss_share = max(loss_share, float(losses.max()) / bound)
             if step % max(1, trial["steps"] // 25) == 0 or step == 1:
                 trial.save(
                     lambda: {
@@ -189,12 +183,10 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
     from mindgap.lab.theory.chapter6.network import Network
 
     x, y = _digits(trial["samples"])
-    g, chains, gamma, eta = (
-        trial.torch_generator("chains"),
-        trial["chains"],
-        trial["gamma"],
-        trial["eta"],
-    )
+    g = trial.torch_generator("chains")
+    chains = trial["chains"]
+    gamma = trial["gamma"]
+    eta = trial["eta"]
     net = Network((64, trial["width"], 10), "tanh")
     theta = net.start(chains, 1.0, g)
 
@@ -224,15 +216,12 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
                 direction = stochastic(theta)
                 moved = [t - trial["direction"] * c * eta * d for t, d in zip(theta, direction)]
                 changes.append(value(moved) - before)
-    square, loss, step_change = (
-        torch.stack(squares),
-        torch.stack(values),
-        torch.stack(full).mean(dim=0),
-    )
+    square = torch.stack(squares)
+    loss = torch.stack(values)
+    step_change = torch.stack(full).mean(dim=0)
     for c, changes in found.items():
-        change = torch.stack(changes).mean(
-            dim=0
-        )  # one number a chain: chains are independent, snapshots are not
+        # One number per chain: chains are independent, snapshots are not.
+        change = torch.stack(changes).mean(dim=0)
         yield {
             "c": c,
             "change": float(change.mean()),

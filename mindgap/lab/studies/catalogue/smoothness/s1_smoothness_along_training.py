@@ -108,10 +108,8 @@ def _on_device(trial: Trial) -> Iterator[Row]:
 
     def read() -> Row:
         there = [p.detach().clone() for p in parameters]
-        step, fresh = (
-            torch._foreach_sub(there, here),
-            trial.torch_generator(f"smoothness chunks {done}"),
-        )
+        step = torch._foreach_sub(there, here)
+        fresh = trial.torch_generator(f"smoothness chunks {done}")
         _move(parameters, here)
         with tf32(False):
             found = local_smoothness(objective, fixed, step, train=False)
@@ -214,10 +212,8 @@ def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
             for values in zip(*((f.rank, *f.rank_interval, f.slope, f.span) for f in fits))
         )
         grow, refused = (sum(f.grows is answer for f in fits) for answer in (True, None))
-        there, weak = (
-            rank >= least and 2 * grow > len(fits),
-            rank < PRESENT and 2 * refused < len(fits),
-        )
+        there = rank >= least and 2 * grow > len(fits)
+        weak = rank < PRESENT and 2 * refused < len(fits)
         words = (
             f"rank correlation {rank:.2f} [{low:.2f}, {high:.2f}], slope {power:.2f}, gradient "
             "norms span a "

@@ -17,11 +17,9 @@ def loop(trial: Trial) -> Iterator[Row]:
     from mindgap.optim import GClip, NormalizedSGD
 
     for draw, rng in resumed_draws(trial):
-        lr_n, beta, norm = (
-            10 ** rng.uniform(-4, 1),
-            10 ** rng.uniform(-4, 2),
-            10 ** rng.uniform(-6, 6),
-        )
+        lr_n = 10 ** rng.uniform(-4, 1)
+        beta = 10 ** rng.uniform(-4, 2)
+        norm = 10 ** rng.uniform(-6, 6)
         gradient = torch.from_numpy(rng.standard_normal(trial["dimension"]))
         gradient *= norm / gradient.norm()
         # γ η_c = η_n and η_c = η_n / β, so the clipping threshold is γ = β.

@@ -95,41 +95,36 @@ def judge_rates(runs: Sequence[Run]) -> Parts:
     """
     parts = Parts()
     for method, group in by_method(runs).items():
-        powers, within = {}, True
-        for part in EXPONENTS:
-            if rows := [row for row in group[0].rows if row["part"] == part]:
-                counts = [row["iterations"] for row in rows]
-                finite = all(math.isfinite(n) for n in counts)
-                powers[part] = (
-                    slope(np.log([row["at"] for row in rows]), np.log(counts))[0]
-                    if finite
-                    else math.inf
-                )
-                within &= method == "heavy-ball" or all(
-                    row["iterations"] <= row["bound"] for row in rows
-                )
+        rows = {
+            part: found
+            for part in EXPONENTS
+            if (found := [row for row in group[0].rows if row["part"] == part])
+        }
+        powers = {part: _power(found) for part, found in rows.items()}
+        corrected = {part: EXPONENTS[part][method != "GD"] for part in powers}
+        printed = {
+            part: PRINTED.get(part, power) if method == "Nesterov" else power
+            for part, power in corrected.items()
+        }
+        readings = {"as printed": printed, "as corrected": corrected}
+        if printed == corrected:
+            readings = {"": corrected}
+        for reading, stated in readings.items():
+            parts.add(
+                f"{method}: exponents of Table 2.1 {reading}".rstrip(),
+                all(abs(power - stated[part]) < 0.12 for part, power in powers.items()),
+                words=", ".join(
+                    f"{part}^{power:.2f} (stated {stated[part]:g})"
+                    for part, power in powers.items()
+                ),
+                reading=reading,
+            )
+        within = method == "heavy-ball" or all(
+            row["iterations"] <= row["bound"] for found in rows.values() for row in found
+        )
         ratio = max(
             row["worst_ratio"] for run in group for row in run.rows if row["part"] == "random"
         )
-        corrected = {part: EXPONENTS[part][method != "GD"] for part in powers}
-        printed = corrected | (
-            {part: power for part, power in PRINTED.items() if part in powers}
-            if method == "Nesterov"
-            else {}
-        )
-        for stated, reading in ((printed, "as printed"), (corrected, "as corrected")):
-            same = printed == corrected
-            if same and reading == "as corrected":
-                continue
-            words = ", ".join(
-                f"{part}^{power:.2f} (stated {stated[part]:g})" for part, power in powers.items()
-            )
-            parts.add(
-                f"{method}: exponents of Table 2.1" + ("" if same else f" {reading}"),
-                all(abs(power - stated[part]) < 0.12 for part, power in powers.items()),
-                words=words,
-                reading="" if same else reading,
-            )
         parts.add(
             f"{method}: below its bounds",
             within and ratio <= 1,
@@ -137,6 +132,14 @@ def judge_rates(runs: Sequence[Run]) -> Parts:
             numbers={method: {"exponents": powers, "random_over_bound": ratio}},
         )
     return parts
+
+
+def _power(rows: Sequence[Row]) -> float:
+    """The exponent with which the iterations grow; infinite where some never arrived."""
+    counts = [row["iterations"] for row in rows]
+    if not all(math.isfinite(n) for n in counts):
+        return math.inf
+    return slope(np.log([row["at"] for row in rows]), np.log(counts))[0]
 
 
 def worst_case_loop(trial: Trial) -> Iterator[Row]:
@@ -193,9 +196,8 @@ def judge_worst_case(runs: Sequence[Run]) -> Parts:
         for row in rows
         if "pep_gap" in row
     ]
-    gap = max(
-        gaps, default=math.inf
-    )  # heavy-ball has none: the simulation of equal methods may draw it alone
+    # Heavy-ball has none: the simulation of equal methods may draw it alone.
+    gap = max(gaps, default=math.inf)
     between = all(r["on_quadratics"] < r["rate"] < r["proved"] for r in rate["Nesterov"].values())
     lost = [Q for Q, row in rate["heavy-ball"].items() if row["rate"] >= 1]
     kept = max((Q for Q, row in rate["heavy-ball"].items() if row["rate"] < 1), default=0.0)
