@@ -295,8 +295,8 @@ def main(names: list[str]) -> None:
     )
     HOUSE.write_text(
         re.sub(
-            r"(<!-- paths -->\n).*?(\n<!-- end of paths -->)",
-            lambda m: m[1] + "\n".join([head, *rows]) + m[2],
+            r"(<!-- paths -->\n).*?(<!-- end of paths -->)",
+            lambda m: m[1] + "\n".join([head, *rows, ""]) + m[2],
             text,
             flags=re.DOTALL,
         ),

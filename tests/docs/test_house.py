@@ -104,3 +104,15 @@ def test_the_picture_of_the_layers_is_drawn_from_the_imports() -> None:
         [sys.executable, "-c", code, tool], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_lists_of_files_to_open_name_files_that_exist_and_count_them() -> None:
+    text = (ROOT / "docs" / "house.md").read_text(encoding="utf-8")
+    table = text.partition("<!-- paths -->")[2].partition("<!-- end of paths -->")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.strip().splitlines()[2:]]
+    paths = runpy.run_path(str(ROOT / "docs" / "tools" / "paths.py"))["PATHS"]
+    assert [(row[0], row[1]) for row in rows] == [(p[2], str(p[3])) for p in paths.values()]
+    for _, _, number, _, files in rows:
+        names = [name.strip("`") for name in files.split(", ")]
+        assert int(number) == len(names)
+        assert [name for name in names if not (PACKAGE / f"{name}.py").exists()] == []

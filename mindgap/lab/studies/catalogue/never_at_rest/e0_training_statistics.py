@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from math import comb
 
 import numpy as np
 
@@ -104,6 +103,8 @@ def judge(runs: Sequence[Run]) -> Parts:
     """For each quantity and network: how often two independent batches of m samples agree
     within a fifth.
     """
+    from scipy.stats import binom
+
     parts = Parts()
     for name, group in by_method(runs).items():
         shares, start = {}, group[0].rows[0]
@@ -119,7 +120,7 @@ def judge(runs: Sequence[Run]) -> Parts:
             strict = np.abs(pairs[:, 0] - pairs[:, 1]) <= AGREE * pairs.mean(axis=1)
             if close > AGREE:
                 earlier.append(f"{quantity.replace('_', ' ')} {strict.sum()} of {len(strict)}")
-            rare = _at_most(int(agree.sum()), len(agree), 0.9) < 0.05
+            rare = bool(binom.cdf(int(agree.sum()), len(agree), 0.9) < 0.05)
             parts.add(
                 f"{name}: {quantity.replace('_', ' ')} can be read off",
                 shares[quantity] >= 0.9,
@@ -142,13 +143,6 @@ def judge(runs: Sequence[Run]) -> Parts:
             {name: {**shares, "readings": len(agree), **ends}},
         )
     return parts
-
-
-def _at_most(successes: int, trials: int, share: float) -> float:
-    """Probability of so few successes."""
-    return sum(
-        comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(successes + 1)
-    )
 
 
 _GPU = {"steps": 936, "every": 312}
