@@ -15,6 +15,10 @@ compiled backend is. To have them (nothing of the library needs them):
     pip install --no-deps --target DIR git+https://github.com/prolearner/hypertorch
 
 ``PYTHONPATH=DIR python benchmarks/bilevel.py cleaning`` prints the second table alone.
+
+``--grid`` times a grid of 27 points with 5 seeds of SOBA on ijcnn1 instead: our ``sweep`` with
+its compilation, a loop in eager torch by hand, and their solver, which is made and compiled for
+every point. The two others run ``--some`` of the 135 runs, and their time is multiplied.
 """
 
 from __future__ import annotations
@@ -289,6 +293,89 @@ def one_table(
         print(f"| {name} | {1e3 * min(seconds):.2f} | {errors[name]:.3g} | {faster} |", flush=True)
 
 
+def by_hand(problem: Any, lr_x: float, lr_y: float, steps: int, seed: int) -> torch.Tensor:
+    """SOBA in eager torch, as one writes it for one problem."""
+    x, y = (start.clone() for start in (problem.pack_x.start, problem.pack_y.start))
+    z = torch.zeros_like(y)
+    (a, t), (b, u) = problem.lower_data.data, problem.upper_data.data
+    draw = np.random.default_rng(seed)
+    rows = draw.integers(0, [len(a) // 64, len(b) // 64], (steps, 2)) * 64
+    for k, (i, j) in enumerate(rows.tolist()):
+        x_, y_ = x.requires_grad_(), y.requires_grad_()
+        fits = torch.nn.functional.softplus(-t[i : i + 64] * (a[i : i + 64] @ y_)).mean()
+        lower = fits + 0.5 * (x_.exp() * y_.square()).sum()
+        (g_y,) = torch.autograd.grad(lower, y_, create_graph=True)
+        j_z, h_z = torch.autograd.grad(g_y, (x_, y_), z)
+        upper = torch.nn.functional.softplus(-u[j : j + 64] * (b[j : j + 64] @ y_)).mean()
+        (f_y,) = torch.autograd.grad(upper, y_)
+        rate = (k + 1.0) ** -0.5
+        with torch.no_grad():
+            x, y, z = (
+                x + lr_x * rate * j_z,
+                y - lr_y * rate * g_y,
+                z - lr_y * rate * (h_z - f_y),
+            )
+    return x.detach()
+
+
+def compare_grids(folder: Path, steps: int, some: int) -> None:
+    """A grid of SOBA with seeds: seconds of all runs, ours beside the others."""
+    import jax
+    from bilevel_field import BATCH, Field, import_field
+    from bilevel_tasks import equal_batches
+
+    from mindgap.bilevel import sweep
+    from mindgap.bilevel.backends.compiled import JaxBackend
+    from mindgap.lab.tasks.problems.compiled import regularisation_losses
+    from mindgap.lab.tasks.problems.regularisation import ijcnn1_selection
+
+    task = ijcnn1_selection(dtype=torch.float32)
+    problem = equal_batches(task.problem())
+    rates_x = [0.01 * 10 ** (i / 4) for i in range(9)]
+    rates_y = [0.03, 0.1, 0.3]
+    runs, clock = 27 * 5, bilevel_timing.clock
+
+    begin = clock()
+    sweep(
+        problem,
+        "soba",
+        {"lr_x": rates_x, "lr_y": rates_y},
+        5,
+        steps=steps,
+        every=steps,
+        backend=JaxBackend(*regularisation_losses(task)),
+    )
+    ours = clock() - begin
+    begin = clock()
+    for i in range(some):
+        by_hand(problem, rates_x[i % 9], rates_y[i % 3], steps, i)
+    hand = (clock() - begin) * runs / some
+    import_field(folder)
+    field = Field("ijcnn1")
+    objective = field.objective.get_objective()
+    from solvers.soba import Solver  # type: ignore[import-not-found]
+
+    begin = clock()
+    for i in range(some):
+        solver = Solver(
+            step_size=rates_y[i % 3], outer_ratio=10.0, batch_size=BATCH, eval_freq=steps
+        )
+        solver.random_state = i
+        solver.set_objective(**objective)
+        solver.init()
+        once = iter((True, False))
+        solver.run(lambda once=once: next(once))
+        jax.block_until_ready(solver.outer_var)
+    theirs = (clock() - begin) * runs / some
+    print(f"| 27 points x 5 seeds of SOBA, {steps} iterations | seconds | ours is faster by |")
+    print("|---|---|---|")
+    print(f"| ours, `sweep`, compilation included | {ours:.1f} | |")
+    for name, seconds in (("torch by hand", hand), ("benchmark_bilevel's solver", theirs)):
+        print(
+            f"| {name} ({some} of {runs} runs, multiplied) | {seconds:.0f} | {seconds / ours:.0f} |"
+        )
+
+
 def main() -> None:
     from bilevel_cleaning import cleaning_jax, cleaning_problem
     from bilevel_field import PROBLEMS, SOLVERS, Field, import_field, race
@@ -301,6 +388,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--methods", default=",".join(SOLVERS))
     parser.add_argument("--problems", default=",".join(PROBLEMS))
+    parser.add_argument("--grid", action="store_true", help="a grid with seeds alone")
+    parser.add_argument("--some", type=int, default=3, help="runs of the others that are timed")
     parser.add_argument("--no-hypergradients", action="store_true", help="race the solvers alone")
     parser.add_argument(
         "--clock", choices=list(bilevel_timing.CLOCK), default="cpu", help="cpu: processor time"
@@ -308,6 +397,9 @@ def main() -> None:
     options = parser.parse_args()
     bilevel_timing.use_clock(options.clock)
     torch.set_num_threads(1)
+    if options.grid:
+        compare_grids(options.folder.resolve(), 2000, options.some)
+        return
     import_field(options.folder.resolve())
     print(
         f"# {datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, torch "
