@@ -220,6 +220,15 @@ class Race:
             if self._fits([(entry, self.total)]):
                 self._enter(entry, self.total)
 
+    def run_default(self) -> bool:
+        """Run AdamW at 1e-3 to the end whatever it costs, and say whether that was to be done.
+        Short runs favour large rates: "nothing trains" needs a run at a small one.
+        """
+        if self.total in self._asked.get(id(self.entries[0]), ()):
+            return False
+        self._enter(self.entries[0], self.total)
+        return True
+
     def _finalists(self, field: Sequence[Entry]) -> list[Entry]:
         """What runs to the end, in this order while it can be paid for: the best of the third rung,
         AdamW's best, and the others. Where every loss rises, weight decay and AdamW at 1e-3 come

@@ -246,6 +246,8 @@ def recommend(
                 "loss."
             )
         decision, setting = decide(race, made)
+        if decision.kind in ("nothing trains", "at chance") and race.run_default():
+            decision, setting = decide(race, bench.problem(seed))
     seconds = time.perf_counter() - begun
     if seconds > 1.2 * 60 * minutes:
         notes.append(
@@ -585,12 +587,7 @@ def _sentence(race: Race, decision: Decision, setting: Candidate | None) -> str:
                 f"the validation loss is {start} before the first step and {loss} at the end of "
                 f"the best run, {best}"
             )
-        reached = max(race.entries[0].runs[race.seed].scores)
-        short = f"; AdamW at lr 0.001 was run to step {reached} of {race.total} only"
-        return (
-            f"Nothing trains: {ends}; look at the data and the model before the optimizer"
-            f"{short if reached < race.total else ''}."
-        )
+        return f"Nothing trains: {ends}; look at the data and the model before the optimizer."
     if decision.kind == "rises":
         return (
             f"Nothing tried trains to the end: the best run, {best}, ends at {loss}, above the "

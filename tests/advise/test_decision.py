@@ -153,9 +153,7 @@ def test_where_nothing_trains_the_answer_says_so() -> None:
 
     answer = recommend(dead, minutes=5, steps=96, measure=False)
     assert answer.sentence.startswith("Nothing trains")
-    default = max(t.steps for t in answer.tried if t.name == BASELINE.name)
-    said = f"AdamW at lr 0.001 was run to step {default} of 96 only"
-    assert (said in answer.sentence) == (default < 96)
+    assert 96 in [t.steps for t in answer.tried if t.name == BASELINE.name]
     assert not answer.code
     assert answer.decision.setting == ""
     assert "class='best'" not in page(

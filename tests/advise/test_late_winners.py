@@ -182,3 +182,18 @@ def test_the_first_steps_of_an_optimizer_do_not_count_as_its_pace(
     train_until(run, problem, make, seed=0, until=24, total=240)
     assert run.seconds == 1023.0
     assert run.per_step == 1.0
+
+
+def test_nothing_trains_is_said_only_after_adamw_at_its_default_got_to_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Large rates led a little from the first rung on and stayed at chance; 1e-3 trained."""
+
+    def curve(setting: Candidate, share: float) -> float:
+        return 0.2 if setting == BASELINE and share == 1.0 else 0.9999 - 1e-5 * setting.rate
+
+    race = raced(monkeypatch, curve)
+    assert decide(race, build(problem, 0))[0].kind == "nothing trains"
+    assert race.run_default()
+    assert decide(race, build(problem, 0))[1] == BASELINE
+    assert not race.run_default()
