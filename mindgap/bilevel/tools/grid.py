@@ -326,6 +326,9 @@ def groups_of(methods: list[Method], backend: Backend | None) -> list[list[int]]
 
 
 def _one_program(form: _Form, methods: list[Method]) -> Iterator[Look]:
+    """Values and calls, times x seeds x methods, of methods that one compiled program runs
+    together.
+    """
     from mindgap.bilevel.backends.many import ManyRuns  # needs JAX
 
     backend: Any = form.backend

@@ -509,6 +509,9 @@ def raced(
 
 
 def _second(race: Race, best: int, steps: int, first: int, second: int) -> RacedSteps:
+    """The second race, longer and around the winner of the first; returns the settings for the
+    whole run.
+    """
     ground, scale, trial = race.ground, race.scale, race.tried[best]
 
     far = 1.0 if math.isnan(trial.farther) else trial.farther
