@@ -95,7 +95,8 @@ def _possible(chart: Chart, patient: Patient) -> set[str]:
 
 def _weak(chart: Chart, patient: Patient) -> dict[str, float]:
     """Log-odds from readings on this side of their thresholds: from −3.2 to −1.2."""
-    facts, found = chart.facts, {}
+    facts = chart.facts
+    found: dict[str, float] = {}
     own = facts.get("progress", -1.0)
 
     def suspect(key: str, strength: float) -> None:

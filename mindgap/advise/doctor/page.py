@@ -115,9 +115,10 @@ def picture(answer: Answer) -> str:
 
 
 def _curves(answer: Answer) -> list[tuple[str, str, Sequence[float]]]:
-    cured = answer.trial is not None and answer.trial.helps
-    curves = [("as it is", _SICK if answer.verdict == "sick" else _CURED, answer.curve)]
-    if cured:
+    """Title, colour and losses of the run as it is and, where a cure helped, of the cured one."""
+    colour = _SICK if answer.verdict == "sick" else _CURED
+    curves: list[tuple[str, str, Sequence[float]]] = [("as it is", colour, answer.curve)]
+    if answer.trial is not None and answer.trial.helps:
         curves.append(("with the cure", _CURED, answer.trial.curve))
     return curves
 
