@@ -25,6 +25,7 @@ from mindgap.bilevel.data.problem import BilevelProblem, X, Y
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.tools.checkpoint import belongs_to, check_path, read_state, write_state
 from mindgap.bilevel.tools.drawing import draw_history
+from mindgap.bilevel.tools.limits import Limits, limits_of
 
 #: How a run can end.
 OUTCOMES = ("done", "out of calls", "out of time", "stopped", "non-finite", "diverged")
@@ -94,6 +95,13 @@ class Solution(Generic[X, Y]):
         if path is not None:
             Path(path).write_text(drawing, encoding="utf-8")
         return drawing
+
+    @property
+    def limits(self) -> Limits:
+        """What limits the run where it ended (x, the lower level or the linear system), measured by
+        exact solves over all data: for small problems.
+        """
+        return limits_of(self.state)
 
     def check(self) -> Solution[X, Y]:
         """Itself, or an error when the run went wrong.

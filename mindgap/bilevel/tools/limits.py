@@ -1,0 +1,130 @@
+"""What limits a run where it stands: x itself, the lower level or the linear system."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mindgap.bilevel.backends.oracles import TorchOracle
+from mindgap.bilevel.core.directions import conjugate_gradients, neumann_of
+from mindgap.bilevel.core.types import State
+from mindgap.bilevel.data.sample import FULL, row
+from mindgap.bilevel.registry import METHODS
+from mindgap.bilevel.tools.exact import lower_solution
+
+ADVICE = {
+    "x": "x is behind: raise lr_x or take more steps",
+    "lower": "the lower level is behind: raise lr_y or take more inner steps",
+    "system": "the linear system is behind: raise lr_z (or solves, terms, eta)",
+}
+LEVELS = ("upper", "lower")
+
+
+class Part(NamedTuple):
+    """The norm of one part of the hypergradient, and its standard error over minibatches."""
+
+    norm: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The direction f_x - Jz at (x, y, z) is grad Phi(x) plus what y's distance from y*(x) adds
+    plus what z's distance from H^-1 f_y adds.
+
+    Where the direction is larger than both errors, x has still to follow it. Where it is smaller, x
+    waits for the level with the larger error: grad Phi and that error cancel.
+    """
+
+    gradient: Part  # grad Phi(x)
+    x: Part  # the direction
+    lower: Part  # the error that y adds
+    system: Part  # the error that z adds; zero for methods without a linear system or series
+
+    @property
+    def largest(self) -> str:
+        """The part that limits: "x", "lower" or "system"."""
+        return max(ADVICE, key=lambda name: getattr(self, name).norm)
+
+    @property
+    def clear(self) -> bool:
+        """Whether the largest part is above the others by two standard errors."""
+        best, second = sorted((self.x, self.lower, self.system))[:0:-1]
+        return best.norm - second.norm > 2.0 * math.hypot(best.error, second.error)
+
+    @property
+    def message(self) -> str:
+        """The same as a sentence, with what to change."""
+        words = ADVICE[self.largest] if self.clear else "no part is clearly the largest"
+        parts = ((name, getattr(self, name)) for name in ("gradient", *ADVICE))
+        return f"{words} ({', '.join(f'{n} {p.norm:.3g} ± {p.error:.2g}' for n, p in parts)})"
+
+
+def limits_of(state: State, batches: int = 16) -> Limits:
+    """Measure the three parts over all data, by exact solves; small problems only.
+
+    Args:
+        state: where the run stands.
+        batches: minibatches of each level for the standard errors.
+
+    Raises:
+        RuntimeError: when the lower problem is not solved.
+
+    Example:
+        >>> from mindgap.bilevel import SOBA, solve
+        >>> from mindgap.bilevel.data.problem import example_problem
+        >>> found = solve(example_problem(), SOBA(lr_x=1e-4, lr_y=0.4), 60)
+        >>> found.limits.largest
+        'x'
+    """
+    problem, method = state.problem, state.method
+    oracle = TorchOracle(problem)
+    kinds = {info.class_name: info.lower_variable for info in METHODS.values()}
+    lower = kinds.get(type(method).__name__, "y")
+    x, y = (state.oracle.to_torch(state.values[name]).detach() for name in ("x", lower))
+    best = lower_solution(problem, x, y)
+
+    def solved(at: Tensor) -> Tensor:
+        hessian, _ = oracle.operator(x, at, FULL)
+        f_y = oracle.upper_y(x, at, FULL)
+        return conjugate_gradients(oracle, hessian, f_y, products=2 * len(at), tol=1e-10)[0]
+
+    right, here = solved(best), solved(y)
+    z = here
+    if "z" in state.values:
+        z = state.oracle.to_torch(state.values["z"]).detach()
+    elif hasattr(method, "terms") and hasattr(method, "eta"):
+        hessian, _ = oracle.operator(x, y, FULL)
+        random = "k" in {n for i in method.plan().period for n in i.samples}
+        f_y = oracle.upper_y(x, y, FULL)
+        z = neumann_of(oracle, hessian, f_y, method.terms - random, method.eta)
+    count = min(batches, problem.upper_data.batches, problem.lower_data.batches)
+    pairs = [
+        tuple(row(problem.data(level).draw(0, f"{level}.limits", i, 1), 0) for level in LEVELS)
+        for i in range(count)
+    ]
+
+    def part(*signed: tuple[float, Tensor, Tensor]) -> Part:
+        """The norm of a sum of directions f_x - Jv over all data, and its spread."""
+
+        def on(above: object, below: object) -> Tensor:
+            total = torch.zeros_like(x)
+            for sign, at, v in signed:
+                f_x, j = oracle.upper_x(x, at, above), oracle.mixed(x, at, v, below)  # type: ignore[arg-type]
+                total = total + sign * (f_x - j)
+            return total
+
+        each = torch.stack([on(*pair) for pair in pairs])
+        spread = each.var(0).sum() if count > 1 else torch.zeros(())
+        return Part(float(on(FULL, FULL).norm()), float((spread / count).sqrt()))
+
+    return Limits(
+        part((1.0, best, right)),
+        part((1.0, y, z)),
+        part((1.0, y, here), (-1.0, best, right)),
+        part((1.0, y, z), (-1.0, y, here)),
+    )
