@@ -235,7 +235,9 @@ def _() -> Parts:
     "init_too_large",
 )
 def _() -> Parts:
-    model = scaled(mlp(64, *[40] * 7, 10), 4.0)
+    # At four times the default weights this net trains (59.9 to 0.634 in 240 steps); at six the
+    # loss is not finite after a few steps, as the problem is described.
+    model = scaled(mlp(64, *[40] * 7, 10), 6.0)
     return patient(model, digits(), sgd(model, 0.01))
 
 
