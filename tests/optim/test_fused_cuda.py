@@ -157,7 +157,12 @@ def test_a_step_made_from_the_last_ones_launches_equals_a_step_made_anew():
             reports = [optimizer.report() for _, optimizer in pair]
             assert reports[0] == reports[1], (name, policy, reports)
             assert reports[0].skipped == (policy == "skip"), (name, policy, reports)
-            assert played >= 8, (name, policy, played)
+            # A kernel's first launch at an address is looked up, and the step after it is written
+            # down: 3 steps are played before the gradients move (2 where the first step is made
+            # outside the kernels), 3 after the step size changes, 2 or 3 after the step outside, as
+            # the allocator hands out new or old addresses.
+            least = 7 if name == "StochasticINGD" else 8
+            assert played >= least, (name, policy, played)
 
 
 def train(model, optimizer, data):

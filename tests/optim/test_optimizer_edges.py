@@ -269,4 +269,4 @@ def test_a_coordinate_at_its_threshold_is_not_counted_as_clipped() -> None:
     for _ in range(3):
         p.grad = torch.full((4,), 1.0)
         optimizer.step()
-    assert optimizer.report().clipped == 0
+    assert optimizer.report().clipped_coordinates == 0
