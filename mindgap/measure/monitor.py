@@ -36,12 +36,11 @@ LOG = logging.getLogger("mindgap.monitor")
 BUDGET = 0.03
 #: Parts of the budget for gradient norms, for states and for rows; probes get the rest.
 NORMS, STATES, ROWS = 0.25, 0.15, 0.1
-#: The share of a budget that readings fill by their own clock. The rest is for what they cost the
-#: loop besides: its data must come back to the caches, its memory to the allocator (a quarter to a
-#: third of a reading's time was seen).
-PLANNED = 0.8
+#: The share of a budget that the monitor fills by its own clock. The rest is for what it costs the
+#: loop besides: data and code must come back to the caches (0.6 to 1 times its own time was seen).
+PLANNED = 0.5
 #: Part of the budget that is left for readings where what every step costs takes the rest of it.
-LEAST = 0.3
+LEAST = 0.2
 #: Rows, states and probes are considered every ten steps, or every ``SHORT`` seconds in a loop of
 #: shorter steps, but at least every ``ROUNDS`` times ten steps.
 SHORT, ROUNDS = 0.05, 5
