@@ -118,8 +118,9 @@ class Bench:
         most: validation batches that are read before the end of a run.
 
     Example:
-        >>> bench = Bench(lambda: ((torch.nn.Linear(1, 1), max), [torch.ones(1, 1)]))
-        >>> bench.problem(0) is bench.problem(0)
+        >>> loss = lambda model, batch: model(batch).square().mean()
+        >>> bench = Bench(lambda: ((torch.nn.Linear(1, 1), loss), [torch.ones(1, 1)]))
+        >>> bench.problem(0).objective.model is bench.problem(0).objective.model
         True
     """
 
