@@ -92,8 +92,8 @@ def spike():
 
 
 NINE = {
-    "SGD at 3 stalls": (lambda: of("SGD", 30.0), "lr_too_large"),
-    "AdamW at 0.3 above its start": (lambda: of("AdamW", 3.0), "lr_too_large"),
+    "SGD at 30 stalls": (lambda: of("SGD", 30.0), "lr_too_large"),
+    "AdamW at 3 above its start": (lambda: of("AdamW", 3.0), "lr_too_large"),
     "SGD at 1000": (lambda: of("SGD", 1000.0), "lr_too_large"),
     "40 % random labels": (lambda: of("AdamW", 3e-3, wrong=0.4), "wrong_labels"),
     "dead ReLUs": (dead, "dead_units"),
