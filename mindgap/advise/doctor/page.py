@@ -190,7 +190,7 @@ def _drawn(answer: Answer) -> str:
             )
             words = f"{name}: not finite"
         else:
-            words = f"{name} {_three_digits(end[1])}"
+            words = name  # the sentence has the held-out losses; this is the training loss
         labels.append((y(end[1]), colour, words, "600"))
     if known:
         level = y(float(constant))  # type: ignore[arg-type]
