@@ -78,9 +78,7 @@ class AccBO(Method[WithNesterov, Draws]):
         return replace(v, y=y, before=y, average=y)
 
     def update(self, v: WithNesterov, s: Draws, oracle: Oracle, kind: str) -> WithNesterov:
-        """The values after one iteration: y by an extrapolated step, x by a STORM estimate at the
-        average of y.
-        """
+        """One iteration: y by an extrapolated step, x by a STORM estimate at the average of y."""
         x, y = v.x, v.y
         ahead = y + self.gamma * (y - v.before)
         new = oracle.move_y(ahead, oracle.lower(x, ahead, s.y), s.lr_y)

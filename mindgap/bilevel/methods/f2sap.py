@@ -80,9 +80,7 @@ class F2SAp(Method[WithNodes, Draws]):
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
     def update(self, v: WithNodes, s: Draws, oracle: Oracle, kind: str) -> WithNodes:
-        """The values after one iteration: one y per node by inner steps, then x by the finite
-        difference over the nodes.
-        """
+        """One iteration: one y per node by inner steps, x by the finite difference over them."""
         x = v.x
 
         def move(j: str, y: Array, g: Sample, f: Sample) -> Array:

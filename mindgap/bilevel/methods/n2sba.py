@@ -67,9 +67,7 @@ class N2SBA(PenaltyMethod):
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
     def update(self, v: WithW, s: Draws, oracle: Oracle, kind: str) -> WithW:
-        """The values after one iteration: w and y by clipped inner steps, x by the mean penalty
-        gradient.
-        """
+        """One iteration: w and y by clipped inner steps, x by the mean penalty gradient."""
         x, lam = v.x, oracle.scalar(self.lam, v.x)
 
         def clipped(d: Array) -> Array:

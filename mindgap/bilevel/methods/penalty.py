@@ -17,5 +17,4 @@ class PenaltyMethod(Method[WithW, Draws]):
     second_order: ClassVar[bool] = False
 
     def init(self, oracle: Oracle) -> WithW:
-        x, y = oracle.start
-        return WithW(x, y, y)
+        return WithW(*oracle.start, oracle.start[1])
