@@ -8,9 +8,11 @@ import inspect
 import re
 from html import unescape
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+from mkdocs.utils import get_relative_url
 
 #: Page -> title, and the packages whose public names it documents.
 PAGES = {
@@ -79,23 +81,75 @@ def _home(module: Any, name: str) -> str:
 WITH_FORMULAS = ("errata.md", "theory.md", "reproduction.md", "claims.md", "bilevel.md")
 
 
-def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Set the formulas outside code: x^2, a_k and <= as a book prints them."""
-    html = re.sub(r"<th([^>]*)></th>", r"<td\1></td>", html)  # a corner names no column
-    if page.file.src_uri not in WITH_FORMULAS:
-        return html
-    from mindgap.lab.report.words import typeset
+#: Elements whose text is left as it is: no formulas in them, and no links to the glossary.
+PLAIN = ("code", "pre", "script", "h1", "h2", "h3")
+NO_LINKS = (*PLAIN, "a", "h4", "table", "title", "svg")
 
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Set the formulas outside code (x^2, a_k and <= as a book prints them), and link the terms of
+    the glossary where a page uses them first.
+    """
+    html = re.sub(r"<th([^>]*)></th>", r"<td\1></td>", html)  # a corner names no column
+    source = page.file.src_uri
+    if source == "glossary.md":
+        return re.sub(r"<dt><strong>(.*?)</strong>", _with_anchor, html)
+    if source in WITH_FORMULAS:
+        from mindgap.lab.report.words import typeset
+
+        html = _outside(html, PLAIN, lambda part: str(typeset(unescape(part))))
+    if source.startswith("api/"):
+        return html
+    glossary = files.get_file_from_path("glossary.md")
+    assert glossary is not None
+    return link_terms(html, get_relative_url(glossary.url, page.url))
+
+
+def _outside(html: str, elements: tuple[str, ...], change: Any) -> str:
+    """The page with its text changed, except within some elements."""
     inside, parts = 0, []
     for part in re.split(r"(<[^>]+>)", html):
         if part.startswith("<"):
             name = re.match(r"</?(\w+)", part)
-            if name and name[1] in ("code", "pre", "script", "h1", "h2", "h3"):
+            if name and name[1] in elements and not part.endswith("/>"):
                 inside += -1 if part.startswith("</") else 1
             parts.append(part)
         else:
-            parts.append(part if inside or not part.strip() else str(typeset(unescape(part))))
+            parts.append(part if inside or not part.strip() else change(part))
     return "".join(parts)
+
+
+def glossary_terms() -> dict[str, str]:
+    """Term as written in the glossary -> its anchor there."""
+    text = (Path(__file__).parent / "glossary.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^\*\*(.+?)\*\*\n:", text, re.M)
+    return {name.strip(): _anchor(entry) for entry in entries for name in entry.split(", ")}
+
+
+def _anchor(entry: str) -> str:
+    return "term-" + re.sub(r"\W+", "-", entry.lower()).strip("-")
+
+
+def _with_anchor(found: re.Match[str]) -> str:
+    return f'<dt id="{_anchor(unescape(found[1]))}"><strong>{found[1]}</strong>'
+
+
+def link_terms(html: str, glossary: str) -> str:
+    """Link every term of the glossary where the page's running text has it first.
+
+    Args:
+        html: the page's content.
+        glossary: the glossary's address as seen from the page.
+    """
+    left = {term.lower(): anchor for term, anchor in glossary_terms().items() if "(" not in term}
+    words = sorted(left, key=len, reverse=True)
+    pattern = re.compile(r"(?<![\w-])(" + "|".join(map(re.escape, words)) + r")(?![\w-])", re.I)
+
+    def link(found: re.Match[str]) -> str:
+        anchor = left.pop(found[1].lower(), None)
+        return found[0] if anchor is None else f'<a href="{glossary}#{anchor}">{found[0]}</a>'
+
+    return _outside(html, NO_LINKS, lambda part: pattern.sub(link, part))
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:

@@ -82,6 +82,23 @@ def test_formulas_are_set_and_no_mark_of_another_markup_is_left(site: Path) -> N
         assert not re.search(r"\w::\s*</p>", text), page.name
 
 
+def test_terms_are_linked_where_a_page_uses_them_first(site: Path) -> None:
+    anchors = re.findall(r'<dt id="(term-[^"]+)"', (site / "glossary.html").read_text("utf-8"))
+    assert "term-slip" in anchors
+    bilevel = (site / "bilevel.html").read_text(encoding="utf-8")
+    linked = re.findall(r'<a href="glossary\.html#(term-[^"]+)"', bilevel)
+    assert "term-slip" in linked
+    assert len(linked) == len(set(linked))
+    assert set(linked) <= set(anchors)
+    tutorial = (site / "tutorials" / "hyper-cleaning.html").read_text(encoding="utf-8")
+    assert 'href="../glossary.html#term-hyper-cleaning"' in tutorial
+
+
+def test_the_reference_shows_types(site: Path) -> None:
+    page = (site / "api" / "optim.html").read_text(encoding="utf-8")
+    assert re.search(r'class="n">clip</span><span class="p">:</span>', page)
+
+
 def test_searching_works_from_a_file(site: Path) -> None:
     assert (
         (site / "search" / "search_index.js").read_text(encoding="utf-8").startswith("var __index")
