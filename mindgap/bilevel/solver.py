@@ -205,8 +205,9 @@ def solve(
     check_every = (
         runner.check_every if check_every is None else whole("check_every", check_every, least=1)
     )
-    measures = dict(record or {})
-    if not all(isinstance(name, str) and callable(of) for name, of in measures.items()):
+    measures = dict(record) if isinstance(record, Mapping) else {}
+    named = all(isinstance(name, str) and callable(of) for name, of in measures.items())
+    if not named or not (record is None or isinstance(record, Mapping)):
         fail("record", "must map names to functions of the state", record)
     if measures and history is None:
         fail("history", "must be given with record", None)

@@ -503,8 +503,9 @@ def settings_of(
         known: the answer at an earlier step, which is returned where nothing has changed.
 
     Example:
-        >>> first = settings_of([{"lr": 0.1, "params": []}])
-        >>> first, settings_of([{"lr": 0.1, "params": []}], first) is first
+        >>> groups = [{"lr": 0.1, "params": []}]
+        >>> first = settings_of(groups)
+        >>> first, settings_of(groups, first) is first
         ([{'lr': 0.1}], True)
     """
     if known is not None and len(known) == len(groups):

@@ -241,7 +241,11 @@ def test_mismatched_devices_dtypes_and_forms():
         SOBA(lr_x=0.1, lr_y=0.1).start(problem(upper_data=elsewhere))
     for name, value, message in (
         ("upper", 3, "upper must be a function of"),
-        ("x", "one", "x must be a tensor, a dict or tuple of tensors, or a module, got 'str'"),
+        (
+            "x",
+            "one",
+            r"x must be a tensor, a dict or tuple of tensors \(nested or not\), or a module, got 'str'",
+        ),
         ("x", [], "x must hold at least one tensor"),
         ("y", torch.zeros(0), "y must have at least one element"),
         ("y", torch.zeros(3, dtype=torch.int64), "y must be of floating point"),
