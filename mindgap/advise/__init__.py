@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         diagnose as diagnose,
     )
     from mindgap.advise.doctor.examination import Examination as Examination, examine as examine
+    from mindgap.advise.doctor.monitored import diagnose_run as diagnose_run
     from mindgap.advise.prescription import (
         Advice as Advice,
         prescribe as prescribe,
@@ -38,6 +39,7 @@ else:
         "MuonWithAdamW": "candidates",
         "Recommendation": "recommendation",
         "diagnose": "diagnosis",
+        "diagnose_run": "doctor.monitored",
         "examine": "doctor.examination",
         "prescribe": "prescription",
         "recommend": "recommendation",

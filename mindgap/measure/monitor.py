@@ -30,6 +30,7 @@ from mindgap.record.schema import Row
 
 if TYPE_CHECKING:
     from mindgap.measure.autopsy import Autopsy
+    from mindgap.measure.history import History
 
 LOG = logging.getLogger("mindgap.monitor")
 #: Share of the training time that the monitor may take by default.
@@ -186,6 +187,7 @@ class Monitor:
         }
         self._sinks = as_sinks(to, name, settings, seed)
         self.readings: list[Row] = []
+        self._moves: dict[int, float] = {}  # step of a row -> its update over the parameters
         self.step = 0
         self._paid = 0.0  # seconds of measuring beside what every step costs
         self._per_step = 0.0  # seconds that every step costs: the middle of the samples
@@ -323,6 +325,57 @@ class Monitor:
         finally:
             self._measuring = held
 
+    def history(self) -> History:
+        """What was recorded up to now: losses, gradient norms, rates, relative updates, the last
+        steps and the kept states. ``mindgap.advise.diagnose_run`` draws conclusions from it.
+
+        Example:
+            >>> model = torch.nn.Linear(2, 1)
+            >>> problem = Objective(model, lambda m, b: m(b).square().mean())
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> data = torch.ones(4, 2)
+            >>> with Monitor(optimizer, problem, [data, data], ["update"], every=2) as monitor:
+            ...     for _ in range(4):
+            ...         optimizer.zero_grad()
+            ...         problem.value(data).backward()
+            ...         optimizer.step()
+            >>> sorted(monitor.history().losses), sorted(monitor.history().moves)
+            ([0, 1, 2, 3], [0, 2])
+        """
+        from mindgap.measure.history import History
+
+        self._note(self._watch.flush())
+        self._heed()
+        recorder = self._recorder
+        recorder.flush()
+        known = History(
+            self._objective.model, self._own_loss, self._optimizer, self._batches, self.step
+        )
+        known.tensors, known.states = recorder.tensors, list(recorder.states)
+        if recorder.incident is not None and recorder.incident.state is not None:
+            known.states.append(recorder.incident.state)
+        known.states.sort(key=lambda state: state.step)
+        for row in self.readings:
+            step = int(row["step"])
+            for name, kept in (("loop_loss", known.losses), ("lr", known.rates)):
+                if name in row:
+                    kept[step] = float(row[name])
+            known.norms[step] = float(row["loop_gradient_norm"])
+        before = recorder.incident.steps if recorder.incident is not None else []
+        known.recent = sorted(
+            {step.number: step for step in [*before, *recorder.steps]}.values(),
+            key=lambda step: step.number,
+        )
+        for step in known.recent:
+            if step.seen:
+                known.losses[step.number] = step.loss
+            if step.settings and "lr" in step.settings[0]:
+                known.rates[step.number] = float(step.settings[0]["lr"])
+            if step.norms is not None:
+                known.norms[step.number] = float(torch.linalg.vector_norm(step.norms.double()))
+        known.moves = dict(self._moves)
+        return known
+
     @property
     def skipped(self) -> dict[str, str]:
         """Probes without a reading so far, and those that raised an error -> why."""
@@ -443,6 +496,7 @@ class Monitor:
                 update = [p.detach() - b for p, b in zip(parameters, before, strict=True)]
                 length, size = float(robust_norm(update)), float(robust_norm(before))
                 self._watch.note_update(length / size if size else math.nan)
+                self._moves[self.step] = length / size if size else math.nan
                 self._row["loop_update_norm"] = length
                 if waiting:
                     with undisturbed(self._objective.model, parameters=True):

@@ -80,6 +80,7 @@ _ROWS = (
         "the learning rate is too large",
         {
             "slower_helps": 5.0,
+            "thrown": 5.0,  # of a monitored run, where no cure is tried
             "overshoots": 1.0,
             "blew_up": 1.0,
             "above_start": 0.5,
@@ -98,7 +99,7 @@ _ROWS = (
         "lower it",
         "for group in optimizer.param_groups:\n    group['lr'] *= {variant:g}",
         "thesis, 6.3: above the stability threshold the iterates cannot settle",
-        needs=("slower_helps",),
+        needs=("slower_helps", "thrown"),
         resembles=(
             "no_warmup",
             "smoothness_grows",
@@ -112,6 +113,7 @@ _ROWS = (
         "the learning rate is too small",
         {
             "faster_helps": 3.0,
+            "crawls": 3.0,  # of a monitored run, where no cure is tried
             "moves_little": 3.0,
             **_against(-4.0, *PLAIN, *_DATA),
             **_against(-3.0, "small_weights", "vanishes", "vanishes_time", "dead", "saturated"),
@@ -122,7 +124,7 @@ _ROWS = (
         "raise it",
         "for group in optimizer.param_groups:\n    group['lr'] *= {variant:g}",
         "L. N. Smith 2017: learning-rate range test",
-        needs=("faster_helps",),
+        needs=("faster_helps", "crawls"),
         resembles=("clipping_too_tight", "vanishing_gradients", "init_too_small", "underfitting"),
     ),
     Cause(

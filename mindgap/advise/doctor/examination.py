@@ -574,7 +574,7 @@ class _Doctor:
             if cause.key == "wrong_axis" and self._mixes_on_purpose():
                 continue
             trial: Trial | None = None
-            routed = _cause_by_route(cause, chart)
+            routed = cause_by_route(cause, chart)
             if routed.cure:
                 trial = self._try(routed)
                 tried += 1
@@ -707,7 +707,7 @@ class _Doctor:
             if cause.cure in ("slower", "faster"):
                 lr = chart.facts.get("lr", 1.0)
                 change = f"{change} from {lr:.3g} to {lr * trial.variant:.3g}"
-        sentence = f"{_sure(score)} {name}; {change}{proof}."
+        sentence = f"{sure_words(score)} {name}; {change}{proof}."
         signs = sorted(
             (f for f in chart.findings.values() if cause.signs.get(f.name, 0) > 0),
             key=lambda f: -cause.signs[f.name] * f.strength,
@@ -720,7 +720,7 @@ class _Doctor:
         ]
         chosen_signs = list(dict.fromkeys(f.sentence for f in [*signs[:2], *curve, *signs[2:]]))
         return self._make_examination(
-            "sick", sentence, ranked, chosen_signs[:3], _code(cause, chart, trial), trial, course
+            "sick", sentence, ranked, chosen_signs[:3], code_of(cause, chart, trial), trial, course
         )
 
     def _healthy(self, why: str, ranked: list[tuple[str, float]], course: Course) -> Examination:
@@ -811,7 +811,7 @@ class _Doctor:
 _CHECK = "check how labels and samples are matched (shuffled apart, shifted, wrong file)"
 
 
-def _cause_by_route(cause: Cause, chart: Chart) -> Cause:
+def cause_by_route(cause: Cause, chart: Chart) -> Cause:
     """Vanishing through depth is cured by normalisation, through time by the recurrence."""
     from dataclasses import replace
 
@@ -851,7 +851,7 @@ def _cause_by_route(cause: Cause, chart: Chart) -> Cause:
     return cause
 
 
-def _sure(score: float) -> str:
+def sure_words(score: float) -> str:
     if score > 4:
         return "Almost certain:"
     return "Likely:" if score > 2 else "Possible:"
@@ -866,7 +866,7 @@ def _error_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0][:160] if text else ''}".rstrip(": ")
 
 
-def _code(cause: Cause, chart: Chart, trial: Trial | None) -> str:
+def code_of(cause: Cause, chart: Chart, trial: Trial | None) -> str:
     """The code of a cause with the numbers of this run in its places."""
     facts = chart.facts
     numbers = facts.get("numbers", [])
