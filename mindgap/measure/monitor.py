@@ -366,13 +366,13 @@ class Monitor:
             {step.number: step for step in [*before, *recorder.steps]}.values(),
             key=lambda step: step.number,
         )
-        for step in known.recent:
-            if step.seen:
-                known.losses[step.number] = step.loss
-            if step.settings and "lr" in step.settings[0]:
-                known.rates[step.number] = float(step.settings[0]["lr"])
-            if step.norms is not None:
-                known.norms[step.number] = float(torch.linalg.vector_norm(step.norms.double()))
+        for made in known.recent:
+            if made.seen:
+                known.losses[made.number] = made.loss
+            if made.settings and "lr" in made.settings[0]:
+                known.rates[made.number] = float(made.settings[0]["lr"])
+            if made.norms is not None:
+                known.norms[made.number] = float(torch.linalg.vector_norm(made.norms.double()))
         known.moves = dict(self._moves)
         return known
 

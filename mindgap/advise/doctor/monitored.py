@@ -210,7 +210,7 @@ class _Consultation:
 
     def _autopsy(self) -> None:
         """The replay's mechanism as a finding. A batch is blamed where its numbers are out of range
-        as well, or where the run came back after it: a run that is thrown away breaks at some batch.
+        as well, or where the run came back after it: a run that is thrown away breaks somewhere.
         """
         chart, found = self.chart, self.monitor.autopsy()
         key = MECHANISMS.get(found.mechanism)
@@ -386,9 +386,9 @@ def _evaluating(past: History) -> list[str]:
     named = list(past.model.named_modules())
     found = []
     for place, (name, module) in enumerate(named):
-        if isinstance(module, kinds) and past.states:
-            if not any(state.modes[place] for state in past.states):
-                found.append(name)
+        trained = any(state.modes[place] for state in past.states)
+        if isinstance(module, kinds) and past.states and not trained:
+            found.append(name)
     return found
 
 
