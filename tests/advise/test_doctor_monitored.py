@@ -131,3 +131,39 @@ def test_too_few_steps_and_other_objects_end_in_a_sentence() -> None:
     assert "3 calls of optimizer.step()" in answer.sentence
     with pytest.raises(RuleError, match="monitor"):
         diagnose_run(model)  # type: ignore[arg-type]
+
+
+class Words(nn.Module):
+    """Sparse gradients, a complex parameter, a scalar one, tied weights, a part that is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 4, sparse=True)
+        self.turn = nn.Parameter(torch.ones(4, dtype=torch.complex64))
+        self.scale = nn.Parameter(torch.tensor(1.0))
+        self.inner, self.frozen = nn.Linear(4, 4), nn.Linear(4, 4).requires_grad_(False)
+        self.again = self.inner
+        self.out = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = (self.table(x).mean(1) * self.turn).real * self.scale
+        return self.out(self.again(torch.relu(self.inner(hidden))) + self.frozen(hidden))
+
+
+@pytest.mark.parametrize("memory", [None, 0])
+@pytest.mark.parametrize("rate", [0.1, 1e9])
+def test_an_unusual_model_ends_in_a_sentence(rate: float, memory: float | None) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 9, (40, 8, 5), generator=draw)
+    data = [(part, (part[:, 0] > 4).long()) for part in x]
+    torch.manual_seed(0)
+    model = Words()
+    problem, optimizer = Objective(model, classify), torch.optim.SGD(model.parameters(), lr=rate)
+    with Monitor(optimizer, problem, data[:4], ["update"], every=5, memory=memory) as monitor:
+        for batch in data:
+            optimizer.zero_grad()
+            problem.value(batch).backward()
+            optimizer.step()
+    answer = diagnose_run(monitor)
+    assert answer.sentence.endswith(".")
+    assert answer.verdict != "healthy" or rate < 1

@@ -365,16 +365,17 @@ def _course(past: History) -> Course:
     moves = sorted(v for v in past.moves.values() if math.isfinite(v))
     middle = moves[len(moves) // 2] if moves else math.nan
     course.wrong_mode = _evaluating(past)
-    if not past.states or not moves:
+    if not moves:
         return course
-    oldest = past.states[0]
-    before = {id(t): old for t, old in zip(past.tensors, oldest.parameters, strict=True)}
+    oldest = past.states[0] if past.states else None  # none with memory=0
+    kept = oldest.parameters if oldest is not None else []
+    before = {id(t): old for t, old in zip(past.tensors, kept)}
     held = {id(p) for group in past.optimizer.param_groups for p in group["params"]}
     for name, p in past.model.named_parameters():
         still = torch.equal(before[id(p)], p.detach()) if id(p) in before else False
         course.moved[name] = 0.0 if still else middle
-        graded = p.grad is not None and bool((p.grad != 0).any())
-        alive = course.rates and course.rates[-1] > 0 and oldest.step < past.steps
+        graded = p.grad is not None and bool((p.grad.to_dense() != 0).any())
+        alive = course.rates and course.rates[-1] > 0 and oldest and oldest.step < past.steps
         if still and graded and alive and id(p) in held:
             course.stuck.append(name)
     return course
