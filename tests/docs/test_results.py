@@ -46,9 +46,10 @@ def test_the_documents_are_those_of_the_records(tool: ModuleType) -> None:
 
 
 def test_counts_agree_on_every_surface(
-    tool: ModuleType, capsys: pytest.CaptureFixture[str]
+    tool: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """README, site, reproduction page, picture and results page give the same counts."""
+    """README, site, reproduction page, picture, results page and terminal give the same counts."""
+    from mindgap.cli.app import app
     from mindgap.lab.report.page import render
 
     sentence = summary(RESULTS).sentence
@@ -66,6 +67,13 @@ def test_counts_agree_on_every_surface(
     assert f"<strong>{sentence}.</strong>" in page
     assert all(line in page.replace("&#39;", "'") for line in summary(RESULTS).lines)
     assert page.count('<tr role="row" data-study=') == number
+    # The terminal judges the same records again.
+    with monkeypatch.context() as patch:
+        for stream in ("stdout", "stderr"):
+            patch.setattr(f"sys.{stream}.isatty", lambda: True)
+        app(["check", str(RESULTS)], standalone_mode=False)
+    said = "".join(capsys.readouterr())
+    assert f"{number} verdicts: {sentence.partition(': ')[2]}" in said
     # No older form of the count is left.
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         said = {int(n) for n in re.findall(r"\b(\d+) studies:", path.read_text())}
