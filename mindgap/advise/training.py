@@ -25,6 +25,9 @@ from mindgap.base.rng import numpy_stream, stream_seed
 from mindgap.measure.gradients import fingerprint, gradient_passes
 from mindgap.measure.restoring import loader_generators, seed_everything, undisturbed
 
+#: A run has diverged after so many losses in a row that are not finite.
+LOST = 20
+
 #: Share of a run's steps over which the weights are averaged before a rung is judged.
 AVERAGED = 0.25
 #: Runs up to a share 1/ONCE of the steps are evaluated once, at the averaged weights: there an
@@ -350,6 +353,7 @@ def train_until(
     average_from = progress.steps + int((1 - AVERAGED) * (until - progress.steps))
     average, apart = _Average(model), -(-(until - average_from) // MOST_AVERAGED)
     losses: list[Tensor] = []
+    lost = 0  # losses in a row that were not finite
     report_every = max(1, total // 100)
     batches = batches_from(problem.train, seed, progress.steps)
     first, ends = progress.steps, [clock()]
@@ -374,7 +378,8 @@ def train_until(
                 (progress.steps, float(finite.mean()) if len(finite) else math.inf)
             )
             losses = []
-            if not len(finite) and len(values) >= min(20, report_every):
+            lost = _trailing(values) + (0 if len(finite) else lost)
+            if lost >= LOST:
                 progress.scores[until] = progress.along[until] = math.inf
                 progress.steps, progress.state = until, None
                 progress.stepping += ends[-1] - ends[0]
@@ -401,6 +406,17 @@ def train_until(
     progress.scores[until], progress.along[until] = score, along
     progress.beside += clock() - worked - (ends[-1] - ends[0])
     progress.seconds += time.perf_counter() - begun
+
+
+def _trailing(values: Tensor) -> int:
+    """How many values at the end are not finite.
+
+    Example:
+        >>> _trailing(torch.tensor([math.nan, 1.0, math.inf, math.nan]))
+        2
+    """
+    finite = values.isfinite().nonzero()
+    return len(values) - (int(finite[-1]) + 1 if len(finite) else 0)
 
 
 def timed_steps(
@@ -454,11 +470,12 @@ class _Modes:
 
 
 def evaluate(problem: Problem, progress: Progress, modes: _Modes, most: int) -> list[float]:
-    """Losses of the first ``most`` validation batches; without validation batches the last
-    training loss.
+    """Losses of the first ``most`` validation batches; without validation batches one number, the
+    mean of the finite training losses over the last fifth of the curve.
     """
     if problem.valid is None:
         recent = [loss for _, loss in progress.curve[-max(1, len(progress.curve) // 5) :]]
+        recent = [loss for loss in recent if math.isfinite(loss)]
         return [sum(recent) / len(recent)] if recent else []
     batches = list(islice(iter(problem.valid), most))
     problem.objective.model.eval()

@@ -25,6 +25,7 @@ from mindgap.advise.training import (
     train_until,
 )
 from mindgap.base.check import RuleError
+from mindgap.optim import AdamW
 
 STEPS = 96
 
@@ -41,6 +42,9 @@ def problem(seed: int = 0) -> tuple[tuple[nn.Module, object], list[torch.Tensor]
 
 
 def test_an_interrupted_race_gives_the_same_answer(tmp_path, monkeypatch):
+    # Two races on a busy machine time their steps differently: here steps alone are counted.
+    monkeypatch.setattr(racing, "LEAST_CLOCK", math.inf)
+    monkeypatch.setattr(racing, "LEAST_TIMED", STEPS)
     whole = recommend(problem, minutes=5, steps=STEPS, folder=tmp_path / "whole")
     pieces = itertools.count()
     own = racing.train_until
@@ -94,6 +98,26 @@ def test_a_run_in_two_pieces_equals_the_run_in_one():
         )  # the averaged weights differ by their window
         a, b = one.state["model"], two.state["model"]
         assert all(torch.allclose(a[name], b[name], rtol=1e-5, atol=1e-6) for name in a), family
+
+
+@pytest.mark.parametrize("total", [60, 400])
+def test_one_bad_batch_ends_no_run_and_lost_weights_do(total):
+    def bad_batch(seed: int = 0):
+        pair, batches = problem(seed)
+        batches[7] = batches[7] * math.nan
+        return pair, batches
+
+    def skipping(model: nn.Module) -> torch.optim.Optimizer:
+        return AdamW(model.parameters(), lr=1e-2, nonfinite="skip")
+
+    def plain(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    survives, lost = Progress(), Progress()
+    train_until(survives, bad_batch, skipping, seed=1, until=total, total=total)
+    train_until(lost, bad_batch, plain, seed=1, until=total, total=total)
+    assert math.isfinite(survives.scores[total])
+    assert lost.scores[total] == math.inf
 
 
 def test_batches_continue_where_they_stopped_for_lists_and_loaders():
