@@ -112,6 +112,8 @@ class Decision:
         what = "validation loss" if self.relative_to == "loss" else "fall of the loss"
         if not math.isfinite(low):
             return f"{gain:.1f} % of the {what} (too few runs for an interval)"
+        if high - low > 400:  # percentages beyond ±200 tell nothing but this
+            return f"{gain:.1f} % of the {what} (seeds differ by several times that loss)"
         return f"{gain:.1f} % of the {what} (90 % interval {low:.1f} % to {high:.1f} %)"
 
 
