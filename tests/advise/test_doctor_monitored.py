@@ -62,6 +62,7 @@ def test_a_good_run_is_healthy_against_the_constant_answer() -> None:
     assert answer.cause == ""
     assert "constant answer" in answer.sentence
     assert "Keep your AdamW" in answer.sentence
+    assert "mindgap examine" in answer.sentence  # for what training does not show
     assert answer.facts["final"] < answer.facts["trivial"]
 
 

@@ -74,6 +74,11 @@ UNSEEN = {
     "underfitting",
     "wrong_labels",
 }
+#: What follows for a run without a visible fault.
+UNSEEN_WORDS = (
+    "A monitor sees training only: wrong labels, leakage, overfitting, too small a model and bad "
+    "first weights do not show in its records; `mindgap examine` looks for them."
+)
 #: Facts that the answer keeps.
 KEPT = ("start", "final", "trivial", "progress", "steps", "move", "shrunk", "dead", "saturated")
 
@@ -84,7 +89,8 @@ def diagnose_run(monitor: Monitor) -> Examination:
     The same table of causes as in :func:`examine` weighs the findings, and the answer has the same
     form. Nothing is trained and no cure is tried: ``trial`` is None. Call it between two steps or
     after the loop, also after ``close``; model, gradients, optimizer and random states are left as
-    found. "Healthy" is said only where the training loss is below that of the best constant answer.
+    found. "Healthy" is said only where the training loss is below that of the best constant answer,
+    and the sentence then names what records cannot show and sends the reader to :func:`examine`.
 
     Args:
         monitor: a monitor whose loop calls ``objective.value``, ``objective.loss`` or
@@ -310,7 +316,7 @@ class _Consultation:
         own = type(self.patient.optimizer).__name__
         sentence = (
             f"Healthy, as far as training shows: {fell}; the best constant answer has {known:.3g}, "
-            f"and nothing speaks against it. Keep your {own}. Validation was not looked at."
+            f"and nothing in the records speaks against it. Keep your {own}. {UNSEEN_WORDS}"
         )
         return self._made("healthy", sentence, rows, [], "")
 
