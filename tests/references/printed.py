@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from mindgap.lab.theory.assumptions import (
 from mindgap.lab.theory.chapter3.section_3_2 import DeepLinear
 from mindgap.lab.theory.chapter3.section_3_4 import StochasticClippedStep
 from mindgap.lab.theory.chapter4.upper_bounds import ConstantClip, gclip_step, gclip_threshold  # noqa: F401
+from mindgap.lab.theory.chapter5.ingd import StochasticTarget
 
 
 def printed_gradient(net: DeepLinear, layer: int, w: np.ndarray) -> np.ndarray:
@@ -130,3 +132,26 @@ def one_step_terms(a: StronglyConvexMoment, k: Any, tau: Any) -> Any:
         4 * G ** (2 * al) * tau ** (2 - 2 * al) / a.mu
         + gclip_step(a, k) * G**al * tau ** (2 - al) / 2
     )
+
+
+def printed_rule(c: StochasticTarget) -> dict[str, float]:
+    """G, β, p, q, K, T exactly as stated, without rounding (thesis, Theorem 5.5.1).
+
+    Example:
+        >>> rule = printed_rule(
+        ...     StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=1.0, epsilon=0.5)
+        ... )
+        >>> round(rule["K"], 3), round(rule["T"])
+        (887.228, 3634087)
+    """
+    G, logarithm = c.G, math.log(16 * c.G / c.epsilon)
+    p = 64 * G**2 * logarithm / (c.delta * c.epsilon**2)
+    T = 2**16 * G**3 * c.Delta * logarithm / (c.epsilon**4 * c.delta)
+    return {
+        "G": G,
+        "beta": 1 - c.epsilon**2 / (64 * G**2),
+        "p": p,
+        "q": 4 * G * p,
+        "K": p * c.delta,
+        "T": T * max(1.0, G * c.delta / (8 * c.Delta)),
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -164,17 +164,6 @@ def packed_data(data: Any) -> str:
     """JSON, compressed and in letters that a script element may hold: a third of its size."""
     plain_text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return b64encode(gzip.compress(plain_text.encode("utf-8"), 9, mtime=0)).decode("ascii")
-
-
-def unpacked_data(page: str) -> Any:
-    """The numbers that a page holds, for tests and other programs.
-
-    Example:
-        >>> unpacked_data(f'<script id="mg-data">{packed_data({"a": 1})}</script>')
-        {'a': 1}
-    """
-    packed = page.partition('id="mg-data">')[2].partition("</script>")[0]
-    return json.loads(gzip.decompress(b64decode(packed)))
 
 
 def _period(studies: Sequence[Loaded]) -> str:

@@ -34,13 +34,6 @@ PRE_TRAINING: dict[str, Any] = {**BERT, "batch": 32, "held_out": 1024, "schedule
 BERT_ON_TEXT = (
     "width 768, random start, 8,192 word pieces) on WikiText-2 and the reviews of FDU-MTL"
 )
-NO_BOOKS = (
-    "Wikipedia and Books are not here: the statement itself cannot be settled with the data at "
-    "hand, and at "
-    "scale gpu the verdict is about a proxy, BERT on 5.4 million words (WikiText-2 and the reviews "
-    "of FDU-MTL, "
-    "the largest text at hand). Losses are of WikiText-2's own validation and test parts."
-)
 
 
 def masked_run(

@@ -34,8 +34,8 @@ class Erratum:
 
     Example:
         >>> row = Erratum("1", "Theorem 0", "loose", "1 + 1 <= 3", "1 + 1 <= 2", "count", "reading")
-        >>> row.false_as_printed
-        False
+        >>> row.remark
+        'loose (Theorem 0): printed 1 + 1 <= 3; 1 + 1 <= 2'
         >>> Erratum("1", "Theorem 0", "refuted", "1 + 1 = 3", "1 + 1 = 2", "count", "reading")
         Traceback (most recent call last):
         mindgap.base.check.RuleError: certificate must be named: without one nothing is ...
@@ -62,11 +62,6 @@ class Erratum:
                 fail(name, "must be a non-empty text", value)
         if self.kind == "refuted" and not self.certificate:
             fail("certificate", "must be named: without one nothing is refuted", self.certificate)
-
-    @property
-    def false_as_printed(self) -> bool:
-        """A certificate shows the printed sentence to be false (a theorem's, or one of a proof)."""
-        return bool(self.certificate)
 
     @property
     def tests(self) -> tuple[str, ...]:

@@ -4,10 +4,13 @@ and texts are sound.
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import re
 import subprocess
 import sys
+from base64 import b64decode
 from collections import Counter
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -21,10 +24,16 @@ from mindgap.lab.report.aggregate import Readings, Series, end_values, over_seed
 from mindgap.lab.report.drawing import draw
 from mindgap.lab.report.figure import figure_png, figure_svg, picture
 from mindgap.lab.report.load import load, load_study
-from mindgap.lab.report.page import draw_all, render, unpacked_data, write_page
+from mindgap.lab.report.page import draw_all, render, write_page
 from mindgap.lab.report.pieces import Answered, decisive, evidence
 from mindgap.record.schema import End, RecordError
 from mindgap.record.store import RunWriter, read_run
+
+
+def unpacked_data(page: str) -> dict:
+    """The numbers that a page holds."""
+    packed = page.partition('id="mg-data">')[2].partition("</script>")[0]
+    return json.loads(gzip.decompress(b64decode(packed)))
 
 
 @pytest.fixture(scope="module")

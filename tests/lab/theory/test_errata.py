@@ -108,7 +108,7 @@ def disagreements(errata: tuple[Erratum, ...], verdicts: dict[str, tuple[str, st
     wrong = []
     for name, (printed, _) in verdicts.items():
         mine = [row for row in errata if name in row.judged_by]
-        false = [row.place for row in mine if row.false_as_printed]
+        false = [row.place for row in mine if row.certificate]
         if false and printed != "does not hold":
             wrong.append(f"{name} says {printed} as printed, a certificate refutes {false}")
         if mine and not false and printed == "does not hold":

@@ -120,10 +120,6 @@ class Quadratic:
             0.5 * (y @ means.A @ y + x @ means.B @ x) + x @ means.C @ y + means.a @ y + means.b @ x
         )
 
-    def x_star(self) -> Tensor:
-        """The minimiser of Φ (∇²Φ is positive definite)."""
-        return self.x0 - torch.linalg.solve(self.hessian(), self.hypergradient(self.x0))
-
     def problem(
         self, batch_size: int | tuple[int, int] = 64, *, order: SampleOrder = "partition"
     ) -> BilevelProblem:

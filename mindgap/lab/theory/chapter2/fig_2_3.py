@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from mindgap.base.check import between, fail, one_of, positive, whole
+from mindgap.base.check import between, fail, one_of, positive
 from mindgap.base.checked import AtLeast, Positive
 
 
@@ -54,19 +54,6 @@ class RareLargeLoss:
         pays 2 - C.
         """
         return 2 * self.gain / self.period
-
-    def amsgrad_bound(self, alpha: float, beta2: float, steps: int) -> float:
-        """(2C/α + αC/√(1-β2)) / √T, an upper bound of AMSGrad's average regret with β1 = 0 and α_t
-        = α/√t.
-
-        Online gradient descent with non-increasing steps α_t/√v̂_t has regret at most
-        D²√v̂_T/(2α_T) + Σ α_t g_t²/(2√v̂_t), with D = 2, (1-β2)C² <= v̂_t <= C² and Σ 1/√t <= 2√T.
-        """
-        positive("alpha", alpha)
-        between("beta2", beta2, 0, 1, ends="[)")
-        return (2 * self.C / alpha + alpha * self.C / math.sqrt(1 - beta2)) / math.sqrt(
-            whole("steps", steps, least=1)
-        )
 
 
 def online_regret(

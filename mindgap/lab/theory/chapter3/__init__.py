@@ -11,7 +11,6 @@ from mindgap.lab.theory.chapter3.section_3_2 import (
     DeepLinear,
     Polynomial,
     growth_bound,
-    growth_step,
     polynomial_l0,
 )
 from mindgap.lab.theory.chapter3.section_3_4 import (
@@ -30,7 +29,6 @@ from mindgap.lab.theory.chapter3.section_3_4 import (
     gradient_growth_bound,
     matching_clipped_step,
     noisy_delta,
-    normalized_step,
     repaired_lower_bound,
     sgd_bound,
     sgd_step,

@@ -20,24 +20,10 @@ from mindgap.lab.theory.function import Function, namespace
 # (3/8) u²/ℓ(2u). A fixed step has to be safe at the steepest place, whose gradient is M.
 
 
-def growth_step(growth: Callable[[Any], Any], norm: Any) -> Any:
-    """h(u) = 1/(2 ℓ(2u)): the clipped step for curvature that grows like ℓ (thesis, Remark 3.2.1).
-
-    Args:
-        growth: ℓ, increasing.
-        norm: u = ‖∇f(x)‖.
-
-    Example:
-        >>> growth_step(lambda u: 1 + u, 2.0)
-        0.1
-    """
-    return 1 / (2 * growth(2 * norm))
-
-
 def growth_bound(
     growth: Callable[[Any], Any], delta: float, epsilon: float, steepest: float
 ) -> float:
-    """Most iterations until ‖∇f‖ <= ε with ``growth_step``: (8/3) Δ max ℓ(2u)/u², ε <= u <= M.
+    """Most iterations until ‖∇f‖ <= ε with steps 1/(2 ℓ(2u)): (8/3) Δ max ℓ(2u)/u², ε <= u <= M.
 
     Where ℓ grows no faster than u² the largest term is that of u = ε, and M falls out.
 

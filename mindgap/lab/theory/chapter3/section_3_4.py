@@ -66,16 +66,6 @@ def clipped_gd_bound(a: RelaxedSmooth, epsilon: float) -> float:
 # its 2, because min{1/β, 1/‖g‖} >= 1/(‖g‖ + β).
 
 
-def normalized_step(eta_n: float, beta: float, norm: Any) -> Any:
-    """h_n = η_n / (‖∇f‖ + β) of (3.6).
-
-    Example:
-        >>> normalized_step(1.0, 1.0, 3.0)
-        0.25
-    """
-    return positive("eta_n", eta_n) / (norm + positive("beta", beta))
-
-
 def matching_clipped_step(eta_n: float, beta: float) -> ClippedStep:
     """The clipped step with γ η_c = η_n and η_c = η_n/β: h_c/2 <= h_n <= h_c for every gradient
     (thesis, 3.3.1).

@@ -12,7 +12,6 @@ from mindgap.lab.theory.chapter4.clipped_gradient import (
     gclip_coordinate_bound,
     norm_moment_lower,
     norm_moment_upper,
-    rare_jump_norm_moment,
     small_gradient_bias_bound,
     small_gradient_second_moment_bound,
 )
@@ -30,7 +29,6 @@ from mindgap.lab.theory.chapter4.two_quadratics import (
     stable_iterate_law,
     strongly_convex_lower_bound,
     success_bound,
-    success_probability,
 )
 from mindgap.lab.theory.chapter4.upper_bounds import (
     ConstantClip,

@@ -200,25 +200,6 @@ def norm_moment_upper(a: CoordinateMoment, *, printed: bool = False) -> float:
     return value * (a.dimension ** (a.alpha / 2) if printed else 1.0)
 
 
-def rare_jump_norm_moment(alpha: float, dimension: int, probability: float) -> float:
-    """E‖g‖^α, exactly, for d independent coordinates that are p^(-1/α) with probability p and 0
-    otherwise (B_i = 1).
-
-    A sum over the binomial number of jumps: Σ_n P(N = n) (n^(1/2) p^(-1/α))^α.
-
-    Example:
-        >>> round(rare_jump_norm_moment(1.5, 10, 1e-6), 4)  # ‖B‖_α^α = 10 in the limit
-        10.0
-    """
-    between("alpha", alpha, 1, 2, ends="(]")
-    whole("dimension", dimension, least=1)
-    between("probability", probability, 0, 1, ends="(]")
-    from scipy.stats import binom
-
-    n = np.arange(dimension + 1)
-    return float(np.sum(binom.pmf(n, dimension, probability) * n ** (alpha / 2)) / probability)
-
-
 def gclip_coordinate_bound(a: CoordinateMoment, k: int, *, printed: bool = False) -> float:
     """Corollary 4.5.1: E f(x̄_k) - f* <= 16‖B‖_α²/(μ(k+1)^(2(α-1)/α)); times d as printed.
 

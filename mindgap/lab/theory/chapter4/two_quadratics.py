@@ -125,18 +125,6 @@ def _likelihoods(alpha: float, epsilon: float, k: int) -> tuple[np.ndarray, np.n
     return binom.pmf(n, k, p0), binom.pmf(n, k, p1)
 
 
-def success_probability(alpha: float, epsilon: float, k: int) -> float:
-    """The largest P(ν' = ν) that any procedure reaches with k samples: (1 + TV)/2, an exact sum
-    (thesis, Lemma 4.7.8).
-
-    Example:
-        >>> round(success_probability(2.0, 1 / 16, 1), 9)  # p0 - p1 = 1/32
-        0.515625
-    """
-    first, second = _likelihoods(alpha, epsilon, whole("k", k, least=1))
-    return 0.5 + 0.25 * float(np.abs(first - second).sum())
-
-
 def success_bound(alpha: float, epsilon: float, k: int) -> float:
     """Lemma 4.7.8: P(ν' = ν) <= 1/2 + √(k (4ε)^(α/(α-1))) (acclip, Lemma 7).
 

@@ -150,24 +150,6 @@ class ChainOracle:
         ]
         return (1 - p) * norms[0] + p * norms[1]
 
-    def noise_moment(self, x: np.ndarray, alpha: float) -> np.ndarray:
-        """E‖g_d(x) - ∇f_d(x)‖^α, an exact sum over z (Assumption 4.4.1's moment)."""
-        between("alpha", alpha, 1, 2, ends="(]")
-        p, exact = self.probability, self.chain.gradient(x)
-        norms = [
-            np.linalg.norm(self.noisy(exact, x, np.full(x.shape[:-1], z)) - exact, axis=-1) ** alpha
-            for z in (0, 1)
-        ]
-        return (1 - p) * norms[0] + p * norms[1]
-
-    def moment_bound(self, x: np.ndarray, alpha: float, *, printed: bool = False) -> np.ndarray:
-        """‖∇f_d‖^α + 23^α p^(1-α); with ``printed=True`` twice that, the lemma's right side."""
-        between("alpha", alpha, 1, 2, ends="(]")
-        norm = np.linalg.norm(self.chain.gradient(x), axis=-1)
-        return (2.0 if printed else 1.0) * (
-            norm**alpha + 23**alpha * self.probability ** (1 - alpha)
-        )
-
 
 # Theorem 4.4.4: on smooth non-convex functions no method beats k^(-(α-1)/(3α-2)); the scaled
 # zero-chain. *Differs from the paper*: p is printed as (5000ε)^α/(G - 4√(ΔL))^α; the moment bound

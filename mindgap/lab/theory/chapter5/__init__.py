@@ -18,23 +18,18 @@ from mindgap.lab.theory.chapter5.ingd import (
     StochasticTarget,
     deterministic_rule,
     direction_square_bound,
-    ingd_beta,
     ingd_calls_printed,
     ingd_gradient_calls,
     ingd_inner_steps,
     ingd_outer_steps,
     mean_direction_bound,
-    mean_distance_bound,
     one_inner_step_radius,
-    printed_rule,
     smooth_target,
     stochastic_rule,
-    three_terms,
 )
 from mindgap.lab.theory.chapter5.stationarity import (
     PiecewiseLinear,
     directional_derivative,
-    gradient_norm_bound,
     path_integral,
     stationarity_radius,
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from mindgap.base.check import fail, non_negative, positive, whole
+from mindgap.base.check import fail, positive, whole
 from mindgap.base.checked import NonNegative, Positive, Share
 
 # Theorem 5.4.1: deterministic INGD finds a (δ, ε)-stationary point; its parameters and its number
@@ -100,17 +100,6 @@ def ingd_gradient_calls(constants: NonsmoothTarget) -> int:
     outer = ingd_outer_steps(constants)
     restarts = math.floor(math.log(outer / constants.gamma) / math.log(16))
     return outer * ingd_inner_steps(constants) * (1 + restarts)
-
-
-def ingd_beta(norm: float, L: float) -> float:
-    """β = (4L² - ‖m‖²)/(4L² + 2‖m‖²), the weight of the old direction (Alg. 2, l. 15).
-
-    Example:
-        >>> ingd_beta(1.0, 1.0)
-        0.5
-    """
-    square = non_negative("norm", norm) ** 2
-    return (4 * positive("L", L) ** 2 - square) / (4 * L**2 + 2 * square)
 
 
 def direction_square_bound(k: int, L: float) -> float:
@@ -256,37 +245,6 @@ def smooth_target(constants: StochasticTarget, smoothness: Positive) -> Stochast
     return replace(constants, delta=delta, epsilon=constants.epsilon / 3)
 
 
-def printed_rule(constants: StochasticTarget) -> dict[str, float]:
-    """G, β, p, q, K, T exactly as stated, without rounding (thesis, Theorem 5.5.1).
-
-    Example:
-        >>> rule = printed_rule(
-        ...     StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=1.0, epsilon=0.5)
-        ... )
-        >>> round(rule["K"], 3), round(rule["T"])
-        (887.228, 3634087)
-    """
-    c, G = constants, constants.G
-    logarithm = math.log(16 * G / c.epsilon)
-    p = 64 * G**2 * logarithm / (c.delta * c.epsilon**2)
-    T = (
-        2**16
-        * G**3
-        * c.Delta
-        * logarithm
-        / (c.epsilon**4 * c.delta)
-        * max(1.0, G * c.delta / (8 * c.Delta))
-    )
-    return {
-        "G": G,
-        "beta": 1 - c.epsilon**2 / (64 * G**2),
-        "p": p,
-        "q": 4 * G * p,
-        "K": p * c.delta,
-        "T": T,
-    }
-
-
 def mean_direction_bound(constants: StochasticTarget) -> float:
     """ε/4, an upper bound of (1/T) Σ_t E‖m_t‖ (5.8) (thesis, Theorem 5.5.1).
 
@@ -297,36 +255,3 @@ def mean_direction_bound(constants: StochasticTarget) -> float:
         0.125
     """
     return constants.epsilon / 4
-
-
-def mean_distance_bound(constants: StochasticTarget) -> float:
-    """ε/3, an upper bound of E d(0, ∂f(x_out + δB)) at the output; so x_out is (δ, ε)-stationary
-    with chance 2/3.
-
-    Example:
-        >>> mean_distance_bound(
-        ...     StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=1.0, epsilon=0.75)
-        ... )
-        0.25
-
-    Source: thesis, last display of 5.7.5.
-    """
-    return constants.epsilon / 3
-
-
-def three_terms(constants: StochasticTarget, rule: StochasticRule) -> tuple[float, float, float]:
-    """4qΔ/T, 2βG²/(T(1-β)) and 2(1-β)G²/β: the right side of (5.14), whose sum is at most ε²/17.
-
-    Example:
-        >>> c = StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=1.0, epsilon=0.5)
-        >>> sum(three_terms(c, stochastic_rule(c))) <= 0.5**2 / 17
-        True
-
-    Source: thesis, (5.14) and (5.15).
-    """
-    G2, keep = constants.G**2, rule.beta
-    return (
-        4 * rule.q * constants.Delta / rule.T,
-        2 * keep * G2 / (rule.T * (1 - keep)),
-        2 * (1 - keep) * G2 / keep,
-    )

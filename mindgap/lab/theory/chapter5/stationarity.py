@@ -200,22 +200,6 @@ def stationarity_radius(L: float, epsilon: float) -> tuple[float, float]:
     return epsilon / (3 * L), epsilon / 3
 
 
-def gradient_norm_bound(L: float, delta: float, epsilon: float) -> float:
-    """ε + Lδ, what ‖∇f(x)‖ is at most when x is (δ, ε)-stationary and ∇f is L-Lipschitz; tight for
-    Lx²/2.
-
-    Example:
-        >>> round(gradient_norm_bound(2.0, *stationarity_radius(2.0, 0.6)), 12)  # 2ε/3
-        0.4
-
-    Source: thesis, proof of Proposition 5.3.1.
-
-    *Differs from the paper.* The paper's proof adds another ε/3 and concludes ε from (ε/(3L), ε/3);
-    2ε/3 holds, so (ε/(2L), ε/2) would do.
-    """
-    return positive("epsilon", epsilon) + positive("L", L) * positive("delta", delta)
-
-
 def directional_derivative(
     function: Callable[[Tensor], Tensor], x: Tensor, d: Tensor, t: float = 2.0**-26
 ) -> Tensor:

@@ -7,14 +7,10 @@ from mindgap.lab.theory.chapter6.averages import (
     BoundedValues,
     InvariantDistribution,
     block_average,
-    block_point,
-    block_symbol,
     halving_map,
-    invariance_defect,
     limit_weights,
     one_step_change,
     one_step_change_bound,
-    quadratic_invariant,
 )
 from mindgap.lab.theory.chapter6.lemma_6_4_2 import Sawtooth, SteepSawtooth
 from mindgap.lab.theory.chapter6.weight_decay import (
@@ -23,7 +19,6 @@ from mindgap.lab.theory.chapter6.weight_decay import (
     DecayedNetwork,
     cross_entropy,
     cross_entropy_bound,
-    cross_entropy_peak,
 )
 
 check_package(__name__)

@@ -5,12 +5,11 @@ distribution.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from mindgap.base.check import fail, non_negative, positive, whole
+from mindgap.base.check import fail, positive, whole
 from mindgap.base.checked import Positive, Share
 
 if TYPE_CHECKING:
@@ -79,18 +78,6 @@ def one_step_change(values: np.ndarray, expected_next: np.ndarray) -> np.ndarray
 # blocks double in length.
 
 
-def block_symbol(k: int) -> int:
-    """The k-th symbol (k = 0, 1, ...): 1 on the blocks [2^j - 1, 2^(j+1) - 1) with odd j, else 0.
-
-    Example:
-        >>> [block_symbol(k) for k in range(15)]
-        [0, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]
-
-    Source: an example for thesis, Theorem 6.4.3.
-    """
-    return ((whole("k", k) + 1).bit_length() - 1) % 2
-
-
 def block_average(n: int) -> Fraction:
     """(1/n) Σ_{k<n} φ(θ_k), exactly, for φ = the first symbol: it swings between 1/3 and 2/3 for
     ever.
@@ -106,19 +93,6 @@ def block_average(n: int) -> Fraction:
         min(2 ** (j + 1), n + 1) - 2**j for j in range(1, n.bit_length() + 1, 2) if 2**j < n + 1
     )
     return Fraction(ones, n)
-
-
-def block_point(k: int, digits: int = 40) -> float:
-    """θ_k in Cantor's set: Σ_i 2 s_{k+i} 3^-(i+1) over the symbols from the k-th on.
-
-    The map θ -> 3θ mod 1 is continuous on that set, and the first symbol is the smooth function
-    "left or right third" there. Source: an example for thesis, Theorem 6.4.3.
-
-    Example:
-        >>> abs(block_point(3) - (3 * block_point(2)) % 1) < 1e-12
-        True
-    """
-    return sum(2 * block_symbol(k + i) * 3.0 ** -(i + 1) for i in range(digits))
 
 
 def limit_weights(last_symbol: int) -> tuple[Fraction, Fraction]:
@@ -150,23 +124,6 @@ def halving_map(theta: float) -> float:
         (0.5, 1.0)
     """
     return theta / 2 if theta > 0 else 1.0
-
-
-def invariance_defect(
-    step: Callable[[float], float],
-    points: list[float],
-    weights: list[float],
-    test: Callable[[float], float],
-) -> float:
-    """|Σ w_i (φ(θ_i) - φ(F(θ_i)))|: zero for every φ exactly when Σ w_i δ_{θ_i} is invariant.
-
-    Example:
-        >>> invariance_defect(halving_map, [0.0], [1.0], lambda theta: theta)
-        1.0
-
-    Source: thesis, 6.4.1 (definition of an invariant measure).
-    """
-    return abs(sum(w * (test(p) - test(step(p))) for p, w in zip(points, weights, strict=True)))
 
 
 # Theorem 6.5.1: at an invariant distribution a small enough step lowers the expected loss.
@@ -213,44 +170,3 @@ class InvariantDistribution:
         corrected expansion.
         """
         return 2 * self.grad_square / (self.eta * self.curvature * self.second_moment)
-
-    def change_bound(self, c: float) -> float:
-        """-cη E‖∇f‖² + c²η² B E‖g‖²/2, an upper bound of E f(θ - cηg) - E f(θ); negative for 0
-        < c < ratio.
-        """
-        step = non_negative("c", c) * self.eta
-        return -step * self.grad_square + step**2 * self.curvature * self.second_moment / 2
-
-
-def quadratic_invariant(curvature: float, eta: float, sigma: float) -> dict[str, float]:
-    """The invariant law of θ -> θ - η(λθ + ξ), Var ξ = σ²: both sides of the two expansions in
-    closed form.
-
-    ``grad_square`` is E‖∇f‖². ``corrected`` is η E ∫₀¹ (1-s)⟨g, Hg⟩ ds, which equals it.
-    ``printed`` is the right side of 6.5.2 and 6.7.7, η E⟨∇f - g, Hg⟩, which is negative. Source:
-    thesis, 6.5.2 and 6.7.7.
-
-    Example:
-        >>> law = quadratic_invariant(curvature=1.0, eta=0.5, sigma=1.0)
-        >>> {k: round(v, 4) for k, v in law.items()}
-        {'variance': 0.3333, 'grad_square': 0.3333, 'second_moment': 1.3333,
-         'corrected': 0.3333, 'printed': -0.5}
-
-    *Differs from the paper.* 6.7.7 has the sign of E[f(θ) - f(F(θ))] reversed, replaces g by g - ∇f
-    in front of the Hessian, and forgets the weight (1-s). "Clearly, both sides are positive"
-    (6.5.2) does not hold as printed.
-    """
-    positive("curvature", curvature)
-    positive("sigma", sigma)
-    if not 0 < eta * curvature < 2:
-        fail("eta", f"must lie in (0, {2 / curvature:g}) for an invariant law", eta)
-    variance = eta * sigma**2 / (curvature * (2 - eta * curvature))
-    grad_square = curvature**2 * variance
-    second_moment = grad_square + sigma**2
-    return {
-        "variance": variance,
-        "grad_square": grad_square,
-        "second_moment": second_moment,
-        "corrected": eta * curvature * second_moment / 2,
-        "printed": -eta * curvature * sigma**2,
-    }

@@ -95,13 +95,6 @@ class Network:
             gradients = torch.autograd.grad(losses.sum(), live)
         return losses.detach(), list(gradients)
 
-    def decayed_step(
-        self, theta: Sequence[Tensor], x: Tensor, y: Tensor, eta: float, gamma: float
-    ) -> list[Tensor]:
-        """W <- (1 - ηγ) W - η ∂L_B/∂W for every parameter (SGD with weight decay, 6.7.5)."""
-        _, gradients = self.gradient(theta, x, y)
-        return [(1 - eta * gamma) * t - eta * g for t, g in zip(theta, gradients)]
-
     def operator_norms(self, theta: Sequence[Tensor]) -> Tensor:
         """‖W_l‖_op, shape (S, L)."""
         return torch.stack(

@@ -50,20 +50,6 @@ def cross_entropy_bound(spread: float, classes: int) -> float:
     return non_negative("spread", spread) + math.log(whole("classes", classes, least=1))
 
 
-def cross_entropy_peak(spread: float, classes: int) -> float:
-    """log(1 + (d-1) e^c), the largest value of ℓ with that spread: how far the lemma's bound is
-    from tight.
-
-    Example:
-        >>> cross_entropy_peak(0.0, 10) == cross_entropy_bound(0.0, 10)
-        True
-
-    Source: thesis, Lemma 6.4.5, 1., where it is attained.
-    """
-    non_negative("spread", spread)
-    return math.log1p((whole("classes", classes, least=1) - 1) * math.exp(spread))
-
-
 # Theorem 6.4.6: with weight decay, the weights of a deep network stay in a compact set.
 
 
@@ -95,17 +81,6 @@ class DecayedNetwork:
     def radius(self) -> float:
         """The largest w: (γ/(c_ℓ c_σ^L))^(1/(L-2)). C_w = {‖W_l‖_op <= w for all l}."""
         return (self.gamma / (self.c_ell * self.c_sigma**self.layers)) ** (1 / (self.layers - 2))
-
-    @property
-    def largest_step(self) -> float:
-        """1/γ."""
-        return 1 / self.gamma
-
-    def gradient_bound(self, w: float) -> float:
-        """c_ℓ c_σ (w c_σ)^(L-1), a bound of ‖∂L_B/∂W_l‖_op on C_w; at most γw when w is at most
-        the radius.
-        """
-        return self.c_ell * self.c_sigma * (positive("w", w) * self.c_sigma) ** (self.layers - 1)
 
     def output_bound(self, w: float) -> float:
         """(w c_σ)^L, a bound of ‖x_L‖ on C_w."""
@@ -148,16 +123,6 @@ class DecayedBatchNorm:
 
     batch: Count
     gamma: Positive
-
-    @property
-    def largest_step(self) -> float:
-        """1/γ."""
-        return 1 / self.gamma
-
-    @property
-    def normalised_bound(self) -> float:
-        """√m, a bound of every coordinate of x̂."""
-        return math.sqrt(self.batch)
 
     @property
     def scale_bound(self) -> float:
