@@ -1,6 +1,7 @@
-"""How good is ``mindgap recommend``? 26 tasks against a random search of 60 full-length runs each.
+"""How good is ``mindgap recommend``? 32 tasks against a random search of 60 full-length runs each.
 
     python benchmarks/recommend.py RECORDS.jsonl [--jobs 2] [--kinds search final recommend fresh]
+    python benchmarks/recommend.py RECORDS.jsonl --split judge2 --jobs 15
     python benchmarks/recommend.py RECORDS.jsonl --table [--docs docs/recommend.md]
 
 Every job appends one line to the file; a second call does only what is missing.
@@ -16,7 +17,8 @@ Every job appends one line to the file; a second call does only what is missing.
 
 Twelve tasks (``recommend_tasks.py``) and six later ones (``recommend_more.py``) are for
 development, eight (``recommend_judged.py``) judge: their file was registered in ``split.json``
-before the race was changed.
+before the race was changed. Six more (``recommend_again.py``) judge it a second time, after the
+changes that the eight led to; ``--split`` chooses the tasks of one of the three lists.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import recommend_again
 import recommend_judged
 import recommend_more
 import recommend_tasks
@@ -58,9 +61,18 @@ FULL = "recommend"
 Setting = dict[str, Any]
 
 
+#: The lists of tasks by name.
+SPLITS: dict[str, dict[str, tuple[Any, int]]] = {
+    "development": {**recommend_tasks.TASKS, **recommend_more.TASKS},
+    "judge": recommend_judged.TASKS,
+    "judge2": recommend_again.TASKS,
+}
+TITLES = {"development": "Development", "judge": "Judged", "judge2": "Judged again"}
+
+
 def tasks() -> dict[str, tuple[Any, int]]:
     """Every task by name: its factory and the steps of a full-length run."""
-    return {**recommend_tasks.TASKS, **recommend_more.TASKS, **recommend_judged.TASKS}
+    return {name: task for split in SPLITS.values() for name, task in split.items()}
 
 
 def drawn(index: int) -> Setting:
@@ -331,8 +343,8 @@ def table(path: Path) -> str:
         return "No task is finished yet."
     head = ["task", "best of the search", "recommendation", "gap", "gap on fresh seeds"]
     parts = []
-    for title, judged in (("Development", False), ("Judged", True)):
-        of = [row for row in found if (row.task in recommend_judged.TASKS) is judged]
+    for split, title in TITLES.items():
+        of = [row for row in found if row.task in SPLITS[split]]
         if not of:
             continue
         lines = [
@@ -352,12 +364,10 @@ def table(path: Path) -> str:
                     f"{line['clock']['cpu']:.1f}",
                 ]
             )
-        all_of = len(recommend_judged.TASKS)
-        all_of = all_of if judged else len(tasks()) - all_of
         cost = [row.modes[FULL][2]["clock"]["cpu"] for row in of]
         parts += [
-            f"**{title}**, {len(of)} of {all_of} tasks finished. Gap to the best of 60 runs, seed "
-            f"0: {_summary([row.gap(FULL) for row in of])}; on fresh seeds: "
+            f"**{title}**, {len(of)} of {len(SPLITS[split])} tasks finished. Gap to the best of "
+            f"60 runs, seed 0: {_summary([row.gap(FULL) for row in of])}; on fresh seeds: "
             f"{_summary([row.gap(FULL, fresh=True) for row in of])}. Against AdamW at 1e-3, fresh "
             f"seeds: {_summary([row.against_adamw() for row in of])}. Runs by the clock: median "
             f"{statistics.median(cost):.1f}, most {max(cost):.1f}.",
@@ -415,12 +425,15 @@ def main() -> None:
     parser.add_argument("records", type=Path, help="the file of lines")
     parser.add_argument("--jobs", type=int, default=2, help="processes side by side")
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
-    parser.add_argument("--tasks", nargs="*", default=list(tasks()))
-    parser.add_argument("--modes", nargs="*", choices=list(MODES), default=list(MODES))
+    parser.add_argument("--split", choices=list(SPLITS), help="all tasks of a list, one mode")
+    parser.add_argument("--tasks", nargs="*", help="default: all")
+    parser.add_argument("--modes", nargs="*", choices=list(MODES))
     parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing after that")
     parser.add_argument("--table", action="store_true", help="only print the tables")
     parser.add_argument("--docs", type=Path, help="with --table: the page to write them into")
     words = parser.parse_args()
+    words.tasks = words.tasks or list(SPLITS[words.split] if words.split else tasks())
+    words.modes = words.modes or ([FULL] if words.split else list(MODES))
     if words.table:
         print(table(words.records))
         if words.docs:

@@ -9,7 +9,7 @@ step.
 Short runs favour large rates and what is fast at first. So the first rung only finds where AdamW's
 rates begin to fail; AdamW's best rate is chosen at the second, with smaller rates beside it; every
 other optimizer begins at that rate and gets to the second rung whatever it shows before (the second
-bracket); and where the runs end, the winner is run at the next smaller rate.
+bracket); and where the runs end, the winner is run at half its rate.
 
 Nothing here depends on where the loss has its zero. Losses are ranked, and distances are measured
 on a log scale of the loss above a floor below everything seen (see ``Race.level``).
@@ -63,11 +63,11 @@ LEADERS = 3
 #: Full-length runs of AdamW that measuring and race cost at most.
 COST = 5.0
 #: What of it measuring, building and evaluating take on short runs.
-OVERHEAD = 0.4
+OVERHEAD = 0.3
 #: Seconds of a full-length run from which the cost is read from the clock.
-LEAST_CLOCK = 0.5
+LEAST_CLOCK = 0.1
 #: Full-length runs that are kept for what comes later and is not in a step.
-SPARE = 0.1
+SPARE = 0.2
 #: Fewest steps of the first rung from which the time of a step is read.
 LEAST_TIMED = 20
 #: An optimizer whose step takes so many steps of AdamW leaves after the first rung.
@@ -76,6 +76,10 @@ DEAR = 2.0
 PARTS = ("second bracket", "own schedule")
 #: The family that gets a smaller learning rate when the losses of all candidates rise.
 CALMEST = "AdamW with unit gradients"
+#: Factor on the winner's rate in the second look at it.
+CLOSE = 2.0
+#: Strength of the weight decay that is tried where gradient norms have a long tail.
+GENTLE = 1.5
 #: What a piece is a checkpoint of.
 KIND = "run in a race"
 #: A setting is looked at further while its loss is above the best by at most this share of the fall
@@ -331,6 +335,9 @@ class Race:
         loss = best.score(self.total, self.seed)
         if not math.isfinite(loss):
             return
+        if self.scale.tailed:  # bad batches are fitted too, at a large rate most
+            larger = candidate(best.candidate.family, best.candidate.rate * FACTOR, self.scale)
+            yield self._entry(decayed(larger, self.total, GENTLE))
         run = best.runs[self.seed]
         recent = [value for _, value in run.curve[-max(1, len(run.curve) // 10) :]]
         overfits = loss - sum(recent) / len(recent) > OVERFIT * self.fall(self.total)
@@ -341,9 +348,11 @@ class Race:
         reference = self._reference(self.total, final)
         if reference.score(self.total, self.seed) > reference.score(self.rungs[2], self.seed):
             yield self._at(BASELINE.family, reference.candidate.rate / FACTOR)
-        yield self._at(best.candidate.family, best.candidate.rate / FACTOR)
+        yield self._at(best.candidate.family, best.candidate.rate / CLOSE)
         if "own schedule" not in self.without:
-            yield self._entry(replace(best.candidate, shape="linear"))
+            # On average a rate that falls from the start is two thirds of the trapezoid's.
+            faster = candidate(best.candidate.family, best.candidate.rate * CLOSE, self.scale)
+            yield self._entry(replace(faster, shape="linear"))
         yield from third
 
     def _reference(self, step: int, field: Sequence[Entry] | None = None) -> Entry:
@@ -402,9 +411,7 @@ class Race:
         """Full-length runs of AdamW spent so far, measuring included: by the clock. On short
         runs, on which the clock tells little, by the steps, with ``OVERHEAD`` for the rest.
         """
-        own = [run for e in self._family(BASELINE.family) for run in e.runs.values()]
-        stepping, steps = sum(r.stepping for r in own), sum(r.steps for r in own if r.stepping)
-        one = stepping * self.total / max(1, steps)
+        one = self.one_run()
         if one < LEAST_CLOCK:
             return self.weighted_cost() + OVERHEAD
         work = sum(
@@ -413,6 +420,15 @@ class Race:
             for asked, run in zip(self._asked_steps(entry), entry.runs.values(), strict=True)
         )
         return (self.before + work) / one
+
+    def one_run(self) -> float:
+        """Seconds of a full-length run of AdamW by ``work_clock``, at the pace of its fastest run:
+        other programs on the machine only slow runs down, and a mean over slow ones would allow
+        too much.
+        """
+        own = [run for e in self._family(BASELINE.family) for run in e.runs.values()]
+        paces = [run.stepping / run.steps for run in own if not run.diverged and run.stepping > 0]
+        return min(paces, default=0.0) * self.total
 
     def _asked_steps(self, entry: Entry) -> Iterator[int]:
         """Steps that the race has asked for, per seed: pieces of a race that continues may hold
@@ -449,8 +465,8 @@ class Race:
 
     def _step_cost(self, family: str) -> float:
         """What a step of an optimizer takes, in steps of AdamW: what the first rung took, in
-        quarters, so that two timings mostly agree; the number in ``FAMILIES`` where the
-        rung is too short to tell.
+        tenths, so that two timings mostly agree; the number in ``FAMILIES`` where the rung is
+        too short to tell.
         """
         usual = FAMILIES[family].cost
         if self.rungs[0] < LEAST_TIMED:
@@ -461,7 +477,7 @@ class Race:
             return min((t for t in times if t > 0), default=math.nan)
 
         measured = fastest(family) / fastest(BASELINE.family)
-        return max(1.0, round(4 * measured) / 4) if math.isfinite(measured) else usual
+        return max(1.0, round(10 * measured) / 10) if math.isfinite(measured) else usual
 
     def finalists(self) -> list[Entry]:
         """The runs that went to full length, best first."""
