@@ -15,7 +15,8 @@ if TYPE_CHECKING:
         Measurements as Measurements,
         diagnose as diagnose,
     )
-    from mindgap.advise.doctor.examination import Examination as Examination, examine as examine
+    from mindgap.advise.doctor.answer import Examination as Examination
+    from mindgap.advise.doctor.examination import examine as examine
     from mindgap.advise.doctor.monitored import diagnose_run as diagnose_run
     from mindgap.advise.prescription import (
         Advice as Advice,
@@ -33,7 +34,7 @@ else:
         "ASSUMPTIONS": "diagnosis",
         "Advice": "prescription",
         "Estimate": "diagnosis",
-        "Examination": "doctor.examination",
+        "Examination": "doctor.answer",
         "Judgement": "diagnosis",
         "Measurements": "diagnosis",
         "MuonWithAdamW": "candidates",

@@ -682,3 +682,10 @@ _ROWS = (
 )
 
 CAUSES: dict[str, Cause] = {row.key: row for row in _ROWS}
+
+
+def rank_causes(findings: Mapping[str, Finding]) -> list[tuple[Cause, float]]:
+    """The causes that the findings leave possible with their log-odds, likeliest first."""
+    scored = [(cause, cause.score(findings)) for cause in CAUSES.values()]
+    possible = [(cause, score) for cause, score in scored if score > float("-inf")]
+    return sorted(possible, key=lambda row: row[1], reverse=True)

@@ -16,20 +16,25 @@ from typing import Any
 import torch
 from torch import nn
 
-from mindgap.advise.doctor.causes import CAUSES, PLAIN, Cause
+from mindgap.advise.doctor.answer import (
+    NAMED,
+    Examination,
+    certainty_words,
+    code_of,
+    evidence,
+    fit_cause,
+    known_facts,
+    name_of,
+    probabilities,
+    strongest_findings,
+)
+from mindgap.advise.doctor.causes import PLAIN, Cause, rank_causes
 from mindgap.advise.doctor.chart import Chart, ramp
 from mindgap.advise.doctor.controls import trivial
 from mindgap.advise.doctor.course import Course, gradient, norm
 from mindgap.advise.doctor.course_readings import read_curve, read_loop
 from mindgap.advise.doctor.data_readings import read_data
-from mindgap.advise.doctor.differential import differential
-from mindgap.advise.doctor.examination import (
-    NAMED,
-    Examination,
-    cause_by_route,
-    code_of,
-    sure_words,
-)
+from mindgap.advise.doctor.differential import Ranked, differential
 from mindgap.advise.doctor.model_readings import (
     read_forward,
     read_gradients,
@@ -134,15 +139,15 @@ class _Consultation:
         chart.facts["steps"] = past.steps
         if past.steps < LEAST:
             why = f"the monitor saw {past.steps} calls of optimizer.step(); it takes {LEAST}"
-            return self._cannot(why)
+            return self._cannot_tell(why, [])
         if not course.losses:
             why = (
                 "the monitor saw no loss: call objective.value(batch) or monitor.observe(loss, "
                 "batch) in the loop"
             )
-            return self._cannot(why)
+            return self._cannot_tell(why, [])
         self._read()
-        ranked = self._ranked()
+        ranked = [row for row in rank_causes(chart.findings) if row[0].key not in UNSEEN]
         for cause, score in ranked:
             if score < NAMED:
                 break
@@ -256,11 +261,6 @@ class _Consultation:
 
     # Causes.
 
-    def _ranked(self) -> list[tuple[Cause, float]]:
-        scored = [(c, c.score(self.chart.findings)) for c in CAUSES.values()]
-        known = [(c, s) for c, s in scored if s > -math.inf and c.key not in UNSEEN]
-        return sorted(known, key=lambda pair: -pair[1])
-
     def _shows(self, cause: Cause) -> bool:
         """Whether the run suffers, or the cause is a fault whatever the loss does."""
         chart = self.chart
@@ -278,82 +278,73 @@ class _Consultation:
     # Answers.
 
     def _sick(self, cause: Cause, score: float, ranked: list[tuple[Cause, float]]) -> Examination:
+        """The examination that names a cause; a cause that needs proof is at most likely."""
         chart = self.chart
-        routed = cause_by_route(cause, chart)
+        fitted = fit_cause(cause, chart)
         score = min(score, 3.9) if cause.proof else score  # no cure was tried
-        through = chart.has("explodes_time") or chart.has("vanishes_time")
-        name = routed.name.replace("{through}", "time" if through else "depth")
         sentence = (
-            f"{sure_words(score)} {name}; {routed.change} (no cure was tried here; `mindgap "
-            "examine` tries it on a copy)."
+            f"{certainty_words(score)} {name_of(fitted, chart)}; {fitted.change} (no cure was "
+            "tried here; `mindgap examine` tries it on a copy)."
         )
-        signs = sorted(
-            (f for f in chart.findings.values() if cause.signs.get(f.name, 0) > 0),
-            key=lambda f: -cause.signs[f.name] * f.strength,
-        )
-        curve = [
-            chart.findings[key]
-            for key in ("broke", "blew_up", "stalled", "above_start")
-            if chart.has(key)
-        ]
-        said = list(dict.fromkeys(f.sentence for f in [*signs[:2], *curve, *signs[2:]]))
-        code = code_of(routed, chart, None)
-        rows = [(cause.key, score)] + [(c.key, s) for c, s in ranked if c is not cause and s > -3]
-        return self._made("sick", sentence, self._listed(cause.key, rows), said[:3], code)
+        findings = evidence(cause, chart, ("broke", "blew_up", "stalled", "above_start"))
+        others = [(c.key, s) for c, s in ranked if c is not cause and s > -3]
+        listed = self._rank_all(cause.key, [(cause.key, score), *others])
+        code = code_of(fitted, chart, None)
+        return self._make_examination("sick", sentence, listed, findings, code)
 
     def _without_cause(self, ranked: list[tuple[Cause, float]]) -> Examination:
-        chart = self.chart
-        start, final = chart.facts["start"], chart.facts.get("final", math.inf)
-        known = chart.facts.get("trivial")
-        rows = self._listed("", [(c.key, min(s, -1.0)) for c, s in ranked if s > -3])
+        """The examination that names no cause: healthy where the training loss is clearly below the
+        best constant answer.
+        """
+        facts = self.chart.facts
+        start, final, constant = facts["start"], facts.get("final", math.inf), facts.get("trivial")
+        listed = self._rank_all("", [(c.key, min(s, -1.0)) for c, s in ranked if s > -3])
         fell = f"the training loss went from {start:.3g} to {final:.3g} in {self.past.steps} steps"
-        if known is None:
+        if constant is None:
             why = f"{fell}, and no constant answer can be computed to compare it with"
-            return self._cannot(why, rows)
-        if not (math.isfinite(final) and final < known - 0.05 * abs(known)):
-            why = f"{fell}, not clearly below the best constant answer ({known:.3g}), and no cause"
-            return self._cannot(f"{why} shows in the monitor's records", rows)
+            return self._cannot_tell(why, listed)
+        if not (math.isfinite(final) and final < constant - 0.05 * abs(constant)):
+            why = (
+                f"{fell}, not clearly below the best constant answer ({constant:.3g}), and no "
+                "cause shows in the monitor's records"
+            )
+            return self._cannot_tell(why, listed)
         own = type(self.patient.optimizer).__name__
         sentence = (
-            f"Healthy, as far as training shows: {fell}; the best constant answer has {known:.3g}, "
-            f"and nothing in the records speaks against it. Keep your {own}. {UNSEEN_WORDS}"
+            f"Healthy, as far as training shows: {fell}; the best constant answer has "
+            f"{constant:.3g}, and nothing in the records speaks against it. Keep your {own}. "
+            f"{UNSEEN_WORDS}"
         )
-        return self._made("healthy", sentence, rows, [], "")
+        return self._make_examination("healthy", sentence, listed, [])
 
-    def _listed(self, named: str, rows: list[tuple[str, float]]) -> list[tuple[str, float]]:
-        found = self.chart.attempt(
+    def _rank_all(self, named: str, ranked: Ranked) -> Ranked:
+        """The named cause, then all others that remain possible, with their log-odds."""
+        listed = self.chart.attempt(
             "the other causes",
-            lambda: differential(named, rows, (), self.chart, self.patient),
+            lambda: differential(named, ranked, (), self.chart, self.patient),
         )
-        return rows if found is None else found
+        return ranked if listed is None else listed
 
-    def _cannot(self, why: str, rows: list[tuple[str, float]] | None = None) -> Examination:
-        found = sorted(self.chart.findings.values(), key=lambda f: -f.strength)
-        said = [f.sentence for f in found[:3]]
-        return self._made("cannot tell", f"Cannot tell, because {why}.", rows or [], said, "")
+    def _cannot_tell(self, why: str, ranked: Ranked) -> Examination:
+        sentence = f"Cannot tell, because {why}."
+        findings = strongest_findings(self.chart)
+        return self._make_examination("cannot tell", sentence, ranked, findings)
 
-    def _made(
-        self,
-        verdict: str,
-        sentence: str,
-        rows: list[tuple[str, float]],
-        findings: list[str],
-        code: str,
+    def _make_examination(
+        self, verdict: str, sentence: str, ranked: Ranked, findings: list[str], code: str = ""
     ) -> Examination:
-        causes = tuple((key, round(1 / (1 + math.exp(-min(s, 50.0))), 3)) for key, s in rows[:5])
-        facts: dict[str, Any] = {k: v for k, v in self.chart.facts.items() if k in KEPT}
-        facts["findings"] = {f.name: round(f.strength, 3) for f in self.chart.findings.values()}
+        """The examination with the recorded losses as its curve."""
         return Examination(
-            verdict,
-            sentence,
-            causes,
-            tuple(findings),
-            code,
-            None,
-            tuple(self.course.losses),
-            tuple(self.chart.notes),
-            round(time.perf_counter() - self.begun, 2),
-            facts,
+            verdict=verdict,
+            sentence=sentence,
+            causes=probabilities(ranked),
+            findings=tuple(findings),
+            code=code,
+            trial=None,
+            curve=tuple(self.course.losses),
+            notes=tuple(self.chart.notes),
+            seconds=round(time.perf_counter() - self.begun, 2),
+            facts=known_facts(self.chart, KEPT),
         )
 
 

@@ -1,0 +1,238 @@
+"""The answer of ``examine`` and ``diagnose_run``, and the words and code that it is made of."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mindgap.advise.doctor.causes import Cause
+from mindgap.advise.doctor.chart import Chart
+from mindgap.advise.doctor.differential import LISTED, Ranked, in_words
+from mindgap.advise.doctor.page import fragment
+
+#: Log-odds below which a cause is not named.
+NAMED = 0.5
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One cure on a copy."""
+
+    cause: str
+    variant: float
+    before: float  # held-out loss without the cure
+    after: float  # held-out loss with it
+    steps: int
+    helps: bool
+    curve: tuple[float, ...] = ()  # training losses with the cure
+
+
+@dataclass(frozen=True)
+class Examination:
+    """The answer."""
+
+    verdict: str  # "sick", "healthy" or "cannot tell"
+    sentence: str  # what is wrong, how sure, what to change
+    causes: tuple[tuple[str, float], ...]  # likeliest first, with their probabilities
+    findings: tuple[str, ...]  # at most three sentences
+    code: str  # what to paste; empty if there is nothing to change
+    trial: Trial | None  # the cure that was tried and helped
+    curve: tuple[float, ...]  # training losses as they are
+    notes: tuple[str, ...]  # what could not be read
+    seconds: float
+    facts: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def alternatives(self) -> tuple[str, ...]:
+        """What else it could be, in words; where nothing is named, what to look at first."""
+        if self.verdict == "healthy":
+            return ()
+        listed = [key for key, _ in self.causes[:LISTED]]
+        return tuple(map(in_words, ([key] for key in listed if key != self.cause)))
+
+    @property
+    def shortened(self) -> str:
+        """What the time did not suffice for; empty where everything was done."""
+        return str(self.facts.get("shortened", ""))
+
+    @property
+    def other(self) -> str:
+        """The words before :attr:`alternatives`."""
+        return "If that does not help" if self.verdict == "sick" else "Look first whether"
+
+    @property
+    def cause(self) -> str:
+        """Key of the likeliest cause; empty where none is named."""
+        return self.causes[0][0] if self.verdict == "sick" else ""
+
+    def __str__(self) -> str:
+        lines = [self.sentence, *(f"- {line}" for line in self.findings)]
+        if self.alternatives:
+            lines.append(f"{self.other}: {'; '.join(self.alternatives)}.")
+        if self.shortened:
+            lines.append(self.shortened)
+        return "\n".join([*lines, *(["", self.code] if self.code else [])])
+
+    def _repr_html_(self) -> str:
+        return fragment(self)
+
+    def write(self, path: str | Path) -> Path:
+        """Write the answer as JSON."""
+        record = {
+            "verdict": self.verdict,
+            "sentence": self.sentence,
+            "causes": self.causes,
+            "findings": self.findings,
+            "alternatives": self.alternatives,
+            "code": self.code,
+            "trial": vars(self.trial) if self.trial else None,
+            "curve": self.curve,
+            "notes": self.notes,
+            "seconds": self.seconds,
+        }
+        path = Path(path)
+        part = path.with_name(path.name + ".part")
+        part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        part.replace(path)
+        return path
+
+
+_CHECK_LABELS = "check how labels and samples are matched (shuffled apart, shifted, wrong file)"
+
+
+def fit_cause(cause: Cause, chart: Chart) -> Cause:
+    """The cause with the name, the change and the cure that fit what was found.
+
+    Vanishing through depth, for example, is cured by normalisation, through time by the recurrence.
+    """
+    if cause.key == "wrong_labels" and chart.has("targets_equal"):
+        return replace(cause, cure="", name="all targets are equal", change=_CHECK_LABELS)
+    if cause.key == "wrong_labels" and not chart.has("labels_disagree"):
+        name = "the targets do not follow from the inputs"
+        return replace(cause, cure="", name=name, change=_CHECK_LABELS)
+    if cause.key == "bad_batch" and chart.has("inputs_lost"):
+        return replace(
+            cause,
+            name="the inputs of some batches did not arrive",
+            change="check how these batches are loaded and moved (zeros where data should be)",
+            source="PyTorch: non_blocking transfers and pinned memory",
+            proof=False,  # a fault, also where training hardly suffers
+        )
+    if cause.key == "labels_shifted" and chart.has("targets_are_inputs"):
+        return replace(
+            cause,
+            name="the targets are the inputs, not shifted by one",
+            change="predict the next symbol",
+            code="inputs, targets = symbols[:, :-1], symbols[:, 1:]",
+        )
+    if cause.key == "labels_shifted" and chart.has("labels_outside"):
+        return replace(
+            cause, name="the labels begin at one", change="lower them", code="targets = targets - 1"
+        )
+    if cause.key == "exploding_gradients" and not chart.has("explodes_time"):
+        change = "start from torch's default weights and clip, or normalise every layer"
+        return replace(cause, cure="calm_depth", change=change)
+    if cause.key == "vanishing_gradients" and not chart.has("vanishes_time"):
+        return replace(cause, cure="normalise")
+    return cause
+
+
+def name_of(cause: Cause, chart: Chart) -> str:
+    """The cause's name; gradients explode or vanish through time or through depth."""
+    through_time = chart.has("explodes_time") or chart.has("vanishes_time")
+    return cause.name.replace("{through}", "time" if through_time else "depth")
+
+
+def evidence(cause: Cause, chart: Chart, curve: Sequence[str]) -> list[str]:
+    """At most three sentences: the two strongest signs of the cause, what the curve shows, further
+    signs.
+
+    Args:
+        curve: names of the findings that describe the curve.
+    """
+    signs = sorted(
+        (finding for finding in chart.findings.values() if cause.signs.get(finding.name, 0) > 0),
+        key=lambda finding: -cause.signs[finding.name] * finding.strength,
+    )
+    shown = [chart.findings[name] for name in curve if chart.has(name)]
+    sentences = [finding.sentence for finding in [*signs[:2], *shown, *signs[2:]]]
+    return list(dict.fromkeys(sentences))[:3]
+
+
+def strongest_findings(chart: Chart) -> list[str]:
+    """Sentences of the three strongest findings."""
+    found = sorted(chart.findings.values(), key=lambda finding: -finding.strength)
+    return [finding.sentence for finding in found[:3]]
+
+
+def probabilities(ranked: Ranked) -> tuple[tuple[str, float], ...]:
+    """The first five causes with their log-odds turned into probabilities."""
+    return tuple(
+        (key, round(1 / (1 + math.exp(-min(log_odds, 50.0))), 3)) for key, log_odds in ranked[:5]
+    )
+
+
+def known_facts(chart: Chart, names: Sequence[str]) -> dict[str, Any]:
+    """The named facts of the chart, and the strength of every finding under ``"findings"``."""
+    facts = {name: value for name, value in chart.facts.items() if name in names}
+    facts["findings"] = {f.name: round(f.strength, 3) for f in chart.findings.values()}
+    return facts
+
+
+def certainty_words(log_odds: float) -> str:
+    """How sure the doctor is, as the first words of a sentence.
+
+    Example:
+        >>> certainty_words(3.0)
+        'Likely:'
+    """
+    if log_odds > 4:
+        return "Almost certain:"
+    return "Likely:" if log_odds > 2 else "Possible:"
+
+
+def loss_words(value: float) -> str:
+    """A loss with three digits, or "not finite"."""
+    return f"{value:.3g}" if math.isfinite(value) else "not finite"
+
+
+def error_words(error: BaseException) -> str:
+    """Type and first line of an error."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:160] if lines else ''}".rstrip(": ")
+
+
+def code_of(cause: Cause, chart: Chart, trial: Trial | None) -> str:
+    """The code of a cause with the numbers of this run in its places."""
+    facts = chart.facts
+    numbers = facts.get("numbers", [])
+    if cause.key == "bad_batch":
+        where: Any = [numbers[i] for i in facts.get("bad_batches", ())]
+    else:
+        where = [(numbers[i], j) for i, j in facts.get("bad_samples", ())]
+    values = {
+        "variant": trial.variant if trial else 0.1,
+        "steps": max(10, int(0.25 * facts.get("steps", 40))),
+        "shift": facts.get("shift", 1),
+        "where": where,
+        "added": facts.get("added", 1),
+        "norm": facts.get("norm", 1.0) or 1.0,
+        "best": facts.get("best", 0),
+        "low": facts.get("low", math.nan),
+        "high": facts.get("high", math.nan),
+        "lr": facts.get("lr", 1e-3),
+        "momentum": facts.get("momentum", "momentum"),
+        "ordinary": "(0.9, 0.999)" if facts.get("momentum") == "betas" else "0.9",
+    }
+    code = cause.code
+    for key, value in values.items():
+        code = code.replace(f"{{{key}}}", str(value))
+        for form in ("g", ".3g", ".2g"):
+            place = f"{{{key}:{form}}}"
+            if place in code:  # a value that is not a number has no such form
+                code = code.replace(place, format(value, form))
+    return code

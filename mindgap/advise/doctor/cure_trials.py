@@ -1,0 +1,243 @@
+"""Trials of cures: copies of the user's training with one change, as long as the first run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from mindgap.advise.doctor.answer import Trial, error_words, loss_words
+from mindgap.advise.doctor.causes import CAUSES, Cause
+from mindgap.advise.doctor.chart import Chart, ramp
+from mindgap.advise.doctor.course import Course, follow, held_out
+from mindgap.advise.doctor.course_readings import progress, read_growth, read_ray, reference_loss
+from mindgap.advise.doctor.cures import CURES
+from mindgap.advise.doctor.model_readings import layers
+from mindgap.advise.doctor.patient import Admission, Patient
+from mindgap.base.check import RuleError
+
+
+class CureTrials:
+    """Tries cures on fresh copies and remembers the runs.
+
+    Args:
+        trained: the user's model after the first run.
+        steps: length of every run.
+        time_left: seconds that remain; below zero only runs that are known are used.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        chart: Chart,
+        trained: Patient,
+        steps: int,
+        time_left: Callable[[], float],
+    ) -> None:
+        self.admission = admission
+        self.chart = chart
+        self.trained = trained
+        self.steps = steps
+        self.time_left = time_left
+        #: (cure, variant) -> its run, and the held-out loss without the cure.
+        self.runs: dict[tuple[str, float], tuple[Course, float]] = {}
+        self.left_out = 0  # cures for which no time was left
+
+    def try_cure(self, cause: Cause) -> Trial | None:
+        """The best variant of a cause's cure; None where none can be tried."""
+        best: Trial | None = None
+        for variant in CURES[cause.cure].variants:
+            if self.time_left() < 0 and (cause.cure, variant) not in self.runs:
+                self.left_out += 1
+                break
+            trial = self._try_variant(cause, variant)
+            if trial is None:
+                continue
+            if best is None or (trial.helps, -trial.after) > (best.helps, -best.after):
+                best = trial
+            elif best.helps:
+                break  # variants are ordered: it gets worse again
+            if best.helps and cause.cure == "normalise":
+                break
+        return best
+
+    def _try_variant(self, cause: Cause, variant: float) -> Trial | None:
+        """One variant of a cure with the losses before and after; None where it cannot be tried."""
+        known = self._run(cause.cure, variant)
+        if known is None:
+            return None
+        course, before = known
+        after = course.held_final if course.broken < 0 else math.inf
+        if CURES[cause.cure].changes_loss and math.isfinite(before):
+            helps = after < before - 0.02 * abs(before)  # the yardsticks have another loss
+        else:
+            helps = self._helps(before, after, proven=not cause.proof)
+        spike = self.chart.facts.get("spike")
+        if spike is not None and cause.key in ("bad_batch", "bad_sample") and not helps:
+            top = max(course.losses, default=math.inf)
+            if top < 0.1 * spike and after < before + 0.05 * abs(before):
+                before, after, helps = spike, top, True  # the spike is gone
+        losses = tuple(course.losses)
+        return Trial(cause.key, variant, before, after, len(losses), helps, losses)
+
+    def _run(self, cure_key: str, variant: float) -> tuple[Course, float] | None:
+        """The run with a cure and the held-out loss without it; None where the cure cannot be
+        applied.
+        """
+        cure = CURES[cure_key]
+        try:
+            patient = self.admission.fresh()
+            cure.apply(patient, self.chart, variant)
+        except (RuleError, KeyError):
+            return None
+        except Exception as error:
+            self.chart.notes.append(f"the cure '{cure_key}' failed ({error_words(error)})")
+            return None
+        if (cure_key, variant) in self.runs:
+            return self.runs[cure_key, variant]
+        course = follow(patient, self.steps)
+        if course.error is not None:
+            self.chart.notes.append(f"the cure '{cure_key}' raised {error_words(course.error)}")
+            return None
+        before = self.chart.facts.get("final", math.inf)
+        if cure.changes_loss:
+            before = self._loss_without_cure(patient)
+        self.runs[cure_key, variant] = (course, before)
+        return course, before
+
+    def _loss_without_cure(self, cured: Patient) -> float:
+        """Loss of the user's trained model under the cured loss, on the cured validation batches;
+        infinite where it cannot be computed.
+        """
+        trained = self.trained
+        judged = Patient(
+            trained.model,
+            cured.loss,
+            trained.train,
+            cured.valid,
+            trained.optimizer,
+            modes=cured.modes,
+        )
+        try:
+            return held_out(judged, cured.valid or cured.train)
+        except Exception:
+            return math.inf
+
+    def _helps(self, before: float, after: float, *, proven: bool) -> bool:
+        """Whether the loss is clearly lower.
+
+        Args:
+            proven: the cause needs no proof: a good run may get better, too.
+        """
+        if not math.isfinite(after):
+            return False
+        chart = self.chart
+        reference = reference_loss(chart)
+        if not math.isfinite(before):
+            if not math.isfinite(reference):
+                return True
+            return after < max(reference, chart.facts["start"]) * 1.02
+        if not proven and progress(chart, before) > 0.5:
+            least = 0.08 if after > 0.6 * before or not chart.has("sorted") else 0.03
+            if progress(chart, after) < progress(chart, before) + least:
+                return False  # the run is good: a little better is no cure
+        room = max(abs(reference - after), 0.02 * abs(reference))
+        return after < before - 0.05 * room and after < before * (0.98 if before > 0 else 1.0)
+
+    # Learning rates, warm-up and clipping are tried where the findings leave them in doubt.
+
+    def compare_learning_rates(self, course: Course) -> None:
+        """Find out whether a smaller or a larger learning rate, or a warm-up, trains better.
+
+        Args:
+            course: the first run.
+        """
+        chart = self.chart
+        own = chart.facts["progress"]
+        control = chart.facts.get("control")
+        aim = progress(chart, control) if control is not None else 0.5
+        doubtful = own < 0.3 or own < aim - 0.1 or chart.has("blew_up") or chart.has("moves_much")
+        if not doubtful or "optimizer" not in self.trained.given:
+            return
+        slower = self._try_smaller_rate(course)
+        if not (chart.has("broke") or chart.has("blew_up")) and not chart.facts.get("warming"):
+            self._try_larger_rate()
+        if chart.has("slower_helps") and slower is not None and self._warm_up_is_usual():
+            self._try_warm_up(slower)
+
+    def _try_smaller_rate(self, course: Course) -> Trial | None:
+        """Try smaller learning rates; returns the best trial, helpful or not."""
+        chart = self.chart
+        slower = self.try_cure(CAUSES["lr_too_large"])
+        if slower is None or not slower.helps:
+            return slower
+        gain = progress(chart, slower.after) - max(chart.facts["progress"], -0.5)
+        if course.broken < 0:  # a rate that is too large shows in training, too
+            train = self.runs["slower", slower.variant][0].final
+            gain = min(gain, progress(chart, train) - progress(chart, course.final))
+        chart.find("slower_helps", ramp(gain, 0.04, 0.15), _rate_words(slower))
+        return slower
+
+    def _try_larger_rate(self) -> None:
+        chart = self.chart
+        faster = self.try_cure(CAUSES["lr_too_small"])
+        if faster is None or not faster.helps:
+            return
+        own, reached = chart.facts["progress"], progress(chart, faster.after)
+        share = max(own, 0.0) / max(reached, 1e-9)  # of this progress that the user's rate makes
+        strength = ramp(reached - own, 0.05, 0.25) * ramp(share, 0.6, 0.3)
+        chart.find("faster_helps", strength, _rate_words(faster))
+
+    def _warm_up_is_usual(self) -> bool:
+        """Whether Adam, at a rate that is not extreme, trains a deep or an attention network."""
+        model, group = self.trained.model, self.trained.optimizer.param_groups[0]
+        attention = any(isinstance(m, torch.nn.MultiheadAttention) for m in model.modules())
+        deep = len(layers(model)) >= 8
+        return "betas" in group and float(group["lr"]) <= 0.03 and (attention or deep)
+
+    def _try_warm_up(self, slower: Trial) -> None:
+        """Find out whether a warm-up at the same rate reaches what the smaller rate reaches."""
+        chart = self.chart
+        warm = self.try_cure(CAUSES["no_warmup"])
+        if warm is None or not warm.helps:
+            return
+        if progress(chart, warm.after) > progress(chart, slower.after) - 0.01:
+            text = (
+                f"With a warm-up at the same learning rate the loss ends at {warm.after:.3g}, not "
+                f"{warm.before:.3g}."
+            )
+            chart.find("warmup_helps", 1.0, text)
+            chart.find("no_warmup_sign", 1.0, "Adam trains a deep attention network.")
+
+    def compare_clipping(self) -> None:
+        """Where the loss grows steep: find out whether clipping at the same rate helps as much as a
+        smaller rate.
+        """
+        chart = self.chart
+        if not (chart.has("blew_up") or chart.has("broke")):
+            return
+        chart.attempt("the smoothness", lambda: read_ray(chart, self.admission.fresh()))
+        chart.attempt("the loss's growth", lambda: read_growth(chart, self.admission.fresh()))
+        if not chart.has("steep"):
+            return
+        slower = self.try_cure(CAUSES["lr_too_large"])
+        clipped = self.try_cure(CAUSES["smoothness_grows"])
+        if clipped is None or not clipped.helps:
+            return
+        slower_loss = slower.after if slower is not None and slower.helps else math.inf
+        ahead = progress(chart, clipped.after) - progress(chart, slower_loss)
+        if chart.facts.get("loss_growth", 0.0) > 0.3:
+            ahead += 0.25  # the loss itself is steep: a smaller rate only hides it
+        text = (
+            f"With clipping at the same learning rate the loss ends at {clipped.after:.3g}; "
+            f"with a smaller one at {loss_words(slower_loss)}."
+        )
+        chart.find("clipping_helps", ramp(ahead, -0.05, 0.0), text)
+
+
+def _rate_words(trial: Trial) -> str:
+    return (
+        f"At {trial.variant:g} times the learning rate the loss ends at {trial.after:.3g}, not "
+        f"{trial.before:.3g}."
+    )
