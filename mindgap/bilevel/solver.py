@@ -381,12 +381,6 @@ class Eager(Backend):
     ) -> ProblemOracle:
         return method.oracle(problem, seed, distributed)
 
-    def start(self, method: AnyMethod, oracle: ProblemOracle, seed: int) -> State:
-        return method.start_with(oracle, seed)
-
-    def norm(self, vector: Array) -> float:
-        return float(vector.norm())
-
     def run(
         self,
         state: State,

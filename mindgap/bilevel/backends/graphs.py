@@ -26,7 +26,6 @@ from mindgap.bilevel.core.estimators import ROWS
 from mindgap.bilevel.core.steps import TorchStep
 from mindgap.bilevel.core.types import (
     AnyMethod,
-    Array,
     Backend,
     ByName,
     ProblemOracle,
@@ -269,12 +268,6 @@ class CudaGraphs(Backend):
                 "losses that do",
             )
         return oracle
-
-    def start(self, method: AnyMethod, oracle: ProblemOracle, seed: int) -> State:
-        return method.start_with(oracle, seed)
-
-    def norm(self, vector: Array) -> float:
-        return float(vector.norm())
 
     def run(
         self,

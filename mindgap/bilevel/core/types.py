@@ -525,7 +525,7 @@ def advance(
 
 
 class Backend(Protocol):
-    """Runs many iterations of a method."""
+    """Runs many iterations of a method; what is written here holds for torch."""
 
     #: iterations between looks at the numbers
     check_every: int
@@ -537,9 +537,11 @@ class Backend(Protocol):
 
     def start(self, method: AnyMethod, oracle: ProblemOracle, seed: int) -> State:
         """The state before the first iteration."""
+        return method.start_with(oracle, seed)
 
     def norm(self, vector: Array) -> float:
         """Euclidean norm as a number (waits for the device)."""
+        return float(vector.norm())
 
     def run(
         self,

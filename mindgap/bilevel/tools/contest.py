@@ -258,12 +258,7 @@ def _run(
         away += time.perf_counter() - now
 
     done = solve(
-        problem,
-        METHODS[key](**settings),
-        calls=calls,
-        seed=seed,
-        callbacks=look,
-        every=every,
+        problem, METHODS[key](**settings), calls=calls, seed=seed, callbacks=look, every=every
     )
     if done.ok and done.state.t % every:
         look(done.state)

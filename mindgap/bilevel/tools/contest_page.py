@@ -10,16 +10,7 @@ from mindgap.bilevel.registry import METHODS
 from mindgap.bilevel.tools.contest import Contest, Entrant
 
 #: Colours that colour-blind readers tell apart (Okabe, Ito), then dashes for more methods.
-COLOURS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#E69F00",
-    "#000000",
-    "#8c6d31",
-)
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8c6d31")
 WIDE, HIGH, LEFT, BELOW = 460, 280, 64, 42
 #: column, its name on the axis
 ACROSS = (

@@ -68,6 +68,9 @@ def linear_solver(
     kind: SolverName | LinearSolver, *, products: int, eta: float | None, rank: int, damping: float
 ) -> LinearSolver:
     """A solver of H z = v by its name."""
+    check_count("products", products)
+    check_count("rank", rank)
+    positive("damping", damping)
     if callable(kind) and not isinstance(kind, type):
 
         def own(hessian: Product, v: Tensor) -> Tensor:
@@ -160,14 +163,7 @@ def hypergradient(
     Nystrom: Hataya, Yamada, AISTATS 2023.
     """
     x, y = flat_vector(problem, "x", x), flat_vector(problem, "y", y)
-    check_count("products", products)
-    solve = linear_solver(
-        solver,
-        products=products,
-        eta=eta,
-        rank=check_count("rank", rank),
-        damping=positive("damping", damping),
-    )
+    solve = linear_solver(solver, products=products, eta=eta, rank=rank, damping=damping)
     samples = check_sample("lower", lower), check_sample("upper", upper)
     return hypergradient_at(TorchOracle(problem), x, y, *samples, solve)
 
@@ -210,14 +206,7 @@ def implicit_solution(
     2022).
     """
     flat_vector(problem, "x", x)
-    check_count("products", products)
-    solve = linear_solver(
-        solver,
-        products=products,
-        eta=eta,
-        rank=check_count("rank", rank),
-        damping=positive("damping", damping),
-    )
+    solve = linear_solver(solver, products=products, eta=eta, rank=rank, damping=damping)
     found: Tensor = _Implicit.apply(  # type: ignore[no-untyped-call]
         x, flat_vector(problem, "y", y).detach(), problem, check_sample("lower", lower), solve
     )
