@@ -181,9 +181,9 @@ def scale_inputs(patient: Patient, chart: Chart, _: float) -> None:
     if not xs or not xs[0].is_floating_point():
         raise RuleError("the inputs are not real numbers")
     axes = [0, *range(1, xs[0].ndim - 1)] if xs[0].ndim in (2, 3) else list(range(xs[0].ndim))
-    whole = torch.cat(xs).nan_to_num(0, 0, 0)
-    middle = whole.mean(axes, keepdim=True)
-    spread = whole.std(axes, keepdim=True)
+    inputs = torch.cat(xs).nan_to_num(0, 0, 0)
+    middle = inputs.mean(axes, keepdim=True)
+    spread = inputs.std(axes, keepdim=True)
     spread = torch.where(spread < 1e-6 * middle.abs() + 1e-12, torch.inf, spread)
 
     def change(batch: Any) -> Any:
@@ -195,6 +195,7 @@ def scale_inputs(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def drop_samples(patient: Patient, chart: Chart, _: float) -> None:
+    """Leave bad samples out of their batches, and batches without any other sample."""
     bad = chart.facts["bad_samples"]
     train = []
     for i, batch in enumerate(patient.train):
@@ -215,12 +216,12 @@ def drop_batches(patient: Patient, chart: Chart, _: float) -> None:
 
 def shuffle(patient: Patient, chart: Chart, _: float) -> None:
     """All samples drawn into batches at random."""
-    whole = merged(patient.train)
-    count, n = sum(map(size, patient.train)), size(patient.train[0])
-    if not n or size(whole) != count:
+    samples = merged(patient.train)
+    count, batch_size = sum(map(size, patient.train)), size(patient.train[0])
+    if not batch_size or size(samples) != count:
         raise RuleError("the samples of these batches cannot be moved")
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
-    patient.train = [rows(whole, part) for part in order.split(n)]
+    patient.train = [rows(samples, part) for part in order.split(batch_size)]
 
 
 def shift_labels(patient: Patient, chart: Chart, _: float) -> None:
@@ -297,16 +298,13 @@ def right_axis(patient: Patient, chart: Chart, _: float) -> None:
     if chart.has("softmax_over_batch"):
         patient.modes = [*patient.modes, tracing.softmax_over_classes]
     elif chart.has("broadcasts"):
-        own = patient.loss
 
         def loss(model: Any, batch: Any) -> Tensor:
-            _, y = pair(batch)
+            x, y = pair(batch)
             assert y is not None
-            out = model(pair(batch)[0])
-            return (out.reshape(y.shape) - y).square().mean()
+            return (model(x).reshape(y.shape) - y).square().mean()
 
         patient.loss = loss
-        del own
     else:
         raise RuleError("which axes are mixed inside the model is not visible from outside")
 
@@ -317,14 +315,14 @@ def scores(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def divide_loss(patient: Patient, chart: Chart, _: float) -> None:
+    """The mean over samples, and over the answers per sample, in place of the sum."""
     plain(patient)
     own = patient.loss
-    trace = chart.facts.get("trace")
-    given = getattr(trace, "output_scores", None)
+    scores = getattr(chart.facts.get("trace"), "output_scores", None)
     per_sample = 1.0
-    if isinstance(given, Tensor) and size(patient.train[0]):
-        merged = min(4, len(patient.train)) * size(patient.train[0])
-        per_sample = max(1.0, len(given) / merged)
+    if isinstance(scores, Tensor) and size(patient.train[0]):
+        samples = min(4, len(patient.train)) * size(patient.train[0])  # of the traced batch
+        per_sample = max(1.0, len(scores) / samples)
 
     def loss(model: Any, batch: Any) -> Tensor:
         return own(model, batch) / (size(batch) * per_sample)
