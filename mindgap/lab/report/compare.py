@@ -84,6 +84,7 @@ def _verdict(study: Loaded) -> str:
 
 
 def _curves(a: Loaded, b: Loaded, level: float) -> list[Difference]:
+    """One difference per method of both studies and per curve of the first one's figures."""
     found = []
     quantities = dict.fromkeys((f.x, f.y, f.kind) for f in a.description.figures)
     for method in (m for m in a.methods if m in b.methods):

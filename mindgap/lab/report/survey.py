@@ -108,6 +108,7 @@ def _finding(survey: Survey, quantity: str) -> str:
 
 
 def _card(finding: str, title: str, caption: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """Title, caption and SVG of one chart; the finding, where there is one, becomes the title."""
     if finding:
         title, caption = finding, f"{title}. {caption}"
     full = {
@@ -181,6 +182,7 @@ def _variance(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _smoothness(data: dict[str, Any]) -> dict[str, Any]:
+    """The chart of local smoothness against the gradient norm, one point per reading."""
     rows = _rows(data, ("gradient_norm", "smoothness", "noise_floor"))
     rows = [row for row in rows if row["gradient_norm"] > 0 and row["smoothness"] > 0]
     x = _axis("gradient_norm", "‖∇f‖", log=True)
@@ -193,6 +195,7 @@ def _smoothness(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _spectrum(data: dict[str, Any]) -> dict[str, Any]:
+    """The chart of the Ritz values, with the threshold as a dashed line where it is finite."""
     values = [{"value": v, "what": "Ritz values"} for v in data["values"]]
     layers: list[dict[str, Any]] = [
         {
@@ -214,6 +217,7 @@ def _spectrum(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settling(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The chart of four estimates by samples used, each over its value on the most samples."""
     names = ("loss", "gradient_norm", "noise", "sharpness")
     last = data[-1]
     rows = [

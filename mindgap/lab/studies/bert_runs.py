@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from mindgap.base.rng import stream_seed, torch_stream
 from mindgap.lab.studies.device_runs import device_of, device_run
 from mindgap.lab.studies.spec import Row, Trial
 
@@ -53,7 +54,6 @@ def masked_run(
         and ``by_frequency``, the loss on test text of one who knows the frequencies of pieces
         alone.
     """
-    from mindgap.base.rng import torch_stream
     from mindgap.lab.tasks.models import MaskedBert
     from mindgap.lab.tasks.problems.word_pieces import masked_loss, masked_reading, masked_text
 
@@ -120,7 +120,6 @@ def question_run(
     """
     import torch
 
-    from mindgap.base.rng import torch_stream
     from mindgap.lab.tasks.models import QuestionBert
     from mindgap.lab.tasks.problems.questions import best_spans, exact_and_f1
     from mindgap.lab.tasks.problems.word_pieces import LONGEST, squad_questions
@@ -160,9 +159,8 @@ def question_run(
 
 
 def _built(kind: Any, trial: Trial, layers: int, stream: str) -> Any:
+    """A BERT of that class in the trial's sizes; its start depends on seed and stream alone."""
     import torch
-
-    from mindgap.base.rng import stream_seed
 
     width = trial["width"]
     with torch.random.fork_rng(devices=[]):

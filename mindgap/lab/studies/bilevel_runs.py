@@ -7,9 +7,13 @@ have the loop.
 
 from __future__ import annotations
 
+from base64 import b85decode, b85encode
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from zlib import compress, decompressobj
+
+import numpy as np
 
 from mindgap.base.check import fail, one_of
 from mindgap.bilevel.registry import METHODS, SIXTEEN
@@ -271,7 +275,6 @@ def trained_gate(parts: Parts, runs: Sequence[Run]) -> None:
     does not have it), on hyper-representation the encoder at its start, by two points; one of
     4,096 units must also come within a point of the best one of 64 units.
     """
-    import numpy as np
 
     ends = np.array([run.rows[-1]["test_accuracy"] for run in runs])
     settings, reached = runs[0].header.settings, f"{100 * ends.mean():.1f} %"
@@ -299,20 +302,12 @@ def kept_vector(values: Tensor) -> str:
         >>> read_vector(kept_vector(torch.tensor([0.5, -2.0]))).tolist()
         [0.5, -2.0]
     """
-    from base64 import b85encode
-    from zlib import compress
-
-    import numpy as np
 
     return b85encode(compress(values.detach().cpu().numpy().astype(np.float16).tobytes())).decode()
 
 
 def read_vector(text: str) -> Any:
     """The vector that :func:`kept_vector` wrote, as a numpy array."""
-    from base64 import b85decode
-    from zlib import decompressobj
-
-    import numpy as np
 
     packed = b85decode(text)
     content = decompressobj().decompress(packed, FREE + PER_BYTE * len(packed))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mindgap.base.rng import stream_seed, torch_stream
 from mindgap.lab.studies.device_runs import device_of
 from mindgap.lab.studies.spec import Row, Trial
 from mindgap.lab.studies.training_runs import Training, step_factor
@@ -175,7 +176,6 @@ def noise_side_by_side(
     from torch.func import functional_call, grad_and_value, vmap
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    from mindgap.base.rng import torch_stream
     from mindgap.measure.gradients import samples_in
     from mindgap.measure.probes.noise import NoiseSample, noise_sample
 
@@ -289,7 +289,6 @@ def device_network(
     """``"bert"``, ``"resnet20"`` or ``"alexnet"`` on the trial's device, at the same start for
     every study of noise; ``real``: BERT with drawn masks, padding and dropout.
     """
-    from mindgap.base.rng import stream_seed
     from mindgap.lab.tasks.problems.papers import image_network, masked_bert
 
     device, seed = device_of(trial), stream_seed(trial.seed, "noise on a device")
@@ -345,7 +344,6 @@ def noise_at_start(
     """
     import torch
 
-    from mindgap.base.rng import stream_seed, torch_stream
     from mindgap.measure.captured_noise import HeldOutNoise
 
     settings = trial.settings
@@ -392,7 +390,6 @@ def trained_bert(trial: Trial) -> tuple[dict[str, Any], float, float]:
     """
     import torch
 
-    from mindgap.base.rng import stream_seed, torch_stream
     from mindgap.lab.tasks.problems.word_pieces import masked_reading, masked_text
 
     cell = {

@@ -90,6 +90,11 @@ def _spreads(pool: Sequence[Run]) -> dict[str, tuple[float, float, bool]]:
 def _shift_rows(
     rows: Any, spreads: dict[str, tuple[float, float, bool]], rng: np.random.Generator
 ) -> tuple[Any, ...]:
+    """The rows of one run, its columns moved at random by a share of their spread.
+
+    ``spreads`` names mean, spread and whether the logarithm is moved. All rows of the run move
+    alike.
+    """
     width = 0.8  # of the smoothing, in spreads; the square root keeps the whole spread
     shifts = {
         name: width * spread * rng.standard_normal() for name, (_, spread, _) in spreads.items()

@@ -179,6 +179,7 @@ def rates(design: Design, seeds: int, draws: int = 4000) -> Rates:
 
 @cache
 def _rates(design: Design, seeds: int, draws: int) -> Rates:
+    """The rates of :func:`rates`, kept for each design and size."""
     draw = numpy_stream(0, "power", design.kind)
     (false_yes, _), (true_yes, true_no) = (
         design.decide_all(design.draws(effect, seeds, draws, draw))

@@ -138,6 +138,7 @@ class Pool:
             self._workers.pop(place).close()
 
     def _attempt(self, place: int, call: bytes) -> tuple[bool, Any] | Lost:
+        """The end of one call; a dead worker is replaced, up to ``ATTEMPTS`` times."""
         for _ in range(ATTEMPTS):
             if place not in self._workers:
                 self._workers[place] = Worker()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mindgap.base.check import one_of
+from mindgap.base.rng import stream_seed, torch_stream
 from mindgap.lab.studies.device_runs import Epoch, device_of, device_run
 from mindgap.lab.studies.spec import Row, Trial
 
@@ -96,7 +97,6 @@ class ImageRun:
 
     def epoch(self, number: int) -> list[tuple[Any, Any]]:
         """The batches of an epoch."""
-        from mindgap.base.rng import torch_stream
 
         return self.batches(
             torch_stream(
@@ -141,7 +141,6 @@ def image_run(trial: Trial, name: str) -> ImageRun:
     """
     import torch
 
-    from mindgap.base.rng import stream_seed
     from mindgap.lab.tasks import models
     from mindgap.lab.tasks.data.device_images import cifar_on
 

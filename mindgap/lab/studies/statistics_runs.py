@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mindgap.lab.studies.device_runs import Epoch
@@ -90,7 +90,6 @@ class StatisticsRun:
                 torch_stream(self.trial.seed, name, *names, device=device), samples
             )
             return [tuple(batch) for batch in batches]
-        from dataclasses import replace
 
         train = self.run.texts["train"]
         windows = replace(train, length=2 * train.length)

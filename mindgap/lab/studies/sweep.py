@@ -175,6 +175,7 @@ def on_one_thread(call: Callable[[], End]) -> End:
 
 
 def _dask(address: str) -> Cluster:
+    """A running dask cluster; an error where none answers at the address."""
     distributed = _import("distributed", "dask")
     try:
         client = distributed.Client(address, timeout=CONNECT)
@@ -189,6 +190,7 @@ def _dask(address: str) -> Cluster:
 
 
 def _ray(address: str) -> Cluster:
+    """A running ray cluster; an error where none answers at the address."""
     ray = _import("ray", "ray")
     try:
         ray.init(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mindgap.base.check import one_of
+from mindgap.base.rng import stream_seed
 from mindgap.lab.studies.device_runs import device_of, device_run
 from mindgap.lab.studies.spec import Row, Trial
 from mindgap.lab.studies.training_runs import Training
@@ -138,7 +139,6 @@ def language_run(trial: Trial, stream: str) -> LanguageRun:
     """
     import torch
 
-    from mindgap.base.rng import stream_seed
     from mindgap.lab.tasks.models import AWDLSTM, TransformerXL
     from mindgap.lab.tasks.problems.running_text import PARTS, running_text
 
@@ -176,7 +176,6 @@ def text_optimizer_run(
     """
     import torch
 
-    from mindgap.base.rng import stream_seed
     from mindgap.lab.tasks.problems.language import language_model
     from mindgap.lab.tasks.problems.running_text import bigram_loss
 

@@ -227,6 +227,8 @@ def _bowl_4_4_1(corrected: bool) -> Callable[[Parameters], Certificate | None]:
 
 
 def _slope_4_4_1(corrected: bool) -> Callable[[Parameters], Certificate | None]:
+    """An attempt on Theorem 4.4.1 by the slope of a Huber function without noise."""
+
     def attempt(p: Parameters) -> Certificate | None:
         p = {**p, "K": math.ceil(p["K"])}
         alpha, sigma, K, s = min(p["alpha"], 2.0), p["sigma"], float(p["K"]), p["slope"]
@@ -247,6 +249,8 @@ def _slope_4_4_1(corrected: bool) -> Callable[[Parameters], Certificate | None]:
 
 
 def _slope_acclip_2(printed: bool) -> Callable[[Parameters], Certificate | None]:
+    """An attempt on acclip's Theorem 2 by the slope of a Huber function without noise."""
+
     def attempt(p: Parameters) -> Certificate | None:
         p = {**p, "K": math.ceil(p["K"])}
         alpha, L, K = min(p["alpha"], 2.0), p["L"], int(p["K"])
@@ -321,6 +325,8 @@ def _jump_4_4_2(dimension: int) -> Callable[[Parameters], Certificate | None]:
 
 
 def _lemma(which: str, printed: bool) -> Callable[[Parameters], Certificate | None]:
+    """An attempt on Lemma 2 of acclip, or on Lemma 4.7.5, by a law of two points."""
+
     def attempt(p: Parameters) -> Certificate | None:
         alpha, tau, share = min(p["alpha"], 2.0), p["tau"], min(p["share"], 0.5)
         law, mean = theory.TwoPoint(probability=share, scale=p["scale"]), p["mean"]

@@ -16,6 +16,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mindgap.base.check import fail, positive, whole
 
 if TYPE_CHECKING:
@@ -126,14 +128,12 @@ class PiecewiseLinear:
 
     def values(self, x: np.ndarray) -> np.ndarray:
         """f at many points, in float64."""
-        import numpy as np
 
         index, breaks, heights, slopes = self._arrays(np.asarray(x, dtype=float))
         return heights[index[1]] + slopes[index[0]] * (x - breaks[index[1]]) + float(self._offset)
 
     def gradients(self, x: np.ndarray) -> np.ndarray:
         """The right derivative at many points, in float64."""
-        import numpy as np
 
         index, _, _, slopes = self._arrays(np.asarray(x, dtype=float))
         return slopes[index[0]]
@@ -141,8 +141,6 @@ class PiecewiseLinear:
     def _arrays(
         self, x: np.ndarray
     ) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray, np.ndarray]:
-        import numpy as np
-
         breaks, heights, slopes = (
             np.array([float(v) for v in part])
             for part in (self.breaks or (Fraction(0),), self._heights, self.slopes)

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from mindgap.lab import theory
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import rows_by_method
 
 
 def _laws(alpha: float) -> dict[str, Any]:
-    from mindgap.lab import theory
-
     return {
         "gaussian": theory.Gaussian(),
         "student": theory.Student(df=alpha + 0.1),
@@ -51,7 +50,6 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 def _ratios(lemma: str, law: Any, alpha: float, share: float, multiple: float) -> dict[str, float]:
     """Second moment and squared bias of a clipped gradient over their bounds in that lemma."""
-    from mindgap.lab import theory
     from mindgap.lab.theory.chapter4.clipped_gradient import printed_coordinate_second_moment
 
     noise = float(law.moment(alpha)) ** (1 / alpha)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mindgap.base.rng import stream_seed, torch_stream
 from mindgap.lab.studies.device_runs import device_of
 from mindgap.lab.studies.noise_runs import (
     BERT_PROXY,
@@ -40,6 +41,7 @@ from mindgap.lab.studies.training_runs import (
     text_problem,
 )
 from mindgap.lab.studies.verdict import by_method
+from mindgap.measure.probes.tails import tail_index
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +62,6 @@ def loop(trial: Trial) -> Iterator[Row]:
     moment before.
     """
     from mindgap.measure.probes.shape import shape_distance
-    from mindgap.measure.probes.tails import tail_index
 
     before = trial.restored
     run, sample, start = _on_device(trial) if "device" in trial.settings else _on_cpu(trial)
@@ -118,8 +119,6 @@ def _published_estimate(trial: Trial, run: Training, found: Any, step: int) -> R
     """
     import torch
 
-    from mindgap.base.rng import torch_stream
-    from mindgap.measure.probes.tails import tail_index
     from mindgap.measure.tail_estimators import published_block_sum_index
 
     row = {
@@ -151,8 +150,6 @@ _Run = tuple[Training, Callable[[], Any], Callable[[], Any]]
 
 
 def _on_cpu(trial: Trial) -> _Run:
-    from mindgap.base.rng import stream_seed
-
     build = text_problem if trial["model"] == "transformer" else image_problem
     problem = build(trial.settings, stream_seed(trial.seed, "noise along training"))
     reader = trial.torch_generator("h2 readings")
@@ -169,7 +166,6 @@ def _on_cpu(trial: Trial) -> _Run:
 
 def _on_device(trial: Trial) -> _Run:
     """The run of scale gpu: training, a draw of noise, and the noise at the start."""
-    from mindgap.base.rng import torch_stream
 
     network = (
         "bert" if trial["model"] == "transformer" else trial.settings.get("network", "resnet20")

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from mindgap.base.rng import stream_seed, torch_stream
 from mindgap.lab.studies import bert_runs
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import Training, step_factor
@@ -67,7 +68,6 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
     """Rows of a run at small scales, after the steps were tried."""
     import torch
 
-    from mindgap.base.rng import stream_seed
     from mindgap.lab.tasks.problems.questions import (
         SOURCES,
         best_spans,
@@ -140,7 +140,6 @@ def pre_trained(
     """
     import torch
 
-    from mindgap.base.rng import torch_stream
     from mindgap.lab.tasks.problems.language import masked_language_model
 
     problem = masked_language_model(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mindgap.lab import theory
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import rows_by_method, slope
 
@@ -19,7 +20,6 @@ def loop_quadratics(trial: Trial) -> Iterator[Row]:
     """The average error over the two problems that k samples cannot tell apart, against 2^(-14)
     k^(-2(α-1)/α).
     """
-    from mindgap.lab import theory
 
     for alpha, k in trial.cells(product(trial["alphas"], trial["horizons"])):
         epsilon = theory.hardest_epsilon(alpha, k)
@@ -44,7 +44,6 @@ def _runs(trial: Trial, alpha: float, epsilon: float, k: int, nu: int) -> np.nda
     """f(x̄_k) of runs of GClip (Theorem 4.4.2) or averaged SGD on problem ν, projected on [0,
     1/2].
     """
-    from mindgap.lab import theory
 
     f = theory.BernoulliQuadratic(alpha, epsilon, nu)
     rng = trial.numpy_generator(f"coins {alpha} {k} {nu}")
@@ -89,7 +88,6 @@ def loop_chain(trial: Trial) -> Iterator[Row]:
     """Zero-respecting methods on the scaled chain: the least E‖∇f(x_k)‖/ε over all k <=
     (d-1)/(2p).
     """
-    from mindgap.lab import theory
 
     for alpha, epsilon in trial.cells(product(trial["alphas"], trial["epsilons"])):
         hard = theory.HardChain(alpha, 1.0, trial["delta"], _moment(alpha, trial), epsilon)

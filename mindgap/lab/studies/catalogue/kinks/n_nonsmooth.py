@@ -13,13 +13,30 @@ import numpy as np
 
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.verdict import last, rows_by_method
+from mindgap.lab.theory.chapter5.adversaries import (
+    Defeat,
+    GradientAdversary,
+    LipschitzClass,
+    OutOfCalls,
+    ValueAdversary,
+)
+from mindgap.lab.theory.chapter5.ingd import (
+    NonsmoothTarget,
+    StochasticTarget,
+    ingd_calls_printed,
+    ingd_gradient_calls,
+    ingd_inner_steps,
+    mean_direction_bound,
+    one_inner_step_radius,
+    stochastic_rule,
+)
+from mindgap.lab.theory.chapter5.stationarity import PiecewiseLinear
 
 
 def zigzag(rng: np.random.Generator, L: float, teeth: int = 6):  # type: ignore[no-untyped-def]
     """Random teeth of slope ±L that go down to the right and up again: many kinks, bounded
     below.
     """
-    from mindgap.lab.theory.chapter5.stationarity import PiecewiseLinear
 
     widths = rng.uniform(0.05, 0.5, size=2 * teeth)
     widths[0::2] *= 1.5  # falls are longer than rises
@@ -32,11 +49,6 @@ def ingd_loop(trial: Trial) -> Iterator[Row]:
     """INGD with Theorem 5.4.1's parameters on a zigzag or a smooth function, over a grid of (L,
     δ, ε).
     """
-    from mindgap.lab.theory.chapter5.ingd import (
-        NonsmoothTarget,
-        ingd_calls_printed,
-        ingd_gradient_calls,
-    )
 
     for L in trial["L"]:
         for share in trial["epsilon_over_L"]:
@@ -69,7 +81,6 @@ def _smooth_quadratic(trial: Trial, L: float, share: float) -> tuple[Row, Any]:
     """A quadratic of curvature L from ‖∇f‖ = 10ε, with δ = 3ε/(2L) less a little (times
     ``radius_factor``).
     """
-    from mindgap.lab.theory.chapter5.ingd import NonsmoothTarget, one_inner_step_radius
 
     epsilon = share * L
     start = 10 * epsilon / L * np.array([0.6, -0.8])
@@ -86,7 +97,6 @@ def _run_ingd(
     """mindgap's INGD until its certificate, or until more calls than stated are spent."""
     import torch
 
-    from mindgap.lab.theory.chapter5.ingd import ingd_calls_printed, ingd_inner_steps
     from mindgap.optim import INGD
 
     x = torch.tensor(np.asarray(start, dtype=float), requires_grad=True)
@@ -155,11 +165,6 @@ def stochastic_loop(trial: Trial) -> Iterator[Row]:
     """Algorithm 3 with Theorem 5.5.1's parameters, ``runs`` runs side by side; outputs by the
     rule x_{max(i-K,1)}.
     """
-    from mindgap.lab.theory.chapter5.ingd import (
-        StochasticTarget,
-        mean_direction_bound,
-        stochastic_rule,
-    )
 
     c = StochasticTarget(
         trial["L"], trial["sigma"], trial["Delta"], trial["delta"], trial["epsilon"]
@@ -294,8 +299,6 @@ class _Honest:
         self.values, self.calls, self.delta, self.queries = values, calls, delta, [0.4]
 
     def __call__(self, x: float, direction: float = 0.0) -> Any:
-        from mindgap.lab.theory.chapter5.adversaries import OutOfCalls
-
         if len(self.queries) >= self.calls:
             raise OutOfCalls
         self.queries.append(x)
@@ -303,9 +306,6 @@ class _Honest:
         return (abs(x), gradient) if self.values else gradient
 
     def play(self, algorithm: Callable[[Any, float], float]) -> Any:
-        from mindgap.lab.theory.chapter5.adversaries import Defeat, OutOfCalls
-        from mindgap.lab.theory.chapter5.stationarity import PiecewiseLinear
-
         try:
             output = algorithm(self, 0.4)
         except OutOfCalls:
@@ -319,11 +319,6 @@ class _Honest:
 
 def adversary_loop(trial: Trial) -> Iterator[Row]:
     """One optimizer against both resisting oracles, over a grid of Δ and δ (L = 1)."""
-    from mindgap.lab.theory.chapter5.adversaries import (
-        GradientAdversary,
-        LipschitzClass,
-        ValueAdversary,
-    )
 
     for Delta in trial["Delta"]:
         for calls in trial["calls"]:

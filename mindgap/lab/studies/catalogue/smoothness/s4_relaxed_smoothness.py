@@ -14,15 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from mindgap.lab import theory
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import by_method, rows_by_method, slope
+from mindgap.lab.theory.descent import first_hits, row_norm
 
 
 def loop_counts(trial: Trial) -> Iterator[Row]:
     """Measured T_ε and its bound for every cell of the grid; ``replicas`` random starts (and
     noises) a cell.
     """
-    from mindgap.lab.theory.descent import first_hits
 
     for family in ("cosh", "slope", "toothed"):
         cells = list(_cells(trial, family))
@@ -143,7 +144,6 @@ def _slope_with_teeth(
 
 def _theorem(theorem: str, a: Any, noise: Any, epsilon: float) -> tuple[Any, float]:
     """Step (a number, or a rule of the gradient's norm) and bound of one theorem."""
-    from mindgap.lab import theory
 
     if theorem == "3.4.1":
         return theory.clipped_gd_step(a), theory.clipped_gd_bound(a, epsilon)
@@ -224,8 +224,6 @@ def loop_ratio(trial: Trial) -> Iterator[Row]:
     """For each M: the worst of the two functions of 3.7.2, at the best fixed step or with
     clipping.
     """
-    from mindgap.lab import theory
-    from mindgap.lab.theory.descent import first_hits, row_norm
 
     L1, epsilon, delta = trial["L1"], trial["epsilon"], trial["delta"]
     fast, slow = theory.ExponentialQuadratic(L1=L1), theory.SlowFunction(epsilon=epsilon)

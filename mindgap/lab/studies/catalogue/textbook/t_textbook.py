@@ -11,6 +11,17 @@ import numpy as np
 
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.verdict import by_method, rows_by_method, slope
+from mindgap.lab.theory.chapter2.section_2_1 import (
+    SmoothConvex,
+    amplitudes,
+    gd_convex_gap,
+    gd_gap_printed,
+    iteration_bound,
+    nesterov_convex_gap,
+    nesterov_gap,
+    parameters,
+    worst_gap,
+)
 
 
 def rates_loop(trial: Trial) -> Iterator[Row]:
@@ -38,7 +49,6 @@ def _count(name: str, constants, epsilon: float, step_factor: float):  # type: i
     """First step from which the worst gap stays at most ε, and the table's bound; infinite if
     not within 1.5 bounds.
     """
-    from mindgap.lab.theory.chapter2.section_2_1 import iteration_bound, parameters, worst_gap
 
     bound = math.ceil(
         iteration_bound("nesterov" if name == "heavy-ball" else name, constants, epsilon)
@@ -54,13 +64,6 @@ def _random_quadratics(trial: Trial) -> float:
     """max_k (f(x_k) - f*) / bound over random spectra and starts: 1 is where a bound would
     break.
     """
-    from mindgap.lab.theory.chapter2.section_2_1 import (
-        SmoothConvex,
-        amplitudes,
-        gd_gap_printed,
-        nesterov_gap,
-        parameters,
-    )
 
     name, rng = trial["method"], trial.numpy_generator("quadratics")
     if name == "heavy-ball":
@@ -152,11 +155,6 @@ def worst_case_loop(trial: Trial) -> Iterator[Row]:
         pep_missing,
         proved_rate,
         quadratic_rate,
-    )
-    from mindgap.lab.theory.chapter2.section_2_1 import (
-        SmoothConvex,
-        gd_convex_gap,
-        nesterov_convex_gap,
     )
 
     if pep_missing():
