@@ -86,7 +86,7 @@ def parameters(function: Callable[..., Any], *, leave_out: Collection[str] = ())
 
 
 def outcome(
-    call: Callable[[], Any], *, seconds: float = 10.0, allowed: tuple[type[BaseException], ...] = ()
+    call: Callable[[], Any], *, seconds: float = 60.0, allowed: tuple[type[BaseException], ...] = ()
 ) -> str:
     """``"accepted"``, ``"refused"`` (our error), ``"hang"``, or the foreign error in words."""
     try:
@@ -109,7 +109,7 @@ def trials(
     leave_out: Collection[str] = (),
     values: Callable[[], Mapping[str, Any]] = bad_values,
     after: Callable[[Any], Any] | None = None,
-    seconds: float = 10.0,
+    seconds: float = 60.0,
     allowed: tuple[type[BaseException], ...] = (),
 ) -> dict[tuple[str, str], str]:
     """Outcome of each (parameter, bad value).
