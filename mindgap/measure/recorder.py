@@ -509,14 +509,8 @@ def settings_of(
         ([{'lr': 0.1}], True)
     """
     if known is not None and len(known) == len(groups):
-        for group, held in zip(groups, known):
-            for name, value in held.items():
-                if group.get(name) is not value:
-                    break
-            else:
-                continue
-            break
-        else:
+        pairs = zip(groups, known)
+        if all(group.get(n) is value for group, held in pairs for n, value in held.items()):
             return known
     # A rate that is a tensor changes in place.
     return [
