@@ -1,4 +1,4 @@
-"""How good is ``mindgap recommend``? 32 tasks against a random search of 60 full-length runs each.
+"""How good is ``mindgap recommend``? 42 tasks against a random search of 60 full-length runs each.
 
     python benchmarks/recommend.py RECORDS.jsonl [--jobs 2] [--kinds search final recommend fresh]
     python benchmarks/recommend.py RECORDS.jsonl --split judge2 --jobs 15
@@ -18,7 +18,8 @@ Every job appends one line to the file; a second call does only what is missing.
 Twelve tasks (``recommend_tasks.py``) and six later ones (``recommend_more.py``) are for
 development, eight (``recommend_judged.py``) judge: their file was registered in ``split.json``
 before the race was changed. Six more (``recommend_again.py``) judge it a second time, after the
-changes that the eight led to; ``--split`` chooses the tasks of one of the three lists.
+changes that the eight led to, and ten (``recommend_third.py``) a third time; ``--split`` chooses
+the tasks of one list.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ import recommend_again
 import recommend_judged
 import recommend_more
 import recommend_tasks
+import recommend_third
 import torch
 
 FRESH_SEEDS = (101, 102, 103)
@@ -66,8 +68,14 @@ SPLITS: dict[str, dict[str, tuple[Any, int]]] = {
     "development": {**recommend_tasks.TASKS, **recommend_more.TASKS},
     "judge": recommend_judged.TASKS,
     "judge2": recommend_again.TASKS,
+    "judge3": recommend_third.TASKS,
 }
-TITLES = {"development": "Development", "judge": "Judged", "judge2": "Judged again"}
+TITLES = {
+    "development": "Development",
+    "judge": "Judged",
+    "judge2": "Judged again",
+    "judge3": "Judged a third time",
+}
 
 
 def tasks() -> dict[str, tuple[Any, int]]:
