@@ -87,6 +87,7 @@ def _recurrent(trial: Trial) -> HyperRepresentation:
         tasks=tuple(trial["tasks"]),
         seed=trial.seed,
         device=device_of(trial),
+        precision=trial.settings.get("precision", "tf32"),
         **{name: trial[name] for name in ("ways", "shots", "hidden", "features", "decay")},
     )
 

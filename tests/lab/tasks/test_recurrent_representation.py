@@ -11,6 +11,7 @@ import torch
 from cases.derivatives import check_second_derivatives
 from torch.nn.functional import cross_entropy
 
+from mindgap.base.check import RuleError
 from mindgap.bilevel import METHODS, solve
 from mindgap.bilevel.backends.graphs import CudaGraphs
 from mindgap.bilevel.backends.oracles import TorchOracle
@@ -19,7 +20,10 @@ from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.representation_runs import representation_method
 from mindgap.lab.tasks.problems.meta_tasks import MetaTasks
+from mindgap.lab.tasks.problems.recurrent_cleaning import recurrent_code
 from mindgap.lab.tasks.problems.recurrent_representation import (
+    WEIGHTS,
+    half_code,
     made_up_pairs,
     made_up_vectors,
     recurrent_representation,
@@ -87,6 +91,61 @@ def test_graphs_walk_the_eager_trajectory(key):
     )
     torch.testing.assert_close(b.x, a.x, rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(b.y, a.y, rtol=1e-8, atol=1e-10)
+
+
+def codes_and_slopes(task, code, draw):
+    """What an encoder says of the training texts, and the gradients of a random sum of it."""
+    leaves = {name: task.start[name].clone().requires_grad_() for name in WEIGHTS}
+    found = code(leaves, task.vectors, task.train.query[0].flatten(0, -2))
+    along = torch.randn(found.shape, dtype=found.dtype, generator=torch.manual_seed(draw))
+    return found.detach(), torch.autograd.grad(found, tuple(leaves.values()), along)
+
+
+def test_a_backward_pass_of_its_own_gives_the_gradients_of_autograd():
+    task = tiny()
+    exact = codes_and_slopes(task, recurrent_code, 0)
+    doubles = (torch.float64, torch.float64)
+    own = codes_and_slopes(task, lambda *given: half_code(*given, doubles), 0)
+    torch.testing.assert_close(own, exact, rtol=1e-10, atol=1e-12)
+    assert not torch.allclose(codes_and_slopes(task, recurrent_code, 1)[1][0], exact[1][0])
+
+
+def test_half_precision_rounds_codes_and_gradients_and_is_differentiated_once():
+    task = tiny()
+    halves = (torch.float16, torch.bfloat16)
+    exact = codes_and_slopes(task, recurrent_code, 0)
+    found = codes_and_slopes(task, lambda *given: half_code(*given, halves), 0)
+    assert (found[0] - exact[0]).abs().max() < 4e-3  # four roundings of 11 digits
+    for name, rounded, slope in zip(WEIGHTS, found[1], exact[1], strict=True):
+        assert rounded.dtype == slope.dtype
+        assert 0 < (rounded - slope).norm() < 0.03 * slope.norm(), name
+    leaf = task.start["first"].clone().requires_grad_()
+    words = task.train.query[0].flatten(0, -2)
+    code = half_code({**task.start, "first": leaf}, task.vectors, words, halves)
+    with pytest.raises(RuleError, match="differentiated twice"):
+        torch.autograd.grad(code.square().sum(), leaf, create_graph=True)
+
+
+@pytest.mark.parametrize("key", ["slip", "borep", "saba", "soba"])
+def test_the_contenders_of_scale_paper_walk_nearly_alike_in_half_precision(key):
+    study = find("b1-hyper-representation")
+    name = {"slip": "SLIP", "borep": "BO-REP", "saba": "SABA", "soba": "SOBA"}[key]
+    assert study.settings("paper", name)["precision"] == "half"
+    ends = []
+    for precision in ("tf32", "half"):
+        chosen = {**TINY, "tasks": [20, 3, 40], "precision": precision}
+        ends.append(list(study.loop(Trial(name, 0, study.settings("paper", name, chosen))))[-1])
+    exact, half = ends
+    assert half["validation_loss"] != exact["validation_loss"]
+    assert half["validation_loss"] == pytest.approx(exact["validation_loss"], rel=0.02)
+    assert half["oracle_calls"] == exact["oracle_calls"]
+
+
+def test_an_unknown_precision_is_refused():
+    study = find("b1-hyper-representation")
+    settings = study.settings("paper", "SLIP", {**TINY, "precision": "double"})
+    with pytest.raises(RuleError, match="precision"):
+        list(study.loop(Trial("SLIP", 0, settings)))
 
 
 def test_every_method_of_the_scale_runs_and_slip_with_shared_samples_is_no_rival():

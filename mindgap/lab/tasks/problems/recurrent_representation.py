@@ -3,18 +3,24 @@
 As :mod:`~mindgap.lab.tasks.problems.representation`, with x the weights of a two-layer tanh RNN
 over frozen word vectors, its mean over the words, and one tanh layer on that, or on (u, v, (u -
 v)², u v) of a pair.
+
+The heads alone are differentiated twice, so that a wide encoder may have a backward pass of its own
+(:class:`HalfCode`): products of 16 bits, and one product per weight matrix over all words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
-from mindgap.base.check import positive
+from mindgap.base.check import fail, one_of, positive
 from mindgap.base.checked import check_arguments
 from mindgap.lab.tasks.data.tabular import Table
 from mindgap.lab.tasks.problems.recurrent_cleaning import (
@@ -23,6 +29,86 @@ from mindgap.lab.tasks.problems.recurrent_cleaning import (
     standardised,
 )
 from mindgap.lab.tasks.problems.representation import HyperRepresentation, Tasks, _draw
+
+#: Setting -> the types of products in the forward and in the backward pass; None: those of the
+#: weights. float16 has as many digits as TF32, bfloat16 the range that gradients need.
+PRECISIONS = {"tf32": None, "half": (torch.float16, torch.bfloat16)}
+
+
+class HalfCode(torch.autograd.Function):
+    """:func:`~mindgap.lab.tasks.problems.recurrent_cleaning.recurrent_code` with products of fewer
+    digits: (texts, hidden), in the type of the weights. It can be differentiated once.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        read: Tensor,
+        share: Tensor,
+        dtypes: tuple[torch.dtype, torch.dtype],
+        *weights: Tensor,
+    ) -> Tensor:
+        """The mean over the words of the second layer's units.
+
+        Args:
+            ctx: keeps what the backward pass needs.
+            read: (length, texts, dimensions) word vectors.
+            share: (length, texts) weight of each word.
+            dtypes: of products, forward and backward.
+            weights: those of :data:`WEIGHTS`.
+        """
+        inner, bias, turn, between, second_bias, second = (w.to(dtypes[0]) for w in weights)
+        words = read.to(dtypes[0])
+        first = _turns(words, inner, bias, turn)
+        later = _turns(first, between, second_bias, second)
+        ctx.save_for_backward(words, share, first, later, *weights)
+        ctx.dtypes = dtypes
+        return torch.einsum("lt,lth->th", share.to(dtypes[0]), later).to(weights[0].dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of the weights, in their own type; words have none."""
+        if torch.is_grad_enabled():
+            fail("precision", "must be tf32 where an encoder is differentiated twice", "half")
+        words, share, first, later, *weights = ctx.saved_tensors
+        back = ctx.dtypes[1]
+        _, _, turn, between, _, second = (w.to(back) for w in weights)
+        slopes = _slopes(share.to(back)[..., None] * grad.to(back), later, second)
+        found = _weight_gradients(first, later, slopes)
+        slopes = _slopes(slopes @ between.mT, first, turn)
+        found = _weight_gradients(words, first, slopes) + found
+        return None, None, None, *(g.to(w.dtype) for g, w in zip(found, weights, strict=True))
+
+
+#: The weights of the two layers, in the order of :class:`HalfCode`.
+WEIGHTS = ("input", "first_bias", "first", "between", "second_bias", "second")
+
+
+def _turns(below: Tensor, inner: Tensor, bias: Tensor, turn: Tensor) -> Tensor:
+    """One layer: what its units say after each word."""
+    seen = torch.addmm(bias, below.flatten(0, 1), inner).view(*below.shape[:2], -1)
+    seen[0].tanh_()
+    for before, here in pairwise(seen):
+        here.addmm_(before, turn).tanh_()
+    return seen
+
+
+def _slopes(wanted: Tensor, seen: Tensor, turn: Tensor) -> Tensor:
+    """Derivatives by what enters each unit; ``wanted`` (those by what the units say) is
+    overwritten.
+    """
+    bent = torch.addcmul(seen.new_ones(()), seen, seen, value=-1).to(wanted.dtype)
+    wanted[-1] *= bent[-1]
+    for place in range(len(seen) - 2, -1, -1):
+        wanted[place].addmm_(wanted[place + 1], turn.mT).mul_(bent[place])
+    return wanted
+
+
+def _weight_gradients(below: Tensor, seen: Tensor, slopes: Tensor) -> tuple[Tensor, ...]:
+    """Those of a layer's inner weights, bias and turn: one product over all words each."""
+    below, seen = below.to(slopes.dtype), seen[:-1].to(slopes.dtype)
+    inner = below.flatten(0, 1).mT @ slopes.flatten(0, 1)
+    return inner, slopes.sum((0, 1)), seen.flatten(0, 1).mT @ slopes[1:].flatten(0, 1)
 
 
 @dataclass(frozen=True)
@@ -33,6 +119,7 @@ class RecurrentRepresentation(HyperRepresentation):
     Args:
         vectors: standardised word vectors; they are not learned. The others are those of
             :class:`HyperRepresentation`.
+        precision: one of :data:`PRECISIONS`.
 
     Example:
         >>> made = made_up_pairs(400)
@@ -43,6 +130,7 @@ class RecurrentRepresentation(HyperRepresentation):
     """
 
     vectors: Tensor
+    precision: str = "tf32"
 
     @property
     def y0(self) -> Tensor:
@@ -53,12 +141,33 @@ class RecurrentRepresentation(HyperRepresentation):
         """φ_x: word numbers (..., words), or (..., 2, words) for an encoder of pairs, to
         features and a 1.
         """
-        code = recurrent_code(x, self.vectors, inputs.flatten(0, -2)).view(*inputs.shape[:-1], -1)
+        texts, dtypes = inputs.flatten(0, -2), PRECISIONS[self.precision]
+        if dtypes is None:
+            code = recurrent_code(x, self.vectors, texts)
+        else:
+            code = half_code(x, self.vectors, texts, dtypes)
+        code = code.view(*inputs.shape[:-1], -1)
         if x["join"].shape[0] != x["first"].shape[0]:
             u, v = code.unbind(-2)
             code = torch.cat([u, v, (u - v).square(), u * v], -1)
         features = torch.tanh(code @ x["join"] + x["join_bias"])
         return torch.cat([features, torch.ones_like(features[..., :1])], -1)
+
+
+def half_code(
+    weights: Mapping[str, Tensor],
+    vectors: Tensor,
+    words: Tensor,
+    dtypes: tuple[torch.dtype, torch.dtype],
+) -> Tensor:
+    """:func:`~mindgap.lab.tasks.problems.recurrent_cleaning.recurrent_code` by :class:`HalfCode`:
+    (texts, hidden).
+    """
+    known = (words.t() != 0).to(vectors.dtype)
+    share = known / known.sum(0).clamp(min=1)
+    read = embedding(words.t(), vectors)
+    code: Tensor = HalfCode.apply(read, share, dtypes, *(weights[name] for name in WEIGHTS))
+    return code
 
 
 def recurrent_representation(
@@ -76,6 +185,7 @@ def recurrent_representation(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
+    precision: str = "tf32",
 ) -> RecurrentRepresentation:
     """Draw tasks from tables of texts or of sentence pairs, and an encoder.
 
@@ -84,7 +194,9 @@ def recurrent_representation(
         vectors: (vocabulary, dimensions); row 0 is that of no word.
         hidden: units of each recurrent layer.
         tasks, ways, shots, features, decay, seed, dtype, device: as for ``hyper_representation``.
+        precision: of products inside the encoder, ``"tf32"`` or ``"half"``.
     """
+    one_of("precision", precision, PRECISIONS)
     positive("decay", decay)
     where, drawn = torch.device(device), []
     for (name, tables), number in zip(
@@ -105,7 +217,9 @@ def recurrent_representation(
         standardised(vectors, np.concatenate([t.features.ravel() for t in train]))
     )
     table = table.to(where, dtype)
-    return RecurrentRepresentation(drawn[0], drawn[1], drawn[2], ways, decay, start, table)
+    return RecurrentRepresentation(
+        drawn[0], drawn[1], drawn[2], ways, decay, start, table, precision
+    )
 
 
 def made_up_vectors(vocabulary: int = 60) -> np.ndarray:

@@ -149,13 +149,10 @@ class HyperRepresentation:
             tasks: whose heads; the training tasks' (then it is y*(x)) if not given.
         """
         tasks = tasks or self.train
-        features = self._features(x, tasks.support[0]).to("cpu", torch.float64)  # small and exact
-        basis = None
-        if (
-            features.shape[-1] > features.shape[-2]
-        ):  # c ‖Y‖² keeps the heads in the span of their examples
-            basis, triangle = torch.linalg.qr(features.mT)
-            features = triangle.mT
+        rows = self._features(x, tasks.support[0]).double()
+        features, shrunk = rows.cpu(), None  # small and exact
+        if rows.shape[-1] > rows.shape[-2]:  # c ‖Y‖² keeps the heads in the span of their examples
+            features, shrunk = _span(rows)
         labels, shape = tasks.support[1].cpu(), (len(tasks), self.ways, features.shape[-1])
         weights = torch.ones_like(labels)
 
@@ -170,7 +167,8 @@ class HyperRepresentation:
             ) + self.decay * flat.square().sum(-1)
 
         heads = newton(at, value, features.new_zeros(shape).flatten(1)).view(shape).mT
-        return (heads if basis is None else basis @ heads).contiguous().to(self.y0)
+        heads = heads if shrunk is None else rows.mT @ (shrunk @ heads).to(rows)
+        return heads.contiguous().to(self.y0)
 
     def adapted(self, x: Tensor, split: str = "test") -> tuple[float, float]:
         """Loss and accuracy on the query sets of ``"train"``, ``"validation"`` or ``"test"`` tasks,
@@ -216,6 +214,19 @@ class HyperRepresentation:
             features = self._features(x, inputs)
             right = (features @ heads).argmax(-1) == labels
             return float(self._losses(features, labels, heads).mean()), float(right.double().mean())
+
+
+def _span(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Coordinates C (..., n, n) of rows R (..., n, d) in an orthonormal basis, and S with basis
+    Rᵀ S; both on the CPU.
+
+    By the eigenvectors of R Rᵀ, a product on the device of the rows; directions of no length are
+    zero.
+    """
+    values, vectors = torch.linalg.eigh((rows @ rows.mT).cpu())
+    known = values > 1e-13 * values[..., -1:]
+    lengths = torch.where(known, values, 0.0).sqrt()[..., None, :]
+    return vectors * lengths, torch.where(known[..., None, :], vectors / lengths, 0.0)
 
 
 def hyper_representation(
