@@ -12,6 +12,12 @@ own y are judged by Phi (``bilevel_tasks.phi``). *advice*: one race of ``suggest
 torch, seed 0. The best point of the grid and the advised one then run with seeds 1 to 3, and those
 runs are compared: the table shows the share of the grid's gain in Phi that the advised steps reach.
 Finished pairs are found again in the records.
+
+The rule of the third search, written down before its judged run: a pair counts where the grid gains
+at least 2 % of Phi at the start; it passes with 80 % of that gain or more as the mean over the
+three fresh seeds, no seed diverges, and the search costs at most one run. Pairs whose grid gains
+less are named, and their advised steps must not raise Phi by more than 2 %. The search is developed
+on ``DEVELOPED`` alone and judged once on ``JUDGED``.
 """
 
 from __future__ import annotations
