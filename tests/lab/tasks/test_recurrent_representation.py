@@ -101,8 +101,17 @@ def codes_and_slopes(task, code, draw):
     return found.detach(), torch.autograd.grad(found, tuple(leaves.values()), along)
 
 
-def test_a_backward_pass_of_its_own_gives_the_gradients_of_autograd():
-    task = tiny()
+def short_texts(task):
+    """The same tasks with texts of 0 to 5 words."""
+    words = task.train.query[0].clone()
+    keep = torch.randint(0, 6, words.shape[:-1], generator=torch.manual_seed(1))
+    words *= torch.arange(words.shape[-1]) < keep[..., None]
+    return replace(task, train=replace(task.train, query=(words, task.train.query[1])))
+
+
+@pytest.mark.parametrize("prepare", [lambda task: task, short_texts])
+def test_a_backward_pass_of_its_own_gives_the_gradients_of_autograd(prepare):
+    task = prepare(tiny())
     exact = codes_and_slopes(task, recurrent_code, 0)
     doubles = (torch.float64, torch.float64)
     own = codes_and_slopes(task, lambda *given: half_code(*given, doubles), 0)
@@ -124,6 +133,24 @@ def test_half_precision_rounds_codes_and_gradients_and_is_differentiated_once():
     code = half_code({**task.start, "first": leaf}, task.vectors, words, halves)
     with pytest.raises(RuleError, match="differentiated twice"):
         torch.autograd.grad(code.square().sum(), leaf, create_graph=True)
+
+
+def test_words_that_a_minibatch_does_not_have_are_not_read():
+    task = replace(short_texts(tiny()), precision="half")
+    problem, longer = task.problem(2), task.train.query[0]
+    inside = problem.upper.__self__
+    assert inside.most[0] == 2 * 6 * 2
+    counts = (longer != 0).sum(-1).transpose(0, 1)  # examples, tasks, both texts
+    for batch in range(4):
+        of = counts[2 * batch : 2 * batch + 2].flatten()
+        assert all(
+            int((of > place).sum()) <= most for place, most in enumerate(inside.most) if place
+        )
+    batch = longer.transpose(0, 1)[:2]
+    torch.testing.assert_close(inside.encode(task.x0, batch), task.encode(task.x0, batch))
+    full = torch.ones_like(batch)  # more words than any minibatch of the problem
+    with pytest.raises(RuleError, match="half_code"):
+        replace(inside, most=(inside.most[0], 0, 0, 0, 0)).encode(task.x0, full)
 
 
 @pytest.mark.parametrize("key", ["slip", "borep", "saba", "soba"])
