@@ -15,9 +15,9 @@ import torch
 
 from mindgap.base.check import fail, missing, whole
 from mindgap.base.objective import Objective
+from mindgap.base.restoring import seed_everything, undisturbed
 from mindgap.base.rng import torch_stream
 from mindgap.measure.monitor import Monitor
-from mindgap.measure.restoring import seed_everything, undisturbed
 from mindgap.optim.optimizer import RuleOptimizer
 
 

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from mindgap.base.check import fail
 from mindgap.base.objective import Objective
+from mindgap.base.restoring import loader_generators, seed_everything, undisturbed
 from mindgap.base.rng import numpy_stream, stream_seed
 from mindgap.measure.gradients import fingerprint, gradient_passes
-from mindgap.measure.restoring import loader_generators, seed_everything, undisturbed
 
 #: A run has diverged after so many losses in a row that are not finite.
 LOST = 20

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from mindgap.base.check import RuleError
 
@@ -90,3 +92,26 @@ def merged(batches: list[Any]) -> Any:
         return tuple(torch.cat(parts) for parts in zip(*batches))
     except (RuntimeError, TypeError):
         return batches[0]
+
+
+def tensors_in(batch: Any) -> Iterator[Tensor]:
+    """Every tensor of a nested batch (tensors, numpy arrays, sequences, mappings), in order.
+
+    Example:
+        >>> [tuple(t.shape) for t in tensors_in({"x": torch.ones(2, 3), "y": [torch.zeros(2)]})]
+        [(2, 3), (2,)]
+    """
+    for leaf in tree_leaves(plain_tree(batch)):
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif isinstance(leaf, np.ndarray) and leaf.dtype != object:
+            yield torch.from_numpy(np.ascontiguousarray(leaf))
+
+
+def plain_tree(batch: Any) -> Any:
+    """The batch with mappings that torch's trees do not know (Hugging Face's ``BatchEncoding``)
+    as dictionaries.
+    """
+    if hasattr(batch, "items") and callable(batch.items) and not isinstance(batch, dict):
+        return dict(batch.items())
+    return batch

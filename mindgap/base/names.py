@@ -12,6 +12,17 @@ from importlib import import_module
 from typing import Any
 
 
+class Loadable:
+    """A row of a table that names a class by its module, so that the table imports no torch."""
+
+    module: str
+    class_name: str
+
+    def load(self) -> Any:
+        """The class; its module is imported now."""
+        return getattr(import_module(self.module), self.class_name)
+
+
 def lazy_names(
     package: str, where: Mapping[str, str], modules: tuple[str, ...] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -20,7 +31,8 @@ def lazy_names(
 
     Args:
         package: the package's ``__name__``.
-        where: public name -> module below the package that defines it.
+        where: public name -> module that defines it, below the package or with its whole path
+            (``mindgap.base.check``).
         modules: modules of the package that are public names themselves.
 
     Example:
@@ -34,7 +46,9 @@ def lazy_names(
 
     def __getattr__(name: str) -> Any:
         if name in where:
-            return getattr(import_module(f"{package}.{where[name]}"), name)
+            module = where[name]
+            whole_path = module if module.startswith("mindgap.") else f"{package}.{module}"
+            return getattr(import_module(whole_path), name)
         if name in modules:
             return import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")

@@ -225,7 +225,7 @@ def probe(tree: Tree, key: str, name: str) -> str:
         "mindgap/measure/table.py",
         lambda text: text.replace(
             "\n)\n\n",
-            f'\n    _entry(\n        "{key}",\n        "{key}",\n        "{name}",\n'
+            f'\n    _entry(\n        "{key}",\n        "probes.{key}",\n        "{name}",\n'
             f'        "{place}",\n        "{words}",\n        needs="update",\n    ),\n)\n\n',
             1,
         ).replace("]\nPROBES: dict", f'    "{key}",\n]\nPROBES: dict'),

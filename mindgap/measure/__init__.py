@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mindgap.base.restoring import undisturbed as undisturbed
     from mindgap.measure.gradients import (
         NonFiniteError as NonFiniteError,
         gradient_passes as gradient_passes,
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
         per_sample_norms as per_sample_norms,
     )
     from mindgap.measure.probe import Probe as Probe, Reading as Reading
-    from mindgap.measure.probes.curvature import Sharpness as Sharpness, sharpness as sharpness
+    from mindgap.measure.probes.curvature import (
+        Sharpness as Sharpness,
+        sharpness as sharpness,
+        stability_threshold as stability_threshold,
+    )
     from mindgap.measure.probes.ergodic import (
         drift as drift,
         one_step_change as one_step_change,
@@ -64,8 +69,6 @@ if TYPE_CHECKING:
         RelaxedSmoothness as RelaxedSmoothness,
         fit_relaxed_smoothness as fit_relaxed_smoothness,
     )
-    from mindgap.measure.restoring import undisturbed as undisturbed
-    from mindgap.measure.stability import stability_threshold as stability_threshold
     from mindgap.measure.table import PROBES as PROBES
 else:
     from mindgap.base.names import lazy_names
@@ -106,12 +109,12 @@ else:
         "sharpness": "probes.curvature",
         "smoothness_along_ray": "probes.smoothness",
         "squared_gradient_norm_by_halves": "probes.noise",
-        "stability_threshold": "stability",
+        "stability_threshold": "probes.curvature",
         "survey": "overview",
         "tail_index": "probes.tails",
         "tail_table": "probes.tails",
         "training_statistics": "probes.statistics",
-        "undisturbed": "restoring",
+        "undisturbed": "mindgap.base.restoring",
         "variance_growth": "probes.variance",
         "window_average": "probes.ergodic",
     }

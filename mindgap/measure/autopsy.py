@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mindgap.base.batches import rows, size
+from mindgap.base.batches import rows, size, tensors_in
+from mindgap.base.restoring import undisturbed
 from mindgap.measure.recorder import Incident, Recorder, Seen, Step, leaves_range, twin
-from mindgap.measure.restoring import tensors_in, undisturbed
 from mindgap.measure.tracing import Trace, traced
 
 #: Updates larger than the largest before by this factor are called a jump.

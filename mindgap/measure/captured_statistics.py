@@ -20,7 +20,7 @@ from mindgap.base.check import fail
 from mindgap.base.checked import check_arguments
 from mindgap.base.rng import torch_stream
 from mindgap.measure.captured import CapturedGradient, tf32
-from mindgap.measure.lanczos import lanczos
+from mindgap.measure.probes.curvature import lanczos
 
 Batch = tuple[Tensor, ...]
 

@@ -23,10 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mindgap.base.batches import tensors_in
 from mindgap.base.check import RuleError, fail, flag
 from mindgap.base.objective import Objective
+from mindgap.base.restoring import Guard, seed_everything, undisturbed
 from mindgap.base.rng import stream_seed
-from mindgap.measure.restoring import Guard, seed_everything, tensors_in, undisturbed
 
 
 class NonFiniteError(RuleError):

@@ -18,11 +18,11 @@ from torch import Tensor, is_autocast_enabled
 
 from mindgap.base.check import between, fail, one_of, positive, whole
 from mindgap.base.objective import Objective
+from mindgap.base.restoring import first_batches, undisturbed
 from mindgap.base.tensors import robust_norm
 from mindgap.measure.gradients import NonFiniteError, reason
 from mindgap.measure.probe import Probe, Reading
 from mindgap.measure.recorder import LOOK, SPACING, Recorder, settings_of, versions_of
-from mindgap.measure.restoring import first_batches, undisturbed
 from mindgap.measure.sinks import CallSink, as_sinks
 from mindgap.measure.table import DEFAULT_PROBES, PROBES, ProbeName
 from mindgap.measure.watch import LoopWatch
@@ -185,7 +185,7 @@ class Monitor:
             "budget": self._budget or 0.0,
             "batches": len(self._batches),
         }
-        self._sinks = as_sinks(to, name, settings, seed)
+        self._sinks = [] if to is None else as_sinks(to, name, settings, seed)
         self.readings: list[Row] = []
         self._moves: dict[int, float] = {}  # step of a row -> its update over the parameters
         self.step = 0

@@ -14,6 +14,7 @@ import numpy as np
 
 from mindgap.base.check import RuleError, fail, positive, whole
 from mindgap.base.objective import Objective
+from mindgap.base.restoring import first_batches
 from mindgap.base.rng import numpy_stream
 from mindgap.measure.distributions import stable_draws
 from mindgap.measure.gradients import (
@@ -31,7 +32,6 @@ from mindgap.measure.probes.statistics import training_statistics
 from mindgap.measure.probes.tails import infinite_variance, tail_table
 from mindgap.measure.probes.variance import variance_growth
 from mindgap.measure.relaxed_smoothness import LEAST_SLOPE, fit_relaxed_smoothness
-from mindgap.measure.restoring import first_batches
 from mindgap.record.survey import Survey as Survey, SurveyLine
 
 #: What a survey measures, one after the other.

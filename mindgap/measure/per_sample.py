@@ -24,11 +24,12 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
+from mindgap.base.batches import plain_tree, tensors_in
 from mindgap.base.check import fail, flag, one_of, whole
 from mindgap.base.objective import Objective
+from mindgap.base.restoring import seed_everything, undisturbed
 from mindgap.measure.gradients import NonFiniteError, check_time, samples_in
 from mindgap.measure.layer_norms import RULES
-from mindgap.measure.restoring import plain_tree, seed_everything, tensors_in, undisturbed
 
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 

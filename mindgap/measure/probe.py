@@ -1,4 +1,6 @@
-"""The one interface of a probe, and what a probe sees at the moment of a reading."""
+"""The one interface of a probe, what a probe sees at the moment of a reading, and the probe that
+reads the gradient noise, which all readings share.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 from torch import Tensor
 
 from mindgap.base.check import fail, one_of, whole
@@ -128,3 +131,34 @@ class Probe(ABC):
         super().__init_subclass__(**options)
         for need in getattr(cls, "needs", ()):
             one_of("needs", need, NEEDS)
+
+
+class NoiseProbe(Probe):
+    """Loss, gradient norm and gradient noise over the measuring batches.
+
+    ``gradient_norm`` is corrected for the noise left in the mean (0 where the correction exceeds
+    it), ``mean_norm`` is not; ``level`` is sqrt(E||g_b - grad f||^2) of one minibatch; ``largest``
+    the largest deviation over the median one.
+
+    Example:
+        >>> import torch
+        >>> problem = Objective(
+        ...     torch.nn.Linear(1, 1, bias=False), lambda m, b: (m.weight.sum() * b).mean()
+        ... )
+        >>> row = NoiseProbe().read(Reading(problem, [torch.tensor([1.0]), torch.tensor([3.0])]))
+        >>> round(row["level"] ** 2, 6), row["mean_norm"], row["largest"]
+        (2.0, 2.0, 1.0)
+    """
+
+    name, needs = "noise", frozenset({"gradients"})
+
+    def read(self, at: Reading) -> dict[str, float]:
+        sample = at.noise
+        middle = float(np.median(sample.norms))
+        return {
+            "loss": sample.loss,
+            "mean_norm": sample.mean_norm,
+            "gradient_norm": max(0.0, sample.squared_mean) ** 0.5,
+            "level": sample.variance**0.5,
+            "largest": float(sample.norms.max()) / middle if middle else float("nan"),
+        }

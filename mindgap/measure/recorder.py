@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mindgap.measure.restoring import tensors_in
+from mindgap.base.batches import tensors_in
 
 #: Steps whose losses form the running range.
 HISTORY = 200

@@ -119,7 +119,7 @@ class RecordSink(Sink):
 
 
 def as_sinks(to: Any, name: str, settings: dict[str, Any], seed: int) -> list[Sink]:
-    """A sink for whatever the user gave: None, a folder, a ``SummaryWriter``, a function, or a list
+    """A sink for whatever the user gave: a folder, a ``SummaryWriter``, a function, or a list
     of them.
 
     Example:
@@ -132,8 +132,6 @@ def as_sinks(to: Any, name: str, settings: dict[str, Any], seed: int) -> list[Si
         Traceback (most recent call last):
         mindgap.base.check.RuleError: to must be a folder, a SummaryWriter or a function of a row...
     """
-    if to is None:
-        return []
     if isinstance(to, Sink):
         return [to]
     if isinstance(to, (list, tuple)):

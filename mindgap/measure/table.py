@@ -6,14 +6,14 @@ Needs no torch: a class is imported when ``load`` is called.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, Literal
+from typing import Literal
 
+from mindgap.base.names import Loadable
 from mindgap.base.source import Source
 
 
 @dataclass(frozen=True)
-class ProbeEntry:
+class ProbeEntry(Loadable):
     """One probe: its class, what it needs, what it says.
 
     Example:
@@ -29,10 +29,6 @@ class ProbeEntry:
     source: Source  # where the papers have the quantity
     statement: str  # what it measures
 
-    def load(self) -> Any:
-        """The class."""
-        return getattr(import_module(self.module), self.class_name)
-
 
 def _entry(
     name: str,
@@ -45,21 +41,21 @@ def _entry(
     paper: str = "thesis",
 ) -> ProbeEntry:
     """A row of the table of probes."""
-    module = f"mindgap.measure.probes.{file}"
+    module = f"mindgap.measure.{file}"
     return ProbeEntry(name, cls, module, tuple(needs.split()), Source(paper, place), statement)
 
 
 _ROWS = (
     _entry(
         "noise",
-        "monitored",
+        "probe",
         "NoiseProbe",
         "4.2, Fig. 4-1",
         "loss, gradient norm less its bias, and the spread of minibatch gradients",
     ),
     _entry(
         "sharpness",
-        "curvature",
+        "probes.curvature",
         "SharpnessProbe",
         "(6.2)",
         "largest Hessian eigenvalue and the optimizer's distance to its edge of stability",
@@ -67,7 +63,7 @@ _ROWS = (
     ),
     _entry(
         "smoothness",
-        "smoothness",
+        "probes.smoothness",
         "SmoothnessProbe",
         "3.2, Fig. 3-1",
         "how fast the gradient changes along the update, on equal batches",
@@ -75,7 +71,7 @@ _ROWS = (
     ),
     _entry(
         "statistics",
-        "statistics",
+        "probes.statistics",
         "StatisticsProbe",
         "(6.2), (6.10)",
         "loss, gradient norm, per-sample noise, sharpness, and the balance of (6.10)",
@@ -83,7 +79,7 @@ _ROWS = (
     ),
     _entry(
         "tails",
-        "monitored",
+        "probes.monitored",
         "TailsProbe",
         "App. H",
         "tail index of the gradient noise per coordinate, with an interval",
@@ -91,21 +87,21 @@ _ROWS = (
     ),
     _entry(
         "stationarity",
-        "monitored",
+        "probes.monitored",
         "StationarityProbe",
         "Definition 5.3.1",
         "upper bound on the smallest mean of gradients within a ball",
     ),
     _entry(
         "ergodic",
-        "monitored",
+        "probes.monitored",
         "AverageProbe",
         "6.4, Fig. 6-6",
         "running average of the loss, and its change from reading to reading",
     ),
     _entry(
         "update",
-        "update",
+        "probes.update",
         "UpdateProbe",
         "3.3.1",
         "length of the update, absolute and relative to the parameters",

@@ -7,14 +7,13 @@ Needs no torch: a class is imported when ``load`` is called.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
 
+from mindgap.base.names import Loadable
 from mindgap.base.source import Source
 
 
 @dataclass(frozen=True)
-class OptimizerEntry:
+class OptimizerEntry(Loadable):
     """One optimizer: its class, where the paper has it, what it does.
 
     Example:
@@ -33,10 +32,6 @@ class OptimizerEntry:
     def place(self) -> str:
         """Paper and place in it, as text."""
         return str(self.source)
-
-    def load(self) -> Any:
-        """The class."""
-        return getattr(import_module(self.module), self.class_name)
 
 
 def _entry(

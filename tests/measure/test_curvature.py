@@ -19,9 +19,7 @@ from mindgap.base.objective import Objective
 from mindgap.base.tensors import flatten
 from mindgap.measure.gradients import NonFiniteError, gradient_passes
 from mindgap.measure.hessian import HessianProduct, twice_differentiable
-from mindgap.measure.lanczos import lanczos
-from mindgap.measure.probes.curvature import sharpness
-from mindgap.measure.stability import stability_threshold
+from mindgap.measure.probes.curvature import lanczos, sharpness, stability_threshold
 
 
 class Point(nn.Module):

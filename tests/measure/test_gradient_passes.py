@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from mindgap.base.check import RuleError
 from mindgap.base.objective import Objective
+from mindgap.base.restoring import undisturbed
 from mindgap.measure.gradients import NonFiniteError, gradient_passes, passes_mean
-from mindgap.measure.restoring import undisturbed
 
 
 def network(seed: int = 0) -> nn.Module:

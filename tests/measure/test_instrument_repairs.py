@@ -16,9 +16,14 @@ from mindgap.base.objective import Objective
 from mindgap.base.rng import numpy_stream
 from mindgap.measure import tail_estimators
 from mindgap.measure.gradients import gradient_passes, passes_mean
-from mindgap.measure.lanczos import Edge, Spectrum
 from mindgap.measure.probes import curvature
-from mindgap.measure.probes.curvature import Sharpness, SharpnessProbe, describe_sharpness
+from mindgap.measure.probes.curvature import (
+    Edge,
+    Sharpness,
+    SharpnessProbe,
+    Spectrum,
+    describe_sharpness,
+)
 from mindgap.measure.probes.ergodic import oscillation
 from mindgap.measure.probes.monitored import TailsProbe
 from mindgap.measure.probes.statistics import StatisticsProbe

@@ -20,9 +20,8 @@ from mindgap.base.objective import Objective
 from mindgap.base.tensors import flatten
 from mindgap.measure.gradients import NonFiniteError, gradient_passes, passes_mean
 from mindgap.measure.overview import PARTS, _dimension, survey
-from mindgap.measure.probes.curvature import sharpness
+from mindgap.measure.probes.curvature import effective_steps, sharpness
 from mindgap.measure.probes.noise import noise_sample
-from mindgap.measure.stability import effective_steps
 from mindgap.record.schema import from_json
 
 

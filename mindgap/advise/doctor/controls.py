@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mindgap.advise.doctor.course import held_out
 from mindgap.advise.doctor.patient import Patient
 from mindgap.base.batches import merged, pair, replaced, rows, size
-from mindgap.measure.restoring import undisturbed
+from mindgap.base.restoring import undisturbed
 
 
 class _Constant(nn.Module):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mindgap.advise.doctor.patient import MOST_VALID, Patient
-from mindgap.measure.restoring import undisturbed
+from mindgap.base.restoring import undisturbed
 
 #: Updates in which the user's gradient is compared with fresh ones, within so many batches.
 COMPARED, MOST_COMPARED = 8, 64

@@ -14,7 +14,7 @@ from mindgap.advise.doctor.course import Course, around, follow, gradient
 from mindgap.advise.doctor.model_readings import activations, shown
 from mindgap.advise.doctor.patient import Patient
 from mindgap.base.batches import merged, pair, rows, size
-from mindgap.measure.restoring import undisturbed
+from mindgap.base.restoring import undisturbed
 from mindgap.measure.tracing import traced
 
 #: Functions that are undefined somewhere: what they give is no mere consequence of large weights.

@@ -15,7 +15,7 @@ from mindgap.advise.doctor.course import around
 from mindgap.advise.doctor.patient import Patient
 from mindgap.advise.doctor.tracing import no_dropout
 from mindgap.base.batches import merged, pair, replaced, rows, size
-from mindgap.measure.restoring import seed_everything, undisturbed
+from mindgap.base.restoring import seed_everything, undisturbed
 from mindgap.measure.tracing import Trace, traced
 
 NORMS = (

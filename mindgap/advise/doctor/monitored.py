@@ -46,9 +46,9 @@ from mindgap.advise.doctor.model_readings import (
 from mindgap.advise.doctor.patient import Patient
 from mindgap.advise.training import untouched_randomness
 from mindgap.base.check import fail
+from mindgap.base.restoring import undisturbed
 from mindgap.measure.history import History
 from mindgap.measure.monitor import Monitor
-from mindgap.measure.restoring import undisturbed
 
 #: Steps that a run needs before anything is said about it.
 LEAST = 20

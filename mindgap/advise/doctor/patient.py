@@ -18,8 +18,8 @@ from mindgap.advise.training import Factory, called
 from mindgap.base.batches import pair
 from mindgap.base.check import fail
 from mindgap.base.objective import Objective
+from mindgap.base.restoring import seed_everything
 from mindgap.base.rng import stream_seed
-from mindgap.measure.restoring import seed_everything
 
 #: Most training batches that are read, and most validation batches per evaluation.
 MOST_BATCHES, MOST_VALID = 400, 8

@@ -1,4 +1,4 @@
-"""Gradient noise, tail index, Goldstein distance and running averages as probes of a monitor.
+"""Tail index, Goldstein distance and running averages as probes of a monitor.
 
 Apart from the functions they call, because those work without torch, on records alone.
 """
@@ -7,44 +7,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from mindgap.base.check import one_of, positive, whole
 from mindgap.measure.probe import Probe, Reading
 from mindgap.measure.probes.stationarity import goldstein_distance
 from mindgap.measure.probes.tails import METHODS, TailMethod, tail_index
-
-
-class NoiseProbe(Probe):
-    """Loss, gradient norm and gradient noise over the measuring batches.
-
-    ``gradient_norm`` is corrected for the noise left in the mean (0 where the correction exceeds
-    it), ``mean_norm`` is not; ``level`` is sqrt(E||g_b - grad f||^2) of one minibatch; ``largest``
-    the largest deviation over the median one.
-
-    Example:
-        >>> import torch
-        >>> from mindgap.base.objective import Objective
-        >>> problem = Objective(
-        ...     torch.nn.Linear(1, 1, bias=False), lambda m, b: (m.weight.sum() * b).mean()
-        ... )
-        >>> row = NoiseProbe().read(Reading(problem, [torch.tensor([1.0]), torch.tensor([3.0])]))
-        >>> round(row["level"] ** 2, 6), row["mean_norm"], row["largest"]
-        (2.0, 2.0, 1.0)
-    """
-
-    name, needs = "noise", frozenset({"gradients"})
-
-    def read(self, at: Reading) -> dict[str, float]:
-        sample = at.noise
-        middle = float(np.median(sample.norms))
-        return {
-            "loss": sample.loss,
-            "mean_norm": sample.mean_norm,
-            "gradient_norm": max(0.0, sample.squared_mean) ** 0.5,
-            "level": sample.variance**0.5,
-            "largest": float(sample.norms.max()) / middle if middle else float("nan"),
-        }
 
 
 class TailsProbe(Probe):

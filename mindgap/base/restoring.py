@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from mindgap.base.check import fail
 
@@ -231,29 +230,6 @@ def _interrupt_deferred() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if caught:
             before(*caught[0])
-
-
-def tensors_in(batch: Any) -> Iterator[Tensor]:
-    """Every tensor of a nested batch (tensors, numpy arrays, sequences, mappings), in order.
-
-    Example:
-        >>> [tuple(t.shape) for t in tensors_in({"x": torch.ones(2, 3), "y": [torch.zeros(2)]})]
-        [(2, 3), (2,)]
-    """
-    for leaf in tree_leaves(plain_tree(batch)):
-        if isinstance(leaf, Tensor):
-            yield leaf
-        elif isinstance(leaf, np.ndarray) and leaf.dtype != object:
-            yield torch.from_numpy(np.ascontiguousarray(leaf))
-
-
-def plain_tree(batch: Any) -> Any:
-    """The batch with mappings that torch's trees do not know (Hugging Face's ``BatchEncoding``)
-    as dictionaries.
-    """
-    if hasattr(batch, "items") and callable(batch.items) and not isinstance(batch, dict):
-        return dict(batch.items())
-    return batch
 
 
 def first_batches(model: nn.Module, batches: Any, limit: int) -> list[Any]:
