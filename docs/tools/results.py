@@ -24,6 +24,7 @@ import numpy as np
 from mindgap.base.check import RuleError
 from mindgap.lab.studies.catalogue import catalogue, find, reference_times
 from mindgap.lab.studies.null import null_rates
+from mindgap.lab.studies.power import LEAST_POWER
 from mindgap.lab.studies.run import finished_runs, judge_folder
 from mindgap.lab.studies.spec import SCALES, Study
 from mindgap.lab.studies.verdict import LEAST_SEEDS
@@ -345,7 +346,8 @@ def deviation() -> str:
     From the last test accuracies of the records of B3 and B4 at the scale with the most seeds. It
     holds if one-sided F-tests of the two variances say so at 5 % for every method (all must: no
     correction), and does not hold where one method's deviation shrinks at 5 % for all methods
-    together. Its power is that for a deviation that doubles with every method.
+    together. Its power is that for a deviation that doubles with every method; below
+    ``LEAST_POWER`` it decides nothing.
     """
     from scipy.stats import f as fisher
 
@@ -374,12 +376,15 @@ def deviation() -> str:
         clearly["shrink"] += fisher.cdf(ratio, *degrees) < 0.05 / len(methods)
         power *= float(fisher.sf(fisher.isf(0.05, *degrees) / 4, *degrees))
     word = (
-        "does not hold"
+        "undecided"
+        if power < LEAST_POWER
+        else "does not hold"
         if clearly["shrink"]
         else "holds"
         if clearly["grow"] == len(methods)
         else "undecided"
     )
+    refused = f", below the {100 * LEAST_POWER:.0f} % that a rule needs here"
     named = f" ({', '.join(grows)})" if grows else ""
     return (
         f"{word}, from the records of the studies of B3 and B4 at scale {scale} ("
@@ -387,7 +392,8 @@ def deviation() -> str:
         f"the last test accuracy is larger at p = 0.4 for {len(grows)} of {len(methods)} methods"
         f"{named}, clearly larger for {clearly['grow']} and clearly smaller for "
         f"{clearly['shrink']} ({seeds[scale]} seeds, F-tests at 5 %; were every deviation to "
-        f"double, the rule would say *holds* in {100 * power:.0f} % of studies)"
+        f"double, the rule would say *holds* in {100 * power:.0f} % of studies"
+        f"{refused if power < LEAST_POWER else ''})"
     )
 
 

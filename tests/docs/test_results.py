@@ -205,3 +205,15 @@ def test_deviation_between_seeds_is_judged_from_the_records_of_b3_and_b4(
         assert said.split(",")[0] == word
         assert "of 1 methods" in said
         assert "20 seeds" in said
+    # Eight methods that all must grow: the rule finds a doubling in too few studies to decide.
+    eight = {f"method {i}": narrow for i in range(8)}
+    shrunk = {name: [value / 10 for value in narrow] for name in eight}
+    monkeypatch.setattr(
+        tool,
+        "_last_accuracies",
+        lambda folder: eight if folder.parent.name.startswith("b3") else shrunk,
+    )
+    said = tool.deviation()
+    assert said.startswith("undecided")
+    assert "clearly smaller for 8" in said
+    assert "below the 70 %" in said
