@@ -238,7 +238,7 @@ GPU_MODEL = "proxy: a recurrent net of 64 units on Sentiment140"
 #: the published code's
 PAPER_MODEL = "a recurrent net of 4,096 units on Sentiment140"
 #: what a verdict at scale paper is about
-SHORT_PAPER_MODEL = f"{PAPER_MODEL} (word vectors of 50 dimensions, 360 oracle calls)"
+WIDE_MODEL = f"{PAPER_MODEL} (word vectors of 50 dimensions)"
 
 #: Method -> units of (lr_x, lr_y, lr_z) at scale gpu, so that one grid serves all: a normalised
 #: step on x has another size than a plain one, and a step that decays starts higher. They were

@@ -79,6 +79,11 @@ def test_cleaning_decides_nothing_without_headroom_or_above_a_linear_model_only(
     )
     assert judge(old).verdict == "inconclusive"  # records from before the common solve
     assert "no common solve" in judge(old).measured
+    # F²SA's net learns from the validation data: it does not show that the others' are trained.
+    for others, word in ((0.64, "not trained"), (0.67, "inconclusive")):
+        ends = {"SLIP": others, "SABA": 0.63, "F²SA": 0.7}
+        rows = {m: [{"test_accuracy": v, "weight_auc": 0.9}] * 8 for m, v in ends.items()}
+        assert judge(made_up(name, rows, scale="paper")).verdict == word
 
 
 def test_spread_and_own_accuracies_are_judged_beside_the_rule():
