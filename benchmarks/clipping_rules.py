@@ -7,6 +7,7 @@ a network.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -346,6 +347,87 @@ def switched(
     return rule
 
 
+def entries(g: Tensor, sizes: list[int], most: int = 64) -> Tensor:
+    """At most so many entries of every tensor, evenly spread: enough to tell to which side a
+    gradient points."""
+    parts = g.split(sizes, -1)
+    return torch.cat([p[..., :: max(1, -(-p.shape[-1] // most))] for p in parts], -1)
+
+
+def sided(
+    *,
+    large: float = 2.5,
+    stay: int = 2 * WINDOW,
+    power: float = 0.0,
+    level: float = 0.25,
+    cut: float = 0.0,
+    decay: float = 0.999,
+) -> Rule:
+    """The fourth try: large gradients that point to both sides are noise, those that point to one
+    side are signal.
+
+    A gradient is large if its norm is above ``large`` medians of the last 128 norms, of which ten
+    must be known. L ← 0.9·L + g/‖g‖ remembers large gradients only, and only at 64 entries per
+    tensor. Evidence W for signal: the logarithm of the likelihood ratio of "19 of 20 large
+    gradients agree with L" (⟨g, L⟩ > 0) to "one of two does", kept between −3 and 6. The rule is on
+    after a large gradient, for ``stay`` steps, as long as W ≤ 2.5. Off: the gradient as it is,
+    torch's AdamW. On: its norm becomes S·min(1, q/‖g‖)^power, with S = ‖√v̂‖ (the bias-corrected
+    running mean of the squared norms that were handed on) and q a quantile of the last 128 norms.
+
+    Args:
+        large: what is large, in medians.
+        stay: steps for which a large gradient is remembered as one.
+        power: how fast a norm's weight falls above q; 0: all count alike.
+        level: of the quantile q.
+        cut: while on, entries are clipped at so many times the running mean of their own size; 0:
+            never.
+        decay: of v.
+    """
+    agree, differ = math.log(0.95 / 0.5), math.log(0.05 / 0.5)
+
+    def rule(g: Tensor, s: State, k: int, sizes: list[int]) -> Tensor:
+        size = norm_of(g).clamp_min(1e-38)
+        window = s.get("window")
+        s["window"] = size if window is None else torch.cat([window[..., -WINDOW + 1 :], size], -1)
+        sign = entries(unit(g), sizes)
+        if window is None:
+            s["sum"] = (1 - decay) * size.square()
+            s["memory"] = torch.zeros_like(sign)
+            s["evidence"], s["on"] = torch.zeros_like(size), torch.zeros_like(size)
+            s["since"] = torch.full_like(size, torch.inf)
+            return g
+        hit = (size > large * window.median(-1, keepdim=True).values) & (k > 10)
+        s["since"] = torch.where(hit, 0.0, s["since"] + 1)
+        on = (s["since"] <= stay) & (s["evidence"] <= 2.5)
+        side = (sign * s["memory"]).sum(-1, keepdim=True)
+        found = torch.where(side > 0, agree, torch.where(side < 0, differ, 0.0))
+        s["evidence"] = torch.where(hit, (s["evidence"] + found).clamp(-3, 6), s["evidence"])
+        s["memory"] = torch.where(hit, 0.9 * s["memory"] + sign, s["memory"])
+        scale = (s["sum"] / (1 - decay ** (k - 1))).sqrt()
+        weight = (window.quantile(level, -1, keepdim=True) / size).clamp_max(1.0) ** power
+        s["sum"] = decay * s["sum"] + (1 - decay) * torch.where(on, scale, size).square()
+        s["on"] = s["on"] + on
+        s["share"] = s["on"] / k
+        out = torch.where(on, g * (scale * weight / size), g)
+        return held_at_means(out, s, k, cut, on) if cut else out
+
+    return rule
+
+
+def held_at_means(g: Tensor, s: State, k: int, cut: float, on: Tensor) -> Tensor:
+    """Entries clipped at ``cut`` times the running mean (0.99) of their own size over the steps
+    with an entry, where the rule is on."""
+    entry = g.abs()
+    if k <= 2:
+        s["tau"], s["count"] = torch.zeros_like(g), torch.zeros_like(g)
+    tau = s["tau"] / (1 - 0.99 ** s["count"]).clamp_min(1e-12)
+    limit = torch.where((s["count"] > 0) & on, cut * tau, entry)
+    event = g != 0
+    s["tau"] = torch.where(event, 0.99 * s["tau"] + 0.01 * entry, s["tau"])
+    s["count"] = s["count"] + event
+    return torch.minimum(torch.maximum(g, -limit), limit)
+
+
 @dataclass
 class Candidate:
     """A rule before AdamW's moments, or another optimizer of AdamW's scale."""
@@ -426,6 +508,12 @@ def candidates() -> list[Candidate]:
         Candidate(
             "ACClip switch, square", switched(decay=0.99, power=2.0), (0.9, 0.99), "acclip", 1e-12
         ),
+        # the fourth try
+        Candidate("sides", sided()),
+        Candidate("sides 1", sided(power=1.0)),
+        Candidate("sides 1, coordinates 3", sided(power=1.0, cut=3.0)),
+        Candidate("ACClip sides 1", sided(power=1.0, decay=0.99), (0.9, 0.99), "acclip", 1e-12),
+        Candidate("ACClip sides 2", sided(power=2.0, decay=0.99), (0.9, 0.99), "acclip", 1e-12),
         # rules whose steps follow the gradient's scale
         Candidate("SGD", none, form="sgd"),
         *(Candidate(f"SGD clip {tau:g}", fixed(tau), form="sgd") for tau in (0.1, 1.0, 10.0)),
