@@ -466,13 +466,11 @@ _DIGIT = f"round(100 * datum.value / pow(10, {_POWER})) / 100"
 _UP = "substring('⁰¹²³⁴⁵⁶⁷⁸⁹', {0}, 1 + {0})"
 _RAISED = (
     f"({_POWER} < 0 ? '⁻' : '') + (abs({_POWER}) > 9 ? {_UP.format(f'floor(abs({_POWER}) / 10)')} "
-    ": '')"
-    f" + {_UP.format(f'abs({_POWER}) % 10')}"
+    f": '') + {_UP.format(f'abs({_POWER}) % 10')}"
 )
 _LABEL = (
     f"(datum.value < 1e-3 || datum.value >= 1e5 ? ({_DIGIT} == 1 ? '' : format({_DIGIT}, '~g') + "
-    "'·') + '10'"
-    f" + {_RAISED} : format(datum.value, '~g'))"
+    f"'·') + '10' + {_RAISED} : format(datum.value, '~g'))"
 )
 
 

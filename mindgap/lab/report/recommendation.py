@@ -161,8 +161,7 @@ def figure(answer: dict[str, Any]) -> str:
     label = _text(_caption(answer))
     return (
         f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role='img' aria-label='{label}' "
-        "style='width:100%;height:auto'>"
-        f"{''.join(drawn)}</svg>"
+        f"style='width:100%;height:auto'>{''.join(drawn)}</svg>"
     )
 
 

@@ -252,8 +252,7 @@ _FIGURES: tuple[tuple[str, str, str, str, Callable[[Any], dict[str, Any]]], ...]
         "infinite variance",
         "Norms of the gradient noise",
         "Bars: measured. Lines: Gaussian noise of the same mean square and effective dimension; "
-        "stable noise of the same "
-        "median.",
+        "stable noise of the same median.",
         _histogram,
     ),
     (

@@ -250,8 +250,7 @@ def _what_to_do(data: DataSet, file: DataFile) -> str:
     where = " or ".join(str(place) for place in _places(data, file))
     return (
         f"{data.name}/{file.name} ({file.size / 1e6:.1f} MB, licence: {data.licence}) is not on "
-        "this machine: "
-        f"put it at {where} (set MINDGAP_DATA to a folder that holds {data.name}/), "
+        f"this machine: put it at {where} (set MINDGAP_DATA to a folder that holds {data.name}/), "
         f"or set MINDGAP_MIRROR to a web address that serves {data.name}/{file.name}; its sha256 "
         f"must be {file.sha256}"
     )

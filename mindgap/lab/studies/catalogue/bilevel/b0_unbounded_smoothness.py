@@ -167,9 +167,8 @@ STUDY = Study(
     claim="B0",
     title="An upper level of unbounded smoothness",
     statement="Where the smoothness of the upper level grows with its gradient, SLIP and BO-REP "
-    "converge. Methods made "
-    "for a bounded smoothness diverge at large steps, and make little progress at the steps that "
-    "they survive.",
+    "converge. Methods made for a bounded smoothness diverge at large steps, and make little "
+    "progress at the steps that they survive.",
     source=Source("slip-rebuttal-a", "Table 1"),
     scales={
         "quick": Scale(_QUICK, 5, _steps("quick")),
@@ -181,8 +180,7 @@ STUDY = Study(
     loop=loop,
     judge=judge,
     rule="In at least nine tenths of the seeds each of BO-REP and SLIP ends below all other "
-    "methods; refuted where "
-    "the median of one of them is not below the best median of the others.",
+    "methods; refuted where the median of one of them is not below the best median of the others.",
     figures=(
         Figure(
             "Gradient of the hyper-objective",
@@ -191,8 +189,7 @@ STUDY = Study(
             x="oracle_calls",
             log_y=True,
             caption="All methods start at the same point, with the best steps of the same grid. A "
-            "line would "
-            "end early where a run diverged.",
+            "line would end early where a run diverged.",
         ),
     ),
     tunable={"lr_x": (0.03, 30.0), "lr_y": (0.03, 3.0), "lr_z": (0.03, 3.0)},

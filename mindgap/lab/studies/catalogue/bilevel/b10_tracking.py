@@ -144,8 +144,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         "x moving, the error is as predicted",
         all(1 / 1.25 < ratio < 1.25 for ratio in ratios.values()),
         words=f"{min(ratios.values()):.2f} to {max(ratios.values()):.2f} times √(lag² + floor²) "
-        "over "
-        f"{len(ratios)} pairs of drift and step",
+        f"over {len(ratios)} pairs of drift and step",
         numbers={"ratio": ratios},
     )
     parts.add(
@@ -188,8 +187,7 @@ STUDY = Study(
     claim="B10",
     title="SGD tracks a drifting lower problem",
     statement="One SGD step on y per iteration keeps y_t near y*(x_t) while x drifts at the speed "
-    "of the "
-    "normalised step, after a warm start of three steps; with x frozen it is plain SGD.",
+    "of the normalised step, after a warm start of three steps; with x frozen it is plain SGD.",
     source=Source("slip-rebuttal-a", "A4 to F4oW, A5 to P6Br"),
     scales={"quick": Scale(_QUICK, seeds=2), "cpu": Scale(_CPU, seeds=10)},
     methods={
@@ -199,10 +197,9 @@ STUDY = Study(
     },
     loop=loop,
     judge=judge,
-    rule="The frozen runs differ from plain SGD by at most 1e-12, every drifting run's "
-    "error over the last half is within a factor 1.25 of √(lag² + floor²), and no error grows by "
-    "more than that "
-    "factor between the last two quarters.",
+    rule="The frozen runs differ from plain SGD by at most 1e-12, every drifting run's error over "
+    "the last half is within a factor 1.25 of √(lag² + floor²), and no error grows by more than "
+    "that factor between the last two quarters.",
     figures=(
         Figure(
             "How far y is behind y*(x)",
@@ -210,8 +207,7 @@ STUDY = Study(
             "‖y_t - y*(x_t)‖",
             log_y=True,
             caption="The error settles at a level that grows with the drift and, where the drift "
-            "dominates, "
-            "falls with the step; where noise dominates it is the other way round.",
+            "dominates, falls with the step; where noise dominates it is the other way round.",
         ),
         Figure(
             "Distance to plain SGD at the first x",

@@ -123,8 +123,7 @@ STUDY = Study(
     claim="B14",
     title="The faults of the released code, one at a time",
     statement="The faults of the code published with SLIP (hyper-cleaning, p = 0.4) do not change "
-    "SLIP's lead over the "
-    "mean of the other methods.",
+    "SLIP's lead over the mean of the other methods.",
     ours=True,
     source=Source("slip-rebuttal-a", "Fig. 2, and the code published with it"),
     scales={

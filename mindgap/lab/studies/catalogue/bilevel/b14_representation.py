@@ -171,8 +171,7 @@ STUDY = Study(
     claim="B14",
     title="The faults of the released code, one at a time: hyper-representation",
     statement="The faults of the code published with SLIP (hyper-representation) do not change "
-    "SLIP's lead over the "
-    "mean of the other methods.",
+    "SLIP's lead over the mean of the other methods.",
     ours=True,
     source=Source("slip-rebuttal-a", "Fig. 1, and the code published with it"),
     scales={

@@ -282,8 +282,7 @@ def _study(name: str, claim: str, corruption: float) -> Study:
         title=f"Cleaning data with p = {corruption:g} of the labels corrupted: SLIP against the "
         "others",
         statement=f"Data hyper-cleaning with corruption p = {corruption:g}: SLIP is ahead of the "
-        "other bilevel methods "
-        "in test accuracy.",
+        "other bilevel methods in test accuracy.",
         source=Source("slip-rebuttal-a", "Fig. 2"),
         scales=_scales(corruption),
         methods={
@@ -325,10 +324,9 @@ def _study(name: str, claim: str, corruption: float) -> Study:
                 "test accuracy",
                 x="x_epoch",
                 log_x=True,
-                caption="Same data, corruption and start for all methods of a seed; steps from the "
-                "same grid. "
-                "Switch the x-axis: what is cheap in epochs may be expensive in oracle calls or "
-                "seconds.",
+                caption="Same data, corruption and start for all methods of a seed; steps from "
+                "the same grid. Switch the x-axis: what is cheap in epochs may be expensive in "
+                "oracle calls or seconds.",
             ),
             Figure(
                 "How well the weights tell clean from corrupted",

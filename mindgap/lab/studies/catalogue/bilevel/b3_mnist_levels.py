@@ -164,10 +164,9 @@ STUDY = Study(
     judge=judge,
     rule="At least two methods end, on average over the seeds, at most one percentage point of "
     "test accuracy below training on the right labels alone; and training on all labels ends more "
-    "than one point "
-    "below it (95 % interval over paired seeds). Refuted where at most one method can be within "
-    "one point (95 % "
-    "intervals), or where training on all labels is at most one point below (95 % interval).",
+    "than one point below it (95 % interval over paired seeds). Refuted where at most one method "
+    "can be within one point (95 % intervals), or where training on all labels is at most one "
+    "point below (95 % interval).",
     models={"quick": "linear softmax on digits", "cpu": "linear softmax on MNIST"},
     paper_model=PAPER_MODEL,
     figures=(

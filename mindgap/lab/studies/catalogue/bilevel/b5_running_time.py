@@ -228,8 +228,7 @@ def _study(
         claim="B5",
         title=f"SLIP against BO-REP in running time: {on}",
         statement=f"On {on} SLIP reaches given accuracies in less time than BO-REP (here: CPU "
-        "seconds, "
-        "and seconds of the clock on a GPU).",
+        "seconds, and seconds of the clock on a GPU).",
         source=Source("slip-rebuttal-a", "Fig. 3; A3 to g3Q2"),
         loop=loop,
         judge=judge,
@@ -250,10 +249,8 @@ def _study(
                 facet=facet,
                 scales=scales,
                 caption="Time starts with the warm start of SLIP and with the refinement of "
-                "BO-REP, "
-                "at the same point. Switch the x-axis to oracle calls for a count that does not "
-                "depend on the "
-                "machine.",
+                "BO-REP, at the same point. Switch the x-axis to oracle calls for a count that "
+                "does not depend on the machine.",
             )
             for clock, scales in (("cpu_seconds", ("quick", "cpu")), ("seconds", ("gpu", "paper")))
         ),

@@ -187,8 +187,7 @@ def _study(
         claim="B6",
         title=f"Epochs counted in updates of y or of x: {on}",
         statement="Counting SLIP's epochs in updates of y, which leaves it three updates of x "
-        "fewer, makes a "
-        f"negligible difference on {on}.",
+        f"fewer, makes a negligible difference on {on}.",
         source=Source("slip-rebuttal-a", f"{figure}; A4 to P6Br"),
         scales=scales,
         methods={label: {**own[method], **case} for label, (method, case) in labels.items()},

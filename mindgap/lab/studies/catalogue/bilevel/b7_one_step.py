@@ -183,8 +183,7 @@ def _study(
         claim="B7",
         title=title,
         statement="SABA gains slightly in final training and test accuracy when the lower problem "
-        "and the linear "
-        f"system share one step size instead of having one each ({statement}).",
+        f"and the linear system share one step size instead of having one each ({statement}).",
         source=Source("slip-rebuttal-a", "Minor issue 2 of g3Q2, A5"),
         loop=loop,
         judge=judge,

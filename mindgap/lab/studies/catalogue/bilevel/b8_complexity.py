@@ -189,19 +189,17 @@ STUDY = Study(
     claim="B8",
     title="Table 1: stated complexities and measured exponents",
     statement="Oracle calls until ‖∇Φ‖ ≤ ε grow no faster than Table 1 states: ε⁻⁷ for F²SA, ε⁻⁶ "
-    "for BSA, ε⁻⁵ for "
-    "TTSA, ε⁻⁴ for most, ε⁻³ and ε⁻² with variance reduction.",
+    "for BSA, ε⁻⁵ for TTSA, ε⁻⁴ for most, ε⁻³ and ε⁻² with variance reduction.",
     source=Source("slip-rebuttal-a", "Table 1 and its first footnote"),
     scales={"quick": Scale(_QUICK, seeds=2), "cpu": Scale(_CPU, seeds=5)},
     methods=tuned_methods(FIRST),
     loop=loop,
     judge=judge,
-    rule="Each method's exponent, the slope of log calls against "
-    "log 1/ε over the values of ε that all seeds reach (at least six, each 1/√2 of the one "
-    "before), is at most the "
-    "stated one; the intervals together miss with probability 5 %. Refuted where an interval lies "
-    "above. The stated "
-    "exponents are upper bounds for the worst problem: a smaller one does not contradict them.",
+    rule="Each method's exponent, the slope of log calls against log 1/ε over the values of ε "
+    "that all seeds reach (at least six, each 1/√2 of the one before), is at most the stated one; "
+    "the intervals together miss with probability 5 %. Refuted where an interval lies above. The "
+    "stated exponents are upper bounds for the worst problem: a smaller one does not contradict "
+    "them.",
     figures=(
         Figure(
             "Oracle calls to reach ε",

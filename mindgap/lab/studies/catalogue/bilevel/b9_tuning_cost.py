@@ -154,10 +154,8 @@ STUDY = Study(
     claim="B9",
     title="What there is to tune in SLIP and in BO-REP, and what tuning costs",
     statement="SLIP has no counterpart of BO-REP's R, I and N and is therefore cheaper to tune "
-    "(here: the number of "
-    "settings that a random search tries until it is within 10 % of its own best validation loss, "
-    "on hyper-cleaning of "
-    "digits with p = 0.4).",
+    "(here: the number of settings that a random search tries until it is within 10 % of its own "
+    "best validation loss, on hyper-cleaning of digits with p = 0.4).",
     source=Source("slip-rebuttal-a", "A6 to g3Q2"),
     scales={
         "quick": Scale({**QUICK, **_SEARCH, "oracle_calls": 150, "tried": 10}, seeds=3),
@@ -178,12 +176,10 @@ STUDY = Study(
     },
     loop=loop,
     judge=judge,
-    rule="SLIP's class takes fewer numbers than BO-REP's, R, I and N are among "
-    "those that it lacks, and the geometric mean over paired repetitions of BO-REP's cost divided "
-    "by SLIP's is above 1 "
-    "(95 % interval). Refuted where SLIP does not take fewer, does not lack one of the three, or "
-    "the interval lies "
-    "below 1.",
+    rule="SLIP's class takes fewer numbers than BO-REP's, R, I and N are among those that it "
+    "lacks, and the geometric mean over paired repetitions of BO-REP's cost divided by SLIP's is "
+    "above 1 (95 % interval). Refuted where SLIP does not take fewer, does not lack one of the "
+    "three, or the interval lies below 1.",
     models=dict.fromkeys(("quick", "cpu"), "linear softmax on digits"),
     paper_model="",
     figures=(

@@ -77,8 +77,7 @@ STUDY = Study(
     loop=loop,
     judge=judge,
     rule="h_Adam / h_clip lies in [1/2, 2] in every random draw: as printed with η_k = 2α/(ε + "
-    "√(β2 v_k)), as "
-    "corrected with half of that.",
+    "√(β2 v_k)), as corrected with half of that.",
     figures=(
         Figure(
             "RMSProp's step over the clipped step",

@@ -103,8 +103,7 @@ STUDY = Study(
     claim="H13",
     title="Clipping trades variance for bias, as the lemmas say",
     statement="E‖ĝ‖² <= G^α τ^(2-α) and ‖Eĝ - ∇f‖² <= G^(2α) τ^(-2(α-1)), and the variants for "
-    "noise moments and "
-    "for coordinates.",
+    "noise moments and for coordinates.",
     source=Source("thesis", "Lemmas 4.7.1, 4.7.2 and 4.7.5; acclip, Lemmas 2 and 5"),
     scales=scales(
         _SETTINGS,
@@ -122,10 +121,9 @@ STUDY = Study(
     },
     loop=loop,
     judge=judge,
-    rule="No second moment and no squared bias exceeds its bound (by 1e-5, for "
-    "quadrature). As corrected: Lemmas 4.7.1 and 4.7.2 as proved. As printed: Lemma 2 of acclip "
-    "(mean square error "
-    "in place of the bias) and Lemma 4.7.5.",
+    rule="No second moment and no squared bias exceeds its bound (by 1e-5, for quadrature). As "
+    "corrected: Lemmas 4.7.1 and 4.7.2 as proved. As printed: Lemma 2 of acclip (mean square "
+    "error in place of the bias) and Lemma 4.7.5.",
     figures=(
         Figure(
             "Squared bias over its bound",

@@ -233,12 +233,10 @@ H14_ORDER_OF_THE_MOMENT = Study(
     },
     loop=loop_orders,
     judge=judge_orders,
-    rule="With Algorithm 1 as printed, the last loss on test text with α = 1 is "
-    "below that with 1.25, 1.5 and 2: the 95 % interval of the ratio over paired seeds lies below "
-    "1. Refuted where "
-    "certainly less than 0.5 % is saved (an interval that errs in one of 20 studies of three "
-    "parts). At scale gpu the "
-    "form over the moment is judged alike and does not decide.",
+    rule="With Algorithm 1 as printed, the last loss on test text with α = 1 is below that with "
+    "1.25, 1.5 and 2: the 95 % interval of the ratio over paired seeds lies below 1. Refuted "
+    "where certainly less than 0.5 % is saved (an interval that errs in one of 20 studies of "
+    "three parts). At scale gpu the form over the moment is judged alike and does not decide.",
     models=_MODELS,
     paper_model="BERT on Wikipedia and books",
     paper_number="none: one sentence",
@@ -274,12 +272,11 @@ H15_STEPS_AND_THRESHOLDS = Study(
     },
     loop=loop_steps,
     judge=judge_steps,
-    rule="The mean length of ACClip's steps (Algorithm 1 as printed, at its tuned "
-    "step) is above that of Adam's, by the 95 % interval of the ratio over paired seeds; refuted "
-    "where it is certainly "
-    "below. With GClip and with CClip the last loss on test text is lower with a threshold that "
-    "grows like √k than "
-    "with a fixed one of the same mean; refuted where certainly less than 0.5 % is saved.",
+    rule="The mean length of ACClip's steps (Algorithm 1 as printed, at its tuned step) is above "
+    "that of Adam's, by the 95 % interval of the ratio over paired seeds; refuted where it is "
+    "certainly below. With GClip and with CClip the last loss on test text is lower with a "
+    "threshold that grows like √k than with a fixed one of the same mean; refuted where certainly "
+    "less than 0.5 % is saved.",
     models=_MODELS,
     paper_model="BERT on Wikipedia and books",
     paper_number="none: two sentences",

@@ -249,9 +249,8 @@ H1_GRADIENT_NOISE = Study(
     claim="H1",
     title="Whose gradient noise is heavy-tailed?",
     statement="At initialisation the noise norms of an image network are concentrated, those of a "
-    "language "
-    "transformer heavy-tailed, and the empirical variance settles for the first and not for the "
-    "second.",
+    "language transformer heavy-tailed, and the empirical variance settles for the first and not "
+    "for the second.",
     source=Source("acclip", "section 2, Fig. 2"),
     scales={
         "quick": replace(_QUICK, seeds_of=_NONE),
@@ -266,15 +265,14 @@ H1_GRADIENT_NOISE = Study(
     },
     loop=loop_norms,
     judge=judge_norms,
-    rule="Median answers over the seeds: the transformer's norms are heavier "
-    "than Gaussian and their variance does not settle; the convolutional network's are not heavier "
-    "and theirs "
+    rule="Median answers over the seeds: the transformer's norms are heavier than Gaussian and "
+    "their variance does not settle; the convolutional network's are not heavier and theirs "
     "settles. Controls that come out wrong decide nothing, and neither does a transformer whose "
     "windows all have one length and one number of words to predict. At scale gpu the transformer "
-    "is BERT with the real pipeline (drawn masks, padding, dropout) at the start, with minibatches "
-    "of 1 and of 32 windows: all must say so, and where the two sizes disagree nothing is decided. "
-    "Trained networks and the fixed pipeline are shown beside. The trained BERT must be 1 nat "
-    "below word frequencies at masked places: otherwise not trained.",
+    "is BERT with the real pipeline (drawn masks, padding, dropout) at the start, with "
+    "minibatches of 1 and of 32 windows: all must say so, and where the two sizes disagree "
+    "nothing is decided. Trained networks and the fixed pipeline are shown beside. The trained "
+    "BERT must be 1 nat below word frequencies at masked places: otherwise not trained.",
     models=_MODELS,
     lengths={"gpu": "at the start, as in the paper, and after 6,000 steps"},
     designs={
@@ -334,17 +332,15 @@ H11_COORDINATES_OR_NORMS = Study(
     claim="H11",
     title="One noise: heavy-tailed by coordinates, light-tailed by norms",
     statement="Estimated coordinate by coordinate, the noise of an image network has a tail index "
-    "below 2, while "
-    "the noise as a vector is concentrated.",
+    "below 2, while the noise as a vector is concentrated.",
     source=Source("acclip", "App. H"),
     scales=_SCALES,
     methods=_NETWORKS,
     loop=loop_coordinates,
     judge=judge_coordinates,
-    rule="On the image network the published estimator per coordinate gives an index below 1.8 and "
-    "the norms are "
-    "not heavier than Gaussian; medians over the seeds. Norms whose tail cannot be told decide "
-    "nothing.",
+    rule="On the image network the published estimator per coordinate gives an index below 1.8 "
+    "and the norms are not heavier than Gaussian; medians over the seeds. Norms whose tail cannot "
+    "be told decide nothing.",
     models=_MODELS,
     paper_model="ResNet50 on ImageNet and BERT on Wikipedia",
     figures=(

@@ -217,13 +217,11 @@ def judge(runs: Sequence[Run]) -> Parts:
         }
         said_of = {c: "{:.3g} to {:.3g}".format(*pair) for c, pair in ends.items()}
         parts.note(
-            f"{name}: the shape moves {min(largest):.2f} to {max(largest):.2f} from the start (two "
-            "samples of the "
-            f"start: {control:.2f}; one shape: {middle:.2f}), drifts in {said.count(1.0)} and "
-            "keeps in "
-            f"{said.count(0.0)} of {len(said)} seeds, 90 % over 50 % quantile {said_of['spread']}, "
-            "Hill index "
-            f"{said_of['index']}, noise {said_of['level']}, loss {said_of['loss']}",
+            f"{name}: the shape moves {min(largest):.2f} to {max(largest):.2f} from the start "
+            f"(two samples of the start: {control:.2f}; one shape: {middle:.2f}), drifts in "
+            f"{said.count(1.0)} and keeps in {said.count(0.0)} of {len(said)} seeds, 90 % over 50 "
+            f"% quantile {said_of['spread']}, Hill index {said_of['index']}, noise "
+            f"{said_of['level']}, loss {said_of['loss']}",
             {
                 name: {
                     "drift": said.count(1.0),
@@ -270,8 +268,7 @@ def judge_appendix(runs: Sequence[Run]) -> Parts:
         last = readings[0][-1]["step"]
         parts.note(
             f"{name}: norms heavier than Gaussian after {last} steps {word(one['heavier'])}; "
-            "within one "
-            f"minibatch {one['within']:.2f}; norms by the published estimator "
+            f"within one minibatch {one['within']:.2f}; norms by the published estimator "
             + ", ".join(f"{v:.2f}" for v in one["block_sum"]),
             {name: one},
         )
@@ -307,8 +304,7 @@ STUDY = Study(
     claim="H2",
     title="Whose gradient noise changes its shape during training?",
     statement="The shape of the gradient noise changes during the training of a language "
-    "transformer and remains "
-    "almost unchanged during that of an image network.",
+    "transformer and remains almost unchanged during that of an image network.",
     source=Source("acclip", "section 5.2, Fig. 5"),
     scales={
         **scales(
@@ -344,11 +340,9 @@ STUDY = Study(
     judge=judge,
     rule="Nearly all seeds (four of five, at least three seeds) of the transformer drift and "
     "nearly all of the convolutional network keep their shape; refuted where nearly all say the "
-    "opposite. A run drifts "
-    "when D from the start exceeds 0.1 at some later moment with p below 0.01 over the number of "
-    "moments, and keeps "
-    "its shape when D is at most 0.1 at all of them. Two samples of the start that are told apart "
-    "decide nothing.",
+    "opposite. A run drifts when D from the start exceeds 0.1 at some later moment with p below "
+    "0.01 over the number of moments, and keeps its shape when D is at most 0.1 at all of them. "
+    "Two samples of the start that are told apart decide nothing.",
     models={
         "quick": "one-layer transformer on prose, three convolutions on digits",
         "cpu": "two-layer transformer on prose, three convolutions on CIFAR-10",
@@ -405,10 +399,8 @@ H16_NOISE_OF_THE_APPENDIX = Study(
     claim="H16",
     title="Image noise as the appendix of acclip reads it",
     statement="The noise norms of an image network are concentrated after 5,000 steps too, while "
-    "the coordinates of "
-    "one minibatch's noise look heavy-tailed; by the published estimator BERT's noise norms have "
-    "the lower index "
-    "during training.",
+    "the coordinates of one minibatch's noise look heavy-tailed; by the published estimator "
+    "BERT's noise norms have the lower index during training.",
     source=Source("acclip", "App. H, Fig. 6b, 6c and 7"),
     scales={
         **scales(
@@ -433,14 +425,11 @@ H16_NOISE_OF_THE_APPENDIX = Study(
     methods=_AT_START,
     loop=loop,
     judge=judge_appendix,
-    rule="Medians over the seeds: after the last step the image "
-    "network's norms are not heavier than Gaussian (Hill's index against Gaussian samples); the "
-    "published estimator "
-    "gives less than 1.8 on the coordinates of one minibatch's noise at the start; on the norms it "
-    "gives less for the "
-    "transformer than for the image network at every moment, refuted where at none. Where the tail "
-    "of the image "
-    "network's norms cannot be told, nothing is decided.",
+    rule="Medians over the seeds: after the last step the image network's norms are not heavier "
+    "than Gaussian (Hill's index against Gaussian samples); the published estimator gives less "
+    "than 1.8 on the coordinates of one minibatch's noise at the start; on the norms it gives "
+    "less for the transformer than for the image network at every moment, refuted where at none. "
+    "Where the tail of the image network's norms cannot be told, nothing is decided.",
     models={
         "quick": "one-layer transformer on prose, three convolutions on digits",
         "cpu": "two-layer transformer on prose, three convolutions on CIFAR-10",

@@ -260,8 +260,7 @@ STUDY = Study(
         "gpu": "six-layer Transformer-XL on Penn Treebank",
     },
     paper_number="none: Fig. 4-3a is drawn without numbers. Dai et al. report perplexity 54.5 on "
-    "test text for a "
-    "Transformer-XL of 24 million parameters trained to its end",
+    "test text for a Transformer-XL of 24 million parameters trained to its end",
     paper_model="six-layer Transformer-XL on Penn Treebank",
     figures=(
         Figure(

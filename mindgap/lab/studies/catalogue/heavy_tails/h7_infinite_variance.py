@@ -137,8 +137,7 @@ STUDY = Study(
     claim="H7",
     title="Infinite variance breaks SGD, not clipped SGD",
     statement="With noise of infinite variance E‖∇f(x_k)‖² is infinite for SGD at every fixed "
-    "sequence of steps, "
-    "while clipped SGD converges.",
+    "sequence of steps, while clipped SGD converges.",
     source=Source("thesis", "Remark 4.4.1"),
     scales=scales(_SETTINGS, {"replicas": 262_144, "steps": 1024}, seeds=(4, 10)),
     methods={"SGD": {"clip": False}, "GClip": {"clip": True}},

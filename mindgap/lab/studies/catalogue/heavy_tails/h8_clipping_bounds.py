@@ -201,9 +201,8 @@ H8_ERRORS_BELOW_BOUNDS = Study(
     name="h8-errors-below-bounds",
     claim="H8",
     title="GClip and CClip stay below their strongly convex bounds",
-    statement="E f(x̄_k) - f* <= 16G²/(μ(k+1)^(2(α-1)/α)) for projected GClip, with ‖B‖_2 in place "
-    "of G for "
-    "CClip.",
+    statement="E f(x̄_k) - f* <= 16G²/(μ(k+1)^(2(α-1)/α)) for projected GClip, with ‖B‖_2 in "
+    "place of G for CClip.",
     source=Source("thesis", "Theorems 4.4.2 and 4.5.1"),
     scales=scales(
         _BOUNDS,
@@ -214,8 +213,7 @@ H8_ERRORS_BELOW_BOUNDS = Study(
     loop=loop_bounds,
     judge=judge_bounds,
     rule="No mean error (over seeds and replicas) exceeds its bound by more than four standard "
-    "errors, for any "
-    "law, α, μ and k.",
+    "errors, for any law, α, μ and k.",
     figures=(
         Figure(
             "Error over bound",
@@ -254,8 +252,7 @@ H8_DIMENSION = Study(
     loop=loop_dimension,
     judge=judge_dimension,
     rule="The exponent of d is 0 for CClip (within 0.05 and two standard errors) and, for GClip, "
-    "above 0.05 and "
-    "within 0.1 of the sharp bound's 2/α - 1.",
+    "above 0.05 and within 0.1 of the sharp bound's 2/α - 1.",
     figures=(
         Figure(
             "Worst error against dimension",

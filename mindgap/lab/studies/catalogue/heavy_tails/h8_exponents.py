@@ -227,8 +227,7 @@ H8_STRONGLY_CONVEX_EXPONENT = Study(
     claim="H8",
     title="GClip converges like k^(-2(α-1)/α), and its printed threshold does not",
     statement="GClip with η_k = 4/(μ(k+1)) and τ_k = G k^(1/α) has E f(x̄_k) - f* = "
-    "O(k^(-2(α-1)/α)), and the "
-    "exponent is attained.",
+    "O(k^(-2(α-1)/α)), and the exponent is attained.",
     source=Source("thesis", "Theorems 4.4.2 and 4.4.3; acclip, Theorems 1 and 4"),
     scales=scales(
         _SC,
@@ -244,11 +243,9 @@ H8_STRONGLY_CONVEX_EXPONENT = Study(
     methods={PROVED: {"threshold": "proved"}, PRINTED: {"threshold": "printed", "replicas": 0}},
     loop=loop_strongly_convex,
     judge=judge_strongly_convex,
-    rule="The exponent on the worst rare jump is within "
-    "0.03 and two standard errors of -2(α-1)/α at every α: as corrected with the threshold G "
-    "k^(1/α) of the proof, "
-    "as printed with G k^(α-1). Sampled runs agree with the exact recursion within five standard "
-    "errors.",
+    rule="The exponent on the worst rare jump is within 0.03 and two standard errors of -2(α-1)/α "
+    "at every α: as corrected with the threshold G k^(1/α) of the proof, as printed with G "
+    "k^(α-1). Sampled runs agree with the exact recursion within five standard errors.",
     figures=(
         Figure(
             "Error on the worst rare jump",

@@ -187,8 +187,7 @@ H9_BERNOULLI_QUADRATICS = Study(
     claim="H9",
     title="No method beats k^(-2(α-1)/α) on two Bernoulli quadratics",
     statement="Every method that sees k stochastic gradients has an expected error of at least "
-    "2^(-14) "
-    "k^(-2(α-1)/α) on one of two one-dimensional quadratics.",
+    "2^(-14) k^(-2(α-1)/α) on one of two one-dimensional quadratics.",
     source=Source("thesis", "Theorem 4.4.3, 4.7.6"),
     scales=scales(_QUAD, {"horizons": [1, 10, 100, 1000, 3000], "replicas": 10_000}, seeds=(1, 2)),
     methods={
@@ -220,9 +219,8 @@ H9_ZERO_CHAIN = Study(
     name="h9-zero-chain",
     claim="H9",
     title="No method gets below ε on the zero-chain in the stated steps",
-    statement="On the scaled zero-chain E‖∇f(x_k)‖ >= ε for all k <= (d-1)/(2p), a number of steps "
-    "of order "
-    "ε^(-(3α-2)/(α-1)).",
+    statement="On the scaled zero-chain E‖∇f(x_k)‖ >= ε for all k <= (d-1)/(2p), a number of "
+    "steps of order ε^(-(3α-2)/(α-1)).",
     source=Source("thesis", "Theorem 4.4.4, 4.7.7"),
     scales=scales(_CHAIN, {"epsilons": [0.25, 0.18, 0.125, 0.09], "replicas": 100}),
     methods={

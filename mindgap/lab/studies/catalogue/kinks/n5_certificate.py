@@ -218,9 +218,8 @@ STUDY = Study(
     claim="N5",
     title="Averages of nearby gradients never certify too much",
     statement="An ε-stationary point is (δ, ε)-stationary for every δ; where the gradient is "
-    "L-Lipschitz, an "
-    "(ε/(3L), ε/3)-stationary point is ε-stationary. Means of gradients near a point never "
-    "certify too much.",
+    "L-Lipschitz, an (ε/(3L), ε/3)-stationary point is ε-stationary. Means of gradients near a "
+    "point never certify too much.",
     source=Source("thesis", "Definition 5.3.1, Proposition 5.3.1"),
     scales=scales(_QUICK, {"instances": 300, "samples": 128}, seeds=(2, 5)),
     methods={
@@ -230,12 +229,10 @@ STUDY = Study(
     },
     loop=loop,
     judge=judge,
-    rule="No bound lies below the exact distance, the gradient at a point is never shorter "
-    "than the distance, and on the smooth functions at least five (ε/(3L), ε/3)-stationary points "
-    "were met and all "
-    "have gradients up to ε. How many points the sampled gradients certify is not judged: the "
-    "thesis states no "
-    "number of gradients.",
+    rule="No bound lies below the exact distance, the gradient at a point is never shorter than "
+    "the distance, and on the smooth functions at least five (ε/(3L), ε/3)-stationary points were "
+    "met and all have gradients up to ε. How many points the sampled gradients certify is not "
+    "judged: the thesis states no number of gradients.",
     figures=(
         Figure(
             "How fast the certificate closes in on d(0, ∂f(x + δB))",

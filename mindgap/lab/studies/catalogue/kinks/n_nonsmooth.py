@@ -396,8 +396,7 @@ N1_INGD = Study(
     loop=ingd_loop,
     judge=judge_ingd,
     rule="At most a share γ of the runs needs more calls than stated, every certificate is true, "
-    "and on smooth "
-    "functions every search takes one inner step.",
+    "and on smooth functions every search takes one inner step.",
     figures=(
         Figure(
             "Calls against the stated bound",
@@ -431,8 +430,7 @@ N2_STOCHASTIC_INGD = Study(
     loop=stochastic_loop,
     judge=judge_stochastic,
     rule="The mean of ‖m_t‖ is at most ε/4, the outputs' mean distance from stationarity at most "
-    "ε/3, and at least "
-    "two thirds of the outputs are (δ, ε)-stationary.",
+    "ε/3, and at least two thirds of the outputs are (δ, ε)-stationary.",
     figures=(
         Figure(
             "Mean of ‖m_t‖ up to step t",
@@ -450,8 +448,7 @@ N4_RESISTING_ORACLES = Study(
     claim="N4",
     title="Worst-case oracles keep every optimizer away from stationary points",
     statement="Against the resisting oracles no algorithm reaches an ε-stationary point (values "
-    "and gradients), "
-    "nor a (δ, ε)-stationary point within Δ/(8δ) gradient calls.",
+    "and gradients), nor a (δ, ε)-stationary point within Δ/(8δ) gradient calls.",
     source=Source("thesis", "Theorems 5.3.1 and 5.5.2"),
     scales={
         "quick": Scale({"Delta": [1.0], "calls": [16, 64], "resist": True}),
@@ -463,9 +460,8 @@ N4_RESISTING_ORACLES = Study(
     },
     loop=adversary_loop,
     judge=judge_adversary,
-    rule="Every query and output of every optimizer stays at distance "
-    "L = 1 from stationarity, and the functions shown agree with every answer and lie in the "
-    "class.",
+    rule="Every query and output of every optimizer stays at distance L = 1 from stationarity, "
+    "and the functions shown agree with every answer and lie in the class.",
     figures=(
         Figure(
             "Distance from stationarity after all calls",

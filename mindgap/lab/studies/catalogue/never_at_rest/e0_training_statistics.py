@@ -162,8 +162,7 @@ STUDY = Study(
     claim="E0",
     title="Can loss, gradient norm, noise and sharpness be read off a batch?",
     statement="Loss, gradient norm, noise and sharpness of (6.2) can be read off during training "
-    "from a random "
-    "batch of m samples.",
+    "from a random batch of m samples.",
     source=Source("thesis", "(6.2), 6.6.2"),
     scales={
         **scales(

@@ -124,8 +124,7 @@ def judge(runs: Sequence[Run]) -> Parts:
             parts.decide_nothing(f"{name}: fewer than two steps settled")
         words = "; ".join(
             f"step {s['lr']:g}: Grad²/(ηΣ𝓛G) {s['ratio']:.2g}, Grad²/(η𝓛G²/2) "
-            f"{s['mended_ratio']:.2g}, "
-            f"η𝓛/2 {s['edge']:.2g}"
+            f"{s['mended_ratio']:.2g}, η𝓛/2 {s['edge']:.2g}"
             for s in steps
         )
         for column, formula, reading in (
@@ -192,9 +191,8 @@ STUDY = Study(
     name="e11-balance-and-edge",
     claim="E11",
     title="Do step, noise and sharpness determine the gradient norm?",
-    statement="Where the loss no longer changes, Grad² = ηΣ𝓛G with gradient norm, noise, sharpness "
-    "and second "
-    "moment of the minibatch gradient; the sharpness falls as the step grows.",
+    statement="Where the loss no longer changes, Grad² = ηΣ𝓛G with gradient norm, noise, "
+    "sharpness and second moment of the minibatch gradient; the sharpness falls as the step grows.",
     source=Source("thesis", "(6.10), 6.5.2"),
     scales={
         **scales(

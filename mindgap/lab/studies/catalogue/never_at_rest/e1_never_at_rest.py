@@ -260,13 +260,10 @@ def _figures(caption: str) -> tuple[Figure, ...]:
 
 _RULE = (
     "Late, the mean loss is within a tenth of the quarter before (with drops: in every period of "
-    "constant step) and no "
-    "image network knows 99.9 % of its samples, else nothing is decided. The late gradient norm is "
-    "a tenth of that at "
-    "the start or more, for every seed (refuted: a hundredth or less in the median). The noise of "
-    "the scheduled run "
-    "grows. No lower means that the 95 % interval of the ratio over paired seeds lies above 0.9 "
-    "(below: refuted). "
+    "constant step) and no image network knows 99.9 % of its samples, else nothing is decided. "
+    "The late gradient norm is a tenth of that at the start or more, for every seed (refuted: a "
+    "hundredth or less in the median). The noise of the scheduled run grows. No lower means that "
+    "the 95 % interval of the ratio over paired seeds lies above 0.9 (below: refuted). "
 )
 
 _IMAGES = {
@@ -330,10 +327,8 @@ E1_IMAGE_NETWORK = Study(
     claim="E1",
     title="The loss settles, the gradient norm does not: images",
     statement="Training an image network that does not over-fit, the loss settles while the "
-    "gradient norm does not "
-    "go to zero and the noise grows, with dropping and with constant steps and however long; a "
-    "smaller step gives "
-    "a larger gradient norm.",
+    "gradient norm does not go to zero and the noise grows, with dropping and with constant steps "
+    "and however long; a smaller step gives a larger gradient norm.",
     source=Source("thesis", "6.2, 6.2.1, Fig. 6-1 to 6-3"),
     scales={
         **scales(
@@ -358,8 +353,7 @@ E1_IMAGE_NETWORK = Study(
     judge=judge_images,
     rule=_RULE
     + "A tenth of the step, trained 10/3 as long: its late norm is no lower than where the others "
-    "end, "
-    "and norm, noise and sharpness are larger than those of the full step.",
+    "end, and norm, noise and sharpness are larger than those of the full step.",
     models={
         "quick": "three convolutions, width 4, on shifted digits",
         "cpu": "three convolutions, width 8, on CIFAR-10 shifted and flipped",

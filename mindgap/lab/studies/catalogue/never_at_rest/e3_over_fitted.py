@@ -144,8 +144,7 @@ STUDY = Study(
     claim="E3",
     title="The gradient goes to zero where the data are over-fitted",
     statement="Where the network over-fits its data the gradient norm converges to zero, unlike "
-    "where it does not "
-    "(here: a large and a small network on the same data).",
+    "where it does not (here: a large and a small network on the same data).",
     source=Source("thesis", "6.6.1, Fig. 6-7"),
     scales={
         **scales(_QUICK, {"steps": 20000, "every": 500, "lr": 0.02, "train": 0}, seeds=(3, 5)),
@@ -161,13 +160,10 @@ STUDY = Study(
     methods={WIDE: {"width": 8}, NARROW: {"width": 1}},
     loop=loop,
     judge=judge,
-    rule="The over-fitted network's gradient norm ends at a hundredth of its start or less and the "
-    "other's at a "
-    "tenth or more, for every seed; refuted where in the median the first ends above a tenth or "
-    "the second below a "
-    "hundredth. Over-fitted: 99.9 % of the training data are right in the end. Where the two do "
-    "not differ in "
-    "that, nothing is decided.",
+    rule="The over-fitted network's gradient norm ends at a hundredth of its start or less and "
+    "the other's at a tenth or more, for every seed; refuted where in the median the first ends "
+    "above a tenth or the second below a hundredth. Over-fitted: 99.9 % of the training data are "
+    "right in the end. Where the two do not differ in that, nothing is decided.",
     models={
         "quick": "three convolutions, widths 8 and 1, on 200 digits",
         "cpu": "three convolutions, widths 8 and 1, on digits",

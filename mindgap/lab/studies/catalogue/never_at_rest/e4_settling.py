@@ -145,8 +145,7 @@ STUDY = Study(
     claim="E4",
     title="Estimates of loss, gradient norm, noise and sharpness settle",
     statement="Estimated on m of N samples, the norms of (6.2) are larger than their true values "
-    "(Jensen), and all "
-    "four estimates converge as m grows to N.",
+    "(Jensen), and all four estimates converge as m grows to N.",
     source=Source("thesis", "6.6.2, Fig. 6-8, 6-9"),
     models={
         "quick": "three convolutions on digits, one-layer transformer on prose",
@@ -185,10 +184,9 @@ STUDY = Study(
     loop=loop,
     judge=judge,
     rule="For each quantity the root mean squared deviation from the value on all N samples is at "
-    "N/2 "
-    "at most half of what it is on the smallest part, or below 1 %; and the two norms (gradient, "
-    "Hessian) are not "
-    "too small on average on that part, by more than 1 % and two standard errors.",
+    "N/2 at most half of what it is on the smallest part, or below 1 %; and the two norms "
+    "(gradient, Hessian) are not too small on average on that part, by more than 1 % and two "
+    "standard errors.",
     figures=tuple(
         Figure(
             f"{title} from m samples over that from all",

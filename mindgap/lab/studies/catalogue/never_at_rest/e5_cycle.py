@@ -142,11 +142,9 @@ STUDY = Study(
     loop=loop,
     judge=judge,
     rule="The small step ends with ‖∇f‖ below 1e-6. With the large step ‖∇f‖ and the range of the "
-    "loss stay above "
-    "1 over the last quarter, and both running averages move by less than a tenth of that range "
-    "over the second "
-    "half. Its last 500 iterates form at most 20 clusters, none wider than 0.05: chains of gaps "
-    "below 0.05 join the iterates of a cluster.",
+    "loss stay above 1 over the last quarter, and both running averages move by less than a tenth "
+    "of that range over the second half. Its last 500 iterates form at most 20 clusters, none "
+    "wider than 0.05: chains of gaps below 0.05 join the iterates of a cluster.",
     figures=(
         Figure(
             "Gradient norm",

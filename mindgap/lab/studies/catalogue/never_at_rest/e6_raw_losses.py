@@ -137,11 +137,9 @@ def judge(runs: Sequence[Run]) -> Parts:
             middle = {key: float(np.median([s[key] for s in shapes])) for key in shapes[0]}
             words = (
                 f"the trend is {middle['ratio']:.2g} times the oscillation, "
-                f"{middle['path_ratio']:.1%} of the "
-                f"way leads on, the running average keeps {middle['left']:.0%} of the oscillation; "
-                "of "
-                f"{len(group)} seeds {moves.sum()} oscillate and {smooth.sum()} have a smooth "
-                "average"
+                f"{middle['path_ratio']:.1%} of the way leads on, the running average keeps "
+                f"{middle['left']:.0%} of the oscillation; of {len(group)} seeds {moves.sum()} "
+                f"oscillate and {smooth.sum()} have a smooth average"
             )
             counts = {
                 f"{name}, {title}": {
@@ -207,15 +205,12 @@ STUDY = Study(
     },
     loop=loop,
     judge=judge,
-    rule="Both the minibatch's loss and the loss on fixed samples oscillate in the last "
-    "half of every run, and their running averages are smooth. Oscillates: it moves around its "
-    "trend line by more than "
-    "the trend moves (ratio below 1), and at least nine tenths of its way lead back. Smooth: "
-    "without its first "
-    "quarter, the running average moves around its own trend line by at most a fifth of that. "
-    "Refuted where no seed "
-    "of a network shows it. A loss that has not settled, or a control that oscillates, decides "
-    "nothing.",
+    rule="Both the minibatch's loss and the loss on fixed samples oscillate in the last half of "
+    "every run, and their running averages are smooth. Oscillates: it moves around its trend line "
+    "by more than the trend moves (ratio below 1), and at least nine tenths of its way lead back. "
+    "Smooth: without its first quarter, the running average moves around its own trend line by at "
+    "most a fifth of that. Refuted where no seed of a network shows it. A loss that has not "
+    "settled, or a control that oscillates, decides nothing.",
     models={
         **dict.fromkeys(
             ("quick", "cpu"), "three convolutions, width 2, on digits; a one-layer transformer"

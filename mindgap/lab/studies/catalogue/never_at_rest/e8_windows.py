@@ -68,8 +68,7 @@ STUDY = Study(
     claim="E8",
     title="A window average that never settles",
     statement="Gradient descent on the function (6.11) has period n+1, and averages of the loss "
-    "over windows of n "
-    "steps do not converge.",
+    "over windows of n steps do not converge.",
     source=Source("thesis", "Lemma 6.4.2, 6.7.2"),
     scales={
         "quick": Scale({"periods": 20, "window": 0}),

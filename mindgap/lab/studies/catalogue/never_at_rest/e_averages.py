@@ -328,8 +328,7 @@ E9_COMPACT_SET = Study(
     claim="E9",
     title="Weight decay keeps the weights in a compact set",
     statement="With weight decay γ and steps up to 1/γ the weights stay in C_w (without batch "
-    "normalisation), the "
-    "scale within 2√m/γ (with it), and the loss below its bound.",
+    "normalisation), the scale within 2√m/γ (with it), and the loss below its bound.",
     source=Source("thesis", "Theorems 6.4.6 and 6.4.7"),
     scales={
         "quick": Scale({**_COMPACT, "steps": 40, "gamma": [0.2, 2.0]}),
@@ -362,8 +361,7 @@ E10_SMALL_STEP = Study(
     claim="E10",
     title="Once training has settled, a smaller step lowers the loss",
     statement="Where SGD with step η no longer changes the expected loss, one step of length cη "
-    "with small c "
-    "lowers it, unless the law is carried by stationary points.",
+    "with small c lowers it, unless the law is carried by stationary points.",
     source=Source("thesis", "Theorem 6.5.1"),
     scales={
         "quick": Scale(
@@ -377,8 +375,7 @@ E10_SMALL_STEP = Study(
     loop=small_step_loop,
     judge=judge_small_step,
     rule="Every step of at most 0.2η lowers the expected loss by more than three standard errors, "
-    "and E‖∇f‖² is "
-    "above 1e-6. Chains that are not at their invariant law decide nothing.",
+    "and E‖∇f‖² is above 1e-6. Chains that are not at their invariant law decide nothing.",
     figures=(
         Figure(
             "Change of the expected loss after one step of cη",

@@ -216,8 +216,7 @@ def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
         weak = rank < PRESENT and 2 * refused < len(fits)
         words = (
             f"rank correlation {rank:.2f} [{low:.2f}, {high:.2f}], slope {power:.2f}, gradient "
-            "norms span a "
-            f"factor {span:.1f}, growth shown in {grow} of {len(fits)} seeds"
+            f"norms span a factor {span:.1f}, growth shown in {grow} of {len(fits)} seeds"
             + (f", cannot tell in {refused}" if refused else "")
         )
         numbers = {
@@ -314,8 +313,7 @@ S1_SMOOTHNESS_LANGUAGE_MODEL = Study(
     claim="S1",
     title="Does smoothness grow with the gradient? A language model",
     statement="Along the training of an LSTM, local smoothness and gradient norm are strongly "
-    "correlated with "
-    "clipping and step 30, and much less without clipping or at step 2.",
+    "correlated with clipping and step 30, and much less without clipping or at step 2.",
     source=Source("thesis", "Fig. 3-1, 3-2"),
     scales={
         **scales(_PROSE, {"steps": 2000, "every": 20, "m": 512, "part": 64}, seeds=(3, 3)),
@@ -333,8 +331,7 @@ S1_SMOOTHNESS_LANGUAGE_MODEL = Study(
     length_of=lambda s: f"{s.get('steps', 990) / 166:.2g} epochs (the paper does not say)",
     rule=_RULE.format(STRONG),
     paper_number="none: Fig. 3-1 and 3-2 are drawn without numbers. Merity et al. report "
-    "perplexity 60.0 on validation "
-    "text, trained to the end",
+    "perplexity 60.0 on validation text, trained to the end",
     models={
         **dict.fromkeys(("quick", "cpu"), "one-layer LSTM on prose"),
         "gpu": "AWD-LSTM on Penn Treebank",

@@ -142,8 +142,7 @@ STUDY = Study(
     claim="S3",
     title="Does clipping speed training up?",
     statement="With clipping the training loss falls fastest: for a language model against SGD, "
-    "for an image model "
-    "against SGD with and without momentum, each at its best step.",
+    "for an image model against SGD with and without momentum, each at its best step.",
     source=Source("thesis", "Fig. 3-4"),
     scales={
         **scales(_QUICK, {"steps": 1000, "every": 50, "m": 1024}, seeds=(3, 5)),
@@ -165,10 +164,9 @@ STUDY = Study(
     },
     loop=loop,
     judge=judge,
-    rule="In every comparison (clipped against plain SGD on both problems, and against SGD "
-    "with momentum on images) the clipped curve lies lower, with a 95 % interval over paired "
-    "seeds. Refuted where "
-    "certainly less than 2 % of the loss is saved.",
+    rule="In every comparison (clipped against plain SGD on both problems, and against SGD with "
+    "momentum on images) the clipped curve lies lower, with a 95 % interval over paired seeds. "
+    "Refuted where certainly less than 2 % of the loss is saved.",
     models={
         **dict.fromkeys(
             ("quick", "cpu"), "one-layer LSTM on prose and three convolutions on digits"

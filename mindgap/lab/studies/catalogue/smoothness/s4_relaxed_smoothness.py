@@ -276,8 +276,7 @@ def judge_ratio(runs: Sequence[Run]) -> Parts:
         "the ratio of counts grows as stated",
         abs(b - 1) <= 0.15 + 2 * error,
         words=f"like (M L1/(log M + 1))^{b:.2f}±{2 * error:.2f}, from {ratio[0]:.3g} (M L1 = "
-        f"{product[0]:g}) to "
-        f"{ratio[-1]:.3g} (M L1 = {product[-1]:g})",
+        f"{product[0]:g}) to {ratio[-1]:.3g} (M L1 = {product[-1]:g})",
         numbers={"slope": b, "slope_error": error},
     )
     delta, epsilon = (fixed.header.settings[name] for name in ("delta", "epsilon"))
@@ -422,8 +421,7 @@ S4_CLIPPING_BEATS_FIXED_STEPS = Study(
     claim="S4",
     title="Fixed steps lose to clipping as M·L1 grows",
     statement="On the two functions of 3.7.2 the best fixed step needs Ω(M L1/log M) times more "
-    "iterations, while "
-    "clipped GD does not depend on M.",
+    "iterations, while clipped GD does not depend on M.",
     source=Source("thesis", "Theorem 3.4.2, Remark 3.4.1, 3.7.2"),
     scales=scales(
         _RATIO, {"M": [10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0], "delta": 5.0}

@@ -55,8 +55,7 @@ STUDY = Study(
     claim="S5",
     title="Clipping is normalising, within a factor 2",
     statement="With γη_c = η_n and η_c = η_n/β the effective steps of clipped and normalised GD "
-    "satisfy h_c/2 <= "
-    "h_n <= 2h_c.",
+    "satisfy h_c/2 <= h_n <= 2h_c.",
     source=Source("thesis", "3.3.1"),
     scales={
         "quick": Scale({"draws": 300, "dimension": 5, "gamma_factor": 1.0}, seeds=2),

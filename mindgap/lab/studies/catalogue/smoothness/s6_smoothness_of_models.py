@@ -152,9 +152,8 @@ S6_POLYNOMIALS = Study(
     name="s6-polynomials",
     claim="S6",
     title="Polynomials are (L0, L1)-smooth and not L-smooth",
-    statement="Univariate polynomials of degree d >= 3 satisfy |f''| <= L0 + L1|f'| for some L0 at "
-    "every L1 > 0, "
-    "and no bound |f''| <= L.",
+    statement="Univariate polynomials of degree d >= 3 satisfy |f''| <= L0 + L1|f'| for some L0 "
+    "at every L1 > 0, and no bound |f''| <= L.",
     source=Source("thesis", "Lemma 3.2.1"),
     scales=scales(_POLY, {"points": 40_001, "polynomials": 10}, seeds=(2, 5)),
     methods={f"degree {d}": {"degree": d} for d in (3, 4, 6)},
@@ -188,9 +187,8 @@ S6_DEEP_LINEAR = Study(
     name="s6-deep-linear",
     claim="S6",
     title="Deep linear networks: gradient and curvature grow together",
-    statement="Gradient and Hessian of deep linear networks share factors, so that their norms are "
-    "correlated over "
-    "the weights.",
+    statement="Gradient and Hessian of deep linear networks share factors, so that their norms "
+    "are correlated over the weights.",
     source=Source("thesis", "3.2.3"),
     scales=scales(_NET, {"points": 200, "width": 6, "layers": 4}, seeds=(1, 2)),
     methods={"random weights": {"valley": False}, "valley of zero loss": {"valley": True}},

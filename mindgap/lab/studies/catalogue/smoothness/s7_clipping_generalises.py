@@ -90,9 +90,8 @@ STUDY = Study(
     name="s7-clipping-generalises",
     claim="S7",
     title="Does clipping generalise on images?",
-    statement="Gradient clipping achieves good generalisation in image classification: 95.2 % test "
-    "accuracy in 200 "
-    "epochs for ResNet20 on CIFAR-10.",
+    statement="Gradient clipping achieves good generalisation in image classification: 95.2 % "
+    "test accuracy in 200 epochs for ResNet20 on CIFAR-10.",
     source=Source("thesis", "3.1, Fig. 3-4d"),
     scales={
         **scales(
@@ -128,11 +127,10 @@ STUDY = Study(
     },
     loop=loop,
     judge=judge,
-    rule="As printed, on ResNet20: the 90 % interval of clipping's test accuracy over the "
-    "seeds lies at 95.2 % or above; refuted where it lies below. As corrected: clipping is at most "
-    "one point behind "
-    "SGD with momentum, by the 90 % interval over paired seeds; refuted where it is certainly "
-    "more.",
+    rule="As printed, on ResNet20: the 90 % interval of clipping's test accuracy over the seeds "
+    "lies at 95.2 % or above; refuted where it lies below. As corrected: clipping is at most one "
+    "point behind SGD with momentum, by the 90 % interval over paired seeds; refuted where it is "
+    "certainly more.",
     models={
         "quick": "three convolutions, width 8, on digits",
         "cpu": "three convolutions, width 8, on CIFAR-10",

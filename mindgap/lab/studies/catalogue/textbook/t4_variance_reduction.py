@@ -203,10 +203,8 @@ def judge(runs: Sequence[Run]) -> Parts:
         middle = {rule: float(np.median(values)) for rule, values in ends.items()}
         parts.note(
             f"{problem}: SGD's gap is {_factor(gain.mean)} times SVRG's ({_factor(gain.low)} to "
-            f"{_factor(gain.high)}; "
-            f"medians {middle['SGD']:.2g} and {middle['SVRG']:.2g}; test errors "
-            f"{errors['SGD']:.1%} and "
-            f"{errors['SVRG']:.1%})",
+            f"{_factor(gain.high)}; medians {middle['SGD']:.2g} and {middle['SVRG']:.2g}; test "
+            f"errors {errors['SGD']:.1%} and {errors['SVRG']:.1%})",
             {problem: {"log_gain": vars(gain), "gap": middle, "test_error": errors}},
         )
     if gains["convex"].low <= 0:
@@ -240,8 +238,7 @@ STUDY = Study(
     claim="T4",
     title="Variance reduction gains nothing on a deep network",
     statement="Variance reduction (SVRG) does not accelerate the training of a deep network; on a "
-    "convex problem "
-    "of the same data it does.",
+    "convex problem of the same data it does.",
     source=Source("thesis", "2.2, Fig. 2-2"),
     scales={
         **scales(_QUICK, _CPU, seeds=(3, 10)),
@@ -271,10 +268,9 @@ STUDY = Study(
     methods={"network, SGD": {"rule": "sgd"}, "network, SVRG": {"rule": "svrg"}, **_CONTROL},
     loop=loop,
     judge=judge,
-    rule="The upper end of a 90 % interval for the network's gain over paired seeds lies "
-    "below a factor 1.1; refuted where the lower end lies above 1 and the gain may exceed 1.1. A "
-    "control without a "
-    "gain decides nothing.",
+    rule="The upper end of a 90 % interval for the network's gain over paired seeds lies below a "
+    "factor 1.1; refuted where the lower end lies above 1 and the gain may exceed 1.1. A control "
+    "without a gain decides nothing.",
     models={
         "quick": "three layers, width 32, on digits",
         "cpu": "four layers, width 64, on digits",

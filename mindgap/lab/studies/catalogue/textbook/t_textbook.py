@@ -335,10 +335,9 @@ T2_WORST_CASE_RATES = Study(
     claim="T2",
     source=Source("thesis", "Fig. 2-1"),
     title="In the worst case heavy-ball need not converge, Nesterov's method does",
-    statement="Worst-case rates, computed by matrix inequalities: GD's is 1 - 1/Q, Nesterov's lies "
-    "below Theorem "
-    "2.1.3's for every condition number Q, and heavy-ball's reaches 1 (no convergence is proved) "
-    "at Q near 18.",
+    statement="Worst-case rates, computed by matrix inequalities: GD's is 1 - 1/Q, Nesterov's "
+    "lies below Theorem 2.1.3's for every condition number Q, and heavy-ball's reaches 1 (no "
+    "convergence is proved) at Q near 18.",
     scales={
         "quick": Scale({"conditions": [2.0, 8.0, 17.0, 18.5, 64.0], "pep_steps": [1, 2]}),
         "cpu": Scale(
@@ -376,10 +375,9 @@ T2_WORST_CASE_RATES = Study(
     },
     loop=worst_case_loop,
     judge=judge_worst_case,
-    rule="GD agrees with its analytic rate and finite worst cases "
-    "with their closed forms to 1e-4, Nesterov lies between its rate on quadratics and Theorem "
-    "2.1.3 for every Q, "
-    "and heavy-ball's rate is below 1 up to Q = 17.95 and not above.",
+    rule="GD agrees with its analytic rate and finite worst cases with their closed forms to "
+    "1e-4, Nesterov lies between its rate on quadratics and Theorem 2.1.3 for every Q, and "
+    "heavy-ball's rate is below 1 up to Q = 17.95 and not above.",
     figures=(
         Figure(
             "Worst-case rate",
@@ -408,8 +406,7 @@ T3_ADAM_REGRET = Study(
     claim="T3",
     title="Adam's average regret stays, AMSGrad's goes to zero",
     statement="On the online problem with a rare large loss Adam's average regret does not go to "
-    "zero; AMSGrad's "
-    "does.",
+    "zero; AMSGrad's does.",
     source=Source("thesis", "Fig. 2-3"),
     scales={"quick": Scale({"periods": 5_000}), "cpu": Scale({"periods": 50_000})},
     methods={
