@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -181,40 +181,43 @@ def robust_norm(tensors: Sequence[Tensor], *, wide: bool = False) -> Tensor:
     """
     if not tensors:
         return torch.zeros((), dtype=torch.float64 if wide else None)
-    plain: list[Tensor] = []
-    spread: dict[Any, list[Tensor]] = {}
-    for t in tensors:
-        if is_sharded(t):
-            spread.setdefault((t.device_mesh, t.placements), []).append(t.detach())  # type: ignore[attr-defined]
-        else:
-            plain.append(t.detach())
+    plain = [tensor.detach() for tensor in tensors if not is_sharded(tensor)]
+    by_mesh: dict[Any, list[Tensor]] = {}
+    for tensor in [tensor for tensor in tensors if is_sharded(tensor)]:
+        place = (tensor.device_mesh, tensor.placements)  # type: ignore[attr-defined]
+        by_mesh.setdefault(place, []).append(local(tensor.detach()))
     norms = [_local_norm(plain)] if plain else []
     norms += [
-        _mesh_norm(_local_norm([local(t) for t in ts]), mesh, places)
-        for (mesh, places), ts in spread.items()
+        _mesh_norm(_local_norm(pieces), mesh, places) for (mesh, places), pieces in by_mesh.items()
     ]
-    norm = (
-        norms[0]
-        if len(norms) == 1
-        else _combine(torch.stack([n.to(norms[0].device) for n in norms]))
-    )
+    norm = norms[0]
+    if len(norms) > 1:
+        norm = _combine(torch.stack([other.to(norm.device) for other in norms]))
     if wide:
         return norm
     dtype = tensors[0].dtype
-    for t in tensors[1:]:
-        dtype = torch.promote_types(dtype, t.dtype)
+    for tensor in tensors[1:]:
+        dtype = torch.promote_types(dtype, tensor.dtype)
     return norm.to(torch.empty(0, dtype=dtype).real.dtype if dtype.is_complex else dtype)
 
 
-def _combine(norms: Tensor) -> Tensor:
-    """Norm of a float64 vector of norms, safe at both ends of the range, without a branch."""
-    peak = norms.max()
+def _in_units_of(peak: Tensor, norm_over: Callable[[Tensor], Tensor]) -> Tensor:
+    """``norm_over(peak) * peak``, the norm of entries divided by the largest, without a branch.
+
+    Where the largest entry is 0 or not finite, it is the norm.
+    """
     usable = (peak > 0) & torch.isfinite(peak)
     scale = torch.where(usable, peak, torch.ones_like(peak))
-    return torch.where(usable, torch.linalg.vector_norm(norms / scale) * scale, peak)
+    return torch.where(usable, norm_over(scale) * scale, peak)
+
+
+def _combine(norms: Tensor) -> Tensor:
+    """Norm of a float64 vector of norms, safe at both ends of the range."""
+    return _in_units_of(norms.max(), lambda scale: torch.linalg.vector_norm(norms / scale))
 
 
 def _local_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """Norm (0-dim, float64) over the entries of plain tensors."""
     real = [torch.view_as_real(t) if t.is_complex() else t for t in tensors if t.numel()]
     if not real:
         device = tensors[0].device if tensors else None
@@ -235,26 +238,35 @@ def _local_norm(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _stretch_norm(tensors: Sequence[Tensor], dtype: torch.dtype | None) -> Tensor:
-    total: list[Tensor] = []
+    """Norm (0-dim, float64) by sums over short stretches, not scaled.
+
+    ``dtype`` is that of the sums; None: the tensors' own, in at least float32.
+    """
+    of_blocks: list[Tensor] = []
     for (block,) in blocks(tensors):
-        block = block if dtype is not None else [widen(t) for t in block]
-        pieces = [piece for t in block for piece in cut(t, STRETCH)] if block[0].is_cpu else block
+        wide = block if dtype is not None else [widen(tensor) for tensor in block]
+        pieces = wide
+        if wide[0].is_cpu:
+            pieces = [piece for tensor in wide for piece in cut(tensor, STRETCH)]
         norms = torch._foreach_norm(pieces, 2, dtype=dtype)
-        total.append(torch.linalg.vector_norm(torch.stack(norms).double()))
-    together = torch.stack([n.to(total[0].device) for n in total])
-    return total[0] if len(total) == 1 else torch.linalg.vector_norm(together)
+        of_blocks.append(torch.linalg.vector_norm(torch.stack(norms).double()))
+    if len(of_blocks) == 1:
+        return of_blocks[0]
+    device = of_blocks[0].device
+    return torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in of_blocks]))
 
 
 def _scaled_norms(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Norm of each block, scaled by its largest entry."""
-    norms = []
-    for (block,) in blocks([t.double() if t.dtype != torch.float64 else t for t in tensors]):
-        peak = torch.stack(torch._foreach_norm(block, math.inf)).max()
-        usable = (peak > 0) & torch.isfinite(peak)
-        scale = torch.where(usable, peak, torch.ones_like(peak))
-        scaled = torch.stack(torch._foreach_norm(torch._foreach_div(block, scale), 2))
-        norms.append(torch.where(usable, torch.linalg.vector_norm(scaled) * scale, peak))
-    return norms
+
+    def norm_of(block: list[Tensor]) -> Tensor:
+        def norm_over(scale: Tensor) -> Tensor:
+            scaled = torch._foreach_norm(torch._foreach_div(block, scale), 2)
+            return torch.linalg.vector_norm(torch.stack(scaled))
+
+        return _in_units_of(torch.stack(torch._foreach_norm(block, math.inf)).max(), norm_over)
+
+    return [norm_of(block) for (block,) in blocks([tensor.double() for tensor in tensors])]
 
 
 def _mesh_norm(norm: Tensor, mesh: Any, placements: Any) -> Tensor:
@@ -267,7 +279,7 @@ def _mesh_norm(norm: Tensor, mesh: Any, placements: Any) -> Tensor:
         kinds = [Partial(how) if p.is_shard() else Replicate() for p in placements]
         return DTensor.from_local(value, mesh, kinds).full_tensor()
 
-    peak = reduced(norm, "max")
-    usable = (peak > 0) & torch.isfinite(peak)
-    scale = torch.where(usable, peak, torch.ones_like(peak))
-    return torch.where(usable, reduced((norm / scale).square(), "sum").sqrt() * scale, peak)
+    def norm_over(scale: Tensor) -> Tensor:
+        return reduced((norm / scale).square(), "sum").sqrt()
+
+    return _in_units_of(reduced(norm, "max"), norm_over)

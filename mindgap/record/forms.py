@@ -37,9 +37,8 @@ class Figure:
     #: logarithmic axes, as the paper has them.
     log_x: bool = False
     log_y: bool = False
-    facet: str = (
-        ""  # column or setting by which the figure is split into panels (``""``: one panel)
-    )
+    #: column or setting by which the figure is split into panels (``""``: one panel)
+    facet: str = ""
     #: label -> value, drawn as horizontal rules (a bound, an optimum).
     hlines: Mapping[str, float] = field(default_factory=dict)
     caption: str = ""  # one or two sentences: what to look at

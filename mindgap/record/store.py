@@ -381,9 +381,8 @@ def lock(path: Path) -> int:
         try:
             if _try_lock(file):
                 with suppress(FileNotFoundError):
-                    if os.path.samestat(
-                        os.fstat(file), os.stat(path)
-                    ):  # not replaced or removed in between
+                    # Not replaced or removed in between.
+                    if os.path.samestat(os.fstat(file), os.stat(path)):
                         return file
             elif time.monotonic() > patience:
                 raise RecordError(f"{path} is being written by another process")

@@ -28,9 +28,8 @@ class SurveyLine:
     low: float = math.nan
     high: float = math.nan
     assumption: str = ""  # the assumption of the textbook that this line speaks about, or ""
-    fails: bool | None = (
-        None  # whether that assumption fails; None where the measurement cannot tell
-    )
+    #: whether that assumption fails; None where the measurement cannot tell
+    fails: bool | None = None
 
 
 @dataclass(frozen=True)

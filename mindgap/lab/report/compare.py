@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -89,9 +89,8 @@ def _curves(a: Loaded, b: Loaded, level: float) -> list[Difference]:
     quantities = dict.fromkeys((f.x, f.y, f.kind) for f in a.description.figures)
     for method in (m for m in a.methods if m in b.methods):
         for x, y, kind in quantities:
-            if (
-                kind != "lines"
-            ):  # a scatter has no common places; its quantities show in the verdict's numbers
+            # A scatter has no common places; its quantities show in the verdict's numbers.
+            if kind != "lines":
                 continue
             sides = [_columns(study, method, x, y) for study in (a, b)]
             if all(sides):
@@ -111,62 +110,44 @@ def difference(
     b: Sequence[tuple[np.ndarray, np.ndarray]],
     level: float,
 ) -> Difference:
-    """Two bundles of curves (one (x, y) per seed), compared at common places."""
+    """Two bundles of curves (one (x, y) per seed), compared at common places by Welch's t.
+
+    Returns:
+        ``place`` with the outcome, and where the curves differ most.
+    """
     from scipy.stats import t as student
 
     one, two = over_seeds(a), over_seeds(b)
     common, at_one, at_two = np.intersect1d(one["x"], two["x"], return_indices=True)
     if not len(common):
-        return Difference(place.study, place.scale, place.method, place.quantity, "differs")
+        return replace(place, outcome="differs")
     pick = np.unique(np.linspace(0, len(common) - 1, PLACES).astype(int))
-    at_one, at_two, common = at_one[pick], at_two[pick], common[pick]
-    mean_a, mean_b = one["mean"][at_one], two["mean"][at_two]
-    n_a, n_b = one["n"][at_one], two["n"][at_two]
-    finite = np.isfinite(mean_a) & np.isfinite(mean_b)
-    if (np.isfinite(mean_a) != np.isfinite(mean_b)).any():
-        worst = int(np.argmax(np.isfinite(mean_a) != np.isfinite(mean_b)))
-        return _difference_at(place, "differs", common, mean_a, mean_b, worst, math.inf)
-    scale = np.maximum(np.abs(mean_a), np.abs(mean_b))
-    apart = finite & (np.abs(mean_a - mean_b) > 1e-9 * scale)
+    one, two = (
+        {k: v[at[pick]] for k, v in side.items()} for side, at in ((one, at_one), (two, at_two))
+    )
+    mean_a, mean_b = one["mean"], two["mean"]
+
+    def differs_at(worst: np.intp, outcome: str, error: float) -> Difference:
+        where, here, there = (float(column[worst]) for column in (one["x"], mean_a, mean_b))
+        return replace(place, outcome=outcome, where=where, a=here, b=there, error=error)
+
+    one_ends = np.isfinite(mean_a) != np.isfinite(mean_b)
+    if one_ends.any():
+        return differs_at(np.argmax(one_ends), "differs", math.inf)
+    gap, scale = np.abs(mean_a - mean_b), np.maximum(np.abs(mean_a), np.abs(mean_b))
+    apart = np.isfinite(mean_a) & (gap > 1e-9 * scale)
     if not apart.any():
         return place
-    var_a, var_b = one["sd"][at_one] ** 2 / n_a, two["sd"][at_two] ** 2 / n_b
-    if min(n_a.min(), n_b.min()) < 2:
-        worst = int(
-            np.argmax(np.where(apart, np.abs(mean_a - mean_b) / np.maximum(scale, 1e-300), -1))
-        )
-        return _difference_at(place, "too few seeds", common, mean_a, mean_b, worst, math.nan)
-    error = np.sqrt(var_a + var_b)
+    if min(one["n"].min(), two["n"].min()) < 2:
+        relative = np.where(apart, gap / np.maximum(scale, 1e-300), -1)
+        return differs_at(np.argmax(relative), "too few seeds", math.nan)
+    variances = [side["sd"] ** 2 / side["n"] for side in (one, two)]
     with np.errstate(divide="ignore", invalid="ignore"):
-        score = np.where(apart, np.abs(mean_a - mean_b) / error, 0.0)
-        degrees = (var_a + var_b) ** 2 / (var_a**2 / (n_a - 1) + var_b**2 / (n_b - 1))
-    limit = student.ppf(
-        1 - level / len(common) / 2, np.where(np.isfinite(degrees), np.maximum(degrees, 1), 1e9)
-    )
-    beyond = score / limit
-    worst = int(np.argmax(beyond))
+        score = np.where(apart, gap / np.sqrt(sum(variances)), 0.0)
+        terms = [v**2 / (side["n"] - 1) for v, side in zip(variances, (one, two))]
+        degrees = sum(variances) ** 2 / sum(terms)
+    usable = np.where(np.isfinite(degrees), np.maximum(degrees, 1), 1e9)
+    beyond = score / student.ppf(1 - level / len(pick) / 2, usable)
+    worst = np.argmax(beyond)
     outcome = "differs" if beyond[worst] > 1 else "within noise"
-    return _difference_at(place, outcome, common, mean_a, mean_b, worst, float(score[worst]))
-
-
-def _difference_at(
-    place: Difference,
-    outcome: str,
-    x: np.ndarray,
-    a: np.ndarray,
-    b: np.ndarray,
-    i: int,
-    error: float,
-) -> Difference:
-    """The difference of two curves at their i-th place."""
-    return Difference(
-        place.study,
-        place.scale,
-        place.method,
-        place.quantity,
-        outcome,
-        float(x[i]),
-        float(a[i]),
-        float(b[i]),
-        error,
-    )
+    return differs_at(worst, outcome, float(score[worst]))

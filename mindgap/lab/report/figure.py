@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from mindgap.base.checked import Range, checked
+from mindgap.lab.report.aggregate import Series
 from mindgap.lab.report.drawing import DASHES, ENOUGH_SEEDS, GREY, LIGHT, SHAPES, Axis, Drawing
 from mindgap.lab.report.headline import headline
 from mindgap.lab.report.words import number, signs
@@ -18,53 +19,44 @@ from mindgap.lab.report.words import number, signs
 #: Up to so many points of a scatter are drawn large.
 FEW = 120
 SCHEMA_URL = "https://vega.github.io/schema/vega-lite/v6.json"
+#: The whole row, of which the page shows one ready text: with `nearest`, Vega-Lite 6 looks for the
+#: fields of a tooltip channel in the wrong place and shows "undefined".
+TOOLTIP = {"content": "data"}
+FIT = {"type": "fit", "contains": "padding"}
+BY_SERIES = {"field": "r", "type": "nominal"}
 
 
 def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, Any]]:
     """The rows the specification is filled with; the page's script does the same for what the
     reader chooses.
+
+    Returns:
+        One row per point, with keys of one letter because a page holds many: ``x``, ``y`` (None
+        where the line is broken), method ``m``, panel ``f``, number ``r`` of the series, place
+        ``o`` in it, ``k`` (whether the claim is about the method), and the band ``lo`` to ``hi``.
     """
     log_x, log_y = drawing.figure.log_x, drawing.figure.log_y
-    rows: list[dict[str, Any]] = []
     shifts = dict(zip(drawing.methods, drawing.shifts))
-    lows = [s.columns["q10"] for s in axis.series if "q10" in s.columns]
-    floor = 0.0 if lows and all((low[np.isfinite(low)] >= 0).all() for low in lows) else -math.inf
+    floor = _floor_of_bands(axis)
     drawn = axis.runs if statistic == "every" and axis.runs else axis.series
-    for place, series in sorted(
-        enumerate(drawn), key=lambda item: item[1].method in drawing.accent
-    ):
-        columns = series.columns
-        if "y" in columns:
-            middle, low, high = columns["y"], None, None
-        elif statistic == "quantiles":
-            middle, low, high = columns["q50"], columns["q10"], columns["q90"]
-        elif statistic == "mean":
-            middle = columns["mean"]
-            low = columns["mean"] - columns["sd"]
-            high = columns["mean"] + columns["sd"]
-        else:
-            middle, low, high = columns["mean"], None, None
-        for i, (x, y) in enumerate(zip(columns["x"].tolist(), middle.tolist())):
+    accented_last = sorted(enumerate(drawn), key=lambda item: item[1].method in drawing.accent)
+    rows: list[dict[str, Any]] = []
+    for number_of_series, series in accented_last:
+        columns = (series.columns["x"], *_line_and_band(series, statistic))
+        for place, (x, y, low, high) in enumerate(zip(*(column.tolist() for column in columns))):
             if not math.isfinite(x) or (log_x and x <= 0):
                 continue
-            x += shifts[series.method]
             row: dict[str, Any] = {
-                "x": x,
+                "x": x + shifts[series.method],
                 "m": series.method,
                 "f": series.facet,
-                "r": place,
-                "o": i,
+                "r": number_of_series,
+                "o": place,
+                "k": not drawing.accent or series.method in drawing.accent,
+                "y": y if math.isfinite(y) and (y > 0 or not log_y) else None,
             }
-            row["k"] = not drawing.accent or series.method in drawing.accent
-            row["y"] = y if math.isfinite(y) and (y > 0 or not log_y) else None
-            if (
-                low is not None
-                and high is not None
-                and math.isfinite(high[i])
-                and row["y"] is not None
-            ):
-                # The band of a quantity that is never negative ends at zero.
-                row["lo"], row["hi"] = max(float(low[i]), floor), float(high[i])
+            if row["y"] is not None and math.isfinite(high):
+                row |= {"lo": max(low, floor), "hi": high}
             rows.append(row)
     if log_y:
         least = min((row["y"] for row in rows if row["y"] is not None), default=1.0)
@@ -74,145 +66,164 @@ def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, An
     return rows
 
 
+def _line_and_band(series: Series, statistic: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The heights of a series' line, and the lower and the upper end of its band; NaN: no band."""
+    columns, none = series.columns, np.full(len(series), math.nan)
+    if "y" in columns:
+        return columns["y"], none, none
+    if statistic == "quantiles":
+        return columns["q50"], columns["q10"], columns["q90"]
+    mean, deviation = columns["mean"], columns["sd"] if statistic == "mean" else none
+    return mean, mean - deviation, mean + deviation
+
+
+def _floor_of_bands(axis: Axis) -> float:
+    """Where bands end below: at 0 for a quantity that is never negative."""
+    lows = [series.columns["q10"] for series in axis.series if "q10" in series.columns]
+    return 0.0 if lows and all((low[np.isfinite(low)] >= 0).all() for low in lows) else -math.inf
+
+
 def specification(
     drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | None = None
 ) -> dict[str, Any]:
     """The Vega-Lite specification of a figure: with ``rows`` a picture by itself, without them
     the page's template.
     """
-    figure, kind = drawing.figure, drawing.kind
-    methods = list(drawing.methods)
-    colours = [GREY if i is None else LIGHT[i] for i in drawing.colours]
-    alone = drawing.alone(axis)
-    log_x, log_y = figure.log_x, figure.log_y
-    x: dict[str, Any] = {
-        "field": "x",
-        "type": "quantitative",
-        "scale": scale(log_x, padded=kind == "points"),
-    }
-    x["axis"] = {"title": signs(axis.label), **ticks(log_x, "x", own="x" in alone)}
-    if drawing.names:
-        found = named(drawing.names)
-        x |= {"scale": found["scale"], "axis": {**found["axis"], "title": figure.x_label or None}}
+    figure, alone = drawing.figure, drawing.alone(axis)
     heights = {row["y"] for row in rows or [] if row["y"] is not None}
-    y_scale = scale(log_y, padded=bool(log_y), flat=len(heights) == 1)
-    y_axis = {"title": None, **ticks(log_y, "y", own="y" in alone)}
+    y_scale = scale(figure.log_y, padded=bool(figure.log_y), flat=len(heights) == 1)
+    y_axis = {"title": None, **ticks(figure.log_y, "y", own="y" in alone)}
     y = {"field": "y", "type": "quantitative", "title": None, "scale": y_scale, "axis": y_axis}
-    legend = {
-        "title": None,
-        "orient": "bottom",
-        "direction": "horizontal",
-        "columns": 3,
-        "labelLimit": 260,
-    }
-    legend |= {"symbolOpacity": 1, "symbolType": "circle" if kind == "points" else "stroke"}
-    colour = {
-        "field": "m",
-        "type": "nominal",
-        "scale": {"domain": methods, "range": colours},
-        "legend": legend,
-    }
-    detail = {"field": "r", "type": "nominal"}
-    # The whole row, of which the page shows one ready text: with `nearest`, Vega-Lite 6 looks for
-    # the fields of a tooltip channel in the wrong place and shows "undefined".
-    tooltip = {"content": "data"}
-    hover = {
-        "transform": [{"filter": "datum.h"}],
-        "params": [
-            {
-                "name": "hover",
-                "select": {
-                    "type": "point",
-                    "on": "pointerover",
-                    "nearest": True,
-                    "clear": "pointerout",
-                },
-            }
-        ],
-        "mark": {"type": "point", "filled": True, "size": 70, "tooltip": tooltip},
+    layers = {"points": _point_layers, "path": _path_layers, "lines": _line_layers}[drawing.kind]
+    colours = [GREY if place is None else LIGHT[place] for place in drawing.colours]
+    unit: dict[str, Any] = {
+        "layer": [*layers(drawing, axis, y), *rules(figure.hlines, y_scale)],
         "encoding": {
-            "y": y,
-            "detail": detail,
-            "opacity": {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0},
+            "x": _x_channel(drawing, axis, own="x" in alone),
+            "color": _by_method(drawing, colours),
         },
     }
-    layers: list[dict[str, Any]]
-    if kind == "points":
-        shapes = [SHAPES[i % len(SHAPES)] for i in range(len(methods))]
-        shape = {
-            "field": "m",
-            "type": "nominal",
-            "scale": {"domain": methods, "range": shapes},
-            "legend": legend,
-        }
-        few = sum(len(s) for s in axis.series) <= FEW
-        mark = {
-            "type": "point",
-            "filled": True,
-            "size": 60 if few else 26,
-            "opacity": 0.6,
-            "tooltip": tooltip,
-        }
-        layers = [{"mark": mark, "encoding": {"y": y, "shape": shape}}]
-    elif kind == "path":
-        order = {"field": "o", "type": "quantitative"}
-        path = {"type": "line", "strokeWidth": 1.5}
-        layers = [
-            {"mark": path, "encoding": {"y": y, "order": order, "detail": detail, **_lit(1.5)}},
-            hover,
-        ]
-    else:
-        line: dict[str, Any] = {
-            "y": y,
-            "detail": detail,
-            **_lit(1.4 if drawing.statistic == "every" else 2.4),
-        }
-        dashes = drawing.dashes
-        if any(dash != DASHES[0] for dash in dashes):
-            line["strokeDash"] = {
-                "field": "m",
-                "type": "nominal",
-                "scale": {"domain": methods, "range": dashes},
-                "legend": legend,
-            }
-        low = {**y, "field": "lo"}
-        band = {
-            "name": "band",
-            "transform": [{"filter": "isValid(datum.lo) && isValid(datum.hi)"}],
-            "mark": {"type": "area", "opacity": 0.18},
-            "encoding": {"y": low, "y2": {"field": "hi"}, "detail": detail},
-        }
-        layers = [{"mark": {"type": "line"}, "encoding": line}, hover]
-        if drawing.seeds >= ENOUGH_SEEDS:
-            layers.insert(0, band)
-    layers += rules(figure.hlines, y_scale)
-    unit: dict[str, Any] = {"layer": layers, "encoding": {"x": x, "color": colour}}
     spec: dict[str, Any] = {
-        "$schema": SCHEMA_URL,
-        "title": _title(drawing, drawn_words(drawing)),
+        **_frame(drawing, drawn_words(drawing)),
         "params": [{"name": "lit", "value": ""}],
-        "background": "#ffffff",
-        "config": CONFIG,
         "datasets": {"rows": rows or []},
         "data": {"name": "rows"},
     }
     if drawing.facets == ("",):
-        return {
-            **spec,
-            "width": 620,
-            "height": 320,
-            "autosize": {"type": "fit", "contains": "padding"},
-            **unit,
-        }
+        return {**spec, "width": 620, "height": 320, "autosize": FIT, **unit}
     across = columns(len(drawing.facets), 3)
-    spec["facet"] = {"field": "f", "type": "nominal", "title": None, "sort": list(drawing.facets)}
-    spec["columns"] = across
-    spec["spec"] = {"width": 600 // across, "height": 220, **unit}
+    spec |= {
+        "facet": _panels(drawing),
+        "columns": across,
+        "spec": {"width": 600 // across, "height": 220, **unit},
+    }
     # In a last row that is not full, a common axis would stand below panels that are not there.
     ragged = {"axis": {"x": "independent"}} if len(drawing.facets) % across else {}
     if alone or ragged:
         spec["resolve"] = {"scale": alone, **ragged}
     return spec
+
+
+def _frame(drawing: Drawing, below: str, letters: int = 78) -> dict[str, Any]:
+    """What every figure has around its drawing; the title is the finding, broken into lines that
+    fit the picture, above what is drawn upwards.
+    """
+    lines = textwrap.wrap(headline(drawing), letters)
+    return {
+        "$schema": SCHEMA_URL,
+        "title": {"text": lines, "subtitle": below, "anchor": "start", "frame": "group"},
+        "background": "#ffffff",
+        "config": CONFIG,
+    }
+
+
+def _panels(drawing: Drawing) -> dict[str, Any]:
+    """The channel that splits a figure into panels."""
+    return {"field": "f", "type": "nominal", "title": None, "sort": list(drawing.facets)}
+
+
+def _x_channel(drawing: Drawing, axis: Axis, *, own: bool) -> dict[str, Any]:
+    """The horizontal channel; ``own`` says that each panel has an axis of its own."""
+    figure = drawing.figure
+    found: dict[str, Any] = {
+        "scale": scale(figure.log_x, padded=drawing.kind == "points"),
+        "axis": {"title": signs(axis.label), **ticks(figure.log_x, "x", own=own)},
+    }
+    if drawing.names:
+        found = named(drawing.names)
+        found["axis"]["title"] = figure.x_label or None
+    return {"field": "x", "type": "quantitative", **found}
+
+
+def _by_method(drawing: Drawing, values: Sequence[Any]) -> dict[str, Any]:
+    """A channel (colour, shape, dash) with one value per method, and its legend."""
+    return {
+        "field": "m",
+        "type": "nominal",
+        "scale": {"domain": list(drawing.methods), "range": list(values)},
+        "legend": {
+            "title": None,
+            "orient": "bottom",
+            "direction": "horizontal",
+            "columns": 3,
+            "labelLimit": 260,
+            "symbolOpacity": 1,
+            "symbolType": "circle" if drawing.kind == "points" else "stroke",
+        },
+    }
+
+
+def _point_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[str, Any]]:
+    """A scatter: one shape per method."""
+    few = sum(len(series) for series in axis.series) <= FEW
+    mark = {
+        "type": "point",
+        "filled": True,
+        "size": 60 if few else 26,
+        "opacity": 0.6,
+        "tooltip": TOOLTIP,
+    }
+    shapes = [SHAPES[place % len(SHAPES)] for place in range(len(drawing.methods))]
+    return [{"mark": mark, "encoding": {"y": y, "shape": _by_method(drawing, shapes)}}]
+
+
+def _path_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[str, Any]]:
+    """A line through the rows in their order, and what shows a row that is pointed at."""
+    order = {"field": "o", "type": "quantitative"}
+    encoding = {"y": y, "order": order, "detail": BY_SERIES, **_lit(1.5)}
+    return [{"mark": {"type": "line", "strokeWidth": 1.5}, "encoding": encoding}, _hover_layer(y)]
+
+
+def _line_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[str, Any]]:
+    """A line per method, below it a band where the seeds are enough for one, and what shows a row
+    that is pointed at.
+    """
+    width = 1.4 if drawing.statistic == "every" else 2.4
+    line: dict[str, Any] = {"y": y, "detail": BY_SERIES, **_lit(width)}
+    if any(dash != DASHES[0] for dash in drawing.dashes):
+        line["strokeDash"] = _by_method(drawing, drawing.dashes)
+    layers = [{"mark": {"type": "line"}, "encoding": line}, _hover_layer(y)]
+    if drawing.seeds < ENOUGH_SEEDS:
+        return layers
+    band = {
+        "name": "band",
+        "transform": [{"filter": "isValid(datum.lo) && isValid(datum.hi)"}],
+        "mark": {"type": "area", "opacity": 0.18},
+        "encoding": {"y": {**y, "field": "lo"}, "y2": {"field": "hi"}, "detail": BY_SERIES},
+    }
+    return [band, *layers]
+
+
+def _hover_layer(y: dict[str, Any]) -> dict[str, Any]:
+    """Points that nobody sees until the pointer is near one."""
+    nearest = {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}
+    seen = {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0}
+    return {
+        "transform": [{"filter": "datum.h"}],
+        "params": [{"name": "hover", "select": nearest}],
+        "mark": {"type": "point", "filled": True, "size": 70, "tooltip": TOOLTIP},
+        "encoding": {"y": y, "detail": BY_SERIES, "opacity": seen},
+    }
 
 
 def _lit(width: float) -> dict[str, Any]:
@@ -231,118 +242,87 @@ def _lit(width: float) -> dict[str, Any]:
     }
 
 
-def _title(drawing: Drawing, below: str, letters: int = 78) -> dict[str, Any]:
-    """The finding, broken into lines that fit the picture, and what is drawn upwards."""
-    lines = textwrap.wrap(headline(drawing), letters)
-    return {"text": lines, "subtitle": below, "anchor": "start", "frame": "group"}
-
-
 def ranking(drawing: Drawing) -> dict[str, Any]:
-    """Where every method ends, best first: mean ± sd, or the median with the 10 and 90 %
-    quantiles, or the few seeds themselves.
+    """The specification of where every method ends, best first: mean ± sd, or the median with the
+    10 and 90 % quantiles, or the few seeds themselves.
     """
-    figure, axis = drawing.figure, drawing.axes[0]
-    ends, log = drawing.ends(), figure.log_y
-    rows: list[dict[str, Any]] = []
-    for s in axis.series:
-        if (end := ends.get((s.method, s.facet))) is None or (log and end <= 0):
-            continue
-        names = ("mean", "sd", "q10", "q90", "n")
-        last = s.ends or {name: float(s.columns[name][-1]) for name in names}
-        low, high = last["q10"], last["q90"]
-        if drawing.middle == "mean":
-            low, high = last["mean"] - last["sd"], last["mean"] + last["sd"]
-        row: dict[str, Any] = {
-            "m": s.method,
-            "f": s.facet,
-            "v": end,
-            "k": s.method in drawing.accent,
-        }
-        if last["n"] >= ENOUGH_SEEDS and math.isfinite(high) and (low > 0 or not log):
-            row |= {"lo": low, "hi": high}
-        row["t"] = f"{s.method}\n{figure.y_label}: {number(end)}" + (
-            f"  [{number(row['lo'])}, {number(row['hi'])}]" if "lo" in row else ""
-        )
-        rows.append(row)
-    few = drawing.seeds < ENOUGH_SEEDS
-    runs = [(s, s.columns["y"][np.isfinite(s.columns["y"])]) for s in axis.runs if few]
-    seeds = [
-        {"m": s.method, "f": s.facet, "s": float(y[-1])}
-        for s, y in runs
-        if len(y) and (y[-1] > 0 or not log)
-    ]
-    order = list(
-        dict.fromkeys(
-            row["m"] for row in sorted(rows, key=lambda row: row["v"], reverse=drawing.upwards)
-        )
-    )
-    colours = [GREY if i is None or not drawing.accent else LIGHT[i] for i in drawing.colours]
-    colour = {
-        "field": "m",
-        "type": "nominal",
-        "legend": None,
-        "scale": {"domain": list(drawing.methods), "range": colours},
-    }
-    y: dict[str, Any] = {"field": "m", "type": "nominal", "sort": order, "title": None}
-    y["axis"] = {"labelLimit": 240, "grid": True, "domain": False, "ticks": False}
+    figure, log = drawing.figure, drawing.figure.log_y
+    rows, seeds = _rank_rows(drawing), _seed_ends(drawing)
+    best_first = sorted(rows, key=lambda row: row["v"], reverse=drawing.upwards)
+    order = list(dict.fromkeys(row["m"] for row in best_first))
+    several = len(drawing.facets) > 1
+    own_scales = "y" in drawing.alone(drawing.axes[0])
     # Every method stands in one panel alone.
-    apart = len(rows) == len(order) and len(drawing.facets) > 1
+    apart = several and len(rows) == len(order)
+    y_axis: dict[str, Any] = {"labelLimit": 240, "grid": True, "domain": False, "ticks": False}
     if apart and all(len(found) == 1 for found in _last_parts(rows).values()):
-        y["axis"]["labelExpr"] = "replace(datum.label, /, [^,]*$/, '')"
+        y_axis["labelExpr"] = "replace(datum.label, /, [^,]*$/, '')"
     x: dict[str, Any] = {
         "type": "quantitative",
         "scale": scale(log, padded=True),
         "title": signs(figure.y_label),
+        "axis": ticks(log, "x", own=several and own_scales),
     }
-    x["axis"] = ticks(log, "x", own=len(drawing.facets) > 1 and "y" in drawing.alone(axis))
-    layers: list[dict[str, Any]] = [
-        {
-            "mark": {"type": "rule", "strokeWidth": 2},
-            "encoding": {"x": {**x, "field": "lo"}, "x2": {"field": "hi"}},
-        },
-        {
-            "data": {"values": seeds},
-            "mark": {"type": "tick", "thickness": 2, "height": 12},
-            "encoding": {"x": {**x, "field": "s"}},
-        },
-        {
-            "mark": {
-                "type": "point",
-                "filled": True,
-                "size": 80,
-                "opacity": 1,
-                "tooltip": {"content": "data"},
-            },
-            "encoding": {"x": {**x, "field": "v"}},
-        },
-    ]
-    intervals = any("lo" in row for row in rows)
-    kept = [layer for layer, wanted in zip(layers, (intervals, seeds, True)) if wanted]
-    unit: dict[str, Any] = {"layer": kept, "encoding": {"y": y, "color": colour}}
-    spec: dict[str, Any] = {
-        "$schema": SCHEMA_URL,
-        "title": _title(drawing, rank_words(drawing), 64),
-        "background": "#ffffff",
-        "config": CONFIG,
-        "data": {"values": rows},
-    }
+    point = {"type": "point", "filled": True, "size": 80, "opacity": 1, "tooltip": TOOLTIP}
+    layers: list[dict[str, Any]] = [{"mark": point, "encoding": {"x": {**x, "field": "v"}}}]
+    if seeds:
+        tick = {"type": "tick", "thickness": 2, "height": 12}
+        of_seeds = {"mark": tick, "encoding": {"x": {**x, "field": "s"}}}
+        layers.insert(0, {"data": {"values": seeds}, **of_seeds})
+    if any("lo" in row for row in rows):
+        interval = {"x": {**x, "field": "lo"}, "x2": {"field": "hi"}}
+        layers.insert(0, {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": interval})
+    plain = not drawing.accent
+    colours = [GREY if plain or place is None else LIGHT[place] for place in drawing.colours]
+    y = {"field": "m", "type": "nominal", "sort": order, "title": None, "axis": y_axis}
+    colour = {**_by_method(drawing, colours), "legend": None}
+    unit = {"layer": layers, "encoding": {"y": y, "color": colour}}
+    spec = {**_frame(drawing, rank_words(drawing), 64), "data": {"values": rows}}
     if drawing.facets == ("",):
-        fit = {"type": "fit", "contains": "padding"}
-        return {**spec, "width": 620, "height": 21 * len(order) + 80, "autosize": fit, **unit}
-    spec |= {
-        "facet": {"field": "f", "type": "nominal", "title": None, "sort": list(drawing.facets)},
-        "columns": 2,
-    }
-    own = {
-        channel: "independent"
-        for channel, wanted in (("x", "y" in drawing.alone(axis)), ("y", apart))
-        if wanted
-    }
+        return {**spec, "width": 620, "height": 21 * len(order) + 80, "autosize": FIT, **unit}
+    own = {channel: "independent" for channel, is_own in zip("xy", (own_scales, apart)) if is_own}
     return {
         **spec,
+        "facet": _panels(drawing),
+        "columns": 2,
         "spec": {"width": 220, "height": {"step": 21}, **unit},
         "resolve": {"scale": own},
     }
+
+
+def _rank_rows(drawing: Drawing) -> list[dict[str, Any]]:
+    """One row per method and panel: its end ``v``, the interval ``lo`` to ``hi`` where the seeds
+    are enough for one, and the text ``t`` that pointing at it shows.
+    """
+    ends, log = drawing.ends(), drawing.figure.log_y
+    rows = []
+    for series in drawing.axes[0].series:
+        end = ends.get((series.method, series.facet))
+        if end is None or (log and end <= 0):
+            continue
+        names = ("mean", "sd", "q10", "q90", "n")
+        last = series.ends or {name: float(series.columns[name][-1]) for name in names}
+        low, high = last["q10"], last["q90"]
+        if drawing.middle == "mean":
+            low, high = last["mean"] - last["sd"], last["mean"] + last["sd"]
+        accented = series.method in drawing.accent
+        row = {"m": series.method, "f": series.facet, "v": end, "k": accented}
+        words = f"{series.method}\n{drawing.figure.y_label}: {number(end)}"
+        if last["n"] >= ENOUGH_SEEDS and math.isfinite(high) and (low > 0 or not log):
+            row |= {"lo": low, "hi": high}
+            words += f"  [{number(low)}, {number(high)}]"
+        rows.append({**row, "t": words})
+    return rows
+
+
+def _seed_ends(drawing: Drawing) -> list[dict[str, Any]]:
+    """The last value ``s`` of every run, where the seeds are too few for an interval."""
+    found = []
+    for run in drawing.axes[0].runs if drawing.seeds < ENOUGH_SEEDS else ():
+        finite = run.columns["y"][np.isfinite(run.columns["y"])]
+        if len(finite) and (finite[-1] > 0 or not drawing.figure.log_y):
+            found.append({"m": run.method, "f": run.facet, "s": float(finite[-1])})
+    return found
 
 
 #: Statistic -> what is drawn, as page.js says it too.

@@ -23,15 +23,12 @@ class Loaded:
         StudyDescription  # what ``study.json`` says (title, claim, statement, figures, ...)
     )
     verdict: Verdict  # what ``verdict.json`` says; ``NO_VERDICT`` if there is none yet
-    runs: tuple[
-        Run, ...
-    ]  # the records that belong to the last plan, by method in the study's order, then by seed
-    problems: tuple[
-        str, ...
-    ] = ()  # sentences about files that could not be read, with file and line
-    others: int = (
-        0  # how many further records (of other settings) lie in the folder; they are not drawn
-    )
+    #: the records that belong to the last plan, by method in the study's order, then by seed
+    runs: tuple[Run, ...]
+    #: sentences about files that could not be read, with file and line
+    problems: tuple[str, ...] = ()
+    #: how many further records (of other settings) lie in the folder; they are not drawn
+    others: int = 0
     tuning: Tuning = NO_TUNING  # what ``tuning.json`` says; ``NO_TUNING`` if nothing was tuned
 
     folder: Path = Path()

@@ -117,9 +117,8 @@ def evidence(parts: Mapping[str, str], measured: str) -> tuple[list[Answered], l
         (['b: no (x (1); y)', 'a: yes'], ['more (1; 2)', 'further'])
     """
     found, rest = [], measured
-    for name, answer in sorted(
-        parts.items(), key=lambda part: -len(part[0])
-    ):  # a short name may end a longer one
+    # A short name may end a longer one.
+    for name, answer in sorted(parts.items(), key=lambda part: -len(part[0])):
         said, words = f"{name}: {answer}", ""
         if (place := rest.find(said)) >= 0:
             end = place + len(said)

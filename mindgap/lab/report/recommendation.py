@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import html
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +49,8 @@ def write_recommendation_page(answer: Path, out: Path) -> Path:
 def page(answer: dict[str, Any]) -> str:
     """The whole page as text."""
     tried = [
-        {**t, "shown": number(t["loss"]) if math.isfinite(t["loss"]) else "diverged"}
-        for t in answer["tried"]
+        {**run, "shown": number(run["loss"]) if math.isfinite(run["loss"]) else "diverged"}
+        for run in answer["tried"]
     ]
     return str(
         template("recommendation.html").render(
@@ -75,104 +77,130 @@ def _gain(decision: dict[str, Any] | None) -> str:
     )
 
 
-def _lines_by_colour(answer: dict[str, Any]) -> list[tuple[str, str]]:
-    """(name, class of the line) of the recommended setting and of the baseline; one where they are
-    the same setting.
+def _kinds_of_lines(answer: dict[str, Any]) -> dict[str, str]:
+    """Name of a setting -> the class of its line, for the settings in colour: the recommended one
+    (``"best"``) and the baseline, once where they are the same.
     """
     decision = answer.get("decision")
     if not decision:
-        return []
-    kinds = {decision["baseline"]: "baseline", decision["setting"]: "best"}
-    return [(name, kinds[name]) for name in (decision["setting"], decision["baseline"]) if name][
-        : len(kinds.keys() - {""})
+        return {}
+    kinds = {decision["setting"]: "best"}
+    kinds.setdefault(decision["baseline"], "baseline")
+    return {name: kind for name, kind in kinds.items() if name}
+
+
+#: Name of a setting, and its (step, loss) at every reading.
+_Curve = tuple[str, list[tuple[float, float]]]
+
+
+def _curves(answer: dict[str, Any]) -> list[_Curve]:
+    """The runs with the seed of the race that have a finite loss after their start."""
+    start = (0, answer["decision"]["start"])
+    runs = [run for run in answer["tried"] if run["seed"] == answer["about"]["seed"]]
+    found = [
+        (run["name"], [point for point in [start, *run["scores"]] if math.isfinite(point[1])])
+        for run in runs
     ]
+    return [(name, points) for name, points in found if len(points) > 1]
+
+
+@dataclass(frozen=True)
+class _Plane:
+    """Where a loss stands in the picture: steps up to ``last`` to the right, losses from ``low`` to
+    ``high`` upwards, as logarithms (``logs``) where all are positive.
+    """
+
+    low: float
+    high: float
+    last: float
+    logs: bool
+
+    @staticmethod
+    def around(curves: list[_Curve], start: float) -> _Plane:
+        """The plane for these curves; the highest tenth of the losses lies at its upper edge."""
+        values = sorted(value for _, points in curves for _, value in points)
+        level = math.log if values[0] > 0 else float
+        low, high = level(values[0]), level(max(start, values[int(0.9 * (len(values) - 1))]))
+        last = max(step for _, points in curves for step, _ in points)
+        return _Plane(low, max(high, low + 1e-6), last, values[0] > 0)
+
+    def place(self, step: float, loss: float) -> tuple[float, float]:
+        """The point of the picture for a loss at a step."""
+        level = math.log(loss) if self.logs else loss
+        share = min(1.0, max(0.0, (level - self.low) / (self.high - self.low)))
+        x = _LEFT + step / self.last * (_WIDTH - _LEFT - _RIGHT)
+        return x, _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
+
+    def loss_at(self, share: float) -> float:
+        """The loss at that share of the height."""
+        level = self.low + share * (self.high - self.low)
+        return math.exp(level) if self.logs else level
 
 
 def figure(answer: dict[str, Any]) -> str:
-    """Validation loss against step, which decides: the recommended setting and AdamW at its best
-    rate in colour, all other runs in grey.
+    """The picture as SVG: validation loss, which decides, against step; the recommended setting and
+    AdamW at its best rate in colour, all other runs in grey. Empty where nothing was tried.
     """
-    runs = [t for t in answer["tried"] if t["seed"] == answer["about"]["seed"]]
-    decision = answer.get("decision")
-    if not decision:
+    curves = _curves(answer) if answer.get("decision") else []
+    if not curves:
         return ""
-    start = decision["start"]
-    lines = [
-        (t["name"], [(s, v) for s, v in [(0, start), *t["scores"]] if math.isfinite(v)])
-        for t in runs
+    plane, kinds = _Plane.around(curves, answer["decision"]["start"]), _kinds_of_lines(answer)
+    side = f"class='side' transform='translate(20 {_HEIGHT / 2}) rotate(-90)' text-anchor='middle'"
+    drawn = [
+        *_grid(plane),
+        *_paths(plane, curves, kinds),
+        *_names(plane, curves, kinds),
+        f"<text x='{(_LEFT + _WIDTH) / 2}' y='{_HEIGHT - 6}' text-anchor='middle'>step</text>",
+        f"<text {side}>validation loss</text>",
     ]
-    lines = [(name, points) for name, points in lines if len(points) > 1]
-    values = sorted(v for _, points in lines for _, v in points)
-    if not values:
-        return ""
-    logs = values[0] > 0
-    level = math.log if logs else float
-    low, high = level(values[0]), level(max(start, values[int(0.9 * (len(values) - 1))]))
-    high = max(high, low + 1e-6)
-    last = max(s for _, points in lines for s, _ in points)
-
-    def place(step: float, value: float) -> tuple[float, float]:
-        share = min(1.0, max(0.0, (level(value) - low) / (high - low)))
-        x = _LEFT + step / last * (_WIDTH - _LEFT - _RIGHT)
-        return x, _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
-
-    drawn = []
-    for share in (0, 0.25, 0.5, 0.75, 1):
-        value = low + share * (high - low)
-        value = math.exp(value) if logs else value
-        _, y = place(0, value)
-        drawn.append(
-            f"<line class='grid' x1='{_LEFT}' x2='{_WIDTH - _RIGHT}' y1='{y:.1f}' y2='{y:.1f}'/>"
-        )
-        drawn.append(f"<text x='{_LEFT - 6}' y='{y + 4:.1f}' text-anchor='end'>{value:.2g}</text>")
-        x = _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
-        drawn.append(
-            f"<text x='{x:.1f}' y='{_HEIGHT - 36}' text-anchor='middle'>{share * last:.0f}</text>"
-        )
-    coloured = _lines_by_colour(answer)
-    kinds = dict(coloured)
-    for name, points in sorted(lines, key=lambda line: "obb".find(kinds.get(line[0], "o")[0])):
-        path = " L".join(f"{x:.1f} {y:.1f}" for x, y in (place(s, v) for s, v in points))
-        drawn.append(
-            f"<path class='{kinds.get(name, 'other')}' d='M{path}'><title>{_text(name)}</title>"
-            "</path>"
-        )
-    ends = {name: place(*points[-1]) for name, points in lines if name in kinds}
-    taken: list[float] = []
-    for name, kind in coloured:
-        if name not in ends:
-            continue
-        x, y = ends[name]
-        y -= 8  # above the end of its own line, and clear of the other label
-        while any(abs(y - other) < 18 for other in taken):
-            y -= 18
-        taken.append(y)
-        drawn.append(
-            f"<text class='{kind}-name' x='{x - 6:.1f}' y='{y:.1f}' text-anchor='end'>"
-            f"{_text(name)}</text>"
-        )
-    drawn.append(
-        f"<text x='{(_LEFT + _WIDTH) / 2}' y='{_HEIGHT - 6}' text-anchor='middle'>step</text>"
-    )
-    turned = (
-        f"class='side' transform='translate(20 {_HEIGHT / 2}) rotate(-90)' text-anchor='middle'"
-    )
-    drawn.append(f"<text {turned}>validation loss</text>")
-    label = _text(_caption(answer))
     return (
-        f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role='img' aria-label='{label}' "
+        f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role='img' aria-label='{_text(_caption(answer))}' "
         f"style='width:100%;height:auto'>{''.join(drawn)}</svg>"
     )
 
 
+def _grid(plane: _Plane) -> Iterator[str]:
+    """Five horizontal lines with their losses, and five steps below."""
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        loss = plane.loss_at(share)
+        _, y = plane.place(0, loss)
+        yield f"<line class='grid' x1='{_LEFT}' x2='{_WIDTH - _RIGHT}' y1='{y:.1f}' y2='{y:.1f}'/>"
+        yield f"<text x='{_LEFT - 6}' y='{y + 4:.1f}' text-anchor='end'>{loss:.2g}</text>"
+        x, step = _LEFT + share * (_WIDTH - _LEFT - _RIGHT), share * plane.last
+        yield f"<text x='{x:.1f}' y='{_HEIGHT - 36}' text-anchor='middle'>{step:.0f}</text>"
+
+
+def _paths(plane: _Plane, curves: list[_Curve], kinds: dict[str, str]) -> Iterator[str]:
+    """The lines, those in colour on top."""
+    for name, points in sorted(curves, key=lambda curve: curve[0] in kinds):
+        path = " L".join("{:.1f} {:.1f}".format(*plane.place(*point)) for point in points)
+        kind = kinds.get(name, "other")
+        yield f"<path class='{kind}' d='M{path}'><title>{_text(name)}</title></path>"
+
+
+def _names(plane: _Plane, curves: list[_Curve], kinds: dict[str, str]) -> Iterator[str]:
+    """The names of the lines in colour, above the ends of their lines and clear of each other."""
+    ends = {name: plane.place(*points[-1]) for name, points in curves}
+    taken: list[float] = []
+    for name, kind in kinds.items():
+        if name in ends:
+            x, y = ends[name]
+            y -= 8
+            while any(abs(y - other) < 18 for other in taken):
+                y -= 18
+            taken.append(y)
+            place = f"x='{x - 6:.1f}' y='{y:.1f}' text-anchor='end'"
+            yield f"<text class='{kind}-name' {place}>{_text(name)}</text>"
+
+
 def _caption(answer: dict[str, Any]) -> str:
+    kinds = _kinds_of_lines(answer)
     if not answer["tried"] or not answer.get("decision"):
         return ""
-    coloured = _lines_by_colour(answer)
     words = {"best": "blue", "baseline": "orange, AdamW at its best rate"}
-    named = " and ".join(f"{name} ({words[kind]})" for name, kind in coloured)
-    others = len({t["name"] for t in answer["tried"]} - {name for name, _ in coloured})
-    return f"Validation loss of {named}, and of {others} other settings (grey)."
+    coloured = " and ".join(f"{name} ({words[kind]})" for name, kind in kinds.items())
+    others = len({run["name"] for run in answer["tried"]} - kinds.keys())
+    return f"Validation loss of {coloured}, and of {others} other settings (grey)."
 
 
 def _text(value: object) -> str:

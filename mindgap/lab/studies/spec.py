@@ -129,9 +129,8 @@ class Study:
     #: settings that ``mindgap tune`` may search, name -> (low, high) on a log scale, for all
     #: methods alike.
     tunable: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    tune_on: str = (
-        ""  # the column whose last value a search makes small; validation data, never a test column
-    )
+    #: the column whose last value a search makes small; validation data, never a test column
+    tune_on: str = ""
     #: settings that ``mindgap tune --grid`` tries, name -> values, for all methods alike; a method
     #: in which one of them is None or missing is not tuned.
     grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -145,12 +144,10 @@ class Study:
     null_draws: int = 50
     #: methods that are controls: records from before they were added are judged without them
     controls: tuple[str, ...] = ()
-    left_out: tuple[
-        str, ...
-    ] = ()  # methods that do not run although the scale has them; without them no verdict
-    ours: bool = (
-        False  # the question is ours: no paper states it, and ``source`` is what it is about
-    )
+    #: methods that do not run although the scale has them; without them no verdict
+    left_out: tuple[str, ...] = ()
+    #: the question is ours: no paper states it, and ``source`` is what it is about
+    ours: bool = False
 
     def __post_init__(self) -> None:
         for scale, described in self.scales.items():

@@ -40,15 +40,12 @@ class Sweep:
         mindgap.base.check.RuleError: address must be given with --backend dask, got ''
     """
 
-    jobs: int | None = (
-        1  # worker processes, one thread each; on a cluster ``None`` means all it has
-    )
-    backend: str = (
-        "local"  # ``"local"`` (this machine), ``"dask"`` or ``"ray"`` (a cluster that is running)
-    )
-    address: str = (
-        ""  # where the cluster is: ``tcp://host:8786`` for Dask, ``host:6379`` or ``auto`` for Ray
-    )
+    #: worker processes, one thread each; on a cluster ``None`` means all it has
+    jobs: int | None = 1
+    #: ``"local"`` (this machine), ``"dask"`` or ``"ray"`` (a cluster that is running)
+    backend: str = "local"
+    #: where the cluster is: ``tcp://host:8786`` for Dask, ``host:6379`` or ``auto`` for Ray
+    address: str = ""
     #: seconds per trial, 0 for no limit. A trial that takes longer fails; its rows are kept. With
     #: one job the limit acts between two instructions of Python; a cluster has its own limits.
     limit: float = 0.0

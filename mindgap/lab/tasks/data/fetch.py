@@ -140,9 +140,8 @@ def fetch(
         whole("size", size)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
-    with FileLock(
-        target.with_name(f".{target.name}.lock")
-    ):  # another process waits, and finds the file finished
+    # Another process waits, and finds the file finished.
+    with FileLock(target.with_name(f".{target.name}.lock")):
         if target.is_file() and _sha256(target) == sha256:
             return target
         reason = ""

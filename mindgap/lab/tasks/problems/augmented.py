@@ -66,9 +66,8 @@ def augmented_network(
         torch.manual_seed(stream_seed(seed, "network"))
         model = small_convolutional_network(width, channels=channels, side=side)
         for layer in model:
-            if isinstance(
-                layer, torch.nn.Conv2d
-            ):  # as a ResNet starts: without it the first steps move little
+            # As a ResNet starts: without it the first steps move little.
+            if isinstance(layer, torch.nn.Conv2d):
                 torch.nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -153,9 +153,8 @@ def recurrent_start(
     for name, (rows, columns) in shapes.items():
         variance = (1 / 3 if name in ("first", "second") else 1.0) / rows
         weights = torch.empty(rows * columns, dtype=dtype)
-        for part in weights.split(
-            1 << 16
-        ):  # a hundred million numbers at once would take ten times as long
+        # A hundred million numbers at once would take ten times as long.
+        for part in weights.split(1 << 16):
             part.copy_(
                 torch.from_numpy(draw.uniform(-1, 1, len(part))).mul_(math.sqrt(3 * variance))
             )

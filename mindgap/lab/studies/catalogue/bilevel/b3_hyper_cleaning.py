@@ -76,9 +76,8 @@ def loop(trial: Trial) -> Iterator[Row]:
     method = cleaning_method(trial)
     try:
         method.check_problem(task.problem(trial["batch_size"]))
-    except (
-        RuleError
-    ) as error:  # SVRB's dense Hessian of 69,000 unknowns: an excuse, with its reason
+    # SVRB's dense Hessian of 69,000 unknowns: an excuse, with its reason.
+    except RuleError as error:
         yield {"step": 0, "oracle_calls": 0, "refused": str(error)}
         return
     budget, readings = trial["oracle_calls"], trial["readings"]

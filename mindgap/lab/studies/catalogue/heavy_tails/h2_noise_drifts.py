@@ -71,9 +71,8 @@ def loop(trial: Trial) -> Iterator[Row]:
     for place, step in enumerate([0, *trial["moments"]]):
         if place < before.get("places", 0) - 1:
             continue
-        if place >= before.get(
-            "places", 0
-        ):  # else its row is recorded, and only its histogram may be missing
+        # Else its row is recorded, and only its histogram may be missing.
+        if place >= before.get("places", 0):
             for _ in range(done, step):
                 run.step(trial)
             done, found = step, sample()

@@ -120,9 +120,8 @@ def _run_small(trial: Trial) -> Iterator[Row]:
                 "lr": optimizer.param_groups[0]["lr"],
             }
             if step // trial["every"] % trial["sharp_every"] == 0:
-                whole = [
-                    joined(batches[:parts])
-                ]  # one graph costs less than several of as many samples
+                # One graph costs less than several of as many samples.
+                whole = [joined(batches[:parts])]
                 row["sharpness"] = sharpness(
                     problem.objective, whole, tol=1e-2, seed=trial.seed
                 ).norm

@@ -128,9 +128,8 @@ def judge(runs: Sequence[Run]) -> Parts:
         control = name == CONTROL
         if not control and not all(has_settled(run.column("loss")) for run in group):
             parts.decide_nothing(f"{name} has not settled")
-        for column, title in list(SERIES.items())[
-            : 1 if control else None
-        ]:  # the control's batch is the fixed samples
+        # The control's batch is the fixed samples.
+        for column, title in list(SERIES.items())[: 1 if control else None]:
             shapes = [shape_of(run.column(column)) for run in group]
             moves = np.array([s["ratio"] < RATIO and s["path_ratio"] < PATH_RATIO for s in shapes])
             smooth = np.array([s["left"] <= SMOOTH for s in shapes])

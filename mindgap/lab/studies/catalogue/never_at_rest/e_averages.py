@@ -40,9 +40,8 @@ def _trajectories(trial: Trial) -> tuple[np.ndarray, np.ndarray]:
     runs = trial["runs"]
     steps = trial["steps"]
     M = trial["M"]
-    if (
-        trial["map"] == "uniform"
-    ):  # F(θ) is ±M whatever θ: the map that the thesis names for tightness
+    # F(θ) is ±M whatever θ: the map that the thesis names for tightness.
+    if trial["map"] == "uniform":
         values = rng.choice([-M, M], size=(runs, steps))
         expected = np.zeros_like(values)
     else:  # SGD on 1 - cos θ with noise ±1; φ = M cos θ is bounded, the iterates are not
