@@ -8,14 +8,14 @@ minibatch, one launch on a GPU, and the optimizer's step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mindgap.base.check import one_of
-from mindgap.lab.studies.spec import Trial
+from mindgap.lab.studies.spec import Row, Trial
 
 if TYPE_CHECKING:
     import torch
@@ -92,6 +92,35 @@ class Training:
             scale_rates(self.optimizer, self._rates, factor)
         self._gradient(*batch)
         self.optimizer.step()
+
+    def rows(
+        self,
+        trial: Trial,
+        read: Callable[[int], Row],
+        *,
+        steps: int | None = None,
+        schedule: str = "constant",
+        at_start: bool = False,
+    ) -> Iterator[Row]:
+        """Train, and yield a row every ``every`` steps of the trial, with a checkpoint offered for
+        each.
+
+        Args:
+            trial: with the settings ``steps``, ``every`` and those of :meth:`step`.
+            read: step -> a row without it, of the network as it stands.
+            steps: how many, where they are not the trial's.
+            schedule: of the step size (:func:`step_factor`).
+            at_start: begin with a row before the first step.
+        """
+        steps = steps or trial["steps"]
+        fresh_row = at_start and not trial.restored
+        for step in range(self.restore(trial.restored) + (not fresh_row), steps + 1):
+            if step:
+                self.step(trial, step_factor(schedule, step - 1, steps))
+            if step % trial["every"] == 0:
+                row = {"step": step, **read(step)}
+                trial.save(lambda: self.state(step))  # noqa: B023
+                yield row
 
 
 def scale_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float], factor: float) -> None:
@@ -211,6 +240,22 @@ def text_problem(settings: Mapping[str, Any], seed: int, **more: bool) -> Traini
     return prose_transformer(
         words=words, width=width, layers=layers, length=length, seed=seed, **more
     )
+
+
+def digits_or_prose(settings: Mapping[str, Any], seed: int) -> TrainingProblem:
+    """Convolutions on digits where ``source`` says so (of the setting ``width``, where there is
+    one), else :func:`text_problem`.
+
+    Example:
+        >>> digits_or_prose({"source": "digits"}, seed=0).samples
+        1797
+    """
+    from mindgap.lab.tasks.problems.training import digits_network
+
+    if settings["source"] != "digits":
+        return text_problem(settings, seed)
+    own = {"width": settings["width"]} if "width" in settings else {}
+    return digits_network(seed=seed, **own)
 
 
 def image_problem(

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
+from mindgap.base.rng import stream_seed
 from mindgap.lab.studies import statistics_runs as gpu
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
-from mindgap.lab.studies.training_runs import LARGE_TEXT, SMALL_TEXT, Training, text_problem
+from mindgap.lab.studies.training_runs import LARGE_TEXT, SMALL_TEXT, Training, digits_or_prose
 from mindgap.lab.studies.verdict import by_method
 
 #: Two batches of LARGE samples or more are asked to agree within this share.
@@ -57,46 +59,32 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     """Rows of a run at small scales: every statistic twice, on samples apart."""
     import torch
 
-    from mindgap.base.rng import stream_seed
-    from mindgap.lab.tasks.problems.training import digits_network
     from mindgap.measure.probes.statistics import training_statistics
 
-    seed = stream_seed(trial.seed, "e0")
-    problem = (
-        digits_network(seed=seed)
-        if trial["source"] == "digits"
-        else text_problem(trial.settings, seed)
-    )
+    problem = digits_or_prose(trial.settings, stream_seed(trial.seed, "e0"))
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=trial["lr"], momentum=0.9)
     reader = trial.torch_generator("e0 readings")
+
+    def statistics() -> Any:
+        batches = problem.batches(reader, trial["m"] // trial["part"], trial["part"])
+        return training_statistics(
+            problem.objective, batches, growth=False, tol=1e-2, seed=trial.seed
+        )
+
+    def read(_: int) -> Row:
+        first, second = statistics(), statistics()
+        return {
+            "samples": first.samples,
+            "seconds": trial.seconds,
+            "gradient_norm_unbiased": first.gradient_norm_unbiased,
+            "noise_low": first.noise_interval[0],
+            "noise_high": first.noise_interval[1],
+            **{name: getattr(first, name) for name in QUANTITIES},
+            **{f"{name}_again": getattr(second, name) for name in QUANTITIES},
+        }
+
     run = Training(problem, optimizer, trial.torch_generator("e0 order"), {"reader": reader})
-    done = run.restore(trial.restored)
-    for step in range(done, trial["steps"] + 1):
-        # The checkpoint stands between the row and the training step: a restored trial begins with
-        # the latter.
-        if step % trial["every"] == 0 and not (trial.restored and step == done):
-            found = []
-            for _ in range(2):
-                batches = problem.batches(reader, trial["m"] // trial["part"], trial["part"])
-                found.append(
-                    training_statistics(
-                        problem.objective, batches, growth=False, tol=1e-2, seed=trial.seed
-                    )
-                )
-            first, second = found
-            trial.save(lambda: run.state(step))  # noqa: B023
-            yield {
-                "step": step,
-                "samples": first.samples,
-                "seconds": trial.seconds,
-                "gradient_norm_unbiased": first.gradient_norm_unbiased,
-                "noise_low": first.noise_interval[0],
-                "noise_high": first.noise_interval[1],
-                **{q: getattr(first, q) for q in QUANTITIES},
-                **{f"{q}_again": getattr(second, q) for q in QUANTITIES},
-            }
-        if step < trial["steps"]:
-            run.step(trial)
+    return run.rows(trial, read, at_start=True)
 
 
 def judge(runs: Sequence[Run]) -> Parts:

@@ -17,8 +17,8 @@ from mindgap.lab.studies.training_runs import (
     LARGE_TEXT,
     SMALL_TEXT,
     Training,
+    digits_or_prose,
     has_settled,
-    text_problem,
 )
 from mindgap.lab.studies.verdict import by_method
 
@@ -66,40 +66,33 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     """Rows of a run at small scales: both sides of the balance."""
     import torch
 
-    from mindgap.lab.tasks.problems.training import digits_network
     from mindgap.measure.probes.statistics import equilibrium, training_statistics
 
-    images, settings = trial["source"] == "digits", trial.settings
-    problem = (
-        digits_network(width=trial["width"], seed=trial.seed)
-        if images
-        else text_problem(settings, trial.seed)
-    )
+    problem = digits_or_prose(trial.settings, trial.seed)
     lr, batch, reader = trial["lr"], trial["batch"], trial.torch_generator("readings")
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=lr)
+
+    def read(_: int) -> Row:
+        batches = problem.batches(reader, trial["m"] // trial["part"], trial["part"])
+        found = training_statistics(
+            problem.objective, batches, growth=False, tol=1e-2, seed=trial.seed
+        )
+        balance = equilibrium(found, lr, batch)
+        moment = balance.left + found.noise**2 / batch
+        return {
+            "seconds": trial.seconds,
+            "loss": found.loss,
+            "left": balance.left,
+            "right": balance.right,
+            "ratio": balance.ratio,
+            "edge": balance.edge,
+            "lr": lr,
+            "sharpness": found.sharpness,
+            "mended_ratio": balance.left / (lr * found.sharpness * moment / 2),
+        }
+
     run = Training(problem, optimizer, trial.torch_generator("order"), {"reader": reader})
-    for step in range(run.restore(trial.restored) + 1, trial["steps"] + 1):
-        run.step(trial)
-        if step % trial["every"] == 0:
-            batches = problem.batches(reader, trial["m"] // trial["part"], trial["part"])
-            found = training_statistics(
-                problem.objective, batches, growth=False, tol=1e-2, seed=trial.seed
-            )
-            balance = equilibrium(found, lr, batch)
-            moment = balance.left + found.noise**2 / batch
-            trial.save(lambda: run.state(step))  # noqa: B023
-            yield {
-                "step": step,
-                "seconds": trial.seconds,
-                "loss": found.loss,
-                "left": balance.left,
-                "right": balance.right,
-                "ratio": balance.ratio,
-                "edge": balance.edge,
-                "lr": lr,
-                "sharpness": found.sharpness,
-                "mended_ratio": balance.left / (lr * found.sharpness * moment / 2),
-            }
+    return run.rows(trial, read)
 
 
 def judge(runs: Sequence[Run]) -> Parts:

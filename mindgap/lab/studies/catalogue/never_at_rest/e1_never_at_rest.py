@@ -12,9 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mindgap.base.rng import stream_seed
 from mindgap.lab.studies import statistics_runs as gpu
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import (
@@ -24,10 +26,16 @@ from mindgap.lab.studies.training_runs import (
     Training,
     has_settled,
     joined,
-    step_factor,
 )
 from mindgap.lab.studies.verdict import by_method, by_seed
 
+if TYPE_CHECKING:
+    import torch
+
+    from mindgap.lab.tasks.problems import TrainingProblem
+
+#: Sources of images; the others are texts.
+IMAGES = ("digits", "cifar-10")
 #: A norm at this share of another or more is no lower.
 NO_LOWER = 0.9
 DROPS, FULL, LONG = "step drops twice", "constant step", "a tenth of it, longer"
@@ -64,78 +72,66 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     """Rows of a run at small scales: loss and gradient norm of each schedule."""
     import torch
 
-    from mindgap.base.rng import stream_seed
-    from mindgap.lab.tasks.problems.augmented import augmented_network
-    from mindgap.lab.tasks.problems.language import language_model
     from mindgap.measure import sharpness, training_statistics
 
+    problem, optimizer = _small_network(trial)
+    objective, reader = problem.objective, trial.torch_generator("never at rest, floor, readings")
+    parts = trial["m"] // trial["part"]
+
+    def read(step: int) -> Row:
+        batches = problem.batches(reader, parts if step else 8 * parts, trial["part"])
+        found = training_statistics(
+            objective, batches, growth=False, with_sharpness=False, seed=trial.seed
+        )
+        square = found.gradient_norm**2 - found.noise**2 / found.samples
+        row: Row = {
+            "seconds": trial.seconds,
+            "loss": found.loss,
+            "noise": found.noise,
+            "gradient_square": square,
+            "gradient_norm": math.sqrt(max(square, 0.0)),
+            "lr": optimizer.param_groups[0]["lr"],
+        }
+        if step // trial["every"] % trial["sharp_every"] == 0:
+            # One graph costs less than several of as many samples.
+            whole = [joined(batches[:parts])]
+            row["sharpness"] = sharpness(objective, whole, tol=1e-2, seed=trial.seed).norm
+        if trial["source"] in IMAGES:
+            with torch.no_grad():
+                right = [
+                    (objective.model(x).argmax(dim=1) == y).double().mean() for x, y in batches
+                ]
+            row["accuracy"] = float(torch.stack(right).mean())
+        return row
+
+    order = trial.torch_generator("never at rest, floor, order")
+    run = Training(problem, optimizer, order, {"reader": reader})
+    steps = round(trial["steps"] * trial["stretch"])
+    return run.rows(trial, read, steps=steps, schedule=trial["schedule"], at_start=True)
+
+
+def _small_network(trial: Trial) -> tuple[TrainingProblem, torch.optim.Optimizer]:
+    """A network on augmented images with SGD, or a language model with Adam."""
+    import torch
+
+    from mindgap.lab.tasks import problems
+
     seed = stream_seed(trial.seed, "never at rest, floor")
-    images = trial["source"] in ("digits", "cifar-10")
-    lr, steps = trial["lr"] * trial["factor"], round(trial["steps"] * trial["stretch"])
-    if images:
-        problem = augmented_network(
-            trial["source"],
-            width=trial["width"],
-            shift=trial["shift"],
-            flip=trial["source"] == "cifar-10",
-            wrong_labels=trial["wrong_labels"],
-            seed=seed,
-        )
-        parameters = problem.objective.parameters
-        optimizer: torch.optim.Optimizer = torch.optim.SGD(
-            parameters, lr=lr, momentum=0.9, weight_decay=1e-4
-        )
-    else:
-        problem = language_model(
-            trial["source"],
-            words=trial["words"],
-            width=trial["width"],
-            layers=trial["layers"],
-            length=trial["length"],
-            seed=seed,
-        )
-        optimizer = torch.optim.Adam(problem.objective.parameters, lr=lr)
-    reader = trial.torch_generator("never at rest, floor, readings")
-    run = Training(
-        problem, optimizer, trial.torch_generator("never at rest, floor, order"), {"reader": reader}
+    source, lr = trial["source"], trial["lr"] * trial["factor"]
+    if source not in IMAGES:
+        sizes = {name: trial[name] for name in ("words", "width", "layers", "length")}
+        problem = problems.language_model(source, **sizes, seed=seed)
+        return problem, torch.optim.Adam(problem.objective.parameters, lr=lr)
+    problem = problems.augmented_network(
+        source,
+        width=trial["width"],
+        shift=trial["shift"],
+        flip=source == "cifar-10",
+        wrong_labels=trial["wrong_labels"],
+        seed=seed,
     )
-    done = run.restore(trial.restored)
-    for step in range(done, steps + 1):
-        # The checkpoint stands between the row and the training step: a restored trial begins with
-        # the latter.
-        if step % trial["every"] == 0 and not (trial.restored and step == done):
-            parts = trial["m"] // trial["part"]
-            batches = problem.batches(reader, 8 * parts if step == 0 else parts, trial["part"])
-            found = training_statistics(
-                problem.objective, batches, growth=False, with_sharpness=False, seed=trial.seed
-            )
-            square = found.gradient_norm**2 - found.noise**2 / found.samples
-            row = {
-                "step": step,
-                "seconds": trial.seconds,
-                "loss": found.loss,
-                "noise": found.noise,
-                "gradient_square": square,
-                "gradient_norm": math.sqrt(max(square, 0.0)),
-                "lr": optimizer.param_groups[0]["lr"],
-            }
-            if step // trial["every"] % trial["sharp_every"] == 0:
-                # One graph costs less than several of as many samples.
-                whole = [joined(batches[:parts])]
-                row["sharpness"] = sharpness(
-                    problem.objective, whole, tol=1e-2, seed=trial.seed
-                ).norm
-            if images:
-                with torch.no_grad():
-                    right = [
-                        (problem.objective.model(x).argmax(dim=1) == y).double().mean()
-                        for x, y in batches
-                    ]
-                row["accuracy"] = float(torch.stack(right).mean())
-            trial.save(lambda: run.state(step))  # noqa: B023
-            yield row
-        if step < steps:
-            run.step(trial, step_factor(trial["schedule"], step, steps))
+    parameters = problem.objective.parameters
+    return problem, torch.optim.SGD(parameters, lr=lr, momentum=0.9, weight_decay=1e-4)
 
 
 def level(run: Run, column: str, start: float, end: float) -> float:

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from mindgap.base.rng import stream_seed
 from mindgap.lab.studies import statistics_runs as gpu
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
-from mindgap.lab.studies.training_runs import FITTED, STAYS, ZERO, Training, step_factor
+from mindgap.lab.studies.training_runs import FITTED, STAYS, ZERO, Training
 from mindgap.lab.studies.verdict import by_method, last
 
 WIDE, NARROW = "wide: over-fits", "narrow: does not"
@@ -55,34 +56,27 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     """Rows of a run at small scales: loss, accuracy and norm of the full gradient."""
     import torch
 
-    from mindgap.base.rng import stream_seed
     from mindgap.lab.tasks.problems.training import digits_network
 
     problem = digits_network(
         width=trial["width"], seed=stream_seed(trial.seed, "e3"), train=trial["train"] or None
     )
-    objective, (images, labels), steps = problem.objective, problem.parts["train"], trial["steps"]
+    objective, (images, labels) = problem.objective, problem.parts["train"]
     optimizer = torch.optim.SGD(objective.parameters, lr=trial["lr"], momentum=0.9)
+
+    def read(_: int) -> Row:
+        value, gradient = objective.value_and_grad((images, labels))
+        with torch.no_grad():
+            right = (objective.model(images).argmax(dim=1) == labels).double().mean()
+        square = torch.stack([g.double().square().sum() for g in gradient]).sum()
+        return {
+            "loss": float(value),
+            "train_accuracy": float(right),
+            "gradient_norm": float(square.sqrt()),
+        }
+
     run = Training(problem, optimizer, trial.torch_generator("e3 order"), {})
-    done = run.restore(trial.restored)
-    for step in range(done, steps + 1):
-        # The checkpoint stands between the row and the training step: a restored trial begins with
-        # the latter.
-        if step % trial["every"] == 0 and not (trial.restored and step == done):
-            value, gradient = objective.value_and_grad((images, labels))
-            with torch.no_grad():
-                right = float((objective.model(images).argmax(dim=1) == labels).double().mean())
-            trial.save(lambda: run.state(step))  # noqa: B023
-            yield {
-                "step": step,
-                "loss": float(value),
-                "train_accuracy": right,
-                "gradient_norm": float(
-                    torch.stack([g.double().square().sum() for g in gradient]).sum().sqrt()
-                ),
-            }
-        if step < steps:
-            run.step(trial, step_factor("late drops", step, steps))
+    return run.rows(trial, read, schedule="late drops", at_start=True)
 
 
 def judge(runs: Sequence[Run]) -> Parts:

@@ -9,18 +9,25 @@ correlation when clipping is on (docs/measure.md); at scale gpu its estimate is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mindgap import measure
+from mindgap.base.rng import stream_seed
 from mindgap.lab.studies.resnet_runs import RESNET20, SETTINGS, resnet_run
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.text_runs import AWD_LSTM, language_run
 from mindgap.lab.studies.training_runs import Training, descent, training_problem
 from mindgap.lab.studies.verdict import Interval, by_method, last, mean_interval
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 STRONG, PRESENT = 0.5, 0.3
 
@@ -34,36 +41,54 @@ def loop(trial: Trial) -> Iterator[Row]:
     return _on_device(trial) if trial.settings.get("network") == "awd-lstm" else _run_small(trial)
 
 
+class _LastStep:
+    """Where parameters were before the last step of their optimizer."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
+        self.number = 0  # steps so far
+        self._parameters = parameters
+        self._before = [p.detach().clone() for p in parameters]
+        optimizer.register_step_pre_hook(self._keep)
+
+    def _keep(self, *_: Any) -> None:
+        self.number += 1
+        _put(self._before, self._parameters)
+
+    @contextmanager
+    def undone(self) -> Iterator[list[Tensor]]:
+        """Inside the block the parameters are where the last step began; gives that step."""
+        after = [p.detach().clone() for p in self._parameters]
+        _put(self._parameters, self._before)
+        try:
+            yield [b - a for a, b in zip(self._before, after, strict=True)]
+        finally:
+            _put(self._parameters, after)
+
+
+def _put(into: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for tensor, value in zip(into, values, strict=True):
+        tensor.detach().copy_(value.detach())
+
+
 def _resnet(trial: Trial) -> Iterator[Row]:
     """ResNet20: readings in training mode and full precision, on the same images, not augmented."""
-    import torch
     from torch.nn.functional import cross_entropy
 
     from mindgap.base.objective import Objective
     from mindgap.measure.captured import tf32
-    from mindgap.measure.probes.smoothness import local_smoothness
 
-    def reader(model: Any, optimizer: Any, parts: Any) -> Any:
-        parameters = list(model.parameters())
-        here = [p.detach().clone() for p in parameters]
+    def reader(model: Any, optimizer: Any, parts: Any) -> Callable[[], Row]:
+        last_step = _LastStep(optimizer, list(model.parameters()))
         objective = Objective(model, lambda m, batch: cross_entropy(m(batch[0]), batch[1]))
         fixed = list(zip(*(whole[: trial["m"]].split(trial["part"]) for whole in parts["train"])))
 
-        def keep(*_: Any) -> None:
-            torch._foreach_copy_(here, [p.detach() for p in parameters])
-
         def read() -> Row:
-            there = [p.detach().clone() for p in parameters]
-            _move(parameters, here)
-            with tf32(False):
-                found = local_smoothness(objective, fixed, torch._foreach_sub(there, here))
-            _move(parameters, there)
-            return _row(found)
+            with last_step.undone() as step, tf32(False):
+                return _row(measure.local_smoothness(objective, fixed, step))
 
-        optimizer.register_step_pre_hook(keep)
         return read
 
-    yield from resnet_run(
+    return resnet_run(
         trial,
         lambda parameters: descent(trial.settings, trial["lr"], parameters),
         "smoothness along training",
@@ -87,45 +112,26 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     """AWD-LSTM: readings in evaluation mode and full precision, on the same windows of the
     training text.
     """
-    import torch
-
     from mindgap.base.objective import Objective
     from mindgap.lab.tasks.problems.running_text import window_loss
     from mindgap.measure.captured import tf32
-    from mindgap.measure.probes.smoothness import local_smoothness
 
     run = language_run(trial, "smoothness along training")
     parameters, train, size = list(run.model.parameters()), run.texts["train"], trial["part"]
     optimizer = descent(trial.settings, trial["lr"], parameters)
+    last_step, objective = _LastStep(optimizer, parameters), Objective(run.model, window_loss)
     fixed = train.windows(trial.torch_generator("smoothness samples"), trial["m"]).split(size)
-    objective, here = Objective(run.model, window_loss), [p.detach().clone() for p in parameters]
-    done = trial.restored.get("step", 0)
-
-    def keep(*_: Any) -> None:
-        nonlocal done
-        done += 1
-        torch._foreach_copy_(here, [p.detach() for p in parameters])
 
     def read() -> Row:
-        there = [p.detach().clone() for p in parameters]
-        step = torch._foreach_sub(there, here)
-        fresh = trial.torch_generator(f"smoothness chunks {done}")
-        _move(parameters, here)
-        with tf32(False):
-            found = local_smoothness(objective, fixed, step, train=False)
-            naive = _naive(
-                objective, [train.windows(fresh, trial["m"]).split(size) for _ in range(2)], step
-            )
-        _move(parameters, there)
-        return {
-            **_row(found),
-            "naive_norm": naive[0],
-            "naive_smoothness": naive[1],
-            **run.held_out("validation"),
-        }
+        number = trial.restored.get("step", 0) + last_step.number
+        fresh = trial.torch_generator(f"smoothness chunks {number}")
+        chunks = [train.windows(fresh, trial["m"]).split(size) for _ in range(2)]
+        with last_step.undone() as step, tf32(False):
+            row = _row(measure.local_smoothness(objective, fixed, step, train=False))
+            row["naive_norm"], row["naive_smoothness"] = _naive(objective, chunks, step)
+        return {**row, **run.held_out("validation")}
 
-    optimizer.register_step_pre_hook(keep)
-    yield from run.rows(optimizer, read)
+    return run.rows(optimizer, read)
 
 
 def _naive(
@@ -154,33 +160,19 @@ def _naive(
 
 def _run_small(trial: Trial) -> Iterator[Row]:
     """Rows of a run at small scales: gradient norm and smoothness along each step."""
-    from mindgap.base.rng import stream_seed
-    from mindgap.measure.probes.smoothness import local_smoothness
-
     problem = training_problem(trial.settings, stream_seed(trial.seed, "smoothness along training"))
-    parameters = problem.objective.parameters
-    optimizer = descent(trial.settings, trial["lr"], parameters)
-    run = Training(problem, optimizer, trial.torch_generator("smoothness order"), {})
+    optimizer = descent(trial.settings, trial["lr"], problem.objective.parameters)
+    last_step = _LastStep(optimizer, problem.objective.parameters)
     batches = problem.batches(
         trial.torch_generator("smoothness samples"), trial["m"] // trial["part"], trial["part"]
     )
-    for step in range(run.restore(trial.restored) + 1, trial["steps"] + 1):
-        here = [p.detach().clone() for p in parameters]
-        run.step(trial)
-        if step % trial["every"] == 0:
-            there = [p.detach().clone() for p in parameters]
-            _move(parameters, here)
-            found = local_smoothness(
-                problem.objective, batches, [b - a for a, b in zip(here, there, strict=True)]
-            )
-            _move(parameters, there)
-            trial.save(lambda: run.state(step))  # noqa: B023
-            yield {"step": step, **_row(found)}
 
+    def read(_: int) -> Row:
+        with last_step.undone() as step:
+            return _row(measure.local_smoothness(problem.objective, batches, step))
 
-def _move(parameters: Sequence[Any], values: Sequence[Any]) -> None:
-    for parameter, value in zip(parameters, values, strict=True):
-        parameter.detach().copy_(value)
+    run = Training(problem, optimizer, trial.torch_generator("smoothness order"), {})
+    return run.rows(trial, read)
 
 
 def rank_interval(ranks: Sequence[float]) -> Interval:
