@@ -13,13 +13,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS, resnet_run
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import by_method, last, mean_interval
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: A gap that is lower by less than this factor is no gain.
 MARGIN = 1.1
@@ -57,93 +61,118 @@ def epoch(
     return theta
 
 
-def loop(trial: Trial) -> Iterator[Row]:
-    """All candidates at once on streams of their own, then the chosen one alone; a reading per
-    epoch.
+@dataclass(frozen=True)
+class _Digits:
+    """Digits of length 1, the first ``train`` of them to train on, and a network with weight decay;
+    parameters θ have an axis of copies in front.
     """
-    import torch
 
-    if trial.settings.get("model") == "ResNet20":
-        yield from _resnet(trial)
-        return
+    net: Any
+    features: Tensor
+    labels: Tensor
+    train: int
+    decay: float
+
+    def gradient(self, theta: list[Tensor], pick: Tensor) -> list[Tensor]:
+        """Of the mean loss over the picked training samples, with decay."""
+        copies = len(theta[0])
+        x = self.features[: self.train][pick].expand(copies, -1, -1)
+        y = self.labels[: self.train][pick].expand(copies, -1)
+        return [g + self.decay * t for g, t in zip(self.net.gradient(theta, x, y)[1], theta)]
+
+    def value(self, theta: list[Tensor]) -> Tensor:
+        """Mean training loss with decay, one number per copy."""
+        copies = len(theta[0])
+        decay = sum(t.square().sum(dim=(1, 2)) for t in theta) * self.decay / 2
+        x, y = self.features[: self.train], self.labels[: self.train]
+        return self.net.loss(theta, x.expand(copies, -1, -1), y.expand(copies, -1)) + decay
+
+    def test_error(self, theta: list[Tensor]) -> float:
+        """Share of the other samples that the first copy gets wrong."""
+        scores = self.net.scores(theta, self.features[self.train :].unsqueeze(0))[0]
+        return float((scores.argmax(dim=1) != self.labels[self.train :]).double().mean())
+
+
+def _digits(trial: Trial) -> _Digits:
+    """The samples in the trial's random order, and its network."""
+    import torch
 
     from mindgap.lab.tasks.data import digits
     from mindgap.lab.theory.chapter6.network import Network
 
-    data, n, gamma = digits(), trial["train"], trial["decay"]
+    data = digits()
     order = torch.randperm(len(data.labels), generator=trial.torch_generator("t4 split"))
-    x = torch.from_numpy(data.features)[order]
-    x, y = x / x.norm(dim=1, keepdim=True), torch.from_numpy(data.labels)[order]
+    x, y = (torch.from_numpy(column)[order] for column in (data.features, data.labels))
     net = Network((64, *[trial["width"]] * (trial["layers"] - 1), 10), "relu")
+    return _Digits(net, x / x.norm(dim=1, keepdim=True), y, trial["train"], trial["decay"])
 
-    def gradient(theta: list[Any], pick: Any) -> list[Any]:
-        copies = len(theta[0])
-        found = net.gradient(
-            theta, x[:n][pick].expand(copies, -1, -1), y[:n][pick].expand(copies, -1)
-        )[1]
-        return [g + gamma * t for g, t in zip(found, theta)]
 
-    def value(theta: list[Any]) -> Any:
-        copies = len(theta[0])
-        decay = sum(t.square().sum(dim=(1, 2)) for t in theta) * gamma / 2
-        return net.loss(theta, x[:n].expand(copies, -1, -1), y[:n].expand(copies, -1)) + decay
-
-    least = float(value(_minimum(net, gradient, trial))[0]) if trial["layers"] == 1 else 0.0
+def loop(trial: Trial) -> Iterator[Row]:
+    """All candidates at once on streams of their own, then the chosen one alone; a reading per
+    epoch.
+    """
+    if trial.settings.get("model") == "ResNet20":
+        yield from _resnet(trial)
+        return
+    digits = _digits(trial)
+    convex = trial["layers"] == 1
+    least = float(digits.value(_minimum(digits, trial))[0]) if convex else 0.0
     candidates = [(lr, drops) for drops in (False, True) for lr in trial["steps"]]
-    cost = PASSES[trial["rule"]]
-    epochs, before = trial["passes"] // cost, trial.restored
-    chosen = before.get("chosen", -1)
-    for phase in ("choosing", "judged")[before.get("phase", 0) :]:
-        choosing = phase == "choosing"
-        tried = candidates if choosing else [candidates[chosen]]
-        generator = trial.torch_generator(f"t4 {phase}")
-        start = net.start(1, trial["radius"], generator)
-        theta = [t.expand(len(tried), -1, -1).clone() for t in start]
-        first = 0
-        if before and before["phase"] == ("choosing", "judged").index(phase):
-            theta, first = before["theta"], before["epoch"]
-            generator.set_state(before["generator"])
-        for k in range(first, epochs):
-            shares = [
-                0.1 ** (sum(k >= s * epochs for s in (0.5, 0.75)) if drops else 0)
-                for _, drops in tried
-            ]
-            steps = torch.tensor(
-                [lr * share for (lr, _), share in zip(tried, shares)], dtype=torch.float64
+    chosen = trial.restored.get("chosen", -1)
+    cost, problem = PASSES[trial["rule"]], "convex" if convex else "network"
+    if trial.restored.get("phase", 0) == 0:
+        for state in _epochs(trial, digits, candidates, phase=0):
+            gaps = _gaps(digits, state["theta"], least)
+            chosen = int(gaps.argmin())
+            trial.save({**state, "chosen": chosen})
+            row = {"choosing_passes": state["epoch"] * cost, "choosing_gap": float(gaps[chosen])}
+            yield {**row, "problem": problem}
+    lr, drops = candidates[chosen]
+    for state in _epochs(trial, digits, [(lr, drops)], phase=1):
+        trial.save({**state, "chosen": chosen})
+        yield {
+            "passes": state["epoch"] * cost,
+            "gap": float(_gaps(digits, state["theta"], least)[0]),
+            "test_error": digits.test_error(state["theta"]),
+            "lr": lr,
+            "drops": drops,
+            "problem": problem,
+        }
+
+
+def _gaps(digits: _Digits, theta: list[Tensor], least: float) -> Tensor:
+    """How far the losses of all copies are above the least possible one."""
+    return (digits.value(theta) - least).nan_to_num(math.inf, math.inf).clamp(min=1e-14)
+
+
+def _epochs(
+    trial: Trial, digits: _Digits, tried: Sequence[tuple[float, bool]], *, phase: int
+) -> Iterator[dict[str, Any]]:
+    """Train one copy per candidate (step, whether it drops); phase 0 chooses, phase 1 is judged,
+    each with a random stream of its own.
+
+    Yields:
+        After every epoch what a checkpoint needs: ``phase``, ``epoch``, ``theta``, ``generator``.
+    """
+    import torch
+
+    generator = trial.torch_generator(f"t4 {('choosing', 'judged')[phase]}")
+    start = digits.net.start(1, trial["radius"], generator)
+    theta, first = [t.expand(len(tried), -1, -1).clone() for t in start], 0
+    if trial.restored.get("phase") == phase:
+        theta, first = trial.restored["theta"], trial.restored["epoch"]
+        generator.set_state(trial.restored["generator"])
+    rule, epochs = trial["rule"], trial["passes"] // PASSES[trial["rule"]]
+    for number in range(first, epochs):
+        dropped = 0.1 ** sum(number >= share * epochs for share in (0.5, 0.75))
+        rates = [lr * (dropped if drops else 1.0) for lr, drops in tried]
+        steps = torch.tensor(rates, dtype=torch.float64)[:, None, None]
+        with trial.timed():
+            theta = epoch(
+                rule, digits.gradient, theta, steps, digits.train, trial["batch"], generator
             )
-            with trial.timed():
-                theta = epoch(
-                    trial["rule"],
-                    gradient,
-                    theta,
-                    steps[:, None, None],
-                    n,
-                    trial["batch"],
-                    generator,
-                )
-            gap = (value(theta) - least).nan_to_num(math.inf, math.inf).clamp(min=1e-14)
-            if choosing:
-                chosen = int(gap.argmin())
-                row: Row = {"choosing_passes": (k + 1) * cost, "choosing_gap": float(gap[chosen])}
-            else:
-                missed = net.scores(theta, x[n:].unsqueeze(0))[0].argmax(dim=1) != y[n:]
-                row = {
-                    "passes": (k + 1) * cost,
-                    "gap": float(gap[0]),
-                    "test_error": float(missed.double().mean()),
-                    "lr": tried[0][0],
-                    "drops": tried[0][1],
-                }
-            trial.save(
-                lambda: {
-                    "phase": 1 - choosing,  # noqa: B023
-                    "epoch": k + 1,  # noqa: B023
-                    "theta": theta,  # noqa: B023
-                    "chosen": chosen,  # noqa: B023
-                    "generator": generator.get_state(),  # noqa: B023
-                }
-            )
-            yield {**row, "problem": "network" if trial["layers"] > 1 else "convex"}
+        state = {"phase": phase, "epoch": number + 1, "theta": theta}
+        yield {**state, "generator": generator.get_state()}
 
 
 def _resnet(trial: Trial) -> Iterator[Row]:
@@ -168,17 +197,18 @@ def _resnet(trial: Trial) -> Iterator[Row]:
         yield {**row, **found, "lr": lr, "drops": True, "problem": "network"}
 
 
-def _minimum(net: Any, gradient: Any, trial: Trial) -> list[Any]:
+def _minimum(digits: _Digits, trial: Trial) -> list[Tensor]:
     """The minimum of the convex problem, by full gradients with Nesterov's momentum; L is at
     most 1/2 + γ.
     """
     import torch
 
-    pick, gamma = torch.arange(trial["train"]), trial["decay"]
-    q = (gamma / (0.5 + gamma)) ** 0.5
-    theta = ahead = [t.zero_() for t in net.start(1, 1.0, trial.torch_generator("t4 minimum"))]
+    every_sample, L = torch.arange(digits.train), 0.5 + digits.decay
+    q = (digits.decay / L) ** 0.5
+    start = digits.net.start(1, 1.0, trial.torch_generator("t4 minimum"))
+    theta = ahead = [t.zero_() for t in start]
     for _ in range(math.ceil(40 / q)):  # (1 - q)^(40/q) is below 1e-17
-        moved = [a - g / (0.5 + gamma) for a, g in zip(ahead, gradient(ahead, pick))]
+        moved = [a - g / L for a, g in zip(ahead, digits.gradient(ahead, every_sample))]
         ahead = [m + (1 - q) / (1 + q) * (m - t) for m, t in zip(moved, theta)]
         theta = moved
     return theta
