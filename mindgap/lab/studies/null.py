@@ -1,6 +1,4 @@
-"""How often a pass rule says each word where the truth is known: all methods equal, or one
-ahead by a given lead.
-"""
+"""How often a pass rule says each word where all methods are equal."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ import numpy as np
 
 from mindgap.base.check import RuleError
 from mindgap.base.rng import numpy_stream
-from mindgap.lab.studies.verdict import Parts, by_method
+from mindgap.lab.studies.verdict import by_method
 from mindgap.record.schema import Run
 
 if TYPE_CHECKING:
@@ -110,37 +108,3 @@ def _shift_rows(
         return mean + (value - mean + shifts[name]) * shrink
 
     return tuple({name: moved(name, value) for name, value in row.items()} for row in rows)
-
-
-def lead_rates(
-    lead: float,
-    *,
-    methods: int = 16,
-    seeds: int = 8,
-    smallest: float = 0.0,
-    draws: int = 2000,
-    seed: int = 0,
-) -> dict[str, float]:
-    """How often :meth:`Parts.ahead_of_all` says each word where one method leads all others, which
-    are equal.
-
-    Args:
-        lead: of the one, in standard deviations of one method's values between seeds.
-        methods, seeds: how many.
-        smallest: difference that matters, in the same unit.
-        draws: simulated studies.
-        seed: of the random numbers.
-
-    Example:
-        >>> equal = lead_rates(0.0, draws=200)
-        >>> equal["holds"] <= 0.02, equal["does not hold"] <= 0.1
-        (True, True)
-    """
-    rng, words = numpy_stream(seed, "lead"), []
-    for _ in range(draws):
-        table = rng.standard_normal((methods, seeds))
-        table[0] += lead
-        parts = Parts()
-        parts.ahead_of_all("lead", {str(i): row for i, row in enumerate(table)}, "0", smallest)
-        words.append(parts.verdict)
-    return {word: words.count(word) / draws for word in ("holds", "does not hold", "inconclusive")}

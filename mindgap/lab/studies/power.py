@@ -17,7 +17,7 @@ import numpy as np
 
 from mindgap.base.check import whole
 from mindgap.base.rng import numpy_stream
-from mindgap.lab.studies.verdict import LEAST_SEEDS, Parts, student_quantile
+from mindgap.lab.studies.verdict import LEAST_SEEDS, student_quantile
 
 Array = np.ndarray[Any, Any]
 
@@ -64,20 +64,7 @@ class Design:
         leads: Array = effect + self.deviation / np.sqrt(2) * (table[:, :1] - table[:, 1:])
         return leads
 
-    def decide(self, gaps: Array) -> str:
-        """What the rule says about one study's differences: the judge's own code."""
-        parts = Parts()
-        if self.kind == "lead":
-            values = {str(i): -row for i, row in enumerate(gaps)} | {"one": np.zeros(gaps.shape[1])}
-            parts.ahead_of_all("lead", values, "one", self.smallest)
-        for number, row in enumerate(gaps if self.kind != "lead" else ()):
-            if self.kind == "equivalent":
-                parts.equivalent(str(number), row, self.margin)
-            else:
-                parts.sooner(str(number), row)
-        return parts.verdict
-
-    def decide_all(self, gaps: Array) -> tuple[Array, Array]:
+    def decide(self, gaps: Array) -> tuple[Array, Array]:
         """Of many studies at once: whether the rule says *holds*, and *does not hold*."""
         seeds, mean = gaps.shape[2], gaps.mean(2)
         error = gaps.std(2, ddof=1) / np.sqrt(seeds)
@@ -119,15 +106,7 @@ class AnswerDesign(Design):
         found: Array = np.where(random < yes, 1.0, np.where(random >= 1 - no, 0.0, 0.5))
         return found
 
-    def decide(self, gaps: Array) -> str:
-        """What the rule says about one study's answers."""
-        parts = Parts()
-        for number, row in enumerate(gaps):
-            middle = float(np.median(row))
-            parts.add(str(number), middle == 1.0, middle == 0.0)
-        return parts.verdict
-
-    def decide_all(self, gaps: Array) -> tuple[Array, Array]:
+    def decide(self, gaps: Array) -> tuple[Array, Array]:
         """Of many studies at once: whether the rule says *holds*, and *does not hold*."""
         middle = np.median(gaps, axis=2)
         return (middle == 1.0).all(1), (middle == 0.0).any(1)
@@ -182,7 +161,7 @@ def _rates(design: Design, seeds: int, draws: int) -> Rates:
     """The rates of :func:`rates`, kept for each design and size."""
     draw = numpy_stream(0, "power", design.kind)
     (false_yes, _), (true_yes, true_no) = (
-        design.decide_all(design.draws(effect, seeds, draws, draw))
+        design.decide(design.draws(effect, seeds, draws, draw))
         for effect in (design.false, design.paper)
     )
     return Rates(

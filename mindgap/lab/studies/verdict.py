@@ -163,7 +163,7 @@ class Parts:
         To be above *all* every comparison must say so, which errs in at most 5 % of cases without a
         correction. No if some other method is above by at least ``smallest`` on average with a
         confidence of 95 % for all comparisons together (Bonferroni).
-        :func:`mindgap.lab.studies.null.lead_rates` simulates how often it says what.
+        ``tests/lab/studies/test_cleaning_study.py`` simulates how often it says what.
         """
         others, seeds = len(values) - 1, len(values[one])
         # A two-sided interval that misses 10 % has 5 % on each side.

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from references.made_up_runs import made_up
 
+from mindgap.base.rng import numpy_stream
 from mindgap.lab.studies.bilevel_runs import TITLES
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.null import lead_rates
 from mindgap.lab.studies.run import simulate
+from mindgap.lab.studies.spec import Parts
 
 CLEANING = ("b3-hyper-cleaning", "b4-hyper-cleaning")
 
@@ -109,6 +110,20 @@ def test_spread_and_own_accuracies_are_judged_beside_the_rule():
     assert beside(0.1, 0.05) == ("inconclusive", ["yes", "yes"])
     assert beside(5.0, -0.05) == ("inconclusive", ["no", "no"])  # they have no say in the verdict
     assert beside(1.0, 0.0) == ("inconclusive", ["open", "open"])
+
+
+def lead_rates(lead, draws, methods=16, seeds=8):
+    """How often ``Parts.ahead_of_all`` says each word where one method leads all others, which are
+    equal, by so many standard deviations between seeds.
+    """
+    rng, words = numpy_stream(0, "lead"), []
+    for _ in range(draws):
+        table = rng.standard_normal((methods, seeds))
+        table[0] += lead
+        parts = Parts()
+        parts.ahead_of_all("lead", {str(i): row for i, row in enumerate(table)}, "0", 0.0)
+        words.append(parts.verdict)
+    return {word: words.count(word) / draws for word in ("holds", "does not hold")}
 
 
 def test_the_rule_for_one_against_all_errs_rarely_and_finds_a_clear_lead():
