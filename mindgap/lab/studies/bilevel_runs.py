@@ -18,6 +18,7 @@ import numpy as np
 from mindgap.base.check import fail, one_of
 from mindgap.bilevel.registry import METHODS, SIXTEEN
 from mindgap.lab.studies.spec import Parts, Row, Run, Trial
+from mindgap.lab.studies.verdict import by_setting
 from mindgap.record.unpacking import FREE, PER_BYTE
 
 if TYPE_CHECKING:
@@ -260,6 +261,18 @@ def measured(
         if at_end is not None and finite and spent(state) >= budget and state.t >= least:
             found = {**found, **at_end(state.x)}
         yield {**counters(state), **found, "diverged": not finite}
+
+
+def by_case(runs: Sequence[Run], *names: str) -> dict[tuple[Any, ...], dict[int, Run]]:
+    """(case in words, values of further settings) -> seed -> run; a case is a corruption of
+    hyper-cleaning or the data of hyper-representation.
+    """
+    cleaning = "corruption" in runs[0].header.settings
+    groups = by_setting(runs, "corruption" if cleaning else "data", *names)
+    return {
+        (f"p = {case:g}" if cleaning else case, *rest): group
+        for (case, *rest), group in groups.items()
+    }
 
 
 #: Accuracy of logistic regression on mean word vectors of Sentiment140, all labels right.

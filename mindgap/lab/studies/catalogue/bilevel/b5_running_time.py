@@ -22,9 +22,9 @@ import numpy as np
 
 from mindgap.bilevel.registry import METHODS
 from mindgap.lab.studies import cleaning_runs, representation_runs
-from mindgap.lab.studies.bilevel_runs import trained_gate, tuned_methods
+from mindgap.lab.studies.bilevel_runs import by_case, trained_gate, tuned_methods
 from mindgap.lab.studies.spec import Design, Figure, Parts, Row, Run, Scale, Source, Study, Trial
-from mindgap.lab.studies.verdict import as_ratios, by_setting, mean_interval, ratio_words
+from mindgap.lab.studies.verdict import as_ratios, mean_interval, ratio_words
 
 #: data on which a recurrent net runs, on a GPU
 NETS = (*cleaning_runs.TEXTS, *representation_runs.WORDS)
@@ -124,79 +124,84 @@ def clock_of(run: Run) -> str:
     return "seconds" if run.header.settings["data"] in NETS else "cpu_seconds"
 
 
+#: (case, accuracy in words) -> seed -> (log of another method's time over SLIP's, log of its
+#: oracle calls over SLIP's).
+Ratios = dict[tuple[str, str], dict[int, tuple[float, float]]]
+
+
 def judge(runs: Sequence[Run]) -> Parts:
     """BO-REP's time over SLIP's, pooled over corruptions and accuracies: one number per seed."""
-    parts, cleaning = Parts(), "corruption" in runs[0].header.settings
-    groups = by_setting(runs, "corruption" if cleaning else "data", "key")
-    levels = [float(level) for level in runs[0].header.settings["levels"]]
-    cases = sorted({case for case, _ in groups})
-    seconds: dict[int, list[float]] = {}
-    calls: dict[int, list[float]] = {}
-    told: dict[str, list[float]] = {}
-    for case in cases:
-        slip, other = groups[case, "slip"], groups[case, "borep"]
-        for level in levels:
-            name = f"p = {case:g}, {level:.0%}" if cleaning else f"{case}, {level:.0%}"
-            for seed in sorted(slip.keys() & other.keys()):
-                a, b = reach(slip[seed], level), reach(other[seed], level)
-                if not (a[2] or b[2]):
-                    continue
-                # A level met at the start of both, before any clock ran, is a tie.
-                log = math.log(max(b[0], 1e-9) / max(a[0], 1e-9))
-                seconds.setdefault(seed, []).append(log)
-                calls.setdefault(seed, []).append(math.log(max(b[1], 1) / max(a[1], 1)))
-                told.setdefault(name, []).append(log)
+    parts, groups, settings = Parts(), by_case(runs, "key"), runs[0].header.settings
+    ratios = _ratios_to_slip(groups, "borep", settings["levels"])
     if runs[0].header.scale in ("gpu", "paper"):
         trained_gate(parts, runs)
-    words = "seconds on the GPU" if clock_of(runs[0]) == "seconds" else "CPU seconds"
-    if len(seconds) < 2:
+    seeds = sorted({seed for of_seeds in ratios.values() for seed in of_seeds})
+    if len(seeds) < 2:
         parts.decide_nothing("too few runs reach an accuracy")
         return parts
-    parts.sooner("SLIP sooner", [float(np.mean(logs)) for logs in seconds.values()], f"{words}: ")
-    in_calls = mean_interval([float(np.mean(logs)) for logs in calls.values()], miss=0.1)
+    of_each_seed = [
+        np.mean([of_seeds[seed] for of_seeds in ratios.values() if seed in of_seeds], axis=0)
+        for seed in seeds
+    ]
+    in_time, in_calls = (np.array(logs) for logs in zip(*of_each_seed))
+    words = "seconds on the GPU" if clock_of(runs[0]) == "seconds" else "CPU seconds"
+    parts.sooner("SLIP sooner", in_time, f"{words}: ")
+    calls = mean_interval(in_calls, miss=0.1)
+    reached = {", ".join(place): list(found.values()) for place, found in ratios.items() if found}
     parts.note(
-        f"in oracle calls: {ratio_words(in_calls)}",
+        f"in oracle calls: {ratio_words(calls)}",
         {
-            "ratio_of_oracle_calls": as_ratios(in_calls),
-            "ratio": {name: float(np.exp(np.mean(logs))) for name, logs in told.items()},
+            "ratio_of_oracle_calls": as_ratios(calls),
+            "ratio": {name: float(np.exp(np.mean(logs, 0)[0])) for name, logs in reached.items()},
         },
     )
-    unreached = [
-        name
-        for case in cases
-        for level in levels
-        for name in [f"p = {case:g}, {level:.0%}" if cleaning else f"{case}, {level:.0%}"]
-        if name not in told
-    ]
-    parts.note(*_note_on_others(groups, cases, levels))
+    parts.note(*_note_on_others(groups, settings["levels"]))
+    unreached = [", ".join(place) for place, found in ratios.items() if not found]
     parts.note(
         f"not reached: {', '.join(unreached)}" if unreached else "", {"not_reached": unreached}
     )
-    if words == "seconds on the GPU" and not runs[0].header.settings.get("alone"):
+    if words == "seconds on the GPU" and not settings.get("alone"):
         parts.decide_nothing("several runs shared the GPU while they were timed")
     return parts
 
 
-def _note_on_others(
-    groups: Mapping[Any, Mapping[int, Run]], cases: Sequence[Any], levels: Sequence[float]
-) -> Any:
-    """Every other method's time over SLIP's, for a note: the geometric mean over corruptions,
-    accuracies and seeds.
+def _ratios_to_slip(
+    groups: Mapping[tuple[Any, ...], Mapping[int, Run]], key: str, levels: Sequence[float]
+) -> Ratios:
+    """How much longer than SLIP the method of that key takes to each accuracy in each case; seeds
+    in which neither reaches it are left out.
     """
-    found: dict[str, list[float]] = {}
-    for case, key in groups:
-        if key in ("slip", "borep"):
-            continue
+    found: Ratios = {}
+    for case in sorted({case for case, other in groups if other == key}):
         slip, other = groups[case, "slip"], groups[case, key]
-        both = sorted(slip.keys() & other.keys())
-        pairs = [(reach(slip[s], level), reach(other[s], level)) for s in both for level in levels]
-        logs = [math.log(max(b[0], 1e-9) / max(a[0], 1e-9)) for a, b in pairs if a[2] or b[2]]
-        found.setdefault(key, []).extend(logs)
-    ratios = {key: float(np.exp(np.mean(logs))) for key, logs in found.items() if logs}
-    words = ", ".join(
-        f"{METHODS[key].name} {ratios[key]:.2f}"
-        for key in sorted(ratios, key=lambda key: ratios[key])
-    )
+        for level in levels:
+            of_seeds = found[case, f"{level:.0%}"] = {}
+            for seed in sorted(slip.keys() & other.keys()):
+                time, calls, reached = reach(slip[seed], level)
+                other_time, other_calls, other_reached = reach(other[seed], level)
+                if reached or other_reached:
+                    # A level met at the start of both, before any clock ran, is a tie.
+                    of_seeds[seed] = (
+                        math.log(max(other_time, 1e-9) / max(time, 1e-9)),
+                        math.log(max(other_calls, 1) / max(calls, 1)),
+                    )
+    return found
+
+
+def _note_on_others(
+    groups: Mapping[tuple[Any, ...], Mapping[int, Run]], levels: Sequence[float]
+) -> tuple[str, dict[str, Any]]:
+    """Every other method's time over SLIP's, for a note: the geometric mean over corruptions,
+    accuracies and seeds, in words and numbers.
+    """
+    ratios = {}
+    for key in dict.fromkeys(key for _, key in groups if key not in ("slip", "borep")):
+        found = _ratios_to_slip(groups, key, levels).values()
+        logs = [log for of_seeds in found for log, _ in of_seeds.values()]
+        if logs:
+            ratios[key] = float(np.exp(np.mean(logs)))
+    fastest_first = sorted(ratios, key=lambda key: ratios[key])
+    words = ", ".join(f"{METHODS[key].name} {ratios[key]:.2f}" for key in fastest_first)
     return (f"time over SLIP's, beside: {words}" if words else "", {"ratio_beside": ratios})
 
 

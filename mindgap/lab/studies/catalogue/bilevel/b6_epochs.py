@@ -17,9 +17,9 @@ import numpy as np
 from mindgap.base.check import one_of
 from mindgap.bilevel.registry import METHODS
 from mindgap.lab.studies import cleaning_runs, representation_runs
-from mindgap.lab.studies.bilevel_runs import trained_gate, tuned_methods
+from mindgap.lab.studies.bilevel_runs import by_case, trained_gate, tuned_methods
 from mindgap.lab.studies.spec import Design, Figure, Parts, Row, Run, Scale, Source, Study, Trial
-from mindgap.lab.studies.verdict import by_setting, mean_interval
+from mindgap.lab.studies.verdict import mean_interval
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -56,24 +56,12 @@ def _by_epochs(
         yield {**row, "epoch": round(row[f"{counted}_epoch"])}
 
 
-def _by_case(runs: Sequence[Run], *names: str) -> dict[tuple[Any, ...], dict[int, Run]]:
-    """Runs by their case in words (the corruption, or the data of hyper-representation) and by
-    further settings.
-    """
-    cleaning = "corruption" in runs[0].header.settings
-    groups = by_setting(runs, "corruption" if cleaning else "data", *names)
-    return {
-        (f"p = {case:g}" if cleaning else case, *rest): group
-        for (case, *rest), group in groups.items()
-    }
-
-
 def judge(runs: Sequence[Run]) -> Parts:
     """Differences of SLIP's two countings in training and test accuracy, on average over the
     epochs, against a fixed margin.
     """
     slip = [run for run in runs if run.header.settings["key"] == "slip"]
-    parts, groups = Parts(), _by_case(slip, "counted")
+    parts, groups = Parts(), by_case(slip, "counted")
     cases = sorted({case for case, _ in groups})
     worst, fewer, ends = 0.0, set(), {}
     for case in cases:
@@ -110,7 +98,7 @@ def _note_on_others(runs: Sequence[Run]) -> tuple[str, dict[str, dict[str, dict[
     have: words, numbers.
     """
     groups: dict[str, dict[str, Mapping[int, Run]]] = {}
-    for (case, counted, key), group in _by_case(runs, "counted", "key").items():
+    for (case, counted, key), group in by_case(runs, "counted", "key").items():
         if counted == "y":
             groups.setdefault(case, {})[key] = group
     found: dict[str, dict[str, float]] = {}

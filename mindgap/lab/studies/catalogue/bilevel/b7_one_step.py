@@ -21,10 +21,10 @@ import numpy as np
 
 from mindgap.base.check import one_of
 from mindgap.lab.studies import cleaning_runs, representation_runs
-from mindgap.lab.studies.bilevel_runs import end_of, in_units, trained_gate
+from mindgap.lab.studies.bilevel_runs import by_case, end_of, in_units, trained_gate
 from mindgap.lab.studies.spec import Design, Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.tune import FIRST_SEED, best, listed, random_points, search
-from mindgap.lab.studies.verdict import by_setting, mean_interval
+from mindgap.lab.studies.verdict import mean_interval
 
 #: ends of the searches, log-uniform between them, as wide for the one problem as for the other
 SPACE = {"lr_x": (10.0, 1e4), "lr_y": (0.1, 10.0), "lr_z": (0.1, 10.0)}
@@ -141,23 +141,22 @@ def judge(runs: Sequence[Run]) -> Parts:
     """The gain of one step over two in each case: training and test accuracy at each corruption
     (or set of tasks).
     """
-    parts, setting = Parts(), "corruption" if "corruption" in runs[0].header.settings else "data"
-    groups = by_setting(runs, setting, "steps")
-    cases = sorted({case for case, _ in groups})
-    margin, gains, resets = MARGINS[setting], {}, {}
-    for case in cases:
+    parts, groups, gains, resets = Parts(), by_case(runs, "steps"), {}, {}
+    margin = MARGINS["corruption" if "corruption" in runs[0].header.settings else "data"]
+    for case in sorted({case for case, _ in groups}):
         one, two = groups[case, "one"], groups[case, "two"]
         seeds = sorted(one.keys() & two.keys())
         for split in ("train", "test"):
-            name = f"p = {case:g}, {split}" if setting == "corruption" else f"{case}, {split}"
-            column = f"{split}_accuracy"
-            a, b = (
-                100 * np.array([group[s].rows[-1][column] for s in seeds]) for group in (one, two)
+            name, column = f"{case}, {split}", f"{split}_accuracy"
+            with_one, with_two = (
+                100 * np.array([group[seed].rows[-1][column] for seed in seeds])
+                for group in (one, two)
             )
-            gains[name] = parts.equivalent(f"{name}: slight, in points", a - b, margin).triple
-            if all(f"reset_{column}" in two[s].rows[-1] for s in seeds):
-                again = 100 * np.array([two[s].rows[-1][f"reset_{column}"] for s in seeds])
-                reset = mean_interval(again - b, miss=0.1)
+            gain = parts.equivalent(f"{name}: slight, in points", with_one - with_two, margin)
+            gains[name] = gain.triple
+            if all(f"reset_{column}" in two[seed].rows[-1] for seed in seeds):
+                again = [100 * two[seed].rows[-1][f"reset_{column}"] for seed in seeds]
+                reset = mean_interval(np.array(again) - with_two, miss=0.1)
                 resets[name] = reset.triple
                 parts.note(f"{name}, without a new search: {reset.words()} points")
     if runs[0].header.scale in ("gpu", "paper"):
