@@ -54,7 +54,7 @@ def device_run(
     read: Callable[[], Row],
     *,
     steps: int,
-    every: int,
+    every: int | Sequence[int],
     schedule: str = "constant",
     autocast: torch.dtype | None = None,
     carried: Sequence[torch.Tensor] = (),
@@ -74,7 +74,8 @@ def device_run(
         epoch: number of an epoch, from 0 -> its batches. Its random numbers depend on that number
             alone (a stream of that name), so that a resumed run sees the same.
         read: a row, without ``step``, of evaluation data; the model must be as before afterwards.
-        steps, every: steps in all, and steps between two rows.
+        steps, every: steps in all, and steps between two rows, or the steps after which there is a
+            row, in their order.
         schedule: see :func:`~mindgap.lab.studies.training_runs.step_factor`.
         autocast: dtype of autocast, or None for full precision.
         carried: state that goes on from batch to batch (of an LSTM, a memory), on the device; it is
@@ -96,7 +97,7 @@ def device_run(
     from mindgap.base.rng import stream_seed
     from mindgap.measure.captured import CapturedGradient
 
-    whole("every", every, least=1)
+    marks = range(whole("every", every, least=1), steps, every) if isinstance(every, int) else every
     before, rates = trial.restored, [group["lr"] for group in optimizer.param_groups]
     step, first = before.get("step", 0), before.get("first", 0.0)
     kept = {} if kept is None else kept
@@ -116,7 +117,7 @@ def device_run(
     if at_start and not before:
         yield {"step": 0, **read()}
     while step < steps:
-        length = min(every, steps - step)
+        length = next((mark for mark in marks if mark > step), steps) - step
         with trial.timed():
             # Read once per row: reading it waits for the device.
             total = torch.zeros((), device=batch[0].device)

@@ -80,9 +80,10 @@ class LanguageRun:
         schedule: str = "constant",
         kept: dict[str, Any] | None = None,
         at_start: bool = False,
+        marks: Sequence[int] = (),
     ) -> Iterator[Row]:
-        """Train for the trial's ``steps``; a row every ``every`` steps (see
-        `device_runs.device_run`).
+        """Train for the trial's ``steps``; a row every ``every`` steps, or after the steps of
+        ``marks`` (see `device_runs.device_run`).
 
         The state goes on from segment to segment. On CUDA the transformer computes in bf16 and the
         LSTM in TF32: the LSTM of cuDNN would take float16 under autocast.
@@ -109,7 +110,7 @@ class LanguageRun:
                 lambda number: train.segments(),
                 read,
                 steps=trial["steps"],
-                every=trial["every"],
+                every=marks or trial["every"],
                 schedule=schedule,
                 autocast=torch.bfloat16 if narrow else None,
                 carried=carried,

@@ -150,6 +150,15 @@ def test_awd_lstm_is_read_along_the_step_that_was_made_and_by_the_naive_estimato
     )  # reading does not disturb training
 
 
+def test_awd_lstm_is_read_at_equal_distances_of_the_logarithm_of_the_step():
+    study, method = find(S1), "not clipped, step 2"
+    assert study.settings("gpu", method)["steps"] == 100 * 166
+    few = {name: value for name, value in TINY.items() if name != "every"}
+    few |= {"steps": 9, "readings": 3, "m": 8, "part": 4}
+    rows = list(study.loop(Trial(method, 0, {**study.settings("gpu", method), **few})))
+    assert [row["step"] for row in rows] == [1, 3, 9]
+
+
 @pytest.mark.parametrize(
     ("name", "method", "more"),
     [(S1, "clipped, step 30", {"m": 8, "part": 4}), (S3, "LSTM, SGD", {})],
