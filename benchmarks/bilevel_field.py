@@ -38,7 +38,7 @@ import torch
 from mindgap.bilevel import METHODS, Batches, BilevelProblem, Power
 from mindgap.bilevel.backends.compiled import JaxBackend
 from mindgap.bilevel.core.estimators import spider
-from mindgap.bilevel.core.schedules import Product
+from mindgap.bilevel.core.settings import Product
 from mindgap.bilevel.data.sample import Sample
 from mindgap.bilevel.methods import vrbo
 from mindgap.lab.tasks.data.tabular import ijcnn1

@@ -44,7 +44,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from mindgap.bilevel import METHODS, Constant, Sample, TorchOracle  # noqa: E402
-from mindgap.bilevel.backends.ops import TorchOps  # noqa: E402
+from mindgap.bilevel.backends.oracles import TorchOps  # noqa: E402
 from mindgap.bilevel.core.directions import conjugate_gradients, hypergradient_at, neumann_of  # noqa: E402
 from mindgap.bilevel.solver import Eager  # noqa: E402
 from mindgap.bilevel.tools.exact import linear_solver  # noqa: E402
@@ -219,7 +219,7 @@ def compiled_ours(
 def solver_of(ops: Any, products: int, eta: float | None) -> Callable[[Any, Any], Any]:
     """A Neumann series with a step, or conjugate gradients without one."""
     if eta is None and isinstance(ops, TorchOps):
-        return linear_solver("cg", products=products, eta=None, rank=1, damping=1.0)
+        return linear_solver("cg", products=products, eta=None)
     if eta is None:
         return lambda hessian, v: conjugate_gradients(ops, hessian, v, products=products)[0]
     return lambda hessian, v: neumann_of(ops, hessian, v, products, eta)

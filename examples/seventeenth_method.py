@@ -24,9 +24,7 @@ from dataclasses import dataclass
 import torch
 
 from mindgap.bilevel import BilevelProblem, solve
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import count, rate, setting
-from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.settings import count
 from mindgap.bilevel.core.types import Draws, Oracle, WithZ, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
@@ -46,7 +44,7 @@ class PeriodicSOBA(Method[WithZ, Draws]):
         lr_x: step on x.
         lr_y: step on y and z.
         period: iterations per step on x.
-        x_step: see :mod:`mindgap.bilevel.core.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> len(PeriodicSOBA(lr_x=0.1, lr_y=0.1, period=3).plan().period)
@@ -57,13 +55,10 @@ class PeriodicSOBA(Method[WithZ, Draws]):
     *Differs from the paper* in the period, and in the sign of z: the paper's v is -z.
     """
 
-    # The settings. Each says its own rule (``mindgap/bilevel/core/settings.py`` has more of them);
-    # ``rate`` settings come to ``update`` as s.lr_x and s.lr_y. ``x_step`` lets users choose
-    # the upper step that ``move_x`` takes.
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
+    # The settings beside lr_x, lr_y and x_step (the step on x that ``move_x`` takes), which every
+    # method has. Each says its own rule (``mindgap/bilevel/core/settings.py`` has more of them);
+    # rates come to ``update`` as s.lr_x and s.lr_y.
     period: int = count(2)
-    x_step: XStep = setting(check_step, "plain")
 
     # What the method keeps is a frozen dataclass: here x, y and z (``Values`` has x and y; then
     # ``init`` can be left out). A type checker knows ``v.z`` by it, and ``replace(v, z=...)``.

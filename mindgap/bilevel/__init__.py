@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mindgap.bilevel.backends.oracles import TorchOracle as TorchOracle
     from mindgap.bilevel.core.directions import NegativeCurvature as NegativeCurvature
-    from mindgap.bilevel.core.schedules import Constant as Constant, Power as Power
-    from mindgap.bilevel.core.steps import (
+    from mindgap.bilevel.core.settings import (
         AdamStep as AdamStep,
+        Constant as Constant,
         MomentumStep as MomentumStep,
+        Power as Power,
         TorchStep as TorchStep,
     )
     from mindgap.bilevel.core.types import State as State
@@ -85,7 +86,7 @@ else:
         "ALSET": "methods.alset",
         "AccBO": "methods.accbo",
         "AdamBO": "methods.adambo",
-        "AdamStep": "core.steps",
+        "AdamStep": "core.settings",
         "AmIGO": "methods.amigo",
         "BOME": "methods.bome",
         "BOREP": "methods.borep",
@@ -93,7 +94,7 @@ else:
         "Batches": "data.sample",
         "BilevelProblem": "data.problem",
         "Bound": "data.problem",
-        "Constant": "core.schedules",
+        "Constant": "core.settings",
         "Contest": "tools.contest",
         "F2SA": "methods.f2sa",
         "F2SAp": "methods.f2sap",
@@ -105,12 +106,12 @@ else:
         "MRBO": "methods.mrbo",
         "MetaLearner": "tools.meta",
         "Method": "method",
-        "MomentumStep": "core.steps",
+        "MomentumStep": "core.settings",
         "N2SBA": "methods.n2sba",
         "NegativeCurvature": "core.directions",
         "PBGD": "methods.pbgd",
         "PZOBO": "methods.pzobo",
-        "Power": "core.schedules",
+        "Power": "core.settings",
         "RacedSteps": "tools.horizon",
         "SABA": "methods.saba",
         "SAMA": "methods.sama",
@@ -130,7 +131,7 @@ else:
         "SweptMethod": "tools.grid",
         "TTSA": "methods.ttsa",
         "TorchOracle": "backends.oracles",
-        "TorchStep": "core.steps",
+        "TorchStep": "core.settings",
         "VRBO": "methods.vrbo",
         "adapt": "tools.meta",
         "exact_hypergradient": "tools.exact",

@@ -25,16 +25,29 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_args
 
 import torch
 
-from mindgap.base.check import fail, whole
+from mindgap.base.check import fail, flag, whole
 from mindgap.bilevel.backends.count import table_bytes
 from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.backends.trial import try_problem
-from mindgap.bilevel.core.settings import alike_rates, check_flag, check_settings, rates_of
-from mindgap.bilevel.core.steps import MemoryStep, TorchStep, XStep, YStep, descend, step_size
+from mindgap.bilevel.core.settings import (
+    MemoryStep,
+    Rate,
+    TorchStep,
+    XStep,
+    YStep,
+    alike_rates,
+    check_settings,
+    lower_step,
+    rate,
+    rates_of,
+    step_size,
+    upper_step,
+)
 from mindgap.bilevel.core.types import (
     Array,
     ByName,
@@ -65,13 +78,17 @@ else:
 Z = TypeVar("Z", bound=WithZ)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Method(ABC, Generic[V, S]):
     """One bilevel method. Subclasses are frozen dataclasses of settings, one file each:
     ``Method[the values it keeps, the draws it reads]``.
 
+    Args:
+        lr_x, lr_y: steps on x and on y; every method has them.
+        x_step: the step on x, which lr_x multiplies: "plain", "normalised", "clipped",
+            ``AdamStep(...)``, ``MomentumStep(...)`` or ``TorchStep(...)``.
+
     Class attributes:
-        order: "jacobi" (all updates use the old point) or "seidel" (later updates use what earlier
-            ones found).
         second_order: whether Hessian products of the lower level are needed.
         resets: whether y starts anew from x in every iteration (then no loss has to depend on x).
         fixed_batches: whether a batch must always mean the same samples.
@@ -79,9 +96,9 @@ class Method(ABC, Generic[V, S]):
         copies: how many times the tables are in memory at once.
     """
 
-    order: Literal["jacobi", "seidel"] = "jacobi"
-    x_step: XStep = "plain"
-    y_step: YStep = "plain"
+    lr_x: Rate = rate()
+    lr_y: Rate = rate()
+    x_step: XStep = upper_step()
     second_order: ClassVar[bool] = True
     resets: ClassVar[bool] = False
     fixed_batches: ClassVar[bool] = False
@@ -139,38 +156,6 @@ class Method(ABC, Generic[V, S]):
             x = oracle.move(v.x, d, lr)
         x = x if oracle.project_x is None else oracle.project_x(x)
         return replace(v, x=x) if memory is None else replace(v, x=x, x_memory=memory)
-
-    def move_y(
-        self, oracle: Oracle, y: Array, d: Array, lr: Scalar, memory: Any = None
-    ) -> tuple[Array, Any]:
-        """y after the lower step this method was given, along d and projected, and the step's
-        memory.
-        """
-        if not isinstance(self.y_step, str):
-            d, memory = self.y_step.direction(oracle, memory, d, y)
-        return oracle.move_y(y, d, lr), memory
-
-    def move_yz(self, oracle: Oracle, v: Z, s: Draws, d_y: Array, d_z: Array) -> Z:
-        """The values with y and z after one lower step each along their directions."""
-        if isinstance(self.y_step, str):
-            y, z = oracle.move_y(v.y, d_y, s.lr_y), oracle.move(v.z, d_z, s.lr_z)
-            return replace(v, y=y, z=z)
-        y, y_memory = self.move_y(oracle, v.y, d_y, s.lr_y, v.y_memory)
-        d_z, z_memory = self.y_step.direction(oracle, v.z_memory, d_z, v.z)
-        z = oracle.move(v.z, d_z, s.lr_z)
-        return replace(v, y=y, z=z, y_memory=y_memory, z_memory=z_memory)
-
-    def descend(self, oracle: Oracle, v: V, samples: Sample, lr: Scalar) -> V:
-        """The values with y after lower steps at the fixed x, one per sample."""
-        if isinstance(self.y_step, str):
-            return replace(v, y=descend(oracle, v.x, v.y, samples, lr))
-
-        def step(carry: tuple[Array, Any], sample: Sample) -> tuple[Array, Any]:
-            y, memory = carry
-            return self.move_y(oracle, y, oracle.lower(v.x, y, sample), lr, memory)
-
-        y, memory = oracle.loop(step, (v.y, v.y_memory), (samples,))
-        return replace(v, y=y, y_memory=memory)
 
     # For use by everybody.
 
@@ -240,7 +225,7 @@ class Method(ABC, Generic[V, S]):
         """Derivatives of a problem in torch, after a look at whether this method can run on it."""
         self.check_problem(problem)
         whole("seed", seed)
-        check_flag("distributed", distributed)
+        flag("distributed", distributed)
         oracle = TorchOracle(problem, distributed=distributed)
         try_problem(oracle, seed, second_order=self.second_order, needs_x=not self.resets)
         return oracle
@@ -260,9 +245,6 @@ class Method(ABC, Generic[V, S]):
         values = {name: v for name, v in vars(self.init(oracle)).items() if v is not None}
         if isinstance(self.x_step, MemoryStep):
             values["x_memory"] = self.x_step.init(oracle, values["x"])
-        if isinstance(self.y_step, MemoryStep):
-            for name in ("y", "z")[: 1 + ("z" in values)]:
-                values[f"{name}_memory"] = self.y_step.init(oracle, values[name])
         return values
 
     def prepared_values(self, values: ByName, draws: ByName, oracle: Oracle) -> ByName:
@@ -363,6 +345,54 @@ class Method(ABC, Generic[V, S]):
             kind = self.plan().at(state.t)[0].kind
         values = self.next_values(state.values, draws, oracle, kind)
         return advance(state, values, 1, drawn, oracle.take_calls())
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowerStepMethod(Method[V, S]):
+    """A method whose steps on y, and on z where it has one, are a user's choice.
+
+    Args:
+        y_step: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
+    """
+
+    y_step: YStep = lower_step()
+
+    def move_y(
+        self, oracle: Oracle, y: Array, d: Array, lr: Scalar, memory: Any = None
+    ) -> tuple[Array, Any]:
+        """y after the lower step this method was given, along d and projected, and the step's
+        memory.
+        """
+        if not isinstance(self.y_step, str):
+            d, memory = self.y_step.direction(oracle, memory, d, y)
+        return oracle.move_y(y, d, lr), memory
+
+    def move_yz(self, oracle: Oracle, v: Z, s: Draws, d_y: Array, d_z: Array) -> Z:
+        """The values with y and z after one lower step each along their directions."""
+        if isinstance(self.y_step, str):
+            y, z = oracle.move_y(v.y, d_y, s.lr_y), oracle.move(v.z, d_z, s.lr_z)
+            return replace(v, y=y, z=z)
+        y, y_memory = self.move_y(oracle, v.y, d_y, s.lr_y, v.y_memory)
+        d_z, z_memory = self.y_step.direction(oracle, v.z_memory, d_z, v.z)
+        z = oracle.move(v.z, d_z, s.lr_z)
+        return replace(v, y=y, z=z, y_memory=y_memory, z_memory=z_memory)
+
+    def descend(self, oracle: Oracle, v: V, samples: Sample, lr: Scalar) -> V:
+        """The values with y after lower steps at the fixed x, one per sample."""
+
+        def step(carry: tuple[Array, Any], sample: Sample) -> tuple[Array, Any]:
+            y, memory = carry
+            return self.move_y(oracle, y, oracle.lower(v.x, y, sample), lr, memory)
+
+        y, memory = oracle.loop(step, (v.y, v.y_memory), (samples,))
+        return replace(v, y=y) if memory is None else replace(v, y=y, y_memory=memory)
+
+    def start_values(self, oracle: Oracle) -> ByName:
+        values = super().start_values(oracle)
+        if isinstance(self.y_step, MemoryStep):
+            for name in ("y", "z")[: 1 + ("z" in values)]:
+                values[f"{name}_memory"] = self.y_step.init(oracle, values[name])
+        return values
 
 
 def _carry_over(old: ByName, fresh: ByName, of: ProblemOracle, to: ProblemOracle) -> ByName:

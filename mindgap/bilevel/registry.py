@@ -7,7 +7,7 @@ Standard library only: the command line and the documentation read it without to
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -184,28 +184,6 @@ HEADER = (
 )
 
 
-def table_rows(methods: Mapping[str, MethodInfo] = SIXTEEN) -> list[tuple[str, ...]]:
-    """The table as text, one tuple per method, in the columns of :data:`HEADER`.
-
-    Example:
-        >>> table_rows()[10][:4]
-        ('SLIP (Gong et al., 2024)', 'single', 'general expectation', 'Õ(ε⁻⁴)')
-    """
-    return [
-        (
-            f"{m.name} ({m.paper})",
-            m.loop,
-            m.setting,
-            m.complexity,
-            m.upper,
-            m.lower,
-            m.batch,
-            str(m.hyperparameters),
-        )
-        for m in methods.values()
-    ]
-
-
 def table_markdown() -> str:
     """The tables for the documentation: the sixteen, then all further methods.
 
@@ -215,20 +193,15 @@ def table_markdown() -> str:
     """
 
     def markdown(methods: Mapping[str, MethodInfo]) -> str:
-        lines = [HEADER, ("---",) * len(HEADER), *table_rows(methods)]
+        words = [
+            (f"{m.name} ({m.paper})", m.loop, m.setting, m.complexity, m.upper, m.lower, m.batch)
+            + (str(m.hyperparameters),)
+            for m in methods.values()
+        ]
+        lines = [HEADER, ("---",) * len(HEADER), *words]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
     return f"{markdown(SIXTEEN)}\n\nBeyond the sixteen:\n\n{markdown(FURTHER)}"
-
-
-def as_records() -> list[dict[str, Any]]:
-    """The rows as plain dicts (for JSON).
-
-    Example:
-        >>> as_records()[0]["key"]
-        'bsa'
-    """
-    return [{f.name: getattr(m, f.name) for f in fields(m)} for m in METHODS.values()]
 
 
 def write_table(path: str) -> None:

@@ -14,11 +14,9 @@ from typing import Any, Generic, cast
 
 import numpy as np
 
-from mindgap.base.check import fail, positive, whole
+from mindgap.base.check import fail, flag, positive, whole
 from mindgap.base.checkpoint import CheckpointError, set_aside
-from mindgap.bilevel.backends.ops import LOOK, are_numbers
-from mindgap.bilevel.backends.oracles import TorchOracle
-from mindgap.bilevel.core.settings import check_flag
+from mindgap.bilevel.backends.oracles import LOOK, TorchOracle, are_numbers
 from mindgap.bilevel.core.types import AnyMethod, Array, Backend, ProblemOracle, State, advance
 from mindgap.bilevel.data.draws import draw_chunk
 from mindgap.bilevel.data.problem import BilevelProblem, X, Y
@@ -226,7 +224,7 @@ def solve(
         fail("start", "must be a State", type(start).__name__)
     positive("limit", limit)
     for name, value in (("resume", resume), ("progress", progress), ("distributed", distributed)):
-        check_flag(name, value)
+        flag(name, value)
     if checkpoint is not None:
         check_path("checkpoint", checkpoint)
     if isinstance(callbacks, (list, tuple)) and all(map(callable, callbacks)):

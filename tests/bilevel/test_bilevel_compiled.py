@@ -26,7 +26,7 @@ os.environ.setdefault(
 jax = pytest.importorskip("jax")
 from mindgap.bilevel.backends import jax_oracle  # noqa: E402
 from mindgap.bilevel.backends.compiled import JaxBackend  # noqa: E402
-from mindgap.bilevel.backends.jax_layout import axis_orders  # noqa: E402
+from mindgap.bilevel.backends.jax_oracle import axis_orders  # noqa: E402
 from mindgap.lab.tasks.problems import compiled as losses  # noqa: E402
 
 QUADRATIC = small_quadratic(seed=4)
@@ -290,7 +290,7 @@ def test_random_directions_are_equal_on_both_backends(dtype):
     import jax.numpy as jnp
 
     from mindgap.bilevel.backends.jax_oracle import JaxOps
-    from mindgap.bilevel.backends.ops import TorchOps
+    from mindgap.bilevel.backends.oracles import TorchOps
 
     seeds, like = np.array([3, 2**31 - 1]), torch.zeros(1, dtype=dtype)
     mine = TorchOps.normals(seeds, 5000, like)

@@ -329,7 +329,7 @@ def test_yardsticks_on_a_nonlinear_problem_against_differences():
 
 
 def test_conjugate_gradients_by_numbers_are_those_of_arrays():
-    from mindgap.bilevel.backends.ops import TorchOps
+    from mindgap.bilevel.backends.oracles import TorchOps
     from mindgap.bilevel.core.directions import conjugate_gradients, conjugate_gradients_by_numbers
 
     draw = torch.Generator().manual_seed(0)
@@ -350,7 +350,7 @@ def test_conjugate_gradients_by_numbers_are_those_of_arrays():
 
 def test_conjugate_gradients_by_rows_are_those_of_every_block_alone():
     """One block is indefinite: it stops at its last good step, the other goes on."""
-    from mindgap.bilevel.backends.ops import TorchOps
+    from mindgap.bilevel.backends.oracles import TorchOps
     from mindgap.bilevel.core.directions import conjugate_gradients
 
     diagonals = torch.tensor([[1.0, -0.5, 3.0], [2.0, 4.0, 8.0]], dtype=torch.float64)

@@ -61,7 +61,7 @@ def test_a_plot_is_one_drawing_with_a_curve_per_quantity(tmp_path):
     assert (tmp_path / "run.svg").read_text() == text
     lines = ElementTree.fromstring(text).findall(".//{http://www.w3.org/2000/svg}polyline")
     assert [len(line.get("points").split()) for line in lines] == [11, 11]
-    assert "a &lt;b&gt; (logarithmic)" in text
+    assert "a &lt;b&gt; against iterations (logarithmic)" in text
     with pytest.raises(RuleError, match="history=100"):
         solve(problem, METHOD, 5).plot()
     with pytest.raises(RuleError, match="against must be one of"):

@@ -27,14 +27,13 @@ from mindgap.bilevel import (
     lower_solution,
     solve,
 )
-from mindgap.bilevel.backends.ops import TorchOps
+from mindgap.bilevel.backends.oracles import TorchOps
 from mindgap.bilevel.core.directions import conjugate_gradients
 
 QUADRATIC, PROBLEM, X, Y, TRUTH = Point.quadratic, Point.problem, Point.x, Point.y, Point.truth
 SOLVERS = {
     "cg": {"products": 12},
     "neumann": {"products": 600, "eta": 0.7},
-    "nystrom": {"rank": 6, "damping": 1e-9},
     "own": {},
 }
 
@@ -63,22 +62,8 @@ def test_backward_through_the_lower_solution_reaches_x(name):
     np.testing.assert_allclose(x.grad, TRUTH, rtol=1e-6, atol=1e-7)
 
 
-def test_nystrom_of_low_rank_is_the_woodbury_formula():
-    h = QUADRATIC.lower.A
-    columns = torch.randperm(6, generator=torch.Generator().manual_seed(0))[:3]
-    approximation = h[:, columns] @ torch.linalg.solve(h[columns][:, columns], h[columns])
-    _, f_y = (
-        QUADRATIC.problem(16),
-        QUADRATIC.upper.A @ Y + QUADRATIC.upper.C.T @ X + QUADRATIC.upper.a,
-    )
-    z = torch.linalg.solve(approximation + 0.1 * torch.eye(6, dtype=torch.float64), f_y)
-    f_x = QUADRATIC.upper.B @ X + QUADRATIC.upper.C @ Y + QUADRATIC.upper.b
-    found = hypergradient(PROBLEM, X, Y, solver="nystrom", rank=3, damping=0.1)
-    np.testing.assert_allclose(found, f_x - QUADRATIC.lower.C @ z, rtol=1e-8)
-
-
 def test_a_misspelt_solver_and_a_missing_step_are_refused():
-    with pytest.raises(RuleError, match="solver must be one of 'cg', 'neumann', 'nystrom'"):
+    with pytest.raises(RuleError, match="solver must be one of 'cg', 'neumann'"):
         hypergradient(PROBLEM, X, Y, solver="newton")
     with pytest.raises(RuleError, match="eta must be a number, got None"):
         hypergradient(PROBLEM, X, Y, solver="neumann")

@@ -32,7 +32,7 @@ from mindgap.bilevel import (
     TorchOracle,
     solve,
 )
-from mindgap.bilevel.backends.ops import TorchOps
+from mindgap.bilevel.backends.oracles import TorchOps
 from mindgap.bilevel.backends.trial import try_problem
 from mindgap.bilevel.core.estimators import storm
 from mindgap.bilevel.data.draws import draw_chunk

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 METHOD = """
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import Rate
 from mindgap.bilevel.core.settings import rate
 from mindgap.bilevel.core.types import Draws, Oracle, WithZ, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan

@@ -16,8 +16,8 @@ import numpy as np
 from references.bilevel_further import normals
 
 from mindgap.bilevel import METHODS
-from mindgap.bilevel.core.schedules import Power, Product
-from mindgap.bilevel.core.steps import epoch_sgd_lengths
+from mindgap.bilevel.core.directions import epoch_sgd_lengths
+from mindgap.bilevel.core.settings import Power, Product
 from mindgap.bilevel.data.draws import part_of
 from mindgap.bilevel.data.sample import Sample, row
 

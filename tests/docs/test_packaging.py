@@ -30,7 +30,6 @@ DISTRIBUTIONS = {
 LABORATORY = ("lab", "cli")
 #: Modules that are written in JAX and loaded on demand.
 IN_JAX = (
-    "bilevel/backends/jax_layout.py",
     "bilevel/backends/many.py",
     "lab/tasks/problems/compiled.py",
 )

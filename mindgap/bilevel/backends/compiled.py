@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from mindgap.base.check import fail, whole
-from mindgap.bilevel.backends.count import calls_of_chunk
+from mindgap.bilevel.backends.count import run_counted
 from mindgap.bilevel.backends.jax_oracle import JaxOracle, close_tables, open_tables, precision
-from mindgap.bilevel.core.steps import TorchStep
+from mindgap.bilevel.core.settings import TorchStep
 from mindgap.bilevel.core.types import (
     AnyMethod,
     Array,
@@ -27,9 +27,8 @@ from mindgap.bilevel.core.types import (
     ProblemOracle,
     Scalar,
     State,
-    advance,
 )
-from mindgap.bilevel.data.draws import Block, Chunk, draw_chunk
+from mindgap.bilevel.data.draws import Block, Chunk
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample
 
@@ -145,53 +144,14 @@ class JaxBackend(Backend):
         """At most that many iterations; a budget of calls is kept exactly, one of seconds by
         the dispatch.
         """
-        method, problem = state.method, state.problem
-        with precision(problem):
-            done = 0
-            while done < steps:
-                count = next_length(method, state.t, min(steps - done, self.chunk))
-                chunk = draw_chunk(method, state.oracle, state.seed, state.t, count, state.drawn)
-                spent = calls_of_chunk(method, problem, chunk)
-                if (
-                    calls is not None
-                    and state.total_calls + sum(spent.values()) > calls
-                    and count > 1
-                ):
-                    return self._to_budget(state, steps - done, calls)
-                values, cycles = self._dispatch(state, chunk)
-                stopped = cycles < chunk.cycles
-                if stopped:  # x or y is no number: what was drawn and counted ends there as well
-                    count = count // chunk.cycles * cycles
-                    chunk = draw_chunk(
-                        method, state.oracle, state.seed, state.t, count, state.drawn
-                    )
-                    spent = calls_of_chunk(method, problem, chunk)
-                state = advance(state, values, count, chunk.drawn, spent)
-                done += count
-                if (
-                    stopped
-                    or (calls is not None and state.total_calls >= calls)
-                    or seconds is not None
-                ):
-                    break
-        return state
-
-    def _to_budget(self, state: State, steps: int, calls: int) -> State:
-        """The last iterations before a budget is spent, one at a time."""
-        method = state.method
-        for _ in range(steps):
-            chunk = draw_chunk(method, state.oracle, state.seed, state.t, 1, state.drawn)
-            spent = calls_of_chunk(method, state.problem, chunk)
-            state = advance(state, self._dispatch(state, chunk)[0], 1, chunk.drawn, spent)
-            if state.total_calls >= calls:
-                break
-        return state
+        with precision(state.problem):
+            return run_counted(self._dispatch, state, steps, self.chunk, calls, seconds)
 
     def _dispatch(self, state: State, chunk: Chunk) -> tuple[ByName, int]:
         """Compile (once for each form) and run the iterations of a chunk.
 
         Returns:
-            The values, and the cycles done: all, or fewer where x or y is no number any more.
+            The values, and the iterations done: all, or fewer where x or y is no number any more.
         """
         cycles = 1 if chunk.cycles == 1 else self._padded_cycles(state.method, chunk)
         parts = [
@@ -220,7 +180,8 @@ class JaxBackend(Backend):
         values, done = self.compiled[key](
             state.values, oracle.arrays, tables, numbers, np.int32(chunk.cycles), lengths
         )
-        return values, chunk.cycles if single else int(done)
+        each = sum(block.length for block in chunk.blocks)
+        return values, each * (chunk.cycles if single else int(done))
 
     def _padded_cycles(self, method: AnyMethod, chunk: Chunk) -> int:
         """Sample arrays have room for a full dispatch, so that a shorter one needs no new
@@ -315,24 +276,6 @@ class JaxBackend(Backend):
         each = max(1, LOOK // sum(block.length for block in chunk.blocks))
         done, values = lax.while_loop(go_on, some, (jnp.int32(0), values))
         return close_tables(values), done
-
-
-def next_length(method: AnyMethod, t: int, left: int) -> int:
-    """Iterations of the next dispatch: up to the end of the first iterations or of a period, or as
-    many whole periods as there are left.
-
-    Example:
-        >>> from mindgap.bilevel import SRBA
-        >>> [next_length(SRBA(lr_x=0.1, lr_y=0.1, period=3), t, 10) for t in (0, 2)]
-        [9, 1]
-    """
-    plan = method.plan()
-    prelude, period = len(plan.first), len(plan.period)
-    if t < prelude:
-        return min(left, prelude - t)
-    if (t - prelude) % period or left < period:
-        return min(left, period - (t - prelude) % period)
-    return left - left % period
 
 
 def packed(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mindgap.base.count import OracleCount
-from mindgap.bilevel.backends.ops import TorchOps
+from mindgap.bilevel.backends.oracles import TorchOps
 from mindgap.bilevel.core.types import AnyMethod, Array, ByName, Oracle, State, advance
 from mindgap.bilevel.data.draws import Chunk, draw_chunk
 from mindgap.bilevel.data.problem import BilevelProblem
@@ -124,6 +126,67 @@ def calls_of_chunk(method: AnyMethod, problem: BilevelProblem, chunk: Chunk) -> 
             for name, calls in _calls(method, block.kind, shapes, lengths, floats, form).items():
                 total[name] = total.get(name, 0) + calls * int(count)
     return total
+
+
+def next_length(method: AnyMethod, t: int, left: int) -> int:
+    """Iterations of the next dispatch: up to the end of the first iterations or of a period, or as
+    many whole periods as there are left.
+
+    Example:
+        >>> from mindgap.bilevel import SRBA
+        >>> [next_length(SRBA(lr_x=0.1, lr_y=0.1, period=3), t, 10) for t in (0, 2)]
+        [9, 1]
+    """
+    plan = method.plan()
+    prelude, period = len(plan.first), len(plan.period)
+    if t < prelude:
+        return min(left, prelude - t)
+    if (t - prelude) % period or left < period:
+        return min(left, period - (t - prelude) % period)
+    return left - left % period
+
+
+def run_counted(
+    dispatch: Callable[[State, Chunk], tuple[ByName, int]],
+    state: State,
+    steps: int,
+    most: int,
+    calls: int | None,
+    seconds: float | None,
+) -> State:
+    """The state after at most ``steps`` iterations of a backend that cannot count while it runs.
+
+    Args:
+        dispatch: runs the iterations of a chunk and returns the values and how many were run,
+            fewer than all where x or y is no number any more.
+        state: where to begin.
+        steps: iterations.
+        most: iterations of one chunk.
+        calls: budget of oracle calls; the last iteration is the one that reaches it.
+        seconds: budget of time, kept by the chunk.
+    """
+    method, last = state.method, state.t + steps
+    end = math.inf if seconds is None else time.perf_counter() + seconds
+
+    def draw(count: int) -> tuple[Chunk, dict[str, int]]:
+        chunk = draw_chunk(method, state.oracle, state.seed, state.t, count, state.drawn)
+        return chunk, calls_of_chunk(method, state.problem, chunk)
+
+    while state.t < last:
+        count = next_length(method, state.t, min(last - state.t, most))
+        chunk, spent = draw(count)
+        if calls is not None and state.total_calls + sum(spent.values()) > calls:
+            reached = steps_until(state, lambda s: s.total_calls >= calls, count)
+            count = next_length(method, state.t, reached)
+            chunk, spent = draw(count)
+        values, ran = dispatch(state, chunk)
+        if ran < count:  # what was drawn and counted ends where the run does
+            chunk, spent = draw(ran)
+        state = advance(state, values, ran, chunk.drawn, spent)
+        out = calls is not None and state.total_calls >= calls
+        if ran < count or out or time.perf_counter() >= end:
+            break
+    return state
 
 
 def steps_until(state: State, reached: Callable[[State], bool], most: int = 1024) -> int:

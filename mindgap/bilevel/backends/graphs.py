@@ -19,11 +19,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from mindgap.base.check import fail, whole
-from mindgap.bilevel.backends.count import calls_of_chunk
-from mindgap.bilevel.backends.ops import TorchOps, are_numbers
-from mindgap.bilevel.backends.oracles import TorchOracle
+from mindgap.bilevel.backends.count import run_counted
+from mindgap.bilevel.backends.oracles import TorchOps, TorchOracle, are_numbers
 from mindgap.bilevel.core.estimators import ROWS
-from mindgap.bilevel.core.steps import TorchStep
+from mindgap.bilevel.core.settings import TorchStep
 from mindgap.bilevel.core.types import (
     AnyMethod,
     Backend,
@@ -31,9 +30,8 @@ from mindgap.bilevel.core.types import (
     ProblemOracle,
     Scalar,
     State,
-    advance,
 )
-from mindgap.bilevel.data.draws import Chunk, Iteration, draw_chunk
+from mindgap.bilevel.data.draws import Chunk, Iteration, shape_of
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Batch, Batches, Sample
 
@@ -171,7 +169,7 @@ class _Graph:
         for name, (level, count) in iteration.samples.items():
             if level == "uniform":
                 continue
-            shape = () if count is None else count if isinstance(count, tuple) else (count,)
+            shape = shape_of(level, count)
             size = () if level == "direction" else (problem.data(level).batch_size,)
             self.samples[name] = torch.zeros(rows, *shape, *size, dtype=torch.int64, device=device)
         self.replay: Callable[[], None] = lambda: None
@@ -278,35 +276,12 @@ class CudaGraphs(Backend):
         *,
         keep: bool = True,
     ) -> State:
-        """At most that many iterations; a budget of calls or seconds is kept to the chunk."""
-        method, oracle = state.method, state.oracle
-        if not isinstance(oracle, TorchOracle):
-            fail("state", "must be of a torch backend", type(oracle).__name__)
-        end = None if seconds is None else time.perf_counter() + seconds
-        done = 0
-        while done < steps:
-            count = min(steps - done, self.chunk)
-            chunk = draw_chunk(method, oracle, state.seed, state.t, count, state.drawn)
-            spent = calls_of_chunk(method, state.problem, chunk)
-            if calls is not None and state.total_calls + sum(spent.values()) > calls and count > 1:
-                count = max(1, count * (calls - state.total_calls) // max(sum(spent.values()), 1))
-                chunk = draw_chunk(method, oracle, state.seed, state.t, count, state.drawn)
-                spent = calls_of_chunk(method, state.problem, chunk)
-            values, ran = self._replay(state, chunk)
-            stopped = ran < count
-            if stopped:  # x or y is no number: what was drawn and counted ends there as well
-                count = ran
-                chunk = draw_chunk(method, oracle, state.seed, state.t, count, state.drawn)
-                spent = calls_of_chunk(method, state.problem, chunk)
-            state = advance(state, values, count, chunk.drawn, spent)
-            done += count
-            if (
-                stopped
-                or (calls is not None and state.total_calls >= calls)
-                or (end is not None and time.perf_counter() >= end)
-            ):
-                break
-        return state
+        """At most that many iterations; a budget of calls is kept exactly, one of seconds by the
+        chunk.
+        """
+        if not isinstance(state.oracle, TorchOracle):
+            fail("state", "must be of a torch backend", type(state.oracle).__name__)
+        return run_counted(self._replay, state, steps, self.chunk, calls, seconds)
 
     def _replay(self, state: State, chunk: Chunk) -> tuple[ByName, int]:
         """The values after the iterations of a chunk, and how many were run: all, or fewer where x

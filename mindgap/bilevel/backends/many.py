@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from mindgap.base.check import fail
-from mindgap.bilevel.backends.compiled import JaxBackend, next_length, packed
-from mindgap.bilevel.backends.count import calls_of_chunk
+from mindgap.bilevel.backends.compiled import JaxBackend, packed
+from mindgap.bilevel.backends.count import calls_of_chunk, next_length
 from mindgap.bilevel.backends.jax_oracle import JaxOracle, precision
 from mindgap.bilevel.core.types import Array, ByName
 from mindgap.bilevel.data.draws import Chunk, draw_chunk, draw_start, rates_at

@@ -1,4 +1,5 @@
-"""First and second derivatives of both levels on a sample: the only place where autograd is used.
+"""Array operations, and derivatives of both levels on a sample, in eager torch: the only place
+where autograd is used.
 
 One sign convention everywhere: H = d2g/dy2, J = d2g/dxdy (maps y-space to x-space), z* = +H^-1 f_y,
 grad Phi = f_x - J z*. One double backward gives g_y, Hz and Jz together.
@@ -7,9 +8,10 @@ grad Phi = f_x - J z*. One double backward gives g_y, Hz and Jz together.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,17 +21,197 @@ from mindgap.base.check import fail
 from mindgap.base.checked import checked_types
 from mindgap.base.count import OracleCount
 from mindgap.bilevel.backends.modes import double_backward_kernels, random_state
-from mindgap.bilevel.backends.ops import TorchOps
-from mindgap.bilevel.backends.sweep import sweep, times
-from mindgap.bilevel.core.types import AnyMethod, ByName, ProblemOracle, Product
+from mindgap.bilevel.core.types import AnyMethod, ByName, Ops, ProblemOracle, Product, Scalar
 from mindgap.bilevel.data.problem import BilevelProblem, Pack
 from mindgap.bilevel.data.sample import Batch, Data, Sample, is_full, pieces, row
 
+T = TypeVar("T")
 Evaluate = Callable[[Batch], tuple[Tensor, ...]]
 #: Unknowns up to which two graphs at once are no matter of memory.
 SMALL = 2**20
 PRODUCTS = frozenset(("g_y", "Hz", "Jz"))
 RESIDUALS = ("g_y", "Hz", "Jz", "f_x", "f_y")
+#: The engine's entry that ``torch.autograd.grad`` calls; None where torch has none of that name.
+_ENGINE: Any = getattr(
+    getattr(torch.autograd.Variable, "_execution_engine", None), "run_backward", None
+)
+
+
+class TorchOps(Ops):
+    """Array operations of eager torch.
+
+    Example:
+        >>> ops = TorchOps()
+        >>> ops.move(torch.ones(2), torch.ones(2), 0.5)
+        tensor([0.5000, 0.5000])
+        >>> ops.loop(lambda c, i: c + i, 0.0, (np.array([1.0, 2.0, 4.0]),), length=2)
+        3.0
+    """
+
+    maximum: Callable[..., Tensor] = staticmethod(lambda a, b: torch.clamp(a, min=b))
+    minimum: Callable[..., Tensor] = staticmethod(lambda a, b: torch.clamp(a, max=b))
+    norm: Callable[..., Tensor] = staticmethod(torch.linalg.vector_norm)
+    where: Any = staticmethod(torch.where)
+    zeros_like: Callable[..., Tensor] = staticmethod(torch.zeros_like)
+
+    @staticmethod
+    def eigh(a: Tensor) -> tuple[Tensor, Tensor]:
+        try:
+            values, vectors = torch.linalg.eigh(a)
+        except torch.linalg.LinAlgError:  # NaN or infinity inside: the result is NaN, as in JAX
+            return a.new_full(a.shape[:1], torch.nan), torch.full_like(a, torch.nan)
+        return values, vectors
+
+    @staticmethod
+    def move(x: Tensor, d: Tensor, lr: Scalar) -> Tensor:
+        if isinstance(lr, Tensor):
+            return torch.addcmul(x, d, lr, value=-1)
+        return torch.sub(x, d, alpha=lr)
+
+    @staticmethod
+    def mix(a: Tensor, b: Tensor, weight: Scalar) -> Tensor:
+        return torch.lerp(a, b, weight)
+
+    @staticmethod
+    def zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Zeros of a shape, in the dtype and on the device of ``like``."""
+        return torch.zeros(shape, dtype=like.dtype, device=like.device)
+
+    @staticmethod
+    def scalar(value: float, like: Tensor) -> Tensor:
+        return torch.tensor(value, dtype=like.dtype, device=like.device)
+
+    @staticmethod
+    def normals(seeds: Any, count: int, like: Tensor) -> Tensor:
+        each = torch.as_tensor(seeds, device=like.device)[:, None]
+        place = torch.arange(2 * count, device=like.device)
+        unit: Tensor = (
+            scramble(scramble(each, 2**32 - 1) + place, 2**32 - 1).to(like.dtype) + 0.5
+        ) / 2.0**32
+        return (-2.0 * unit[:, :count].log()).sqrt() * (2.0 * torch.pi * unit[:, count:]).cos()
+
+    @staticmethod
+    def replace_row(table: Tensor, index: Scalar, value: Tensor) -> tuple[Tensor, Tensor]:
+        """``value - table[index]``, and the table with the value there. It writes in place: a table
+        belongs to the state that is stepped."""
+        row = table[int(index)]
+        change = value - row
+        row.copy_(value)
+        return change, table
+
+    @staticmethod
+    def after(sample: Sample, vector: Tensor) -> Sample:
+        return sample
+
+    def loop(
+        self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None
+    ) -> T:
+        """``for each row of the inputs: carry = body(carry, *row)``, the first ``length`` rows
+        where it is given.
+        """
+        if length is None:
+            first = inputs[0]
+            length = len(first.which) if isinstance(first, Sample) else len(first)
+        for i in range(length):
+            carry = body(carry, *(_item(a, i) for a in inputs))
+        return carry
+
+
+#: Iterations between two looks at whether x and y are numbers.
+LOOK = 16
+
+
+def are_numbers(*vectors: Tensor) -> bool:
+    """Whether no element is NaN or infinite (a sum of large elements may overflow: then they are
+    looked at one by one).
+
+    Example:
+        >>> are_numbers(torch.ones(2)), are_numbers(torch.ones(2), torch.tensor([0.0, torch.nan]))
+        (True, False)
+    """
+    if all(math.isfinite(float(v.sum())) for v in vectors):
+        return True
+    return all(bool(v.isfinite().all()) for v in vectors)
+
+
+def scramble(bits: Any, mask: Any) -> Any:
+    """Hash of whole numbers to 32 bits (the finaliser of MurmurHash3), for arrays of any library.
+
+    ``mask`` is 2^32 - 1 in the type that the arithmetic shall have.
+
+    Example:
+        >>> scramble(np.array([1, 2]), 2**32 - 1).tolist()
+        [1364076727, 821347078]
+    """
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        bits = ((bits ^ (bits >> shift)) * type(mask)(factor)) & mask
+    return bits ^ (bits >> 16)
+
+
+def _item(a: Any, i: int) -> Any:
+    if isinstance(a, Sample):
+        return row(a, i)
+    if isinstance(a, np.ndarray):
+        return a[i].item()
+    return a[i]
+
+
+def sweep(
+    ends: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    along: Sequence[Tensor],
+    *,
+    create_graph: bool = False,
+    retain_graph: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """Derivatives of ``sum <end, along>`` in the inputs, None for an input that does not enter.
+
+    ``torch.autograd.grad`` looks at its arguments before it calls the engine. On a problem whose
+    derivatives take a few hundred microseconds those looks are a sixth of an iteration, so callers
+    whose arguments are known to be right call the engine itself.
+
+    Args:
+        ends: tensors with a graph.
+        inputs: leaves of it.
+        along: one tensor of the same shape for each end.
+        create_graph: whether the result can be differentiated again.
+        retain_graph: whether the graph is kept for another sweep; always so with ``create_graph``.
+
+    Example:
+        >>> x, y = torch.ones(2, requires_grad=True), torch.ones(1, requires_grad=True)
+        >>> sweep([(x * x).sum()], [x, y], [torch.tensor(1.0)])
+        (tensor([2., 2.]), None)
+    """
+    keep = create_graph or retain_graph
+    if _ENGINE is None or any(
+        type(end) is not Tensor for end in ends
+    ):  # a subclass may have its own way
+        return torch.autograd.grad(ends, inputs, along, keep, create_graph, allow_unused=True)
+    found: tuple[Tensor | None, ...] = _ENGINE(
+        tuple(ends),
+        tuple(along),
+        keep,
+        create_graph,
+        tuple(inputs),
+        allow_unreachable=True,
+        accumulate_grad=False,
+    )
+    return found
+
+
+def times(value: float, loss: Tensor) -> Tensor:
+    """A number in the form of a loss, made once for each form.
+
+    Example:
+        >>> times(-1.0, torch.tensor(3.0)) is times(-1.0, torch.tensor(5.0))
+        True
+    """
+    return _constant(value, loss.shape, loss.dtype, loss.device)
+
+
+@lru_cache(maxsize=64)
+def _constant(value: float, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.full(shape, value, dtype=dtype, device=device)
 
 
 class TorchOracle(TorchOps, ProblemOracle):
@@ -227,7 +409,7 @@ class TorchOracle(TorchOps, ProblemOracle):
     ) -> tuple[Any, Tensor, Tensor]:
         """The residuals one level after the other, with few copies of the vectors at a time."""
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
-        if pack_x.kind == "tensor" or pack_y.kind == "tensor":
+        if pack_x.is_tensor or pack_y.is_tensor:
             return super().residuals(x, y, z, lower, upper, gradient)
         g_y = None
         if gradient:

@@ -6,8 +6,11 @@ operations.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from mindgap.bilevel.core.types import Array, Draws, Ops, Oracle, Product, Scalar
@@ -117,7 +120,7 @@ def conjugate_gradients(
 
     Example:
         >>> import torch
-        >>> from mindgap.bilevel.backends.ops import TorchOps
+        >>> from mindgap.bilevel.backends.oracles import TorchOps
         >>> conjugate_gradients(
         ...     TorchOps(), lambda v: torch.tensor([2.0, 4.0]) * v, torch.ones(2), products=2
         ... )
@@ -302,9 +305,103 @@ def solve_raised(ops: Ops, h: Array, v: Array, least: float) -> Array:
 
     Example:
         >>> import torch
-        >>> from mindgap.bilevel.backends.ops import TorchOps
+        >>> from mindgap.bilevel.backends.oracles import TorchOps
         >>> solve_raised(TorchOps(), torch.diag(torch.tensor([4.0, -1.0])), torch.ones(2), 0.5)
         tensor([0.2500, 2.0000])
     """
     values, vectors = ops.eigh((h + h.T) / 2)
     return vectors @ ((vectors.T @ v) / ops.maximum(values, least))
+
+
+def project_ball(ops: Ops, v: Array, centre: Array, radius: float) -> Array:
+    """The nearest point to ``v`` in the ball around ``centre``; an infinite radius leaves it where
+    it is.
+
+    Example:
+        >>> from mindgap.bilevel.backends.oracles import TorchOps
+        >>> project_ball(TorchOps(), torch.tensor([3.0, 4.0]), torch.zeros(2), 1.0)
+        tensor([0.6000, 0.8000])
+    """
+    if math.isinf(radius):
+        return v
+    away = v - centre
+    # The floor only keeps the quotient finite at the centre, where the factor is 1 anyway.
+    return centre + ops.minimum(radius / ops.maximum(ops.norm(away), 1e-30), 1.0) * away
+
+
+def descend(
+    oracle: Oracle,
+    x: Array,
+    y: Array,
+    samples: Sample,
+    lr: Scalar,
+    *,
+    length: Scalar = None,
+    exponent: float = 0.0,
+) -> Array:
+    """Steps ``y -= lr / (i + 1)^exponent g_y(x, y; S_i)``, projected if the problem says so.
+
+    Args:
+        samples: one per step.
+        lr: the first step.
+        length: how many of the samples are used; all if not given.
+        exponent: how the step falls within the loop.
+    """
+    inputs: tuple[Any, ...] = (samples,)
+    if exponent:
+        inputs = samples, np.arange(1.0, len(samples.which) + 1) ** -exponent
+
+    def step(y: Array, sample: Sample, fall: Scalar = None) -> Array:
+        return oracle.move_y(y, oracle.lower(x, y, sample), lr if fall is None else lr * fall)
+
+    return oracle.loop(step, y, inputs, length=length)
+
+
+def descend_average(
+    oracle: Oracle, x: Array, y: Array, samples: Sample, lr: Scalar, radius: float, count: int
+) -> Array:
+    """Projected steps in the ball B(y, R) around the start; returns the mean of the ``count``
+    iterates after the start.
+
+    Source: UpdateLower of BO-REP (Hao, Gong, Liu 2024).
+    """
+    centre, project = y, oracle.project_y
+
+    def step(carry: tuple[Array, Array], sample: Sample) -> tuple[Array, Array]:
+        y, total = carry
+        y = project_ball(oracle, oracle.move(y, oracle.lower(x, y, sample), lr), centre, radius)
+        y = y if project is None else project(y)
+        return y, total + y
+
+    _, total = oracle.loop(step, (y, oracle.zeros_like(y)), (samples,))
+    return total / count
+
+
+def epoch_sgd_lengths(first: int, epochs: int) -> list[int]:
+    """Steps in each epoch of epoch-SGD: T_{s+1} = 2 T_s.
+
+    Example:
+        >>> epoch_sgd_lengths(4, 3)
+        [4, 8, 16]
+    """
+    return [first * 2**s for s in range(epochs)]
+
+
+def epoch_sgd(
+    oracle: Oracle, x: Array, y: Array, samples: list[Sample], lr: float, radius: float
+) -> Array:
+    """Epochs of averaged projected descent, each with half the step and a ball smaller by the root
+    of two.
+
+    T_{s+1} = 2 T_s, alpha_{s+1} = alpha_s / 2, D_{s+1} = D_s / sqrt 2.
+
+    Args:
+        samples: the samples of each epoch (their number is T_s).
+
+    Source: initialisation refinement of BO-REP, after Hazan & Kale 2014 and Ghadimi & Lan 2013.
+    """
+    for s, part in enumerate(samples):
+        y = descend_average(
+            oracle, x, y, part, lr / 2**s, radius / math.sqrt(2) ** s, len(part.which)
+        )
+    return y

@@ -1,5 +1,5 @@
-"""Settings of a method: each field says its rule once, and :class:`~mindgap.bilevel.method.Method`
-checks them all.
+"""What a user sets: rates as functions of the iteration, the steps that they multiply, and fields
+of a method that say their rule once (:class:`~mindgap.bilevel.method.Method` checks them all).
 
 lr_x: Rate = rate(exponent=0.5)      # a number c means c / (1 + t)^0.5
 inner: int = count(10)               # a whole number of at least 1, by default 10
@@ -9,13 +9,142 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import MISSING, Field, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache, lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from mindgap.base import check
 from mindgap.base.check import fail
-from mindgap.bilevel.core.schedules import Rate, Times, as_schedule
+from mindgap.bilevel.core.types import Array, Ops, Scalar
+
+#: One iteration, or an array of them.
+Times = int | NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Power:
+    """``c / (t + shift) ** exponent``.
+
+    Example:
+        >>> Power(1.0, 0.5)(3)
+        0.5
+        >>> Power(2.0, 1.0)(np.arange(3)).round(4).tolist()
+        [2.0, 1.0, 0.6667]
+    """
+
+    c: float
+    exponent: float
+    shift: float = 1.0
+
+    def __post_init__(self) -> None:
+        check.positive("c", self.c)
+        check.non_negative("exponent", self.exponent)
+        check.positive("shift", self.shift)
+
+    def __call__(self, t: Times) -> Any:
+        return self.c / (t + self.shift) ** self.exponent
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same number at every iteration.
+
+    Example:
+        >>> Constant(0.1)(7)
+        0.1
+    """
+
+    c: float
+
+    def __post_init__(self) -> None:
+        check.non_negative("c", self.c)
+
+    def __call__(self, t: Times) -> Any:
+        return self.c
+
+
+def storm_weight(c: float, eta: Callable[[Any], Any], t: Times) -> Any:
+    """STORM's weight tied to the step: ``a_0 = 1`` and ``a_{t+1} = min(1, c * eta_t ** 2)``.
+
+    Example:
+        >>> [round(storm_weight(0.5, Power(1.0, 1 / 3), t), 6) for t in (0, 1, 8)]
+        [1.0, 0.5, 0.125]
+    """
+    before = np.maximum(np.asarray(t) - 1, 0)
+    weight = np.where(np.asarray(t) == 0, 1.0, np.minimum(1.0, c * eta(before) ** 2))
+    return weight if np.ndim(weight) else float(weight)
+
+
+@dataclass(frozen=True)
+class Product:
+    """A number times a schedule.
+
+    Example:
+        >>> Product(2.0, Power(1.0, 0.5))(3)
+        1.0
+    """
+
+    c: float
+    schedule: Callable[[Any], Any]
+
+    def __call__(self, t: Times) -> Any:
+        return self.c * self.schedule(t)
+
+
+@dataclass(frozen=True)
+class PerStep:
+    """A user's function of one iteration, made to accept arrays.
+
+    Example:
+        >>> PerStep(lambda t: 1.0 if t < 2 else 0.5)(np.arange(3)).tolist()
+        [1.0, 1.0, 0.5]
+    """
+
+    function: Callable[[int], float]
+    name: str = "rate"
+
+    def _value_at(self, t: int) -> float:
+        try:
+            value = float(self.function(t))
+        except Exception as error:
+            fail(self.name, f"must return a number at iteration {t} ({error})", self.function)
+        return check.non_negative(f"{self.name}({t})", value)
+
+    def __call__(self, t: Times) -> Any:
+        if np.ndim(t) == 0:
+            return self._value_at(int(np.asarray(t)))
+        return np.array([self._value_at(int(i)) for i in np.ravel(t)]).reshape(np.shape(t))
+
+
+#: A number, or a function of the iteration.
+Rate = float | Power | Constant | Product | Callable[[Any], Any]
+
+
+def as_schedule(name: str, rate: Rate, exponent: float = 0.0) -> Callable[[Any], Any]:
+    """A number becomes ``number / (1 + t) ** exponent``; a function of the iteration is taken as it
+    is.
+
+    Raises:
+        RuleError: for a number that is not positive and finite, or something that is neither.
+
+    Example:
+        >>> as_schedule("lr", 1.0, 0.5)(3), as_schedule("lr", lambda t: 2.0 * t)(3)
+        (0.5, 6.0)
+    """
+    if isinstance(rate, (Power, Constant, Product, PerStep)):
+        return rate
+    if callable(rate):
+        return PerStep(rate, name)
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)):
+        fail(name, "must be a positive number or a function of the iteration", rate)
+    check.positive(name, rate)
+    return Power(float(rate), exponent) if exponent else Constant(float(rate))
+
 
 Rule = Callable[[str, Any], Any]
 M = TypeVar("M")
@@ -96,25 +225,12 @@ def count(default: Any = MISSING, *, least: int = 1, most: int = 10**7) -> Any:
 
 def choice(*choices: str) -> Any:
     """One of some words, by default the first."""
-    return setting(lambda name, value: one_of_texts(name, value, choices), choices[0])
-
-
-def one_of_texts(name: str, value: object, choices: tuple[str, ...]) -> str:
-    """One of some words; anything that is no text is refused too (an array has no truth value
-    to compare by).
-    """
-    return check.one_of(name, value if isinstance(value, str) else repr(value), choices)
-
-
-def check_flag(name: str, value: object) -> None:
-    """True or False, nothing else."""
-    if not isinstance(value, bool):
-        fail(name, "must be True or False", value)
+    return setting(lambda name, value: check.one_of(name, value, choices), choices[0])
 
 
 def flag(default: bool) -> Any:
     """True or False."""
-    return setting(check_flag, default)
+    return setting(check.flag, default)
 
 
 @cache
@@ -124,11 +240,21 @@ def _fields(kind: type[Any]) -> tuple[tuple[Field[Any], ...], tuple[Field[Any], 
     return every, tuple(f for f in every if "exponent" in f.metadata)
 
 
+@cache
+def _rules(kind: type[Any]) -> dict[str, Rule]:
+    """Rules by field; a class that gives a field another default keeps the rule of its base."""
+    found = {}
+    for base in reversed(kind.__mro__):
+        for f in base.__dict__.get("__dataclass_fields__", {}).values():
+            if "rule" in f.metadata:
+                found[f.name] = f.metadata["rule"]
+    return found
+
+
 def check_settings(method: object) -> None:
     """Check every field of a method by its own rule."""
-    for f in _fields(type(method))[0]:  # type: ignore[arg-type]
-        if "rule" in f.metadata:
-            f.metadata["rule"](f.name, getattr(method, f.name))
+    for name, rule in _rules(type(method)).items():  # type: ignore[arg-type]
+        rule(name, getattr(method, name))
 
 
 @lru_cache(maxsize=1024)
@@ -156,3 +282,189 @@ def rates_of(method: object, t: Times) -> dict[str, Any]:
         zero = isinstance(value, (int, float)) and value == 0
         found[f.name] = 0.0 if zero else as_schedule(f.name, value, f.metadata["exponent"])(t)
     return found
+
+
+PlainStep = Literal["plain", "normalised", "clipped"]
+
+
+def step_size(ops: Ops, step: str, d: Array, lr: Scalar, eps: float = 1e-10) -> Scalar:
+    """What multiplies the direction of x: ``lr``, ``lr / (||d|| + eps)`` or ``lr min(1, 1 / (||d||
+    + eps))``.
+
+    "normalised" (SLIP, BO-REP) takes the global norm over all of x; "clipped" is the same far away
+    and plain near a stationary point.
+    """
+    if step == "plain":
+        return lr
+    if step == "normalised":
+        return lr / (ops.norm(d) + eps)
+    return lr * ops.minimum(1.0 / (ops.norm(d) + eps), 1.0)
+
+
+@dataclass(frozen=True)
+class AdamStep:
+    """Adam's direction as a step on x, y or z, on every backend; the method's own rate multiplies
+    it.
+
+    Args:
+        beta1, beta2: decay of the first and second moment, in [0, 1).
+        eps: added to the root of the second moment.
+        weight_decay: decoupled, as in AdamW: the direction gets ``weight_decay * value``.
+
+    Example:
+        >>> from mindgap.bilevel.backends.oracles import TorchOps
+        >>> step = AdamStep()
+        >>> d, _ = step.direction(
+        ...     TorchOps(),
+        ...     step.init(TorchOps(), torch.zeros(2)),
+        ...     torch.tensor([4.0, -0.1]),
+        ...     torch.zeros(2),
+        ... )
+        >>> [round(float(v), 3) for v in d]
+        [1.0, -1.0]
+
+    Source: Kingma, Ba 2015; Loshchilov, Hutter 2019.
+    """
+
+    beta1: float = within(0, 1, "[)", 0.9)
+    beta2: float = within(0, 1, "[)", 0.999)
+    eps: float = positive(1e-8)
+    weight_decay: float = non_negative(0.0)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def init(self, ops: Ops, value: Array) -> dict[str, Array]:
+        """The memory before the first step."""
+        return {"m": ops.zeros_like(value), "s": ops.zeros_like(value), "k": ops.scalar(0.0, value)}
+
+    def direction(
+        self, ops: Ops, memory: dict[str, Array], d: Array, value: Array
+    ) -> tuple[Array, dict[str, Array]]:
+        """The direction to move along, and the memory after."""
+        m, s = (
+            ops.mix(memory["m"], d, 1.0 - self.beta1),
+            ops.mix(memory["s"], d * d, 1.0 - self.beta2),
+        )
+        k = memory["k"] + 1.0
+        found = (m / (1.0 - self.beta1**k)) / ((s / (1.0 - self.beta2**k)) ** 0.5 + self.eps)
+        return (found + self.weight_decay * value if self.weight_decay else found), {
+            "m": m,
+            "s": s,
+            "k": k,
+        }
+
+
+@dataclass(frozen=True)
+class MomentumStep:
+    """Heavy-ball momentum as torch's SGD has it, ``m <- beta m + d``, on every backend.
+
+    Args:
+        beta: in [0, 1).
+        weight_decay: added to the direction before the momentum.
+
+    Example:
+        >>> from mindgap.bilevel.backends.oracles import TorchOps
+        >>> step = MomentumStep(beta=0.5)
+        >>> step.direction(TorchOps(), {"m": torch.ones(1)}, torch.ones(1), torch.zeros(1))[0]
+        tensor([1.5000])
+    """
+
+    beta: float = within(0, 1, "[)", 0.9)
+    weight_decay: float = non_negative(0.0)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def init(self, ops: Ops, value: Array) -> dict[str, Array]:
+        """The memory before the first step."""
+        return {"m": ops.zeros_like(value)}
+
+    def direction(
+        self, ops: Ops, memory: dict[str, Array], d: Array, value: Array
+    ) -> tuple[Array, dict[str, Array]]:
+        """The direction to move along, and the memory after."""
+        m = self.beta * memory["m"] + (d + self.weight_decay * value if self.weight_decay else d)
+        return m, {"m": m}
+
+
+class TorchStep:
+    """Any ``torch.optim`` optimizer as the upper step (torch only; its state travels with the
+    method's state).
+
+    Args:
+        optimizer: the class.
+        scheduler: makes a learning-rate scheduler of the optimizer; it steps once per step on x.
+        settings: the optimizer's keyword arguments. The method's ``lr_x`` is not used.
+
+    Example:
+        >>> TorchStep(torch.optim.Adam, lr=0.1)
+        TorchStep(Adam, lr=0.1)
+    """
+
+    def __init__(
+        self,
+        optimizer: type[torch.optim.Optimizer],
+        *,
+        scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
+        | None = None,
+        **settings: Any,
+    ) -> None:
+        if scheduler is not None and not callable(scheduler):
+            fail("scheduler", "must be a function from an optimizer to a scheduler", scheduler)
+        self.scheduler = scheduler
+        if not (isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer)):
+            fail("optimizer", "must be a torch.optim.Optimizer class", optimizer)
+        self.optimizer = optimizer
+        self.settings = settings
+
+    def __repr__(self) -> str:
+        settings = (f"{k}={v!r}" for k, v in self.settings.items())
+        return f"TorchStep({', '.join([self.optimizer.__name__, *settings])})"
+
+    def start(self, x: Tensor) -> torch.optim.Optimizer:
+        """The optimizer on a copy of x."""
+        try:
+            return self.optimizer([torch.nn.Parameter(x.detach().clone())], **self.settings)
+        except (TypeError, ValueError) as error:
+            fail("x_step", f"must be an optimizer that takes its settings ({error})", self)
+
+    def start_scheduler(
+        self, optimizer: torch.optim.Optimizer
+    ) -> torch.optim.lr_scheduler.LRScheduler | None:
+        """The scheduler of the optimizer, if there is one."""
+        return None if self.scheduler is None else self.scheduler(optimizer)
+
+    def __call__(self, x: Tensor, d: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
+        """One step of the optimizer from x along d."""
+        parameter: Tensor = optimizer.param_groups[0]["params"][0]
+        with torch.no_grad():
+            parameter.copy_(x)
+            parameter.grad = d.detach().clone()
+            optimizer.step()
+            return parameter.detach().clone()
+
+
+MemoryStep = AdamStep | MomentumStep
+XStep = PlainStep | AdamStep | MomentumStep | TorchStep
+YStep = Literal["plain"] | AdamStep | MomentumStep
+
+
+def upper_step(default: XStep = "plain") -> Any:
+    """The field of a step on x."""
+
+    def rule(name: str, value: object) -> None:
+        if not isinstance(value, (TorchStep, AdamStep, MomentumStep)):
+            check.one_of(name, value, get_args(PlainStep))
+
+    return setting(rule, default)
+
+
+def lower_step() -> Any:
+    """The field of a step on y and z."""
+
+    def rule(name: str, value: object) -> None:
+        if not isinstance(value, MemoryStep):
+            check.one_of(name, value, ("plain",))
+
+    return setting(rule, "plain")

@@ -427,10 +427,6 @@ class AnyMethod(Protocol):
     def x_step(self) -> Any:
         """The step on x."""
 
-    @property
-    def y_step(self) -> Any:
-        """The step on y."""
-
     def plan(self) -> SamplePlan:
         """The samples of each iteration."""
 

@@ -11,14 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mindgap.bilevel.data.problem import BilevelProblem
-from mindgap.bilevel.data.sample import Sample, position_seeds
+from mindgap.bilevel.data.sample import Sample, on_arrays, position_seeds, row
 
 Ints = NDArray[np.int64]
 
@@ -164,18 +166,12 @@ def _rows(value: Any) -> Any:
         return value
     if isinstance(value, np.ndarray):
         return value.tolist()
-    plain = isinstance(value.seed, int)
-    if value.which.ndim == 2 and plain:
+    if value.which.ndim == 2 and isinstance(value.seed, int):
         return [[Sample(w) for w in row] for row in value.which.tolist()]
 
-    def sample(c: int, i: int) -> Sample:
-        which, seed = value.which[c, i], value.seed if plain else value.seed[c, i]
-        return Sample(
-            which.item() if which.ndim == 0 else which, int(seed) if np.ndim(seed) == 0 else seed
-        )
-
     return [
-        [sample(c, i) for i in range(value.which.shape[1])] for c in range(value.which.shape[0])
+        [row(value, (c, i)) for i in range(value.which.shape[1])]
+        for c in range(value.which.shape[0])
     ]
 
 
@@ -186,7 +182,7 @@ def draw_start(method: Planned, oracle: Drawn, seed: int) -> tuple[dict[str, Any
     drawn = dict.fromkeys(streams.values(), 0)
     draws: dict[str, Any] = {}
     for name, (kind, count) in plan.warm.samples.items():
-        stream, width = streams[name], _width(kind, count)
+        stream, width = streams[name], math.prod(shape_of(kind, count))
         draws[name] = _samples_of(oracle, seed, kind, stream, drawn[stream], width)
         drawn[stream] += width
     return draws, drawn
@@ -214,7 +210,7 @@ def draw_chunk(
     kinds: dict[str, str] = {}
     for iteration, length in groups:
         for name, (kind, count) in iteration.samples.items():
-            need[streams[name]] += length * _width(kind, count)
+            need[streams[name]] += length * math.prod(shape_of(kind, count))
             kinds[streams[name]] = kind
     taken = {
         s: _samples_of(oracle, seed, kinds[s], s, drawn.get(s, 0), cycles * n)
@@ -225,27 +221,18 @@ def draw_chunk(
     blocks = []
     offset = 0
     for iteration, length in groups:
-        samples = iteration.samples
-        each = dict.fromkeys(need, 0)
-        for name, (kind, count) in samples.items():
-            each[streams[name]] += _width(kind, count)
-        draws: dict[str, Any] = {}
-        inside = dict.fromkeys(need, 0)
-        for name, (kind, count) in samples.items():
-            stream, width = streams[name], _width(kind, count)
-            cut = _cut(
-                taken[stream],
-                cycles,
-                need[stream],
-                place[stream],
-                length,
-                each[stream],
-                inside[stream],
-                width,
+        each, draws = dict.fromkeys(need, 0), {}
+        begins = {}
+        for name, (kind, count) in iteration.samples.items():
+            begins[name] = each[streams[name]]
+            each[streams[name]] += math.prod(shape_of(kind, count))
+        for name, (kind, count) in iteration.samples.items():
+            s = streams[name]
+            cut = partial(
+                _cut, cycles, length, place[s], each[s], begins[name], shape_of(kind, count)
             )
-            inside[stream] += width
             draws[name] = (
-                cut[..., 0] * count >> 31 if kind == "uniform" else _shape_draws(cut, count)
+                cut(taken[s]) * count >> 31 if kind == "uniform" else on_arrays(taken[s], cut)
             )
         for stream in need:
             place[stream] += length * each[stream]
@@ -265,10 +252,7 @@ def part_of(sample: Sample, begin: int, end: int) -> Sample:
         >>> part_of(Sample(np.arange(5)), 1, 3)
         Sample(which=array([1, 2]), seed=0)
     """
-    return Sample(
-        sample.which[begin:end],
-        sample.seed if isinstance(sample.seed, int) else sample.seed[begin:end],
-    )
+    return on_arrays(sample, itemgetter(slice(begin, end)))
 
 
 def rates_at(method: Planned, times: Ints) -> dict[str, Any]:
@@ -291,51 +275,20 @@ def _samples_of(oracle: Drawn, seed: int, kind: str, stream: str, start: int, co
 
 
 def _cut(
-    taken: Any, cycles: int, need: int, place: int, length: int, each: int, inside: int, width: int
+    cycles: int, length: int, place: int, each: int, begin: int, shape: tuple[int, ...], a: Ints
 ) -> Any:
-    """Of the draws of each cycle, those of one name: shape (cycles, length, width, ...)."""
-
-    def cut(a: Ints) -> Ints:
-        part = a.reshape(cycles, need, *a.shape[1:])[:, place : place + length * each]
-        return part.reshape(cycles, length, each, *a.shape[1:])[:, :, inside : inside + width]
-
-    if isinstance(taken, Sample):
-        return Sample(
-            cut(taken.which), taken.seed if isinstance(taken.seed, int) else cut(taken.seed)
-        )
-    return cut(taken)
+    """Of the draws of each cycle those of one name, in the shape (cycles, length, its own)."""
+    rest = a.shape[1:]
+    part = a.reshape(cycles, -1, *rest)[:, place : place + length * each]
+    part = part.reshape(cycles, length, each, *rest)[:, :, begin : begin + math.prod(shape)]
+    return part.reshape(cycles, length, *shape, *rest)
 
 
-def _width(kind: str, count: Count) -> int:
-    """How many draws a name takes."""
-    return (
-        1
-        if count is None or kind == "uniform"
-        else math.prod(count)
-        if isinstance(count, tuple)
-        else count
-    )
-
-
-def _shape_draws(sample: Sample, count: Count) -> Sample:
-    """Draws of one name in the shape the plan asks for."""
-    if count is None:
-        return _squeeze(sample)
-    if not isinstance(count, tuple):
-        return sample
-
-    def shape(a: Ints) -> Ints:
-        return a.reshape(*a.shape[:2], *count, *a.shape[3:])
-
-    return Sample(
-        shape(sample.which), sample.seed if isinstance(sample.seed, int) else shape(sample.seed)
-    )
-
-
-def _squeeze(sample: Sample) -> Sample:
-    return Sample(
-        sample.which[:, :, 0], sample.seed if isinstance(sample.seed, int) else sample.seed[:, :, 0]
-    )
+def shape_of(kind: str, count: Count) -> tuple[int, ...]:
+    """The shape of the draws that a name takes in an iteration."""
+    if count is None or kind == "uniform":
+        return ()
+    return count if isinstance(count, tuple) else (count,)
 
 
 def _growing(
@@ -354,7 +307,7 @@ def _growing(
     columns: dict[str, list[Any]] = {name: [] for name in plans[0].samples}
     for plan in plans:
         for name, (kind, count) in plan.samples.items():
-            stream, width = streams[name], _width(kind, count)
+            stream, width = streams[name], math.prod(shape_of(kind, count))
             columns[name].append(_samples_of(oracle, seed, kind, stream, drawn[stream], width))
             drawn[stream] += width
     draws: dict[str, Any] = {}
@@ -367,7 +320,9 @@ def _growing(
         seeds = (
             np.stack([_pad(c.seed, longest) for c in columns[name]])[None] if oracle.seeded else 0
         )
-        draws[name] = Sample(which, seeds) if count is not None else _squeeze(Sample(which, seeds))
+        draws[name] = Sample(which, seeds)
+        if count is None:
+            draws[name] = on_arrays(draws[name], lambda a: a[:, :, 0])
     times = t + np.arange(steps)[None]
     draws.update(rates_at(method, times))
     return Chunk(1, [Block(plans[-1].kind, steps, draws, times)], drawn)

@@ -106,14 +106,6 @@ class _Named(nn.Module):
         return getattr(self.module, name)(*args, **kwargs)
 
 
-_CONTAINERS = (Mapping, tuple, list)
-
-
-def _inside(value: Any) -> list[Any]:
-    """What a dict, tuple or list holds."""
-    return list(value.values() if isinstance(value, Mapping) else value)
-
-
 class Pack:
     """A variable as one flat vector, and back: a tensor, a dict or tuple of tensors (nested or
     not), or a module's parameters.
@@ -129,36 +121,21 @@ class Pack:
     """
 
     def __init__(self, name: str, value: Variable) -> None:
-        self.name = name
-        self.own_buffers = False
-        self.module: nn.Module | None = None
+        self.name, self.own_buffers = name, False
+        self.module = value if isinstance(value, nn.Module) else None
         self.keys: list[str] | None = None
-        self.sequence: type[list[Any]] | type[tuple[Any, ...]] = tuple
-        if isinstance(value, nn.Module):
-            self.module = value
-            named = {n: p for n, p in value.named_parameters() if p.requires_grad}
-            self.keys = list(named)
-            tensors: list[Tensor] = list(named.values())
-            self.kind = "module"
-        elif isinstance(value, Tensor):
-            tensors, self.kind = [value], "tensor"
-        elif isinstance(value, _CONTAINERS) and any(
-            isinstance(p, _CONTAINERS) for p in _inside(value)
-        ):
-            tensors, self.form = pytree.tree_flatten(value)
-            self.kind = "nested"
-        elif isinstance(value, Mapping):
-            self.keys, tensors, self.kind = list(value), list(value.values()), "dict"
-        elif isinstance(value, (tuple, list)):
-            tensors, self.kind = list(value), "tuple"
-            if isinstance(value, list):
-                self.sequence = list
-        else:
+        if not isinstance(value, (Tensor, Mapping, tuple, list, nn.Module)):
             fail(
                 name,
                 "must be a tensor, a dict or tuple of tensors (nested or not), or a module",
                 type(value).__name__,
             )
+        self.is_tensor = isinstance(value, Tensor)
+        if isinstance(value, nn.Module):
+            value = {n: p for n, p in value.named_parameters() if p.requires_grad}
+        tensors, self.form = pytree.tree_flatten(value)
+        if isinstance(value, Mapping) and all(isinstance(v, Tensor) for v in value.values()):
+            self.keys, tensors = list(value), list(value.values())
         wrong = [type(t).__name__ for t in tensors if not isinstance(t, Tensor)]
         if wrong or not tensors:
             fail(name, "must hold at least one tensor and nothing but tensors", wrong or "none")
@@ -187,7 +164,7 @@ class Pack:
     def split(self, vector: Tensor) -> list[Tensor]:
         """The flat vector as tensors of the variable's shapes: views."""
         try:  # a look that costs nothing where the vector is right
-            if self.kind == "tensor":
+            if self.is_tensor:
                 return [vector.view(self.shapes[0])]
             return self._shape_parts(vector)
         except (AttributeError, TypeError, RuntimeError, ValueError, IndexError):
@@ -219,7 +196,7 @@ class Pack:
         to the flat vector.
         """
         try:
-            if self.kind == "tensor":
+            if self.is_tensor:
                 return [vector.detach().view(self.shapes[0]).requires_grad_()]
             return [v.requires_grad_() for v in self._shape_parts(vector.detach())]
         except (AttributeError, TypeError, RuntimeError, ValueError, IndexError):
@@ -229,30 +206,28 @@ class Pack:
     def assemble(self, parts: list[Tensor]) -> Any:
         """Tensors in the variable's own form."""
         try:
-            if self.kind == "tensor":
-                return parts[0]
-            if self.kind == "tuple":
-                return tuple(parts)
-            if self.kind == "nested":
-                return pytree.tree_unflatten(parts, self.form)
-            named = dict(zip(self.keys or [], parts, strict=True))
+            value = self.tree(parts)
         except (TypeError, ValueError, IndexError, KeyError) as error:
             fail("parts", f"must be a list of {len(self.shapes)} tensors ({error})", parts)
-        return (
-            Bound(self.module, named, own_buffers=self.own_buffers)
-            if self.module is not None
-            else named
-        )
+        if self.module is None:
+            return value
+        return Bound(self.module, value, own_buffers=self.own_buffers)
+
+    def tree(self, parts: list[Any]) -> Any:
+        """As :meth:`assemble`, for arrays of any library; a dict of names for a module."""
+        if self.is_tensor:
+            return parts[0]
+        if self.keys is not None:
+            return dict(zip(self.keys, parts, strict=True))
+        return pytree.tree_unflatten(parts, self.form)
 
     def parts(self, value: Any) -> list[Any]:
         """The tensors of a value in the variable's form, a dict of names for a module; arrays of
         another library likewise.
         """
-        if self.kind == "tensor":
-            return [value]
-        if self.kind == "nested":
-            return pytree.tree_leaves(value)
-        return list(value) if self.kind == "tuple" else [value[key] for key in self.keys or []]
+        if self.keys is not None:
+            return [value[key] for key in self.keys]
+        return [value] if self.is_tensor else pytree.tree_leaves(value)
 
     def projection(
         self,
@@ -267,26 +242,15 @@ class Pack:
             split: a flat vector as parts in the variable's shapes, in the library of a backend.
             join: the inverse.
         """
-        if project is None or (self.kind == "tensor" and len(self.shapes[0]) == 1):
+        if project is None or (self.is_tensor and len(self.shapes[0]) == 1):
             return project
-
-        def of_flat(vector: Any) -> Any:
-            parts = split(vector)
-            if self.kind == "tensor":
-                value: Any = parts[0]
-            elif self.kind in ("tuple", "nested"):
-                value = self.assemble(parts)
-            else:
-                value = dict(zip(self.keys or [], parts, strict=True))
-            return join(self.parts(project(value)))
-
-        return of_flat
+        return lambda vector: join(self.parts(project(self.tree(split(vector)))))
 
     def join(self, parts: Sequence[Tensor | None]) -> Tensor:
         """One flat vector out of tensors of the variable's shapes; a missing one counts as
         zeros.
         """
-        if self.kind == "tensor":
+        if self.is_tensor:
             (part,) = parts
             if part is None:
                 return torch.zeros_like(self.start)
@@ -317,13 +281,7 @@ class Pack:
                 for key, part in zip(self.keys or [], parts, strict=True):
                     named[key].copy_(part)
             return self.module
-        if self.kind == "tensor":
-            return parts[0].clone()
-        if self.kind == "tuple":
-            return self.sequence(p.clone() for p in parts)
-        if self.kind == "nested":
-            return self.assemble([p.clone() for p in parts])
-        return {k: p.clone() for k, p in zip(self.keys or [], parts, strict=True)}
+        return self.tree([p.clone() for p in parts])
 
 
 class BilevelProblem(Generic[X, Y]):

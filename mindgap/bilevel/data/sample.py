@@ -19,9 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mindgap.base.check import fail, whole
+from mindgap.base.check import fail, flag, one_of, whole
 from mindgap.base.rng import numpy_stream, stream_seed
-from mindgap.bilevel.core.settings import check_flag, one_of_texts
 
 Ints = NDArray[np.int64]
 #: What a loss gets: a tensor, or tensors in tuples, lists and dicts, or whatever a dataset's
@@ -176,9 +175,9 @@ class Batches:
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         whole("batch_size", batch_size, least=1)
-        one_of_texts("order", order, ORDERS)
-        one_of_texts("last", last, ("keep", "drop"))
-        check_flag("shuffle", shuffle)
+        one_of("order", order, ORDERS)
+        one_of("last", last, ("keep", "drop"))
+        flag("shuffle", shuffle)
         whole("seed", seed)
         if collate is not None and not callable(collate):
             fail("collate", "must be a function from a list of items to a batch", collate)
@@ -478,6 +477,17 @@ def _part(begin: int, end: int, share: tuple[int, int]) -> tuple[int, int]:
     return begin + length * rank // world, begin + length * (rank + 1) // world
 
 
+def on_arrays(sample: Sample, change: Callable[[Any], Any]) -> Sample:
+    """A sample whose arrays are changed alike.
+
+    Example:
+        >>> on_arrays(Sample(np.arange(5)), itemgetter(slice(1, 3)))
+        Sample(which=array([1, 2]), seed=0)
+    """
+    seed = sample.seed
+    return Sample(change(sample.which), seed if isinstance(seed, int) else change(seed))
+
+
 def row(sample: Sample, index: int | Sequence[int]) -> Sample:
     """One sample out of an array of samples.
 
@@ -485,8 +495,8 @@ def row(sample: Sample, index: int | Sequence[int]) -> Sample:
         >>> row(Sample(np.array([4, 7]), np.array([1, 2])), 1)
         Sample(which=7, seed=2)
     """
-    which = sample.which[index]
-    seed = sample.seed if isinstance(sample.seed, int) else sample.seed[index]
-    return Sample(
-        which.item() if np.ndim(which) == 0 else which, int(seed) if np.ndim(seed) == 0 else seed
-    )
+
+    def of(a: Any) -> Any:
+        return a[index].item() if np.ndim(a[index]) == 0 else a[index]
+
+    return on_arrays(sample, of)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import implicits, neumann_random, random_samples
+from mindgap.bilevel.core.directions import descend, implicits, neumann_random, random_samples
 from mindgap.bilevel.core.estimators import empty_memory, storm
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import count, positive, rate, setting, within
-from mindgap.bilevel.core.steps import XStep, check_step, descend
+from mindgap.bilevel.core.settings import XStep, count, positive, within
 from mindgap.bilevel.core.types import Array, Draws, Oracle, Point, WithNesterov, replace
 from mindgap.bilevel.data.draws import LOWER, Iteration, SamplePlan, Samples
 from mindgap.bilevel.method import Method
@@ -36,7 +34,7 @@ class AccBO(Method[WithNesterov, Draws]):
         eta: step of the Neumann series.
         terms: N.
         warm_start: T0.
-        x_step: see :mod:`mindgap.bilevel.core.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> [i.kind for i in AccBO(lr_x=0.1, lr_y=0.1).plan().at(0, 2)]
@@ -50,16 +48,13 @@ class AccBO(Method[WithNesterov, Draws]):
     before instead of evaluating the old point on the same samples, and whose average is not used.
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     gamma: float = within(0, 1, "[)", 0.5)
     tau: float = within(0, 1, "(]", 0.5)
     beta: float = within(0, 1, "[)", 0.9)
     eta: float = positive(0.5)
     terms: int = count(5)
     warm_start: int = count(3, least=0)
-    x_step: XStep = setting(check_step, "normalised")
-    order = "seidel"
+    x_step: XStep = "normalised"
 
     def init(self, oracle: Oracle) -> WithNesterov:
         x, y = oracle.start

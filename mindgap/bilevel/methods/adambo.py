@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import implicit_neumann
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import count, positive, rate, setting
-from mindgap.bilevel.core.steps import AdamStep, XStep, check_step, descend
+from mindgap.bilevel.core.directions import descend, implicit_neumann
+from mindgap.bilevel.core.settings import AdamStep, XStep, count, positive
 from mindgap.bilevel.core.types import Draws, Oracle, Values, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan, Samples
 from mindgap.bilevel.method import Method
@@ -45,14 +43,11 @@ class AdamBO(Method[Values, Draws]):
     term q = 0.
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     eta: float = positive(0.5)
     terms: int = count(5)
     inner: int = count(1)
     warm_start: int = count(3, least=0)
-    x_step: XStep = setting(check_step, AdamStep())
-    order = "seidel"
+    x_step: XStep = AdamStep()
 
     def plan(self) -> SamplePlan:
         samples = {"y": ("lower", self.inner), "f": UPPER, "h": ("factors", self.terms), "j": LOWER}

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mindgap.bilevel.core.directions import implicit_neumann, random_samples
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import count, positive, rate, setting
-from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step
+from mindgap.bilevel.core.settings import count, positive
 from mindgap.bilevel.core.types import Draws, Oracle, Values
 from mindgap.bilevel.data.draws import Iteration, SamplePlan
-from mindgap.bilevel.method import Method
+from mindgap.bilevel.method import LowerStepMethod
 
 
 @dataclass(frozen=True, kw_only=True)
-class ALSET(Method[Values, Draws]):
+class ALSET(LowerStepMethod[Values, Draws]):
     """Alternating stochastic gradient descent; ``inner=1`` is the single loop.
 
     Symbols: beta_k = ``lr_y``, alpha_k = ``lr_x``, T = ``inner``, N = ``terms``, eta = ``eta``. The
@@ -33,7 +31,7 @@ class ALSET(Method[Values, Draws]):
         eta, terms: step of the Neumann series and N, its number of terms.
         inner: T, steps on y. 1 converges too, with a worse dependence on the condition number
             (footnote 2 of Table 1).
-        x_step, y_step: steps on x and on y, see :mod:`mindgap.bilevel.core.steps`.
+        x_step, y_step: steps on x and on y, see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> ALSET(lr_x=0.1, lr_y=0.1, inner=1).plan().period[0].lower_steps
@@ -46,14 +44,9 @@ class ALSET(Method[Values, Draws]):
     is unbiased for the sum of N terms. *Not confirmed from the paper's text*: that range.
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     eta: float = positive(0.5)
     terms: int = count(10)
     inner: int = count(10)
-    x_step: XStep = setting(check_step, "plain")
-    y_step: YStep = setting(check_lower_step, "plain")
-    order = "seidel"
 
     def plan(self) -> SamplePlan:
         samples = {"y": ("lower", self.inner), **random_samples(self.terms)}

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import count, rate, setting
-from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step
+from mindgap.bilevel.core.settings import Rate, count, rate
 from mindgap.bilevel.core.types import Array, Draws, Oracle, WithZ, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.data.sample import Sample
-from mindgap.bilevel.method import Method
+from mindgap.bilevel.method import LowerStepMethod
 
 
 @dataclass(frozen=True, kw_only=True)
-class AmIGO(Method[WithZ, Draws]):
+class AmIGO(LowerStepMethod[WithZ, Draws]):
     """Amortised implicit gradient optimization.
 
     Symbols: alpha = ``lr_y``, beta = ``lr_z``, gamma = ``lr_x``, T = ``inner``, N = ``solves``. The
@@ -32,7 +30,7 @@ class AmIGO(Method[WithZ, Draws]):
         lr_z: step on the linear system; that of y if not given.
         inner: T, steps on y.
         solves: N, steps on z.
-        x_step: see :mod:`mindgap.bilevel.core.steps`; the authors use Adam
+        x_step: see :mod:`mindgap.bilevel.core.settings`; the authors use Adam
             (``TorchStep(torch.optim.Adam, lr=...)``).
         y_step: steps on y and z: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
 
@@ -44,14 +42,9 @@ class AmIGO(Method[WithZ, Draws]):
     code, T = N = 10 those of the public benchmark, whose rule agrees with this one.
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     lr_z: Rate | None = rate(None, like="lr_y")
     inner: int = count(10)
     solves: int = count(10)
-    x_step: XStep = setting(check_step, "plain")
-    y_step: YStep = setting(check_lower_step, "plain")
-    order = "seidel"
 
     def init(self, oracle: Oracle) -> WithZ:
         x, y = oracle.start

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import count, positive, rate, setting
-from mindgap.bilevel.core.steps import XStep, check_step, descend
+from mindgap.bilevel.core.directions import descend
+from mindgap.bilevel.core.settings import count, positive
 from mindgap.bilevel.core.types import Draws, Oracle, Values, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
@@ -30,7 +29,7 @@ class BOME(Method[Values, Draws]):
         lr_x, lr_y: steps on x and y.
         eta: speed at which the gap must fall.
         inner: T, steps on w from y.
-        x_step: see :mod:`mindgap.bilevel.core.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> BOME(lr_x=0.1, lr_y=0.1, inner=3).plan().period[0].samples
@@ -42,12 +41,8 @@ class BOME(Method[Values, Draws]):
     *Differs from the paper* in that gradients are those of minibatches.
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     eta: float = positive(0.5)
     inner: int = count(10)
-    x_step: XStep = setting(check_step, "plain")
-    order = "seidel"
     second_order: ClassVar[bool] = False
 
     def plan(self) -> SamplePlan:

@@ -5,16 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import count, positive, rate, setting, within
-from mindgap.bilevel.core.steps import (
-    XStep,
-    check_step,
-    descend,
-    descend_average,
-    epoch_sgd,
-    epoch_sgd_lengths,
-)
+from mindgap.bilevel.core.directions import descend, descend_average, epoch_sgd, epoch_sgd_lengths
+from mindgap.bilevel.core.settings import Rate, XStep, count, positive, rate, within
 from mindgap.bilevel.core.types import Draws, Oracle, WithMomentum, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan, Samples, part_of
 from mindgap.bilevel.method import Method
@@ -59,8 +51,6 @@ class BOREP(Method[WithMomentum, Draws]):
     *Differs from the authors' code*, which has neither projection nor epoch-SGD nor averaging.
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     lr_z: Rate = rate()
     beta: float = within(0, 1, "[)", 0.9)
     period: int = count(2)
@@ -71,8 +61,7 @@ class BOREP(Method[WithMomentum, Draws]):
     lr_refine: float | None = positive(None)
     refine_radius: float = positive(math.inf, finite=False)
     warm_start: int = count(0, least=0)
-    x_step: XStep = setting(check_step, "normalised")
-    order = "seidel"
+    x_step: XStep = "normalised"
 
     def init(self, oracle: Oracle) -> WithMomentum:
         x, y = oracle.start

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import fail
-from mindgap.bilevel.core.directions import implicit_neumann, random_samples
-from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.directions import descend, implicit_neumann, random_samples
 from mindgap.bilevel.core.settings import (
+    Rate,
     check_count,
     count,
     flag,
@@ -20,7 +20,6 @@ from mindgap.bilevel.core.settings import (
     rate,
     setting,
 )
-from mindgap.bilevel.core.steps import XStep, check_step, descend
 from mindgap.bilevel.core.types import Draws, Oracle, Scalar, WithStart, replace
 from mindgap.bilevel.data.draws import Iteration, SamplePlan
 from mindgap.bilevel.method import Method
@@ -55,7 +54,7 @@ class BSA(Method[WithStart, Draws]):
         terms: N, terms of the series.
         inner: steps on y; "sqrt" for t_k = ceil(sqrt(k + 1)).
         warm: start the inner loop at the last y; False starts it at y_0, as in the paper.
-        x_step: see :mod:`mindgap.bilevel.core.steps`. Projections are the problem's.
+        x_step: see :mod:`mindgap.bilevel.core.settings`. Projections are the problem's.
 
     Example:
         >>> plan = BSA(lr_x=0.1, lr_y=0.1, inner="sqrt").plan()
@@ -73,14 +72,11 @@ class BSA(Method[WithStart, Draws]):
     """
 
     lr_x: Rate = rate(exponent=0.5)
-    lr_y: Rate = rate()
     eta: float = positive(0.5)
     terms: int = count(10)
     inner: int | str = setting(_inner, 10)
     inner_exponent: float = non_negative(1.0)
     warm: bool = flag(False)
-    x_step: XStep = setting(check_step, "plain")
-    order = "seidel"
 
     def init(self, oracle: Oracle) -> WithStart:
         x, y = oracle.start

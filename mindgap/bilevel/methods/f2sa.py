@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from mindgap.bilevel.core.directions import penalty
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import count, flag, positive, rate, setting
-from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.settings import Rate, count, flag, positive, rate
 from mindgap.bilevel.core.types import Array, Draws, Oracle, WithPenalty, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan, Samples
 from mindgap.bilevel.data.sample import Sample
 from mindgap.bilevel.method import Method
-
-if TYPE_CHECKING:
-    from mindgap.bilevel.tools.step_advice import StepAdvice
+from mindgap.bilevel.tools.step_advice import StepAdvice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +42,7 @@ class F2SA(Method[WithPenalty, Draws]):
         shared_samples: one sample for S_w and S_y and one for S_1 and S_2: common random numbers,
             since lambda multiplies the *difference* of two noisy terms. The paper draws them
             independently.
-        x_step: see :mod:`mindgap.bilevel.core.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> F2SA(lr_x=1.0, lr_y=0.1, shared_samples=True).plan().period[0].samples
@@ -63,15 +59,12 @@ class F2SA(Method[WithPenalty, Draws]):
     ``alpha=Power(0.1, 5 / 7)`` and an ``lr_x`` that grows as k^(1/7) say the same here).
     """
 
-    lr_x: Rate = rate()
     lr_y: Rate = rate(exponent=4 / 7)
     lam: float = positive(10.0)
     delta: Rate = rate(0.1, exponent=6 / 7, zero=True)
     inner: int = count(1)
     alpha: Rate | None = rate(None, exponent=5 / 7)
     shared_samples: bool = flag(False)
-    x_step: XStep = setting(check_step, "plain")
-    order = "seidel"
     second_order: ClassVar[bool] = False
 
     @classmethod

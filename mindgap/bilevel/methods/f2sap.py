@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mindgap.base.check import fail
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import count, positive, rate, setting
-from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.settings import count, positive, setting
 from mindgap.bilevel.core.types import Array, Draws, Oracle, WithNodes, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.data.sample import Sample
@@ -41,7 +39,7 @@ class F2SAp(Method[WithNodes, Draws]):
         nu: distance of the nodes.
         p: 2 or 4.
         inner: T.
-        x_step: see :mod:`mindgap.bilevel.core.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     The y of the state is the mean of y_1 and y_-1. All nodes use the same samples.
 
@@ -58,13 +56,9 @@ class F2SAp(Method[WithNodes, Draws]):
     *Not confirmed from the paper's text*: shared samples and the plain (not normalised) step on x.
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     nu: float = positive(0.1)
     p: int = setting(_order, 2)
     inner: int = count(1)
-    x_step: XStep = setting(check_step, "plain")
-    order = "seidel"
     second_order: ClassVar[bool] = False
 
     def nodes(self) -> dict[int, float]:

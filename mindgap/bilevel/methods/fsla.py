@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mindgap.bilevel.core.estimators import empty_memory, storm
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import rate, setting
-from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.settings import Rate, rate
 from mindgap.bilevel.core.types import Array, Draws, Oracle, Point, WithZStorm, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
@@ -30,7 +28,7 @@ class FSLA(Method[WithZStorm, Draws]):
         lr_x, lr_y: steps on x and y.
         lr_z: step on the linear system; that of y if not given.
         weight: STORM's weight of the newest direction.
-        x_step: see :mod:`mindgap.bilevel.core.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> [i.kind for i in FSLA(lr_x=0.1, lr_y=0.1).plan().at(0, 2)]
@@ -43,12 +41,8 @@ class FSLA(Method[WithZStorm, Draws]):
     *Differs from the benchmark code*, which starts d and the old point at zero.
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     lr_z: Rate | None = rate(None, like="lr_y")
     weight: Rate = rate(0.5, exponent=0.5)
-    x_step: XStep = setting(check_step, "plain")
-    order = "seidel"
 
     def init(self, oracle: Oracle) -> WithZStorm:
         x, y = oracle.start

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import flag, rate, setting, within
-from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step
+from mindgap.bilevel.core.settings import Rate, flag, rate, within
 from mindgap.bilevel.core.types import Draws, Oracle, WithAverage, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
-from mindgap.bilevel.method import Method
+from mindgap.bilevel.method import LowerStepMethod
 
 
 @dataclass(frozen=True, kw_only=True)
-class MASOBA(Method[WithAverage, Draws]):
+class MASOBA(LowerStepMethod[WithAverage, Draws]):
     """Moving-average SOBA.
 
     Symbols: alpha = ``lr_x``, beta = ``lr_y``, gamma = ``lr_z``, theta = ``theta``. The update, one
@@ -30,7 +28,7 @@ class MASOBA(Method[WithAverage, Draws]):
         theta: weight of the newest direction, in (0, 1].
         delayed: x uses the average before this iteration's direction enters it, as in the paper;
             False uses the new one.
-        x_step, y_step: steps on x and on y and z, see :mod:`mindgap.bilevel.core.steps`.
+        x_step, y_step: steps on x and on y and z, see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> MASOBA(lr_x=0.1, lr_y=0.1, theta=1.0).plan().period[0].samples
@@ -44,13 +42,9 @@ class MASOBA(Method[WithAverage, Draws]):
     with SLIP*, which moves x along the new average.
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     lr_z: Rate | None = rate(None, like="lr_y")
     theta: float = within(0, 1, "(]", 0.1)
     delayed: bool = flag(True)
-    x_step: XStep = setting(check_step, "plain")
-    y_step: YStep = setting(check_lower_step, "plain")
 
     def init(self, oracle: Oracle) -> WithAverage:
         x, y = oracle.start

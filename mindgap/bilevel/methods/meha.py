@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import non_negative, positive, rate, setting
-from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.settings import Rate, non_negative, positive, rate
 from mindgap.bilevel.core.types import Draws, Oracle, Scalar, WithW, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.methods.penalty import PenaltyMethod
-
-if TYPE_CHECKING:
-    from mindgap.bilevel.tools.step_advice import StepAdvice
+from mindgap.bilevel.tools.step_advice import StepAdvice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +30,7 @@ class MEHA(PenaltyMethod):
         lr_w: step on w; that of y if not given.
         gamma: width of the envelope; below 1 / (2 rho) for a rho-weakly convex lower level.
         c, power: c and p of the penalty c_k.
-        x_step: see :mod:`mindgap.bilevel.core.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> round(MEHA(lr_x=0.1, lr_y=0.1).rates(3)["share"], 3)
@@ -45,13 +41,10 @@ class MEHA(PenaltyMethod):
     *Not confirmed from the paper's text*: the order of the three updates and the default power.
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     lr_w: Rate | None = rate(None, like="lr_y")
     gamma: float = positive(1.0)
     c: float = positive(2.0)
     power: float = non_negative(0.5)
-    x_step: XStep = setting(check_step, "plain")
 
     @classmethod
     def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:

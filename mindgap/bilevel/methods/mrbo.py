@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mindgap.bilevel.core.directions import Places, neumann_sums
-from mindgap.bilevel.core.schedules import Power
-from mindgap.bilevel.core.settings import positive, setting
-from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.settings import Power, positive
 from mindgap.bilevel.core.types import Array, Draws, Oracle
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.methods.storm import StormMethod
@@ -33,7 +31,7 @@ class MRBO(StormMethod):
         eta, terms: step of the Neumann series and Q, the factors of its last term.
         d, m: of the step eta_k.
         c_x, c_y: of the weights; large values make them 1, which is the method without memory.
-        x_step: see :mod:`mindgap.bilevel.core.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> [i.kind for i in MRBO(lr_x=0.1, lr_y=0.1).plan().at(0, 3)]
@@ -47,7 +45,6 @@ class MRBO(StormMethod):
 
     d: float = positive(1.0, host=True)
     m: float = positive(1.0, host=True)
-    x_step: XStep = setting(check_step, "plain")
 
     def plan(self) -> SamplePlan:
         samples = {"y": LOWER, "f": UPPER, "h": ("factors", self.terms), "j": LOWER}

@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass
 
 from mindgap.bilevel.core.directions import penalty
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import count, positive, rate, setting
-from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.settings import XStep, count, positive
 from mindgap.bilevel.core.types import Array, Draws, Oracle, WithW, replace
 from mindgap.bilevel.data.draws import Iteration, SamplePlan
 from mindgap.bilevel.data.sample import Sample
@@ -36,7 +34,7 @@ class N2SBA(PenaltyMethod):
         inner: K.
         batches: B, minibatches of the direction of x.
         clip: tau; infinite if not given (plain inner steps).
-        x_step: see :mod:`mindgap.bilevel.core.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> N2SBA(lr_x=0.01, lr_y=0.1, inner=4).x_step
@@ -49,13 +47,11 @@ class N2SBA(PenaltyMethod):
     w and y share samples.
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     lam: float = positive(10.0)
     inner: int = count(10)
     batches: int = count(1)
     clip: float = positive(math.inf, finite=False)
-    x_step: XStep = setting(check_step, "normalised")
+    x_step: XStep = "normalised"
 
     def plan(self) -> SamplePlan:
         samples = {

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import count, positive, rate, setting
-from mindgap.bilevel.core.steps import XStep, check_step, descend
+from mindgap.bilevel.core.directions import descend
+from mindgap.bilevel.core.settings import count, positive
 from mindgap.bilevel.core.types import Draws, Oracle, WithW, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.methods.penalty import PenaltyMethod
-
-if TYPE_CHECKING:
-    from mindgap.bilevel.tools.step_advice import StepAdvice
+from mindgap.bilevel.tools.step_advice import StepAdvice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +30,7 @@ class PBGD(PenaltyMethod):
         lr_y: step on w.
         lam: gamma, the penalty; its bias falls as 1 / gamma.
         inner: T, steps on w, which starts where it was.
-        x_step: see :mod:`mindgap.bilevel.core.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> PBGD(lr_x=0.01, lr_y=0.1, lam=10.0, inner=2).plan().period[0].lower_steps
@@ -45,11 +42,8 @@ class PBGD(PenaltyMethod):
     serves both values of g_x.
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     lam: float = positive(10.0)
     inner: int = count(1)
-    x_step: XStep = setting(check_step, "plain")
 
     @classmethod
     def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:

@@ -13,7 +13,6 @@ class PenaltyMethod(Method[WithW, Draws]):
     as a penalty.
     """
 
-    order = "seidel"
     second_order: ClassVar[bool] = False
 
     def init(self, oracle: Oracle) -> WithW:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import count, positive, rate, setting
-from mindgap.bilevel.core.steps import XStep, check_step, descend
+from mindgap.bilevel.core.directions import descend
+from mindgap.bilevel.core.settings import count, positive
 from mindgap.bilevel.core.types import Array, Draws, Oracle, Values, replace
 from mindgap.bilevel.data.draws import UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
-
-if TYPE_CHECKING:
-    from mindgap.bilevel.tools.step_advice import StepAdvice
+from mindgap.bilevel.tools.step_advice import StepAdvice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +31,7 @@ class PZOBO(Method[Values, Draws]):
         inner: T.
         directions: Q.
         mu: distance of the points x + mu u_j.
-        x_step: see :mod:`mindgap.bilevel.core.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> PZOBO(lr_x=0.1, lr_y=0.1, inner=3, directions=2).plan().period[0].samples
@@ -47,14 +44,10 @@ class PZOBO(Method[Values, Draws]):
     paper's PZOBO-S.
     """
 
-    order = "seidel"
     second_order: ClassVar[bool] = False
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     inner: int = count(10)
     directions: int = count(1)
     mu: float = positive(0.01)
-    x_step: XStep = setting(check_step, "plain")
 
     @classmethod
     def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mindgap.bilevel.core.estimators import empty_table, saga
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import count, rate, setting
-from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.settings import Rate, count, rate
 from mindgap.bilevel.core.types import Draws, Oracle, WithTables, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
@@ -26,7 +24,7 @@ class SABA(Method[WithTables, Draws]):
     Args:
         lr_x, lr_y: steps on x and y.
         lr_z: step on the linear system; that of y if not given, as the authors insist.
-        x_step: see :mod:`mindgap.bilevel.core.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.settings`.
         memory_limit: bytes the tables may take; what is free if not given.
 
     Raises:
@@ -45,10 +43,7 @@ class SABA(Method[WithTables, Draws]):
     than one per sample.
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     lr_z: Rate | None = rate(None, like="lr_y")
-    x_step: XStep = setting(check_step, "plain")
     memory_limit: int | None = count(None, most=2**62)
     fixed_batches: ClassVar[bool] = True
     tables: ClassVar[str] = "five SAGA tables"

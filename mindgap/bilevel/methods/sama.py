@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import count, positive, rate, setting
-from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step
+from mindgap.bilevel.core.settings import count, positive
 from mindgap.bilevel.core.types import Draws, Oracle, Values
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
-from mindgap.bilevel.method import Method
-
-if TYPE_CHECKING:
-    from mindgap.bilevel.tools.step_advice import StepAdvice
+from mindgap.bilevel.method import LowerStepMethod
+from mindgap.bilevel.tools.step_advice import StepAdvice
 
 
 @dataclass(frozen=True, kw_only=True)
-class SAMA(Method[Values, Draws]):
+class SAMA(LowerStepMethod[Values, Draws]):
     """Scalable meta-learning: first derivatives and two extra gradients per step on x.
 
     Symbols: T = ``inner``, alpha = ``scale``, epsilon = ``radius``. The update::
@@ -34,7 +30,7 @@ class SAMA(Method[Values, Draws]):
         scale: alpha.
         radius: epsilon, length of the finite difference.
         inner: T.
-        x_step, y_step: see :mod:`mindgap.bilevel.core.steps`.
+        x_step, y_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> SAMA(lr_x=0.1, lr_y=0.1).second_order
@@ -46,14 +42,9 @@ class SAMA(Method[Values, Draws]):
     multiplies v by the derivative of an adaptive lower optimizer.
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     scale: float = positive(1.0)
     radius: float = positive(0.01)
     inner: int = count(1)
-    x_step: XStep = setting(check_step, "plain")
-    y_step: YStep = setting(check_lower_step, "plain")
-    order = "seidel"
     second_order: ClassVar[bool] = False
 
     @classmethod

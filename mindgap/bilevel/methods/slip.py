@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mindgap.base.check import fail
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import choice, count, positive, rate, setting, within
-from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step
+from mindgap.bilevel.core.settings import Rate, XStep, choice, count, positive, rate, within
 from mindgap.bilevel.core.types import Draws, Oracle, WithMomentum, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan, Samples
-from mindgap.bilevel.method import Method
+from mindgap.bilevel.method import LowerStepMethod
 
 
 @dataclass(frozen=True, kw_only=True)
-class SLIP(Method[WithMomentum, Draws]):
+class SLIP(LowerStepMethod[WithMomentum, Draws]):
     """Single-loop bilevel optimizer for upper levels of unbounded smoothness.
 
     Symbols: alpha = ``lr_y``, alpha_init = ``lr_warm``, gamma = ``lr_z``, eta = ``lr_x``, beta =
@@ -36,7 +34,7 @@ class SLIP(Method[WithMomentum, Draws]):
         warm_start: steps on y before the first iteration, of the kind ``y_step``.
         lr_warm: their step; ``lr_y`` at iteration 0 if not given.
         x_step: "normalised", "clipped", "plain", or a
-            :class:`~mindgap.bilevel.core.steps.TorchStep`.
+            :class:`~mindgap.bilevel.core.settings.TorchStep`.
         y_step: steps on y and z: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
         samples: "apart" draws S' beside S, as published. "shared" takes S' = S, so that one double
             backward gives g_y, Hz and Jz; on the standard quadratic the median of ‖∇Φ‖² then ends a
@@ -65,14 +63,11 @@ class SLIP(Method[WithMomentum, Draws]):
     as in the paper, with z_0 = m_0 = 0.
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     lr_z: Rate = rate()
     beta: float = within(0, 1, "[)", 0.9)
     warm_start: int = count(3, least=0)
     lr_warm: float | None = positive(None)
-    x_step: XStep = setting(check_step, "normalised")
-    y_step: YStep = setting(check_lower_step, "plain")
+    x_step: XStep = "normalised"
     samples: Literal["apart", "shared", "as released"] = choice("apart", "shared", "as released")
     order: Literal["jacobi", "seidel"] = choice("jacobi", "seidel")
 

@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mindgap.base.check import fail
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import choice, rate, setting
-from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step
+from mindgap.bilevel.core.settings import Rate, choice, rate
 from mindgap.bilevel.core.types import Draws, Oracle, WithZ, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
-from mindgap.bilevel.method import Method
+from mindgap.bilevel.method import LowerStepMethod
 
 
 @dataclass(frozen=True, kw_only=True)
-class SOBA(Method[WithZ, Draws]):
+class SOBA(LowerStepMethod[WithZ, Draws]):
     """Stochastic bilevel algorithm with simultaneous steps.
 
     Symbols: rho_t = ``lr_y`` = ``lr_z``, gamma_t = ``lr_x``; a number c means c / sqrt(t + 1). The
@@ -26,7 +24,7 @@ class SOBA(Method[WithZ, Draws]):
     Args:
         lr_x, lr_y: steps on x and y.
         lr_z: step on the linear system; that of y if not given, as published.
-        x_step, y_step: steps on x and on y and z, see :mod:`mindgap.bilevel.core.steps`.
+        x_step, y_step: steps on x and on y and z, see :mod:`mindgap.bilevel.core.settings`.
         order: "jacobi" as published; "seidel" uses the new y in z's step and both in x's step.
 
     Example:
@@ -42,8 +40,6 @@ class SOBA(Method[WithZ, Draws]):
     lr_x: Rate = rate(exponent=0.5)
     lr_y: Rate = rate(exponent=0.5)
     lr_z: Rate | None = rate(None, exponent=0.5, like="lr_y")
-    x_step: XStep = setting(check_step, "plain")
-    y_step: YStep = setting(check_lower_step, "plain")
     order: Literal["jacobi", "seidel"] = choice("jacobi", "seidel")
 
     def __post_init__(self) -> None:

@@ -8,9 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import count, positive, rate, setting
-from mindgap.bilevel.core.steps import XStep, check_step, project_ball
+from mindgap.bilevel.core.directions import project_ball
+from mindgap.bilevel.core.settings import Rate, count, positive, rate
 from mindgap.bilevel.core.types import Array, Draws, Oracle, Scalar, WithPage, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.data.sample import Sample
@@ -36,7 +35,7 @@ class SPABA(Method[WithPage, Draws]):
         lr_z: step on the linear system; that of y if not given.
         period: 1 / p, iterations from one full evaluation to the next, on average.
         radius: R; infinite if not given.
-        x_step: see :mod:`mindgap.bilevel.core.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     The full evaluation goes over the batches of a fixed partition; its calls count in the iteration
     that makes it.
@@ -50,12 +49,9 @@ class SPABA(Method[WithPage, Draws]):
     *Not confirmed from the paper's text*: the projection of z.
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     lr_z: Rate | None = rate(None, like="lr_y")
     period: int = count(32)
     radius: float = positive(math.inf, finite=False)
-    x_step: XStep = setting(check_step, "plain")
     fixed_batches: ClassVar[bool] = True
 
     def init(self, oracle: Oracle) -> WithPage:

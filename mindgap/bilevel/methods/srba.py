@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from mindgap.bilevel.core.directions import project_ball
 from mindgap.bilevel.core.estimators import empty_memory, restart, spider
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import count, positive, rate, setting
-from mindgap.bilevel.core.steps import XStep, check_step, project_ball
+from mindgap.bilevel.core.settings import Rate, count, positive, rate
 from mindgap.bilevel.core.types import Draws, Oracle, Point, WithZSpider, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.data.sample import FULL
@@ -36,7 +35,7 @@ class SRBA(Method[WithZSpider, Draws]):
         period: iterations from one full evaluation to the next. The benchmark's rule is a fraction
             of (n + m) / batch: 0.5 for ijcnn1 and the quadratic, 8 for covtype, 512 for MNIST.
         radius: R; infinite if not given.
-        x_step: see :mod:`mindgap.bilevel.core.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Raises:
         RuleError: for a step, period or radius that is not positive; at ``start`` for data without
@@ -54,12 +53,9 @@ class SRBA(Method[WithZSpider, Draws]):
     *Differs from the paper* in the sign of z.
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     lr_z: Rate | None = rate(None, like="lr_y")
     period: int = count(32)
     radius: float = positive(math.inf, finite=False)
-    x_step: XStep = setting(check_step, "plain")
 
     def init(self, oracle: Oracle) -> WithZSpider:
         x, y = oracle.start

@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mindgap.bilevel.core.directions import implicit_neumann
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import choice, count, positive, rate, setting
-from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step
+from mindgap.bilevel.core.settings import choice, count, positive
 from mindgap.bilevel.core.types import Draws, Oracle, Values
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
-from mindgap.bilevel.method import Method
+from mindgap.bilevel.method import LowerStepMethod
 
 
 @dataclass(frozen=True, kw_only=True)
-class StocBio(Method[Values, Draws]):
+class StocBio(LowerStepMethod[Values, Draws]):
     """Stochastic bilevel optimizer with a sample-efficient hypergradient.
 
     Symbols: alpha = ``lr_y``, beta = ``lr_x``, T = ``inner``, Q = ``terms``, eta = ``eta``. The
@@ -31,7 +29,7 @@ class StocBio(Method[Values, Draws]):
         eta: step of the Neumann series.
         terms: Q, number of factors in its last term.
         inner: T, steps on y per iteration, which start from the last y.
-        x_step, y_step: steps on x and on y, see :mod:`mindgap.bilevel.core.steps`.
+        x_step, y_step: steps on x and on y, see :mod:`mindgap.bilevel.core.settings`.
         order: "seidel" as published; "jacobi" takes x's direction at the old y (then T = 1 is MRBO
             without memory).
 
@@ -50,13 +48,9 @@ class StocBio(Method[Values, Draws]):
     0 and reuses one batch for all factors.
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     eta: float = positive(0.5)
     terms: int = count(10)
     inner: int = count(10)
-    x_step: XStep = setting(check_step, "plain")
-    y_step: YStep = setting(check_lower_step, "plain")
     order: Literal["jacobi", "seidel"] = choice("seidel", "jacobi")
 
     def plan(self) -> SamplePlan:

@@ -9,8 +9,7 @@ from typing import Any
 
 from mindgap.bilevel.core.directions import Places, implicit_xy
 from mindgap.bilevel.core.estimators import empty_memory, storm
-from mindgap.bilevel.core.schedules import Power, Product, StormWeight
-from mindgap.bilevel.core.settings import count, positive
+from mindgap.bilevel.core.settings import Power, count, positive, storm_weight
 from mindgap.bilevel.core.types import Array, Draws, Oracle, Point, Scalar, WithStorm, replace
 from mindgap.bilevel.method import Method
 
@@ -46,10 +45,10 @@ class StormMethod(Method[WithStorm, Draws]):
     def rates(self, t: Scalar) -> dict[str, Any]:
         step = self.step_size()
         return {
-            "lr_x": Product(self.lr_x, step)(t),
-            "lr_y": Product(self.lr_y, step)(t),
-            "a_x": StormWeight(self.c_x, step)(t),
-            "a_y": StormWeight(self.c_y, step)(t),
+            "lr_x": self.lr_x * step(t),
+            "lr_y": self.lr_y * step(t),
+            "a_x": storm_weight(self.c_x, step, t),
+            "a_y": storm_weight(self.c_y, step, t),
         }
 
     def update(self, v: WithStorm, s: Draws, oracle: Oracle, kind: str) -> WithStorm:

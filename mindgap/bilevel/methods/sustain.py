@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mindgap.bilevel.core.directions import Places, neumann_random, random_samples
-from mindgap.bilevel.core.schedules import Power
-from mindgap.bilevel.core.settings import positive, setting
-from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.settings import Power, positive
 from mindgap.bilevel.core.types import Array, Draws, Oracle
 from mindgap.bilevel.data.draws import LOWER, Iteration, SamplePlan
 from mindgap.bilevel.methods.storm import StormMethod
@@ -33,7 +31,7 @@ class SUSTAIN(StormMethod):
         eta, terms: step of the Neumann series and K, its number of terms.
         w: shift of alpha_t.
         c_x, c_y: of the weights.
-        x_step: see :mod:`mindgap.bilevel.core.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> SUSTAIN(lr_x=1.0, lr_y=1.0).rates(7)["lr_x"]
@@ -47,7 +45,6 @@ class SUSTAIN(StormMethod):
     """
 
     w: float = positive(1.0, host=True)
-    x_step: XStep = setting(check_step, "plain")
 
     def plan(self) -> SamplePlan:
         samples = {"y": LOWER, **random_samples(self.terms)}

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from mindgap.base.check import fail
 from mindgap.bilevel.core.directions import solve_raised
 from mindgap.bilevel.core.estimators import empty_memory, storm
-from mindgap.bilevel.core.schedules import Power, Product, StormWeight
-from mindgap.bilevel.core.settings import count, positive, setting
-from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.settings import Power, count, positive, storm_weight
 from mindgap.bilevel.core.types import Draws, Oracle, Point, Scalar, WithStorm, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.method import Method
-
-if TYPE_CHECKING:
-    from mindgap.bilevel.tools.step_advice import StepAdvice
+from mindgap.bilevel.tools.step_advice import StepAdvice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +36,7 @@ class SVRB(Method[WithStorm, Draws]):
         c: of the weights.
         largest: refuse more lower unknowns than this (a step costs their cube).
         memory_limit: bytes the matrices may take; what is free if not given.
-        x_step: see :mod:`mindgap.bilevel.core.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Raises:
         RuleError: for a number that is not positive; at ``start`` for more than ``largest`` lower
@@ -66,7 +62,6 @@ class SVRB(Method[WithStorm, Draws]):
     c: float = positive(0.5, host=True)
     largest: int = count(2000)
     memory_limit: int | None = count(None, most=2**62)
-    x_step: XStep = setting(check_step, "plain")
     tables: ClassVar[str] = "dense matrices"
     copies: ClassVar[int] = (
         4  # the estimates, the fresh matrices at two points, and the eigenvectors
@@ -95,9 +90,9 @@ class SVRB(Method[WithStorm, Draws]):
     def rates(self, t: Scalar) -> dict[str, Any]:
         step = Power(self.d, 1 / 3, self.m)
         return {
-            "lr_x": Product(self.lr_x, step)(t),
-            "lr_y": Product(self.lr_y, step)(t),
-            "a": StormWeight(self.c, step)(t),
+            "lr_x": self.lr_x * step(t),
+            "lr_y": self.lr_y * step(t),
+            "a": storm_weight(self.c, step, t),
         }
 
     def update(self, v: WithStorm, s: Draws, oracle: Oracle, kind: str) -> WithStorm:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mindgap.bilevel.core.directions import implicit_neumann, random_samples
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import count, positive, rate, setting
-from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.settings import Rate, count, positive, rate
 from mindgap.bilevel.core.types import Draws, Oracle, Values, replace
 from mindgap.bilevel.data.draws import LOWER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
@@ -29,7 +27,7 @@ class TTSA(Method[Values, Draws]):
     Args:
         lr_x, lr_y: steps on x and y.
         eta, terms: step of the Neumann series and N, its number of terms.
-        x_step: see :mod:`mindgap.bilevel.core.steps`. Projections are the problem's.
+        x_step: see :mod:`mindgap.bilevel.core.settings`. Projections are the problem's.
 
     Example:
         >>> {k: round(v, 4) for k, v in TTSA(lr_x=1.0, lr_y=1.0).rates(31).items()}
@@ -48,8 +46,6 @@ class TTSA(Method[Values, Draws]):
     lr_y: Rate = rate(exponent=0.4)
     eta: float = positive(0.5)
     terms: int = count(10)
-    x_step: XStep = setting(check_step, "plain")
-    order = "seidel"
 
     def plan(self) -> SamplePlan:
         return SamplePlan((Iteration({"y": LOWER, **random_samples(self.terms)}),))

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from mindgap.bilevel.core.directions import Places, implicit_xy, neumann_of, neumann_sums
 from mindgap.bilevel.core.estimators import empty_memory, restart, spider
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import count, positive, rate, setting
-from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.settings import count, positive
 from mindgap.bilevel.core.types import Array, Draws, Memory, Oracle, WithSpider, replace
 from mindgap.bilevel.data.draws import Iteration, SamplePlan, Samples
 from mindgap.bilevel.data.sample import FULL, Sample
@@ -39,7 +37,7 @@ class VRBO(Method[WithSpider, Draws]):
         inner: m, steps on y for each step on x.
         period: q, iterations from one refresh to the next.
         refresh: minibatches of the large batch S1; None for all samples.
-        x_step: see :mod:`mindgap.bilevel.core.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> [i.kind for i in VRBO(lr_x=0.1, lr_y=0.1, period=2).plan().period]
@@ -55,15 +53,11 @@ class VRBO(Method[WithSpider, Draws]):
     of x is never corrected.
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     eta: float = positive(0.5)
     terms: int = count(10)
     inner: int = count(10)
     period: int = count(3)
     refresh: int | None = count(None)
-    x_step: XStep = setting(check_step, "plain")
-    order = "seidel"
 
     def init(self, oracle: Oracle) -> WithSpider:
         x, y = oracle.start

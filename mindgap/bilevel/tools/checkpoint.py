@@ -18,7 +18,7 @@ from mindgap.base.checked import checked_types
 from mindgap.base.checkpoint import read_checkpoint, write_checkpoint
 from mindgap.base.fingerprint import array_text, data_text, function_text, settings_text
 from mindgap.bilevel.backends.count import CountingOracle
-from mindgap.bilevel.core.steps import TorchStep
+from mindgap.bilevel.core.settings import TorchStep
 from mindgap.bilevel.core.types import AnyMethod, ProblemOracle, State
 from mindgap.bilevel.data.loaded import Loaded
 from mindgap.bilevel.data.problem import BilevelProblem

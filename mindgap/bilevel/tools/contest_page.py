@@ -7,11 +7,9 @@ from html import escape
 from pathlib import Path
 
 from mindgap.bilevel.registry import METHODS
-from mindgap.bilevel.tools.contest import Contest, Entrant
+from mindgap.bilevel.tools.contest import Contest
+from mindgap.bilevel.tools.drawing import Curve, chart
 
-#: Colours that colour-blind readers tell apart (Okabe, Ito), then dashes for more methods.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8c6d31")
-WIDE, HIGH, LEFT, BELOW = 460, 280, 64, 42
 #: column, its name on the axis
 ACROSS = (
     ("calls", "oracle calls"),
@@ -46,10 +44,10 @@ def contest_page(contest: Contest) -> str:
     else:
         sentence += " No other method is level with it."
     charts = [
-        chart(contest, x, "value", f"upper loss against {words}", words) for x, words in ACROSS
+        _chart(contest, x, "value", f"upper loss against {words}", words) for x, words in ACROSS
     ]
     charts.append(
-        chart(contest, "calls", "slope", "norm of the hypergradient against calls", "oracle calls")
+        _chart(contest, "calls", "slope", "norm of the hypergradient against calls", "oracle calls")
     )
     refused = "".join(
         f"<li>{escape(METHODS[key].name)}: {escape(why)}</li>"
@@ -92,56 +90,8 @@ def table(contest: Contest) -> str:
     return f"<h2>At the end</h2><table><tr>{head}</tr>{''.join(rows)}</table>"
 
 
-def chart(contest: Contest, across: str, up: str, title: str, words: str) -> str:
-    """One set of curves as SVG."""
+def _chart(contest: Contest, across: str, up: str, title: str, words: str) -> str:
+    """The curves of all methods, with bands over the seeds."""
     shown = [e for e in contest.entrants if e.band(up)[0]]
-    xs = [x for e in shown for x in e.band(across)[0]]
-    ys = [y for e in shown for part in e.band(up)[1:] for y in part]
-    if not xs:
-        return f"<p>{escape(title)}: every run went wrong.</p>"
-    right = max(xs) or 1.0
-    low, high = min(ys), max(ys)
-    span = (high - low) or 1.0
-
-    def at(x: float, y: float) -> str:
-        return (
-            f"{LEFT + (WIDE - LEFT - 110) * x / right:.1f},"
-            f"{10 + (HIGH - BELOW - 10) * (high - y) / span:.1f}"
-        )
-
-    drawn = []
-    for place, e in enumerate(shown):
-        drawn.append(_curve(e, across, up, at, place))
-    marks = "".join(
-        f"<text x='{LEFT - 6}' y='{10 + (HIGH - BELOW - 10) * k / 4 + 4:.0f}' text-anchor='end'>"
-        f"{high - span * k / 4:.3g}</text>"
-        for k in range(5)
-    )
-    bottom = HIGH - BELOW
-    marks += (
-        f"<text x='{LEFT}' y='{bottom + 16}'>0</text>"
-        f"<text x='{WIDE - 110}' y='{bottom + 16}' text-anchor='end'>{right:.4g}</text>"
-        f"<text x='{(LEFT + WIDE - 110) / 2:.0f}' y='{bottom + 34}' text-anchor='middle'>"
-        f"{escape(words)}</text><path d='M{LEFT},10V{bottom}H{WIDE - 110}' fill='none' "
-        "stroke='#888'/>"
-    )
-    return (
-        f"<svg viewBox='0 0 {WIDE} {HIGH}' width='{WIDE}' role='img' font-size='11'>"
-        f"<title>{escape(title)}</title>{marks}{''.join(drawn)}</svg>"
-    )
-
-
-def _curve(e: Entrant, across: str, up: str, at: object, place: int) -> str:
-    assert callable(at)
-    xs, (mean, least, largest) = e.band(across)[0], e.band(up)
-    colour = COLOURS[place % len(COLOURS)]
-    dash = " stroke-dasharray='5 3'" if place >= len(COLOURS) else ""
-    there = [at(x, y) for x, y in zip(xs, largest, strict=False)]
-    back = [at(x, y) for x, y in zip(xs, least, strict=False)][::-1]
-    line = " ".join(at(x, y) for x, y in zip(xs, mean, strict=False))
-    y = 20 + 15 * place
-    return (
-        f"<polygon points='{' '.join(there + back)}' fill='{colour}' opacity='0.15'/>"
-        f"<polyline points='{line}' fill='none' stroke='{colour}' stroke-width='1.6'{dash}/>"
-        f"<text x='{WIDE - 100}' y='{y}' fill='{colour}'>{escape(METHODS[e.key].name)}</text>"
-    )
+    curves = [Curve(METHODS[e.key].name, e.band(across)[0], *e.band(up)) for e in shown]
+    return chart(curves, title, words)

@@ -1,20 +1,32 @@
-"""The history of a run as a drawing."""
+"""Curves as SVG: the history of a run, and the charts of a race."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from html import escape
+from typing import NamedTuple
 
 from mindgap.base.check import fail, one_of
 
 AXES = {"calls": "oracle calls", "seconds": "seconds", "iteration": "iterations"}
-WIDE, HIGH, LEFT, BELOW = 560, 220, 80, 40
+WIDE, HIGH, LEFT, RIGHT, BELOW = 560, 260, 80, 110, 42
+#: Colours that colour-blind readers tell apart (Okabe, Ito), then dashes for more curves.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8c6d31")
+
+
+class Curve(NamedTuple):
+    """A line, with a band around it where ``low`` and ``high`` are given."""
+
+    name: str
+    across: Sequence[float]
+    up: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
 
 
 def draw_history(rows: Sequence[dict[str, float]], against: str = "calls") -> str:
-    """One curve per recorded quantity, below each other, as SVG. A quantity that is positive and
-    spans more than two decades has a logarithmic axis.
+    """One curve per recorded quantity, below each other, as SVG.
 
     Example:
         >>> rows = [{"iteration": t, "calls": 5 * t, "seconds": 0.1, "upper": 1.0} for t in (0, 1)]
@@ -24,46 +36,66 @@ def draw_history(rows: Sequence[dict[str, float]], against: str = "calls") -> st
     one_of("against", against, tuple(AXES))
     if not rows:
         fail("history", "must have rows to plot: call solve(..., history=100)", 0)
-    names = [name for name in rows[0] if name not in AXES]
-    panels = [_panel(rows, against, name, HIGH * place) for place, name in enumerate(names)]
-    size = f"viewBox='0 0 {WIDE} {HIGH * len(names)}' width='{WIDE}'"
-    head = f"<svg xmlns='http://www.w3.org/2000/svg' {size} role='img' font-size='11'>"
-    return head + "".join(panels) + "</svg>"
+    panels: list[str] = []
+    for name in (name for name in rows[0] if name not in AXES):
+        seen = [(row[against], row[name]) for row in rows if math.isfinite(row[name])]
+        curve = Curve(name, [a for a, _ in seen], [b for _, b in seen])
+        panels.append(chart([curve], f"{name} against {AXES[against]}", AXES[against], len(panels)))
+    size = f"viewBox='0 0 {WIDE} {HIGH * len(panels)}' width='{WIDE}'"
+    return f"<svg xmlns='http://www.w3.org/2000/svg' {size}>{''.join(panels)}</svg>"
 
 
-def _panel(rows: Sequence[dict[str, float]], across: str, name: str, top: int) -> str:
-    """The curve of one quantity with its axes."""
-    points = [(row[across], row[name]) for row in rows if math.isfinite(row[name])]
-    title = f"{name} against {AXES[across]}"
-    if not points:
-        return f"<text x='{LEFT}' y='{top + 20}'>{escape(title)}: no finite value</text>"
-    values = [value for _, value in points]
-    steep = min(values) > 0 and max(values) > 100 * min(values)
-    heights = [math.log10(v) if steep else v for v in values]
-    low, span = min(heights), (max(heights) - min(heights)) or 1.0
-    right, room = max(x for x, _ in points) or 1.0, HIGH - BELOW - 20
-    places = zip(points, heights, strict=True)
-    line = " ".join(
-        f"{LEFT + (WIDE - LEFT - 20) * x / right:.1f},"
-        f"{top + 20 + room * (1 - (h - low) / span):.1f}"
-        for (x, _), h in places
+def chart(curves: Sequence[Curve], title: str, words: str, place: int = 0) -> str:
+    """Curves with axes and names, as SVG. Values that are positive and span more than two decades
+    have a logarithmic axis.
+
+    Args:
+        curves: what to draw.
+        title: what is shown, for readers of the text.
+        words: below the axis across.
+        place: number of the chart in a column of them.
+    """
+    xs = [x for c in curves for x in c.across]
+    ys = [y for c in curves for part in (c.up, c.low, c.high) for y in part]
+    head = (
+        f"<svg y='{HIGH * place}' viewBox='0 0 {WIDE} {HIGH}' width='{WIDE}' height='{HIGH}' "
+        f"role='img' font-size='11'><title>{escape(title)}</title>"
     )
-    bottom = top + HIGH - BELOW
-    marks = ""
+    if not xs:
+        return f"{head}<text x='{LEFT}' y='20'>{escape(title)}: no finite value</text></svg>"
+    steep = min(ys) > 0 and max(ys) > 100 * min(ys)
+    low, high = (math.log10(y) if steep else y for y in (min(ys), max(ys)))
+    end, span, bottom, edge = max(xs) or 1.0, (high - low) or 1.0, HIGH - BELOW, WIDE - RIGHT
+
+    def points(across: Sequence[float], up: Sequence[float]) -> list[str]:
+        heights = [(math.log10(y) if steep else y) - low for y in up]
+        return [
+            f"{LEFT + (edge - LEFT) * x / end:.1f},{bottom - (bottom - 16) * h / span:.1f}"
+            for x, h in zip(across, heights, strict=False)
+        ]
+
+    drawn = f"<path d='M{LEFT},16V{bottom}H{edge}' fill='none' stroke='#888'/>"
     for k in range(5):
-        height = low + span * k / 4
+        height, y = low + span * k / 4, bottom - (bottom - 16) * k / 4
         label = f"{10**height if steep else height:.3g}"
-        y = bottom - room * k / 4 + 4
-        marks += f"<text x='{LEFT - 6}' y='{y:.0f}' text-anchor='end'>{label}</text>"
-        x = LEFT + (WIDE - LEFT - 20) * k / 4
-        marks += (
-            f"<text x='{x:.0f}' y='{bottom + 14}' text-anchor='middle'>{right * k / 4:.3g}</text>"
+        drawn += f"<text x='{LEFT - 6}' y='{y + 4:.0f}' text-anchor='end'>{label}</text>"
+        x = LEFT + (edge - LEFT) * k / 4
+        drawn += (
+            f"<text x='{x:.0f}' y='{bottom + 14}' text-anchor='middle'>{end * k / 4:.3g}</text>"
         )
-    middle = (LEFT + WIDE - 20) / 2
-    return (
-        f"<title>{escape(title)}</title>"
-        f"<text x='{LEFT}' y='{top + 12}'>{escape(name)}{' (logarithmic)' if steep else ''}</text>"
-        f"<path d='M{LEFT} {top + 20}V{bottom}H{WIDE - 20}' fill='none' stroke='#888'/>{marks}"
-        f"<text x='{middle:.0f}' y='{bottom + 28}' text-anchor='middle'>{AXES[across]}</text>"
-        f"<polyline points='{line}' fill='none' stroke='#1f6fb4' stroke-width='1.5'/>"
-    )
+    above = escape(title) + (" (logarithmic)" if steep else "")
+    drawn += f"<text x='{LEFT}' y='{bottom + 30}'>{escape(words)}</text>"
+    drawn += f"<text x='{LEFT}' y='11'>{above}</text>"
+    for number, c in enumerate(curves):
+        colour = COLOURS[number % len(COLOURS)]
+        dash = " stroke-dasharray='5 3'" if number >= len(COLOURS) else ""
+        band = " ".join(points(c.across, c.high) + points(c.across, c.low)[::-1])
+        if band:
+            drawn += f"<polygon points='{band}' fill='{colour}' opacity='0.15'/>"
+        line = " ".join(points(c.across, c.up))
+        drawn += (
+            f"<polyline points='{line}' fill='none' stroke='{colour}' stroke-width='1.6'{dash}/>"
+        )
+        at = f"x='{edge + 8}' y='{20 + 15 * number}' fill='{colour}'"
+        drawn += f"<text {at}>{escape(c.name)}</text>"
+    return f"{head}{drawn}</svg>"

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mindgap.base.check import fail, positive, whole
-from mindgap.bilevel.backends.ops import TorchOps
-from mindgap.bilevel.backends.oracles import TorchOracle
+from mindgap.base.check import fail, one_of, positive, whole
+from mindgap.bilevel.backends.oracles import TorchOps, TorchOracle
 from mindgap.bilevel.core.directions import (
     NegativeCurvature,
     conjugate_gradients,
@@ -22,14 +21,14 @@ from mindgap.bilevel.core.directions import (
     hypergradient_at,
     neumann_of,
 )
-from mindgap.bilevel.core.settings import check_count, one_of_texts
+from mindgap.bilevel.core.settings import check_count
 from mindgap.bilevel.core.types import Product
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import FULL, Sample
 
 #: ``(v -> Hv, v) -> H^-1 v``
 LinearSolver = Callable[[Product, Tensor], Tensor]
-SolverName = Literal["cg", "neumann", "nystrom"]
+SolverName = Literal["cg", "neumann"]
 SOLVERS: tuple[str, ...] = get_args(SolverName)
 
 
@@ -65,12 +64,10 @@ def check_sample(name: str, sample: Sample) -> Sample:
 
 
 def linear_solver(
-    kind: SolverName | LinearSolver, *, products: int, eta: float | None, rank: int, damping: float
+    kind: SolverName | LinearSolver, *, products: int, eta: float | None
 ) -> LinearSolver:
     """A solver of H z = v by its name."""
     check_count("products", products)
-    check_count("rank", rank)
-    positive("damping", damping)
     if callable(kind) and not isinstance(kind, type):
 
         def own(hessian: Product, v: Tensor) -> Tensor:
@@ -80,29 +77,10 @@ def linear_solver(
             return z
 
         return own
-    one_of_texts("solver", kind, SOLVERS)
+    one_of("solver", kind, SOLVERS)
     if kind == "neumann":
         step = positive("eta", eta)
         return lambda hessian, v: neumann_of(TorchOps(), hessian, v, products, step)
-    if kind == "nystrom":
-
-        def nystrom(hessian: Product, v: Tensor) -> Tensor:
-            """(C W^-1 C' + damping I)^-1 v by Woodbury, from ``rank`` columns of H that are
-            drawn once.
-            """
-            k = min(rank, v.numel())
-            draw = torch.Generator().manual_seed(0)
-            columns = torch.randperm(v.numel(), generator=draw)[:k].to(v.device)
-            units = torch.zeros(k, v.numel(), dtype=v.dtype, device=v.device)
-            units[torch.arange(k), columns] = 1.0
-            c = torch.stack([hessian(u) for u in units], 1)
-            inside = damping * c[columns] + c.T @ c
-            found: Tensor = (
-                v - c @ torch.linalg.lstsq(inside, (c.T @ v)[:, None]).solution[:, 0]
-            ) / damping
-            return found
-
-        return nystrom
 
     def cg(hessian: Product, v: Tensor) -> Tensor:
         negative: Tensor | bool
@@ -133,8 +111,6 @@ def hypergradient(
     solver: SolverName | LinearSolver = "cg",
     products: int = 20,
     eta: float | None = None,
-    rank: int = 10,
-    damping: float = 1e-2,
 ) -> Tensor:
     """``f_x - J z`` with ``z`` an estimate of H^-1 f_y, at any point (x, y): the gradient of Phi
     where y = y*(x).
@@ -144,11 +120,9 @@ def hypergradient(
         x, y: flat vectors (of torch, NumPy or JAX).
         lower: sample of H and J; all samples if not given.
         upper: sample of f_x and f_y; all samples if not given.
-        solver: "cg"; "neumann" (needs ``eta`` <= 1/L); "nystrom" (``rank`` columns of H and
-            ``damping``); or a function ``(v -> Hv, v) -> z``.
+        solver: "cg"; "neumann" (needs ``eta`` <= 1/L); or a function ``(v -> Hv, v) -> z``.
         products: Hessian products of "cg" and "neumann".
         eta: step of "neumann".
-        rank, damping: of "nystrom".
 
     Warns:
         NegativeCurvature: when "cg" meets a direction p with p'Hp <= 0; it stops there.
@@ -159,11 +133,10 @@ def hypergradient(
         >>> hypergradient(problem, torch.tensor([3.0]), torch.tensor([3.0]), products=1)
         tensor([4.])
 
-    Source: approximate implicit differentiation as compared in Ji, Yang, Liang 2021, section 2;
-    Nystrom: Hataya, Yamada, AISTATS 2023.
+    Source: approximate implicit differentiation as compared in Ji, Yang, Liang 2021, section 2.
     """
     x, y = flat_vector(problem, "x", x), flat_vector(problem, "y", y)
-    solve = linear_solver(solver, products=products, eta=eta, rank=rank, damping=damping)
+    solve = linear_solver(solver, products=products, eta=eta)
     samples = check_sample("lower", lower), check_sample("upper", upper)
     return hypergradient_at(TorchOracle(problem), x, y, *samples, solve)
 
@@ -177,8 +150,6 @@ def implicit_solution(
     solver: SolverName | LinearSolver = "cg",
     products: int = 20,
     eta: float | None = None,
-    rank: int = 10,
-    damping: float = 1e-2,
 ) -> Tensor:
     """y as a function of x that autograd can differentiate: ``loss(x, implicit_solution(problem, x,
     y)).backward()``.
@@ -192,7 +163,7 @@ def implicit_solution(
         x: flat vector, with or without ``requires_grad``.
         y: flat vector near y*(x).
         lower: sample of H and J; all samples if not given.
-        solver, products, eta, rank, damping: as in :func:`hypergradient`.
+        solver, products, eta: as in :func:`hypergradient`.
 
     Example:
         >>> from mindgap.bilevel.data.problem import example_problem
@@ -206,7 +177,7 @@ def implicit_solution(
     2022).
     """
     flat_vector(problem, "x", x)
-    solve = linear_solver(solver, products=products, eta=eta, rank=rank, damping=damping)
+    solve = linear_solver(solver, products=products, eta=eta)
     found: Tensor = _Implicit.apply(  # type: ignore[no-untyped-call]
         x, flat_vector(problem, "y", y).detach(), problem, check_sample("lower", lower), solve
     )

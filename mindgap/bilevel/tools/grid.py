@@ -184,9 +184,7 @@ def _names(method: str | Method) -> set[str]:
 
 
 def _make_method(method: str | Method, point: dict[str, Any]) -> Method:
-    made: Method = (
-        METHODS[method](**point) if isinstance(method, str) else replace(method, **point)  # type: ignore[type-var]
-    )
+    made: Method = METHODS[method](**point) if isinstance(method, str) else replace(method, **point)
     return made
 
 

@@ -25,8 +25,7 @@ from mindgap.base.check import fail, whole
 from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.backends.trial import try_problem
 from mindgap.bilevel.core.directions import conjugate_gradients
-from mindgap.bilevel.core.settings import check_count
-from mindgap.bilevel.core.steps import TorchStep
+from mindgap.bilevel.core.settings import TorchStep, check_count
 from mindgap.bilevel.core.types import Backend, State
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample, row

@@ -18,9 +18,12 @@ from torch import Tensor
 from mindgap.base.check import fail, whole
 from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.core.directions import conjugate_gradients, hypergradient_at
-from mindgap.bilevel.core.schedules import Rate
-from mindgap.bilevel.core.settings import check_count, choice, count, rate, setting
-from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.settings import (
+    check_count,
+    choice,
+    count,
+    setting,
+)
 from mindgap.bilevel.core.types import Array, Draws, Oracle, Values, replace
 from mindgap.bilevel.data.draws import UPPER, Iteration, SamplePlan
 from mindgap.bilevel.data.problem import BilevelProblem, Loss
@@ -145,7 +148,7 @@ class MetaLearner(Method[Values, TaskDraws]):
         products: Hessian products of the implicit gradient.
         reset: where every task starts: "x", "start" (the problem's y) or (begin, end), that part of
             the flat x.
-        x_step: see :mod:`mindgap.bilevel.core.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Only "implicit" runs on compiled backends.
 
@@ -172,14 +175,10 @@ class MetaLearner(Method[Values, TaskDraws]):
     Alg. 1 and 2 (iMAML); Raghu, Raghu, Bengio, Vinyals, ICLR 2020 (ANIL).
     """
 
-    lr_x: Rate = rate()
-    lr_y: Rate = rate()
     inner: int = count(5)
     gradient: Gradient = choice(*get_args(Gradient))
     products: int = count(5)
     reset: Literal["x", "start"] | tuple[int, int] = setting(_check_reset, "x")
-    x_step: XStep = setting(check_step, "plain")
-    order = "seidel"
     second_order: ClassVar[bool] = False
     resets: ClassVar[bool] = True
 

@@ -48,7 +48,7 @@ def released_method(trial: Trial, task: HyperRepresentation, faults: set[str]) -
     from dataclasses import fields
 
     from mindgap.bilevel.backends.trial import try_problem
-    from mindgap.bilevel.core.schedules import Constant
+    from mindgap.bilevel.core.settings import Constant
 
     chosen: dict[str, Any] = {}
     if ADDED in faults:
