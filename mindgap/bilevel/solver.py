@@ -211,6 +211,8 @@ def solve(
         fail("history", "must be given with record", None)
     if history is not None and problem.upper_data.order == "stream":
         fail("history", "must be None where the upper data are a Stream", history)
+    if history is not None and method.resets:
+        fail("history", "must be None for a method whose y starts anew every time", history)
     rows_every = 1 if history is None else history
     for name, value in (
         ("every", every),

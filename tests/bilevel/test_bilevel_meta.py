@@ -162,3 +162,11 @@ def test_imaml_is_within_two_points_of_a_loop_by_hand():
     hand = example.accuracy("iMAML", example.imaml_by_hand(40))
     assert abs(ours - hand) <= 0.02
     assert ours > example.accuracy("iMAML", example.MODEL.start) + 0.02
+
+
+def test_a_history_of_rows_that_start_anew_is_refused():
+    """The rows of y belong to the tasks of the last iteration, so that no loss over all tasks has a
+    meaning.
+    """
+    with pytest.raises(RuleError, match="history must be None for a method whose y starts anew"):
+        solve(tasks(), MetaLearner(lr_x=0.1, lr_y=0.1), 4, history=2)

@@ -318,6 +318,7 @@ def project_ball(ops: Ops, v: Array, centre: Array, radius: float) -> Array:
     it is.
 
     Example:
+        >>> import torch
         >>> from mindgap.bilevel.backends.oracles import TorchOps
         >>> project_ball(TorchOps(), torch.tensor([3.0, 4.0]), torch.zeros(2), 1.0)
         tensor([0.6000, 0.8000])
