@@ -2,7 +2,8 @@
 program.
 
     python benchmarks/clipping.py --out benchmarks/records/clipping [--device cuda] [--jobs 4]
-    python benchmarks/clipping.py --table benchmarks/records/clipping --docs docs/clipping.md
+    python benchmarks/clipping.py --table benchmarks/records/clipping \\
+        --docs docs/clipping.md docs/appendix/clipping-tables.md
 
 Five learning rates, three seeds, 200 steps and the task's own length; warm-up over a twentieth,
 then cosine. One JSON line per task, length and candidate; a second call makes what is missing.
@@ -383,17 +384,17 @@ def tables(folder: Path) -> dict[str, str]:
     return made
 
 
-def document(folder: Path, page: Path) -> str:
-    """The page with its tables written anew, between their marks."""
-    text = page.read_text(encoding="utf-8")
+def documents(folder: Path, pages: list[Path]) -> list[str]:
+    """The pages with their tables written anew, between their marks; each mark is in one page."""
+    texts = [page.read_text(encoding="utf-8") for page in pages]
     for name, table in tables(folder).items():
         begin, end = f"<!-- clipping {name}: begin -->", f"<!-- clipping {name}: end -->"
-        before, mark, rest = text.partition(begin)
-        if not mark:
-            raise SystemExit(f"{page} lacks the mark {begin}")
-        _, _, after = rest.partition(end)
-        text = f"{before}{begin}\n\n{table}\n\n{end}{after}"
-    return text
+        places = [i for i, text in enumerate(texts) if begin in text]
+        if len(places) != 1:
+            raise SystemExit(f"{len(places)} pages have the mark {begin}")
+        before, _, rest = texts[places[0]].partition(begin)
+        texts[places[0]] = f"{before}{begin}\n\n{table}\n\n{end}{rest.partition(end)[2]}"
+    return texts
 
 
 def main() -> None:
@@ -402,7 +403,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path)
-    parser.add_argument("--docs", type=Path)
+    parser.add_argument("--docs", type=Path, nargs="+")
     parser.add_argument("--split", default="develop")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1)
@@ -413,7 +414,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.table:
         if options.docs:
-            options.docs.write_text(document(options.table, options.docs), encoding="utf-8")
+            for page, text in zip(options.docs, documents(options.table, options.docs)):
+                page.write_text(text, encoding="utf-8")
         else:
             print(markdown(options.table, options.split, tuned=False))
             print(markdown(options.table, options.split, tuned=True))

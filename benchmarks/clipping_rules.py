@@ -366,13 +366,15 @@ def sided(
     """The fourth try: large gradients that point to both sides are noise, those that point to one
     side are signal.
 
-    A gradient is large if its norm is above ``large`` medians of the last 128 norms, of which ten
+    A gradient is large if its norm is above ``large`` medians M of the last 128 norms, of which ten
     must be known. L ← 0.9·L + g/‖g‖ remembers large gradients only, and only at 64 entries per
     tensor. Evidence W for signal: the logarithm of the likelihood ratio of "19 of 20 large
-    gradients agree with L" (⟨g, L⟩ > 0) to "one of two does", kept between −3 and 6. The rule is on
-    after a large gradient, for ``stay`` steps, as long as W ≤ 2.5. Off: the gradient as it is,
-    torch's AdamW. On: its norm becomes S·min(1, q/‖g‖)^power, with S = ‖√v̂‖ (the bias-corrected
-    running mean of the squared norms that were handed on) and q a quantile of the last 128 norms.
+    gradients agree with L" (⟨g, L⟩ > 0) to "one of two does"; it begins at 2 and stays between −3
+    and 6. The rule is on after the second large gradient, for ``stay`` steps after each, as long as
+    W ≤ 2.5. Off: the gradient as it is, torch's AdamW, except that the first large gradient, of
+    which nothing is known, is clipped at ``large``·M. On: its norm becomes S·min(1, q/‖g‖)^power,
+    with S = ‖√v̂‖ (the bias-corrected running mean of the squared norms that were handed on) and q a
+    quantile of the last 128 norms.
 
     Args:
         large: what is large, in medians.
@@ -393,22 +395,26 @@ def sided(
         if window is None:
             s["sum"] = (1 - decay) * size.square()
             s["memory"] = torch.zeros_like(sign)
-            s["evidence"], s["on"] = torch.zeros_like(size), torch.zeros_like(size)
+            s["evidence"], s["on"] = torch.full_like(size, 2.0), torch.zeros_like(size)
             s["since"] = torch.full_like(size, torch.inf)
             return g
-        hit = (size > large * window.median(-1, keepdim=True).values) & (k > 10)
-        s["since"] = torch.where(hit, 0.0, s["since"] + 1)
-        on = (s["since"] <= stay) & (s["evidence"] <= 2.5)
+        limit = large * window.median(-1, keepdim=True).values
+        hit = (size > limit) & (k > 10)
         side = (sign * s["memory"]).sum(-1, keepdim=True)
         found = torch.where(side > 0, agree, torch.where(side < 0, differ, 0.0))
         s["evidence"] = torch.where(hit, (s["evidence"] + found).clamp(-3, 6), s["evidence"])
+        s["since"] = torch.where(hit & (side != 0), 0.0, s["since"] + 1)
+        on = (s["since"] <= stay) & (s["evidence"] <= 2.5)
+        first = hit & (side == 0)
         s["memory"] = torch.where(hit, 0.9 * s["memory"] + sign, s["memory"])
         scale = (s["sum"] / (1 - decay ** (k - 1))).sqrt()
         weight = (window.quantile(level, -1, keepdim=True) / size).clamp_max(1.0) ** power
-        s["sum"] = decay * s["sum"] + (1 - decay) * torch.where(on, scale, size).square()
+        base = torch.where(on, scale, torch.where(first, limit, size))
+        s["sum"] = decay * s["sum"] + (1 - decay) * base.square()
         s["on"] = s["on"] + on
         s["share"] = s["on"] / k
-        out = torch.where(on, g * (scale * weight / size), g)
+        factor = torch.where(on, scale * weight, torch.where(first, limit, size)) / size
+        out = torch.where(on | first, g * factor, g)
         return held_at_means(out, s, k, cut, on) if cut else out
 
     return rule

@@ -1,4 +1,5 @@
-"""Write the README's table of clipping rules from the judged table of ``docs/clipping.md``.
+"""Write the README's table of clipping rules from the judged table of
+``docs/appendix/clipping-tables.md``.
 
     python docs/tools/readme.py
 
@@ -35,7 +36,7 @@ COLUMNS = {
 
 def judged() -> list[dict[str, str]]:
     """The rows of the judged table at lr 1e-3."""
-    text = (ROOT / "docs" / "clipping.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "appendix" / "clipping-tables.md").read_text(encoding="utf-8")
     table = text.partition("<!-- clipping judged at 1e-3: begin -->")[2].partition("<!--")[0]
     head, _, *rows = [
         [cell.strip() for cell in line.strip("| ").split(" | ")]
