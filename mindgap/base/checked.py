@@ -105,8 +105,65 @@ def _is_array(value: Any) -> bool:
     return type(value).__module__ == "numpy" and is_numeric(value)
 
 
-def _protocol_rule(base: type) -> tuple[Test, str] | None:
-    """What a protocol asks for: its public attributes and methods, present on the value."""
+#: What an annotation asks for: a test, and what passes it in words.
+Asked = tuple[Test, str]
+
+_PLAIN: dict[Any, Asked] = {
+    Any: (is_numeric, "a number or an array of numbers"),
+    bool: (lambda value: type(value).__name__ in ("bool", "bool_"), "True or False"),
+    float: (is_number, "a number"),
+    int: (_is_count, f"a whole number of at most {MOST:g}"),
+    None: (lambda value: value is None, "None"),
+    type(None): (lambda value: value is None, "None"),
+}
+
+
+@cache
+def _asked(hint: Any) -> Asked | None:
+    """What an annotation asks for; None where it asks for nothing that can be tested."""
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _has_axes, "an array of one axis or more"
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    if origin in (types.UnionType, typing.Union):
+        return _asked_by_union(inside)
+    if origin is collections.abc.Callable:
+        return callable, "a function"
+    base = origin or hint
+    if not isinstance(base, type):
+        return None
+    if getattr(base, "_is_protocol", False):
+        return _asked_by_protocol(base)
+    if base is tuple and len(set(inside)) > 1 and Ellipsis not in inside:
+        return _asked_by_record(inside)
+    if base in (tuple, list, collections.abc.Sequence):
+        return _asked_by_sequence(base, inside)
+    if (base.__module__, base.__name__) == ("numpy", "ndarray"):
+        return _is_array, "an array of numbers"
+    if (base.__module__, base.__name__) == ("torch", "Tensor"):
+        return lambda value: isinstance(value, base) and is_numeric(value), _TENSOR
+    return lambda value: isinstance(value, base), f"a {base.__name__}"
+
+
+_TENSOR = "a tensor of real numbers"
+
+
+def _has_axes(value: Any) -> bool:
+    return is_numeric(value) and getattr(value, "ndim", 0) > 0
+
+
+def _asked_by_union(hints: tuple[Any, ...]) -> Asked | None:
+    """What one of several annotations asks for."""
+    asked = [found for hint in hints if (found := _asked(hint)) is not None]
+    if len(asked) < len(hints):
+        return None
+    words = " or ".join(words for _, words in asked)
+    return lambda value: any(test(value) for test, _ in asked), words
+
+
+def _asked_by_protocol(base: type) -> Asked | None:
+    """The public attributes and methods of a protocol, present on the value."""
     kinds = [kind for kind in base.__mro__ if getattr(kind, "_is_protocol", False)]
     names = {
         name for kind in kinds for name in (*vars(kind), *vars(kind).get("__annotations__", ()))
@@ -119,73 +176,37 @@ def _protocol_rule(base: type) -> tuple[Test, str] | None:
     return (has_all, f"a {base.__name__} (with {', '.join(asked)})") if asked else None
 
 
-@cache
-def _rule(hint: Any) -> tuple[Test, str] | None:
-    """What an annotation asks for, as a test and in words; None where it asks for nothing that
-    can be tested.
-    """
-    origin, inside = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
+def _asked_by_record(hints: tuple[Any, ...]) -> Asked:
+    """A tuple whose entries have annotations of their own."""
+    parts = [_asked(hint) for hint in hints]
+
+    def fits(value: Any) -> bool:
         return (
-            lambda value: is_numeric(value) and getattr(value, "ndim", 0) > 0
-        ), "an array of one axis or more"
-    if hint is Any:
-        return is_numeric, "a number or an array of numbers"
-    if hint is bool:
-        return (lambda value: type(value).__name__ in ("bool", "bool_")), "True or False"
-    if hint is float:
-        return is_number, "a number"
-    if hint is int:
-        return _is_count, f"a whole number of at most {MOST:g}"
-    if hint is None or hint is type(None):
-        return (lambda value: value is None), "None"
-    if origin in (types.UnionType, typing.Union):
-        rules = [_rule(part) for part in inside]
-        if None in rules:
-            return None
-        known = [rule for rule in rules if rule is not None]
-        return (lambda value: any(test(value) for test, _ in known)), " or ".join(
-            words for _, words in known
+            isinstance(value, (tuple, list))
+            and len(value) == len(parts)
+            and all(part is None or part[0](entry) for part, entry in zip(parts, value))
         )
-    if origin is collections.abc.Callable:
-        return callable, "a function"
-    base = origin or hint
-    if not isinstance(base, type):
-        return None
-    if getattr(base, "_is_protocol", False):
-        return _protocol_rule(base)
-    if base.__module__ == "numpy" and base.__name__ == "ndarray":
-        return _is_array, "an array of numbers"
-    if base.__module__ == "torch" and base.__name__ == "Tensor":
+
+    words = ", ".join("anything" if part is None else part[1] for part in parts)
+    return fits, f"a tuple of {len(parts)} entries ({words})"
+
+
+def _asked_by_sequence(base: type, hints: tuple[Any, ...]) -> Asked:
+    """A list, a sequence, or a tuple of equal entries; of a long one the first entries are
+    tested.
+    """
+    part = _asked(hints[0]) if hints else None
+    kinds = (tuple, list) if base is tuple else (list, tuple, range)
+    length = len(hints) if base is tuple and Ellipsis not in hints else 0
+
+    def fits(value: Any) -> bool:
         return (
-            lambda value: isinstance(value, base) and is_numeric(value)
-        ), "a tensor of real numbers"
-    if base is tuple and len(set(inside)) > 1 and Ellipsis not in inside:
-        parts = [_rule(each) for each in inside]
+            isinstance(value, kinds)
+            and len(value) == (length or len(value))
+            and (part is None or all(part[0](entry) for entry in value[:LOOKED_AT]))
+        )
 
-        def mixed(value: Any) -> bool:
-            return (
-                isinstance(value, (tuple, list))
-                and len(value) == len(parts)
-                and all(p is None or p[0](entry) for p, entry in zip(parts, value, strict=True))
-            )
-
-        words = ", ".join("anything" if p is None else p[1] for p in parts)
-        return mixed, f"a tuple of {len(parts)} entries ({words})"
-    if base in (tuple, list, collections.abc.Sequence):
-        part = _rule(inside[0]) if inside else None
-        kinds = (list, tuple, range) if base is not tuple else (tuple, list)
-        fixed = len(inside) if base is tuple and Ellipsis not in inside else 0
-
-        def sequence(value: Any) -> bool:
-            return (
-                isinstance(value, kinds)
-                and len(value) == (fixed or len(value))
-                and (part is None or all(part[0](entry) for entry in value[:LOOKED_AT]))
-            )
-
-        return sequence, f"a {base.__name__.lower()}" + (f", each entry {part[1]}" if part else "")
-    return (lambda value: isinstance(value, base)), f"a {base.__name__}"
+    return fits, f"a {base.__name__.lower()}" + (f", each entry {part[1]}" if part else "")
 
 
 class _Names(dict[str, Any]):
@@ -214,7 +235,7 @@ def _named_rule(hint: Any) -> Rule | None:
     if len(inside) == 2 and inside[1] is type(None) and typing.get_origin(inside[0]) is Annotated:
         ranged = _named_rule(inside[0])
         return None if ranged is None else lambda name, value: value is None or ranged(name, value)
-    found = _rule(hint)
+    found = _asked(hint)
     if found is None or found[1] == "a object":
         return None
     test, words = found

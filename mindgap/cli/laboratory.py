@@ -7,7 +7,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,46 +54,10 @@ def show(
     Claim, source, pass rule and its history, scales, methods, settings, figures, and what it has
     cost.
     """
-    from mindgap.lab.studies.run import chosen
-
     study, *others = [find(found) for found in matching(name)]
     if others:
         say(f"{name} has further studies: {', '.join(other.name for other in others)}")
-    facts = [
-        ("claim", study.claim),
-        ("title", study.title),
-        (study.heading.lower(), study.statement),
-        ("source", str(study.source)),
-        (
-            "scales",
-            ", ".join(
-                f"{s} ({study.scales[s].seeds} seeds per method)"
-                for s in SCALES
-                if s in study.scales
-            ),
-        ),
-        ("figures", "; ".join(f.title for f in study.figures)),
-        ("pass rule", study.rule),
-    ]
-    facts += [("history of the rule", line) for line in study.history]
-    facts += [("differs from the paper", study.differs)] if study.differs else []
-    facts += [
-        (f"model at scale {scale}", study.model(scale))
-        for scale in study.scales
-        if study.model(scale)
-    ]
-    if study.tunable:
-        space = ", ".join(f"{n} in [{low:g}, {high:g}]" for n, (low, high) in study.tunable.items())
-        facts.append(("tuned on", f"{study.tune_on}: {space}, log scale, for every method alike"))
-    facts += [
-        (
-            f"chosen at scale {scale}",
-            "; ".join(f"{method}: {_settings(found)}" for method, found in tuned.items()),
-        )
-        for scale in study.scales
-        if (tuned := chosen(runs, study, scale))
-    ]
-    table(("study", study.name), facts)
+    table(("study", study.name), [*_facts(study), *_choices(study, runs)])
     taken = {scale: times(runs / study.name / scale) for scale in study.scales}
     table(
         ("scale", "settings", "cost of all its runs"),
@@ -102,21 +66,66 @@ def show(
             for scale in study.scales
         ],
     )
-    rows = []
-    for method, everywhere in study.methods.items():
-        spans = [
-            f"{span(statistics.median(found))} ({scale}, median of {len(found)})"
-            for scale in study.scales
-            if (found := taken[scale].get(method))
-        ]
-        parts = [_settings(everywhere)] + [
-            f"{scale}: {_settings(own)}"
-            for scale, s in study.scales.items()
-            if (own := s.methods.get(method))
-        ]
-        told = "; ".join(part for part in parts if part)
-        rows.append((method, told or "none", "; ".join(spans)))
+    rows = [
+        (method, _own_settings(study, method) or "none", _costs_of(method, taken))
+        for method in study.methods
+    ]
     table(("method", "its own settings", "cost of a run"), rows)
+
+
+def _facts(study: Study) -> Iterator[tuple[str, str]]:
+    """What a study says of itself, as (name, words)."""
+    yield "claim", study.claim
+    yield "title", study.title
+    yield study.heading.lower(), study.statement
+    yield "source", str(study.source)
+    sizes = [(scale, study.scales[scale].seeds) for scale in SCALES if scale in study.scales]
+    yield "scales", ", ".join(f"{scale} ({seeds} seeds per method)" for scale, seeds in sizes)
+    yield "figures", "; ".join(figure.title for figure in study.figures)
+    yield "pass rule", study.rule
+    for line in study.history:
+        yield "history of the rule", line
+    if study.differs:
+        yield "differs from the paper", study.differs
+    for scale in study.scales:
+        if study.model(scale):
+            yield f"model at scale {scale}", study.model(scale)
+
+
+def _choices(study: Study, runs: Path) -> Iterator[tuple[str, str]]:
+    """Which settings may be tuned, and what searches below ``runs`` have chosen, as (name,
+    words).
+    """
+    from mindgap.lab.studies.run import chosen
+
+    if study.tunable:
+        space = ", ".join(
+            f"{name} in [{low:g}, {high:g}]" for name, (low, high) in study.tunable.items()
+        )
+        yield "tuned on", f"{study.tune_on}: {space}, log scale, for every method alike"
+    for scale in study.scales:
+        if tuned := chosen(runs, study, scale):
+            words = [f"{method}: {_settings(found)}" for method, found in tuned.items()]
+            yield f"chosen at scale {scale}", "; ".join(words)
+
+
+def _own_settings(study: Study, method: str) -> str:
+    """What a method has for itself, everywhere and at single scales."""
+    at_scales = [
+        f"{scale}: {_settings(found.methods[method])}"
+        for scale, found in study.scales.items()
+        if found.methods.get(method)
+    ]
+    return "; ".join(words for words in (_settings(study.methods[method]), *at_scales) if words)
+
+
+def _costs_of(method: str, taken: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+    """What a run of a method took at each scale, from scale -> method -> seconds."""
+    return "; ".join(
+        f"{span(statistics.median(found[method]))} ({scale}, median of {len(found[method])})"
+        for scale, found in taken.items()
+        if found.get(method)
+    )
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
@@ -339,35 +348,17 @@ def compare(
     )
     rows = [
         (
-            d.study,
-            d.scale,
-            d.method,
-            d.quantity,
-            d.outcome,
-            f"{d.where:.6g}",
-            f"{d.a:.6g}",
-            f"{d.b:.6g}",
-            f"{d.error:.1f}",
+            *(curve.study, curve.scale, curve.method, curve.quantity, curve.outcome),
+            *(f"{value:.6g}" for value in (curve.where, curve.a, curve.b)),
+            f"{curve.error:.1f}",
         )
-        for d in found.curves
-        if d.outcome != "same"
+        for curve in found.curves
+        if curve.outcome != "same"
     ]
     if rows:
-        table(
-            (
-                "study",
-                "scale",
-                "method",
-                "quantity",
-                "",
-                "at",
-                "mean in A",
-                "mean in B",
-                "standard errors",
-            ),
-            rows,
-        )
-    same = sum(1 for d in found.curves if d.outcome == "same")
+        columns = ("", "at", "mean in A", "mean in B", "standard errors")
+        table(("study", "scale", "method", "quantity", *columns), rows)
+    same = len(found.curves) - len(rows)
     say(
         f"{same} of {len(found.curves)} curves are the same to rounding"
         if found.curves

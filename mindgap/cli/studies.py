@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,36 +57,37 @@ def list_studies(
     """
     studies = in_order(catalogue().values())
     if long:
-        rows = [
-            (
-                s.name,
-                s.claim,
-                s.title,
-                ", ".join(s.scales),
-                f"{s.heading}: {s.statement}",
-                str(s.source),
-            )
-            for s in studies
-        ]
-        table(("study", "claim", "title", "scales", "statement", "source"), rows)
-    known = _verdicts(runs) if not long else {}
-    if not long and not sys.stdout.isatty():
+        table(
+            ("study", "claim", "title", "scales", "statement", "source"),
+            [
+                (
+                    *(study.name, study.claim, study.title, ", ".join(study.scales)),
+                    *(f"{study.heading}: {study.statement}", str(study.source)),
+                )
+                for study in studies
+            ],
+        )
+    elif sys.stdout.isatty():
+        _list_briefly(studies, _verdicts(runs))
+    else:
+        known = _verdicts(runs)
         lines = [(s.name, known.get(s.name, ""), _time(s), s.title) for s in studies]
         table(("study", "verdict", "time", "title"), lines)
-    elif not long:
-        brief = [(s.name, _time(s), short_title(s.name, s.title)) for s in studies]
-        if known:
-            signs = {said: SIGNS[word] for word, said in SAID.items()}
-            marked = [signs.get(known.get(s.name, ""), " ") for s in studies]
-            table(
-                ("", "study", "time", "about"), [(m, *r) for m, r in zip(marked, brief)], shorten=3
-            )
-            print("✓ holds, ✗ does not hold, ? undecided, – not trained")
-        else:
-            table(("study", "time", "about"), brief, shorten=2)
     for module, error in broken().items():
         print(f"{module} cannot be loaded: {error}", file=sys.stderr)
     say("Next: mindgap show NAME, mindgap run NAME (a claim such as H7 will do)")
+
+
+def _list_briefly(studies: Sequence[Study], known: Mapping[str, str]) -> None:
+    """One line per study, with a sign for its verdict where some are known (study -> words)."""
+    rows = [(s.name, _time(s), short_title(s.name, s.title)) for s in studies]
+    if not known:
+        table(("study", "time", "about"), rows, shorten=2)
+        return
+    signs = {said: SIGNS[word] for word, said in SAID.items()}
+    marked = [(signs.get(known.get(row[0], ""), " "), *row) for row in rows]
+    table(("", "study", "time", "about"), marked, shorten=3)
+    print("✓ holds, ✗ does not hold, ? undecided, – not trained")
 
 
 def in_order(studies: Iterable[Study]) -> list[Study]:
@@ -342,33 +343,30 @@ def _carry_out(
             print(f"overwriting {path}", file=sys.stderr)
         forget(old)
     planned = sum(len(item.headers) for item in plans)
-    say(
-        f"{planned} runs planned, {planned - sum(len(item.missing(out)) for item in plans)} "
-        "recorded already"
+
+    def recorded() -> int:
+        return planned - sum(len(item.missing(out)) for item in plans)
+
+    say(f"{planned} runs planned, {recorded()} recorded already")
+    ended: list[tuple[Header, End]] = []
+    with (
+        last_words(lambda: how_to_go_on(recorded(), planned)),
+        looking_on(plans, out, tensorboard=tensorboard),
+    ):
+        given = run_all(
+            plans, out, sweep=sweep, every=every, on_end=lambda *pair: ended.append(pair)
+        )
+    print_verdicts(
+        [(item.study.claim, item.study.name, verdict) for item, verdict in zip(plans, given)],
+        verbose=verbose,
     )
-    failed: list[tuple[Header, End]] = []
-    noted: list[tuple[Header, End]] = []
-
-    def on_end(header: Header, end: End) -> None:
-        if end.outcome != "done":
-            failed.append((header, end))
-        elif end.message:
-            noted.append((header, end))
-
-    def words() -> str:
-        return how_to_go_on(planned - sum(len(item.missing(out)) for item in plans), planned)
-
-    with last_words(words), looking_on(plans, out, tensorboard=tensorboard):
-        given = run_all(plans, out, sweep=sweep, every=every, on_end=on_end)
-    verdicts = [(item.study.claim, item.study.name, v) for item, v in zip(plans, given)]
-    print_verdicts(verdicts, verbose=verbose)
-    for word, ends in (("note", noted), ("failed", failed)):
-        for header, end in ends:
-            print(
-                f"{word}: {header.study}, {header.method}, seed {header.seed}: {end.message}",
-                file=sys.stderr,
-            )
-    if failed or any(verdict.verdict == "error" for _, _, verdict in verdicts):
+    failed = [(header, end) for header, end in ended if end.outcome != "done"]
+    noted = [(header, end) for header, end in ended if end.outcome == "done" and end.message]
+    for header, end in (*noted, *failed):
+        word = "note" if end.outcome == "done" else "failed"
+        run_in_words = f"{header.study}, {header.method}, seed {header.seed}"
+        print(f"{word}: {run_in_words}: {end.message}", file=sys.stderr)
+    if failed or any(verdict.verdict == "error" for verdict in given):
         raise typer.Exit(3)
 
 
