@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 from mindgap.record.schema import RecordError, Verdict, check_fields, to_json
-from mindgap.record.store import read_json, write_atomically
+from mindgap.record.store import REGISTERED_FILE, read_json, write_atomically
 
 KINDS = ("lines", "points", "path")
 
@@ -233,6 +233,14 @@ def read_form(kind: type[Form], path: Path) -> Form:
         return kind(**content)
     except (ValueError, TypeError, AttributeError) as error:
         raise RecordError(f"{path} cannot be read: {error}") from error
+
+
+def registered_hash(folder: Path) -> str:
+    """The hash that was written down in a folder of records before the runs; empty where there is
+    none.
+    """
+    path = folder / REGISTERED_FILE
+    return read_form(Registration, path).hash if path.exists() else ""
 
 
 def _sum(content: Mapping[str, Any]) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mindgap.lab.studies.registered import content_of, hash_of
 from mindgap.lab.studies.run import now, versions
 from mindgap.lab.studies.spec import Study
 from mindgap.record.forms import Registration, write_form
+from mindgap.record.schema import content_hash
 from mindgap.record.store import REGISTERED_FILE
 
 
@@ -27,14 +27,9 @@ def register(study: Study, scale: str, out: Path) -> Registration:
     Raises:
         RuleError: unknown scale.
     """
+    content, power = study.registered_content(scale), study.power(scale)
     found = Registration(
-        study.name,
-        scale,
-        content_of(study, scale),
-        hash_of(study, scale),
-        study.power(scale),
-        versions(),
-        now(),
+        study.name, scale, content, content_hash(content), power, versions(), now()
     )
     folder = out / study.name / scale
     folder.mkdir(parents=True, exist_ok=True)

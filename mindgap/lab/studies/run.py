@@ -21,10 +21,15 @@ from mindgap.base.check import RuleError, fail, whole
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.loop import SUFFIX, Checkpoints, Trial
 from mindgap.lab.studies.null import null_rates
-from mindgap.lab.studies.registered import registered_hash
 from mindgap.lab.studies.spec import Study
 from mindgap.lab.studies.sweep import Sweep, spread
-from mindgap.record.forms import StudyDescription, Tuning, read_form, write_form
+from mindgap.record.forms import (
+    StudyDescription,
+    Tuning,
+    read_form,
+    registered_hash,
+    write_form,
+)
 from mindgap.record.schema import End, Header, RecordError, Run, Verdict
 from mindgap.record.store import (
     STUDY_FILE,

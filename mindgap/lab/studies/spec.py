@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -20,10 +20,9 @@ from mindgap.base.source import Source
 from mindgap.lab.studies.gates import network_gate
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.power import Design, as_numbers, rates
-from mindgap.lab.studies.registered import registered_words
 from mindgap.lab.studies.verdict import Parts
 from mindgap.record.forms import Figure, StudyDescription
-from mindgap.record.schema import Row, Run, Verdict
+from mindgap.record.schema import Row, Run, Verdict, content_hash
 
 __all__ = [
     "AXES",
@@ -271,7 +270,7 @@ class Study:
             found,
             length=self.length(scale, runs[0].header.settings),
             power=self.power(scale, runs),
-            registered=registered_words(self, scale, runs),
+            registered=self.registered_words(scale, runs),
         )
 
     def length(self, scale: str, settings: Mapping[str, Any]) -> str:
@@ -294,6 +293,37 @@ class Study:
             groups.setdefault(run.header.method, set()).add(run.header.seed)
         number = min(map(len, groups.values())) if groups else self.scales[scale].seeds
         return as_numbers(rates(design, max(number, 2)))
+
+    def registered_content(self, scale: str) -> dict[str, Any]:
+        """What decides a verdict beside the numbers: changing any of it changes the hash."""
+        here, design = self.at(one_of("scale", scale, self.scales)), self.designs.get(scale)
+        return {
+            "study": self.name,
+            "claim": self.claim,
+            "scale": scale,
+            "statement": self.statement,
+            "rule": self.rule,
+            "length": self.lengths.get(scale, ""),
+            "settings": {method: here.settings(scale, method) for method in here.methods},
+            "seeds": here.seeds(scale),
+            "tuned_by": self.tuned_by or self.name,
+            "tune_on": self.tune_on,
+            "grid": {name: list(values) for name, values in here.grid.items()},
+            "tuning_seeds": list(here.tuning_seeds),
+            "design": asdict(design) if design else {},
+        }
+
+    def registered_words(self, scale: str, runs: Sequence[Run]) -> str:
+        """Whether the runs carry the hash of today's rule and sizes; empty for a study without a
+        design.
+        """
+        found = {run.header.registered for run in runs}
+        if found == {""}:
+            return "not registered before the runs" if scale in self.designs else ""
+        if found == {content_hash(self.registered_content(scale))}:
+            return f"registered before the runs ({found.pop()})"
+        others = ", ".join(sorted(name or "none" for name in found))
+        return f"rule or sizes have changed since the runs, whose records carry the hash {others}"
 
     @property
     def history(self) -> tuple[str, ...]:

@@ -25,9 +25,15 @@ from mindgap.base.check import fail, missing, one_of, whole
 from mindgap.base.rng import stream_seed
 from mindgap.lab.studies.grid import grid_points, grid_search
 from mindgap.lab.studies.processes import Lost, in_processes
-from mindgap.lab.studies.registered import registered_hash
 from mindgap.lab.studies.spec import Study, Trial
-from mindgap.record.forms import MethodTuning, TunedTrial, Tuning, read_form, write_form
+from mindgap.record.forms import (
+    MethodTuning,
+    TunedTrial,
+    Tuning,
+    read_form,
+    registered_hash,
+    write_form,
+)
 from mindgap.record.schema import content_hash
 from mindgap.record.store import TUNING_FILE
 

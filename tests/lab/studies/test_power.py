@@ -12,11 +12,10 @@ from mindgap.base.rng import numpy_stream
 from mindgap.lab.studies.catalogue import catalogue, find
 from mindgap.lab.studies.power import LEAST_POWER, AnswerDesign, Design, rates
 from mindgap.lab.studies.register import register
-from mindgap.lab.studies.registered import content_of, hash_of, registered_words
 from mindgap.lab.studies.run import plan, run_all
 from mindgap.lab.studies.spec import Parts, Scale
 from mindgap.record.forms import Registration, read_form
-from mindgap.record.schema import End, Header, Run, Verdict
+from mindgap.record.schema import End, Header, Run, Verdict, content_hash
 from mindgap.record.store import REGISTERED_FILE, VERDICT_FILE, read_run
 
 DESIGNED = [(name, scale) for name, study in catalogue().items() for scale in study.designs]
@@ -133,18 +132,18 @@ def test_records_carry_the_hash_of_what_was_registered_and_a_verdict_says_if_it_
     found = register(study, "quick", tmp_path)
     folder = tmp_path / "e8-windows" / "quick"
     assert read_form(Registration, folder / REGISTERED_FILE) == found
-    assert found.hash == hash_of(study, "quick")
+    assert found.hash == content_hash(study.registered_content("quick"))
     assert {"rule", "settings", "seeds", "grid", "tuning_seeds", "design"} <= set(found.content)
     run_all([plan(study, "quick")], tmp_path)
     runs = [read_run(path) for path in sorted(folder.glob("*.jsonl"))]
     assert {run.header.registered for run in runs} == {found.hash}
     assert found.hash in read_form(Verdict, folder / VERDICT_FILE).registered
-    assert registered_words(study, "quick", runs) == f"registered before the runs ({found.hash})"
+    assert study.registered_words("quick", runs) == f"registered before the runs ({found.hash})"
     other = replace(study, rule="Another rule.")
-    assert content_of(other, "quick") != found.content
-    assert registered_words(other, "quick", runs).startswith("rule or sizes have changed")
+    assert other.registered_content("quick") != found.content
+    assert other.registered_words("quick", runs).startswith("rule or sizes have changed")
     none = [replace(run, header=replace(run.header, registered="")) for run in runs]
-    assert registered_words(study, "quick", none) == "not registered before the runs"
+    assert study.registered_words("quick", none) == "not registered before the runs"
 
 
 def test_the_committed_registrations_are_those_of_the_studies() -> None:
@@ -153,4 +152,6 @@ def test_the_committed_registrations_are_those_of_the_studies() -> None:
     assert len(paths) >= 10
     for path in paths:
         found = read_form(Registration, path)
-        assert found.hash == hash_of(find(found.study), found.scale), path.parts[-3:]
+        assert found.hash == content_hash(find(found.study).registered_content(found.scale)), (
+            path.parts[-3:]
+        )
