@@ -154,20 +154,26 @@ class Drawing:
         a search the lowest.
         """
         found: dict[tuple[str, str], list[np.ndarray]] = {}
-        searched = self.axes[0].name in self.SEARCHED
-        column = "mean" if self.middle == "mean" else "q50"
-        for s in self.axes[0].series:
-            if "y" in s.columns:
-                values = s.columns["y"]
-            else:
-                values = s.columns[column] if searched or not s.ends else np.array([s.ends[column]])
-            values = values[np.isfinite(values)]
-            values = np.sort(values)[::-1] if searched else values
+        for series in self.axes[0].series:
+            values = self._ends_of(series)
             if len(values):
-                found.setdefault((s.method, s.facet), []).append(
-                    values if "y" in s.columns else values[-1:]
-                )
+                found.setdefault((series.method, series.facet), []).append(values)
         return {key: float(np.median(np.concatenate(parts))) for key, parts in found.items()}
+
+    def _ends_of(self, series: Series) -> np.ndarray:
+        """All finite points of a scatter; of a line its last finite value, along a search its
+        lowest; empty where there is none.
+        """
+        if "y" in series.columns:
+            return series.columns["y"][np.isfinite(series.columns["y"])]
+        column = "mean" if self.middle == "mean" else "q50"
+        searched = self.axes[0].name in self.SEARCHED
+        if series.ends and not searched:
+            values = np.array([series.ends[column]])
+        else:
+            values = series.columns[column]
+        finite = values[np.isfinite(values)]
+        return np.sort(finite)[:1] if searched else finite[-1:]
 
     @property
     def upwards(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -117,42 +118,44 @@ def _span(values: dict[str, float]) -> str:
     return f"{low} for all" if low == high else f"{low} ({signs(least)}) to {high} ({signs(most)})"
 
 
-def _in_panels(drawing: Drawing, values: dict[tuple[str, str], float], at: str, middle: str) -> str:
+#: (method, panel) -> where it ends.
+_Ends = dict[tuple[str, str], float]
+
+
+def _in_panels(drawing: Drawing, values: _Ends, at: str, middle: str) -> str:
     """How often the method in question ends lowest; else all values if few, the best per panel,
-    or the span.
+    or the span; ``at`` says where the values are read, ``middle`` what they are.
     """
-    present = list(dict.fromkeys(m for m, _ in values))
-    lead = drawing.accent[0] if drawing.accent else present[0] if len(present) == 2 else ""
-    if lead in present and len(present) > 1:
-        lowest = panels = 0
-        for facet in drawing.facets:
-            here = {m: v for (m, f), v in values.items() if f == facet}
-            if lead in here and len(here) > 1:
-                panels += 1
-                lowest += here[lead] < min(v for m, v in here.items() if m != lead)
-        other = next(m for m in present if m != lead)
-        first, second = (f"“{signs(m)}”" if "," in m else signs(m) for m in (lead, other))
-        return (
-            f": {first} {f'below {second}' if len(present) == 2 else 'lowest'} in {lowest} of "
-            f"{panels} panels"
-        )
-    alone = len(values) == len(present)  # every method has a panel of its own: its name says which
-    names = {(m, f): signs(m) if alone else f"{signs(m)}, {signs(f)}" for m, f in values}
+    methods = list(dict.fromkeys(method for method, _ in values))
+    lead = drawing.accent[0] if drawing.accent else methods[0] if len(methods) == 2 else ""
+    if lead in methods and len(methods) > 1:
+        return _lead_in_panels(drawing, values, lead, methods)
+    alone = len(values) == len(methods)  # every method has a panel of its own: its name says which
+    said = {
+        (method, facet): f"{number(value)} ({signs(method)}{'' if alone else f', {signs(facet)}'})"
+        for (method, facet), value in values.items()
+    }
     if len(values) <= 4:
-        return f"{at}: {middle}" + ", ".join(
-            f"{number(v)} ({names[key]})" for key, v in values.items()
-        )
+        return f"{at}: {middle}{', '.join(said.values())}"
     if len(drawing.facets) > 3 or drawing.kind == "points":
         low, high = number(min(values.values())), number(max(values.values()))
-        return (
-            f"{at}: {middle}{f'{low} to {high}' if low != high else low} over "
-            f"{len(drawing.facets)} panels"
-        )
-    more = drawing.upwards
-    pick = max if more else min
-    best = [
-        pick((k for k in values if k[1] == f), key=values.__getitem__, default=None)
-        for f in drawing.facets
-    ]
-    shown = ", ".join(f"{number(values[key])} ({names[key]})" for key in best if key is not None)
-    return f"{at}, {'highest' if more else 'lowest'} per panel: {shown}"
+        reach = f"{low} to {high}" if low != high else low
+        return f"{at}: {middle}{reach} over {len(drawing.facets)} panels"
+    pick, word = (max, "highest") if drawing.upwards else (min, "lowest")
+    by_panel = [[key for key in values if key[1] == facet] for facet in drawing.facets]
+    best = [pick(keys, key=values.__getitem__) for keys in by_panel if keys]
+    return f"{at}, {word} per panel: {', '.join(said[key] for key in best)}"
+
+
+def _lead_in_panels(drawing: Drawing, values: _Ends, lead: str, methods: Sequence[str]) -> str:
+    """In how many panels one method ends below all others that are there."""
+    lowest = panels = 0
+    for facet in drawing.facets:
+        others = [v for (m, f), v in values.items() if f == facet and m != lead]
+        if (lead, facet) in values and others:
+            panels += 1
+            lowest += values[lead, facet] < min(others)
+    other = next(method for method in methods if method != lead)
+    first, second = (f"“{signs(m)}”" if "," in m else signs(m) for m in (lead, other))
+    words = f"below {second}" if len(methods) == 2 else "lowest"
+    return f": {first} {words} in {lowest} of {panels} panels"

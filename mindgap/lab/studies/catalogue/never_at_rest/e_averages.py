@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,7 +89,22 @@ def _digits(limit: int) -> tuple[Any, Any]:
 
 
 def compact_loop(trial: Trial) -> Iterator[Row]:
-    """SGD with weight decay on digits, 20 networks at once, from the edge of the compact set."""
+    """SGD with weight decay on digits, 20 networks at once, from the edge of the compact set; one
+    cell per γ and step.
+    """
+    cells = itertools.product(trial["gamma"], trial["step_shares"])
+    for cell, (gamma, share) in enumerate(cells):
+        if cell >= trial.restored.get("cell", 0):
+            before = trial.restored if trial.restored.get("cell") == cell else {}
+            for row, state in _compact_cell(trial, gamma, share, before):
+                trial.save({"cell": cell, **state})
+                yield row
+
+
+def _compact_cell(
+    trial: Trial, gamma: float, share: float, before: Mapping[str, Any]
+) -> Iterator[tuple[Row, dict[str, Any]]]:
+    """Rows of one γ and step, each with the state to go on from; ``before`` is such a state."""
     import torch
 
     from mindgap.lab.theory.chapter6.network import Network
@@ -97,62 +112,38 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
 
     x, y = _digits(trial["samples"])
     copies, batch, normal = trial["copies"], trial["batch"], trial["batch_norm"]
-    before = trial.restored
-    for cell, (gamma, share) in enumerate(itertools.product(trial["gamma"], trial["step_shares"])):
-        if cell < before.get("cell", 0):
-            continue
-        g = trial.torch_generator(f"training {gamma}")
-        net = Network(
-            (64, *[trial["width"]] * (trial["layers"] - 1), 10), "relu", batch_norm=normal
-        )
-        layer, deep = DecayedBatchNorm(batch, gamma), DecayedNetwork(max(trial["layers"], 3), gamma)
-        radius = 1.0 if normal else trial["radius_factor"] * deep.radius
-        theta = net.start(copies, radius, g, scale=trial["radius_factor"] * layer.scale_bound)
-        eta = share * trial["step_factor"] / gamma
-        panel = f"γ = {gamma:g}, ηγ = {eta * gamma:g}"
-        bound = layer.loss_bound(10) if normal else deep.loss_bound(10)
-        worst = loss_share = 0.0
-        first = 1
-        if before and cell == before["cell"]:
-            theta = before["theta"]
-            worst = before["worst"]
-            loss_share = before["loss_share"]
-            first = before["step"] + 1
-            g.set_state(before["rng"])
-        for step in range(first, trial["steps"] + 1):
-            pick = torch.randint(len(x), (copies, batch), generator=g)
-            with trial.timed():
-                losses, gradients = net.gradient(theta, x[pick], y[pick])
-                theta = [(1 - eta * gamma) * t - eta * d for t, d in zip(theta, gradients)]
-            if not all(bool(t.isfinite().all()) for t in theta):
-                yield {"step": step, "panel": panel, "size": np.inf, "loss_share": np.inf}
-                break
-            size = (
-                theta[-2].abs().max() / layer.scale_bound
-                if normal
-                else net.operator_norms(theta).max() / radius
-            )
-            worst = max(worst, float(size))
-            loss_share = max(loss_share, float(losses.max()) / bound)
-            if step % max(1, trial["steps"] // 25) == 0 or step == 1:
-                trial.save(
-                    lambda: {
-                        "cell": cell,  # noqa: B023
-                        "step": step,  # noqa: B023
-                        "theta": theta,  # noqa: B023
-                        "worst": worst,  # noqa: B023
-                        "loss_share": loss_share,  # noqa: B023
-                        "rng": g.get_state(),  # noqa: B023
-                    }
-                )
-                yield {
-                    "step": step,
-                    "panel": panel,
-                    "size": worst,
-                    "size_now": float(size),
-                    "loss_share": loss_share,
-                    "loss": float(losses.mean()),
-                }
+    generator = trial.torch_generator(f"training {gamma}")
+    widths = (64, *[trial["width"]] * (trial["layers"] - 1), 10)
+    net = Network(widths, "relu", batch_norm=normal)
+    layer, deep = DecayedBatchNorm(batch, gamma), DecayedNetwork(max(trial["layers"], 3), gamma)
+    radius = 1.0 if normal else trial["radius_factor"] * deep.radius
+    theta = net.start(copies, radius, generator, scale=trial["radius_factor"] * layer.scale_bound)
+    theta = before.get("theta", theta)
+    if before:
+        generator.set_state(before["rng"])
+    eta = share * trial["step_factor"] / gamma
+    panel = f"γ = {gamma:g}, ηγ = {eta * gamma:g}"
+    loss_bound = layer.loss_bound(10) if normal else deep.loss_bound(10)
+    largest, loss_share = before.get("worst", 0.0), before.get("loss_share", 0.0)
+    for step in range(before.get("step", 0) + 1, trial["steps"] + 1):
+        pick = torch.randint(len(x), (copies, batch), generator=generator)
+        with trial.timed():
+            losses, gradients = net.gradient(theta, x[pick], y[pick])
+            theta = [(1 - eta * gamma) * t - eta * d for t, d in zip(theta, gradients)]
+        if not all(bool(t.isfinite().all()) for t in theta):
+            yield {"step": step, "panel": panel, "size": np.inf, "loss_share": np.inf}, {}
+            return
+        if normal:
+            size = float(theta[-2].abs().max() / layer.scale_bound)
+        else:
+            size = float(net.operator_norms(theta).max() / radius)
+        largest = max(largest, size)
+        loss_share = max(loss_share, float(losses.max()) / loss_bound)
+        if step % max(1, trial["steps"] // 25) == 0 or step == 1:
+            row = {"step": step, "panel": panel, "size": largest, "size_now": size}
+            more = {"loss_share": loss_share, "loss": float(losses.mean())}
+            state = {"step": step, "theta": theta, "worst": largest, "loss_share": loss_share}
+            yield {**row, **more}, {**state, "rng": generator.get_state()}
 
 
 def judge_compact(runs: Sequence[Run]) -> Parts:
