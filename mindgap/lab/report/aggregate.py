@@ -16,6 +16,10 @@ from mindgap.record.schema import Run
 STATISTICS = ("mean", "sd", "q10", "q50", "q90", "n")
 
 
+#: Places and values of one run.
+Curve = tuple[np.ndarray, np.ndarray]
+
+
 @dataclass(frozen=True)
 class Series:
     """What one method shows in one panel: equally long columns, ``x`` among them.
@@ -146,31 +150,34 @@ def over_seeds(
         >>> table["mean"].tolist(), table["n"].tolist()
         ([2.0, 4.0], [2.0, 2.0])
     """
-    cleaned = [
-        (x, y) for x, y in (one_value_per_place(x, y) for x, y in readings_of_runs) if len(x)
-    ]
-    if not cleaned:
+    curves = _in_order(readings_of_runs)
+    first_end = min((x[-1] for x, _ in curves), default=-np.inf)
+    curves = [(x[x <= first_end], y[x <= first_end]) for x, y in curves]
+    if not curves or not all(len(x) for x, _ in curves):
         return {name: np.empty(0) for name in ("x", *STATISTICS)}
-    places = np.unique(np.concatenate([x for x, _ in cleaned]))
-    first_end = min(x[-1] for x, _ in cleaned)
-    places = places[places <= first_end]
-    cleaned = [(x[x <= first_end], y[x <= first_end]) for x, y in cleaned]
-    if not all(len(x) for x, _ in cleaned):
-        return {name: np.empty(0) for name in ("x", *STATISTICS)}
-    values = np.full((len(cleaned), len(places)), np.nan)
-    if len(places) <= 1.2 * max(len(x) for x, _ in cleaned):
-        present = np.zeros(values.shape, dtype=bool)
-        for line, (x, y) in enumerate(cleaned):
-            where = np.searchsorted(places, x)
-            values[line, where], present[line, where] = y, True
-    else:
-        if len(places) > grid:
-            places = places[np.unique(np.linspace(0, len(places) - 1, grid).astype(int))]
-        values = np.full((len(cleaned), len(places)), np.nan)
-        present = np.stack([(places >= x[0]) & (places <= x[-1]) for x, _ in cleaned])
-        for line, (x, y) in enumerate(cleaned):
-            values[line] = np.interp(places, x, y)
-    return {"x": places, **_statistics(values, present)}
+    places = np.unique(np.concatenate([x for x, _ in curves]))
+    if len(places) <= 1.2 * max(len(x) for x, _ in curves):
+        return {"x": places, **_statistics(*_where_read(curves, places))}
+    if len(places) > grid:
+        places = places[np.unique(np.linspace(0, len(places) - 1, grid).astype(int))]
+    inside = np.stack([(places >= x[0]) & (places <= x[-1]) for x, _ in curves])
+    values = np.stack([np.interp(places, x, y) for x, y in curves])
+    return {"x": places, **_statistics(values, inside)}
+
+
+def _in_order(readings: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Curve]:
+    """The runs that were read at all, each with one value per place, in order of place."""
+    return [curve for x, y in readings if len((curve := one_value_per_place(x, y))[0])]
+
+
+def _where_read(curves: Sequence[Curve], places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(runs, places): the values of every run, and whether it was read there."""
+    values = np.full((len(curves), len(places)), np.nan)
+    present = np.zeros(values.shape, dtype=bool)
+    for number, (x, y) in enumerate(curves):
+        where = np.searchsorted(places, x)
+        values[number, where], present[number, where] = y, True
+    return values, present
 
 
 def one_value_per_place(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -199,15 +206,13 @@ def end_values(readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dic
         >>> ends["mean"], ends["n"], ends["first"], ends["last"]
         (4.0, 2.0, 1.0, 5.0)
     """
-    cleaned = [
-        (x, y) for x, y in (one_value_per_place(x, y) for x, y in readings_of_runs) if len(x)
-    ]
-    if not cleaned:
+    curves = _in_order(readings_of_runs)
+    if not curves:
         return {}
-    places, values = np.array([x[-1] for x, _ in cleaned]), np.array([[y[-1]] for _, y in cleaned])
+    places, values = np.array([x[-1] for x, _ in curves]), np.array([[y[-1]] for _, y in curves])
     table = _statistics(values, np.ones(values.shape, dtype=bool))
     return {"first": float(places.min()), "last": float(places.max())} | {
-        k: float(v[0]) for k, v in table.items()
+        name: float(column[0]) for name, column in table.items()
     }
 
 

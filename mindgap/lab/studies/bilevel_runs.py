@@ -115,12 +115,15 @@ def states(
     next state. With every state a checkpoint is offered, and a trial that was restored goes on
     after the state of its last one.
     """
-    import torch
-
     from mindgap.bilevel import pack_state, unpack_state
 
     spent = spent or (lambda state: state.total_calls)
     marks = [budget * (i + 1) // readings for i in range(readings)]
+
+    def reached(state: State) -> bool:
+        """The next mark; the last one only after the fewest iterations."""
+        return spent(state) >= marks[0] and (state.t >= least or len(marks) > 1)
+
     if trial.restored:
         state = unpack_state(trial.restored["state"], method, method.oracle(problem, trial.seed))
         marks = marks[len(marks) - trial.restored["marks"] :]
@@ -134,24 +137,20 @@ def states(
             with trial.timed():
                 state = method.step(state)
         else:
-            state = _run_to(
-                trial,
-                runner,
-                state,
-                lambda s: spent(s) >= marks[0] and (s.t >= least or len(marks) > 1),
-            )
-        finite = bool(torch.isfinite(state.x).all() and torch.isfinite(state.y).all())
-        if not finite or (spent(state) >= marks[0] and (state.t >= least or len(marks) > 1)):
-            while (
-                marks
-                and (not finite or spent(state) >= marks[0])
-                and (len(marks) > 1 or state.t >= least)
-            ):
-                marks.pop(0)
+            state = _run_to(trial, runner, state, reached)
+        finite, left = is_finite(state), len(marks)
+        while finite and marks and reached(state):
+            marks.pop(0)
+        if not finite or len(marks) < left:
             trial.save(lambda: {"state": pack_state(state), "marks": len(marks) if finite else 0})  # noqa: B023
             yield state
-            if not finite:
-                return
+        if not finite:
+            return
+
+
+def is_finite(state: State) -> bool:
+    """Whether x and y are finite still."""
+    return bool(state.x.isfinite().all() and state.y.isfinite().all())
 
 
 def _run_to(trial: Trial, runner: Backend, state: State, reached: Callable[[State], bool]) -> State:
@@ -249,12 +248,10 @@ def measured(
         at_end: further columns of the last reading, from flat x alone.
         how: the other arguments of :func:`states`, which carries the run out.
     """
-    import torch
-
     budget, least = how["budget"], how.get("least", 1)
     spent = how.get("spent") or (lambda state: state.total_calls)
     for state in states(trial, problem, method, **how):
-        finite = bool(torch.isfinite(state.x).all() and torch.isfinite(state.y).all())
+        finite = is_finite(state)
         found = measure(state.x, lower_of(state)) if finite else lost
         if lower_of(state) is not state.y:
             found = {**found, "read_at": lower_name(state.method)}

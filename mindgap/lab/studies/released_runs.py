@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -22,39 +22,46 @@ def judge(runs: Sequence[Run]) -> Parts:
     any.
     """
     parts, groups = Parts(), by_setting(runs, "fault", "key")
-    faults = list(dict.fromkeys(fault for fault, _ in groups))
-    keys = list(dict.fromkeys(key for _, key in groups))
+    faults, keys = (list(dict.fromkeys(names)) for names in zip(*groups))
     seeds = sorted(set.intersection(*(set(group) for group in groups.values())))
     found = {
-        case: np.array([group[s].rows[-1]["test_accuracy"] for s in seeds])
+        case: np.array([group[seed].rows[-1]["test_accuracy"] for seed in seeds])
         for case, group in groups.items()
     }
     # A method that does not have a fault ends as it does without.
     ends = {
-        (fault, key): found.get((fault, key), found[NONE, key]) for fault in faults for key in keys
+        fault: {key: found.get((fault, key), found[NONE, key]) for key in keys} for fault in faults
     }
     if runs[0].header.scale == "gpu":
-        best = max(keys, key=lambda key: float(ends[NONE, key].mean()))
+        best = max(keys, key=lambda key: float(ends[NONE][key].mean()))
         trained_gate(parts, [groups[NONE, best][seed] for seed in seeds])
-    leads, orders = {}, {}
-    for fault in faults:
-        leads[fault] = ends[fault, "slip"] - np.mean(
-            [ends[fault, key] for key in keys if key != "slip"], axis=0
-        )
-        order = sorted(keys, key=lambda key: -ends[fault, key].mean())
-        orders[fault] = [f"{METHODS[key].name} {ends[fault, key].mean():.3f}" for key in order]
+    leads = {fault: _lead_of_slip(of_methods) for fault, of_methods in ends.items()}
     for fault in faults:
         if fault == NONE:
             continue
-        change = mean_interval(leads[fault] - leads[NONE], miss=0.05 / (len(faults) - 1))
+        gaps = leads[fault] - leads[NONE]
+        change = mean_interval(gaps, miss=0.05 / (len(faults) - 1))
         moved = (change.low > 0 or change.high < 0) and abs(change.mean) >= SMALLEST
-        inside = mean_interval(leads[fault] - leads[NONE], miss=0.1)  # all must say so
+        inside = mean_interval(gaps, miss=0.1)  # all must say so
+        order = _ranking(ends[fault])
         parts.add(
             f"{fault}: SLIP's lead stays",
             max(abs(inside.low), abs(inside.high)) < 2 * SMALLEST,
             moved,
-            f"changes by {change.words(100)} points; ranking {', '.join(orders[fault])}",
-            {fault: {"change": change.triple, "ranking": orders[fault]}},
+            f"changes by {change.words(100)} points; ranking {', '.join(order)}",
+            {fault: {"change": change.triple, "ranking": order}},
         )
-    parts.note(f"without faults: {', '.join(orders[NONE])}", {"ranking": orders[NONE]})
+    order = _ranking(ends[NONE])
+    parts.note(f"without faults: {', '.join(order)}", {"ranking": order})
     return parts
+
+
+def _lead_of_slip(ends: Mapping[str, np.ndarray]) -> np.ndarray:
+    """SLIP's final accuracy less the mean of the others', seed by seed."""
+    return ends["slip"] - np.mean([end for key, end in ends.items() if key != "slip"], axis=0)
+
+
+def _ranking(ends: Mapping[str, np.ndarray]) -> list[str]:
+    """The methods with their mean final accuracies, best first."""
+    best_first = sorted(ends, key=lambda key: -ends[key].mean())
+    return [f"{METHODS[key].name} {ends[key].mean():.3f}" for key in best_first]
