@@ -215,6 +215,7 @@ class _Names(dict[str, Any]):
     """
 
     def __missing__(self, name: str) -> Any:
+        """What a name stands for that is not among a module's globals; ``object``: anything."""
         builtins = sys.modules["builtins"].__dict__
         if name in builtins:
             return builtins[name]

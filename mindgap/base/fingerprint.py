@@ -69,6 +69,7 @@ def data_text(data: Any) -> str:
 
 
 def _data_parts(data: Any, depth: int) -> Iterator[str]:
+    """One text per array, number and text that the data hold, with its place in them."""
     if isinstance(data, (Tensor, np.ndarray)):
         yield array_text(data)
     elif isinstance(data, (int, float, complex, str, bytes, type(None))):

@@ -80,6 +80,7 @@ class _Randomness:
         self._own = [(g, g.get_state()) for g in generators]
 
     def restore(self) -> None:
+        """Put all random number generators back to where they were."""
         random.setstate(self._python)
         np.random.set_state(self._numpy)
         torch.set_rng_state(self._torch)

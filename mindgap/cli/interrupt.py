@@ -88,6 +88,7 @@ def _listen(hears: socket.socket, numbers: list[int]) -> None:
 
 
 def _end(number: int) -> None:
+    """Stop the workers, print the last words and end the program with status 128 + ``number``."""
     if not _BEGUN.acquire(blocking=False):
         return  # the other of the two is at it, or the signal came twice
     text = "interrupted"

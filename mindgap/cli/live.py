@@ -229,6 +229,7 @@ class Boards:
         self._rows: dict[str, int] = {}
 
     def see(self, header: Header, kind: str, content: Any) -> None:
+        """Write the numbers of a new row into the event file of its run."""
         if kind != "row":
             return
         if header.key not in self._open:

@@ -311,6 +311,7 @@ def _survey_digits(out: Path) -> tuple[Path, str]:
 
 
 def _overrides(items: list[str]) -> dict[str, str]:
+    """Setting -> value, from words of the form key=value."""
     found: dict[str, str] = {}
     for item in items:
         key, _, value = item.partition("=")

@@ -195,6 +195,7 @@ def from_json(text: str) -> Any:
 
 
 def _to_plain(value: Any) -> Any:
+    """A value made of what JSON has; non-finite numbers become words, arrays become lists."""
     if isinstance(value, float):
         if math.isfinite(value):
             return value
@@ -215,6 +216,7 @@ def _to_plain(value: Any) -> Any:
 
 
 def _restore(value: Any) -> Any:
+    """The inverse of :func:`_to_plain` for the words of non-finite numbers."""
     if isinstance(value, str):
         return _SPECIAL.get(value, value)
     if isinstance(value, list):

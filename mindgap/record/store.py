@@ -88,6 +88,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A hidden file beside ``path`` that takes its name at the end; an error removes it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -334,6 +335,7 @@ class RunWriter:
             os.fsync(self._file)
 
     def _append(self, text: str) -> None:
+        """Write one line; after a write that failed the record is closed."""
         if self._file is None:
             raise RecordError(f"{self.path} is closed")
         data = (text + "\n").encode("utf-8")
@@ -395,6 +397,7 @@ def lock(path: Path) -> int:
 
 
 def _try_lock(file: int) -> bool:
+    """Whether this process may write the open file; where the system has no locks, it may."""
     if fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -38,6 +38,7 @@ class _Limited(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
+        """Fill a buffer and return how many bytes it got; refuse the file beyond its limit."""
         part = self._stream.read(min(len(buffer), 2**20))
         self._left -= len(part)
         if self._left < 0:

@@ -258,6 +258,7 @@ def _finite_points(series: Series, log: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ends(columns: list[np.ndarray], log: bool) -> tuple[float, float] | None:
+    """Smallest and largest finite value, of logarithms where ``log``; None where there is none."""
     values = np.concatenate([*columns, np.empty(0)])
     values = values[np.isfinite(values)]
     if log:

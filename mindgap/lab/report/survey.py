@@ -168,6 +168,7 @@ def _histogram(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _variance(data: dict[str, Any]) -> dict[str, Any]:
+    """The chart of the empirical variance against the number of minibatches, with its band."""
     rows = _rows(data, ("sizes", "running", "low", "median", "high"))
     x = _axis("sizes", "minibatches used", log=True)
     band = {"x": x, "y": _axis("low", "empirical variance", log=True), "y2": {"field": "high"}}

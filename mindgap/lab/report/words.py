@@ -70,6 +70,7 @@ def signs(text: Any, *, digits: bool = False) -> str:
 
 
 def _three(match: re.Match[str]) -> str:
+    """A matched decimal number cut to three digits; a shorter one as it is."""
     digits = match[0].replace(".", "").lstrip("0")
     if len(digits) <= 3:
         return match[0]

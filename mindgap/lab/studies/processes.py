@@ -150,6 +150,7 @@ class Pool:
         return Lost(f"its worker died {ATTEMPTS} times (out of memory?)")
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
+        """Number and result of every call as it ends; a call's exception is raised."""
         while self._read < self._added:
             number, end = self._ends.get()
             self._read += 1

@@ -359,6 +359,7 @@ def _summary(made: Sequence[TunedTrial]) -> MethodTuning:
 
 
 def _optuna() -> Any:
+    """Optuna, told to print errors only; an error that says what to install where it is missing."""
     try:
         import optuna
     except ImportError:

@@ -269,6 +269,7 @@ class Stable(NoiseLaw):
         return math.inf if self.index == 2 else self.index
 
     def unit_moment(self, p: float) -> float:
+        """E|X|^p at scale 1 in closed form; infinite from the index on."""
         if self.index == 2:
             return 2**p * math.gamma((1 + p) / 2) / math.sqrt(math.pi)
         if p >= self.index:

@@ -78,6 +78,7 @@ def broken() -> dict[str, str]:
 
 @cache
 def _load() -> tuple[dict[str, Study], dict[str, str]]:
+    """Name -> study for all that can be loaded, and file -> why for those that cannot."""
     studies: list[Study] = []
     errors = {}
     for module in modules():

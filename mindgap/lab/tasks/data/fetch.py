@@ -269,6 +269,7 @@ def _checked_sum(place: str, changed: int, size: int) -> str:
 
 
 def _sha256(path: Path) -> str:
+    """A file's SHA-256 in hexadecimal digits, read a mebibyte at a time."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
@@ -277,6 +278,9 @@ def _sha256(path: Path) -> str:
 
 
 def _terminal_progress(name: str) -> Progress | None:
+    """What shows bytes done of bytes in all on one line of a terminal; None where there is no
+    terminal.
+    """
     if not sys.stderr.isatty():
         return None
 

@@ -159,6 +159,7 @@ def _real(name: str, source: str) -> bool:
 
 
 def _rows(rows: int | None, total: int) -> int:
+    """How many rows to read: all where none are named, at most as many as there are."""
     if rows is None:
         return total
     if whole("rows", rows, least=1) > total:

@@ -32,6 +32,7 @@ class _Block(nn.Module):
         self.norm2 = nn.LayerNorm(width, eps=1e-12)
 
     def forward(self, x: Tensor, seen: Tensor | None) -> Tensor:
+        """A layer's output for (texts, places, width); ``seen`` says which places may be read."""
         if self.triple is not None:
             n, length, width = x.shape
             q, k, v = self.triple(x).view(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)

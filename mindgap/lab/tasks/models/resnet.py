@@ -35,6 +35,9 @@ class BasicBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
+        """Two convolutions beside a shortcut, which skips pixels and adds zero channels where the
+        shape changes.
+        """
         y = F.relu(self.norm1(self.conv1(x)))
         y = self.norm2(self.conv2(y))
         if self.shortcut is not None:

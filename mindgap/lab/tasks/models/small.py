@@ -179,6 +179,7 @@ class _Layer(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
+        """A block's output for (texts, places, width): attention, if any, then two layers."""
         if self.attention:
             parts = self.queries_keys_values(self.before(x)).chunk(3, dim=-1)
             q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)

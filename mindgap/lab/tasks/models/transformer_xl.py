@@ -29,6 +29,9 @@ class RelativeAttention(nn.Module):
         self.place_bias = nn.Parameter(torch.zeros(heads, self.size))
 
     def forward(self, x: Tensor, memory: Tensor, places: Tensor) -> Tensor:
+        """Attention of each place to the memory and to the places up to it, by content and by
+        distance: (texts, length, width).
+        """
         batch, length, width = x.shape
         whole = torch.cat([memory, x], 1)
         reach = whole.shape[1]

@@ -145,6 +145,9 @@ def frequency_loss(text: str, words: int, answers: torch.Tensor) -> float:
 
 
 def _mask(windows: torch.Tensor, words: int, generator: torch.Generator) -> MaskedBatch:
+    """Windows with a share of their words hidden (80 % by the mask, 10 % by another word, 10 % not
+    at all), the places and the words that stood there.
+    """
     size, length = windows.shape
     count = max(round(MASKED * length), 1)
     places = torch.rand(size, length, generator=generator).argsort(dim=1)[:, :count]
@@ -209,6 +212,7 @@ def known_words(text: str, words: int) -> dict[str, int]:
 
 @cache
 def _texts(text: str) -> list[list[str]]:
+    """The words of the training, validation and test part of a text."""
     if text == "prose":
         every = kjv_words()
         cuts = [0, len(every) * 18 // 20, len(every) * 19 // 20, len(every)]

@@ -232,6 +232,7 @@ class RecurrentCleaning:
         return BilevelProblem(self.upper, self.lower, self.x0, self.y0, above, below)
 
     def _scores(self, y: Tensor, split: str) -> tuple[float, float]:
+        """Mean loss and accuracy of flat weights on a split."""
         words, labels = getattr(self, split)
         weights = Pack("y", self.y0).view(y)
         with torch.no_grad():

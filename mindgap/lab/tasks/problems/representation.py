@@ -209,6 +209,7 @@ class HyperRepresentation:
         return cross_entropy(logits, labels.flatten(), reduction="none").view_as(labels).mean(-1)
 
     def _score(self, x: Tensor, heads: Tensor, tasks: Tasks) -> tuple[float, float]:
+        """Mean loss and accuracy of heads on the query sets of tasks."""
         inputs, labels = tasks.query
         with torch.no_grad():
             features = self._features(x, inputs)

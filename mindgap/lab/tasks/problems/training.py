@@ -221,6 +221,7 @@ def prose_lstm(
 def _next_word(
     build: Callable[[], torch.nn.Module], words: int, length: int, seed: int
 ) -> TrainingProblem:
+    """Predict every next word of windows of prose with the network that ``build`` makes."""
     tokens = _prose(words)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "network"))

@@ -228,6 +228,7 @@ class ToothedSlope(Function):
         return namespace(t).where(t > self._flat, t - self._flat, t * 0)
 
     def value(self, x: Any) -> Any:
+        """f(x): the slope with teeth to the right of 0, a parabola to the left."""
         xp, s, L, p = namespace(x), self.slope, self.L, self.period
         up = xp.where(x > 0, x, x * 0)
         number, t = self._tooth(up)

@@ -176,6 +176,7 @@ class DeepLinear(Function):
         return (residual * residual).sum((-1, -2))
 
     def gradient(self, x: Vectors) -> Any:
+        """∇f by back propagation, flat in the order of the weights."""
         xp = namespace(x)
         weights, inputs, back = self._residual(x)
         back = 2 * back

@@ -150,6 +150,7 @@ def small_gradient_bias_bound(alpha: float, sigma: float, tau: float, norm: floa
 
 
 def _check(alpha: float, sigma: float, tau: float, norm: float) -> None:
+    """Refuse constants outside the lemma's assumptions."""
     between("alpha", alpha, 1, 2, ends="(]")
     positive("sigma", sigma)
     positive("tau", tau)

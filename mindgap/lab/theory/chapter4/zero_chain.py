@@ -106,6 +106,7 @@ class ZeroChain(Function):
         return chain.sum(-1) - phi(x[..., 0])
 
     def gradient(self, x: Vectors) -> Any:
+        """∇f along the last axis."""
         xp = namespace(x)
         before, after = x[..., :-1], x[..., 1:]
         first = -phi_slope(x[..., :1])

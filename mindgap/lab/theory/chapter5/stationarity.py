@@ -74,6 +74,7 @@ class PiecewiseLinear:
         return self.level - self._raw(self.anchor)
 
     def _raw(self, x: Fraction) -> Fraction:
+        """f(x) up to a constant: zero at the first break."""
         if not self.breaks:
             return self.slopes[0] * x
         i = bisect_right(self.breaks, x)

@@ -129,6 +129,7 @@ class SteepSawtooth(_Orbit):
         return -theta - h * self._flat_length(theta) * (1 - h)
 
     def gradient(self, theta: float) -> float:
+        """f'(θ): n/(n+1) to the right of 0, -1/(n+1) near the points of the orbit, -1 elsewhere."""
         h = 1 / (self.n + 1)
         if theta > 0:
             return self.n * h

@@ -225,6 +225,7 @@ def lower_spread(parts: Parts, values: Mapping[str, np.ndarray], one: str) -> No
 
 
 def _scales(corruption: float) -> dict[str, Scale]:
+    """The four scales at one share of wrong labels."""
     quick, cpu, gpu, paper = (
         {**shared, **SOLVED[scale], "corruption": corruption}
         for scale, shared in zip(SCALES, (QUICK, CPU, GPU, PAPER))

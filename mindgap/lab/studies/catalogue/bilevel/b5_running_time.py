@@ -80,6 +80,9 @@ def _alone(trial: Trial) -> Iterator[None]:
 def _time_run(
     trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator[Row]], perfect: float
 ) -> Iterator[Row]:
+    """Rows of a run with its clocks; for a net, seconds by the calls of a run that nothing
+    interrupts.
+    """
     _throw_away(task.problem(trial["batch_size"]), method, trial.seed)
     budget, net = trial["oracle_calls"], trial["data"] in NETS
     if net:

@@ -41,6 +41,7 @@ def representation_loop(trial: Trial) -> Iterator[Row]:
 def _by_epochs(
     trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator[Row]]
 ) -> Iterator[Row]:
+    """Rows of a run of so many epochs of x- or of y-updates, as the setting ``counted`` says."""
     problem = task.problem(trial["batch_size"])
     counted, epochs = one_of("counted", trial["counted"], ("x", "y")), trial["epochs"]
     batches = (problem.upper_data if counted == "x" else problem.lower_data).batches

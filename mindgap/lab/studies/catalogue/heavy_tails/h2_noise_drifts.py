@@ -149,6 +149,7 @@ _Run = tuple[Training, Callable[[], Any], Callable[[], Any]]
 
 
 def _on_cpu(trial: Trial) -> _Run:
+    """The run of small scales: the noise at the start is drawn like any other."""
     build = text_problem if trial["model"] == "transformer" else image_problem
     problem = build(trial.settings, stream_seed(trial.seed, "noise along training"))
     reader = trial.torch_generator("h2 readings")

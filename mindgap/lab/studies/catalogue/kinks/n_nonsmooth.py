@@ -306,6 +306,7 @@ class _Honest:
         return (abs(x), gradient) if self.values else gradient
 
     def play(self, algorithm: Callable[[Any, float], float]) -> Any:
+        """Let an algorithm run from 0.4 until its calls are spent, and measure how near it came."""
         try:
             output = algorithm(self, 0.4)
         except OutOfCalls:

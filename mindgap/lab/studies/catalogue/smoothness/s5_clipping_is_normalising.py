@@ -31,6 +31,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _distance(optimizer: type, gradient, **settings: float) -> float:  # type: ignore[no-untyped-def]
+    """How far one step of an optimizer with these settings goes."""
     import torch
 
     point = torch.zeros_like(gradient, requires_grad=True)
