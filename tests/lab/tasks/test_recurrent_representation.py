@@ -182,8 +182,10 @@ def test_every_method_of_the_scale_runs_and_slip_with_shared_samples_is_no_rival
         rows = list(study.loop(Trial(method, 0, study.settings("gpu", method, small))))
         assert len(rows) == 2
         assert 0 <= rows[-1]["test_accuracy"] <= 1
-    assert study.seeds("gpu") == other.seeds("gpu")
     assert len(study.seeds("gpu")) == 11
+    assert set(other.seeds("gpu")) < set(study.seeds("gpu"))
+    # Leads on reviews vary three times as much as on pairs: few seeds could not find them.
+    assert set(other.seeds("gpu").values()) == {60}
     assert all(found.paper_model in found.model("gpu") for found in (study, other))
 
 
