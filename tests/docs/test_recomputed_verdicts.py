@@ -46,3 +46,40 @@ def test_its_quantile_and_interval_are_students() -> None:
         )
     mean, low, high = recompute_verdicts.interval(np.array([1.0, 2.0, 3.0]), 0.05)
     assert (mean, low, high) == pytest.approx((2.0, -0.484, 4.484), abs=2e-3)
+
+
+def test_its_growth_of_smoothness_is_that_of_the_package() -> None:
+    from mindgap.measure.relaxed_smoothness import fit_relaxed_smoothness
+
+    said = {True: "yes", False: "no", None: "open"}
+    draw, seen = np.random.default_rng(3), set()
+    for power, spread in ((1.0, 10.0), (0.0, 10.0), (-1.0, 10.0), (1.0, 1.5), (0.3, 5.0)):
+        g = np.geomspace(0.1, 0.1 * spread, 60)
+        y = g**power * np.exp(0.02 * draw.standard_normal(60))
+        rows = [{"gradient_norm": a, "smoothness": b} for a, b in zip(g, y, strict=True)]
+        rank, answer = recompute_verdicts.growth({"rows": [*rows, {"step": 61}]})
+        fit = fit_relaxed_smoothness(g, y)
+        assert rank == pytest.approx(fit.rank, rel=1e-6, abs=1e-9)
+        assert answer == said[fit.grows]
+        seen.add(answer)
+    assert seen == {"yes", "no", "open"}
+
+
+def test_a_planted_correlation_decides_s1_both_ways() -> None:
+    def records(clipped: float, other: float, loss: float = 5.0) -> list[dict]:
+        g = np.geomspace(0.1, 1.0, 60)
+        found = []
+        for method, power in (("clipped, step 30", clipped), ("clipped, step 2", other)):
+            noise = np.random.default_rng(len(found)).standard_normal(60)
+            y = g**power * np.exp(0.1 * noise)
+            rows = [
+                {"gradient_norm": a, "smoothness": b, "validation_loss": loss}
+                for a, b in zip(g, y, strict=True)
+            ]
+            found.append({"header": {"method": method, "seed": 0, "settings": {}}, "rows": rows})
+        return found
+
+    judge = recompute_verdicts.smoothness
+    assert judge(records(1.0, 0.0)) == "holds"
+    assert judge(records(0.0, 0.0)) == judge(records(1.0, 1.0)) == "does not hold"
+    assert judge(records(1.0, 0.0, loss=5.4)) == "not trained"
