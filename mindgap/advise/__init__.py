@@ -15,9 +15,9 @@ if TYPE_CHECKING:
         Measurements as Measurements,
         diagnose as diagnose,
     )
-    from mindgap.advise.doctor.answer import Examination as Examination
     from mindgap.advise.doctor.examination import examine as examine
     from mindgap.advise.doctor.monitored import diagnose_run as diagnose_run
+    from mindgap.advise.doctor.page import Examination as Examination
     from mindgap.advise.prescription import (
         Advice as Advice,
         prescribe as prescribe,
@@ -34,7 +34,7 @@ else:
         "ASSUMPTIONS": "diagnosis",
         "Advice": "prescription",
         "Estimate": "diagnosis",
-        "Examination": "doctor.answer",
+        "Examination": "doctor.page",
         "Judgement": "diagnosis",
         "Measurements": "diagnosis",
         "MuonWithAdamW": "candidates",

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from mindgap.measure.gradients import (
     reason,
     time_limit,
 )
-from mindgap.measure.probes.curvature import Sharpness, describe_sharpness, sharpness
+from mindgap.measure.probes.curvature import Sharpness, Stability, describe_sharpness, sharpness
 from mindgap.measure.probes.noise import NoiseSample, noise_sample
 from mindgap.measure.probes.smoothness import smoothness_along_ray
 from mindgap.measure.probes.stationarity import goldstein_distance
@@ -95,101 +95,32 @@ def survey(
         positive("seconds", seconds)
     if finished is not None and not callable(finished):
         fail("finished", "must be a function of a text", finished)
-    begin = time.perf_counter()
     if not isinstance(objective, Objective):
         fail("objective", "must be a mindgap Objective", objective)
+    begin = time.perf_counter()
     held = first_batches(objective.model, batches, limit)
-    gradient_seconds = _time_of_gradient(objective, held[0], seed)
-
-    def affordable(count: int, share: float, gradients: float) -> int:
-        """How many of ``count`` batches fit into a share of the time, at so many gradients per
-        batch.
-        """
-        if seconds is None:
-            return count
-        return max(2, min(count, int(share * seconds / (gradients * gradient_seconds))))
-
-    def products(share: float, count: int) -> int:
-        """How many Hessian products over ``count`` batches fit into a share of the time."""
-        if seconds is None:
-            return 100
-        return max(4, min(100, int(share * seconds / (2.5 * count * gradient_seconds))))
-
-    few = held[
-        : affordable(curvature_batches, 0.55, 110.0)
-    ]  # two searches of 25 products, the ray, the ball
-    noisy = held[: affordable(len(held), 0.25, 2.5)]
-    sampled = held[: affordable(16, 0.2, 60.0)]
-    # Where not even two batches fit, the sharpness of the statistics is left to its own part.
-    quick = seconds is not None and 2 * 60.0 * gradient_seconds > 0.2 * seconds
-    findings: list[SurveyLine] = []
+    budget = _Budget(begin, seconds, _time_of_gradient(objective, held[0], seed))
+    few = held[: budget.batches(curvature_batches, 0.55, 110.0)]  # 2 x 25 products, ray, ball
+    noisy = held[: budget.batches(len(held), 0.25, 2.5)]
+    sampled = held[: budget.batches(16, 0.2, 60.0)]
     figures: dict[str, Any] = {}
-
-    def part(quantity: str, measure: Callable[[], list[SurveyLine]], assumption: str = "") -> None:
-        left = None if seconds is None else begin + UNTIL[quantity] * seconds - time.perf_counter()
-        try:
-            with time_limit(left):
-                findings.extend(measure())
-        except NonFiniteError:
-            raise
-        except Exception as refused:
-            findings.append(
-                SurveyLine(quantity, f"not measured: {reason(refused)}", assumption=assumption)
-            )
+    parts: dict[str, Callable[[], list[SurveyLine]]] = {
+        "training statistics": lambda: _statistics(objective, sampled, budget, figures, seed),
+        "gradient noise": lambda: _noise(objective, noisy, figures, seed),
+        "sharpness": lambda: _curvature(objective, few, optimizer, budget, figures, seed),
+        "smoothness": lambda: _ray(objective, few, ray_points, figures, seed),
+        "Goldstein distance": lambda: _stationarity(objective, few, delta, seed),
+    }
+    findings: list[SurveyLine] = []
+    for name in PARTS:
+        findings += _measured(name, parts[name], budget)
         if finished is not None:
-            finished(quantity)
-
-    part("training statistics", lambda: _statistics(objective, sampled, figures, seed, quick))
-    part("gradient noise", lambda: _noise(objective, noisy, figures, seed), "finite variance")
-    readings: list[Sharpness] = []
-
-    def curvature() -> list[SurveyLine]:
-        """The survey's lines on sharpness and on the edge of stability."""
-        searches = 1 if optimizer is None else 2
-        limit = products(0.25 / searches, len(few))
-        reading = sharpness(
-            objective, few, optimizer=optimizer, both=True, max_products=limit, seed=seed
-        )
-        readings.append(reading)
-        figures["spectrum"] = _spectrum(reading)
-        edge = reading.stability
-        said = describe_sharpness(reading) + (f"; {reading.unknown}" if reading.unknown else "")
-        low, high = reading.interval
-        ends = (low, high) if reading.converged else (low, math.inf)
-        lines = [SurveyLine("sharpness", said, reading.value, *ends)]
-        if edge is not None:
-            reach = edge.error / edge.threshold
-            sure = reading.converged and edge.ratio + reach < 1
-            fails = True if edge.ratio - reach > 1 else False if sure else None
-            scaled = edge.kind == "preconditioned" or edge.value != reading.value
-            what = "the preconditioned sharpness" if scaled else "the sharpness"
-            ends = edge.ratio - reach, edge.ratio + reach
-            said = (
-                f"{what} is {edge.value:.3g}, {edge.ratio:.3g} {_range(ends)} times the threshold "
-                f"of {edge.threshold:.3g}"
-            )
-            if not reading.converged:
-                said += "; it may be larger, because the search did not converge"
-                ends = ends[0], math.inf
-            lines.append(
-                SurveyLine("edge of stability", said, edge.ratio, *ends, "stable step", fails)
-            )
-        return lines
-
-    part("sharpness", curvature)
-    part("smoothness", lambda: _ray(objective, few, ray_points, figures, seed), "smoothness")
-
-    def stationarity() -> list[SurveyLine]:
-        found = goldstein_distance(objective, few, delta, samples=16, seed=seed)
-        said = f"some mean of gradients within {delta:g} of here has norm {found.bound:.3g} or less"
-        return [SurveyLine("Goldstein distance", said, found.bound)]
-
-    part("Goldstein distance", stationarity)
+            finished(name)
     spent = time.perf_counter() - begin
     if seconds is not None and spent > 1.2 * seconds:
         said = (
             f"the survey took {spent:.3g} s, more than the {seconds:g} s that were given: one "
-            f"gradient of a batch takes {gradient_seconds:.2g} s"
+            f"gradient of a batch takes {budget.gradient:.2g} s"
         )
         findings.append(SurveyLine("time", said, spent))
     about = {
@@ -206,6 +137,57 @@ def survey(
     return Survey(tuple(findings), figures, about)
 
 
+@dataclass(frozen=True)
+class _Budget:
+    """What a survey may cost, from the time of one gradient."""
+
+    begin: float  # moment at which the survey began
+    seconds: float | None  # None: as long as it takes
+    gradient: float  # seconds per gradient of a batch
+
+    def batches(self, count: int, share: float, gradients: float) -> int:
+        """How many of ``count`` batches fit into a share of the time, at so many gradients per
+        batch.
+        """
+        if self.seconds is None:
+            return count
+        return max(2, min(count, int(share * self.seconds / (gradients * self.gradient))))
+
+    def products(self, share: float, count: int) -> int:
+        """How many Hessian products over ``count`` batches fit into a share of the time."""
+        if self.seconds is None:
+            return 100
+        return max(4, min(100, int(share * self.seconds / (2.5 * count * self.gradient))))
+
+    def affords_statistics(self) -> bool:
+        """Whether two batches of the statistics fit with their sharpness."""
+        return self.seconds is None or 2 * 60.0 * self.gradient <= 0.2 * self.seconds
+
+    def left(self, part: str) -> float | None:
+        """Seconds until a part must have ended."""
+        if self.seconds is None:
+            return None
+        return self.begin + UNTIL[part] * self.seconds - time.perf_counter()
+
+
+#: Part -> the assumption that its lines judge.
+_ASSUMPTIONS = {"gradient noise": "finite variance", "smoothness": "smoothness"}
+
+
+def _measured(
+    part: str, measure: Callable[[], list[SurveyLine]], budget: _Budget
+) -> list[SurveyLine]:
+    """The lines of a part, or one that says why it was not measured; a NaN loss is an error."""
+    try:
+        with time_limit(budget.left(part)):
+            return measure()
+    except NonFiniteError:
+        raise
+    except Exception as refused:
+        said = f"not measured: {reason(refused)}"
+        return [SurveyLine(part, said, assumption=_ASSUMPTIONS.get(part, ""))]
+
+
 def _time_of_gradient(objective: Objective, batch: Any, seed: int) -> float:
     """Seconds per gradient of a batch, by the second of two; what no part could measure is an
     error here.
@@ -218,11 +200,13 @@ def _time_of_gradient(objective: Objective, batch: Any, seed: int) -> float:
 
 
 def _statistics(
-    objective: Objective, held: list[Any], figures: dict[str, Any], seed: int, quick: bool
+    objective: Objective, held: list[Any], budget: _Budget, figures: dict[str, Any], seed: int
 ) -> list[SurveyLine]:
     """The survey's lines on loss, gradient norm and noise, and whether the samples suffice."""
+    # Where not even two batches fit, the sharpness is left to its own part.
+    full = budget.affords_statistics()
     found = training_statistics(
-        objective, held, growth=not quick, with_sharpness=not quick, tol=1e-2, seed=seed
+        objective, held, growth=full, with_sharpness=full, tol=1e-2, seed=seed
     )
     figures["settling"] = [asdict(row) for row in found.growth]
     true = found.gradient_norm_unbiased
@@ -282,24 +266,13 @@ def _noise(
         rows += [SurveyLine(f"tail, {t.method}", t.answer, t.index, *t.interval) for t in table]
     except RuleError as refused:
         rows.append(SurveyLine("tail", f"not measured: {refused}"))
+    quantity, assumption = "infinite variance", "finite variance"
     try:
         judged = infinite_variance(sample)
-        rows.append(
-            SurveyLine(
-                "infinite variance",
-                judged.answer,
-                judged.index,
-                *judged.interval,
-                "finite variance",
-                judged.infinite,
-            )
-        )
+        numbers = judged.index, *judged.interval
+        rows.append(SurveyLine(quantity, judged.answer, *numbers, assumption, judged.infinite))
     except RuleError as refused:
-        rows.append(
-            SurveyLine(
-                "infinite variance", f"not measured: {refused}", assumption="finite variance"
-            )
-        )
+        rows.append(SurveyLine(quantity, f"not measured: {refused}", assumption=assumption))
     try:
         growth = variance_growth(sample, seed=seed)
         names = ("sizes", "running", "low", "median", "high")
@@ -309,6 +282,55 @@ def _noise(
         rows.append(SurveyLine("variance", f"not measured: {refused}"))
     figures["noise_histogram"] = _histogram(sample, alpha, seed)
     return rows
+
+
+def _curvature(
+    objective: Objective,
+    few: list[Any],
+    optimizer: Any,
+    budget: _Budget,
+    figures: dict[str, Any],
+    seed: int,
+) -> list[SurveyLine]:
+    """The survey's lines on sharpness and, with an optimizer, on the edge of stability."""
+    searches = 1 if optimizer is None else 2
+    most = budget.products(0.25 / searches, len(few))
+    reading = sharpness(
+        objective, few, optimizer=optimizer, both=True, max_products=most, seed=seed
+    )
+    figures["spectrum"] = _spectrum(reading)
+    said = describe_sharpness(reading) + (f"; {reading.unknown}" if reading.unknown else "")
+    low, high = reading.interval
+    line = SurveyLine(
+        "sharpness", said, reading.value, low, high if reading.converged else math.inf
+    )
+    return [line] if reading.stability is None else [line, _edge(reading, reading.stability)]
+
+
+def _edge(reading: Sharpness, edge: Stability) -> SurveyLine:
+    """The survey's line on the edge of stability."""
+    reach = edge.error / edge.threshold
+    low, high = edge.ratio - reach, edge.ratio + reach
+    fails = True if low > 1 else False if reading.converged and high < 1 else None
+    scaled = edge.kind == "preconditioned" or edge.value != reading.value
+    what = "the preconditioned sharpness" if scaled else "the sharpness"
+    said = (
+        f"{what} is {edge.value:.3g}, {edge.ratio:.3g} {_range((low, high))} times the threshold "
+        f"of {edge.threshold:.3g}"
+    )
+    if not reading.converged:
+        said += "; it may be larger, because the search did not converge"
+        high = math.inf
+    return SurveyLine("edge of stability", said, edge.ratio, low, high, "stable step", fails)
+
+
+def _stationarity(
+    objective: Objective, few: list[Any], delta: float, seed: int
+) -> list[SurveyLine]:
+    """The survey's line on the Goldstein distance."""
+    found = goldstein_distance(objective, few, delta, samples=16, seed=seed)
+    said = f"some mean of gradients within {delta:g} of here has norm {found.bound:.3g} or less"
+    return [SurveyLine("Goldstein distance", said, found.bound)]
 
 
 def _histogram(sample: NoiseSample, alpha: float, seed: int) -> dict[str, Any]:
@@ -361,6 +383,7 @@ def _dimension(sample: NoiseSample) -> float:
 
 
 def _spectrum(reading: Sharpness) -> dict[str, Any]:
+    """The numbers of the figure of eigenvalues."""
     edge = reading.stability
     # The threshold belongs on the axis of H only where the step is one number.
     drawn = edge is not None and edge.kind != "preconditioned"
@@ -422,4 +445,5 @@ def _ray(
 
 
 def _range(interval: tuple[float, float]) -> str:
+    """An interval with three digits."""
     return f"[{interval[0]:.3g}, {interval[1]:.3g}]"

@@ -165,7 +165,7 @@ def test_the_answer_lists_three_and_says_what_the_time_did_not_suffice_for(
 @pytest.mark.parametrize("key", CAUSES)
 def test_the_longest_answer_fits_on_a_screen(key: str) -> None:
     pytest.importorskip("typer")
-    from mindgap.advise.doctor.answer import Examination, Trial
+    from mindgap.advise.doctor.page import Examination, Trial
     from mindgap.cli.examine import HEIGHT, screen
 
     cause, curve = CAUSES[key], (2.0, 1.0)

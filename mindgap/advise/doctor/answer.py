@@ -1,104 +1,51 @@
-"""The answer of ``examine`` and ``diagnose_run``, and the words and code that it is made of."""
+"""The words and the code that an examination is made of."""
 
 from __future__ import annotations
 
-import json
 import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mindgap.advise.doctor.causes import Cause
 from mindgap.advise.doctor.chart import Chart
-from mindgap.advise.doctor.differential import LISTED, Ranked, in_words
-from mindgap.advise.doctor.page import fragment
+from mindgap.advise.doctor.differential import Ranked
+from mindgap.advise.doctor.page import Examination, Trial
 
 #: Log-odds below which a cause is not named.
 NAMED = 0.5
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One cure on a copy."""
-
-    cause: str
-    variant: float
-    before: float  # held-out loss without the cure
-    after: float  # held-out loss with it
-    steps: int
-    helps: bool
-    curve: tuple[float, ...] = ()  # training losses with the cure
-
-
-@dataclass(frozen=True)
-class Examination:
-    """The answer."""
-
-    verdict: str  # "sick", "healthy" or "cannot tell"
-    sentence: str  # what is wrong, how sure, what to change
-    causes: tuple[tuple[str, float], ...]  # likeliest first, with their probabilities
-    findings: tuple[str, ...]  # at most three sentences
-    code: str  # what to paste; empty if there is nothing to change
-    trial: Trial | None  # the cure that was tried and helped
-    curve: tuple[float, ...]  # training losses as they are
-    notes: tuple[str, ...]  # what could not be read
-    seconds: float
-    facts: dict[str, Any] = field(default_factory=dict, repr=False)
-
-    @property
-    def alternatives(self) -> tuple[str, ...]:
-        """What else it could be, in words; where nothing is named, what to look at first."""
-        if self.verdict == "healthy":
-            return ()
-        listed = [key for key, _ in self.causes[:LISTED]]
-        return tuple(map(in_words, ([key] for key in listed if key != self.cause)))
-
-    @property
-    def shortened(self) -> str:
-        """What the time did not suffice for; empty where everything was done."""
-        return str(self.facts.get("shortened", ""))
-
-    @property
-    def other(self) -> str:
-        """The words before :attr:`alternatives`."""
-        return "If that does not help" if self.verdict == "sick" else "Look first whether"
-
-    @property
-    def cause(self) -> str:
-        """Key of the likeliest cause; empty where none is named."""
-        return self.causes[0][0] if self.verdict == "sick" else ""
-
-    def __str__(self) -> str:
-        lines = [self.sentence, *(f"- {line}" for line in self.findings)]
-        if self.alternatives:
-            lines.append(f"{self.other}: {'; '.join(self.alternatives)}.")
-        if self.shortened:
-            lines.append(self.shortened)
-        return "\n".join([*lines, *(["", self.code] if self.code else [])])
-
-    def _repr_html_(self) -> str:
-        return fragment(self)
-
-    def write(self, path: str | Path) -> Path:
-        """Write the answer as JSON."""
-        record = {
-            "verdict": self.verdict,
-            "sentence": self.sentence,
-            "causes": self.causes,
-            "findings": self.findings,
-            "alternatives": self.alternatives,
-            "code": self.code,
-            "trial": vars(self.trial) if self.trial else None,
-            "curve": self.curve,
-            "notes": self.notes,
-            "seconds": self.seconds,
-        }
-        path = Path(path)
-        part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        part.replace(path)
-        return path
+#: Facts that the answer keeps.
+KEPT_FACTS = (
+    "start",
+    "final",
+    "trivial",
+    "control",
+    "progress",
+    "steps",
+    "suspects",
+    "shared",
+    "bad_samples",
+    "bad_batches",
+    "label_rank",
+    "order_ratio",
+    "steepening",
+    "growth",
+    "rank",
+    "denormal",
+    "overshoot",
+    "shuffled",
+    "raised",
+    "behind",
+    "depth_ratio",
+    "time_ratio",
+    "saturated",
+    "dead",
+    "shrunk",
+    "move",
+    "refused",
+    "shortened",
+)
 
 
 _CHECK_LABELS = "check how labels and samples are matched (shuffled apart, shifted, wrong file)"
@@ -163,24 +110,55 @@ def evidence(cause: Cause, chart: Chart, curve: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(sentences))[:3]
 
 
-def strongest_findings(chart: Chart) -> list[str]:
-    """Sentences of the three strongest findings."""
-    found = sorted(chart.findings.values(), key=lambda finding: -finding.strength)
-    return [finding.sentence for finding in found[:3]]
+@dataclass(frozen=True)
+class Answering:
+    """What every answer of one examination shares."""
+
+    chart: Chart
+    begun: float  # moment (``time.perf_counter``) at which the examination began
+
+    def cannot_tell(self, why: str, ranked: Ranked, curve: Sequence[float]) -> Examination:
+        """The examination that names no cause, with its three strongest findings."""
+        found = sorted(self.chart.findings.values(), key=lambda finding: -finding.strength)
+        findings = [finding.sentence for finding in found[:3]]
+        sentence = f"Cannot tell, because {why}."
+        return self.examination("cannot tell", sentence, ranked, findings, curve)
+
+    def examination(
+        self,
+        verdict: str,
+        sentence: str,
+        ranked: Ranked,
+        findings: Sequence[str],
+        curve: Sequence[float],
+        code: str = "",
+        trial: Trial | None = None,
+    ) -> Examination:
+        """The examination with the chart's notes and facts, and the strength of every finding.
+
+        Args:
+            ranked: causes with their log-odds, likeliest first; five are kept.
+            curve: training losses.
+        """
+        chart = self.chart
+        facts = {name: value for name, value in chart.facts.items() if name in KEPT_FACTS}
+        facts["findings"] = {f.name: round(f.strength, 3) for f in chart.findings.values()}
+        return Examination(
+            verdict=verdict,
+            sentence=sentence,
+            causes=tuple((key, _probability(log_odds)) for key, log_odds in ranked[:5]),
+            findings=tuple(findings),
+            code=code,
+            trial=trial,
+            curve=tuple(curve),
+            notes=tuple(chart.notes),
+            seconds=round(time.perf_counter() - self.begun, 2),
+            facts=facts,
+        )
 
 
-def probabilities(ranked: Ranked) -> tuple[tuple[str, float], ...]:
-    """The first five causes with their log-odds turned into probabilities."""
-    return tuple(
-        (key, round(1 / (1 + math.exp(-min(log_odds, 50.0))), 3)) for key, log_odds in ranked[:5]
-    )
-
-
-def known_facts(chart: Chart, names: Sequence[str]) -> dict[str, Any]:
-    """The named facts of the chart, and the strength of every finding under ``"findings"``."""
-    facts = {name: value for name, value in chart.facts.items() if name in names}
-    facts["findings"] = {f.name: round(f.strength, 3) for f in chart.findings.values()}
-    return facts
+def _probability(log_odds: float) -> float:
+    return round(1 / (1 + math.exp(-min(log_odds, 50.0))), 3)
 
 
 def certainty_words(log_odds: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,3 +53,14 @@ def ramp(value: float, low: float, high: float) -> float:
         (0.5, 1.0)
     """
     return min(1.0, max(0.0, (value - low) / (high - low)))
+
+
+def middle(values: Iterable[float]) -> float:
+    """The median; of an even number of values the upper one of the two in the middle.
+
+    Example:
+        >>> middle([3.0, 1.0, 2.0, 9.0])
+        3.0
+    """
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mindgap.advise.doctor.course import held_out
+from mindgap.advise.doctor.course import held_out, single_output
 from mindgap.advise.doctor.patient import Patient
 from mindgap.base.batches import merged, pair, replaced, rows, size
 from mindgap.base.restoring import undisturbed
@@ -31,60 +31,61 @@ class _Constant(nn.Module):
 
 
 def output_of(patient: Patient) -> Tensor | None:
-    """The model's output on the first batch, where the loss calls the model once and gets a
-    tensor.
+    """The model's output on the first batch; None unless the loss calls the model once and gets a
+    tensor of numbers.
     """
-    outs: list[Any] = []
-    handle = patient.model.register_forward_hook(lambda m, i, o: outs.append(o))
-    try:
-        with undisturbed(patient.model), torch.no_grad():
-            patient.model.eval()
-            patient.value(patient.train[0])
-    finally:
-        handle.remove()
-    if len(outs) != 1 or not isinstance(outs[0], Tensor) or not outs[0].is_floating_point():
-        return None
-    return outs[0] if outs[0].ndim else None
+    with undisturbed(patient.model):
+        patient.model.eval()
+        output = single_output(patient, patient.train[0])
+    return output if output is not None and output.is_floating_point() and output.ndim else None
 
 
 def trivial(patient: Patient) -> float | None:
     """Held-out loss of the best constant output (class frequencies, unigram, mean); None where
     the loss does not work with a constant in place of the model.
     """
-    out = output_of(patient)
-    if out is None:
+    output = output_of(patient)
+    if output is None:
         return None
-    start = torch.zeros(out.shape[-1:] if out.ndim > 1 else (), dtype=torch.float32)
-    ys = [y for _, y in map(pair, patient.train) if y is not None]
-    if ys and ys[0].is_floating_point() and out.ndim > 1:
-        flat = torch.cat([y.reshape(len(y), -1).double() for y in ys])
-        flat = flat[flat.isfinite().all(1)]
-        if len(flat):
-            middle = flat.mean(0)
-            start = middle if middle.shape == start.shape else middle.mean().expand(start.shape)
-            start = start.float()
-    elif ys and out.ndim > 1:
-        labels = torch.cat([y.flatten() for y in ys]).long()
-        if int(labels.min()) >= 0 and int(labels.max()) < out.shape[-1]:
-            counts = torch.bincount(labels, minlength=out.shape[-1]).double() + 0.5
-            start = (counts / counts.sum()).log().float()
-    model = _Constant(start.to(out.device), out.shape)
+    targets = [y for _, y in map(pair, patient.train) if y is not None]
+    start = _first_constant(output, targets).to(output.device)
+    model = _Constant(start, output.shape)
     copy = Patient(model, patient.loss, patient.train, patient.valid, patient.optimizer)
     batches = patient.train[:: max(1, len(patient.train) // 8)][:8]
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=25, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        value = torch.stack([copy.value(b) for b in batches]).mean()
+        value = torch.stack([copy.value(batch) for batch in batches]).mean()
         value.backward()
         return value
 
     first = held_out(copy)
     with suppress(RuntimeError, IndexError):
         optimizer.step(closure)
-    best = held_out(copy)
-    best = min(v for v in (first, best, math.inf) if not math.isnan(v))
+    best = min(first, held_out(copy))
     return best if math.isfinite(best) else None
+
+
+def _first_constant(output: Tensor, targets: list[Tensor]) -> Tensor:
+    """Where the search for the best constant begins: logarithms of the label frequencies, the mean
+    target, or zero where the targets do not fit the output.
+    """
+    zero = torch.zeros(output.shape[-1:] if output.ndim > 1 else (), dtype=torch.float32)
+    if not targets or output.ndim < 2:
+        return zero
+    if targets[0].is_floating_point():
+        flat = torch.cat([y.reshape(len(y), -1).double() for y in targets])
+        flat = flat[flat.isfinite().all(1)]
+        if not len(flat):
+            return zero
+        mean = flat.mean(0)
+        return (mean if mean.shape == zero.shape else mean.mean().expand(zero.shape)).float()
+    labels = torch.cat([y.flatten() for y in targets]).long()
+    if int(labels.min()) < 0 or int(labels.max()) >= output.shape[-1]:
+        return zero
+    counts = torch.bincount(labels, minlength=output.shape[-1]).double() + 0.5
+    return (counts / counts.sum()).log().float()
 
 
 class _Plain(nn.Module):
@@ -125,12 +126,7 @@ class _Plain(nn.Module):
 
 
 def plain_network(
-    patient: Patient,
-    steps: int,
-    *,
-    shift: int = 0,
-    shuffled: bool = False,
-    valid: list[Any] | None = None,
+    patient: Patient, steps: int, *, shift: int = 0, shuffled: bool = False
 ) -> float | None:
     """Lowest held-out loss of a plain network on the user's samples in random order; None where it
     does not fit the user's loss.
@@ -139,48 +135,47 @@ def plain_network(
         shift: targets are moved against the inputs by so many samples.
         shuffled: the training targets are drawn anew from all training targets.
     """
-    out = output_of(patient)
-    xs = [x for x, _ in map(pair, patient.train) if x is not None]
-    if out is None or len(xs) != len(patient.train) or len(out) != len(xs[0]):
+    output = output_of(patient)
+    inputs = [x for x, _ in map(pair, patient.train) if x is not None]
+    if output is None or len(inputs) != len(patient.train) or len(output) != len(inputs[0]):
         return None
-
-    def moved(batches: list[Any]) -> list[Any]:
-        if not shift:
-            return batches
-        return [replaced(b, y=y.roll(shift, 0)) for b in batches if (y := pair(b)[1]) is not None]
-
-    x = torch.cat(xs)
-    train = moved(patient.train)
-    model = _Plain(x, out.shape).to(out.device)
-    copy = Patient(
-        model, patient.loss, train, moved(valid or patient.valid or []), patient.optimizer
-    )
+    train, valid = (_shifted(part, shift) for part in (patient.train, patient.valid))
+    x = torch.cat(inputs)
+    model = _Plain(x, output.shape).to(output.device)
+    copy = Patient(model, patient.loss, train, valid, patient.optimizer)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     best, generator = math.inf, torch.Generator().manual_seed(0)
-    order: list[int] = []
     # The user's batches may be of one sample or sorted: joined and drawn anew.
-    whole = merged(train)
-    joined = size(whole) == len(x)
+    everything = merged(train)
+    joined = size(everything) == len(x)
     if shuffled:
-        y = pair(whole)[1]
+        y = pair(everything)[1]
         if not joined or y is None:
             return None
-        whole = replaced(whole, y=y[torch.randperm(len(x), generator=generator).to(y.device)])
-    for k in range(steps):
+        order = torch.randperm(len(x), generator=generator).to(y.device)
+        everything = replaced(everything, y=y[order])
+    waiting: list[int] = []  # batches of the present epoch, where they cannot be joined
+    for step in range(1, steps + 1):
         if joined:
-            batch = rows(whole, torch.randint(len(x), (64,), generator=generator).to(x.device))
+            chosen = torch.randint(len(x), (64,), generator=generator).to(x.device)
+            batch = rows(everything, chosen)
         else:
-            if not order:
-                order = torch.randperm(len(train), generator=generator).tolist()
-            batch = train[order.pop()]
+            waiting = waiting or torch.randperm(len(train), generator=generator).tolist()
+            batch = train[waiting.pop()]
         optimizer.zero_grad()
-        value = copy.value(batch)
-        value.backward()
+        copy.value(batch).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if (k + 1) % max(1, steps // 6) == 0:
+        if step % max(1, steps // 6) == 0:
             best = min(best, held_out(copy))
     return best if math.isfinite(best) else None
+
+
+def _shifted(batches: list[Any], shift: int) -> list[Any]:
+    """Batches whose targets are moved against the inputs by so many samples."""
+    if not shift:
+        return batches
+    return [replaced(b, y=y.roll(shift, 0)) for b in batches if (y := pair(b)[1]) is not None]
 
 
 @dataclass(frozen=True)
@@ -195,19 +190,19 @@ class Ranks:
 
 
 def cross_ranks(patient: Patient, steps: int) -> tuple[Ranks, Ranks | None] | None:
-    """Train a plain network on each half of the samples and rank the labels of the other half.
+    """Train a plain network on each half of the samples and rank the labels of the other half;
+    those of the validation samples are ranked by both networks.
 
     None where the task is not a classification with one label per sample.
     """
-    out = output_of(patient)
+    output = output_of(patient)
     pairs = [pair(batch) for batch in patient.train]
-    if out is None or out.ndim != 2 or len(out) != size(patient.train[0]):
+    if output is None or output.ndim != 2 or len(output) != size(patient.train[0]):
         return None
     if any(x is None or y is None or y.is_floating_point() or y.ndim != 1 for x, y in pairs):
         return None
-    x = torch.cat([a for a, _ in pairs if a is not None])
-    y = torch.cat([b for _, b in pairs if b is not None]).long()
-    classes = out.shape[1]
+    x, y, sizes = _joined(pairs)
+    classes = output.shape[1]
     if classes < 2 or int(y.min()) < 0 or int(y.max()) >= classes:
         return None
     generator = torch.Generator().manual_seed(0)
@@ -215,40 +210,48 @@ def cross_ranks(patient: Patient, steps: int) -> tuple[Ranks, Ranks | None] | No
     scores = torch.zeros(len(x), classes, device=x.device)
     models = []
     for mask in (half, ~half):
-        model = _Plain(x, out.shape).to(x.device)
-        optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
         own = mask.nonzero().flatten()
         if len(own) < 2 * classes:
             return None
+        model = _Plain(x, output.shape).to(x.device)
+        optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
         for _ in range(steps):
-            pick = own[torch.randint(len(own), (64,), generator=generator).to(own.device)]
+            chosen = own[torch.randint(len(own), (64,), generator=generator).to(own.device)]
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x[pick]), y[pick]).backward()
+            nn.functional.cross_entropy(model(x[chosen]), y[chosen]).backward()
             optimizer.step()
         with torch.no_grad():
             scores[~mask] = model(x[~mask])
         models.append(model)
-    train = _rank_labels(scores, y, [len(a) for a, _ in pairs if a is not None])
+    train = _rank_labels(scores, y, sizes)
     held = [pair(batch) for batch in patient.valid]
     if not held or any(a is None or b is None for a, b in held):
         return train, None
-    hx = torch.cat([a for a, _ in held if a is not None])
-    hy = torch.cat([b for _, b in held if b is not None]).long()
+    held_x, held_y, held_sizes = _joined(held)
     with torch.no_grad():
-        mean = sum(torch.softmax(m(hx), 1) for m in models) / 2
-    return train, _rank_labels(
-        torch.as_tensor(mean).log(), hy, [len(a) for a, _ in held if a is not None]
-    )
+        mean = torch.stack([torch.softmax(model(held_x), 1) for model in models]).mean(0)
+    return train, _rank_labels(mean.log(), held_y, held_sizes)
 
 
-def _rank_labels(scores: Tensor, y: Tensor, sizes: list[int]) -> Ranks:
-    own = scores.gather(1, y.unsqueeze(1))
-    rank = (scores > own).sum(1)
-    chance = torch.softmax(scores, 1).gather(1, y.unsqueeze(1)).squeeze(1)
+def _joined(
+    pairs: list[tuple[Tensor | None, Tensor | None]],
+) -> tuple[Tensor, Tensor, list[int]]:
+    """Inputs, labels and the sizes of the batches."""
+    inputs = [x for x, _ in pairs if x is not None]
+    labels = [y for _, y in pairs if y is not None]
+    return torch.cat(inputs), torch.cat(labels).long(), [len(x) for x in inputs]
+
+
+def _rank_labels(scores: Tensor, labels: Tensor, sizes: list[int]) -> Ranks:
+    """How the labels rank among the scores, cut into batches of these sizes."""
+    chances = torch.softmax(scores, 1)
+    column = labels.unsqueeze(1)
+    rank = (scores > scores.gather(1, column)).sum(1)
+    chance = chances.gather(1, column).squeeze(1)
     return Ranks(
         list((rank > 0).split(sizes)),
         list(rank.split(sizes)),
         list(chance.split(sizes)),
-        list(torch.softmax(scores, 1).amax(1).split(sizes)),
+        list(chances.amax(1).split(sizes)),
         scores.shape[1],
     )

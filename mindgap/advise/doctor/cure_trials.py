@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 import torch
 
-from mindgap.advise.doctor.answer import Trial, error_words, loss_words
+from mindgap.advise.doctor.answer import error_words, loss_words
 from mindgap.advise.doctor.causes import CAUSES, Cause
 from mindgap.advise.doctor.chart import Chart, ramp
 from mindgap.advise.doctor.course import Course, follow, held_out
 from mindgap.advise.doctor.course_readings import progress, read_growth, read_ray, reference_loss
 from mindgap.advise.doctor.cures import CURES
 from mindgap.advise.doctor.model_readings import layers
+from mindgap.advise.doctor.page import Trial
 from mindgap.advise.doctor.patient import Admission, Patient
 from mindgap.base.check import RuleError
 

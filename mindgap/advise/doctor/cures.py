@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,7 +38,8 @@ def plain(patient: Patient) -> None:
     patient.step = None
 
 
-def rate(patient: Patient, chart: Chart, factor: float) -> None:
+def scale_rate(patient: Patient, chart: Chart, factor: float) -> None:
+    """Another learning rate, also as the scheduler knows it."""
     for group in patient.optimizer.param_groups:
         group["lr"] = group["lr"] * factor
     if hasattr(patient.scheduler, "base_lrs"):
@@ -45,6 +47,7 @@ def rate(patient: Patient, chart: Chart, factor: float) -> None:
 
 
 def warm_up(patient: Patient, chart: Chart, share: float) -> None:
+    """A learning rate that rises over a share of the run."""
     plain(patient)
     patient.warmup = max(10, int(share * chart.facts["steps"]))
 
@@ -64,6 +67,7 @@ def reset(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def clip(patient: Patient, chart: Chart, limit: float) -> None:
+    """The gradient's norm clipped at a limit; below 0: at the median of the norms so far."""
     plain(patient)
     patient.clip = limit
 
@@ -79,7 +83,7 @@ def inner(patient: Patient, chart: Chart, limit: float) -> None:
     edge = (flat - middle).abs().quantile(0.9, 0)
     if limit > 1:
         bound = float((flat - middle).abs().median())
-        patient.modes = [*patient.modes, lambda: tracing.huber(bound)]
+        patient.modes.append(partial(tracing.huber, bound))
 
     def kept(batch: Any) -> Any:
         y = pair(batch)[1]
@@ -90,18 +94,20 @@ def inner(patient: Patient, chart: Chart, limit: float) -> None:
     patient.valid = [kept(b) for b in patient.valid]
 
 
+def _recurrent_kernels(model: nn.Module) -> list[nn.Parameter]:
+    """The matrices by which recurrent layers pass their states on."""
+    layers = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
+    return [p for layer in layers for name, p in layer.named_parameters() if "weight_hh" in name]
+
+
 def calm_recurrence(patient: Patient, chart: Chart, limit: float) -> None:
     """Orthogonal recurrent weights, and the gradient's norm clipped."""
     clip(patient, chart, limit)
-    found = False
-    for module in patient.model.modules():
-        if isinstance(module, nn.RNNBase):
-            for name, p in module.named_parameters():
-                if "weight_hh" in name:
-                    for part in p.detach().chunk(p.shape[0] // p.shape[1]):
-                        nn.init.orthogonal_(part)
-                    found = True
-    if not found:
+    kernels = _recurrent_kernels(patient.model)
+    for kernel in kernels:
+        for part in kernel.detach().chunk(kernel.shape[0] // kernel.shape[1]):
+            nn.init.orthogonal_(part)
+    if not kernels:
         reset(patient, chart, 1.0)
 
 
@@ -116,14 +122,10 @@ def calm_depth(patient: Patient, chart: Chart, way: float) -> None:
 
 def remember(patient: Patient, chart: Chart, _: float) -> None:
     """A recurrence that keeps its state: recurrent weights at the identity."""
-    found = False
-    for module in patient.model.modules():
-        if isinstance(module, nn.RNNBase):
-            for name, p in module.named_parameters():
-                if "weight_hh" in name and p.shape[0] == p.shape[1]:
-                    nn.init.eye_(p)
-                    found = True
-    if not found:
+    square = [k for k in _recurrent_kernels(patient.model) if k.shape[0] == k.shape[1]]
+    for kernel in square:
+        nn.init.eye_(kernel)
+    if not square:
         normalise(patient, chart, 1.0)
 
 
@@ -133,35 +135,39 @@ def normalise(patient: Patient, chart: Chart, way: float) -> None:
     differ again only if what they share is taken away.
     """
     model = patient.model
-    hidden = layers(model)[:-1]
-    known = {id(p) for g in patient.optimizer.param_groups for p in g["params"]}
-    changed = 0
-    for name, module in hidden:
-        parent = model.get_submodule(name.rpartition(".")[0]) if "." in name else model
-        leaf = name.rpartition(".")[2]
-        if isinstance(parent, nn.MultiheadAttention):
-            continue
+    changed = False
+    for name, module in layers(model)[:-1]:
+        place, _, leaf = name.rpartition(".")
+        parent = model.get_submodule(place)
+        norm: nn.Module | None = None
         if isinstance(module, nn.Linear):
             width = module.out_features
             norm = nn.LayerNorm(width) if way < 2 else nn.BatchNorm1d(width)
-            setattr(parent, leaf, _Normed(module, norm))
         elif isinstance(module, nn.Conv2d):
-            setattr(parent, leaf, _Normed(module, nn.GroupNorm(1, module.out_channels)))
-        else:
-            continue
-        changed += 1
-    for parent in list(model.modules()):
-        for leaf, child in list(parent.named_children()):
-            if isinstance(child, (nn.Sigmoid, nn.Tanh)) and changed:
-                setattr(parent, leaf, nn.ReLU())
+            norm = nn.GroupNorm(1, module.out_channels)
+        if norm is not None and not isinstance(parent, nn.MultiheadAttention):
+            setattr(parent, leaf, _Normed(module, norm))
+            changed = True
     if not changed:
         raise RuleError("this model has no hidden linear layer to normalise")
-    new = [p for p in model.parameters() if id(p) not in known and p.requires_grad]
+    for parent in list(model.modules()):
+        for leaf, child in list(parent.named_children()):
+            if isinstance(child, (nn.Sigmoid, nn.Tanh)):
+                setattr(parent, leaf, nn.ReLU())
+    _train_new_parameters(patient)
+
+
+def _train_new_parameters(patient: Patient) -> None:
+    """Hand the optimizer the model's parameters that it does not hold yet."""
+    held = {id(p) for group in patient.optimizer.param_groups for p in group["params"]}
+    new = [p for p in patient.model.parameters() if id(p) not in held and p.requires_grad]
     if new:
         patient.optimizer.add_param_group({"params": new})
 
 
 class _Normed(nn.Module):
+    """A layer and a norm behind it."""
+
     def __init__(self, layer: nn.Module, norm: nn.Module) -> None:
         super().__init__()
         self.layer, self.norm = layer, norm
@@ -170,7 +176,8 @@ class _Normed(nn.Module):
         return self.norm(self.layer(x))
 
 
-def _each(patient: Patient, change: Callable[[Any], Any]) -> None:
+def _change_batches(patient: Patient, change: Callable[[Any], Any]) -> None:
+    """Change every batch of both parts."""
     patient.train = [change(b) for b in patient.train]
     patient.valid = [change(b) for b in patient.valid]
 
@@ -191,25 +198,24 @@ def scale_inputs(patient: Patient, chart: Chart, _: float) -> None:
         assert x is not None
         return replaced(batch, x=((x.nan_to_num(0, 0, 0) - middle) / spread).to(x.dtype))
 
-    _each(patient, change)
+    _change_batches(patient, change)
 
 
 def drop_samples(patient: Patient, chart: Chart, _: float) -> None:
     """Leave bad samples out of their batches, and batches without any other sample."""
-    bad = chart.facts["bad_samples"]
+    bad = set(chart.facts["bad_samples"])
     train = []
     for i, batch in enumerate(patient.train):
-        out = {j for k, j in bad if k == i}
-        if out:
-            keep = [j for j in range(size(batch)) if j not in out]
-            if not keep:
-                continue
-            batch = rows(batch, keep)
-        train.append(batch)
+        keep = [j for j in range(size(batch)) if (i, j) not in bad]
+        if len(keep) == size(batch):
+            train.append(batch)
+        elif keep:
+            train.append(rows(batch, keep))
     patient.train = train
 
 
 def drop_batches(patient: Patient, chart: Chart, _: float) -> None:
+    """Leave bad batches out."""
     bad = set(chart.facts["bad_batches"])
     patient.train = [b for i, b in enumerate(patient.train) if i not in bad]
 
@@ -235,7 +241,7 @@ def shift_labels(patient: Patient, chart: Chart, _: float) -> None:
             assert x is not None
             return replaced(batch, x=x[:, :-1], y=x[:, 1:])
 
-        _each(patient, following)
+        _change_batches(patient, following)
         return
     if chart.has("labels_outside"):
 
@@ -247,7 +253,7 @@ def shift_labels(patient: Patient, chart: Chart, _: float) -> None:
         ys = [y for _, y in map(pair, patient.train) if y is not None]
         if not ys or min(int(y.min()) for y in ys) < 1:
             raise RuleError("some labels are zero: they are not shifted by one")
-        _each(patient, lowered)
+        _change_batches(patient, lowered)
         return
     shift = chart.facts["shift"]
 
@@ -258,7 +264,7 @@ def shift_labels(patient: Patient, chart: Chart, _: float) -> None:
         keep = slice(1, None) if shift > 0 else slice(0, len(y) - 1)
         return rows(moved, keep)
 
-    _each(patient, change)
+    _change_batches(patient, change)
 
 
 def drop_suspects(patient: Patient, chart: Chart, _: float) -> None:
@@ -277,26 +283,28 @@ def drop_suspects(patient: Patient, chart: Chart, _: float) -> None:
     patient.valid = cleaned(patient.valid, valid) if valid else patient.valid
 
 
-def floors(patient: Patient, chart: Chart, factor: float) -> None:
+def add_floors(patient: Patient, chart: Chart, factor: float) -> None:
+    """Logarithms, roots and divisions that keep away from zero, and another learning rate."""
     plain(patient)
-    rate(patient, chart, factor)
-    patient.modes = [*patient.modes, tracing.floors]
+    scale_rate(patient, chart, factor)
+    patient.modes.append(tracing.floors)
 
 
-def single_precision(patient: Patient, chart: Chart, _: float) -> None:
-    plain(patient)
-    patient.modes = [*patient.modes, tracing.single_precision]
+def _computed_in(mode: Callable[[], tracing.Rewritten]) -> Apply:
+    """A cure that computes the loss inside a function mode, with our own step."""
 
+    def apply(patient: Patient, chart: Chart, _: float) -> None:
+        plain(patient)
+        patient.modes.append(mode)
 
-def reattach(patient: Patient, chart: Chart, _: float) -> None:
-    plain(patient)
-    patient.modes = [*patient.modes, tracing.no_detach]
+    return apply
 
 
 def right_axis(patient: Patient, chart: Chart, _: float) -> None:
+    """A softmax over the classes, or a squared error of outputs in the targets' shape."""
     plain(patient)
     if chart.has("softmax_over_batch"):
-        patient.modes = [*patient.modes, tracing.softmax_over_classes]
+        patient.modes.append(tracing.softmax_over_classes)
     elif chart.has("broadcasts"):
 
         def loss(model: Any, batch: Any) -> Tensor:
@@ -307,11 +315,6 @@ def right_axis(patient: Patient, chart: Chart, _: float) -> None:
         patient.loss = loss
     else:
         raise RuleError("which axes are mixed inside the model is not visible from outside")
-
-
-def scores(patient: Patient, chart: Chart, _: float) -> None:
-    plain(patient)
-    patient.modes = [*patient.modes, tracing.scores_from_probabilities]
 
 
 def divide_loss(patient: Patient, chart: Chart, _: float) -> None:
@@ -339,11 +342,12 @@ def own_step(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def unclipped(patient: Patient, chart: Chart, _: float) -> None:
+    """Our own step without clipping, and every threshold of the optimizer at 1."""
     plain(patient)
     changed = False
     for group in patient.optimizer.param_groups:
         for name in ("tau", "clip", "clip_c", "threshold"):
-            if isinstance(group.get(name), (int, float)) and group[name] is not None:
+            if isinstance(group.get(name), (int, float)):
                 group[name] = 1.0
                 changed = True
     if not changed and "step" not in patient.given:
@@ -351,10 +355,10 @@ def unclipped(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def unfreeze(patient: Patient, chart: Chart, _: float) -> None:
+    """Every parameter takes a gradient, and the optimizer holds them all."""
     for p in patient.model.parameters():
         if p.is_floating_point() or p.is_complex():
             p.requires_grad_(True)
-    plain(patient)
     rebuild(patient, chart, 1.0)
 
 
@@ -371,12 +375,14 @@ def rebuild(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def no_decay(patient: Patient, chart: Chart, _: float) -> None:
+    """No weight decay."""
     for group in patient.optimizer.param_groups:
         if "weight_decay" in group:
             group["weight_decay"] = 0.0
 
 
 def ordinary_momentum(patient: Patient, chart: Chart, _: float) -> None:
+    """Momentum 0.9, or betas (0.9, 0.999)."""
     for group in patient.optimizer.param_groups:
         if isinstance(group.get("momentum"), (int, float)) and group["momentum"] > 0:
             group["momentum"] = 0.9
@@ -385,42 +391,36 @@ def ordinary_momentum(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def constant_rate(patient: Patient, chart: Chart, _: float) -> None:
-    first = [group.get("initial_lr", group["lr"]) for group in patient.optimizer.param_groups]
+    """The first learning rate throughout."""
     patient.scheduler = None
-    for group, value in zip(patient.optimizer.param_groups, first):
-        group["lr"] = value
+    for group in patient.optimizer.param_groups:
+        group["lr"] = group.get("initial_lr", group["lr"])
 
 
 def group_norm(patient: Patient, chart: Chart, samples: float) -> None:
-    """Larger batches, or GroupNorm in place of batch norm."""
+    """Batches joined to so many samples, or (with 1) GroupNorm in place of batch norm."""
     if samples > 1:
-        n = int(samples)
+        count, train = int(samples), patient.train
         plain(patient)
-        patient.train = [merged(patient.train[i : i + n]) for i in range(0, len(patient.train), n)]
-        if size(patient.train[0]) < n:
+        patient.train = [merged(train[i : i + count]) for i in range(0, len(train), count)]
+        if size(patient.train[0]) < count:
             raise RuleError("these batches cannot be joined")
         return
-    found = 0
-    held = {id(p) for g in patient.optimizer.param_groups for p in g["params"]}
+    changed = False
     for parent in list(patient.model.modules()):
         for leaf, child in list(parent.named_children()):
             if isinstance(child, nn.modules.batchnorm._BatchNorm):
                 groups = math.gcd(child.num_features, 4)
                 setattr(parent, leaf, nn.GroupNorm(groups, child.num_features))
-                found += 1
-    if not found:
+                changed = True
+    if not changed:
         raise RuleError("the model has no batch norm")
-    new = [p for p in patient.model.parameters() if id(p) not in held and p.requires_grad]
-    patient.optimizer.add_param_group({"params": new})
-
-
-def no_dropout(patient: Patient, chart: Chart, _: float) -> None:
-    raise RuleError("only evaluation changes")
+    _train_new_parameters(patient)
 
 
 CURES: dict[str, Cure] = {
-    "slower": Cure(rate, (0.1, 0.01, 0.001)),
-    "faster": Cure(rate, (10.0, 100.0, 1000.0, 1e4)),
+    "slower": Cure(scale_rate, (0.1, 0.01, 0.001)),
+    "faster": Cure(scale_rate, (10.0, 100.0, 1000.0, 1e4)),
     "warm_up": Cure(warm_up, (0.25, 0.6)),
     "reset": Cure(reset),
     "clip": Cure(clip, (-1.0, 1.0)),
@@ -435,11 +435,11 @@ CURES: dict[str, Cure] = {
     "shuffle": Cure(shuffle),
     "shift_labels": Cure(shift_labels, changes_loss=True),
     "drop_suspects": Cure(drop_suspects, changes_loss=True),
-    "floors": Cure(floors, (1.0, 0.1)),
-    "single_precision": Cure(single_precision),
-    "reattach": Cure(reattach),
+    "floors": Cure(add_floors, (1.0, 0.1)),
+    "single_precision": Cure(_computed_in(tracing.single_precision)),
+    "reattach": Cure(_computed_in(tracing.no_detach)),
     "right_axis": Cure(right_axis, changes_loss=True),
-    "scores": Cure(scores, changes_loss=True),
+    "scores": Cure(_computed_in(tracing.scores_from_probabilities), changes_loss=True),
     "divide_loss": Cure(divide_loss, changes_loss=True),
     "own_step": Cure(own_step),
     "unclipped": Cure(unclipped),

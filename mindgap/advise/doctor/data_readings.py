@@ -23,8 +23,7 @@ def read_data(chart: Chart, patient: Patient) -> None:
     if not xs:
         chart.notes.append("the batches hold no tensor with one row per sample")
         return
-    sizes = [len(x) for x in xs]
-    chart.facts["sizes"] = sizes
+    chart.facts["sizes"] = [len(x) for x in xs]
     chart.facts["numbers"] = patient.numbers
     if xs[0].is_floating_point():
         chart.attempt("the scale of the inputs", lambda: _inputs(chart, xs))
@@ -36,116 +35,137 @@ def read_data(chart: Chart, patient: Patient) -> None:
             chart.attempt("tails of the targets", lambda: _tails(chart, ys))
         chart.attempt("the order of the data", lambda: _order(chart, ys))
         chart.attempt("the targets", lambda: _targets(chart, xs, ys))
-    if "valid" in patient.given:
-        held = [x for x, _ in map(pair, patient.valid) if x is not None]
-        if held:
-            chart.attempt("samples in both parts", lambda: _count_shared_samples(chart, xs, held))
+    held = [x for x, _ in map(pair, patient.valid) if x is not None]
+    if "valid" in patient.given and held:
+        chart.attempt("samples in both parts", lambda: _shared_samples(chart, xs, held))
+
+
+def _flat(batch: Tensor) -> Tensor:
+    """One row per sample, one column per number."""
+    return batch.flatten(1) if batch.ndim > 1 else batch.unsqueeze(1)
 
 
 def _inputs(chart: Chart, xs: list[Tensor]) -> None:
     """Note inputs that are not finite, constant and large, or of very different scales."""
     x = torch.cat([x.flatten(0, -2) if x.ndim == 3 else x.flatten(1) for x in xs]).double()
-    if x.ndim == 1:
-        x = x.unsqueeze(1)
-    bad = ~x.isfinite()
-    if bool(bad.any()):
-        share = bad.double().mean(0)
-        if float(share.max()) > 0.99 and len(share) > 1:
-            k = int(share.argmax())
-            chart.find("feature_not_finite", 1.0, f"Input {k} is NaN or infinite in every sample.")
-            chart.facts["features"] = [int(i) for i in (share > 0.99).nonzero().flatten()]
-    if xs[0].ndim not in (2, 3):
-        big = float(x.abs().nan_to_num(0, 0, 0).quantile(0.9)) if x.numel() < 1e7 else 0.0
-        if big > 20:
-            chart.find(
-                "unscaled", ramp(math.log10(big), 1.3, 2.3), f"Inputs reach {big:.3g} (90 %)."
-            )
-        return
+    share_broken = (~x.isfinite()).double().mean(0)
+    if float(share_broken.max()) > 0.99 and len(share_broken) > 1:
+        feature = int(share_broken.argmax())
+        text = f"Input {feature} is NaN or infinite in every sample."
+        chart.find("feature_not_finite", 1.0, text)
     x = x.nan_to_num(0, 0, 0)
-    middle = x.median(0).values
+    if xs[0].ndim in (2, 3):
+        _features(chart, x)
+    elif x.numel() < 1e7:
+        large = float(x.abs().quantile(0.9))
+        if large > 20:
+            text = f"Inputs reach {large:.3g} (90 %)."
+            chart.find("unscaled", ramp(math.log10(large), 1.3, 2.3), text)
+
+
+def _features(chart: Chart, x: Tensor) -> None:
+    """Note features (columns of x) that are constant and large, and features out of scale."""
+    center = x.median(0).values
     scale = x.abs().quantile(0.9, 0)
-    spread = (x - middle).abs().quantile(0.9, 0)
+    spread = (x - center).abs().quantile(0.9, 0)
     typical = float(scale[scale > 0].median()) if bool((scale > 0).any()) else 1.0
     constant = (spread <= 1e-6 * scale) & (scale > 30 * min(typical, 1.0)) & (scale > 10)
     if bool(constant.any()) and len(scale) > 1:
-        where = [int(i) for i in constant.nonzero().flatten()]
-        chart.facts["features"] = where
-        text = f"Input {where[0]} is {float(middle[where[0]]):.3g} in every sample."
+        feature = int(constant.nonzero()[0])
+        text = f"Input {feature} is {float(center[feature]):.3g} in every sample."
         chart.find("constant_large", 1.0, text)
-    live = scale.masked_fill(constant, 0)
-    k = int(live.argmax())
-    big = float(live[k])
-    if big > 20:
-        varied = live[live > 0]
-        strength = ramp(math.log10(big), 1.3, 2.0)
-        if len(varied) > 1 and float(varied.max() / varied.median()) > 30:
-            text = (
-                f"Input {k} reaches {big:.3g}, {float(varied.max() / varied.median()):.3g} times "
-                "the middle one."
-            )
-        else:
-            text = f"Inputs reach {big:.3g} (input {k}, 90 % of the samples)."
-        chart.find("unscaled", strength, text)
+    varied = scale.masked_fill(constant, 0)
+    feature = int(varied.argmax())
+    large = float(varied[feature])
+    if large > 20:
+        ratio = float(varied.max() / varied[varied > 0].median())
+        text = f"Inputs reach {large:.3g} (input {feature}, 90 % of the samples)."
+        if ratio > 30:
+            text = f"Input {feature} reaches {large:.3g}, {ratio:.3g} times the middle one."
+        chart.find("unscaled", ramp(math.log10(large), 1.3, 2.0), text)
 
 
 def _outliers(chart: Chart, parts: list[Tensor], what: str) -> None:
     """Note single samples or batches whose ``what`` (inputs or targets) are not finite or far from
     all others.
     """
-    flat = [p.flatten(1).double() if p.ndim > 1 else p.double().unsqueeze(1) for p in parts]
-    each = [f.abs().amax(1) for f in flat]  # NaN stays NaN
-    numbers: list[int] = chart.facts["numbers"]
-    broken = [~e.isfinite() for e in each]
-    if any(bool(b.any()) for b in broken):
-        full = [i for i, b in enumerate(broken) if bool(b.float().mean() > 0.5)]
-        single = [(i, int(j)) for i, b in enumerate(broken) for j in b.nonzero().flatten()]
-        if len(full) == len(parts):
-            return  # a feature of all samples, not an outlier
-        if full and len(full) <= 0.1 * len(parts) + 1 and len(parts[full[0]]) > 1:
-            chart.facts["bad_batches"] = full
-            text = f"Batch {numbers[full[0]]} has {what} that are NaN or infinite."
-            chart.find("batch_outlier", 1.0, text)
-        elif len(single) <= 0.02 * sum(map(len, each)) + 1:
-            chart.facts["bad_samples"] = single
-            i, j = single[0]
-            chart.find(
-                "sample_outlier", 1.0, f"Sample {j} of batch {numbers[i]} has NaN in its {what}."
-            )
+    flat = [_flat(part).double() for part in parts]
+    sizes = [rows.abs().amax(1) for rows in flat]  # NaN stays NaN
+    broken = [~each.isfinite() for each in sizes]
+    if any(bool(mask.any()) for mask in broken):
+        _broken_samples(chart, broken, what)
         return
-    whole = torch.cat(each)
     if what == "targets":
-        middle = torch.cat(flat).median(0).values
-        each = [(f - middle).abs().amax(1) for f in flat]
-        whole = torch.cat(each)
-    typical = float(whole.quantile(0.75))
-    if typical <= 0:
-        return
-    medians = torch.stack([e.median() for e in each])
-    if len(each) >= 5 and min(map(len, each)) > 1:
-        wild = [
-            i for i in range(len(each)) if float(medians[i]) > OUTLIER * float(medians.median())
-        ]
-        if wild and len(wild) <= 0.1 * len(each) + 1:
-            chart.facts["bad_batches"] = wild
-            ratio = float(medians[wild[0]]) / float(medians.median())
-            text = f"Batch {numbers[wild[0]]} has {what} {ratio:.3g} times as large as the others."
-            chart.find("batch_outlier", 1.0, text)
-            return
-    order = whole.sort(descending=True).values
-    for k in range(1, min(4, len(order))):
-        gap = float(order[k - 1] / order[k].clamp_min(1e-30))
-        if gap > 10 and float(order[k - 1]) > OUTLIER * typical:
+        center = torch.cat(flat).median(0).values
+        sizes = [(rows - center).abs().amax(1) for rows in flat]
+    typical = float(torch.cat(sizes).quantile(0.75))
+    if typical > 0 and not _large_batch(chart, sizes, what):
+        _large_samples(chart, sizes, typical, what)
+
+
+def _broken_samples(chart: Chart, broken: list[Tensor], what: str) -> None:
+    """Note the batch or the sample that is not finite, where few are.
+
+    Args:
+        broken: per batch, which samples are not finite.
+    """
+    numbers: list[int] = chart.facts["numbers"]
+    batches = [i for i, mask in enumerate(broken) if bool(mask.float().mean() > 0.5)]
+    samples = [(i, int(j)) for i, mask in enumerate(broken) for j in mask.nonzero().flatten()]
+    if len(batches) == len(broken):
+        return  # a feature of all samples, not an outlier
+    if batches and len(batches) <= 0.1 * len(broken) + 1 and len(broken[batches[0]]) > 1:
+        chart.facts["bad_batches"] = batches
+        text = f"Batch {numbers[batches[0]]} has {what} that are NaN or infinite."
+        chart.find("batch_outlier", 1.0, text)
+    elif len(samples) <= 0.02 * sum(map(len, broken)) + 1:
+        chart.facts["bad_samples"] = samples
+        i, j = samples[0]
+        text = f"Sample {j} of batch {numbers[i]} has NaN in its {what}."
+        chart.find("sample_outlier", 1.0, text)
+
+
+def _large_batch(chart: Chart, sizes: list[Tensor], what: str) -> bool:
+    """Note a batch whose samples are far larger than those of the others; whether there is one.
+
+    Args:
+        sizes: per batch, the size of each sample.
+    """
+    if len(sizes) < 5 or min(map(len, sizes)) < 2:
+        return False
+    medians = torch.stack([each.median() for each in sizes])
+    usual = float(medians.median())
+    wild = [i for i, median in enumerate(medians.tolist()) if median > OUTLIER * usual]
+    if not wild or len(wild) > 0.1 * len(sizes) + 1:
+        return False
+    chart.facts["bad_batches"] = wild
+    number, ratio = chart.facts["numbers"][wild[0]], float(medians[wild[0]]) / usual
+    text = f"Batch {number} has {what} {ratio:.3g} times as large as the others."
+    chart.find("batch_outlier", 1.0, text)
+    return True
+
+
+def _large_samples(chart: Chart, sizes: list[Tensor], typical: float, what: str) -> None:
+    """Note up to three samples that stand far above all others.
+
+    Args:
+        sizes: per batch, the size of each sample.
+        typical: upper quartile of all sizes.
+    """
+    order = torch.cat(sizes).sort(descending=True).values
+    for count in range(1, min(4, len(order))):
+        least = order[count - 1]
+        gap = float(least / order[count].clamp_min(1e-30))
+        if gap > 10 and float(least) > OUTLIER * typical:
             found = [
                 (i, int(j))
-                for i, e in enumerate(each)
-                for j in (e >= order[k - 1]).nonzero().flatten()
+                for i, each in enumerate(sizes)
+                for j in (each >= least).nonzero().flatten()
             ]
             chart.facts["bad_samples"] = found
             i, j = found[0]
-            ratio = float(order[k - 1]) / typical
-            text = (
-                f"Sample {j} of batch {numbers[i]} has {what} {ratio:.3g} times the ordinary size."
-            )
+            number, ratio = chart.facts["numbers"][i], float(least) / typical
+            text = f"Sample {j} of batch {number} has {what} {ratio:.3g} times the ordinary size."
             chart.find("sample_outlier", 1.0, text)
             return
 
@@ -161,19 +181,19 @@ def _repeated(chart: Chart, xs: list[Tensor]) -> None:
         more = f" and those of {len(zero) - 1} more" if len(zero) > 1 else ""
         text = f"All inputs of batch {numbers[zero[0]]}{more} are zero; no sample elsewhere is."
         chart.find("inputs_lost", 1.0, text)
-    known: dict[bytes, int] = {}
-    again = []
+    first_with: dict[bytes, int] = {}
+    again = []  # (batch, an earlier one that is equal)
     for i, x in enumerate(xs):
         if i not in zero:
-            first = known.setdefault(x.contiguous().cpu().numpy().tobytes(), i)
+            first = first_with.setdefault(x.contiguous().cpu().numpy().tobytes(), i)
             if first != i:
-                again.append((first, i))
-    chart.facts["repeated"] = [i for _, i in again]
+                again.append((i, first))
     if again:
+        later, first = again[0]
         share = len(again) / len(xs)
         text = (
-            f"Batch {numbers[again[0][1]]} equals batch {numbers[again[0][0]]}; {share:.0%} of the "
-            "batches repeat another one."
+            f"Batch {numbers[later]} equals batch {numbers[first]}; {share:.0%} of the batches "
+            "repeat another one."
         )
         chart.find("batches_repeat", ramp(share, 0.1, 0.3), text)
 
@@ -201,45 +221,40 @@ def _targets(chart: Chart, xs: list[Tensor], ys: list[Tensor]) -> None:
 
 
 def _tails(chart: Chart, ys: list[Tensor]) -> None:
+    """The tail index of the targets, by Hill's estimate from the largest thirtieth."""
     y = torch.cat([y.flatten() for y in ys]).double()
     y = y[y.isfinite()]
     if len(y) < 300:
         return
-    a = (y - y.median()).abs().sort(descending=True).values
-    top = max(15, len(a) // 30)
-    if float(a[top]) <= 0:
+    sizes = (y - y.median()).abs().sort(descending=True).values
+    top = max(15, len(sizes) // 30)
+    if float(sizes[top]) <= 0:
         return
-    index = 1 / float((a[:top] / a[top]).log().mean())
-    chart.facts["tail_index"] = index
-    gap = float(a[0] / a[1].clamp_min(1e-30))
-    if gap < 30:
+    chart.facts["tail_index"] = index = 1 / float((sizes[:top] / sizes[top]).log().mean())
+    if float(sizes[0] / sizes[1].clamp_min(1e-30)) < 30:  # else a single outlier
         text = f"The targets have a tail of index {index:.2g} (below 2: infinite variance)."
         chart.find("heavy_targets", ramp(index, 2.2, 1.6), text)
 
 
 def _order(chart: Chart, ys: list[Tensor]) -> None:
     """Targets differ more between batches than samples drawn at random would."""
-    if len(ys) < 5 or min(map(len, ys)) < 2:
+    labels = not ys[0].is_floating_point()
+    if len(ys) < 5 or min(map(len, ys)) < 2 or (labels and ys[0].ndim > 1):
         return
-    columns = []
-    for y in ys:
-        flat = y.flatten(1).double().nan_to_num(0, 0, 0) if y.ndim > 1 else y.double().unsqueeze(1)
-        columns.append(flat)
-    whole = torch.cat(columns)
-    if ys[0].is_floating_point():
-        low, high = whole.quantile(0.02, 0), whole.quantile(0.98, 0)
-        parts = [c.clamp(low, high) for c in columns]
+    columns = [
+        y.flatten(1).double().nan_to_num(0, 0, 0) if y.ndim > 1 else y.double().unsqueeze(1)
+        for y in ys
+    ]
+    everything = torch.cat(columns)
+    if labels:
+        parts = [(column == everything.unique()[:50]).double() for column in columns]
     else:
-        classes = whole.unique()[:50]
-        if ys[0].ndim > 1:
-            return
-        parts = [(c == classes).double() for c in columns]
-    whole = torch.cat(parts)
-    within = whole.var(0).sum()
-    means = torch.stack([p.mean(0) for p in parts])
-    n = sum(map(len, parts)) / len(parts)
-    ratio = float(n * means.var(0).sum() / within.clamp_min(1e-30))
-    chart.facts["order_ratio"] = ratio
+        low, high = everything.quantile(0.02, 0), everything.quantile(0.98, 0)
+        parts = [column.clamp(low, high) for column in columns]
+    within = torch.cat(parts).var(0).sum()
+    between = torch.stack([part.mean(0) for part in parts]).var(0).sum()
+    batch_size = sum(map(len, parts)) / len(parts)
+    chart.facts["order_ratio"] = ratio = float(batch_size * between / within.clamp_min(1e-30))
     text = (
         f"Targets differ between batches {ratio:.3g} times as much as random order would give: "
         "the data are sorted."
@@ -247,9 +262,13 @@ def _order(chart: Chart, ys: list[Tensor]) -> None:
     chart.find("sorted", ramp(ratio, 4.0, 10.0), text)
 
 
-def _count_shared_samples(chart: Chart, xs: list[Tensor], held: list[Tensor]) -> None:
-    train = torch.cat([x.flatten(1) if x.ndim > 1 else x.unsqueeze(1) for x in xs])
-    valid = torch.cat([x.flatten(1) if x.ndim > 1 else x.unsqueeze(1) for x in held])
+def _shared_samples(chart: Chart, xs: list[Tensor], held: list[Tensor]) -> None:
+    """Which validation samples are training samples, too.
+
+    Args:
+        held: the inputs of the validation batches.
+    """
+    train, valid = (torch.cat([_flat(x) for x in part]) for part in (xs, held))
     if train.shape[1] != valid.shape[1] or train.shape[1] < 2:
         return
     known = {row.tobytes() for row in train.contiguous().cpu().numpy()}

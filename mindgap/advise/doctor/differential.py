@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from torch import nn
 
 from mindgap.advise.doctor.causes import CAUSES
-from mindgap.advise.doctor.chart import Chart, ramp
+from mindgap.advise.doctor.chart import Chart, middle, ramp
 from mindgap.advise.doctor.model_readings import layers
 from mindgap.advise.doctor.patient import Patient
 from mindgap.base.batches import pair
@@ -47,7 +47,7 @@ def differential(
     for key, score in _weak(chart, patient).items():
         if score > scores.get(key, -math.inf) and key not in refuted:
             scores[key] = score
-    first = named if named else max(scores, key=lambda key: scores[key], default="")
+    first = named or max(scores, key=lambda key: scores[key], default="")
     if first:
         for place, key in enumerate(CAUSES[first].resembles):
             score = ALIKE - 0.5 * place
@@ -121,8 +121,8 @@ def _weak(chart: Chart, patient: Patient) -> dict[str, float]:
             "init_too_large",
             ramp(math.log(max(*sizes.values(), 1e-12)), math.log(1.5), math.log(4)),
         )
-        low = sorted(sizes.values())[len(sizes) // 2]
-        suspect("init_too_small", ramp(math.log(max(low, 1e-12)), math.log(0.3), math.log(0.1)))
+        typical = max(middle(sizes.values()), 1e-12)
+        suspect("init_too_small", ramp(math.log(typical), math.log(0.3), math.log(0.1)))
     if "optimizer" in patient.given:
         move = facts.get("move")
         if isinstance(move, float):

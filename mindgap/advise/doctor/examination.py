@@ -15,18 +15,14 @@ import torch
 
 from mindgap.advise.doctor.answer import (
     NAMED,
-    Examination,
-    Trial,
+    Answering,
     certainty_words,
     code_of,
     error_words,
     evidence,
     fit_cause,
-    known_facts,
     loss_words,
     name_of,
-    probabilities,
-    strongest_findings,
 )
 from mindgap.advise.doctor.causes import Cause, rank_causes
 from mindgap.advise.doctor.chart import Chart, ramp
@@ -58,6 +54,7 @@ from mindgap.advise.doctor.model_readings import (
     unregistered,
     weight_of,
 )
+from mindgap.advise.doctor.page import Examination, Trial
 from mindgap.advise.doctor.patient import Admission, Patient
 from mindgap.advise.training import Factory, untouched_randomness
 from mindgap.base.batches import pair
@@ -73,35 +70,6 @@ FIRST = 0.2
 TRIED = 4
 #: Share of the constant answer's loss by which a plain network may be ahead of a healthy run.
 BEHIND = 0.45
-#: Facts that the answer keeps.
-KEPT_FACTS = (
-    "start",
-    "final",
-    "trivial",
-    "control",
-    "progress",
-    "steps",
-    "suspects",
-    "shared",
-    "bad_samples",
-    "bad_batches",
-    "label_rank",
-    "order_ratio",
-    "steepening",
-    "growth",
-    "rank",
-    "denormal",
-    "overshoot",
-    "shuffled",
-    "raised",
-    "behind",
-    "depth_ratio",
-    "time_ratio",
-    "saturated",
-    "dead",
-    "shrunk",
-    "move",
-)
 
 
 def examine(
@@ -190,7 +158,7 @@ class _Doctor:
     def __init__(
         self, problem: Factory, seconds: float, seed: int, told: Callable[[str, float], Any]
     ) -> None:
-        self.admitted = time.perf_counter()
+        self.begun = time.perf_counter()
         self.clock = _Clock()
         self.seconds = seconds
         self.admission = Admission(problem, seed)
@@ -222,7 +190,9 @@ class _Doctor:
             self._read_first_run(trained, course)
             self._compare_with_plain_network()
         except _CannotTell as stop:
-            return self._cannot_tell(stop.why, stop.course, [], raised=stop.raised)
+            self.chart.facts["raised"] = stop.raised
+            losses = stop.course.losses if stop.course is not None else ()
+            return self._answering().cannot_tell(stop.why, [], losses)
         return self._judge(trained, course)
 
     # The start.
@@ -531,7 +501,9 @@ class _Doctor:
             curve.remove("stalled")
         signs = evidence(cause, chart, curve)
         code = code_of(cause, chart, trial)
-        return self._make_examination("sick", sentence, ranked, signs, course, code, trial)
+        return self._answering().examination(
+            "sick", sentence, ranked, signs, course.losses, code, trial
+        )
 
     def _without_cause(self, trained: Patient, ranked: Ranked, course: Course) -> Examination:
         """The examination that names no cause: healthy where the loss fell below the best constant
@@ -545,20 +517,20 @@ class _Doctor:
                 why = f"{fell} (no constant answer to compare with)"
                 return self._healthy(why, trained, ranked, course)
             why = f"the loss does not fall ({start:.3g} to {final:.3g}) and no cause fits"
-            return self._cannot_tell(why, course, ranked)
+            return self._answering().cannot_tell(why, ranked, course.losses)
         if not (math.isfinite(final) and final < constant - 0.02 * abs(constant)):
             why = (
                 f"the loss ends at {final:.3g}, not below the best constant answer "
                 f"({constant:.3g}), and no cause that was tried explains it"
             )
-            return self._cannot_tell(why, course, ranked)
+            return self._answering().cannot_tell(why, ranked, course.losses)
         if facts.get("behind", 0.0) > BEHIND and "optimizer" in trained.given:
             why = (
                 f"the loss fell to {final:.3g} and a plain network with 128 units reaches "
                 f"{facts['control']:.3g} on the same samples, and no cause that was tried explains "
                 "it"
             )
-            return self._cannot_tell(why, course, ranked)
+            return self._answering().cannot_tell(why, ranked, course.losses)
         why = f"{fell}; the best constant answer has {constant:.3g}"
         return self._healthy(why, trained, ranked, course)
 
@@ -566,42 +538,13 @@ class _Doctor:
         own = type(trained.optimizer).__name__
         what = f"your {own}" if "optimizer" in trained.given else "what you have"
         sentence = f"Healthy: {why}, and nothing speaks against it. Keep {what}."
-        return self._make_examination("healthy", sentence, ranked, [], course)
+        return self._answering().examination("healthy", sentence, ranked, [], course.losses)
 
-    def _cannot_tell(
-        self, why: str, course: Course | None, ranked: Ranked, *, raised: bool = False
-    ) -> Examination:
-        self.chart.facts["raised"] = raised
-        sentence = f"Cannot tell, because {why}."
-        findings = strongest_findings(self.chart)
-        return self._make_examination("cannot tell", sentence, ranked, findings, course)
-
-    def _make_examination(
-        self,
-        verdict: str,
-        sentence: str,
-        ranked: Ranked,
-        findings: list[str],
-        course: Course | None,
-        code: str = "",
-        trial: Trial | None = None,
-    ) -> Examination:
-        """The examination with the facts and the curve that its page draws."""
-        facts = known_facts(self.chart, KEPT_FACTS)
-        facts["refused"] = [(t.cause, t.variant, t.before, t.after) for t in self.failed]
-        facts["shortened"] = self._shortened()
-        return Examination(
-            verdict=verdict,
-            sentence=sentence,
-            causes=probabilities(ranked),
-            findings=tuple(findings),
-            code=code,
-            trial=trial,
-            curve=tuple(course.losses) if course is not None else (),
-            notes=tuple(self.chart.notes),
-            seconds=round(time.perf_counter() - self.admitted, 2),
-            facts=facts,
-        )
+    def _answering(self) -> Answering:
+        """What makes the answer, after the facts on what was tried and left out."""
+        failed = [(t.cause, t.variant, t.before, t.after) for t in self.failed]
+        self.chart.facts.update(refused=failed, shortened=self._shortened())
+        return Answering(self.chart, self.begun)
 
     def _shortened(self) -> str:
         """What the time did not suffice for, in words; empty where nothing was left out."""

@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mindgap.advise.doctor.chart import Chart, ramp
-from mindgap.advise.doctor.course import around
+from mindgap.advise.doctor.chart import Chart, middle, ramp
+from mindgap.advise.doctor.course import around, single_output
 from mindgap.advise.doctor.patient import Patient
 from mindgap.advise.doctor.tracing import no_dropout
 from mindgap.base.batches import merged, pair, replaced, rows, size
 from mindgap.base.restoring import seed_everything, undisturbed
 from mindgap.measure.tracing import Trace, traced
 
+#: Root mean square of torch's first weights times the root of a layer's inputs: 1 / sqrt(3).
+DEFAULT_SIZE = 0.58
 NORMS = (
     nn.modules.batchnorm._BatchNorm,
     nn.LayerNorm,
@@ -40,39 +44,60 @@ def shown(names: list[str], most: int = 3) -> str:
 def read_parameters(chart: Chart, patient: Patient) -> None:
     """Frozen parameters, parameters the optimizer does not hold, and tensors torch does not see."""
     named = patient.named
-    total = sum(p.numel() for p in named.values()) or 1
-    frozen = [n for n, p in named.items() if not p.requires_grad]
-    if frozen:
-        share = sum(named[n].numel() for n in frozen) / total
-        text = f"{share:.0%} of the weights have requires_grad=False: {shown(frozen)}."
-        chart.find("frozen", ramp(share, 0.02, 0.3), text)
-        chart.facts["frozen"] = frozen
-        if len(frozen) == len(named):
-            chart.find("all_frozen", 1.0, "No parameter of the model requires a gradient.")
-    held = {id(p) for g in patient.optimizer.param_groups for p in g["params"]}
-    free = {n: p for n, p in named.items() if p.requires_grad}
-    left = [n for n, p in free.items() if id(p) not in held]
-    foreign = len(held - {id(p) for p in named.values()})
-    chart.facts["left_out"] = left
-    if "optimizer" in patient.given and left:
-        share = sum(free[n].numel() for n in left) / total
-        text = f"The optimizer does not hold {shown(left)} ({share:.0%} of the weights)."
-        chart.find("left_out", max(0.5, ramp(share, 0.0, 0.2)), text)
-    if foreign and left and "optimizer" in patient.given and not list(unregistered(patient.model)):
-        text = f"The optimizer holds {foreign} tensors that are not the model's."
-        chart.find("foreign", 1.0, text)
-    found = list(unregistered(patient.model))
-    chart.facts["unregistered"] = found
+    held = {id(p) for group in patient.optimizer.param_groups for p in group["params"]}
+    hidden = list(unregistered(patient.model))
+    _read_frozen(chart, named)
+    if "optimizer" in patient.given:
+        _read_left_out(chart, named, held, any_hidden=bool(hidden))
     lost = [
-        (where, t) for where, t in found if id(t) not in held and t.requires_grad and t.numel() > 1
+        (place, tensor)
+        for place, tensor in hidden
+        if id(tensor) not in held and tensor.requires_grad and tensor.numel() > 1
     ]
     if lost:
-        text = (
-            f"{shown(sorted({w for w, _ in lost}))} hold tensors that torch does not register as "
-            "parameters."
-        )
+        places = shown(sorted({place for place, _ in lost}))
+        text = f"{places} hold tensors that torch does not register as parameters."
         chart.find("unregistered", 1.0, text)
         chart.facts["lost"] = lost
+
+
+def _read_frozen(chart: Chart, named: dict[str, nn.Parameter]) -> None:
+    frozen = [name for name, p in named.items() if not p.requires_grad]
+    if not frozen:
+        return
+    share = _share_of_weights(frozen, named)
+    text = f"{share:.0%} of the weights have requires_grad=False: {shown(frozen)}."
+    chart.find("frozen", ramp(share, 0.02, 0.3), text)
+    if len(frozen) == len(named):
+        chart.find("all_frozen", 1.0, "No parameter of the model requires a gradient.")
+
+
+def _read_left_out(
+    chart: Chart, named: dict[str, nn.Parameter], held: set[int], *, any_hidden: bool
+) -> None:
+    """Trainable parameters that the optimizer does not hold, and tensors in it that are foreign.
+
+    Args:
+        held: ids of the optimizer's tensors.
+        any_hidden: whether the model has tensors that torch does not register.
+    """
+    left = [name for name, p in named.items() if p.requires_grad and id(p) not in held]
+    if not left:
+        return
+    chart.facts["left_out"] = left
+    share = _share_of_weights(left, named)
+    text = f"The optimizer does not hold {shown(left)} ({share:.0%} of the weights)."
+    chart.find("left_out", max(0.5, ramp(share, 0.0, 0.2)), text)
+    foreign = len(held - {id(p) for p in named.values()})
+    if foreign and not any_hidden:
+        text = f"The optimizer holds {foreign} tensors that are not the model's."
+        chart.find("foreign", 1.0, text)
+
+
+def _share_of_weights(names: list[str], named: dict[str, nn.Parameter]) -> float:
+    """Share of all entries that the named parameters hold."""
+    total = sum(p.numel() for p in named.values()) or 1
+    return sum(named[name].numel() for name in names) / total
 
 
 def unregistered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -126,55 +151,64 @@ def weight_of(module: nn.Module) -> Tensor:
 
 def read_start(chart: Chart, patient: Patient) -> None:
     """The size of the first weights, and weights that are all equal."""
-    sizes, equal = {}, []
-    for name, m in layers(patient.model):
-        w = weight_of(m)
-        if not (w.is_floating_point() and w.numel() > 4 and w.layout == torch.strided):
-            continue
-        flat = w.flatten(1).double()
-        fan = flat.shape[1]
-        sizes[name] = float(flat.square().mean().sqrt()) * fan**0.5
-        if _units_equal(flat):
-            equal.append(name)
-    for name, m in patient.model.named_modules():
-        if isinstance(m, nn.RNNBase):  # every unit reads the same inputs and the same states
-            kernels = [p.detach().double() for n, p in m.named_parameters() if "weight" in n]
-            equal += [name] * sum(map(_units_equal, kernels))
-    tables = [
-        (n, m)
-        for n, m in patient.model.named_modules()
-        if isinstance(m, (nn.Embedding, nn.EmbeddingBag))
-    ]
-    for name, m in tables:
-        w = m.weight.detach()
-        if len(w) > 1 and float((w - w[0]).abs().max()) == 0:
-            equal.append(name)
-        spread = float(w.double().square().mean().sqrt()) if w.is_floating_point() else 0.0
-        if spread > 8:  # torch draws them with spread 1
-            text = f"The entries of {name} start {spread:.3g} times as large as torch's default."
-            chart.find("large_weights", ramp(math.log(spread), math.log(6), math.log(16)), text)
+    sizes, equal = _weight_sizes(patient.model)
+    equal += _read_embeddings(chart, patient.model)
     if len(equal) >= 2 or (equal and not sizes):
         text = f"All units of {shown(list(dict.fromkeys(equal)))} start with equal weights."
         chart.find("equal_weights", 1.0, text)
     chart.facts["weight_sizes"] = sizes
     if not sizes or len(equal) >= 2:
         return
-    name = max(sizes, key=lambda n: sizes[n])
-    if sizes[name] > 4:
+    name, largest = max(sizes.items(), key=lambda item: item[1])
+    if largest > 4:
         text = (
-            f"The weights of {name or 'the model'} start {sizes[name] / 0.58:.3g} times as large "
-            "as torch's default."
+            f"The weights of {name or 'the model'} start {largest / DEFAULT_SIZE:.3g} times as "
+            "large as torch's default."
         )
-        chart.find("large_weights", ramp(math.log(sizes[name]), math.log(3), math.log(8)), text)
-    small = {n: s for n, s in sizes.items() if n not in equal}
-    if small:
-        low = max(1e-12, sorted(small.values())[len(small) // 2])
-        if low < 0.1:
-            text = (
-                f"The weights start at {low / 0.58:.2g} times torch's default size "
-                f"({shown([n for n, s in small.items() if s < 0.1])})."
-            )
-            chart.find("small_weights", ramp(math.log(low), math.log(0.1), math.log(0.03)), text)
+        chart.find("large_weights", ramp(math.log(largest), math.log(3), math.log(8)), text)
+    varied = {name: size for name, size in sizes.items() if name not in equal}
+    typical = max(1e-12, middle(varied.values())) if varied else math.inf
+    if typical < 0.1:
+        small = [name for name, size in varied.items() if size < 0.1]
+        text = (
+            f"The weights start at {typical / DEFAULT_SIZE:.2g} times torch's default size "
+            f"({shown(small)})."
+        )
+        chart.find("small_weights", ramp(math.log(typical), math.log(0.1), math.log(0.03)), text)
+
+
+def _weight_sizes(model: nn.Module) -> tuple[dict[str, float], list[str]]:
+    """Root mean square of each layer's weights times the root of its inputs, and the names of
+    layers (recurrent ones once per matrix) whose units all have equal weights.
+    """
+    sizes, equal = {}, []
+    for name, module in layers(model):
+        weight = weight_of(module)
+        if weight.is_floating_point() and weight.numel() > 4 and weight.layout == torch.strided:
+            flat = weight.flatten(1).double()
+            sizes[name] = float(flat.square().mean().sqrt()) * flat.shape[1] ** 0.5
+            equal += [name] * _units_equal(flat)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.RNNBase):  # every unit reads the same inputs and the same states
+            kernels = [p.detach().double() for n, p in module.named_parameters() if "weight" in n]
+            equal += [name] * sum(map(_units_equal, kernels))
+    return sizes, equal
+
+
+def _read_embeddings(chart: Chart, model: nn.Module) -> list[str]:
+    """Embeddings with large entries; returns the names of those whose rows are all equal."""
+    equal = []
+    for name, module in model.named_modules():
+        if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            continue
+        table = module.weight.detach()
+        if len(table) > 1 and float((table - table[0]).abs().max()) == 0:
+            equal.append(name)
+        spread = float(table.double().square().mean().sqrt()) if table.is_floating_point() else 0.0
+        if spread > 8:  # torch draws them with spread 1
+            text = f"The entries of {name} start {spread:.3g} times as large as torch's default."
+            chart.find("large_weights", ramp(math.log(spread), math.log(6), math.log(16)), text)
+    return equal
 
 
 def _units_equal(rows: Tensor) -> bool:
@@ -208,50 +242,58 @@ def read_optimizer(chart: Chart, patient: Patient) -> None:
 
 
 def read_forward(chart: Chart, patient: Patient) -> None:
-    """One forward and backward pass: dead and saturated units, scales, axes, gradients."""
+    """One forward pass: dead and saturated units, scales, axes, ranks, overflows."""
     model = patient.model
     batch = merged(patient.train[:4]) if size(patient.train[0]) > 1 else patient.train[0]
     with undisturbed(model), around(patient):
         model.train()
         with torch.no_grad(), warnings.catch_warnings(record=True) as told, traced(model) as trace:
             warnings.simplefilter("always")
-            value = float(patient.value(batch))
+            patient.value(batch)
     if any("Using a target size" in str(w.message) for w in told):
         text = "torch warns that output and target have different sizes and broadcast."
         chart.find("broadcasts", 1.0, text)
     chart.facts["trace"] = trace
-    chart.facts["first_value"] = value
     activations(chart, trace)
     if trace.twice:
         text = f"The loss is given probabilities ({trace.twice}) where it expects scores."
         chart.find("probabilities_as_scores", 1.0, text)
-    wrong = [n for n, axis, ndim in trace.softmax_axes if axis == 0 and ndim > 1]
+    wrong = [name for name, axis, ndim in trace.softmax_axes if axis == 0 and ndim > 1]
     if wrong:
         chart.find("softmax_over_batch", 1.0, f"{wrong[0]} runs over the samples (axis 0).")
-    norms = any(isinstance(m, NORMS) for m in model.modules())
-    chart.facts["normalised"] = norms
-    inner = [(n, s) for n, s in trace.scales if math.isfinite(s) and s > 0]
-    if len(inner) >= 4:
-        first = inner[0][1]
-        name, high = max(inner, key=lambda pair: pair[1])
-        growth = high / max(first, 1e-12)
-        chart.facts["growth"] = growth
-        if growth > 8 and not norms:
-            text = f"The signal grows by a factor of {growth:.3g} from {inner[0][0]} to {name}."
-            chart.find("signal_grows", ramp(math.log10(growth), 0.9, 1.6), text)
-        if {"add", "__add__", "add_", "__iadd__", "__radd__"} & trace.functions:
-            chart.find("residual", 1.0, "The model adds a shortcut around its blocks.")
+    chart.facts["normalised"] = any(isinstance(m, NORMS) for m in model.modules())
+    _read_scales(chart, trace)
+    _read_ranks(chart, trace)
+    if trace.half and trace.origin_half:
+        chart.find(
+            "half_overflow", 1.0, f"{trace.origin} overflows in float16 ({place_of(trace)})."
+        )
+
+
+def _read_scales(chart: Chart, trace: Trace) -> None:
+    """How much the signal grows through the modules, and whether there are shortcuts."""
+    scales = [(name, scale) for name, scale in trace.scales if math.isfinite(scale) and scale > 0]
+    if len(scales) < 4:
+        return
+    first_name, first = scales[0]
+    name, largest = max(scales, key=lambda row: row[1])
+    chart.facts["growth"] = growth = largest / max(first, 1e-12)
+    if growth > 8 and not chart.facts["normalised"]:
+        text = f"The signal grows by a factor of {growth:.3g} from {first_name} to {name}."
+        chart.find("signal_grows", ramp(math.log10(growth), 0.9, 1.6), text)
+    if {"add", "__add__", "add_", "__iadd__", "__radd__"} & trace.functions:
+        chart.find("residual", 1.0, "The model adds a shortcut around its blocks.")
+
+
+def _read_ranks(chart: Chart, trace: Trace) -> None:
+    """Whether the outputs of a layer lie in few directions."""
     last = trace.scales[-1][0] if trace.scales else ""  # it has as many directions as answers
     inside = [row for row in trace.ranks if row[0] != last]
     if inside:
         name, rank, units = min(inside, key=lambda row: row[1])
         chart.facts["rank"] = rank
-        if rank < 1.5:
-            text = f"The outputs of {name} use {rank:.2g} of {units} directions."
-            chart.find("collapsed", ramp(rank, 1.5, 1.1), text)
-    if trace.half and trace.origin_half:
-        text = f"{trace.origin} overflows in float16 ({_place(trace)})."
-        chart.find("half_overflow", 1.0, text)
+        text = f"The outputs of {name} use {rank:.2g} of {units} directions."
+        chart.find("collapsed", ramp(rank, 1.5, 1.1), text)
 
 
 def activations(chart: Chart, trace: Trace) -> None:
@@ -259,17 +301,15 @@ def activations(chart: Chart, trace: Trace) -> None:
     if trace.dead:
         name, share = max(trace.dead, key=lambda pair: pair[1])
         chart.facts["dead"] = share
-        if share > 0.5:
-            place = _layer(name) or "a relu"
-            text = f"{share:.0%} of the units after {place} are zero on every sample."
-            chart.find("dead", ramp(share, 0.6, 0.9), text)
+        place = _layer(name) or "a relu"
+        text = f"{share:.0%} of the units after {place} are zero on every sample."
+        chart.find("dead", ramp(share, 0.6, 0.9), text)
     if trace.saturated:
         name, share = max(trace.saturated, key=lambda pair: pair[1])
         chart.facts["saturated"] = share
-        if share > 0.5:
-            place = _layer(name) or "a squashing"
-            text = f"{share:.0%} of the values after {place} are saturated."
-            chart.find("saturated", ramp(share, 0.5, 0.9), text)
+        place = _layer(name) or "a squashing"
+        text = f"{share:.0%} of the values after {place} are saturated."
+        chart.find("saturated", ramp(share, 0.5, 0.9), text)
 
 
 def _layer(name: str) -> str:
@@ -277,130 +317,157 @@ def _layer(name: str) -> str:
     return f"layer {name}" if name.isdigit() else name
 
 
-def _place(trace: Trace) -> str:
+def place_of(trace: Trace) -> str:
+    """Where the first number that is not finite appeared, for a sentence."""
     return f"in {trace.origin_module}" if trace.origin_module else "in the loss"
+
+
+@dataclass
+class _BackwardPass:
+    """One backward pass of the first batch."""
+
+    loss: float = math.nan
+    gradients: dict[str, Tensor | None] = field(default_factory=dict)  # of trainable parameters
+    called: set[str] = field(default_factory=set)  # modules that the forward pass used
+    #: recurrent module, the module, its input and the gradient by it
+    sequences: list[tuple[str, nn.RNNBase, Tensor, Tensor | None]] = field(default_factory=list)
+    #: recurrent module with tanh, share of its states near -1 or 1
+    states_at_edge: list[tuple[str, float]] = field(default_factory=list)
+
+
+def _backward_pass(chart: Chart, patient: Patient) -> _BackwardPass | None:
+    """Differentiate the loss of the first batch; None, and a finding, where it has no graph."""
+    model, made = patient.model, _BackwardPass()
+    inputs: list[tuple[str, nn.RNNBase, Tensor]] = []
+
+    def note_call(name: str, module: nn.Module, given: Any, output: Any) -> None:
+        made.called.add(name)
+        bounded = isinstance(module, nn.RNNBase) and getattr(module, "nonlinearity", "tanh")
+        if bounded == "tanh" and isinstance(output, tuple) and isinstance(output[0], Tensor):
+            at_edge = output[0].detach().abs() > 0.99
+            made.states_at_edge.append((name, float(at_edge.double().mean())))
+
+    def note_input(name: str, module: nn.RNNBase, given: Any) -> Any:
+        """Keep a sequence that can be differentiated by; it takes the place of the one given."""
+        if not (given and isinstance(given[0], Tensor) and given[0].is_floating_point()):
+            return None
+        sequence = given[0] if given[0].requires_grad else given[0].detach().requires_grad_()
+        inputs.append((name, module, sequence))
+        return (sequence, *given[1:])
+
+    handles = []
+    for name, module in model.named_modules():
+        if isinstance(module, nn.RNNBase):
+            handles.append(module.register_forward_pre_hook(partial(note_input, name)))
+        handles.append(module.register_forward_hook(partial(note_call, name)))
+    free = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    hidden = [tensor for _, tensor in chart.facts.get("lost", ())]
+    try:
+        with undisturbed(model), around(patient), torch.enable_grad():
+            model.train()
+            loss = patient.value(patient.train[0])
+            if not loss.requires_grad:
+                chart.find("no_graph", 1.0, "The loss does not depend on any parameter by a graph.")
+                return None
+            wanted = [*free.values(), *(row[2] for row in inputs), *hidden]
+            found = torch.autograd.grad(loss, wanted, allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if hidden and all(g is None for g in found[-len(hidden) :]):
+        chart.findings.pop("unregistered", None)  # kept aside on purpose: not trained
+    made.loss = float(loss.detach())
+    made.gradients = dict(zip(free, found))
+    made.sequences = [(*row, g) for row, g in zip(inputs, found[len(free) :])]
+    return made
 
 
 def read_gradients(chart: Chart, patient: Patient) -> None:
     """Which parameters get no gradient, and how gradients change through depth and time."""
-    model = patient.model
-    grabbed: list[tuple[str, nn.Module, Tensor]] = []
-    handles = []
-
-    def grab(name: str) -> Any:
-        def look(module: nn.Module, inputs: Any) -> Any:
-            if isinstance(inputs, tuple) and inputs and isinstance(inputs[0], Tensor):
-                x = inputs[0]
-                if x.is_floating_point():
-                    x = x if x.requires_grad else x.detach().requires_grad_()
-                    grabbed.append((name, module, x))
-                    return (x, *inputs[1:])
-            return None
-
-        return look
-
-    held_states: list[tuple[str, float]] = []
-
-    def states(name: str) -> Any:
-        def look(module: nn.Module, inputs: Any, out: Any) -> None:
-            if isinstance(out, tuple) and isinstance(out[0], Tensor):
-                at_the_edge = out[0].detach().abs() > 0.99
-                held_states.append((name, float(at_the_edge.double().mean())))
-
-        return look
-
-    called: set[str] = set()
-    for name, module in model.named_modules():
-        if isinstance(module, nn.RNNBase):
-            handles.append(module.register_forward_pre_hook(grab(name)))
-            if getattr(module, "nonlinearity", "tanh") == "tanh":
-                handles.append(module.register_forward_hook(states(name)))
-        handles.append(module.register_forward_hook(lambda m, i, o, name=name: called.add(name)))
-    free = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    try:
-        with undisturbed(model), around(patient), torch.enable_grad():
-            model.train()
-            value = patient.value(patient.train[0])
-            if not value.requires_grad:
-                chart.find("no_graph", 1.0, "The loss does not depend on any parameter by a graph.")
-                return
-            lost = [t for _, t in chart.facts.get("lost", ())]
-            wanted = [*free.values(), *(x for _, _, x in grabbed), *lost]
-            found = torch.autograd.grad(value, wanted, allow_unused=True)
-            if lost and all(g is None for g in found[-len(lost) :]):
-                chart.findings.pop("unregistered", None)  # kept aside on purpose: not trained
-    finally:
-        for handle in handles:
-            handle.remove()
-    grads = dict(zip(free, found))
-    none = [n for n, g in grads.items() if g is None]
-    cut = [n for n in none if n.rpartition(".")[0] in called or "." not in n]
-    if none and len(none) == len(grads):
-        chart.find("no_graph", 1.0, "No parameter gets a gradient from the loss.")
-    elif cut:
-        share = sum(free[n].numel() for n in cut) / sum(p.numel() for p in free.values())
-        text = f"{shown(cut)} take part in the forward pass and get no gradient."
-        chart.find("cut", max(0.6, ramp(share, 0.0, 0.2)), text)
-        chart.facts["cut"] = cut
-    known = {n: g.detach() for n, g in grads.items() if g is not None}
-    bad = [n for n, g in known.items() if not bool(_to_dense(g).isfinite().all())]
-    if bad and math.isfinite(float(value.detach())):
-        chart.find(
-            "gradient_not_finite", 1.0, f"The loss is finite, the gradient of {bad[0]} is not."
-        )
-    total = math.sqrt(
-        sum(float(_to_dense(g).abs().double().square().sum()) for g in known.values())
-    )
-    chart.facts["gradient_norm"] = total
+    made = _backward_pass(chart, patient)
+    if made is None:
+        return
+    _read_missing_gradients(chart, patient, made)
+    known = {n: _to_dense(g.detach()) for n, g in made.gradients.items() if g is not None}
+    bad = [name for name, g in known.items() if not bool(g.isfinite().all())]
+    if bad and math.isfinite(made.loss):
+        text = f"The loss is finite, the gradient of {bad[0]} is not."
+        chart.find("gradient_not_finite", 1.0, text)
+    total = math.sqrt(sum(float(g.abs().double().square().sum()) for g in known.values()))
     if math.isfinite(total) and total > 300:
         text = f"The first gradient has norm {total:.3g}."
         chart.find("huge_gradient", ramp(math.log10(total), 2.5, 4), text)
     chart.facts["denormal"] = share = _denormal(list(known.values()))
-    if share > 0.01:
-        text = f"{share:.0%} of the gradient's entries are denormal: below the least normal number."
-        chart.find("denormal", ramp(share, 0.01, 0.2), text)
+    text = f"{share:.0%} of the gradient's entries are denormal: below the least normal number."
+    chart.find("denormal", ramp(share, 0.01, 0.2), text)
     if total == 0:
         chart.find("zero_gradient", 1.0, "The gradient is exactly zero at the start.")
-    deep = [
-        (n, float(_to_dense(known[f"{n}.weight"]).double().square().mean().sqrt()))
-        for n, _ in layers(model)
-        if f"{n}.weight" in known and n
-    ]
-    if len(deep) >= 5 and math.isfinite(total) and total > 0:
-        first, last = deep[0][1], deep[-1][1]
-        chart.facts["depth_ratio"] = first / max(last, 1e-30)
-        middle = min(v for _, v in deep)
-        if last > 0 and first / last < 1e-2:
-            text = (
-                f"The gradient of {deep[0][0]} is {first / last:.2g} times that of {deep[-1][0]}: "
-                f"it vanishes over {len(deep)} layers."
-            )
-            chart.find("vanishes", ramp(math.log10(max(first / last, 1e-30)), -2, -3.5), text)
-        elif last > 0 and middle / last < 1e-4 and first / last < 0.1:
-            chart.find("vanishes", 0.5, f"The gradient vanishes over {len(deep)} layers.")
-        grows = chart.facts.get("growth", 1.0)
-        if grows > 30 and not chart.facts.get("normalised"):
-            text = f"Signal and gradient grow over {len(deep)} layers (factor {grows:.3g})."
-            chart.find("explodes_depth", ramp(math.log10(grows), 1.3, 2.0), text)
-    for name, share in held_states:
+    elif math.isfinite(total):
+        _read_depth(chart, patient, known)
+    for name, share in made.states_at_edge:
         chart.facts["saturated"] = max(share, chart.facts.get("saturated", 0.0))
-        if share > 0.5:
-            text = f"{share:.0%} of the states of {_layer(name)} are saturated."
-            chart.find("saturated", ramp(share, 0.5, 0.9), text)
-    for (name, module, x), g in zip(grabbed, found[len(free) :]):
-        if g is None or x.ndim != 3:
+        text = f"{share:.0%} of the states of {_layer(name)} are saturated."
+        chart.find("saturated", ramp(share, 0.5, 0.9), text)
+    _read_time(chart, made)
+
+
+def _read_missing_gradients(chart: Chart, patient: Patient, made: _BackwardPass) -> None:
+    """Parameters that the forward pass uses and the backward pass does not reach."""
+    missing = [name for name, g in made.gradients.items() if g is None]
+    cut = [name for name in missing if name.rpartition(".")[0] in made.called or "." not in name]
+    if missing and len(missing) == len(made.gradients):
+        chart.find("no_graph", 1.0, "No parameter gets a gradient from the loss.")
+    elif cut:
+        free = {name: p for name, p in patient.named.items() if name in made.gradients}
+        chart.facts["cut"] = cut
+        text = f"{shown(cut)} take part in the forward pass and get no gradient."
+        chart.find("cut", max(0.6, ramp(_share_of_weights(cut, free), 0.0, 0.2)), text)
+
+
+def _read_depth(chart: Chart, patient: Patient, known: dict[str, Tensor]) -> None:
+    """Whether gradients vanish or grow from the last layer to the first.
+
+    Args:
+        known: parameter -> its gradient.
+    """
+    depth = [
+        (name, float(known[f"{name}.weight"].double().square().mean().sqrt()))
+        for name, _ in layers(patient.model)
+        if f"{name}.weight" in known and name
+    ]
+    if len(depth) < 5:
+        return
+    (first_name, first), (last_name, last) = depth[0], depth[-1]
+    chart.facts["depth_ratio"] = first / max(last, 1e-30)
+    if last > 0 and first / last < 1e-2:
+        text = (
+            f"The gradient of {first_name} is {first / last:.2g} times that of {last_name}: "
+            f"it vanishes over {len(depth)} layers."
+        )
+        chart.find("vanishes", ramp(math.log10(max(first / last, 1e-30)), -2, -3.5), text)
+    elif last > 0 and min(size for _, size in depth) / last < 1e-4 and first / last < 0.1:
+        chart.find("vanishes", 0.5, f"The gradient vanishes over {len(depth)} layers.")
+    growth = chart.facts.get("growth", 1.0)
+    if growth > 30 and not chart.facts.get("normalised"):
+        text = f"Signal and gradient grow over {len(depth)} layers (factor {growth:.3g})."
+        chart.find("explodes_depth", ramp(math.log10(growth), 1.3, 2.0), text)
+
+
+def _read_time(chart: Chart, made: _BackwardPass) -> None:
+    """Whether the gradient by a recurrent module's input vanishes or grows back through time."""
+    for name, module, sequence, slope in made.sequences:
+        if slope is None or sequence.ndim != 3:
             continue
-        axis = 1 if getattr(module, "batch_first", False) else 0
-        along = g.double().square().mean(dim=[1 - axis, 2]).sqrt()
-        early, late = float(along[: max(1, len(along) // 8)].mean()), float(along[-1])
-        if not (math.isfinite(early) and late > 0 and len(along) >= 8):
+        time_axis = 1 if module.batch_first else 0
+        sizes = slope.double().square().mean(dim=[1 - time_axis, 2]).sqrt()
+        early, late = float(sizes[: max(1, len(sizes) // 8)].mean()), float(sizes[-1])
+        if not (math.isfinite(early) and late > 0 and len(sizes) >= 8):
             continue
-        ratio = early / late
-        chart.facts["time_ratio"] = ratio
+        chart.facts["time_ratio"] = ratio = early / late
         if ratio > 30:
-            text = f"The gradient through time in {name} grows by {ratio:.2g} ({len(along)} steps)."
+            text = f"The gradient through time in {name} grows by {ratio:.2g} ({len(sizes)} steps)."
             chart.find("explodes_time", ramp(math.log10(ratio), 1.5, 3), text)
-        if ratio < 1e-3:
+        elif ratio < 1e-3:
             text = f"The gradient through time in {name} shrinks to {ratio:.2g} of its size."
             chart.find("vanishes_time", ramp(math.log10(max(ratio, 1e-30)), -3, -6), text)
 
@@ -408,117 +475,117 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
 def _denormal(tensors: list[Tensor]) -> float:
     """Share of the entries other than zero whose size is below the smallest normal number."""
     small, others = 0, 0
-    for t in map(_to_dense, tensors):
-        if t.is_floating_point():
-            size = t.abs()
-            others += int((size > 0).sum())
-            small += int(((size > 0) & (size < torch.finfo(t.dtype).tiny)).sum())
+    for tensor in tensors:
+        if tensor.is_floating_point():
+            sizes = tensor.abs()
+            others += int((sizes > 0).sum())
+            small += int(((sizes > 0) & (sizes < torch.finfo(tensor.dtype).tiny)).sum())
     return small / others if others else 0.0
 
 
-def _to_dense(t: Tensor) -> Tensor:
-    t = t.to_dense() if t.is_sparse else t
-    return torch.view_as_real(t) if t.is_complex() else t
+def _to_dense(tensor: Tensor) -> Tensor:
+    """The tensor with its zeros, complex numbers as pairs."""
+    tensor = tensor.to_dense() if tensor.is_sparse else tensor
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def read_modes(chart: Chart, patient: Patient) -> None:
     """Evaluation gives the same loss twice, keeps its mode, and does not mix samples."""
     model = patient.model
-    batch = (patient.valid or patient.train)[0]
-    n = size(batch)
-
-    def value(what: Any, seed: int) -> float:
-        seed_everything(seed)
-        model.eval()
-        with torch.no_grad():
-            return float(patient.value(what))
-
     with undisturbed(model), around(patient):
-        first, second = value(batch, 1), value(batch, 2)
-        flipped = model.training
-        spread = abs(first - second) / max(abs(first), 1e-12)
-        if math.isfinite(spread) and spread > 1e-5:
-            with no_dropout():
-                calm = abs(value(batch, 1) - value(batch, 2)) / max(abs(first), 1e-12)
-            if calm < 1e-6:
-                text = (
-                    f"Two evaluations of one batch give {first:.4g} and {second:.4g}: dropout is "
-                    "active."
-                )
-                chart.find("dropout_active", 1.0, text)
-        if flipped and any(
-            isinstance(m, (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd))
-            for m in model.modules()
-        ):
+        _read_dropout(chart, patient)
+        noisy = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+        if model.training and any(isinstance(m, noisy) for m in model.modules()):
             chart.find("loss_trains", 0.7, "The loss switches the model back to training mode.")
-        single = patient.train[0] if size(patient.train[0]) >= 4 else batch
-        n = size(single)
-        if n >= 4:
-            half = n // 2
-            whole = value(rows(single, slice(0, 2 * half)), 1)
-            parts = [value(rows(single, slice(a, a + half)), 1) for a in (0, half)]
-            mean = sum(parts) / 2
-            if math.isfinite(whole) and abs(mean) > 1e-6:
-                ratio = whole / mean
-                chart.facts["sum_ratio"] = ratio
-                if abs(ratio - 2) < 0.02 and not chart.has("dropout_active"):
-                    text = "Twice as many samples give twice the loss: it is a sum."
-                    chart.find("loss_is_sum", 1.0, text)
-        _mixing(chart, patient, single, n)
+        batch = patient.train[0]
+        if size(batch) < 4 and patient.valid:
+            batch = patient.valid[0]
+        if size(batch) >= 4:
+            _read_sum(chart, patient, batch)
+        _read_mixing(chart, patient, batch)
 
 
-def _mixing(chart: Chart, patient: Patient, batch: Any, n: int) -> None:
+def _evaluated(patient: Patient, batch: Any, seed: int = 1) -> float:
+    """The loss of a batch in evaluation mode, under a seed."""
+    seed_everything(seed)
+    patient.model.eval()
+    with torch.no_grad():
+        return float(patient.value(batch))
+
+
+def _read_dropout(chart: Chart, patient: Patient) -> None:
+    """Whether two evaluations of one batch differ, and agree without dropout."""
+    batch = (patient.valid or patient.train)[0]
+    first, second = _evaluated(patient, batch, 1), _evaluated(patient, batch, 2)
+    spread = abs(first - second) / max(abs(first), 1e-12)
+    if not (math.isfinite(spread) and spread > 1e-5):
+        return
+    with no_dropout():
+        calm = abs(_evaluated(patient, batch, 1) - _evaluated(patient, batch, 2))
+    if calm / max(abs(first), 1e-12) < 1e-6:
+        text = f"Two evaluations of one batch give {first:.4g} and {second:.4g}: dropout is active."
+        chart.find("dropout_active", 1.0, text)
+
+
+def _read_sum(chart: Chart, patient: Patient, batch: Any) -> None:
+    """Whether the loss is a sum over the samples: twice as many give twice the loss."""
+    half = size(batch) // 2
+    both = _evaluated(patient, rows(batch, slice(0, 2 * half)))
+    parts = [_evaluated(patient, rows(batch, slice(a, a + half))) for a in (0, half)]
+    mean = sum(parts) / 2
+    doubled = math.isfinite(both) and abs(mean) > 1e-6 and abs(both / mean - 2) < 0.02
+    if doubled and not chart.has("dropout_active"):
+        chart.find("loss_is_sum", 1.0, "Twice as many samples give twice the loss: it is a sum.")
+
+
+def _read_mixing(chart: Chart, patient: Patient, batch: Any) -> None:
     """Does the output of one sample depend on the others, and do shapes broadcast?"""
-    x, y = pair(batch)
-    outs: list[Any] = []
-    handle = patient.model.register_forward_hook(lambda m, i, o: outs.append(o))
-    try:
-        seed_everything(1)
-        patient.model.eval()
-        with torch.no_grad():
-            patient.value(batch)
-        if len(outs) != 1 or not isinstance(outs[0], Tensor) or x is None:
-            return
-        out = outs[0]
-        chart.facts["output"] = tuple(out.shape)
-        if y is not None and y.is_floating_point() and out.ndim == 2 and y.ndim == 1:
-            if out.shape == (len(y), 1) and n > 1:
-                text = (
-                    f"The model gives {tuple(out.shape)}, the targets have {tuple(y.shape)}: "
-                    "the difference broadcasts."
-                )
-                chart.find("broadcasts", 1.0, text)
-        elif y is not None and y.is_floating_point() and y.ndim == 2 and out.ndim == 1 and n > 1:
-            text = f"The model gives {tuple(out.shape)}, the targets have {tuple(y.shape)}."
+    inputs, targets = pair(batch)
+    seed_everything(1)
+    patient.model.eval()
+    output = single_output(patient, batch)
+    if output is None or inputs is None:
+        return
+    chart.facts["output"] = tuple(output.shape)
+    count = size(batch)
+    if targets is not None and targets.is_floating_point() and count > 1:
+        _read_broadcast(chart, patient, batch, output, targets)
+    if count < 4 or len(output) != count or not output.is_floating_point():
+        return
+    # A recurrence along the batch shows in the second half only.
+    for part in (slice(0, count // 2), slice(count // 2, count)):
+        alone = single_output(patient, rows(batch, part))
+        if alone is None or alone.shape != output[part].shape:
+            continue
+        apart = float((alone - output[part]).abs().max())
+        if math.isfinite(apart) and apart > 1e-3 * max(float(output.abs().max()), 1e-9):
+            text = "The output of a sample depends on the other samples of the batch."
+            chart.find("samples_mix", 0.0 if chart.has("dropout_active") else 1.0, text)
+
+
+def _read_broadcast(
+    chart: Chart, patient: Patient, batch: Any, output: Tensor, targets: Tensor
+) -> None:
+    """Whether output and targets have shapes that broadcast, before the loss or inside it."""
+    given, wanted = tuple(output.shape), tuple(targets.shape)
+    if output.ndim == 2 and targets.ndim == 1:
+        if given == (len(targets), 1):
+            text = f"The model gives {given}, the targets have {wanted}: the difference broadcasts."
             chart.find("broadcasts", 1.0, text)
-        elif y is not None and y.is_floating_point() and n > 2 and len(out) == n:
-            # A squeeze inside the loss: every output meets every target.
-            turned, level = replaced(batch, y=y.flip(0)), replaced(batch, y=y.mean().expand_as(y))
-            with torch.no_grad():
-                a, b, c = (float(patient.value(t)) for t in (batch, turned, level))
-            spread = float(out.double().std(0).max()) * float(y.double().std())
-            varied = spread > 1e-3 * abs(a)  # else the order of the targets cannot show
-            # The targets must matter at all: beside outputs of 1e4 they do not.
-            same = abs(a - b) < 1e-5 * max(abs(a), 1e-9) and abs(a - c) > 1e-3 * abs(a)
-            if same and varied and float(y.double().std()) > 0:
-                text = "The loss stays the same when the targets are shuffled: it broadcasts."
-                chart.find("broadcasts", 1.0, text)
-        if n >= 4 and len(out) == n and out.is_floating_point():
-            # A recurrence along the batch shows in the second half only.
-            for part in (slice(0, n // 2), slice(n // 2, n)):
-                outs.clear()
-                with torch.no_grad():
-                    patient.value(rows(batch, part))
-                alone = outs[0] if outs else None
-                if not isinstance(alone, Tensor) or alone.shape != out[part].shape:
-                    continue
-                rest = float((alone - out[part]).abs().max())
-                scale = float(out.abs().max())
-                if math.isfinite(rest) and rest > 1e-3 * max(scale, 1e-9):
-                    chart.find(
-                        "samples_mix",
-                        0.0 if chart.has("dropout_active") else 1.0,
-                        "The output of a sample depends on the other samples of the batch.",
-                    )
-    finally:
-        handle.remove()
+    elif output.ndim == 1 and targets.ndim == 2:
+        chart.find("broadcasts", 1.0, f"The model gives {given}, the targets have {wanted}.")
+    elif len(targets) > 2 and len(output) == len(targets):
+        # A squeeze inside the loss: every output meets every target.
+        turned = replaced(batch, y=targets.flip(0))
+        level = replaced(batch, y=targets.mean().expand_as(targets))
+        with torch.no_grad():
+            own, shuffled, constant = (float(patient.value(b)) for b in (batch, turned, level))
+        target_spread = float(targets.double().std())
+        spread = float(output.double().std(0).max()) * target_spread
+        varied = spread > 1e-3 * abs(own)  # else the order of the targets cannot show
+        # The targets must matter at all: beside outputs of 1e4 they do not.
+        matter = abs(own - constant) > 1e-3 * abs(own)
+        same = abs(own - shuffled) < 1e-5 * max(abs(own), 1e-9)
+        if same and matter and varied and target_spread > 0:
+            text = "The loss stays the same when the targets are shuffled: it broadcasts."
+            chart.find("broadcasts", 1.0, text)

@@ -18,15 +18,12 @@ from torch import nn
 
 from mindgap.advise.doctor.answer import (
     NAMED,
-    Examination,
+    Answering,
     certainty_words,
     code_of,
     evidence,
     fit_cause,
-    known_facts,
     name_of,
-    probabilities,
-    strongest_findings,
 )
 from mindgap.advise.doctor.causes import PLAIN, Cause, rank_causes
 from mindgap.advise.doctor.chart import Chart, ramp
@@ -43,6 +40,7 @@ from mindgap.advise.doctor.model_readings import (
     read_parameters,
     read_start,
 )
+from mindgap.advise.doctor.page import Examination
 from mindgap.advise.doctor.patient import Patient
 from mindgap.advise.training import untouched_randomness
 from mindgap.base.check import fail
@@ -84,8 +82,6 @@ UNSEEN_WORDS = (
     "A monitor sees training only: wrong labels, leakage, overfitting, too small a model and bad "
     "first weights do not show in its records; `mindgap examine` looks for them."
 )
-#: Facts that the answer keeps.
-KEPT = ("start", "final", "trivial", "progress", "steps", "move", "shrunk", "dead", "saturated")
 
 
 def diagnose_run(monitor: Monitor) -> Examination:
@@ -119,16 +115,18 @@ def diagnose_run(monitor: Monitor) -> Examination:
     """
     if not isinstance(monitor, Monitor):
         fail("monitor", "must be a mindgap.measure.Monitor", monitor)
-    begun = time.perf_counter()
     with untouched_randomness(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _Consultation(monitor, begun).answer()
+        return _Consultation(monitor).answer()
 
 
 class _Consultation:
-    def __init__(self, monitor: Monitor, begun: float) -> None:
-        self.monitor, self.begun = monitor, begun
+    """One diagnosis of a monitored run: readings, the ranking of the causes, the answer."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self.monitor = monitor
         self.chart = Chart()
+        self.answering = Answering(self.chart, time.perf_counter())
         self.past: History = monitor.history()
         self.course = _course(self.past)
         self.patient = _patient(self.past, self.course)
@@ -139,13 +137,13 @@ class _Consultation:
         chart.facts["steps"] = past.steps
         if past.steps < LEAST:
             why = f"the monitor saw {past.steps} calls of optimizer.step(); it takes {LEAST}"
-            return self._cannot_tell(why, [])
+            return self.answering.cannot_tell(why, [], course.losses)
         if not course.losses:
             why = (
                 "the monitor saw no loss: call objective.value(batch) or monitor.observe(loss, "
                 "batch) in the loop"
             )
-            return self._cannot_tell(why, [])
+            return self.answering.cannot_tell(why, [], course.losses)
         self._read()
         ranked = [row for row in rank_causes(chart.findings) if row[0].key not in UNSEEN]
         for cause, score in ranked:
@@ -290,7 +288,8 @@ class _Consultation:
         others = [(c.key, s) for c, s in ranked if c is not cause and s > -3]
         listed = self._rank_all(cause.key, [(cause.key, score), *others])
         code = code_of(fitted, chart, None)
-        return self._make_examination("sick", sentence, listed, findings, code)
+        losses = self.course.losses
+        return self.answering.examination("sick", sentence, listed, findings, losses, code)
 
     def _without_cause(self, ranked: list[tuple[Cause, float]]) -> Examination:
         """The examination that names no cause: healthy where the training loss is clearly below the
@@ -302,20 +301,20 @@ class _Consultation:
         fell = f"the training loss went from {start:.3g} to {final:.3g} in {self.past.steps} steps"
         if constant is None:
             why = f"{fell}, and no constant answer can be computed to compare it with"
-            return self._cannot_tell(why, listed)
+            return self.answering.cannot_tell(why, listed, self.course.losses)
         if not (math.isfinite(final) and final < constant - 0.05 * abs(constant)):
             why = (
                 f"{fell}, not clearly below the best constant answer ({constant:.3g}), and no "
                 "cause shows in the monitor's records"
             )
-            return self._cannot_tell(why, listed)
+            return self.answering.cannot_tell(why, listed, self.course.losses)
         own = type(self.patient.optimizer).__name__
         sentence = (
             f"Healthy, as far as training shows: {fell}; the best constant answer has "
             f"{constant:.3g}, and nothing in the records speaks against it. Keep your {own}. "
             f"{UNSEEN_WORDS}"
         )
-        return self._make_examination("healthy", sentence, listed, [])
+        return self.answering.examination("healthy", sentence, listed, [], self.course.losses)
 
     def _rank_all(self, named: str, ranked: Ranked) -> Ranked:
         """The named cause, then all others that remain possible, with their log-odds."""
@@ -324,28 +323,6 @@ class _Consultation:
             lambda: differential(named, ranked, (), self.chart, self.patient),
         )
         return ranked if listed is None else listed
-
-    def _cannot_tell(self, why: str, ranked: Ranked) -> Examination:
-        sentence = f"Cannot tell, because {why}."
-        findings = strongest_findings(self.chart)
-        return self._make_examination("cannot tell", sentence, ranked, findings)
-
-    def _make_examination(
-        self, verdict: str, sentence: str, ranked: Ranked, findings: list[str], code: str = ""
-    ) -> Examination:
-        """The examination with the recorded losses as its curve."""
-        return Examination(
-            verdict=verdict,
-            sentence=sentence,
-            causes=probabilities(ranked),
-            findings=tuple(findings),
-            code=code,
-            trial=None,
-            curve=tuple(self.course.losses),
-            notes=tuple(self.chart.notes),
-            seconds=round(time.perf_counter() - self.begun, 2),
-            facts=known_facts(self.chart, KEPT),
-        )
 
 
 def _course(past: History) -> Course:

@@ -1,14 +1,19 @@
-"""The answer as HTML: sentence, the curve before and after, code. No script, no file from
-elsewhere.
+"""The answer of ``examine`` and ``diagnose_run``, as text, as JSON and as HTML (sentence, the curve
+before and after, code; no script, no file from elsewhere).
 """
 
 from __future__ import annotations
 
+import json
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from html import escape
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
+
+from mindgap.advise.doctor.differential import LISTED, in_words
 
 _WIDTH, _HEIGHT = 700, 250
 #: Left of the axis, right of it (labels of the curves), above and below.
@@ -22,34 +27,90 @@ svg{max-width:100%;height:auto}@media(max-width:560px){svg text{font-size:16.5px
 @media(prefers-color-scheme:dark){body{background:#111;color:#ddd}}"""
 
 
-class Answer(Protocol):
-    """What the page shows (``Examination`` of ``mindgap.advise``, which uses this module)."""
+@dataclass(frozen=True)
+class Trial:
+    """One cure on a copy."""
 
-    @property
-    def verdict(self) -> str: ...
-    @property
-    def sentence(self) -> str: ...
-    @property
-    def findings(self) -> tuple[str, ...]: ...
-    @property
-    def alternatives(self) -> tuple[str, ...]: ...
-    @property
-    def other(self) -> str: ...
-    @property
-    def shortened(self) -> str: ...
-    @property
-    def code(self) -> str: ...
-    @property
-    def trial(self) -> Any: ...
-    @property
-    def curve(self) -> tuple[float, ...]: ...
-    @property
-    def notes(self) -> tuple[str, ...]: ...
-    @property
-    def facts(self) -> Mapping[str, Any]: ...
+    cause: str
+    variant: float
+    before: float  # held-out loss without the cure
+    after: float  # held-out loss with it
+    steps: int
+    helps: bool
+    curve: tuple[float, ...] = ()  # training losses with the cure
 
 
-def fragment(answer: Answer) -> str:
+@dataclass(frozen=True)
+class Examination:
+    """The answer."""
+
+    verdict: str  # "sick", "healthy" or "cannot tell"
+    sentence: str  # what is wrong, how sure, what to change
+    causes: tuple[tuple[str, float], ...]  # likeliest first, with their probabilities
+    findings: tuple[str, ...]  # at most three sentences
+    code: str  # what to paste; empty if there is nothing to change
+    trial: Trial | None  # the cure that was tried and helped
+    curve: tuple[float, ...]  # training losses as they are
+    notes: tuple[str, ...]  # what could not be read
+    seconds: float
+    facts: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def alternatives(self) -> tuple[str, ...]:
+        """What else it could be, in words; where nothing is named, what to look at first."""
+        if self.verdict == "healthy":
+            return ()
+        listed = [key for key, _ in self.causes[:LISTED]]
+        return tuple(map(in_words, ([key] for key in listed if key != self.cause)))
+
+    @property
+    def shortened(self) -> str:
+        """What the time did not suffice for; empty where everything was done."""
+        return str(self.facts.get("shortened", ""))
+
+    @property
+    def other(self) -> str:
+        """The words before :attr:`alternatives`."""
+        return "If that does not help" if self.verdict == "sick" else "Look first whether"
+
+    @property
+    def cause(self) -> str:
+        """Key of the likeliest cause; empty where none is named."""
+        return self.causes[0][0] if self.verdict == "sick" else ""
+
+    def __str__(self) -> str:
+        lines = [self.sentence, *(f"- {line}" for line in self.findings)]
+        if self.alternatives:
+            lines.append(f"{self.other}: {'; '.join(self.alternatives)}.")
+        if self.shortened:
+            lines.append(self.shortened)
+        return "\n".join([*lines, *(["", self.code] if self.code else [])])
+
+    def _repr_html_(self) -> str:
+        return fragment(self)
+
+    def write(self, path: str | Path) -> Path:
+        """Write the answer as JSON."""
+        record = {
+            "verdict": self.verdict,
+            "sentence": self.sentence,
+            "causes": self.causes,
+            "findings": self.findings,
+            "alternatives": self.alternatives,
+            "code": self.code,
+            "trial": vars(self.trial) if self.trial else None,
+            "curve": self.curve,
+            "notes": self.notes,
+            "seconds": self.seconds,
+        }
+        path = Path(path)
+        part = path.with_name(path.name + ".part")
+        part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        part.replace(path)
+        return path
+
+
+def fragment(answer: Examination) -> str:
     """Sentence, picture, code, then what led there."""
     parts = [f"<h1>{escape(answer.sentence)}</h1>", picture(answer)]
     if answer.code:
@@ -69,7 +130,7 @@ def fragment(answer: Answer) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def page(answer: Answer) -> str:
+def page(answer: Examination) -> str:
     """A whole page."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -79,7 +140,7 @@ def page(answer: Answer) -> str:
     )
 
 
-def standalone(answer: Answer, columns: int = 78) -> str:
+def standalone(answer: Examination, columns: int = 78) -> str:
     """The picture as a file of its own (SVG) with the sentence as its title; legible on light and
     on dark.
 
@@ -102,7 +163,7 @@ def standalone(answer: Answer, columns: int = 78) -> str:
     )
 
 
-def picture(answer: Answer) -> str:
+def picture(answer: Examination) -> str:
     """The training loss as it is and with the cure, on one logarithmic or linear axis."""
     inside = _drawn(answer)
     if not inside:
@@ -114,7 +175,7 @@ def picture(answer: Answer) -> str:
     )
 
 
-def _curves(answer: Answer) -> list[tuple[str, str, Sequence[float]]]:
+def _curves(answer: Examination) -> list[tuple[str, str, Sequence[float]]]:
     """Title, colour and losses of the run as it is and, where a cure helped, of the cured one."""
     colour = _SICK if answer.verdict == "sick" else _CURED
     curves: list[tuple[str, str, Sequence[float]]] = [("as it is", colour, answer.curve)]
@@ -123,7 +184,7 @@ def _curves(answer: Answer) -> list[tuple[str, str, Sequence[float]]]:
     return curves
 
 
-def _described(answer: Answer) -> str:
+def _described(answer: Examination) -> str:
     words = []
     for name, _, curve in _curves(answer):
         points = _means_of_pieces(curve)
@@ -132,7 +193,7 @@ def _described(answer: Answer) -> str:
     return f"Training loss over {len(answer.curve)} steps; {'; '.join(words)}."
 
 
-def _drawn(answer: Answer) -> str:
+def _drawn(answer: Examination) -> str:
     """Axes, curves, their names at their ends, and the constant answer as a dotted line."""
     curves = [(name, colour, c, _means_of_pieces(c)) for name, colour, c in _curves(answer)]
     values = [v for _, _, _, points in curves for _, v in points]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from mindgap.advise.doctor.chart import middle
 from mindgap.advise.training import Factory, called
 from mindgap.base.batches import pair
 from mindgap.base.check import fail
@@ -101,53 +102,28 @@ def _read_made(made: Any) -> Patient:
     """The patient in what the user's function returned: a tuple or a mapping of model, loss, data
     and optimizer.
     """
-    rule = (
-        "must return ((model, loss), batches, ...) or a mapping with model, loss, train and, where "
-        "you have them, valid, optimizer, scheduler, step"
-    )
-    parts: dict[str, Any] = {}
-    if isinstance(made, Mapping):
-        unknown = [str(key) for key in made if key not in PARTS]
-        if unknown or not {"model", "loss", "train"} <= set(made):
-            fail("problem", rule, sorted(map(str, made)))
-        parts = dict(made)
-    elif isinstance(made, tuple) and len(made) >= 2:
-        first = made[0]
-        if isinstance(first, Objective):
-            parts["model"], parts["loss"] = first.model, first.loss
-        elif isinstance(first, tuple) and len(first) == 2:
-            parts["model"], parts["loss"] = first
-        else:
-            fail("problem", rule, type(first).__name__)
-        parts["train"] = made[1]
-        for part in made[2:]:
-            parts[_kind(part)] = part
-    else:
-        fail("problem", rule, type(made).__name__)
-    given = frozenset(k for k, v in parts.items() if v is not None)
-    parts["loss"] = _of_batches(parts["loss"])
-    Objective(parts["model"], parts["loss"])
+    parts = _named_parts(made)
+    given = frozenset(name for name, part in parts.items() if part is not None)
+    loss = _of_batches(parts["loss"])
+    Objective(parts["model"], loss)  # checks both
     train = _list_batches("train", parts["train"])
     if not train:
         fail("train", "must hold at least one batch", train)
     if all(isinstance(x, Tensor) and not len(x) for x, _ in map(pair, train)):
         fail("train", "must hold at least one sample", f"{len(train)} empty batches")
-    parts["model"] = getattr(parts["model"], "_orig_mod", parts["model"])  # of torch.compile
-    if any(isinstance(p, UninitializedParameter) for p in parts["model"].parameters()):
+    model = getattr(parts["model"], "_orig_mod", parts["model"])  # of torch.compile
+    if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
         with torch.no_grad():  # lazy modules learn their shapes from a first batch
-            parts["loss"](parts["model"], train[0])
-    valid = _list_batches("valid", parts["valid"]) if parts.get("valid") is not None else []
+            loss(model, train[0])
     numbers = list(range(len(train)))
+    valid = _list_batches("valid", parts["valid"]) if "valid" in given else []
     if "valid" not in given and len(train) >= 10:
-        sizes = [_largest(batch) for batch in train]
-        usual = sorted(sizes)[len(sizes) // 2]
-        held = {i for i in numbers[9::10] if sizes[i] <= 50 * usual}  # an outlier stays in training
-        valid = [train[i] for i in sorted(held)]
+        held = _held_out(train)
+        valid = [train[i] for i in held]
         numbers = [i for i in numbers if i not in held]
-        train = [train[i] for i in numbers]
     optimizer = parts.get("optimizer")
     if optimizer is None:
-        free = [p for p in parts["model"].parameters() if p.requires_grad]
+        free = [p for p in model.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(free or [torch.zeros(1)], lr=1e-3)
     elif not isinstance(optimizer, torch.optim.Optimizer):
         fail("optimizer", "must be a torch.optim.Optimizer", optimizer)
@@ -155,9 +131,9 @@ def _read_made(made: Any) -> Patient:
     if step is not None and not callable(step):
         fail("step", "must be a function of one batch that trains on it", step)
     return Patient(
-        parts["model"],
-        parts["loss"],
-        train,
+        model,
+        loss,
+        [train[i] for i in numbers],
         valid,
         optimizer,
         parts.get("scheduler"),
@@ -165,6 +141,33 @@ def _read_made(made: Any) -> Patient:
         given,
         numbers=numbers,
     )
+
+
+def _named_parts(made: Any) -> dict[str, Any]:
+    """Name of :data:`PARTS` -> what the user's function returned for it."""
+    rule = (
+        "must return ((model, loss), batches, ...) or a mapping with model, loss, train and, where "
+        "you have them, valid, optimizer, scheduler, step"
+    )
+    if isinstance(made, Mapping):
+        if not {"model", "loss", "train"} <= set(made) <= set(PARTS):
+            fail("problem", rule, sorted(map(str, made)))
+        return dict(made)
+    if not isinstance(made, tuple) or len(made) < 2:
+        fail("problem", rule, type(made).__name__)
+    first, train, *rest = made
+    if isinstance(first, Objective):
+        first = first.model, first.loss
+    if not isinstance(first, tuple) or len(first) != 2:
+        fail("problem", rule, type(first).__name__)
+    return {"model": first[0], "loss": first[1], "train": train, **{_kind(p): p for p in rest}}
+
+
+def _held_out(train: list[Any]) -> list[int]:
+    """Every tenth batch; an outlier stays in training."""
+    sizes = [_largest(batch) for batch in train]
+    usual = middle(sizes)
+    return [i for i in range(9, len(train), 10) if sizes[i] <= 50 * usual]
 
 
 def _of_batches(loss: Any) -> Any:
@@ -192,6 +195,7 @@ def _largest(batch: Any) -> float:
 
 
 def _kind(part: Any) -> str:
+    """The name in :data:`PARTS` of what stands behind model, loss and batches in a tuple."""
     if part is None or isinstance(part, Iterable):
         return "valid"
     if isinstance(part, torch.optim.Optimizer):
@@ -200,6 +204,7 @@ def _kind(part: Any) -> str:
 
 
 def _list_batches(name: str, batches: Any) -> list[Any]:
+    """The first :data:`MOST_BATCHES` batches; batches that can be read once only are refused."""
     if isinstance(batches, Iterator) or not isinstance(batches, Iterable):
         rule = "must be batches that can be read more than once (a list or a DataLoader)"
         fail(name, rule, type(batches).__name__)
