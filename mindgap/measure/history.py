@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mindgap.measure.recorder import State, Step
+from mindgap.measure.recorder import Recorder, State, Step
+from mindgap.record.schema import Row
 
 
 @dataclass
@@ -30,3 +31,43 @@ class History:
     recent: list[Step] = field(default_factory=list)  # the last steps, with their batches
     states: list[State] = field(default_factory=list)  # kept states, the oldest first
     tensors: list[Tensor] = field(default_factory=list)  # whose values a state's parameters are
+
+
+def history_of(
+    recorder: Recorder,
+    loss: Callable[[Any, Any], Tensor],
+    batches: list[Any],
+    rows: list[Row],
+    *,
+    steps: int,
+    moves: dict[int, float],
+) -> History:
+    """The history of a run from a monitor's recorder and rows; the last steps, which the recorder
+    holds, count where both know a step.
+    """
+    known = History(recorder.model, loss, recorder.optimizer, batches, steps, moves=moves)
+    known.tensors, known.states = recorder.tensors, list(recorder.states)
+    recent = list(recorder.steps)
+    incident = recorder.incident
+    if incident is not None:
+        recent = [*incident.steps, *recent]
+        known.states += [] if incident.state is None else [incident.state]
+    known.states.sort(key=lambda state: state.step)
+    known.recent = sorted(
+        {step.number: step for step in recent}.values(), key=lambda step: step.number
+    )
+    for row in rows:
+        number = int(row["step"])
+        known.norms[number] = float(row["loop_gradient_norm"])
+        if "loop_loss" in row:
+            known.losses[number] = float(row["loop_loss"])
+        if "lr" in row:
+            known.rates[number] = float(row["lr"])
+    for step in known.recent:
+        if step.seen:
+            known.losses[step.number] = step.loss
+        if step.settings and "lr" in step.settings[0]:
+            known.rates[step.number] = float(step.settings[0]["lr"])
+        if step.norms is not None:
+            known.norms[step.number] = float(torch.linalg.vector_norm(step.norms.double()))
+    return known

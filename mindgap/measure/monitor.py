@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
@@ -49,14 +50,18 @@ SHORT, ROUNDS = 0.05, 5
 LEAST_SPACING = 10
 
 
+@dataclass
 class _Group:
     """Probes with the same needs: they run together, and their cost is known together."""
 
-    def __init__(self, needs: frozenset[str], probes: list[Probe]) -> None:
-        self.needs, self.probes = needs, probes
-        self.spent, self.cost, self.readings, self.last = 0.0, -1.0, 0, -(10**18)
+    needs: frozenset[str]
+    probes: list[Probe]
+    spent: float = 0.0  # seconds so far
+    cost: float = -1.0  # seconds of the last reading; -1 before the first
+    readings: int = 0
 
     def due(self) -> list[Probe]:
+        """The probes to read next."""
         return [p for p in self.probes if self.readings % p.every == 0]
 
     @property
@@ -151,20 +156,8 @@ class Monitor:
         memory: float | None = None,
         recall: Callable[[Any], Any] | None = None,
     ) -> None:
-        if isinstance(objective, tuple) and len(objective) == 2:
-            objective = Objective(*objective)
-        if not isinstance(objective, Objective):
-            fail("objective", "must be a mindgap Objective", objective)
         self._optimizer = unwrapped(optimizer)
-        held = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
-        if not held & {id(p) for p in objective.parameters}:
-            fail(
-                "optimizer",
-                "must train a parameter of the objective's model",
-                type(optimizer).__name__,
-            )
-        if any(p.is_meta for p in objective.parameters):
-            fail("model", "must hold numbers", "parameters on the meta device")
+        objective = _checked_objective(objective, self._optimizer)
         if every is not None:
             whole("every", every, least=1)
         if budget is None and every is None:
@@ -342,39 +335,19 @@ class Monitor:
             >>> sorted(monitor.history().losses), sorted(monitor.history().moves)
             ([0, 1, 2, 3], [0, 2])
         """
-        from mindgap.measure.history import History
+        from mindgap.measure.history import history_of
 
         self._note(self._watch.flush())
         self._heed()
-        recorder = self._recorder
-        recorder.flush()
-        known = History(
-            self._objective.model, self._own_loss, self._optimizer, self._batches, self.step
+        self._recorder.flush()
+        return history_of(
+            self._recorder,
+            self._own_loss,
+            self._batches,
+            self.readings,
+            steps=self.step,
+            moves=dict(self._moves),
         )
-        known.tensors, known.states = recorder.tensors, list(recorder.states)
-        if recorder.incident is not None and recorder.incident.state is not None:
-            known.states.append(recorder.incident.state)
-        known.states.sort(key=lambda state: state.step)
-        for row in self.readings:
-            step = int(row["step"])
-            for name, kept in (("loop_loss", known.losses), ("lr", known.rates)):
-                if name in row:
-                    kept[step] = float(row[name])
-            known.norms[step] = float(row["loop_gradient_norm"])
-        before = recorder.incident.steps if recorder.incident is not None else []
-        known.recent = sorted(
-            {step.number: step for step in [*before, *recorder.steps]}.values(),
-            key=lambda step: step.number,
-        )
-        for made in known.recent:
-            if made.seen:
-                known.losses[made.number] = made.loss
-            if made.settings and "lr" in made.settings[0]:
-                known.rates[made.number] = float(made.settings[0]["lr"])
-            if made.norms is not None:
-                known.norms[made.number] = float(torch.linalg.vector_norm(made.norms.double()))
-        known.moves = dict(self._moves)
-        return known
 
     @property
     def skipped(self) -> dict[str, str]:
@@ -439,7 +412,7 @@ class Monitor:
             self._settings = settings = settings_of(groups, settings)
         self._quick = False
         recorder.inside = True
-        if step < self._wake:
+        if step < self._wake:  # nothing is due: this is what most steps cost
             recorder.log.append((step, settings, None))
             if self._timing:
                 self._take_sample(time.perf_counter() - begin)
@@ -460,58 +433,70 @@ class Monitor:
         self._wake = step + self._steps_to_next(step)
         self._timing, self._sample = True, 0.0
         self._heed()
-        if events:
-            self._note(events)
+        self._note(events)
         chosen = self._chosen()
         due = self._row_is_due() and self._affords(self._row_spent, self._row_cost, ROWS)
         self._paid += time.perf_counter() - begin
-        if not (chosen or events or due):
-            return
-        self._row_begun = time.perf_counter(), sum(g.spent for g in self._groups)
+        if chosen or events or due:
+            self._begin_row(chosen, events)
+
+    def _begin_row(self, chosen: list[_Group], events: list[str]) -> None:
+        """Write the loop's own numbers and the probes that need no update into a new row."""
+        self._row_begun = time.perf_counter(), self._spent_on_probes()
+        watch = self._watch
         with self._clock():
-            rates = {float(g["lr"]) for g in self._optimizer.param_groups if "lr" in g}
             self._row = {"step": self.step, "seconds": round(self.training, 6)}
+            rates = {float(g["lr"]) for g in self._optimizer.param_groups if "lr" in g}
             if len(rates) == 1:
                 self._row["lr"] = rates.pop()
-            self._row |= {"loop_gradient_norm": self._watch.gradient_norm}
+            self._row["loop_gradient_norm"] = watch.gradient_norm
             if events:
                 self._row["event"] = "; ".join(events)
-            if not math.isnan(self._watch.loss):
-                self._row["loop_loss"] = self._watch.loss
+            if not math.isnan(watch.loss):
+                self._row["loop_loss"] = watch.loss
             self._before = [p.detach().clone() for p in self._objective.parameters]
             self._read([g for g in chosen if "update" not in g.needs], None)
             self._waiting = [g for g in chosen if "update" in g.needs]
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
-        """After an optimizer's step: finish the row with the update and the probes that wait for
-        it.
-        """
+        """After an optimizer's step: finish the row, where one was begun, and keep a state."""
         recorder = self._recorder
         recorder.inside = False
         if self._row:
-            waiting, before = self._waiting, self._before
-            self._waiting, self._before = [], []
-            with self._clock(), torch.no_grad():
-                parameters = self._objective.parameters
-                update = [p.detach() - b for p, b in zip(parameters, before, strict=True)]
-                length, size = float(robust_norm(update)), float(robust_norm(before))
-                self._watch.note_update(length / size if size else math.nan)
-                self._moves[self.step] = length / size if size else math.nan
-                self._row["loop_update_norm"] = length
-                if waiting:
-                    with undisturbed(self._objective.model, parameters=True):
-                        for p, b in zip(parameters, before, strict=True):
-                            p.copy_(b)
-                        self._read(waiting, update)
-            self._emit()
-            begun, probes = self._row_begun
-            read = sum(g.spent for g in self._groups) - probes
-            self._row_cost = max(0.0, time.perf_counter() - begun - read)
-            self._row_spent += self._row_cost
+            self._finish_row()
         self.step = step = self.step + 1
         if step % self._round == 0:
             self._keep_state()
         self._quick = recorder.quick and not (self._timing or recorder.draws)
+
+    def _finish_row(self) -> None:
+        """Write the update and the probes that wait for it into the row, and hand the row out."""
+        waiting, before = self._waiting, self._before
+        self._waiting, self._before = [], []
+        parameters = self._objective.parameters
+        with self._clock(), torch.no_grad():
+            update = [p.detach() - b for p, b in zip(parameters, before, strict=True)]
+            length, size = float(robust_norm(update)), float(robust_norm(before))
+            relative = length / size if size else math.nan
+            self._watch.note_update(relative)
+            self._moves[self.step] = relative
+            self._row["loop_update_norm"] = length
+            if waiting:
+                with undisturbed(self._objective.model, parameters=True):
+                    for p, b in zip(parameters, before, strict=True):
+                        p.copy_(b)
+                    self._read(waiting, update)
+        row, self._row = self._row, {}
+        self.readings.append(row)
+        self._tell("write", row)
+        begun, probes_before = self._row_begun
+        on_probes = self._spent_on_probes() - probes_before
+        self._row_cost = max(0.0, time.perf_counter() - begun - on_probes)
+        self._row_spent += self._row_cost
+
+    def _spent_on_probes(self) -> float:
+        """Seconds of all readings of probes."""
+        return sum(group.spent for group in self._groups)
 
     def _keep_state(self) -> None:
         """A copy of the state every few steps, where the budget allows it."""
@@ -549,8 +534,7 @@ class Monitor:
         if self._budget is None:
             return math.inf
         planned = PLANNED * self._budget * self.training
-        parts = self._norms_spent + self._state_spent + self._row_spent
-        parts += sum(g.spent for g in self._groups)
+        parts = self._norms_spent + self._state_spent + self._row_spent + self._spent_on_probes()
         return max(planned - (self.spent - parts), LEAST * planned)
 
     def _choose_periods(self) -> None:
@@ -584,6 +568,7 @@ class Monitor:
         return spent + cost <= part * self._allowed()
 
     def _note(self, events: list[str]) -> None:
+        """Keep, log and hand out sentences on what was unusual."""
         for sentence in events:
             self.events.append(sentence)
             LOG.warning(sentence)
@@ -605,9 +590,11 @@ class Monitor:
                 self._note([said])
 
     def _row_is_due(self) -> bool:
+        """Whether a row comes at this step, where the budget allows it."""
         return self.step % (self._every or LEAST_SPACING) == 0
 
     def _read(self, groups: list[_Group], update: list[Tensor] | None) -> None:
+        """Read the probes of these groups into the row; those that raise an error are stopped."""
         if not groups or "problem" in self._row:
             return
         failed: dict[str, list[Probe]] = {}
@@ -631,13 +618,15 @@ class Monitor:
                 # Other batch shapes would make a compiled model compile again, and the run another
                 # run.
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
-            where = {
-                "step": self.step,
-                "optimizer": self._optimizer,
-                "update": update,
-                "seed": self._seed,
-            }
-            at = stack.enter_context(Reading(self._objective, self._batches, **where))
+            reading = Reading(
+                self._objective,
+                self._batches,
+                step=self.step,
+                optimizer=self._optimizer,
+                update=update,
+                seed=self._seed,
+            )
+            at = stack.enter_context(reading)
             self._measuring = True
             for group in groups:
                 begin = time.perf_counter()
@@ -655,7 +644,6 @@ class Monitor:
                 if self._cuda:
                     torch.cuda.synchronize()
                 group.readings += 1
-                group.last = self.step
                 group.cost = time.perf_counter() - begin
                 group.spent += group.cost
                 if "problem" in self._row:
@@ -671,11 +659,6 @@ class Monitor:
         word = "probe" if len(probes) == 1 else "probes"
         said = f"step {self.step}: the {word} {names} raised an error and will not be read again: "
         self._note([said + why])
-
-    def _emit(self) -> None:
-        row, self._row = self._row, {}
-        self.readings.append(row)
-        self._tell("write", row)
 
     def _chosen(self) -> list[_Group]:
         """The groups to read at this step."""
@@ -700,6 +683,7 @@ class Monitor:
         return chosen
 
     def _expected_cost(self, group: _Group) -> float:
+        """Seconds of the next reading: those of the last, or a guess before the first."""
         if group.cost >= 0:
             return group.cost
         gradients = sum(p.cost(len(self._batches)) for p in group.probes)
@@ -729,15 +713,35 @@ def unwrapped(optimizer: Any) -> Any:
         >>> unwrapped(inner) is inner
         True
     """
-    seen = optimizer
-    while not isinstance(seen, torch.optim.Optimizer) or type(seen).__name__ in (
-        "AcceleratedOptimizer",
+    found = optimizer
+    while not isinstance(found, torch.optim.Optimizer) or (
+        type(found).__name__ == "AcceleratedOptimizer"
     ):
-        inner = getattr(seen, "optimizer", None)
-        if inner is None or inner is seen:
+        inner = getattr(found, "optimizer", None)
+        if inner is None or inner is found:
             fail("optimizer", "must be a torch.optim.Optimizer", optimizer)
-        seen = inner
-    return seen
+        found = inner
+    return found
+
+
+def _checked_objective(
+    objective: Objective | tuple[torch.nn.Module, Callable[[Any, Any], Tensor]],
+    optimizer: torch.optim.Optimizer,
+) -> Objective:
+    """The objective, also of a pair (model, loss); one that the optimizer does not train is
+    refused.
+    """
+    if isinstance(objective, tuple) and len(objective) == 2:
+        objective = Objective(*objective)
+    if not isinstance(objective, Objective):
+        fail("objective", "must be a mindgap Objective", objective)
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not held & {id(p) for p in objective.parameters}:
+        rule = "must train a parameter of the objective's model"
+        fail("optimizer", rule, type(optimizer).__name__)
+    if any(p.is_meta for p in objective.parameters):
+        fail("model", "must hold numbers", "parameters on the meta device")
+    return objective
 
 
 def _group_probes(probes: Sequence[ProbeName | Probe]) -> list[_Group]:

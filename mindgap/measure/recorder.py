@@ -164,7 +164,7 @@ class Recorder:
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, memory: float | None = None
     ) -> None:
-        self._model, self._optimizer = model, optimizer
+        self.model, self.optimizer = model, optimizer
         self.tensors = _unique(
             [*model.parameters(), *(p for g in optimizer.param_groups for p in g["params"])]
         )
@@ -339,12 +339,12 @@ class Recorder:
     def _copied(self, step: int) -> State:
         with torch.no_grad():
             parameters = [t.detach().clone() for t in self.tensors]
-            buffers = [b.detach().clone() for b in self._model.buffers()]
-        kept = packed(self._optimizer, {id(t): t for t in self.tensors})
+            buffers = [b.detach().clone() for b in self.model.buffers()]
+        kept = packed(self.optimizer, {id(t): t for t in self.tensors})
         size = sum(t.nbytes for t in [*parameters, *buffers])
         size += sum(t.nbytes for s in kept["state"].values() for t in _tensors(s))
         random = self._generator.get_state()
-        modes = [m.training for m in self._model.modules()]
+        modes = [m.training for m in self.model.modules()]
         return State(step, parameters, buffers, modes, kept, random, size)
 
     def _forget(self) -> None:

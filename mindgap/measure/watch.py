@@ -49,7 +49,6 @@ class LoopWatch:
     def __init__(self, model: nn.Module, nonfinite: str = "note") -> None:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self._names, self._parameters = [n for n, _ in named], [p for _, p in named]
-        self._nonfinite = nonfinite
         self.raises = nonfinite == "raise"
         self._norms: deque[float] = deque(maxlen=HISTORY)
         self._waiting: list[_Waiting] = []
@@ -112,7 +111,7 @@ class LoopWatch:
                 self._largest.append((self._step, _stacked(own, math.inf)))
         self._step += 1
         on_cpu = not held or held[0][1].device.type == "cpu"
-        if on_cpu or self._nonfinite == "raise":
+        if on_cpu or self.raises:
             return self.flush()
         return self.flush(spare=1) if len(self._waiting) > FLUSH else []
 
@@ -124,68 +123,78 @@ class LoopWatch:
         waiting, self._waiting = self._waiting[:count], self._waiting[count:]
         events = []
         for waits in waiting:
-            step, batch = waits.step, waits.batch
-            self.loss, values = waits.read()
-            self.gradient_norm = math.sqrt(sum(v * v for v in values))
-            self._read.append((step, self.gradient_norm))
-            if sentence := self._unusual(step, batch, values):
+            self.loss, norms = waits.read()
+            self.gradient_norm = math.sqrt(sum(norm * norm for norm in norms))
+            self._read.append((waits.step, self.gradient_norm))
+            if sentence := self._unusual(waits.step, waits.batch, norms):
                 events.append(sentence)
             if math.isfinite(self.gradient_norm):
                 self._norms.append(self.gradient_norm)
         return events
 
-    def _unusual(self, step: int, batch: Any, values: list[float]) -> str:
+    def _unusual(self, step: int, batch: Any, norms: list[float]) -> str:
         """A sentence on gradients that are not finite or far above the running median; empty where
         all is usual.
+
+        Args:
+            batch: what names the batch; None where the loop does not say.
+            norms: gradient norm of each parameter.
         """
         where = f"step {step}" + (f", batch {batch}" if batch is not None else "")
-        odd = [i for i, v in enumerate(values) if not math.isfinite(v)]
-        if odd:
-            self._bad += 1
-            self._episodes += self._bad == 1
-            if self._nonfinite == "note" and not (self._bad == 1 and _is_told(self._episodes)):
-                return ""
-            named = ", ".join(self._names[i] for i in odd[:3]) + (
-                f" and {len(odd) - 3} more" if len(odd) > 3 else ""
-            )
-            times = f" (this began for the {self._episodes}th time)" if self._episodes > 3 else ""
-            sentence = (
-                f"{where}: the gradient of {named} is not finite ({len(odd)} of {len(values)} "
-                f"parameters){times}; {self._range()}; {self._cause_of_nan(step, odd, values)}"
-            )
-            if self._nonfinite == "raise":
-                raise NonFiniteError(sentence)
-            return sentence
+        broken = [i for i, norm in enumerate(norms) if not math.isfinite(norm)]
+        if broken:
+            return self._not_finite(where, step, broken, len(norms))
         lasted, self._bad = self._bad, 0
         if lasted > 1 and _is_told(self._episodes):
             return f"{where}: the gradient is finite again after {lasted} steps in which it was not"
-        known = self._norms
-        if len(known) < LEAST_HISTORY or self.gradient_norm <= SPIKE * max(known):
+        total = self.gradient_norm
+        if len(self._norms) < LEAST_HISTORY or total <= SPIKE * max(self._norms):
             return ""
-        ordered = sorted(known)
-        middle, top = ordered[len(ordered) // 2], max(range(len(values)), key=values.__getitem__)
-        share = (values[top] / self.gradient_norm) ** 2
-        times = (
-            f"{self.gradient_norm / middle:.3g} times the running median"
-            if middle
-            else "above the running median"
-        )
+        middle, largest = self._usual()
+        top = max(range(len(norms)), key=norms.__getitem__)
+        share = (norms[top] / total) ** 2
+        times = f"{total / middle:.3g} times" if middle else "above"
         return (
-            f"{where}: the gradient norm {self.gradient_norm:.3g} is {times} {middle:.3g} (largest "
-            f"{ordered[-1]:.3g}); {100 * share:.0f} % of it is in {self._names[top]}; "
+            f"{where}: the gradient norm {total:.3g} is {times} the running median {middle:.3g} "
+            f"(largest {largest:.3g}); {100 * share:.0f} % of it is in {self._names[top]}; "
             f"{self._cause_of_spike(step)}"
         )
 
-    def _range(self) -> str:
-        if not self._norms:
-            return "there is no earlier gradient to compare with"
-        ordered = sorted(self._norms)
-        return (
-            f"the gradient norms so far had median {ordered[len(ordered) // 2]:.3g}, largest "
-            f"{ordered[-1]:.3g}"
-        )
+    def _not_finite(self, where: str, step: int, broken: list[int], count: int) -> str:
+        """A sentence on gradients that are not finite; empty where one was said lately.
 
-    def _cause_of_nan(self, step: int, odd: list[int], values: list[float]) -> str:
+        Args:
+            where: step and batch in words.
+            broken: places of the parameters, of ``count``.
+
+        Raises:
+            NonFiniteError: with ``nonfinite="raise"``.
+        """
+        self._bad += 1
+        self._episodes += self._bad == 1
+        if not self.raises and not (self._bad == 1 and _is_told(self._episodes)):
+            return ""
+        named = ", ".join(self._names[i] for i in broken[:3])
+        named += f" and {len(broken) - 3} more" if len(broken) > 3 else ""
+        times = f" (this began for the {self._episodes}th time)" if self._episodes > 3 else ""
+        usual = "there is no earlier gradient to compare with"
+        if self._norms:
+            middle, largest = self._usual()
+            usual = f"the gradient norms so far had median {middle:.3g}, largest {largest:.3g}"
+        sentence = (
+            f"{where}: the gradient of {named} is not finite ({len(broken)} of {count} "
+            f"parameters){times}; {usual}; {self._cause_of_nan(step)}"
+        )
+        if self.raises:
+            raise NonFiniteError(sentence)
+        return sentence
+
+    def _usual(self) -> tuple[float, float]:
+        """Median and largest of the gradient norms so far."""
+        ordered = sorted(self._norms)
+        return ordered[len(ordered) // 2], ordered[-1]
+
+    def _cause_of_nan(self, step: int) -> str:
         """The likeliest cause of gradients that are not finite, in words, from the sizes seen
         before.
         """
@@ -206,7 +215,7 @@ class LoopWatch:
                 "the update before is the likely cause: it moved the parameters by "
                 f"{100 * before:.0f} % of their length; lower the step"
             )
-        if self._norms and self._norms[-1] > SPIKE * sorted(self._norms)[len(self._norms) // 2]:
+        if self._norms and self._norms[-1] > SPIKE * self._usual()[0]:
             return "divergence is the likely cause: the gradients grew in the steps before"
         if math.isfinite(self.loss):
             return "an overflow in the backward pass is the likely cause: the loss is finite"
@@ -217,6 +226,7 @@ class LoopWatch:
         return f"{what} is the likely cause: {seen}"
 
     def _full(self) -> list[nn.Parameter]:
+        """The parameters that have entries."""
         return [p for p in self._parameters if p.numel()]
 
     def _update_before(self, step: int) -> float:
@@ -225,9 +235,10 @@ class LoopWatch:
         return relative if made == step - 1 else math.nan
 
     def _cause_of_spike(self, step: int) -> str:
+        """The likeliest cause of a spike, in words."""
         recent = list(self._norms)[-3:]
-        middle = sorted(self._norms)[len(self._norms) // 2]
-        if len(recent) == 3 and recent[-1] > 1.5 * recent[0] > 0 and recent[-1] > 2 * middle:
+        grew = len(recent) == 3 and recent[-1] > 1.5 * recent[0] > 0
+        if grew and recent[-1] > 2 * self._usual()[0]:
             return (
                 "divergence is the likely cause: the gradients grew in the steps before; lower "
                 "the step"
