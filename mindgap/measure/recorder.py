@@ -165,9 +165,8 @@ class Recorder:
         self, model: nn.Module, optimizer: torch.optim.Optimizer, memory: float | None = None
     ) -> None:
         self.model, self.optimizer = model, optimizer
-        self.tensors = _unique(
-            [*model.parameters(), *(p for g in optimizer.param_groups for p in g["params"])]
-        )
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        self.tensors = list({id(p): p for p in [*model.parameters(), *held]}.values())
         self._memory = memory
         cuda = bool(self.tensors) and self.tensors[0].is_cuda
         self.kind = "cuda" if cuda else "cpu"
@@ -216,7 +215,7 @@ class Recorder:
             return
         self.digest()
         if not self.states:
-            self.keep_state(self.steps[-1].number + 1 if self.steps else 0)
+            self.keep_state(self._next_number())
         random = self.random() if self.draws or self._tried < TRIED else None
         self._begun = random, self.cast()
 
@@ -228,7 +227,7 @@ class Recorder:
             self._open.append(Seen(None, key, value))
             return
         if not self.states:
-            self.keep_state(self.steps[-1].number + 1 if self.steps else 0)
+            self.keep_state(self._next_number())
         random, cast = self._begun or (None, None)
         if self._begun is not None:
             self._begun = None
@@ -255,10 +254,11 @@ class Recorder:
         return (self._open[-1].loss, self._open[-1].key) if self._open and not self.log else None
 
     def _prepare(self) -> None:
-        ready = bool(self.states) and (self.draws or self._tried >= TRIED)
-        self.quick = (
-            ready and not self.why_not and self._bytes + LOGGED * self._largest < self._room
-        )
+        """Decide whether calls of the loss may go to the log: a state is kept, it is known whether
+        the loss draws random numbers, and the log's batches fit into memory.
+        """
+        ready = bool(self.states) and (self.draws or self._tried >= TRIED) and not self.why_not
+        self.quick = ready and self._bytes + LOGGED * self._largest < self._room
 
     def digest(self) -> None:
         """Make steps out of the log."""
@@ -277,21 +277,15 @@ class Recorder:
             self._open_bytes += size
         self._prepare()
 
-    def step(self, number: int, settings: list[dict[str, Any]], norms: Any) -> None:
-        """Before a step of the optimizer."""
-        self.digest()
-        self._note_step(number, settings, norms)
-        self.inside = True
-
     def _note_step(self, number: int, settings: list[dict[str, Any]], norms: Any) -> None:
-        steps, size = self.steps, self._open_bytes
-        found = Step(number, self._open, settings, norms, size)
+        """Make a step of the open calls of the loss; the oldest step makes room for it."""
+        steps = self.steps
+        made = Step(number, self._open, settings, norms, self._open_bytes)
         self._open, self._open_bytes = [], 0
-        if len(steps) == HISTORY:
-            size -= steps[0].bytes
-        self._bytes += size
-        steps.append(found)
-        self._unread.append(found)
+        dropped = steps[0].bytes if len(steps) == HISTORY else 0
+        self._bytes += made.bytes - dropped
+        steps.append(made)
+        self._unread.append(made)
         if self._bytes > self._room and self.states:
             self._forget()
 
@@ -337,15 +331,14 @@ class Recorder:
         self._prepare()
 
     def _copied(self, step: int) -> State:
-        with torch.no_grad():
-            parameters = [t.detach().clone() for t in self.tensors]
-            buffers = [b.detach().clone() for b in self.model.buffers()]
-        kept = packed(self.optimizer, {id(t): t for t in self.tensors})
-        size = sum(t.nbytes for t in [*parameters, *buffers])
-        size += sum(t.nbytes for s in kept["state"].values() for t in _tensors(s))
-        random = self._generator.get_state()
-        modes = [m.training for m in self.model.modules()]
-        return State(step, parameters, buffers, modes, kept, random, size)
+        """A copy of model, optimizer and random numbers as they are before a step."""
+        parameters = [tensor.detach().clone() for tensor in self.tensors]
+        buffers = [buffer.detach().clone() for buffer in self.model.buffers()]
+        modes = [module.training for module in self.model.modules()]
+        kept = packed(self.optimizer, {id(tensor): tensor for tensor in self.tensors})
+        moments = [tensor for held in kept["state"].values() for tensor in _tensors(held)]
+        size = sum(tensor.nbytes for tensor in [*parameters, *buffers, *moments])
+        return State(step, parameters, buffers, modes, kept, self.random(), size)
 
     def _forget(self) -> None:
         """Drop the older state and the batches before the other."""
@@ -353,15 +346,15 @@ class Recorder:
         self._prepare()
         begin = self.states[0].step if self.states else math.inf
         incidents = [i for i in (self.incident, self._present) if i is not None]
-        kept = {id(s) for i in incidents for s in i.steps}
-        for found in self.steps:
-            if found.number >= begin:
+        needed = {id(step) for incident in incidents for step in incident.steps}
+        for step in self.steps:
+            if step.number >= begin:
                 break
-            if found.bytes and id(found) not in kept:
-                self._bytes -= found.bytes
-                found.bytes = 0
-                for s in found.seen:
-                    s.batch, s.random = None, None
+            if step.bytes and id(step) not in needed:
+                self._bytes -= step.bytes
+                step.bytes = 0
+                for call in step.seen:
+                    call.batch, call.random = None, None
 
     # Incidents.
 
@@ -372,41 +365,44 @@ class Recorder:
             final: also read a loss whose step never came, because the loop ended in an error.
         """
         self.digest()
-        if final and self._present is not None and self._present is not self.incident:
-            worst = self.incident.severity if self.incident is not None else 0.0
-            if self._present.severity > worst:
-                self.incident = self._present
-        if final and self._open:
-            number = self.steps[-1].number + 1 if self.steps else 0
-            self.step(number, [], None)
+        if final:
+            self._keep_worse(self._present)
+            if self._open:
+                self._note_step(self._next_number(), [], None)
+                self.inside = True
         unread, self._unread = self._unread, []
         read_losses(unread)
-        usual = None
+        steps = [step for step in unread if step.seen]
+        usual = LossRange(self._history())
         if self._present is None and len(self._losses) >= 4 * LAG:
-            usual = LossRange(self._history())
-            values = [found.loss for found in unread if found.seen]
-            if values and math.isfinite(sum(values)) and not usual.times(max(values)):
-                self._losses.extend(values)
+            losses = [step.loss for step in steps]
+            if losses and math.isfinite(sum(losses)) and not usual.times(max(losses)):
+                self._losses.extend(losses)
                 return
-        for found in unread:
-            if not found.seen:
-                continue
-            value = found.loss
-            if usual is None or len(self._losses) < 4 * LAG:
+        for step in steps:
+            if len(self._losses) < 4 * LAG:
                 usual = LossRange(self._history())
-            severity = usual.times(value)
-            present = self._present
-            if present is not None and found.number > present.step:
-                present.after.append(value)
-                present.quiet = 0 if severity else present.quiet + 1
-            if severity:
-                self.note(found.number, "loss", severity)
-            elif self._present is None:
-                self._losses.append(value)
-            if present is not None and (present.quiet >= QUIET or len(present.after) >= AFTER):
-                self._close(present)
+            self._judge(step.number, step.loss, usual)
+
+    def _judge(self, step: int, loss: float, usual: LossRange) -> None:
+        """Count a loss as usual, as a part of the present incident, or as the begin of one."""
+        severity = usual.times(loss)
+        present = self._present
+        if present is not None and step > present.step:
+            present.after.append(loss)
+            present.quiet = 0 if severity else present.quiet + 1
+        if severity:
+            self.note(step, "loss", severity)
+        elif present is None:
+            self._losses.append(loss)
+        if present is not None and (present.quiet >= QUIET or len(present.after) >= AFTER):
+            self._close(present)
+
+    def _next_number(self) -> int:
+        return self.steps[-1].number + 1 if self.steps else 0
 
     def _history(self) -> list[float]:
+        """The losses that form the range: not the newest, unless there are few."""
         known = list(self._losses)
         return known[:-LAG] if len(known) > 3 * LAG else known
 
@@ -435,37 +431,37 @@ class Recorder:
                 # The gradient was only the first sign: what it did to the loss says more.
                 fresh = self._opened(step, kind, severity)
                 fresh.severity, fresh.broke = present.severity, present.broke
-                self._replace(present, fresh)
+                self._present = fresh
+                if self.incident is present:
+                    self.incident = fresh
             return
-        made = self._opened(step, kind, severity)
-        self._present = made
+        self._present = self._opened(step, kind, severity)
         if self.incident is None:
-            self.incident = made
+            self.incident = self._present
 
     def _opened(self, step: int, kind: str, severity: float) -> Incident:
-        fit = [s for s in self.states if s.step <= step]
-        early = [s for s in fit if s.step <= step - APPROACH]
-        state = early[-1] if early else (fit[0] if fit else None)
+        """An incident that begins at a step, with the state and the steps to replay it from."""
+        before = [state for state in self.states if state.step <= step]
+        early = [state for state in before if state.step <= step - APPROACH]
+        state = early[-1] if early else next(iter(before), None)
         begin = state.step if state is not None else step
-        steps = [s for s in self.steps if begin <= s.number <= step]
+        steps = [known for known in self.steps if begin <= known.number <= step]
         history = self._history() if kind == "loss" else list(self._sums)
         broke = step if severity == math.inf else -1
         return Incident(step, kind, severity, state, steps, history, broke == step, broke)
 
-    def _replace(self, old: Incident, new: Incident) -> None:
-        self._present = new
-        if self.incident is old:
-            self.incident = new
+    def _keep_worse(self, present: Incident | None) -> None:
+        """Keep the worse of two incidents."""
+        worst = self.incident.severity if self.incident is not None else -math.inf
+        if present is not None and present.severity > worst:
+            self.incident = present
 
     def _close(self, present: Incident) -> None:
         """The incident is over; the worse of two is kept."""
-        if self.incident is not present and (
-            self.incident is None or present.severity > self.incident.severity
-        ):
-            self.incident = present
+        self._keep_worse(present)
         self._present = None
         if present.quiet < QUIET:  # the run goes on at another level
-            finite = [v for v in present.after if math.isfinite(v)]
+            finite = [loss for loss in present.after if math.isfinite(loss)]
             self._losses.clear()
             self._losses.extend(finite)
             self._sums.clear()
@@ -473,24 +469,21 @@ class Recorder:
 
 def read_losses(steps: list[Step]) -> None:
     """Turn losses that are tensors into numbers, with one wait for the device."""
-    waiting = [s for found in steps for s in found.seen if isinstance(s.loss, Tensor)]
+    waiting = [call for step in steps for call in step.seen if isinstance(call.loss, Tensor)]
     if not waiting:
         return
     try:
-        if not any(s.loss.is_cuda for s in waiting):
-            for s in waiting:
-                s.loss = float(s.loss)
-            return
-        for s, value in zip(waiting, torch.stack([s.loss for s in waiting]).tolist()):
-            s.loss = float(value)
-        return
+        if any(call.loss.is_cuda for call in waiting):
+            losses = torch.stack([call.loss for call in waiting]).tolist()
+        else:
+            losses = [call.loss for call in waiting]
+        losses = list(map(float, losses))
     except (RuntimeError, TypeError):  # of different shapes, kinds or devices
-        pass
-    values = torch.stack(
-        [s.loss.reshape(-1)[0].double().to(waiting[0].loss.device) for s in waiting]
-    )
-    for s, value in zip(waiting, values.tolist()):
-        s.loss = value
+        device = waiting[0].loss.device
+        firsts = [call.loss.reshape(-1)[0].double().to(device) for call in waiting]
+        losses = torch.stack(firsts).tolist()
+    for call, loss in zip(waiting, losses):
+        call.loss = loss
 
 
 def settings_of(
@@ -548,6 +541,7 @@ def twin(optimizer: torch.optim.Optimizer, kept: Mapping[str, Any]) -> torch.opt
 
 
 def _cloned(value: Any, own: Mapping[int, Tensor]) -> Any:
+    """A copy of what an optimizer holds; the tensors of ``own``, by id, stay the same objects."""
     if isinstance(value, Tensor):
         return value if id(value) in own else value.detach().clone()
     if isinstance(value, Mapping):
@@ -561,10 +555,6 @@ def _cloned(value: Any, own: Mapping[int, Tensor]) -> Any:
     if value is None or isinstance(value, (int, float, str, bool, Callable)):  # type: ignore[arg-type]
         return value
     return copy.deepcopy(value, dict(own))
-
-
-def _unique(tensors: list[Tensor]) -> list[Tensor]:
-    return list({id(t): t for t in tensors}.values())
 
 
 def versions_of(batch: Any) -> tuple[int, ...]:
@@ -593,12 +583,13 @@ def size_of(batch: Any) -> int:
         20
     """
     size = 0
-    for part in _tensors(batch):
-        size += part.nbytes
+    for tensor in _tensors(batch):  # at every step: a generator would take twice as long
+        size += tensor.nbytes
     return size
 
 
 def _tensors(batch: Any) -> list[Tensor] | tuple[Tensor, ...]:
+    """The tensors of a batch, in order; the usual kinds of batches are answered quickly."""
     if isinstance(batch, Tensor):
         return (batch,)
     if type(batch) in (tuple, list):

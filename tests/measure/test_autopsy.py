@@ -198,7 +198,8 @@ def test_memory_is_bounded() -> None:
         value = loss(model, batches[k % 20])
         value.backward()
         recorder.see(value, (batches[k % 20][0].clone(), batches[k % 20][1]))
-        recorder.step(k, [{"lr": 0.01}], None)
+        recorder.log.append((k, [{"lr": 0.01}], None))
+        recorder.digest()
         optimizer.step()
         if k % 10 == 9:
             recorder.flush()
