@@ -45,8 +45,10 @@ class BatchStatistics:
     noise: float
 
 
-class _GradientSums(CapturedGradient):
-    """Adds loss, gradient and squared norm of a batch to ``sums``, inside the graph."""
+class _CapturedSums(CapturedGradient):
+    """Calls ``add(loss, parameters)``, which adds to sums, after the loss of a batch and inside the
+    graph.
+    """
 
     def __init__(
         self,
@@ -55,49 +57,14 @@ class _GradientSums(CapturedGradient):
         batch: Batch,
         *,
         graph: bool,
-        mean: list[Tensor],
-        totals: Tensor,
+        add: Callable[[Tensor, list[nn.Parameter]], None],
     ) -> None:
-        self._mean, self._totals = mean, totals
+        self._add = add
         super().__init__(model, loss, batch, graph=graph)
 
     def _backward(self, batch: Batch) -> Tensor:
         value = self._loss(self._model, *batch)
-        gradient = torch.autograd.grad(value, self._parameters, materialize_grads=True)
-        with torch.no_grad():
-            torch._foreach_add_(self._mean, gradient)
-            square = torch.stack(torch._foreach_norm(gradient)).double().square().sum()
-            self._totals.add_(torch.stack([value.detach().double(), square]))
-        return value.detach()
-
-
-class _HessianSums(CapturedGradient):
-    """Adds the product of a batch's Hessian with ``vector`` to ``total``, inside the graph."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: Callable[..., Tensor],
-        batch: Batch,
-        *,
-        graph: bool,
-        vector: list[Tensor],
-        total: list[Tensor],
-    ) -> None:
-        self._vector, self._total = vector, total
-        super().__init__(model, loss, batch, graph=graph)
-
-    def _backward(self, batch: Batch) -> Tensor:
-        value = self._loss(self._model, *batch)
-        gradient = torch.autograd.grad(
-            value, self._parameters, create_graph=True, materialize_grads=True
-        )
-        along = torch.stack(
-            [(g * v).sum() for g, v in zip(gradient, self._vector, strict=True)]
-        ).sum()
-        product = torch.autograd.grad(along, self._parameters, materialize_grads=True)
-        with torch.no_grad():
-            torch._foreach_add_(self._total, product)
+        self._add(value, self._parameters)
         return value.detach()
 
 
@@ -141,20 +108,36 @@ class CapturedStatistics:
         counts: Sequence[Tensor] = (),
         graph: bool = True,
     ) -> None:
-        self._model, self._loss, self._training, self._counts, self._graph = (
-            model,
-            loss,
-            training,
-            list(counts),
-            graph,
-        )
+        self._model, self._loss, self._graph = model, loss, graph
+        self._training, self._counts = training, list(counts)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
+        #: sum of the gradients, vector of the Hessian products, sum of these products
         self._mean, self._vector, self._total = (
             [torch.zeros_like(p) for p in self._parameters] for _ in range(3)
         )
+        #: sums of the losses and of the gradients' squared norms
         self._totals = torch.zeros(2, dtype=torch.float64, device=self._parameters[0].device)
-        self._gradient: _GradientSums | None = None
-        self._hessian: _HessianSums | None = None
+        self._gradient: _CapturedSums | None = None
+        self._hessian: _CapturedSums | None = None
+
+    def _add_gradient(self, value: Tensor, parameters: list[nn.Parameter]) -> None:
+        """Add loss, gradient and squared norm of a batch to the sums."""
+        gradient = torch.autograd.grad(value, parameters, materialize_grads=True)
+        with torch.no_grad():
+            torch._foreach_add_(self._mean, gradient)
+            square = torch.stack(torch._foreach_norm(gradient)).double().square().sum()
+            self._totals.add_(torch.stack([value.detach().double(), square]))
+
+    def _add_product(self, value: Tensor, parameters: list[nn.Parameter]) -> None:
+        """Add the product of a batch's Hessian with the vector to the sum."""
+        gradient = torch.autograd.grad(value, parameters, create_graph=True, materialize_grads=True)
+        parts = [(g * v).sum() for g, v in zip(gradient, self._vector, strict=True)]
+        product = torch.autograd.grad(torch.stack(parts).sum(), parameters, materialize_grads=True)
+        with torch.no_grad():
+            torch._foreach_add_(self._total, product)
+
+    def _captured(self, batch: Batch, add: Callable[..., None]) -> _CapturedSums:
+        return _CapturedSums(self._model, self._loss, batch, graph=self._graph, add=add)
 
     def read(self, batches: Sequence[Batch], prefixes: Sequence[int] = ()) -> list[BatchStatistics]:
         """The statistics of the first k batches, for each k of ``prefixes`` and for all; one wait
@@ -168,14 +151,7 @@ class CapturedStatistics:
         ends, found = sorted({k for k in prefixes if k > 0} | {len(batches)}), []
         with self._reading_mode():
             if self._gradient is None:
-                self._gradient = _GradientSums(
-                    self._model,
-                    self._loss,
-                    batches[0],
-                    graph=self._graph,
-                    mean=self._mean,
-                    totals=self._totals,
-                )
+                self._gradient = self._captured(batches[0], self._add_gradient)
             torch._foreach_zero_([*self._mean, self._totals, *self._counts])
             for k, batch in enumerate(batches, 1):
                 self._gradient(*batch)
@@ -222,14 +198,7 @@ class CapturedStatistics:
                 for place, part in zip(self._vector, flat.split(sizes), strict=True):
                     place.copy_(part.view_as(place))
             if self._hessian is None:
-                self._hessian = _HessianSums(
-                    self._model,
-                    self._loss,
-                    batches[0],
-                    graph=self._graph,
-                    vector=self._vector,
-                    total=self._total,
-                )
+                self._hessian = self._captured(batches[0], self._add_product)
             torch._foreach_zero_(self._total)
             for batch in batches:
                 self._hessian(*batch)

@@ -157,6 +157,7 @@ class HessianProduct:
         self._graphs.clear()
 
     def _differentiate(self, gradient: list[Tensor], vectors: list[Tensor]) -> Tensor:
+        """The derivative of <gradient, vectors>, flat."""
         pairs = [(g, v) for g, v in zip(gradient, vectors, strict=True) if g.requires_grad]
         if not pairs:  # a loss that is linear in the parameters
             return torch.zeros_like(flatten(vectors))
@@ -358,6 +359,7 @@ def _saving_hooks() -> Any:
 
 
 def _each(number: Any, dims: int) -> list[int]:
+    """One size per dimension, of a number or of a sequence."""
     numbers = [int(number)] if isinstance(number, int) else [int(n) for n in number]
     return numbers * dims if len(numbers) == 1 else numbers
 
@@ -377,6 +379,7 @@ def _scale(fresh: Tensor, factor: Tensor) -> Tensor:
 
 
 def _channels(vector: Tensor, like: Tensor) -> Tensor:
+    """One number per channel in a shape that broadcasts over ``like``."""
     return vector.view(-1, *[1] * (like.ndim - 2))
 
 
@@ -424,6 +427,7 @@ class _ConvolutionGradient(Function):
 
     @staticmethod
     def backward(ctx: Any, ux: Tensor | None, uw: Tensor | None, ub: Tensor | None) -> Any:
+        """Cotangents of gy, x and w from those of gx, gw and gb (ux, uw, ub; None: zero)."""
         gy, x, w = ctx.saved_tensors
         geometry, aten = ctx.geometry, torch.ops.aten
         to_gy, to_x, to_w = ctx.needs_input_grad[:3]
@@ -492,6 +496,7 @@ class _BatchNormGradient(Function):
 
     @staticmethod
     def backward(ctx: Any, ux: Tensor | None, uw: Tensor | None, ub: Tensor | None) -> Any:
+        """Cotangents of gy, x and w from those of gx, gw and gb (ux, uw, ub; None: zero)."""
         gy, x, w, m, v = ctx.saved_tensors
         eps, aten = ctx.eps, torch.ops.aten
         to_gy, to_x, to_w = ctx.needs_input_grad[:3]
@@ -577,6 +582,7 @@ class _LayerNormGradient(Function):
 
     @staticmethod
     def backward(ctx: Any, ux: Tensor | None, uw: Tensor | None, ub: Tensor | None) -> Any:
+        """Cotangents of gy, x and w from those of gx, gw and gb (ux, uw, ub; None: zero)."""
         gy, x, w, m, s = ctx.saved_tensors
         shape, eps, aten = ctx.shape, ctx.eps, torch.ops.aten
         last, first = tuple(range(-len(shape), 0)), tuple(range(gy.ndim - len(shape)))
@@ -651,5 +657,6 @@ class _GeluGradient(Function):
 
 
 def _bent(gy: Tensor, x: Tensor) -> Tensor:
+    """gy y''(x)."""
     square = x * x
     return (square * -0.5).exp() * (2.0 - square) * gy * (1 / math.sqrt(2 * math.pi))

@@ -44,7 +44,7 @@ def differential(
         for key, score in ranked
     }
     possible = _possible(chart, patient)
-    for key, score in _weak(chart, patient).items():
+    for key, score in _weak(chart, patient, possible).items():
         if score > scores.get(key, -math.inf) and key not in refuted:
             scores[key] = score
     first = named or max(scores, key=lambda key: scores[key], default="")
@@ -93,72 +93,102 @@ def _possible(chart: Chart, patient: Patient) -> set[str]:
     return left
 
 
-def _weak(chart: Chart, patient: Patient) -> dict[str, float]:
-    """Log-odds from readings on this side of their thresholds: from −3.2 to −1.2."""
-    facts = chart.facts
+#: Cause -> how strongly a reading suggests it, from 0 to 1; a cause may come more than once.
+Suspicions = list[tuple[str, float]]
+
+
+def _weak(chart: Chart, patient: Patient, possible: set[str]) -> dict[str, float]:
+    """Log-odds from readings on this side of their thresholds: from −3.2 to −1.2. Of equals the
+    first one stays first.
+    """
     found: dict[str, float] = {}
-    own = facts.get("progress", -1.0)
-
-    def suspect(key: str, strength: float) -> None:
-        if strength > 0.1 and math.isfinite(strength):
+    suspicions = [
+        *_of_signals(chart),
+        *(_of_steps(chart) if "optimizer" in patient.given else ()),
+        *_of_data(chart, patient),
+        *_of_settings(chart, patient),
+    ]
+    for key, strength in suspicions:
+        if key in possible and strength > 0.1 and math.isfinite(strength):
             found[key] = max(found.get(key, -math.inf), -3.2 + 2 * strength)
+    return found
 
-    def logarithm(name: str) -> float:
-        value = facts.get(name)
-        return math.log10(max(value, 1e-30)) if isinstance(value, float) and value >= 0 else 0.0
 
-    vanished = max(
-        ramp(logarithm("time_ratio"), -0.7, -2.5), ramp(logarithm("depth_ratio"), -0.5, -2)
-    )
-    suspect("vanishing_gradients", vanished)
-    suspect("saturated_units", ramp(facts.get("saturated", 0.0), 0.15, 0.6))
-    suspect("dead_units", ramp(facts.get("dead", 0.0), 0.3, 0.8))
-    grown = max(ramp(logarithm("time_ratio"), 0.5, 1.5), ramp(logarithm("growth"), 0.6, 1.5))
-    suspect("exploding_gradients", grown)
-    sizes = facts.get("weight_sizes") or {}
+def _logarithm(chart: Chart, name: str) -> float:
+    """log10 of a fact; 0 where it is unknown."""
+    value = chart.facts.get(name)
+    return math.log10(max(value, 1e-30)) if isinstance(value, float) and value >= 0 else 0.0
+
+
+def _of_signals(chart: Chart) -> Suspicions:
+    """What signals, gradients and first weights suggest."""
+    facts, through_time = chart.facts, _logarithm(chart, "time_ratio")
+    found = [
+        ("vanishing_gradients", ramp(through_time, -0.7, -2.5)),
+        ("vanishing_gradients", ramp(_logarithm(chart, "depth_ratio"), -0.5, -2)),
+        ("saturated_units", ramp(facts.get("saturated", 0.0), 0.15, 0.6)),
+        ("dead_units", ramp(facts.get("dead", 0.0), 0.3, 0.8)),
+        ("exploding_gradients", ramp(through_time, 0.5, 1.5)),
+        ("exploding_gradients", ramp(_logarithm(chart, "growth"), 0.6, 1.5)),
+    ]
+    sizes = (facts.get("weight_sizes") or {}).values()
     if sizes:
-        suspect(
-            "init_too_large",
-            ramp(math.log(max(*sizes.values(), 1e-12)), math.log(1.5), math.log(4)),
-        )
-        typical = max(middle(sizes.values()), 1e-12)
-        suspect("init_too_small", ramp(math.log(typical), math.log(0.3), math.log(0.1)))
-    if "optimizer" in patient.given:
-        move = facts.get("move")
-        if isinstance(move, float):
-            suspect("lr_too_small", 0.8 * ramp(math.log10(max(move, 1e-12)), -2.5, -3.5))
-            suspect("lr_too_large", ramp(move, 0.02, 0.1))
-        suspect("lr_too_large", ramp(facts.get("overshoot", 0.0), 1.0, 2.5))
-        if chart.has("above_start") or chart.has("broke") or chart.has("blew_up"):
-            suspect("lr_too_large", 0.7)
-    share, place = facts.get("label_rank") or (0.0, 0.0)
-    suspect("wrong_labels", ramp(share, 0.05, 0.2) * ramp(place, 0.1, 0.35))
-    narrow = facts.get("narrow", math.inf)
-    suspect("underfitting", ramp(facts.get("behind", 0.0), 0.1, 0.4) * ramp(narrow, 24, 6))
+        largest, typical = math.log(max(*sizes, 1e-12)), math.log(max(middle(sizes), 1e-12))
+        found.append(("init_too_large", ramp(largest, math.log(1.5), math.log(4))))
+        found.append(("init_too_small", ramp(typical, math.log(0.3), math.log(0.1))))
+    return found
+
+
+def _of_steps(chart: Chart) -> Suspicions:
+    """What the optimizer's steps do to weights and loss suggests."""
+    found, move = [], chart.facts.get("move")
+    if isinstance(move, float):
+        found.append(("lr_too_small", 0.8 * ramp(math.log10(max(move, 1e-12)), -2.5, -3.5)))
+        found.append(("lr_too_large", ramp(move, 0.02, 0.1)))
+    found.append(("lr_too_large", ramp(chart.facts.get("overshoot", 0.0), 1.0, 2.5)))
+    if any(map(chart.has, ("above_start", "broke", "blew_up"))):
+        found.append(("lr_too_large", 0.7))
+    return found
+
+
+def _of_data(chart: Chart, patient: Patient) -> Suspicions:
+    """What samples, labels and the held-out loss suggest."""
+    facts = chart.facts
+    contradicted, rank = facts.get("label_rank") or (0.0, 0.0)
+    behind, narrow = facts.get("behind", 0.0), facts.get("narrow", math.inf)
+    found = [
+        ("wrong_labels", ramp(contradicted, 0.05, 0.2) * ramp(rank, 0.1, 0.35)),
+        ("underfitting", ramp(behind, 0.1, 0.4) * ramp(narrow, 24, 6)),
+    ]
     if patient.valid and "valid" in patient.given:
         low, high = facts.get("low", math.nan), facts.get("high", math.nan)
         losses = facts.get("losses") or [math.nan]
         late = losses[-max(1, len(losses) // 10) :]
         gap = (high - sum(late) / len(late)) / max(abs(facts.get("trivial") or high), 1e-12)
-        suspect("overfitting", ramp(gap, 0.08, 0.3) if gap == gap else 0.0)
-        suspect("overfitting", ramp((high - low) / max(abs(low), 1e-12), 0.05, 0.3))
+        found.append(("overfitting", ramp(gap, 0.08, 0.3)))
+        found.append(("overfitting", ramp((high - low) / max(abs(low), 1e-12), 0.05, 0.3)))
     tail = facts.get("tail_index")
     if isinstance(tail, float):
-        suspect("heavy_tailed_noise", ramp(tail, 3.0, 2.0))
-    suspect("not_shuffled", ramp(facts.get("order_ratio", 1.0), 2.0, 5.0))
-    suspect(
-        "clipping_too_tight", ramp(math.log10(max(facts.get("shrunk", 1.0), 1e-12)), -0.5, -1.3)
-    )
+        found.append(("heavy_tailed_noise", ramp(tail, 3.0, 2.0)))
+    found.append(("not_shuffled", ramp(facts.get("order_ratio", 1.0), 2.0, 5.0)))
+    return found
+
+
+def _of_settings(chart: Chart, patient: Patient) -> Suspicions:
+    """What clipping, weight decay and the kinds of layers suggest."""
+    facts, own = chart.facts, chart.facts.get("progress", -1.0)
+    shrunk = math.log10(max(facts.get("shrunk", 1.0), 1e-12))
+    found = [("clipping_too_tight", ramp(shrunk, -0.5, -1.3))]
     decay = patient.optimizer.param_groups[0].get("weight_decay") or 0.0
     if isinstance(decay, float) and own < 0.5:
-        suspect("weight_decay_too_large", ramp(math.log10(max(decay, 1e-12)), -1.3, 0.0))
-    recurrent = any(isinstance(m, nn.RNNBase) for m in patient.model.modules())
-    if own < 0.05 and recurrent and not logarithm("time_ratio") > -0.5:
-        suspect("vanishing_gradients", 0.5)
-    attention = any(isinstance(m, nn.MultiheadAttention) for m in patient.model.modules())
-    if "no_warmup" in _possible(chart, patient) and attention and own < 0.3:
-        suspect("no_warmup", 0.6)
-    return {key: score for key, score in found.items() if key in _possible(chart, patient)}
+        found.append(("weight_decay_too_large", ramp(math.log10(max(decay, 1e-12)), -1.3, 0.0)))
+    modules = list(patient.model.modules())
+    recurrent = any(isinstance(m, nn.RNNBase) for m in modules)
+    if own < 0.05 and recurrent and not _logarithm(chart, "time_ratio") > -0.5:
+        found.append(("vanishing_gradients", 0.5))
+    if own < 0.3 and any(isinstance(m, nn.MultiheadAttention) for m in modules):
+        found.append(("no_warmup", 0.6))
+    return found
 
 
 def in_words(keys: Iterable[str]) -> str:

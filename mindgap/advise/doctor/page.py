@@ -8,7 +8,7 @@ import json
 import math
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from mindgap.advise.doctor.differential import LISTED, in_words
 _WIDTH, _HEIGHT = 700, 250
 #: Left of the axis, right of it (labels of the curves), above and below.
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 190, 12, 34
+#: Where the curves end at the right, and where the axis of steps is.
+_EDGE, _FLOOR = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
 #: Legible on white and on nearly black.
 _SICK, _CURED, _GREY = "#d0455a", "#2b7fd1", "#888888"
 _STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:44rem;margin:1.2rem auto;
@@ -185,6 +187,7 @@ def _curves(answer: Examination) -> list[tuple[str, str, Sequence[float]]]:
 
 
 def _described(answer: Examination) -> str:
+    """The picture in words."""
     words = []
     for name, _, curve in _curves(answer):
         points = _means_of_pieces(curve)
@@ -193,81 +196,104 @@ def _described(answer: Examination) -> str:
     return f"Training loss over {len(answer.curve)} steps; {'; '.join(words)}."
 
 
+@dataclass(frozen=True)
+class _Axes:
+    """From steps and losses to places on the picture."""
+
+    low: float
+    high: float
+    steps: int
+    log: bool  # a logarithmic axis of losses
+
+    def x(self, step: float) -> float:
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * step / self.steps
+
+    def y(self, loss: float) -> float:
+        low, high, place = (math.log(v) if self.log else v for v in (self.low, self.high, loss))
+        return _FLOOR - (_FLOOR - _TOP) * (place - low) / max(high - low, 1e-12)
+
+
+@dataclass(frozen=True, order=True)
+class _Label:
+    """Words at the right end of a line."""
+
+    level: float
+    colour: str
+    words: str
+    weight: str = ""  # of the font
+
+
 def _drawn(answer: Examination) -> str:
     """Axes, curves, their names at their ends, and the constant answer as a dotted line."""
-    curves = [(name, colour, c, _means_of_pieces(c)) for name, colour, c in _curves(answer)]
-    values = [v for _, _, _, points in curves for _, v in points]
-    constant = answer.facts.get("trivial")
-    known = isinstance(constant, (int, float)) and math.isfinite(constant)
+    curves = _curves(answer)
+    values = [loss for _, _, curve in curves for _, loss in _means_of_pieces(curve)]
     if len(values) < 2:
         return ""
-    if known:
-        values.append(float(constant))  # type: ignore[arg-type]
+    constant = answer.facts.get("trivial")
+    known = isinstance(constant, (int, float)) and math.isfinite(constant)
+    values += [float(constant)] if known else []
     low, high = min(values), max(values)
     log = low > 0 and high / low > 20
     ticks = _ticks(low, high, log)
-    low, high = min(low, ticks[0]), max(high, ticks[-1])
-    steps = max(len(c) for _, _, c, _ in curves) or 1
-
-    def place(v: float) -> float:
-        return math.log(v) if log else v
-
-    def x(k: float) -> float:
-        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * k / steps
-
-    def y(v: float) -> float:
-        share = (place(v) - place(low)) / max(place(high) - place(low), 1e-12)
-        return _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * share
-
-    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-    drawn = [
-        f'<line x1="{_LEFT}" x2="{right}" y1="{y(v):.1f}" y2="{y(v):.1f}" stroke="{_GREY}" '
-        f'stroke-opacity=".25"/><text x="{_LEFT - 6}" y="{y(v) + 4:.1f}" text-anchor="end">'
-        f"{v:g}</text>"
-        for v in ticks
-    ]
-    drawn.append(
-        f'<text x="{_LEFT}" y="{bottom + 22}">step 0</text>'
-        f'<text x="{right}" y="{bottom + 22}" text-anchor="end">{steps}</text>'
-        f'<text x="{(_LEFT + right) // 2}" y="{bottom + 22}" text-anchor="middle">'
-        "training loss</text>"
-    )
-    labels = []
-    for name, colour, curve, points in curves:
-        if not points:
-            labels.append((_TOP + 4.0, colour, f"{name}: not finite", "600"))
-            continue
-        line = " ".join(f"{x(k):.1f},{y(v):.1f}" for k, v in points)
-        drawn.append(
-            f'<polyline fill="none" stroke="{colour}" stroke-width="2.5" stroke-linejoin="round" '
-            f'points="{line}"/>'
-        )
-        end = points[-1]
-        broke = next((k for k, v in enumerate(curve) if not math.isfinite(v)), None)
-        if broke is not None and not math.isfinite(curve[-1]):
-            drawn.append(
-                f'<text x="{x(end[0]):.1f}" y="{y(end[1]) + 5:.1f}" fill="{colour}" '
-                f'font-weight="700" text-anchor="middle">×</text>'
-            )
-            words = f"{name}: not finite"
-        else:
-            words = name  # the sentence has the held-out losses; this is the training loss
-        labels.append((y(end[1]), colour, words, "600"))
+    steps = max(len(curve) for _, _, curve in curves) or 1
+    axes = _Axes(min(low, ticks[0]), max(high, ticks[-1]), steps, log)
+    drawn, labels = [_drawn_axes(axes, ticks)], []
+    for name, colour, curve in curves:
+        line, label = _drawn_curve(axes, name, colour, curve)
+        drawn.append(line)
+        labels.append(label)
     if known:
-        level = y(float(constant))  # type: ignore[arg-type]
+        level = axes.y(float(constant))
         drawn.append(
-            f'<line x1="{_LEFT}" x2="{right}" y1="{level:.1f}" y2="{level:.1f}" '
+            f'<line x1="{_LEFT}" x2="{_EDGE}" y1="{level:.1f}" y2="{level:.1f}" '
             f'stroke="currentColor" stroke-dasharray="1.5 4.5" stroke-width="1.5"/>'
         )
-        words = f"constant answer {_three_digits(float(constant))}"  # type: ignore[arg-type]
-        labels.append((level, "currentColor", words, ""))
-    for level, colour, words, weight in _spread(labels):
-        bold = f' font-weight="{weight}"' if weight else ""
+        words = f"constant answer {_three_digits(float(constant))}"
+        labels.append(_Label(level, "currentColor", words))
+    for label in _spread(labels):
+        bold = f' font-weight="{label.weight}"' if label.weight else ""
         drawn.append(
-            f'<text x="{right + 8}" y="{level + 4:.1f}" fill="{colour}"{bold}>'
-            f"{escape(words)}</text>"
+            f'<text x="{_EDGE + 8}" y="{label.level + 4:.1f}" fill="{label.colour}"{bold}>'
+            f"{escape(label.words)}</text>"
         )
     return "".join(drawn)
+
+
+def _drawn_axes(axes: _Axes, ticks: list[float]) -> str:
+    """Lines at the losses of the ticks, and the steps below."""
+    lines = [
+        f'<line x1="{_LEFT}" x2="{_EDGE}" y1="{axes.y(v):.1f}" y2="{axes.y(v):.1f}" '
+        f'stroke="{_GREY}" stroke-opacity=".25"/><text x="{_LEFT - 6}" y="{axes.y(v) + 4:.1f}" '
+        f'text-anchor="end">{v:g}</text>'
+        for v in ticks
+    ]
+    return "".join(lines) + (
+        f'<text x="{_LEFT}" y="{_FLOOR + 22}">step 0</text>'
+        f'<text x="{_EDGE}" y="{_FLOOR + 22}" text-anchor="end">{axes.steps}</text>'
+        f'<text x="{(_LEFT + _EDGE) // 2}" y="{_FLOOR + 22}" text-anchor="middle">'
+        "training loss</text>"
+    )
+
+
+def _drawn_curve(axes: _Axes, name: str, colour: str, curve: Sequence[float]) -> tuple[str, _Label]:
+    """The line of a curve, with a cross where it stops being finite, and its label."""
+    points = _means_of_pieces(curve)
+    if not points:
+        return "", _Label(_TOP + 4.0, colour, f"{name}: not finite", "600")
+    places = " ".join(f"{axes.x(step):.1f},{axes.y(loss):.1f}" for step, loss in points)
+    line = (
+        f'<polyline fill="none" stroke="{colour}" stroke-width="2.5" stroke-linejoin="round" '
+        f'points="{places}"/>'
+    )
+    step, loss = points[-1]
+    words = name  # the sentence has the held-out losses; this is the training loss
+    if not math.isfinite(curve[-1]):
+        words = f"{name}: not finite"
+        line += (
+            f'<text x="{axes.x(step):.1f}" y="{axes.y(loss) + 5:.1f}" fill="{colour}" '
+            f'font-weight="700" text-anchor="middle">×</text>'
+        )
+    return line, _Label(axes.y(loss), colour, words, "600")
 
 
 def _three_digits(value: float) -> str:
@@ -280,20 +306,17 @@ def _three_digits(value: float) -> str:
     return f"{value:#.3g}".rstrip(".")
 
 
-def _spread(
-    labels: list[tuple[float, str, str, str]], apart: float = 17.0
-) -> list[tuple[float, str, str, str]]:
+def _spread(labels: list[_Label], apart: float = 17.0) -> list[_Label]:
     """The same labels, moved so that no two overlap and all stay on the picture."""
     order = sorted(labels)
     levels: list[float] = []
     for label in order:
-        levels.append(max(label[0], levels[-1] + apart) if levels else max(label[0], _TOP))
-    over = levels[-1] - (_HEIGHT - _BOTTOM) if levels else 0.0
-    if over > 0:
-        levels[-1] -= over
-        for k in range(len(levels) - 2, -1, -1):
-            levels[k] = min(levels[k], levels[k + 1] - apart)
-    return [(level, *label[1:]) for level, label in zip(levels, order)]
+        levels.append(max(label.level, levels[-1] + apart if levels else _TOP))
+    limit = float(_FLOOR)
+    for place in reversed(range(len(levels))):
+        levels[place] = min(levels[place], limit)
+        limit = levels[place] - apart
+    return [replace(label, level=level) for level, label in zip(levels, order)]
 
 
 def _ticks(low: float, high: float, log: bool) -> list[float]:

@@ -267,6 +267,7 @@ def _index_between(found: float, k: int, moment: float) -> tuple[float, float]:
 
 
 def _mean_gamma(logs: Array) -> Array:
+    """The mean of Hill's estimate and the moment estimate of 1/α."""
     return (estimators.plain_hill_gamma(logs) + np.maximum(estimators.moment_gamma(logs), -1.0)) / 2
 
 
@@ -354,6 +355,8 @@ def _values(sample: Any, of: str, per_layer: bool, groups: Any) -> tuple[Array, 
 def _by_tail(
     functional: Callable[[Array], Array],
 ) -> Callable[[Array, bool, int, np.random.Generator], tuple[float, Array, int]]:
+    """An estimator of 1/α that reads the largest values: the estimate, its resamples, and k."""
+
     def estimate(
         rows: Array, signed: bool, draws: int, rng: np.random.Generator
     ) -> tuple[float, Array, int]:
@@ -386,6 +389,7 @@ def _symmetric(x: Array, signed: bool, rng: np.random.Generator) -> Array:
 def _by_blocks(
     rows: Array, signed: bool, draws: int, rng: np.random.Generator
 ) -> tuple[float, Array, int]:
+    """The block-sum estimate: 1/α, its resamples, and the number of values."""
     n = rows.size
 
     def gammas(x: Array) -> Array:
@@ -472,6 +476,7 @@ def _interval(method: str, gamma: float, again: Array, level: float, n: int) -> 
 
 
 def _inverse(gamma: float) -> float:
+    """α = 1/γ; infinite where no power law is seen."""
     return 1 / gamma if gamma > 0 else math.inf
 
 
@@ -503,8 +508,10 @@ def _null(method: str, n: int, signed: bool, draws: int) -> Array:
 
 
 def _numbers(found: TailIndex | InfiniteVariance) -> str:
+    """Index and interval for a sentence."""
     return f"index {_short(found.index)} [{_short(found.interval[0])}, {_short(found.interval[1])}]"
 
 
 def _short(value: float) -> str:
+    """A number with one digit behind the point, at most."""
     return "inf" if math.isinf(value) else f"{value:.1f}" if value < 100 else f"{value:.0f}"
