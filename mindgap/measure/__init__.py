@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from mindgap.measure.probes.noise import (
         NoiseSample as NoiseSample,
         noise_sample as noise_sample,
-        squared_gradient_norm_by_halves as squared_gradient_norm_by_halves,
     )
     from mindgap.measure.probes.shape import (
         ShapeDistance as ShapeDistance,
@@ -108,7 +107,6 @@ else:
         "shape_distance": "probes.shape",
         "sharpness": "probes.curvature",
         "smoothness_along_ray": "probes.smoothness",
-        "squared_gradient_norm_by_halves": "probes.noise",
         "stability_threshold": "probes.curvature",
         "survey": "overview",
         "tail_index": "probes.tails",

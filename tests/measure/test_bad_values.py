@@ -37,7 +37,6 @@ from mindgap.measure import (
     shape_distance,
     sharpness,
     smoothness_along_ray,
-    squared_gradient_norm_by_halves,
     stability_threshold,
     survey,
     tail_index,
@@ -83,7 +82,6 @@ CALLS: dict[str, tuple[Callable, Callable[[], dict[str, Any]]]] = {
     "local_smoothness": (local_smoothness, lambda: {**problem(), "step": STEP}),
     "smoothness_along_ray": (smoothness_along_ray, problem),
     "noise_sample": (noise_sample, problem),
-    "squared_gradient_norm_by_halves": (squared_gradient_norm_by_halves, problem),
     "training_statistics": (training_statistics, problem),
     "equilibrium": (
         equilibrium,

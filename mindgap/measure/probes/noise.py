@@ -178,33 +178,6 @@ def noise_sample(
     )
 
 
-def squared_gradient_norm_by_halves(
-    objective: Objective, batches: Iterable[Any], *, seed: int = 0, train: bool | None = None
-) -> float:
-    """⟨ḡ_even, ḡ_odd⟩ over minibatches of even and odd place: unbiased for ‖∇f‖² without any
-    estimate of the noise.
-
-    One pass and the memory of three gradients. ``noise_sample(...).squared_mean`` has less variance
-    (it is the mean of ⟨g_a, g_b⟩ over *all* pairs a ≠ b); this one is the independent check.
-
-    Example:
-        >>> problem = Objective(
-        ...     torch.nn.Linear(1, 1, bias=False), lambda m, b: (m.weight.sum() * b).mean()
-        ... )
-        >>> squared_gradient_norm_by_halves(problem, [torch.tensor([1.0]), torch.tensor([3.0])])
-        3.0
-    """
-    halves: list[list[Tensor]] = [[], []]
-    with gradient_passes(objective, batches, seed=seed, train=train) as passes:
-        for item in passes.gradients():
-            half, count = item.index % 2, item.index // 2 + 1
-            halves[half] = add_to_mean(halves[half], chunks(item.gradient), count)
-            del item
-    if not halves[1]:
-        fail("batches", "must give at least two batches", 1)
-    return sum(float(_inner(a, b)) for a, b in zip(*halves, strict=True))
-
-
 class Sketch:
     """A fixed linear map of a gradient to k numbers, and a fixed choice of c coordinates, in memory
     independent of P.

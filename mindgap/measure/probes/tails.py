@@ -61,18 +61,6 @@ class TailIndex:
     heavier: bool | None  # True, False, or None where the sample cannot tell
 
     @property
-    def variance_infinite(self) -> bool | None:
-        """Whether α < 2, so that the variance is infinite; None where the sample, or the method,
-        cannot tell.
-
-        Only ``hill`` and ``moment`` can: the others assume a stable law, and call any heavy body a
-        tail.
-        """
-        if self.method not in ("hill", "moment"):
-            return None
-        return True if self.interval[1] < 2 else False if self.interval[0] > 2 else None
-
-    @property
     def answer(self) -> str:
         """One plain sentence."""
         numbers = _numbers(self)
