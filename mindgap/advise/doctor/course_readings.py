@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mindgap.advise.doctor.chart import Chart, middle, ramp
 from mindgap.advise.doctor.controls import Ranks
 from mindgap.advise.doctor.course import Course, around, follow, gradient, norm, single_output
-from mindgap.advise.doctor.model_readings import activations, place_of, shown
+from mindgap.advise.doctor.model_readings import place_of, read_activations, shown
 from mindgap.advise.doctor.patient import Patient
 from mindgap.base.batches import merged, pair
 from mindgap.base.restoring import undisturbed
@@ -227,7 +227,7 @@ def read_end(chart: Chart, patient: Patient, course: Course) -> None:
         model.train()
         with traced(model) as trace:
             patient.value(merged(patient.train[:4]))
-    activations(later, trace)
+    read_activations(later, trace)
     if later.has("dead") and later.facts["dead"] > chart.facts.get("dead", 0.0) + 0.3:
         chart.find("died", 1.0, later.findings["dead"].sentence)
     if "valid" in patient.given and len(course.held) >= 3:

@@ -86,8 +86,7 @@ def inner(patient: Patient, chart: Chart, limit: float) -> None:
         patient.modes.append(partial(tracing.huber, bound))
 
     def kept(batch: Any) -> Any:
-        y = pair(batch)[1]
-        assert y is not None
+        y = _targets(batch)
         far = ((y.flatten(1) if y.ndim > 1 else y.unsqueeze(1)).double() - middle).abs() > edge
         return rows(batch, (~far.any(1)).nonzero().flatten())
 
@@ -235,36 +234,34 @@ def shift_labels(patient: Patient, chart: Chart, _: float) -> None:
     begin at one, or roll the labels of a batch back.
     """
     if chart.has("targets_are_inputs"):
-
-        def following(batch: Any) -> Any:
-            x, _ = pair(batch)
-            assert x is not None
-            return replaced(batch, x=x[:, :-1], y=x[:, 1:])
-
-        _change_batches(patient, following)
-        return
-    if chart.has("labels_outside"):
-
-        def lowered(batch: Any) -> Any:
-            _, y = pair(batch)
-            assert y is not None
-            return replaced(batch, y=y - 1)
-
-        ys = [y for _, y in map(pair, patient.train) if y is not None]
-        if not ys or min(int(y.min()) for y in ys) < 1:
+        _change_batches(patient, _with_next_symbols)
+    elif chart.has("labels_outside"):
+        labels = [y for _, y in map(pair, patient.train) if y is not None]
+        if not labels or min(int(y.min()) for y in labels) < 1:
             raise RuleError("some labels are zero: they are not shifted by one")
-        _change_batches(patient, lowered)
-        return
-    shift = chart.facts["shift"]
+        _change_batches(patient, lambda batch: replaced(batch, y=_targets(batch) - 1))
+    else:
+        _change_batches(patient, partial(_with_rolled_labels, shift=chart.facts["shift"]))
 
-    def change(batch: Any) -> Any:
-        _, y = pair(batch)
-        assert y is not None
-        moved = replaced(batch, y=y.roll(shift, 0))
-        keep = slice(1, None) if shift > 0 else slice(0, len(y) - 1)
-        return rows(moved, keep)
 
-    _change_batches(patient, change)
+def _targets(batch: Any) -> Tensor:
+    targets = pair(batch)[1]
+    assert targets is not None
+    return targets
+
+
+def _with_next_symbols(batch: Any) -> Any:
+    """The batch of sequences with the symbol behind each one as its target."""
+    symbols = pair(batch)[0]
+    assert symbols is not None
+    return replaced(batch, x=symbols[:, :-1], y=symbols[:, 1:])
+
+
+def _with_rolled_labels(batch: Any, shift: int) -> Any:
+    """The batch with its labels moved by one sample, without the one that has no label then."""
+    labels = _targets(batch)
+    moved = replaced(batch, y=labels.roll(shift, 0))
+    return rows(moved, slice(1, None) if shift > 0 else slice(0, len(labels) - 1))
 
 
 def drop_suspects(patient: Patient, chart: Chart, _: float) -> None:
@@ -308,9 +305,9 @@ def right_axis(patient: Patient, chart: Chart, _: float) -> None:
     elif chart.has("broadcasts"):
 
         def loss(model: Any, batch: Any) -> Tensor:
-            x, y = pair(batch)
-            assert y is not None
-            return (model(x).reshape(y.shape) - y).square().mean()
+            targets = _targets(batch)
+            output = model(pair(batch)[0])
+            return (output.reshape(targets.shape) - targets).square().mean()
 
         patient.loss = loss
     else:

@@ -254,7 +254,7 @@ def read_forward(chart: Chart, patient: Patient) -> None:
         text = "torch warns that output and target have different sizes and broadcast."
         chart.find("broadcasts", 1.0, text)
     chart.facts["trace"] = trace
-    activations(chart, trace)
+    read_activations(chart, trace)
     if trace.twice:
         text = f"The loss is given probabilities ({trace.twice}) where it expects scores."
         chart.find("probabilities_as_scores", 1.0, text)
@@ -296,7 +296,7 @@ def _read_ranks(chart: Chart, trace: Trace) -> None:
         chart.find("collapsed", ramp(rank, 1.5, 1.1), text)
 
 
-def activations(chart: Chart, trace: Trace) -> None:
+def read_activations(chart: Chart, trace: Trace) -> None:
     """Dead and saturated units."""
     if trace.dead:
         name, share = max(trace.dead, key=lambda pair: pair[1])
