@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -114,7 +114,7 @@ def single_output(patient: Patient, batch: Any) -> Tensor | None:
     return outputs[0] if len(outputs) == 1 and isinstance(outputs[0], Tensor) else None
 
 
-def norm(tensors: list[Tensor]) -> float:
+def norm(tensors: Sequence[Tensor]) -> float:
     """Euclidean norm of all entries."""
     if not tensors:
         return 0.0

@@ -342,8 +342,9 @@ def _backward_pass(chart: Chart, patient: Patient) -> _BackwardPass | None:
 
     def note_call(name: str, module: nn.Module, given: Any, output: Any) -> None:
         made.called.add(name)
-        bounded = isinstance(module, nn.RNNBase) and getattr(module, "nonlinearity", "tanh")
-        if bounded == "tanh" and isinstance(output, tuple) and isinstance(output[0], Tensor):
+        recurrent = isinstance(module, nn.RNNBase)
+        bounded = recurrent and getattr(module, "nonlinearity", None) in (None, "tanh")
+        if bounded and isinstance(output, tuple) and isinstance(output[0], Tensor):
             at_edge = output[0].detach().abs() > 0.99
             made.states_at_edge.append((name, float(at_edge.double().mean())))
 

@@ -230,8 +230,9 @@ def _drawn(answer: Examination) -> str:
     if len(values) < 2:
         return ""
     constant = answer.facts.get("trivial")
-    known = isinstance(constant, (int, float)) and math.isfinite(constant)
-    values += [float(constant)] if known else []
+    if not isinstance(constant, (int, float)) or not math.isfinite(constant):
+        constant = None
+    values += [] if constant is None else [float(constant)]
     low, high = min(values), max(values)
     log = low > 0 and high / low > 20
     ticks = _ticks(low, high, log)
@@ -242,7 +243,7 @@ def _drawn(answer: Examination) -> str:
         line, label = _drawn_curve(axes, name, colour, curve)
         drawn.append(line)
         labels.append(label)
-    if known:
+    if constant is not None:
         level = axes.y(float(constant))
         drawn.append(
             f'<line x1="{_LEFT}" x2="{_EDGE}" y1="{level:.1f}" y2="{level:.1f}" '
