@@ -164,8 +164,10 @@ def judge_ingd(runs: Sequence[Run]) -> Parts:
 def stochastic_loop(trial: Trial) -> Iterator[Row]:
     """Algorithm 3 with Theorem 5.5.1's parameters, ``runs`` runs side by side; outputs by the
     rule x_{max(i-K,1)}.
-    """
 
+    f = L|x|, so that Δ = f(x_1) exactly and d(0, ∂f(x + δB)) is 0 within δ of the kink and L
+    elsewhere.
+    """
     c = StochasticTarget(
         trial["L"], trial["sigma"], trial["Delta"], trial["delta"], trial["epsilon"]
     )
@@ -173,41 +175,31 @@ def stochastic_loop(trial: Trial) -> Iterator[Row]:
     beta = 1 - trial["beta_factor"] * (1 - rule.beta)
     drawn = rng.integers(1, rule.T + 1, size=runs)
     output_at = np.array([rule.output_index(int(i)) for i in drawn])
-    # f = L|x|, so that Δ = f(x_1) exactly and d(0, ∂f(x + δB)) is 0 within δ of the kink and L
-    # elsewhere
     x = np.full(runs, c.Delta / c.L)
     output = x.copy()
     m = c.L * np.sign(x) + c.sigma * rng.choice([-1.0, 1.0], size=runs)
-    # stop where a row is due or an output is taken; between two stops nothing but Algorithm 3 runs
+    # Stop where a row is due or an output is taken; between two stops nothing but Algorithm 3 runs.
     marks = {*np.geomspace(1, rule.T, 30).astype(int).tolist(), rule.T}
     stops = sorted(marks | set(output_at.tolist()) | set(range(1, rule.T, 4096)))
-    total, kick, p, q = 0.0, (1 - beta) * c.sigma, rule.p, rule.q
-    reached = trial.restored.get("step", 0)
+    total, reached = 0.0, trial.restored.get("step", 0)
     if trial.restored:
         x, m, output = (trial.restored[name].numpy().copy() for name in ("x", "m", "output"))
         total, rng.bit_generator.state = trial.restored["total"], trial.restored["rng"]
-    for t, following in zip(stops, [*stops[1:], rule.T + 1], strict=True):
-        if t < reached:
+    for step, following in zip(stops, [*stops[1:], rule.T + 1], strict=True):
+        if step < reached:
             continue
-        output[output_at == t] = x[output_at == t]
-        if t in marks and t != reached:
-            trial.save(lambda: _state(t, rng, total, x=x, m=m, output=output))  # noqa: B023
+        output[output_at == step] = x[output_at == step]
+        if step in marks and step != reached:
+            trial.save(lambda: _state(step, rng, total, x=x, m=m, output=output))  # noqa: B023
             yield {
-                "step": t,
-                "mean_direction": float(total + np.abs(m).sum()) / (t * runs),
+                "step": step,
+                "mean_direction": float(total + np.abs(m).sum()) / (step * runs),
                 "bound": mean_direction_bound(c),
             }
         with trial.timed():
-            count = following - t
-            uniform = rng.random((count, runs))
-            kicks = kick * (2.0 * rng.integers(0, 2, size=(count, runs)) - 1)
-            for u, noise in zip(uniform, kicks):
-                size = np.abs(m)
-                total += np.add.reduce(size)
-                step = m / (p * size + q)
-                slope = np.sign(x - u * step)
-                x = x - step
-                m = beta * m + ((1 - beta) * c.L) * slope + noise
+            uniform = rng.random((following - step, runs))
+            noise = c.sigma * (2.0 * rng.integers(0, 2, size=uniform.shape) - 1)
+            x, m, total = _algorithm_3(c.L, rule, beta, x, m, total, uniform, noise)
     distance = np.where(np.abs(output) <= c.delta, 0.0, c.L)
     yield {
         "step": rule.T,
@@ -215,6 +207,29 @@ def stochastic_loop(trial: Trial) -> Iterator[Row]:
         "stationary": float((distance <= c.epsilon).mean()),
         "distance_bound": c.epsilon / 3,
     }
+
+
+def _algorithm_3(
+    L: float,
+    rule: Any,
+    beta: float,
+    x: np.ndarray,
+    m: np.ndarray,
+    total: float,
+    uniform: np.ndarray,
+    noise: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Steps of Algorithm 3 on L|x| for all runs at once, one per row of the draws; returns x, the
+    direction m, and ``total`` with |m| of every step added.
+    """
+    for share, kick in zip(uniform, (1 - beta) * noise):
+        size = np.abs(m)
+        total += np.add.reduce(size)
+        step = m / (rule.p * size + rule.q)
+        slope = np.sign(x - share * step)
+        x = x - step
+        m = beta * m + ((1 - beta) * L) * slope + kick
+    return x, m, total
 
 
 def _state(

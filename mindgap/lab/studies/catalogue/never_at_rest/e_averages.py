@@ -173,54 +173,48 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
     from mindgap.lab.theory.chapter6.network import Network
 
     x, y = _digits(trial["samples"])
-    g = trial.torch_generator("chains")
-    chains = trial["chains"]
-    gamma = trial["gamma"]
-    eta = trial["eta"]
+    generator, chains = trial.torch_generator("chains"), trial["chains"]
+    gamma, eta = trial["gamma"], trial["eta"]
     net = Network((64, trial["width"], 10), "tanh")
-    theta = net.start(chains, 1.0, g)
+    theta = net.start(chains, 1.0, generator)
+    every_x, every_y = x.expand(chains, -1, -1), y.expand(chains, -1)
 
     def value(weights: list[Any]) -> Any:
-        copies = len(weights[0])
         decay = sum(t.square().sum(dim=(1, 2)) for t in weights) * gamma / 2
-        return net.loss(weights, x.expand(copies, -1, -1), y.expand(copies, -1)) + decay
+        return net.loss(weights, every_x, every_y) + decay
 
-    def stochastic(weights: list[Any]) -> list[Any]:
-        pick = torch.randint(len(x), (len(weights[0]), trial["batch"]), generator=g)
-        return [d + gamma * t for t, d in zip(weights, net.gradient(weights, x[pick], y[pick])[1])]
+    def moved(weights: list[Any], share: float) -> list[Any]:
+        """After a step of that share of η along fresh stochastic gradients."""
+        pick = torch.randint(len(x), (chains, trial["batch"]), generator=generator)
+        gradients = net.gradient(weights, x[pick], y[pick])[1]
+        return [t - share * eta * (d + gamma * t) for t, d in zip(weights, gradients)]
 
-    found: dict[float, list[Any]] = {c: [] for c in trial["c"]}
-    squares, values, full = [], [], []
+    shares = [1.0, *(trial["direction"] * c for c in trial["c"])]
+    snapshots = []
     for step in range(1, trial["burn_in"] + trial["snapshots"] * trial["every"] + 1):
         with trial.timed():
-            theta = [t - eta * d for t, d in zip(theta, stochastic(theta))]
+            theta = moved(theta, 1.0)
         if step > trial["burn_in"] and step % trial["every"] == 0:
-            before = value(theta)
-            whole = net.gradient(theta, x.expand(chains, -1, -1), y.expand(chains, -1))[1]
-            squares.append(
-                sum((d + gamma * t).square().sum(dim=(1, 2)) for t, d in zip(theta, whole))
-            )
-            values.append(before)
-            full.append(value([t - eta * d for t, d in zip(theta, stochastic(theta))]) - before)
-            for c, changes in found.items():
-                direction = stochastic(theta)
-                moved = [t - trial["direction"] * c * eta * d for t, d in zip(theta, direction)]
-                changes.append(value(moved) - before)
-    square = torch.stack(squares)
-    loss = torch.stack(values)
-    step_change = torch.stack(full).mean(dim=0)
-    for c, changes in found.items():
-        # One number per chain: chains are independent, snapshots are not.
-        change = torch.stack(changes).mean(dim=0)
+            loss = value(theta)
+            gradient = [
+                d + gamma * t for t, d in zip(theta, net.gradient(theta, every_x, every_y)[1])
+            ]
+            square = sum(d.square().sum(dim=(1, 2)) for d in gradient)
+            changes = [value(moved(theta, share)) - loss for share in shares]
+            snapshots.append(torch.stack([loss, square, *changes]))
+    # (quantity, snapshot, chain); one number per chain: chains are independent, snapshots are not.
+    losses, squares, *changes = torch.stack(snapshots, dim=1)
+    full, *small = (change.mean(dim=0) for change in changes)
+    for c, change in zip(trial["c"], small):
         yield {
             "c": c,
             "change": float(change.mean()),
             "error": float(change.std() / chains**0.5),
-            "first_order": -c * eta * float(square.mean()),
-            "grad_square": float(square.mean()),
-            "loss": float(loss.mean()),
-            "full_step": float(step_change.mean()),
-            "full_error": float(step_change.std() / chains**0.5),
+            "first_order": -c * eta * float(squares.mean()),
+            "grad_square": float(squares.mean()),
+            "loss": float(losses.mean()),
+            "full_step": float(full.mean()),
+            "full_error": float(full.std() / chains**0.5),
         }
 
 
