@@ -90,25 +90,28 @@ def averaged_error(
         >>> e[0].round(12).tolist()  # x̄_1 = x_0 = 0, so f = b²/2
         [0.005]
     """
-    p, a, b = problem.probability, problem.slope, problem.optimum
-    q = 1 - p
-    m = s = u = v = w = np.zeros(np.broadcast(problem.alpha, problem.jump).shape)
-    out = []
-    wanted = {whole("horizon", h, least=1) for h in horizons}
+    p, b = problem.probability, problem.optimum
+    # With S = Σ k x_k: E x, E x², E S, E xS and E S², of which each is a vector over the problems.
+    mean = square = sum_mean = cross = sum_square = np.zeros(
+        np.broadcast(problem.alpha, problem.jump).shape
+    )
+    errors = []
+    wanted = {whole("horizon", horizon, least=1) for horizon in horizons}
     for k in range(1, max(wanted) + 1):
-        eta = step(k)
-        move = eta * np.minimum(problem.jump, threshold(k))
-        w = w + 2 * k * v + k * k * s
-        u = u + k * m
-        cross = v + k * s
-        shrink = 1 - eta * a
-        v = q * shrink * cross + p * (cross + move * u)
-        s = q * shrink * shrink * s + p * (s + 2 * move * m + move * move)
-        m = q * shrink * m + p * (m + move)
+        jumped = step(k) * np.minimum(problem.jump, threshold(k))  # how far a clipped jump moves x
+        shrunk = 1 - step(k) * problem.slope  # the factor on x without a jump
+        sum_square = sum_square + 2 * k * cross + k * k * square
+        sum_mean = sum_mean + k * mean
+        cross = cross + k * square
+        cross = (1 - p) * shrunk * cross + p * (cross + jumped * sum_mean)
+        after_jump = square + 2 * jumped * mean + jumped * jumped
+        square = (1 - p) * shrunk * shrunk * square + p * after_jump
+        mean = (1 - p) * shrunk * mean + p * (mean + jumped)
         if k in wanted:
-            n = k * (k + 1) / 2
-            out.append(problem.mu / 2 * (w / n**2 - 2 * b * u / n + b * b))
-    return np.stack(out)
+            weight = k * (k + 1) / 2
+            distance = sum_square / weight**2 - 2 * b * sum_mean / weight + b * b
+            errors.append(problem.mu / 2 * distance)
+    return np.stack(errors)
 
 
 def mean_square_gradient(

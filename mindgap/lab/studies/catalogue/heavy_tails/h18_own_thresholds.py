@@ -34,47 +34,47 @@ LEARNED = 0.9
 
 def loop(trial: Trial) -> Iterator[Row]:
     """Train once per tail index and rate, all methods on the same targets and batches."""
+    for tail in trial["tails"]:
+        for lr in trial["rates"]:
+            yield _train(trial, tail, lr)
+
+
+def _train(trial: Trial, tail: float, lr: float) -> Row:
+    """The losses of a small network after its steps on targets with noise of that tail index."""
     import torch
     from torch import nn
 
-    inputs, width, batch, steps = (trial[n] for n in ("inputs", "width", "batch", "steps"))
-    for tail in trial["tails"]:
-        for lr in trial["rates"]:
-            draw = trial.torch_generator(f"targets {tail:g}")
-            teacher = [
-                torch.randn(inputs, 32, generator=draw) * 2 / inputs**0.5,
-                torch.randn(32, 1, generator=draw) * 2 / 32**0.5,
-            ]
+    inputs, width, steps = (trial[name] for name in ("inputs", "width", "steps"))
+    draw = trial.torch_generator(f"targets {tail:g}")
+    first = torch.randn(inputs, 32, generator=draw) * 2 / inputs**0.5
+    second = torch.randn(32, 1, generator=draw) * 2 / 32**0.5
 
-            def points(
-                number: int, draw: torch.Generator = draw, teacher: list[torch.Tensor] = teacher
-            ) -> tuple[torch.Tensor, torch.Tensor]:
-                x = torch.randn(number, inputs, generator=draw)
-                return x, torch.tanh(x @ teacher[0]) @ teacher[1]
+    def points(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs, and what the network that makes the targets says of them."""
+        x = torch.randn(number, inputs, generator=draw)
+        return x, torch.tanh(x @ first) @ second
 
-            held = {name: points(2000) for name in ("validation", "test")}
-            sizes = ((inputs, width), (width, width), (width, 1))
-            model = nn.Sequential(*(m for a, b in sizes for m in (nn.Linear(a, b), nn.Tanh())))[:-1]
-            with torch.no_grad():
-                for p in model.parameters():
-                    scale = 1 / p.shape[1] ** 0.5 if p.dim() > 1 else 0.0
-                    p.copy_(scale * torch.randn(p.shape, generator=draw))
-            optimizer = optimizer_of(trial.settings, lr, list(model.parameters()))
-            for step in range(steps):
-                x, y = points(batch)
-                noisy = y + trial["noise"] * _student(draw, tail, y.shape)
-                with trial.timed():
-                    warm, cosine = 20 * (step + 1) / steps, 0.5 + 0.5 * np.cos(np.pi * step / steps)
-                    optimizer.param_groups[0]["lr"] = lr * min(1.0, warm) * cosine
-                    optimizer.zero_grad()
-                    (model(x) - noisy).square().mean().backward()
-                    optimizer.step()
-            with torch.no_grad():
-                losses = {
-                    name: float((model(x) - y).square().mean()) for name, (x, y) in held.items()
-                }
-            spread = float(held["test"][1].var())
-            yield {"tail": tail, "lr": lr, "step": steps, "variance": spread, **losses}
+    held = {name: points(2000) for name in ("validation", "test")}
+    sizes = ((inputs, width), (width, width), (width, 1))
+    model = nn.Sequential(*(m for a, b in sizes for m in (nn.Linear(a, b), nn.Tanh())))[:-1]
+    with torch.no_grad():
+        for p in model.parameters():
+            scale = 1 / p.shape[1] ** 0.5 if p.dim() > 1 else 0.0
+            p.copy_(scale * torch.randn(p.shape, generator=draw))
+    optimizer = optimizer_of(trial.settings, lr, list(model.parameters()))
+    for step in range(steps):
+        x, y = points(trial["batch"])
+        noisy = y + trial["noise"] * _student(draw, tail, y.shape)
+        with trial.timed():
+            warm, cosine = 20 * (step + 1) / steps, 0.5 + 0.5 * np.cos(np.pi * step / steps)
+            optimizer.param_groups[0]["lr"] = lr * min(1.0, warm) * cosine
+            optimizer.zero_grad()
+            (model(x) - noisy).square().mean().backward()
+            optimizer.step()
+    with torch.no_grad():
+        losses = {name: float((model(x) - y).square().mean()) for name, (x, y) in held.items()}
+    variance = float(held["test"][1].var())
+    return {"tail": tail, "lr": lr, "step": steps, "variance": variance, **losses}
 
 
 def optimizer_of(settings: Mapping[str, Any], lr: float, parameters: Sequence[Any]) -> Any:
