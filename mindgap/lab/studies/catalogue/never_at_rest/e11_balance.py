@@ -104,44 +104,48 @@ def judge(runs: Sequence[Run]) -> Parts:
     for name, group in groups.items():
         late = [row for run in group for row in run.rows[len(run.rows) // 2 :] if "ratio" in row]
         middle = {
-            key: float(np.median([r[key] for r in late]))
+            key: float(np.median([row[key] for row in late]))
             for key in ("ratio", "mended_ratio", "edge", "sharpness")
         }
         settled = has_settled(np.mean([run.column("loss") for run in group], axis=0))
         parts.note("", {name: {**middle, "settled": settled}})
         if settled:
             networks[name.split(",")[0]].append({"lr": late[0]["lr"], **middle})
-    for name, steps in networks.items():
-        steps.sort(key=lambda step: step["lr"])
-        if len(steps) < 2:
-            parts.decide_nothing(f"{name}: fewer than two steps settled")
-        words = "; ".join(
-            f"step {s['lr']:g}: Grad²/(ηΣ𝓛G) {s['ratio']:.2g}, Grad²/(η𝓛G²/2) "
-            f"{s['mended_ratio']:.2g}, η𝓛/2 {s['edge']:.2g}"
-            for s in steps
-        )
-        for column, formula, reading in (
-            ("ratio", "ηΣ𝓛G", "as printed"),
-            ("mended_ratio", "η𝓛G²/2", "as corrected"),
-        ):
-            parts.add(
-                f"{name}: Grad² is {formula} in order of magnitude",
-                all(1 / FACTOR <= s[column] <= FACTOR for s in steps),
-                words=words if column == "ratio" else "",
-                reading=reading,
-            )
-            within = sum(1 / EARLIER <= s[column] <= EARLIER for s in steps)
-            answer = "yes" if within == len(steps) else "no"
-            parts.note(
-                f"under the earlier rule (a factor {EARLIER:g}) {name}, {formula}, {reading}: "
-                f"{answer} ({within} of {len(steps)} steps)",
-                {f"{name}, {formula}, within a factor {EARLIER:g}": within},
-            )
-        parts.add(
-            f"{name}: the sharpness falls as the step grows",
-            all(a["sharpness"] > b["sharpness"] for a, b in pairwise(steps)),
-        )
+    for network, steps in networks.items():
+        _judge_network(parts, network, sorted(steps, key=lambda step: step["lr"]))
     return parts
+
+
+def _judge_network(parts: Parts, network: str, steps: Sequence[dict[str, float]]) -> None:
+    """The parts about one network, from its medians at every step that settled, smallest first."""
+    if len(steps) < 2:
+        parts.decide_nothing(f"{network}: fewer than two steps settled")
+    words = "; ".join(
+        f"step {step['lr']:g}: Grad²/(ηΣ𝓛G) {step['ratio']:.2g}, Grad²/(η𝓛G²/2) "
+        f"{step['mended_ratio']:.2g}, η𝓛/2 {step['edge']:.2g}"
+        for step in steps
+    )
+    for column, formula, reading in (
+        ("ratio", "ηΣ𝓛G", "as printed"),
+        ("mended_ratio", "η𝓛G²/2", "as corrected"),
+    ):
+        parts.add(
+            f"{network}: Grad² is {formula} in order of magnitude",
+            all(1 / FACTOR <= step[column] <= FACTOR for step in steps),
+            words=words if column == "ratio" else "",
+            reading=reading,
+        )
+        within = sum(1 / EARLIER <= step[column] <= EARLIER for step in steps)
+        answer = "yes" if within == len(steps) else "no"
+        parts.note(
+            f"under the earlier rule (a factor {EARLIER:g}) {network}, {formula}, {reading}: "
+            f"{answer} ({within} of {len(steps)} steps)",
+            {f"{network}, {formula}, within a factor {EARLIER:g}": within},
+        )
+    parts.add(
+        f"{network}: the sharpness falls as the step grows",
+        all(small["sharpness"] > large["sharpness"] for small, large in pairwise(steps)),
+    )
 
 
 _STEPS = (0.03, 0.1, 0.3)
