@@ -210,7 +210,7 @@ def test_svrb_is_refused_and_every_other_method_of_the_scales_runs():
         rows = list(study.loop(trial_of(method, "b3-hyper-cleaning", **short)))
         assert ("refused" in rows[-1]) == (method == "SVRB"), method
     assert len(study.seeds("gpu")) == 11  # eight methods and three controls
-    assert len(study.seeds("paper")) == 11
+    assert len(study.seeds("paper")) == 7  # four methods and three controls
     assert study.only("gpu", further).seeds("gpu") == dict.fromkeys(further, 20)
     assert study.model("paper").startswith(
         "a recurrent net of 4,096 units on Sentiment140 (word vectors of 50"

@@ -24,7 +24,7 @@ from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Batches, SampleOrder
 from mindgap.lab.tasks.data.tabular import Table
-from mindgap.lab.tasks.problems.softmax import newton, softmax_derivatives
+from mindgap.lab.tasks.problems.softmax import lbfgs, newton, softmax_derivatives
 
 #: Parts of a task.
 SPLITS = ("test", "held", "validation", "train")
@@ -166,22 +166,13 @@ class HyperCleaning:
         """The minimiser with weight 1 on the samples of a mask and 0 on the others, flat, by
         L-BFGS (many features).
         """
-        features = self.train[0][used]
-        labels = self.train[1][used]
+        features, labels = (part[used] for part in self.train)
         share = float(used.double().mean())
-        y = self.y0.requires_grad_()
-        solver = torch.optim.LBFGS(
-            [y], max_iter=500, tolerance_grad=1e-6, line_search_fn="strong_wolfe"
-        )
 
-        def closure() -> Tensor:
-            solver.zero_grad()
-            loss = share * cross_entropy(features @ y, labels) + self.decay * y.square().sum()
-            loss.backward()
-            return loss
+        def value(y: Tensor) -> Tensor:
+            return share * cross_entropy(features @ y, labels) + self.decay * y.square().sum()
 
-        solver.step(closure)
-        return y.detach().reshape(-1)
+        return lbfgs(value, self.y0, max_iter=500, tolerance_grad=1e-6).reshape(-1)
 
     def perfect_accuracy(self) -> float:
         """Test accuracy of the minimiser with weight 1 on clean samples and 0 on corrupted

@@ -33,6 +33,7 @@ from mindgap.bilevel.data.problem import BilevelProblem, Pack
 from mindgap.bilevel.data.sample import Batches
 from mindgap.lab.tasks.data.tweets import Tweets
 from mindgap.lab.tasks.problems.cleaning import CONTROLS, area_under_curve, corrupt
+from mindgap.lab.tasks.problems.softmax import lbfgs
 
 Weights = Mapping[str, Tensor]
 #: Texts: word numbers (texts, words) and labels (texts,).
@@ -328,27 +329,22 @@ class RecurrentCleaning:
             labels: of the training texts, as they are given or clean.
             split: on which the accuracy is read.
         """
-        words = self.train[0]
 
-        def mean(words: Tensor) -> Tensor:
+        def mean_vectors(words: Tensor) -> Tensor:
+            """(texts, dimensions and a constant)."""
             known = (words != 0).to(self.vectors.dtype)
             total = embedding(words, self.vectors).sum(1)  # the vector of no word is zero
             found = total / known.sum(1, keepdim=True).clamp(min=1)
             return torch.cat([found, found.new_ones(len(found), 1)], 1)
 
-        features = mean(words)
-        y = features.new_zeros(features.shape[1], 2, requires_grad=True)
-        solver = torch.optim.LBFGS([y], max_iter=200, line_search_fn="strong_wolfe")
-
-        def closure() -> Tensor:
-            solver.zero_grad()
-            loss = cross_entropy(features @ y, labels) + 1e-4 * y.square().sum()
-            loss.backward()
-            return loss
-
-        solver.step(closure)
+        features = mean_vectors(self.train[0])
+        y = lbfgs(
+            lambda y: cross_entropy(features @ y, labels) + 1e-4 * y.square().sum(),
+            features.new_zeros(features.shape[1], 2),
+            max_iter=200,
+        )
         words, right = getattr(self, split)
-        return float(((mean(words) @ y.detach()).argmax(1) == right).double().mean())
+        return float(((mean_vectors(words) @ y).argmax(1) == right).double().mean())
 
     def weight_auc(self, x: Tensor) -> float:
         """How likely a clean text has a larger weight than a corrupted one (ties: half)."""

@@ -47,6 +47,27 @@ def softmax_derivatives(
     return gradient, hessian.view(*problems, classes * width, classes * width)
 
 
+def lbfgs(value: Callable[[Tensor], Tensor], start: Tensor, **limits: float) -> Tensor:
+    """The minimiser of a smooth function by L-BFGS with a strong Wolfe line search; ``limits`` are
+    those of ``torch.optim.LBFGS``.
+
+    Example:
+        >>> lbfgs(lambda y: (y - 3).square().sum(), torch.zeros(1)).round()
+        tensor([3.])
+    """
+    y = start.detach().clone().requires_grad_()
+    solver = torch.optim.LBFGS([y], line_search_fn="strong_wolfe", **limits)  # type: ignore[arg-type]
+
+    def closure() -> Tensor:
+        solver.zero_grad()
+        loss = value(y)
+        loss.backward()
+        return loss
+
+    solver.step(closure)
+    return y.detach()
+
+
 def newton(
     derivatives: Callable[[Tensor], tuple[Tensor, Tensor]],
     value: Callable[[Tensor], Tensor],
