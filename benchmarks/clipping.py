@@ -47,7 +47,12 @@ def stacked(batches: list[Batch], device: str) -> Batch:
 
 
 def train(
-    task: Task, chosen: list[Candidate], steps: int, device: str, seeds: tuple[int, ...] = SEEDS
+    task: Task,
+    chosen: list[Candidate],
+    steps: int,
+    device: str,
+    rates: tuple[float, ...] = RATES,
+    seeds: tuple[int, ...] = SEEDS,
 ) -> dict[str, list[list[float]]]:
     """Candidate -> held-out loss per rate and seed, at the end."""
     streams = [torch.Generator().manual_seed(1000 + seed) for seed in seeds]
@@ -57,10 +62,10 @@ def train(
         for seed in seeds
     ]
     sizes = [math.prod(shape) for shape in task.shapes.values()]
-    count, rates = len(chosen), len(RATES)
+    count = len(chosen)
     start = torch.stack(starts).to(device)[:, None, None]
-    theta = start.expand(-1, count, rates, -1).clone()
-    lr = torch.tensor(RATES, device=device)[None, :, None]
+    theta = start.expand(-1, count, len(rates), -1).clone()
+    lr = torch.tensor(rates, device=device)[None, :, None]
 
     def loss(flat: Tensor, *batch: Tensor) -> Tensor:
         return task.loss(as_params(flat, task), batch)
@@ -72,7 +77,7 @@ def train(
     warm = max(1, steps // 20)
     for k in range(1, steps + 1):
         batch = stacked([task.draw(w, g) for w, g in zip(worlds, streams)], device)
-        flat = theta.reshape(len(seeds), count * rates, -1)
+        flat = theta.reshape(len(seeds), count * len(rates), -1)
         g = gradient(flat, *batch).view_as(theta)
         factor = min(k / warm, 0.5 + 0.5 * math.cos(math.pi * (k - 1) / steps))
         for i, candidate in enumerate(chosen):
@@ -87,19 +92,19 @@ def train(
     batch = stacked([task.held_out(w, g) for w, g in zip(worlds, draws)], device)
     measure = torch.func.vmap(torch.func.vmap(held, in_dims=(0,) + (None,) * len(batch)))
     with torch.no_grad():
-        losses = measure(theta.reshape(len(seeds), count * rates, -1), *batch).view(
-            len(seeds), count, rates
+        losses = measure(theta.reshape(len(seeds), count * len(rates), -1), *batch).view(
+            len(seeds), count, len(rates)
         )
     return {c.name: losses[:, i].T.cpu().double().tolist() for i, c in enumerate(chosen)}
 
 
-def work(job: tuple[str, int, list[str], str, str]) -> str:
-    name, steps, names, device, out = job
+def work(job: tuple[str, int, list[str], str, str, tuple[float, ...]]) -> str:
+    name, steps, names, device, out, rates = job
     torch.set_num_threads(1)
     task = TASKS[name]
     chosen = [c for c in candidates() if c.name in names]
     begin = time.monotonic()
-    losses = train(task, chosen, steps, device)
+    losses = train(task, chosen, steps, device, rates)
     seconds = time.monotonic() - begin
     with Path(out).open("a", encoding="utf-8") as file:
         for candidate, table in losses.items():
@@ -410,6 +415,7 @@ def main() -> None:
     parser.add_argument("--tasks", default="")
     parser.add_argument("--candidates", default="")
     parser.add_argument("--lengths", default="short,own")
+    parser.add_argument("--rates", default=",".join(map(str, RATES)))
     parser.add_argument("--tiny", type=int, default=0)
     options = parser.parse_args()
     if options.table:
@@ -421,7 +427,7 @@ def main() -> None:
             print(markdown(options.table, options.split, tuned=True))
         return
     options.out.mkdir(parents=True, exist_ok=True)
-    known = load(options.out)
+    known, rates = load(options.out), tuple(map(float, options.rates.split(",")))
     jobs = []
     for name, task in TASKS.items():
         if task.split != options.split or (options.tasks and name not in options.tasks.split(";")):
@@ -436,7 +442,7 @@ def main() -> None:
             ]
             if names:
                 file = options.out / f"{''.join(ch for ch in name if ch.isalnum())}-{steps}.jsonl"
-                jobs.append((name, steps, names, options.device, str(file)))
+                jobs.append((name, steps, names, options.device, str(file), rates))
     jobs.sort(key=lambda job: -job[1])
     if options.jobs == 1:
         for job in jobs:

@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--tasks", default="transformer, Penn Treebank")
-    parser.add_argument("--candidates", default="AdamW;unit;signed 2")
+    parser.add_argument("--candidates", default="AdamW;unit;sides")
     parser.add_argument("--rates", default="0.001,0.003")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=200)
