@@ -350,6 +350,47 @@ def scaled(folder: Path) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+#: Columns of the table of the fourth try.
+FOURTH = {
+    "auto 0.9": '`clip="auto"`',
+    "unit": '`clip="unit"`',
+    "sides": "sides, p = 0",
+    "sides 1": "sides, p = 1",
+    "ACClip": "ACClip",
+    "ACClip sides 2": "ACClip, sides, p = 2",
+}
+
+
+def fourth(file: Path, splits: tuple[str, ...]) -> str:
+    """The fourth try at lr 1e-3: the median of three paired changes against AdamW, p = 1 against
+    the best of five fixed clips (medians). What did not run beside it is from the other records."""
+    here: dict[tuple[str, int], dict[str, list[float]]] = {}
+    for row in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
+        here.setdefault((row["task"], row["steps"]), {})[row["candidate"]] = row["losses"][0]
+    there: dict[tuple[str, int], dict[str, list[float]]] = {}
+    for (name, steps, candidate), losses in load(file.parent / "clipping").items():
+        there.setdefault((name, steps), {})[candidate] = losses[RATES.index(1e-3)]
+    head = ("task", "tail", "steps", "torch AdamW", "best of five clips", *FOURTH.values())
+    lines = [(*head, "p = 1 against the best clip"), ("---",) * (len(head) + 1)]
+    for (name, steps), found in sorted(
+        here.items(), key=lambda x: (list(TASKS).index(x[0][0]), x[0][1])
+    ):
+        if TASKS[name].split not in splits:
+            continue
+        other = there.get((name, steps), {})
+        source = found if "clip 1" in found else other
+        clips = [middle(v) for c, v in source.items() if c.startswith("clip ")]
+        cells = [change(min(clips), middle(source["AdamW"])) if clips else "–"]
+        for candidate in FOURTH:
+            run = found if candidate in found else other
+            known = candidate in run
+            cells.append(change(paired(run[candidate], run["AdamW"]), 1.0) if known else "–")
+        cells.append(change(middle(found["sides 1"]), min(clips)) if clips else "–")
+        label = name.partition(": ")[2] or name
+        lines.append((label, TASKS[name].tail, str(steps), f"{middle(found['AdamW']):.3g}", *cells))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 def networks(folder: Path) -> str:
     """Per network, length and rate: AdamW's median held-out loss, and the median over the seeds of
     each candidate's change in percent, seed by seed."""
@@ -376,6 +417,9 @@ def tables(folder: Path) -> dict[str, str]:
     """Mark in the guide -> its table."""
     made = {"networks": networks(folder.parent / "clipping_networks")}
     made |= {"default": default(folder), "summary": summary(folder), "scaled": scaled(folder)}
+    tries = folder.parent / "clipping_fourth.jsonl"
+    made["fourth try"] = fourth(tries, ("develop", "develop 4", "judge"))
+    made["fourth try judged"] = fourth(tries, ("final",))
     advice = folder.parent / "clipping_advice.jsonl"
     if advice.exists():
         made["advice"] = __import__("clipping_advice").table(advice)

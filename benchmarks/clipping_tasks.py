@@ -277,7 +277,7 @@ def claims(name: str, split: str, index: float, batch: int = 64) -> Task:
 def bad_inputs(name: str, split: str, share: float, batch: int = 64) -> Task:
     """A share of the samples has inputs twenty times too large, the targets of the true ones.
 
-    Their gradients all shrink the network: errors of one side look like signal.
+    Their gradients all shrink the network: errors of one side, which may look like signal.
     """
     inputs, width = 12, 48
     shapes = dense((inputs, width, width, 1))
