@@ -1,11 +1,13 @@
 """What can 27 points x 5 seeds in one program cost at least, in runs? ijcnn1's size, one core.
 
     JAX_PLATFORMS=cpu python benchmarks/bilevel_roofline.py [--methods slip,soba] [--repeats 5]
+    JAX_PLATFORMS=cpu python benchmarks/bilevel_roofline.py --by-hand
 
 Processor time, the least over the repeats. *flops* are those of the products with the batch alone:
 a gradient of a logistic loss reads it twice, H z and J z together with the gradient four times.
 *floor*: 135 times the flops of one run at the speed of the largest matrix product that this core
 reached, divided by the time of one run; exponentials, copies and everything else are free there.
+``--by-hand`` times SOBA with derivatives written out, also where all 135 runs read one batch.
 """
 
 from __future__ import annotations
@@ -57,14 +59,73 @@ def speed(repeats: int) -> float:
     return best
 
 
+def by_hand(seeds: int, points: int, joined: bool, repeats: int) -> float:
+    """Microseconds per iteration of ``points`` runs of SOBA on the batches of each of ``seeds``,
+    its derivatives written out.
+
+    Args:
+        seeds: batches per level and iteration.
+        points: runs per batch.
+        joined: one product for y and z together, in place of one each.
+        repeats: the least time of so many counts.
+    """
+    import jax
+    from jax import lax, numpy as jnp
+
+    size, batch, unknowns = 150, 64, 22
+    ids = jax.random.randint(jax.random.key(0), (STEPS, seeds, 2), 0, size)
+    lower, upper = (jax.random.normal(jax.random.key(k), (size, batch, unknowns)) for k in (1, 2))
+    rates = 1e-3 * jnp.arange(points)[:, None]
+
+    def step(a: Any, b: Any, x: Any, y: Any, z: Any) -> tuple[Any, Any, Any]:
+        scale, stack = jnp.exp(x), jnp.concatenate
+        p, q = jnp.split(stack([y, z]) @ a.T, 2) if joined else (y @ a.T, z @ a.T)
+        r = jax.nn.sigmoid(p)
+        curved = r * (1 - r) * q
+        g, h = jnp.split(stack([r, curved]) @ a, 2) if joined else (r @ a, curved @ a)
+        f = jax.nn.sigmoid(y @ b.T) @ b / batch
+        y, z, x = (
+            y - 0.05 * (g / batch + scale * y),
+            z - 0.05 * (h / batch + scale * z - f),
+            x + rates * (scale * y * z),
+        )
+        return x, y, z
+
+    @jax.jit
+    def run(ids: Any, lower: Any, upper: Any) -> Any:
+        def iteration(t: Any, values: Any) -> Any:
+            i = ids[t]
+            return jax.vmap(step)(lower[i[:, 0]], upper[i[:, 1]], *values)
+
+        zero = jnp.zeros((seeds, points, unknowns))
+        return lax.fori_loop(0, STEPS, iteration, (zero - 3, zero + 0.1, zero))
+
+    took = least(lambda: jax.block_until_ready(run(ids, lower, upper)), repeats)
+    return took / STEPS * 1e6
+
+
+def print_by_hand(repeats: int) -> None:
+    """The table of SOBA by hand."""
+    one = by_hand(1, 1, False, repeats)
+    print(f"one run: {one:.1f} µs per iteration\n\n| 135 runs | µs | in runs |\n|---|---|---|")
+    for words, seeds, points in (("a batch per seed", SEEDS, POINTS), ("one batch", 1, 135)):
+        for joined in (False, True):
+            took = by_hand(seeds, points, joined, repeats)
+            more = ", y and z in one product" if joined else ""
+            print(f"| {words}{more} | {took:.0f} | {took / one:.0f} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--methods", default=",".join(PRODUCTS))
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--by-hand", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.by_hand:
+        return print_by_hand(options.repeats)
     peak = speed(options.repeats)
     print(f"largest product: {peak / 1e9:.0f} Gflop/s\n")
     task = ijcnn1_selection(source="synthetic", rows=20_000, dtype=torch.float32)

@@ -58,8 +58,8 @@ def chart(curves: Sequence[Curve], title: str, words: str, place: int = 0) -> st
     xs = [x for c in curves for x in c.across]
     ys = [y for c in curves for part in (c.up, c.low, c.high) for y in part]
     head = (
-        f"<svg y='{HIGH * place}' viewBox='0 0 {WIDE} {HIGH}' width='{WIDE}' height='{HIGH}' "
-        f"role='img' font-size='11'><title>{escape(title)}</title>"
+        f"<svg xmlns='http://www.w3.org/2000/svg' y='{HIGH * place}' viewBox='0 0 {WIDE} {HIGH}' "
+        f"width='{WIDE}' height='{HIGH}' role='img' font-size='11'><title>{escape(title)}</title>"
     )
     if not xs:
         return f"{head}<text x='{LEFT}' y='20'>{escape(title)}: no finite value</text></svg>"
