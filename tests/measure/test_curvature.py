@@ -19,7 +19,12 @@ from mindgap.base.objective import Objective
 from mindgap.base.tensors import flatten
 from mindgap.measure.gradients import NonFiniteError, gradient_passes
 from mindgap.measure.hessian import HessianProduct, twice_differentiable
-from mindgap.measure.probes.curvature import lanczos, sharpness, stability_threshold
+from mindgap.measure.probes.curvature import (
+    effective_steps,
+    lanczos,
+    sharpness,
+    stability_threshold,
+)
 
 
 class Point(nn.Module):
@@ -314,3 +319,17 @@ def test_a_cold_start_does_not_stop_at_the_second_eigenvalue() -> None:
         for seed in range(3)
     ]
     assert max(single) < 40
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        ({}, "gradient descent"),
+        ({"momentum": 0.9}, "heavy ball"),
+        ({"momentum": 0.9, "nesterov": True}, "Nesterov"),
+    ],
+)
+def test_steps_of_sgd_are_named_by_their_momentum(settings, kind):
+    w = nn.Parameter(torch.zeros(2))
+    found = effective_steps(torch.optim.SGD([w], lr=0.5, **settings), [w])
+    assert found.kind == kind
