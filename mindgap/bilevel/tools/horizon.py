@@ -40,18 +40,22 @@ LOWER = 0.5
 JUDGED = 10
 #: Lower steps from one point to the next before it is judged, as a share of the iterations.
 FOLLOW = 1 / 16
-#: Lower steps before anything is measured, as a share of those of the whole run.
-WARM = 0.25
-#: Lengths of the two races, as shares of the iterations.
-FIRST, SECOND = 1 / 20, 1 / 7
-#: From one rate of the first race to the next.
+#: Lower steps before anything is measured, as a share of the iterations.
+WARM = 1 / 5
+#: Lengths of the two rungs and of the last trial, as shares of the iterations.
+FIRST, SECOND, LAST = 1 / 16, 1 / 5, 1 / 8
+#: Share of the loss at the start that a run of the second rung must gain to count.
+GAIN = 0.002
+#: From one rate to the next.
 APART = 4.0
+#: Momentum of the lower steps that measure and judge.
+MOMENTUM = 0.8
+#: What a rate of y that falls from the first iteration on begins with, in constant ones.
+FALLING = 3.0
 #: Share of the largest gain that is enough where a shorter way has it.
 ENOUGH = 0.9
 #: Share of a loss below which a difference is noise.
 CLEAR = 1e-3
-#: From one rate of the second race to the next.
-WIDER = 2.5
 
 
 @dataclass(frozen=True)
@@ -60,11 +64,9 @@ class StepTrial:
 
     settings: dict[str, Any]
     steps: int  # its iterations
-    value: float  # upper loss at its end, once y has followed; infinite where it went wrong
-    #: the same, foreseen for the whole run: the least value along its displacement; NaN where
-    #: nobody looked
-    foreseen: float
-    farther: float  # how many times its displacement that is
+    solved: bool  # whether it began where y is solved, else at the problem's own start
+    halfway: float  # upper loss halfway, once y has followed; that of the end where nobody looked
+    value: float  # the same at its end; infinite where it went wrong
 
 
 @dataclass(frozen=True)
@@ -92,13 +94,9 @@ class RacedSteps:
             f"upper loss at the start {self.start:.4g}; {len(self.tried)} short runs:",
         ]
         for trial in self.tried:
-            ahead = (
-                ""
-                if math.isnan(trial.foreseen)
-                else f"; {trial.foreseen:.4g} foreseen {trial.farther:.3g} times as far"
-            )
-            what = f"{trial.value:.4g}{ahead}" if math.isfinite(trial.value) else "went wrong"
-            lines.append(f"  {trial.steps} iterations, {_numbers(trial.settings)}: {what}")
+            what = f"{trial.value:.4g}" if math.isfinite(trial.value) else "went wrong"
+            begin = "y solved" if trial.solved else "from the start"
+            lines.append(f"  {trial.steps} iterations, {begin}, {_numbers(trial.settings)}: {what}")
         lines.append(f"cost: {self.calls} oracle calls, {self.runs:.2g} runs")
         return "\n".join(lines)
 
@@ -139,6 +137,7 @@ class Scale:
         is what it is at the start.
         """
         per_step = length / self.path(steps)
+        lr_y *= FALLING if self.exponent("lr_y") else 1.0
         lr_x = per_step / self.size
         found: dict[str, Any] = {"lr_x": lr_x, "lr_y": lr_y}
         if self.method.x_step in ("normalised", "clipped"):
@@ -199,19 +198,21 @@ class Ground:
             most = max(most, size) if math.isfinite(size) else math.inf
         return most
 
-    def followed(self, x: Tensor, y: Tensor, lr: float, share: float = 1.0) -> Tensor:
-        """y after some lower steps at x: the mean of the last half of them, which is less noisy."""
-        count = math.ceil(share * self.follow)
-        total = torch.zeros_like(y)
-        for i, token in enumerate(self.lower[:count]):
-            y = self.oracle.move_y(y, self.oracle.lower(x, y, token), lr)
-            if i >= count // 2:
+    def descend(self, x: Tensor, y: Tensor, tokens: Sequence[Sample], lr: float) -> Tensor:
+        """y after a lower step with momentum at x per token: the mean of the last half, which is
+        less noisy.
+        """
+        total, m = torch.zeros_like(y), torch.zeros_like(y)
+        for i, token in enumerate(tokens):
+            m = MOMENTUM * m + self.oracle.lower(x, y, token)
+            y = self.oracle.move_y(y, m, lr)
+            if i >= len(tokens) // 2:
                 total += y
-        return total / (count - count // 2)
+        return total / (len(tokens) - len(tokens) // 2)
 
     def value(self, x: Tensor, y: Tensor, share: float = 1.0) -> tuple[float, Tensor]:
         """The upper loss at x once y has followed, and that y."""
-        y = self.followed(x, y, self.lr, share)
+        y = self.descend(x, y, self.lower[: math.ceil(share * self.follow)], self.lr)
         self.losses += len(self.upper)
         losses = [float(self.problem.loss("upper", x, y, token)) for token in self.upper]
         mean = sum(losses) / len(losses)
@@ -227,15 +228,15 @@ class Ground:
         if not (math.isfinite(curvature) and curvature > 0):
             fail("lower", "must have positive curvature in y at the start", curvature)
         for _ in range(4):
-            near = self.followed(self.x, self.y0, LOWER / curvature)
+            near = self.descend(self.x, self.y0, self.lower, LOWER / curvature)
             there = self.largest(self.x, near, 2) if bool(near.isfinite().all()) else math.inf
             enough = there <= 1.5 * curvature
             curvature = max(curvature, there if math.isfinite(there) else 4 * curvature)
             if enough:
                 break
         self.curvature, self.lr = curvature, LOWER / curvature
-        for token in self.tokens("lower", 0, self.lower_steps):
-            near = self.oracle.move_y(near, self.oracle.lower(self.x, near, token), self.lr)
+        tokens = self.tokens("lower", 0, self.lower_steps)
+        near = self.descend(self.x, near, tokens, self.lr) if tokens else near
         self.start, self.near = self.value(self.x, near)
         d = self.hypergradient()
         self.size = float(d.norm())
@@ -311,13 +312,12 @@ class Race:
         self.ground, self.key, self.backend, self.seed = ground, key, backend, seed
         self.base = method
         self.scale = Scale(key, method, ground.size, ground.problem.dim_x, ground.curvature)
-        self.lower = METHODS[key].lower_variable if key in METHODS else "y"
-        self.calls, self.per_step = 0, 0.0
+        self.calls, self.per_step, self.seeds = 0, 0.0, 0
         self.twin = copy(ground.problem)  # the same problem, its lower level solved at the start
         self.twin.pack_y = copy(ground.problem.pack_y)
         self.twin.pack_y.start = ground.near.clone()
         self.tried: list[StepTrial] = []
-        self.ends: list[tuple[Tensor, Tensor] | None] = []
+        self.ends: list[Tensor | None] = []
 
     def made(self, settings: dict[str, Any]) -> Method:
         made: Method = (
@@ -325,44 +325,67 @@ class Race:
         )
         return made
 
-    def run(self, points: Sequence[dict[str, Any]], steps: int) -> list[int]:
-        """Short runs at some points; their numbers among those tried."""
-        methods, ends = [self.made(p) for p in points], []
-        if type(self.backend).__name__ == "JaxBackend":
-            ends = self._compiled(methods, steps)
-        else:
-            for method in methods:
-                done = solve(self.twin, method, steps, start=self.warm(method), limit=1e6)
-                self._count(done.state.total_calls, done.state.t)
-                at = tuple(
-                    done.state.oracle.to_torch(done.state.values[k]) for k in ("x", self.lower)
-                )
-                ends.append(at if done.ok else None)
-        numbers = []
-        for point, end in zip(points, ends, strict=True):
-            value = math.inf
-            if end is not None and all(bool(v.isfinite().all()) for v in end):
-                x, y = end
-                value, y = self.ground.value(x, y, 0.5)
-                end = x, y
-            numbers.append(len(self.tried))
-            self.tried.append(StepTrial(dict(point), steps, value, math.nan, math.nan))
-            self.ends.append(end if math.isfinite(value) else None)
-        return numbers
+    def run(self, settings: dict[str, Any], steps: int, *, solved: bool) -> StepTrial:
+        """A short run from a solved lower level or from the problem's own start, judged halfway too
+        in the latter case.
+        """
+        ground, method = self.ground, self.made(settings)
+        state = self.warm(method) if solved else None
+        values, before = [], 0 if state is None else state.total_calls
+        for until in (steps,) if solved else (steps // 2, steps):
+            done = solve(
+                self.twin if solved else ground.problem,
+                method,
+                until,
+                seed=None if state else self.fresh(),
+                start=state,
+                limit=1e3,
+                check_every=8,
+                backend=self.backend,
+            )
+            state = done.state
+            x = state.oracle.to_torch(state.values["x"])
+            good = done.ok and bool(x.isfinite().all())
+            if good and not solved:
+                good = self.is_stable(x, settings, until)
+            values.append(ground.value(x, ground.near)[0] if good else math.inf)
+            if not good:
+                break
+        self.calls += state.total_calls - before
+        self.per_step = (state.total_calls - before) / max(state.t, 1)
+        trial = StepTrial(dict(settings), steps, solved, values[0], values[-1])
+        self.tried.append(trial)
+        self.ends.append(x if math.isfinite(trial.value) else None)
+        return trial
 
-    def starts_well(self, settings: dict[str, Any], steps: int) -> bool:
-        """Whether a run from the problem's own start, where y is not solved, stays in bounds."""
+    def fresh(self) -> int:
+        """A seed of its own for every run from the problem's start."""
+        self.seeds += 1
+        return self.seed + 100 + self.seeds
+
+    def starts_well(self, settings: dict[str, Any]) -> bool:
+        """Whether the first iterations of a run with another seed stay in bounds, and its lower
+        level stable where x is then.
+        """
         ground = self.ground
-        done = solve(ground.problem, self.made(settings), steps, seed=self.seed, limit=1e3)
-        self._count(done.state.total_calls, max(done.state.t, steps))
-        value = math.inf
-        if done.ok:
-            value, _ = ground.value(done.state.x, done.state.values[self.lower], 0.5)
-        well = value <= ground.start + 2.0 * abs(ground.start)
-        shown = value if well else math.inf
-        self.tried.append(StepTrial(dict(settings), steps, shown, math.nan, math.nan))
-        self.ends.append(None)
-        return well
+        steps = max(4, round(ground.steps * LAST))
+        done = solve(
+            self.ground.problem,
+            self.made(settings),
+            steps,
+            seed=self.fresh(),
+            limit=1e3,
+            check_every=8,
+            backend=self.backend,
+        )
+        self.calls += done.state.total_calls
+        x = done.state.oracle.to_torch(done.state.values["x"])
+        return done.ok and self.is_stable(x, settings, steps)
+
+    def is_stable(self, x: Tensor, settings: dict[str, Any], t: int) -> bool:
+        """Whether lower steps at x are far from unstable with the rate of iteration t."""
+        lr_y = settings["lr_y"] * (1.0 + t) ** -self.scale.exponent("lr_y")
+        return self.ground.largest(x, self.ground.near, 2, 6) * lr_y <= 2.0 * LOWER
 
     def warm(self, method: Method) -> State:
         """The state before the first iteration, with the linear system solved as well."""
@@ -372,88 +395,72 @@ class Race:
             state.values["z"] = self.ground.z.clone()
         return state
 
-    def _count(self, calls: int, steps: int) -> None:
-        self.calls += calls
-        self.per_step = max(self.per_step, calls / max(steps, 1))
-
-    def _compiled(self, methods: list[Method], steps: int) -> list[Any]:
-        """All points in one program, those that differ in more than rates in several."""
-        from mindgap.bilevel.backends.many import ManyRuns
-        from mindgap.bilevel.tools.grid import groups_of
-
-        ends: list[Any] = [None] * len(methods)
-        for group in groups_of(methods, self.backend):
-            some = [methods[i] for i in group]
-            runs = ManyRuns(self.backend, self.twin, some, [self.seed])  # type: ignore[arg-type]
-            if "z" in runs.values and runs.values["z"].shape[2:] == self.ground.z.shape:
-                z = runs.oracle.from_torch(self.ground.z)
-                runs.values = {**runs.values, "z": runs.values["z"] + z}
-            runs.run(steps)
-            x, y = (runs.oracle.to_torch(runs.values[k])[0] for k in ("x", self.lower))
-            for place, i in enumerate(group):
-                ends[i] = x[place], y[place]
-                self._count(runs.calls[0], steps)
-        return ends
-
-    def best(self, numbers: Sequence[int]) -> int:
-        """Of some runs that were looked at ahead, the one of the least rate that is good enough."""
-        rates = {self.tried[n].settings["lr_x"]: n for n in numbers}
-        seen = {rate: self.tried[n].foreseen for rate, n in rates.items()}
-        seen = {rate: math.inf if math.isnan(v) else v for rate, v in seen.items()}
-        return rates[least_enough(seen, self.ground.start)]
-
     def can_afford(self, steps: int, whole: int) -> bool:
         """Whether another short run leaves the cost below that of one whole run."""
-        spent = self.calls + self.ground.calls
-        return spent + self.per_step * steps + 100 < self.per_step * whole
+        ground = self.ground
+        judged = ground.calls + 3 * (ground.follow + len(ground.upper))
+        checked = LAST * whole  # iterations of the last trial
+        return self.calls + judged + self.per_step * (steps + checked) < self.per_step * whole
 
-    def made_safe(self, number: int, steps: int) -> dict[str, Any]:
-        """The settings of a run, with lower rates where the lower level is more curved at the
-        place it is going to.
-        """
-        trial, end = self.tried[number], self.ends[number]
-        settings = dict(trial.settings)
-        if end is None:
-            return settings
-        ground, lr_y, (x, y) = self.ground, settings["lr_y"], end
-        lower = [name for name in ("lr_y", "lr_z", "eta") if name in settings]
-        lr_y *= (1.0 + steps) ** -self.scale.exponent("lr_y")
-        length = self.scale.path(steps) / self.scale.path(trial.steps)
-        length = 2.0 if self.scale.fixed else length
+    def first(self, steps: int, whole: int) -> float:
+        """The best rate of x in short runs from a solved lower level, a factor of 4 apart."""
+        ground, values = self.ground, dict[float, float]()
+        rates = dict[float, float]()
 
-        def curvature(far: float) -> float:
-            there = ground.moved(ground.x + far * (x - ground.x))
-            return ground.largest(there, y, 2, 6)
+        def look(far: float) -> None:
+            at = self.scale.settings(far * ground.distance, steps, ground.lr)
+            values[far] = self.run(at, steps, solved=True).value
+            rates[far] = at["lr_x"]
 
-        # If x goes on as it began, the lower level must still be stable, with a rate that may be up
-        # to four times lower.
-        slower = min(1.0, max(0.25, 2.0 * LOWER / max(curvature(length) * lr_y, 1e-30)))
-        for name in lower:
-            settings[name] *= slower
-        # A path that slows down goes about the root of what its length says.
-        whole = far = math.sqrt(length)
-        while far >= 1.0 and curvature(far) * lr_y * slower > 2.4 * LOWER:
-            far /= 2.0
-        settings["lr_x"] *= max(far, 1.0) / whole
-        return settings
-
-    def look_ahead(self, number: int, most: float) -> None:
-        """Continue a run's displacement in a straight line, twice as far each time, until the upper
-        loss rises or the whole run would have gone no farther.
-        """
-        trial, end = self.tried[number], self.ends[number]
-        if end is None:
-            return
-        ground, (x, y) = self.ground, end
-        at, far = {1.0: ground.value(x, y, 0.5)[0]}, 1.0
-        while 2.0 * far <= most * 1.01:
-            there = ground.moved(ground.x + 2.0 * far * (x - ground.x))
-            at[2.0 * far] = ground.value(there, y, 0.5)[0]
-            if not at[2.0 * far] < at[far]:
+        look(2.0)
+        look(8.0)
+        for _ in range(3):
+            far = least_enough(values, ground.start)
+            if far == max(values):
+                far *= APART
+            elif far == min(values):
+                far /= APART
+            else:
                 break
-            far *= 2.0
-        far = least_enough(at, ground.start)
-        self.tried[number] = replace(trial, foreseen=at[far], farther=far)
+            if not self.can_afford(steps + 2 * round(whole * SECOND), whole):
+                break
+            look(far)
+        return rates[least_enough(values, ground.start)]
+
+    def second(self, lr_x: float, base: dict[str, Any], steps: int, whole: int) -> StepTrial:
+        """The best of a few longer runs from the problem's own start."""
+        best = self.run({**base, "lr_x": lr_x}, steps, solved=False)
+        wider = APART
+        while not self.gains(best) and self.can_afford(steps, whole):
+            lr_x, wider = lr_x / APART, 2.0
+            best = self.run({**base, "lr_x": lr_x}, steps, solved=False)
+        if self.gains(best) and self.can_afford(steps, whole):
+            more = self.run({**base, "lr_x": wider * lr_x}, steps, solved=False)
+            if more.value < best.value - CLEAR * abs(self.ground.start):
+                best = more if more.value <= more.halfway else best
+        return best
+
+    def gains(self, trial: StepTrial) -> bool:
+        """Whether a run ended clearly below the start."""
+        return trial.value < self.ground.start - GAIN * abs(self.ground.start)
+
+    def safe(self, best: StepTrial, steps: int) -> dict[str, Any]:
+        """Settings for the whole run: a lower rate of x next to one that went wrong, or where steps
+        of a fixed length have come far enough, and lower rates of y where the lower level is more
+        curved at the place x is going to.
+        """
+        ground, settings = self.ground, dict(best.settings)
+        rate = settings["lr_x"]
+        near = [t for t in self.tried if rate < t.settings["lr_x"] < 1.1 * APART * rate]
+        if not self.gains(best):  # nothing was seen to help: stay
+            settings["lr_x"] = rate / 64.0
+        elif any(not math.isfinite(t.value) for t in near):
+            settings["lr_x"] = rate / 2.0
+        elif self.scale.fixed and best.halfway - best.value < 0.2 * (ground.start - best.value):
+            settings["lr_x"] = rate / 2.0  # it has come as far as it should
+        while not self.starts_well(settings) and settings["lr_x"] > 1e-3 * rate:
+            settings["lr_x"] /= 2.0
+        return {k: float(f"{v:.4g}") for k, v in settings.items()}
 
 
 def raced(
@@ -470,88 +477,18 @@ def raced(
     whole("seed", seed)
     check_count("steps", steps, least=20)
     key, kind = _kind(method)
-    made = kind
-    if isinstance(kind, type):
-        made = kind(**Scale(key, kind, 1.0, problem.dim_x).settings(1.0, steps, 1.0))
-    plan = made.plan()
-    ground = Ground(problem, steps, round(WARM * plan.lower_steps(0, steps)), seed)
+    ground = Ground(problem, steps, round(WARM * steps), seed)
     ground.measure()
     race = Race(ground, key, kind, backend, seed)
-    first, second = max(4, round(steps * FIRST)), max(8, round(steps * SECOND))
-    scale, lr_y = race.scale, ground.lr
-
-    def point(reach: float) -> dict[str, Any]:
-        return scale.settings(reach * ground.distance, first, lr_y)
-
-    # The first race: a control that stays, and rates that would bring x half, twice, 8 and 32 times
-    # as far as the line says. All see the same samples.
-    asked = (1e-6, 0.5, 2.0, 8.0, 32.0)
-    numbers = race.run([point(r) for r in asked], first)
-    control = race.tried[numbers[0]].value
-    reach = dict(zip(numbers[1:], asked[1:], strict=True))
-    for _ in range(3):
-        far = least_enough({r: race.tried[n].value for n, r in reach.items()}, control)
-        if far == max(reach.values()):
-            far *= APART
-        elif far == min(reach.values()):
-            far /= APART
-        else:
-            break
-        if not race.can_afford(first + 2 * second, steps):
-            break
-        reach[race.run([point(far)], first)[0]] = far
-    least = least_enough({r: race.tried[n].value for n, r in reach.items()}, control)
-    order = sorted(reach, key=lambda n: (reach[n] != least, race.tried[n].value))[:2]
-    for n in order:
-        race.look_ahead(n, steps / first)
-    return _second(race, race.best(order), steps, first, second)
-
-
-def _second(race: Race, best: int, steps: int, first: int, second: int) -> RacedSteps:
-    """The second race, longer and around the winner of the first; returns the settings for the
-    whole run.
-    """
-    ground, scale, trial = race.ground, race.scale, race.tried[best]
-
-    far = 1.0 if math.isnan(trial.farther) else trial.farther
-    # Where the length of a step is fixed, the race is one of paths: the whole run goes as far as
-    # the short one, in shorter steps. Else it is one of rates; the hypergradient falls on the way,
-    # so that the same path needs a larger rate.
-    longer = scale.path(steps) / scale.path(second) if scale.fixed else 1.0
-    same_path = far * scale.path(first) / scale.path(steps)
-    lr_x = (
-        longer * trial.settings["lr_x"] * (same_path if scale.fixed else min(1.0, same_path**0.5))
+    lr_x = race.first(max(4, round(steps * FIRST)), steps)
+    base = dict(race.tried[-1].settings)
+    best = race.second(
+        lr_x / 2.0 if race.scale.fixed else lr_x, base, max(8, round(steps * SECOND)), steps
     )
-    base = dict(trial.settings)
-    rates = [lr_x / WIDER, lr_x] if scale.fixed else [lr_x, WIDER * lr_x]
-    numbers = race.run([{**base, "lr_x": rate} for rate in rates], second)
-    for n in numbers:
-        race.look_ahead(n, steps / second)
-    while all(race.ends[n] is None for n in numbers) and rates[0] > 0.001 * lr_x:
-        rates = [rates[0] / WIDER**2, *rates]  # all went wrong
-        numbers = race.run([{**base, "lr_x": rates[0]}], second)
-        race.look_ahead(numbers[0], steps / second)
-    won = race.best(numbers)
-    if (
-        not scale.fixed
-        and won == numbers[-1]
-        and len(numbers) == 2
-        and race.can_afford(second, steps)
-    ):
-        more = race.run([{**base, "lr_x": WIDER * rates[-1]}], second)
-        race.look_ahead(more[0], steps / second)
-        won = race.best([*numbers, *more])
-    settings = race.made_safe(won, steps)
-    if scale.fixed:  # as far as was foreseen
-        settings["lr_x"] *= race.tried[won].farther / longer
-    for _ in range(6):  # the races began where y is solved; the run will not
-        if race.starts_well(settings, first):
-            break
-        settings["lr_x"] /= WIDER
-    settings = {k: float(f"{v:.4g}") for k, v in settings.items()}
+    settings = race.safe(best, steps)
     calls = ground.calls + race.calls
     return RacedSteps(
-        race.key,
+        key,
         settings,
         steps,
         race.made(settings),
