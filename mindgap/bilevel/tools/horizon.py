@@ -451,15 +451,22 @@ class Race:
         """
         ground, settings = self.ground, dict(best.settings)
         rate = settings["lr_x"]
-        near = [t for t in self.tried if rate < t.settings["lr_x"] < 1.1 * APART * rate]
+        far = 2.0 if self.scale.fixed else APART
+        near = [t for t in self.tried if rate < t.settings["lr_x"] < 1.1 * far * rate]
         if not self.gains(best):  # nothing was seen to help: stay
             settings["lr_x"] = rate / 64.0
         elif any(not math.isfinite(t.value) for t in near):
-            settings["lr_x"] = rate / 2.0
+            settings["lr_x"] = rate / far
         elif self.scale.fixed and best.halfway - best.value < 0.2 * (ground.start - best.value):
             settings["lr_x"] = rate / 2.0  # it has come as far as it should
-        while not self.starts_well(settings) and settings["lr_x"] > 1e-3 * rate:
-            settings["lr_x"] /= 2.0
+        trials = 0
+        while settings["lr_x"] > 1e-3 * rate and (trials < 1 or self.can_afford(0, steps)):
+            if self.starts_well(settings):
+                trials += 1
+            else:
+                settings["lr_x"], trials = settings["lr_x"] / 2.0, 0
+            if trials == 2:
+                break
         return {k: float(f"{v:.4g}") for k, v in settings.items()}
 
 
