@@ -86,29 +86,9 @@ def test_the_steps_survive_a_start_where_y_is_not_solved():
     problem = BilevelProblem(upper, lower, torch.zeros(6), y, *data, batch_size=16)
     raced = suggest_steps(problem, "soba", steps=300)
     assert solve(problem, raced.method, 300, seed=1).ok
-    wider = {**raced.settings, "lr_x": 6.25 * raced.settings["lr_x"]}
-    assert any(t.settings == pytest.approx(wider, rel=1e-2) for t in raced.tried)
-    assert not solve(problem, SOBA(**wider), 300, seed=1).ok
-
-
-def test_steps_of_a_fixed_length_go_as_far_as_was_foreseen():
-    """The rate of the whole run was made for the short run's path, whatever was foreseen."""
-    torch.manual_seed(0)
-    features, targets = torch.randn(60, 3), torch.randn(60)
-    problem = BilevelProblem(
-        lambda x, y, b: (b[0] @ y - b[1]).square().mean(),
-        lambda x, y, b: (b[0] @ y - b[1]).square().mean() + x.exp() @ y.square(),
-        torch.zeros(3),
-        torch.zeros(3),
-        (features[:20], targets[:20]),
-        (features[20:], targets[20:]),
-        batch_size=10,
-    )
-    raced = suggest_steps(problem, "slip", steps=300)
-    second = [t for t in raced.tried if t.steps == 43]
-    paths = {t.farther: t.settings["lr_x"] * 43 * t.farther for t in second}
-    assert max(paths) > 1
-    assert any(raced.settings["lr_x"] * 300 == pytest.approx(p, rel=0.01) for p in paths.values())
+    wrong = [t.settings["lr_x"] for t in raced.tried if math.isinf(t.value)]
+    assert min(wrong) > raced.settings["lr_x"]
+    assert not all(t.solved for t in raced.tried)
 
 
 def test_a_longer_run_takes_shorter_steps_of_a_fixed_length():

@@ -1,12 +1,11 @@
-"""Steps for a method, a problem and a number of iterations: measured first, then raced.
+"""Steps for a method, a problem and a number of iterations: measured first, then raced on rungs.
 
-*Measured*: the largest curvature L of the lower level, a hypergradient d, and the distance along -d
-at which the upper loss is least once y has followed. *Raced*: short runs at rates a factor of 4
-apart around what was measured, all from a lower level that is nearly solved. *Looked ahead*: the
-displacement of the best short runs, continued in a straight line as far as the whole run could go,
-says how far x should go; the rate follows from that distance and the number of iterations. The last
-race is among a few rates made for the whole run. The winner must then survive the first iterations
-from the problem's own start.
+*Measured*: the largest curvature L of the lower level, which gives lr_y, a hypergradient d, and the
+distance along -d at which the upper loss is least once y has followed. *First rung*: short runs at
+rates of x a factor of 4 apart, from a lower level that is nearly solved. *Second rung*: longer runs
+around the best of these, from the problem's own start, each with a seed of its own. A rate next to
+one that went wrong is lowered, and what is advised must survive the first iterations with further
+seeds. Every x is judged by the upper loss after the same lower steps from one common y.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from mindgap.bilevel.tools.step_advice import StepAdvice
 LOWER = 0.5
 #: Minibatches of the upper level that a point is judged by.
 JUDGED = 10
-#: Lower steps from one point to the next before it is judged, as a share of the iterations.
+#: Lower steps before a point is judged, as a share of the iterations.
 FOLLOW = 1 / 16
 #: Lower steps before anything is measured, as a share of the iterations.
 WARM = 1 / 5
@@ -51,7 +50,7 @@ APART = 4.0
 #: Momentum of the lower steps that measure and judge.
 MOMENTUM = 0.8
 #: What a rate of y that falls from the first iteration on begins with, in constant ones.
-FALLING = 3.0
+FALLING = 2.0
 #: Share of the largest gain that is enough where a shorter way has it.
 ENOUGH = 0.9
 #: Share of a loss below which a difference is noise.
@@ -210,9 +209,9 @@ class Ground:
                 total += y
         return total / (len(tokens) - len(tokens) // 2)
 
-    def value(self, x: Tensor, y: Tensor, share: float = 1.0) -> tuple[float, Tensor]:
+    def value(self, x: Tensor, y: Tensor) -> tuple[float, Tensor]:
         """The upper loss at x once y has followed, and that y."""
-        y = self.descend(x, y, self.lower[: math.ceil(share * self.follow)], self.lr)
+        y = self.descend(x, y, self.lower, self.lr)
         self.losses += len(self.upper)
         losses = [float(self.problem.loss("upper", x, y, token)) for token in self.upper]
         mean = sum(losses) / len(losses)
@@ -317,7 +316,6 @@ class Race:
         self.twin.pack_y = copy(ground.problem.pack_y)
         self.twin.pack_y.start = ground.near.clone()
         self.tried: list[StepTrial] = []
-        self.ends: list[Tensor | None] = []
 
     def made(self, settings: dict[str, Any]) -> Method:
         made: Method = (
@@ -355,7 +353,6 @@ class Race:
         self.per_step = (state.total_calls - before) / max(state.t, 1)
         trial = StepTrial(dict(settings), steps, solved, values[0], values[-1])
         self.tried.append(trial)
-        self.ends.append(x if math.isfinite(trial.value) else None)
         return trial
 
     def fresh(self) -> int:
@@ -367,8 +364,7 @@ class Race:
         """Whether the first iterations of a run with another seed stay in bounds, and its lower
         level stable where x is then.
         """
-        ground = self.ground
-        steps = max(4, round(ground.steps * LAST))
+        steps = max(4, round(self.ground.steps * LAST))
         done = solve(
             self.ground.problem,
             self.made(settings),
@@ -445,9 +441,8 @@ class Race:
         return trial.value < self.ground.start - GAIN * abs(self.ground.start)
 
     def safe(self, best: StepTrial, steps: int) -> dict[str, Any]:
-        """Settings for the whole run: a lower rate of x next to one that went wrong, or where steps
-        of a fixed length have come far enough, and lower rates of y where the lower level is more
-        curved at the place x is going to.
+        """Settings for the whole run, with a lower rate of x next to one that went wrong, where
+        steps of a fixed length have come far enough, and where a trial with another seed fails.
         """
         ground, settings = self.ground, dict(best.settings)
         rate = settings["lr_x"]
@@ -459,14 +454,12 @@ class Race:
             settings["lr_x"] = rate / far
         elif self.scale.fixed and best.halfway - best.value < 0.2 * (ground.start - best.value):
             settings["lr_x"] = rate / 2.0  # it has come as far as it should
-        trials = 0
-        while settings["lr_x"] > 1e-3 * rate and (trials < 1 or self.can_afford(0, steps)):
-            if self.starts_well(settings):
-                trials += 1
-            else:
-                settings["lr_x"], trials = settings["lr_x"] / 2.0, 0
-            if trials == 2:
+        passed = 0  # trials; two are enough, one where a second would cost too much
+        while passed < 2 and settings["lr_x"] > 1e-3 * rate:
+            if passed and not self.can_afford(0, steps):
                 break
+            passed = passed + 1 if self.starts_well(settings) else 0
+            settings["lr_x"] *= 1.0 if passed else 0.5
         return {k: float(f"{v:.4g}") for k, v in settings.items()}
 
 
