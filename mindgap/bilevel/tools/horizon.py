@@ -349,8 +349,9 @@ class Race:
             values.append(ground.value(x, ground.near)[0] if good else math.inf)
             if not good:
                 break
-        self.calls += state.total_calls - before
-        self.per_step = (state.total_calls - before) / max(state.t, 1)
+        spent = done.state.total_calls - before
+        self.calls += spent
+        self.per_step = spent / max(done.state.t, 1)
         trial = StepTrial(dict(settings), steps, solved, values[0], values[-1])
         self.tried.append(trial)
         return trial
@@ -381,7 +382,7 @@ class Race:
     def is_stable(self, x: Tensor, settings: dict[str, Any], t: int) -> bool:
         """Whether lower steps at x are far from unstable with the rate of iteration t."""
         lr_y = settings["lr_y"] * (1.0 + t) ** -self.scale.exponent("lr_y")
-        return self.ground.largest(x, self.ground.near, 2, 6) * lr_y <= 2.0 * LOWER
+        return bool(self.ground.largest(x, self.ground.near, 2, 6) * lr_y <= 2.0 * LOWER)
 
     def warm(self, method: Method) -> State:
         """The state before the first iteration, with the linear system solved as well."""
