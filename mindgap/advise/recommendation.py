@@ -54,6 +54,9 @@ MOST_MEASURING = 30.0
 MEASURING_RUNS = 0.2
 #: Most of the same by the clock, where gradients are slower than steps.
 MOST_RUNS = 0.5
+#: Seconds that measuring may always take: half a run of a tiny problem is less than the machine
+#: may stall, and without norms the race would start at other rates.
+LEAST_MEASURING = 1.0
 #: Steps from which the time of a step is read.
 PACE = 8
 #: Evaluations in a race, most of which come twice per piece of a run.
@@ -295,7 +298,8 @@ def _plan(
     digits = 10 ** max(0, len(str(fits)) - 2)
     fits = fits // digits * digits
     total = fits if steps is None else min(steps, fits)
-    most = min(minutes * 60 * MEASURING, MOST_MEASURING, MOST_RUNS * total * step)
+    longest = max(LEAST_MEASURING, MOST_RUNS * total * step)
+    most = min(minutes * 60 * MEASURING, MOST_MEASURING, longest)
     most = most if asked["measure"] else 0.0
     measured = measure_start(bench, seed=seed, seconds=most, steps=total)
     plan = {"asked": asked, **measured, "seconds_per_step": step, "seconds_per_piece": piece}

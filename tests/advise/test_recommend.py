@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from mindgap.advise import race as racing
+from mindgap.advise import race as racing, recommendation
 from mindgap.advise.candidates import BASELINE, FAMILIES, MuonWithAdamW, Scale, candidate
 from mindgap.advise.recommendation import recommend
 from mindgap.advise.training import (
@@ -63,6 +63,13 @@ def test_an_interrupted_race_gives_the_same_answer(tmp_path, monkeypatch):
     assert [(t.name, t.seed, t.steps, t.loss) for t in again.tried] == [
         (t.name, t.seed, t.steps, t.loss) for t in whole.tried
     ]
+
+
+def test_a_stall_of_the_machine_does_not_end_the_measuring_of_a_tiny_problem(monkeypatch):
+    # Half of this run would be 48 microseconds by its pace.
+    monkeypatch.setattr(recommendation, "_pace", lambda bench, seed: (1e-6, 1e-6, 0.0))
+    answer = recommend(problem, minutes=5, steps=STEPS)
+    assert not any("could not be measured" in sentence for sentence in answer.found)
 
 
 def test_another_call_into_the_same_folder_is_refused(tmp_path):
