@@ -46,7 +46,6 @@ LEFT_OUT = (
     "mindgap.__main__",
     "mindgap.bilevel.backends.compiled",
     "mindgap.bilevel.backends.jax_oracle",
-    "mindgap.bilevel.backends.jax_oracle",
 )
 #: Methods by which our own modules call each other in loops: those of optimizers, oracles, data,
 #: steps and methods.

@@ -133,9 +133,12 @@ class Pack:
         self.is_tensor = isinstance(value, Tensor)
         if isinstance(value, nn.Module):
             value = {n: p for n, p in value.named_parameters() if p.requires_grad}
-        tensors, self.form = pytree.tree_flatten(value)
         if isinstance(value, Mapping) and all(isinstance(v, Tensor) for v in value.values()):
             self.keys, tensors = list(value), list(value.values())
+        elif isinstance(value, Tensor):
+            tensors = [value]
+        else:
+            tensors, self.form = pytree.tree_flatten(value)
         wrong = [type(t).__name__ for t in tensors if not isinstance(t, Tensor)]
         if wrong or not tensors:
             fail(name, "must hold at least one tensor and nothing but tensors", wrong or "none")
@@ -205,21 +208,21 @@ class Pack:
 
     def assemble(self, parts: list[Tensor]) -> Any:
         """Tensors in the variable's own form."""
-        try:
-            value = self.tree(parts)
-        except (TypeError, ValueError, IndexError, KeyError) as error:
-            fail("parts", f"must be a list of {len(self.shapes)} tensors ({error})", parts)
+        value = self.tree(parts)
         if self.module is None:
             return value
         return Bound(self.module, value, own_buffers=self.own_buffers)
 
     def tree(self, parts: list[Any]) -> Any:
         """As :meth:`assemble`, for arrays of any library; a dict of names for a module."""
-        if self.is_tensor:
-            return parts[0]
-        if self.keys is not None:
-            return dict(zip(self.keys, parts, strict=True))
-        return pytree.tree_unflatten(parts, self.form)
+        try:
+            if self.is_tensor:
+                return parts[0]
+            if self.keys is not None:
+                return dict(zip(self.keys, parts, strict=True))
+            return pytree.tree_unflatten(parts, self.form)
+        except (TypeError, ValueError, IndexError, KeyError) as error:
+            fail("parts", f"must be a list of {len(self.shapes)} tensors ({error})", parts)
 
     def parts(self, value: Any) -> list[Any]:
         """The tensors of a value in the variable's form, a dict of names for a module; arrays of
