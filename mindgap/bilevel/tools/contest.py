@@ -26,7 +26,7 @@ from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.registry import METHODS
 from mindgap.bilevel.solver import solve
 from mindgap.bilevel.tools.checkpoint import belongs_to
-from mindgap.bilevel.tools.horizon import LOWER, Ground, Scale, raced
+from mindgap.bilevel.tools.horizon import Ground, Scale, raced
 
 #: Methods that race where none are named.
 RACED = ("slip", "soba", "masoba", "saba", "stocbio", "f2sa", "borep", "amigo")
@@ -268,9 +268,6 @@ def _run(
 
 def _judged(judge: Ground, x: Any, y: Any) -> tuple[float, float]:
     """The upper loss once y has followed, and the norm of the hypergradient there."""
-    if not all(bool(v.isfinite().all()) for v in (x, y)):
-        return math.inf, math.inf
-    judge.lr = LOWER / max(judge.curvature, judge.largest(x, y))  # x may have made it more curved
     value, y = judge.value(x, y)
     if not math.isfinite(value):
         return math.inf, math.inf
