@@ -123,7 +123,7 @@ _Ends = dict[tuple[str, str], float]
 
 
 def _in_panels(drawing: Drawing, values: _Ends, at: str, middle: str) -> str:
-    """How often the method in question ends lowest; else all values if few, the best per panel,
+    """How often the method in question ends ahead; else all values if few, the best per panel,
     or the span; ``at`` says where the values are read, ``middle`` what they are.
     """
     methods = list(dict.fromkeys(method for method, _ in values))
@@ -148,14 +148,18 @@ def _in_panels(drawing: Drawing, values: _Ends, at: str, middle: str) -> str:
 
 
 def _lead_in_panels(drawing: Drawing, values: _Ends, lead: str, methods: Sequence[str]) -> str:
-    """In how many panels one method ends below all others that are there."""
-    lowest = panels = 0
+    """ ": A below B in 3 of 5 panels", to follow what is read: how often one method ends ahead of
+    all others that are there (above them where higher is better).
+    """
+    sign = -1 if drawing.upwards else 1
+    ahead = panels = 0
     for facet in drawing.facets:
-        others = [v for (m, f), v in values.items() if f == facet and m != lead]
+        others = [sign * values[m, facet] for m in methods if m != lead and (m, facet) in values]
         if (lead, facet) in values and others:
             panels += 1
-            lowest += values[lead, facet] < min(others)
+            ahead += sign * values[lead, facet] < min(others)
     other = next(method for method in methods if method != lead)
     first, second = (f"“{signs(m)}”" if "," in m else signs(m) for m in (lead, other))
-    words = f"below {second}" if len(methods) == 2 else "lowest"
-    return f": {first} {words} in {lowest} of {panels} panels"
+    of_two, of_many = ("above", "highest") if drawing.upwards else ("below", "lowest")
+    words = f"{of_two} {second}" if len(methods) == 2 else of_many
+    return f": {first} {words} in {ahead} of {panels} panels"

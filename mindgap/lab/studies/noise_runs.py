@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mindgap.base.check import one_of
 from mindgap.base.rng import stream_seed, torch_stream
 from mindgap.lab.studies.device_runs import device_of
 from mindgap.lab.studies.spec import Row, Trial
@@ -150,7 +151,7 @@ def control_norms(trial: Trial, law: str) -> np.ndarray[Any, Any]:
     """Norms of the trial's ``minibatches`` vectors of 100 independent numbers, ``"gaussian"`` or
     symmetric stable of index 1.5 (acclip, Fig. 2 b and e)."""
     rng, shape = trial.numpy_generator("control"), (trial["minibatches"], 100)
-    if law == "gaussian":
+    if one_of("law", law, ("gaussian", "stable")) == "gaussian":
         return np.linalg.norm(rng.standard_normal(shape), axis=1)
     return np.linalg.norm(Stable(index=1.5).unit_sample(rng, shape), axis=1)
 

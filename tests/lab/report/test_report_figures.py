@@ -196,5 +196,9 @@ def test_titles_keep_names_and_values_apart_and_say_what_panels_show() -> None:
         title("Right", "accuracy", three, "where")
         == "Right at the end, highest per panel: 3 (c, p0), 9 (c, p1)"
     )
+    two = {name: three[name] for name in "ab"}
+    assert title("Loss", "loss", two, "where") == "Loss: a below b in 1 of 2 panels"
+    higher = {"a": rows(3.0, 4.0), "b": rows(2.0, 1.0)}
+    assert title("Right", "accuracy", higher, "where") == "Right: a above b in 2 of 2 panels"
     same = {name: rows(1.0) for name in "abcde"}
     assert title("Distance", "distance", same) == "Distance at the end: 1 for all"
