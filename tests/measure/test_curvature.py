@@ -93,6 +93,49 @@ def test_error_estimate_covers_the_true_error() -> None:
     assert sum(covered) >= 36  # an estimate, not a bound: the gap itself is estimated
 
 
+def test_the_basis_never_holds_more_vectors_than_asked() -> None:
+    """Also through restarts: what the basis holds is the memory behind the vector that the product
+    gets.
+    """
+    d = torch.linspace(0, 1, 300, dtype=torch.float64)
+    held = []
+
+    def product(v: torch.Tensor) -> torch.Tensor:
+        held.append(v.untyped_storage().nbytes() // (v.element_size() * v.numel()))
+        return d * v
+
+    found = lanczos(product, torch.ones_like(d), tol=1e-14, basis=10, max_products=40)
+    assert found.products == len(held) == 40
+    assert max(held) == 10
+
+
+def test_errors_follow_residual_and_gap_of_their_own_end() -> None:
+    """From the first unit vector three products of a tridiagonal matrix see its leading block, and
+    the residual of a Ritz pair is the last coupling times the pair's last entry.
+    """
+    matrix = np.diag([1.0, 4.0, 2.0, 3.0]) + np.diag([1.0, 1.0, 0.1], 1)
+    matrix = torch.from_numpy(np.maximum(matrix, matrix.T))
+    found = lanczos(matrix.matmul, torch.eye(4).double()[0], tol=1e-12, max_products=3)
+    theta, s = np.linalg.eigh(matrix.numpy()[:3, :3])
+    low, middle, high = residual = 0.1 * abs(s[-1])
+    assert found.values == pytest.approx(theta)
+    assert (found.bottom.residual, found.top.residual) == pytest.approx((low, high))
+    # The middle value may still move towards an end by its own residual.
+    below, above = np.diff(theta) - middle
+    assert min(below, above) > max(residual)
+    assert found.top.error == pytest.approx(high**2 / above)
+    assert found.bottom.error == pytest.approx(low**2 / below)
+
+
+def test_two_by_two_gives_both_eigenpairs() -> None:
+    # Eigenvalues 3 and 1 with eigenvectors (1, 1) and (1, -1).
+    matrix = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
+    found = lanczos(matrix.matmul, torch.tensor([1.0, 0.0], dtype=torch.float64))
+    assert (found.top.value, found.second, found.bottom.value) == pytest.approx((3, 1, 1))
+    for edge in (found.top, found.bottom):
+        torch.testing.assert_close(matrix @ edge.vector, edge.value * edge.vector)
+
+
 def test_a_start_orthogonal_to_the_top_is_not_trusted_after_one_test() -> None:
     # Overlap 0.005 with the top eigenvector: Lanczos first settles on the second eigenvalue.
     values = np.concatenate([np.linspace(0, 1, 98), [8.0, 10.0]])
