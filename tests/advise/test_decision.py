@@ -218,7 +218,9 @@ def test_a_loss_that_needs_derivatives_is_validated() -> None:
     assert math.isfinite(run.scores[4])
 
 
-def test_a_race_that_runs_out_of_time_sends_fewer_on() -> None:
+def test_a_race_that_runs_out_of_time_sends_fewer_on(monkeypatch) -> None:
+    # On a busy machine the clock would send fewer on in both races: here steps are counted.
+    monkeypatch.setattr("mindgap.advise.race.LEAST_CLOCK", math.inf)
     race = Race(problem, total=240, scale=Scale(5), seconds=0.0)
     race.run()
     full = [e for e in race.entries if 240 in e.runs[0].scores]
