@@ -27,6 +27,7 @@ def test_an_interrupted_race_goes_on_and_its_code_runs(tmp_path, monkeypatch):
     for e in whole.entrants:
         for run in e.runs:
             assert run["calls"][0] == 0
+            assert run["value"][0] == pytest.approx(whole.start)  # one reading of the start
             assert 300 <= run["calls"][-1] < 310
             assert len(run["value"]) == len(run["slope"]) >= 6
 

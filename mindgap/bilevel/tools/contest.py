@@ -192,7 +192,9 @@ def race(
                 told(f"{METHODS[key].name}: seed {seed}", done / parts)
         entrants.append(Entrant(key, tuned["settings"], tuned["runs"], tuple(runs)))
     entrants.sort(key=lambda e: e.mean)
-    return Contest(tuple(entrants), refused, calls, judge.start)
+    # Read as the first point of every curve: y has followed from its start, it is not solved.
+    start, _ = judge.value(judge.x, judge.y0)
+    return Contest(tuple(entrants), refused, calls, start)
 
 
 def _fitting(problem: BilevelProblem, keys: list[str]) -> tuple[list[str], dict[str, str]]:
