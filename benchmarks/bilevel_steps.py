@@ -3,7 +3,8 @@
     MINDGAP_DATA=... JAX_PLATFORMS=cpu python benchmarks/bilevel_steps.py grid GRIDS.jsonl \\
         [--problems quadratic,ijcnn1] [--methods slip,soba] [--jobs 2]
     MINDGAP_DATA=... JAX_PLATFORMS=cpu python benchmarks/bilevel_steps.py advise ADVICE.jsonl ...
-    python benchmarks/bilevel_steps.py table GRIDS.jsonl ADVICE.jsonl
+    python benchmarks/bilevel_steps.py merge RECORDS.jsonl GRIDS.jsonl ADVICE.jsonl
+    python benchmarks/bilevel_steps.py table RECORDS.jsonl
     MINDGAP_DATA=... JAX_PLATFORMS=cpu python benchmarks/bilevel_steps.py race GRIDS.jsonl
 
 Per problem and method: *grid*: 27 points, lr_x at 9 values a factor of 3.16 apart and lr_y (with
@@ -12,7 +13,8 @@ values while the best point is at its end. Of all points the six with the least 
 own y are judged by Phi (``bilevel_tasks.phi``). *advice*: one race of ``suggest_steps`` in eager
 torch, seed 0. The best point of the grid and the advised one then run with seeds 1 to 3, and those
 runs are compared: the table shows the share of the grid's gain in Phi that the advised steps reach.
-Finished pairs are found again in the records.
+Finished pairs are appended to the records one by one and found again there. A grid runs in pieces
+of nine points, so that many processes share a few slow pairs.
 
 The rule of the third search, written down before its judged run: a pair counts where the grid gains
 at least 2 % of Phi at the start; it passes with 80 % of that gain or more as the mean over the
@@ -36,8 +38,9 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +52,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
 import torch
 from bilevel_tasks import DEVELOPED, JUDGED, make, phi
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mindgap.bilevel import METHODS, race, suggest_steps
@@ -64,9 +68,12 @@ FRESH = (1, 2, 3)
 FACTOR = math.sqrt(10.0)
 MOST = int(os.environ.get("BILEVEL_GROW", "4"))  # times that an axis of the grid may grow
 KEPT = 6  # points of a grid that are judged by Phi
+PIECE = 9  # points of a grid that run in one program
 
 Point = dict[str, float]
 Record = dict[str, Any]
+#: what tasks of a pair return; each is the name of a method of ``Bench`` with its arguments
+AskAll = Callable[[list[tuple[Any, ...]]], list[Any]]
 
 
 def length(key: str) -> int:
@@ -108,36 +115,20 @@ class Bench:
             own[:, group] = np.where(np.isfinite(y).all(-1), own[:, group], np.inf)
         return xs, np.nan_to_num(own, nan=np.inf, posinf=np.inf)
 
-    def grid(self) -> tuple[Point, float, int, bool]:
-        """The best point, Phi there, how many points ran, and whether it is inside."""
+    def begin(self) -> tuple[float, int]:
+        """Phi at the start, and the middle of the grid's lr_y."""
         ground = Ground(self.problem, STEPS, STEPS, 0)
         middle = round(2.0 * math.log10(0.5 / ground.largest(*ground.oracle.start)))
-        i, j = [-4, 4], [middle - 1, middle + 1]
-        known: dict[tuple[int, int], tuple[float, Tensor]] = {}
-        judged: dict[tuple[int, int], float] = {}
-        for _ in range(2 * MOST):
-            places = [(a, b) for a in range(i[0], i[1] + 1) for b in range(j[0], j[1] + 1)]
-            todo = [at for at in places if at not in known]
-            xs, own = self.run([settings(self.key, at) for at in todo], (0,))
-            known |= {at: (float(own[0, n]), xs[0, n]) for n, at in enumerate(todo)}
-            first = sorted(places, key=lambda at: known[at][0])[:KEPT]
-            new = [at for at in first if at not in judged and math.isfinite(known[at][0])]
-            if new:
-                padded = (new * KEPT)[:KEPT]  # one shape, one compilation
-                values = phi(self.name, torch.stack([known[at][1] for at in padded]))
-                judged |= dict(zip(padded, values, strict=True))
-            best = min(judged, key=lambda at: judged[at]) if judged else places[0]
-            inside = True
-            for axis, place, most in ((i, best[0], 8), (j, best[1], 2)):
-                if place in axis:
-                    if axis[1] - axis[0] < most + 2 * MOST:
-                        end = axis.index(place)
-                        axis[end] += 2 if end else -2
-                    inside = False
-            if inside:
-                break
-        self.seen = [[*at, own, judged.get(at)] for at, (own, _) in sorted(known.items())]
-        return settings(self.key, best), judged.get(best, math.inf), len(known), inside
+        return phi(self.name, self.problem.pack_x.start.repeat(KEPT, 1))[0], middle
+
+    def piece(self, points: list[Point]) -> tuple[NDArray[Any], list[float]]:
+        """x and the upper loss at the end of each point with seed 0."""
+        xs, own = self.run(points, (0,))
+        return xs[0].numpy(), own[0].tolist()
+
+    def phi(self, xs: NDArray[Any]) -> list[float]:
+        """Phi at several x."""
+        return phi(self.name, torch.from_numpy(xs))
 
     def judged(self, point: Point) -> list[float]:
         """Phi at the end of runs with fresh seeds; infinite where x, y or Phi is no number."""
@@ -145,42 +136,95 @@ class Bench:
         values = phi(self.name, (xs[:, 0].repeat(2, 1))[:KEPT])[: len(FRESH)]
         return [v if math.isfinite(f) else math.inf for v, f in zip(values, own[:, 0], strict=True)]
 
+    def advised(self) -> Record:
+        """The advised steps."""
+        begin = time.process_time()
+        advice = suggest_steps(self.problem, self.key, steps=length(self.key), seed=0)
+        point = {k: float(v) for k, v in advice.settings.items()}
+        raced = time.process_time() - begin
+        return {
+            "advised": point,
+            "advised_fresh": self.judged(point),
+            "runs": round(advice.runs, 3),
+            "calls": advice.calls,
+            "race_seconds": round(raced, 1),
+            "tried": str(advice),
+        }
 
-def searched(name: str, key: str) -> Record:
+
+@lru_cache(maxsize=8)
+def bench(name: str, key: str) -> Bench:
+    """The pair in this process, with what it has compiled."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    return Bench(name, key)
+
+
+def work(name: str, key: str, what: str, *arguments: Any) -> tuple[Any, float]:
+    """What a method of a pair returns, in a process of its own, and its processor seconds."""
+    begin = time.process_time()
+    return getattr(bench(name, key), what)(*arguments), time.process_time() - begin
+
+
+def best_of_grid(key: str, middle: int, ask_all: AskAll) -> Record:
+    """The best point of a grid of one method on one problem, and what is recorded of it."""
+    i, j = [-4, 4], [middle - 1, middle + 1]
+    known: dict[tuple[int, int], tuple[float, NDArray[Any]]] = {}
+    judged: dict[tuple[int, int], float] = {}
+    for _ in range(2 * MOST):
+        places = [(a, b) for a in range(i[0], i[1] + 1) for b in range(j[0], j[1] + 1)]
+        todo = [at for at in places if at not in known]
+        pieces = [todo[n : n + PIECE] for n in range(0, len(todo), PIECE)]
+        padded = [(piece * PIECE)[:PIECE] for piece in pieces]  # one shape, one compilation
+        tasks = [("piece", [settings(key, at) for at in piece]) for piece in padded]
+        for piece, (xs, own) in zip(pieces, ask_all(tasks), strict=True):
+            known |= {at: (own[n], xs[n]) for n, at in enumerate(piece)}
+        first = sorted(places, key=lambda at: known[at][0])[:KEPT]
+        new = [at for at in first if at not in judged and math.isfinite(known[at][0])]
+        if new:
+            some = (new * KEPT)[:KEPT]
+            (values,) = ask_all([("phi", np.stack([known[at][1] for at in some]))])
+            judged |= dict(zip(some, values, strict=True))
+        best = min(judged, key=lambda at: judged[at]) if judged else places[0]
+        inside = True
+        for axis, place, most in ((i, best[0], 8), (j, best[1], 2)):
+            if place in axis:
+                if axis[1] - axis[0] < most + 2 * MOST:
+                    end = axis.index(place)
+                    axis[end] += 2 if end else -2
+                inside = False
+        if inside:
+            break
+    seen = [[*at, own, judged.get(at)] for at, (own, _) in sorted(known.items())]
+    value = judged.get(best, math.inf)
+    found = {"points": len(known), "inside": inside, "best": settings(key, best)}
+    return {**found, "best_value": value, "seen": seen}
+
+
+def searched(pool: ProcessPoolExecutor, name: str, key: str) -> Record:
     """The grid of one method on one problem."""
-    bench, begin = Bench(name, key), time.process_time()
-    start = phi(name, bench.problem.pack_x.start.repeat(KEPT, 1))[0]
-    point, value, count, inside = bench.grid()
+    seconds = 0.0
+
+    def ask_all(tasks: list[tuple[Any, ...]]) -> list[Any]:
+        nonlocal seconds
+        sent = [pool.submit(work, name, key, *task) for task in tasks]
+        done = [future.result() for future in sent]
+        seconds += sum(spent for _, spent in done)
+        return [found for found, _ in done]
+
+    ((start, middle),) = ask_all([("begin",)])
+    found = best_of_grid(key, middle, ask_all)
+    (fresh,) = ask_all([("judged", found["best"])])
+    seen = found.pop("seen")  # places of the lattice: own upper loss at the end, and Phi
     return {
         "problem": name,
         "method": key,
         "steps": length(key),
         "start": start,
-        "points": count,
-        "inside": inside,
-        "best": point,
-        "best_value": value,
-        "best_fresh": bench.judged(point),
-        "seen": bench.seen,  # places of the lattice: own upper loss at the end, and Phi
-        "grid_seconds": round(time.process_time() - begin, 1),
-    }
-
-
-def advised(name: str, key: str) -> Record:
-    """The advised steps of one method on one problem."""
-    bench, begin = Bench(name, key), time.process_time()
-    advice = suggest_steps(bench.problem, key, steps=length(key), seed=0)
-    point = {k: float(v) for k, v in advice.settings.items()}
-    raced = time.process_time() - begin
-    return {
-        "problem": name,
-        "method": key,
-        "advised": point,
-        "advised_fresh": bench.judged(point),
-        "runs": round(advice.runs, 3),
-        "calls": advice.calls,
-        "race_seconds": round(raced, 1),
-        "tried": str(advice),
+        **found,
+        "best_fresh": fresh,
+        "seen": seen,
+        "grid_seconds": round(seconds, 1),
     }
 
 
@@ -209,12 +253,12 @@ def counts(row: Record) -> bool:
     return bool(math.isfinite(gain) and gain >= 0.02 * abs(row["start"]))
 
 
-def joined(rows: Iterator[Record]) -> list[Record]:
-    """Grid and advice of each pair that has both."""
+def by_pair(rows: Iterator[Record]) -> dict[tuple[str, str], Record]:
+    """Grid and advice of each pair; what was read last holds."""
     pairs: dict[tuple[str, str], Record] = {}
     for row in rows:
         pairs.setdefault((row["problem"], row["method"]), {}).update(row)
-    return [row for row in pairs.values() if "best" in row and "advised" in row]
+    return pairs
 
 
 def table(rows: list[Record]) -> str:
@@ -263,26 +307,24 @@ def raced(name: str, rows: list[Record]) -> str:
     )
 
 
-def work(task: tuple[str, str, str]) -> Record:
-    """One piece, in a process of its own."""
-    what, name, key = task
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    return (searched if what == "grid" else advised)(name, key)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("grid", "advise", "table", "race"))
+    parser.add_argument("what", choices=("grid", "advise", "merge", "table", "race"))
     parser.add_argument("records", type=Path, nargs="+")
     parser.add_argument("--problems", default=",".join(JUDGED))
     parser.add_argument("--methods", default=",".join(EIGHT))
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     if options.what == "table":
-        print(table(joined(read(options.records))))
+        pairs = by_pair(read(options.records)).values()
+        print(table([row for row in pairs if "best" in row and "advised" in row]))
+        return
+    if options.what == "merge":  # a line per pair, without the long lists
+        rows = by_pair(read(options.records)).values()
+        short = [{k: v for k, v in row.items() if k not in ("seen", "tried")} for row in rows]
+        options.records[0].write_text("".join(json.dumps(row) + "\n" for row in short))
         return
     if options.what == "race":
         for name in ("quadratic", "ijcnn1", "two-layer"):
@@ -290,14 +332,25 @@ def main() -> None:
         return
     done = {(row["problem"], row["method"]) for row in read(options.records)}
     names = DEVELOPED if options.problems == "developed" else options.problems.split(",")
-    todo = [
-        (options.what, name, key)
-        for name in names
-        for key in options.methods.split(",")
-        if (name, key) not in done
-    ]
-    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(work, task) for task in todo]):
+    todo = [(n, key) for n in names for key in options.methods.split(",") if (n, key) not in done]
+    if not todo:
+        return
+    with (
+        ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool,
+        ThreadPoolExecutor(len(todo)) as pairs,
+    ):
+
+        def finish(name: str, key: str) -> Record:
+            if options.what == "grid":
+                return searched(pool, name, key)
+            found: Record = pool.submit(work, name, key, "advised").result()[0]
+            return {"problem": name, "method": key, **found}
+
+        sent = {pairs.submit(finish, *pair): pair for pair in todo}
+        for future in as_completed(sent):
+            if future.exception() is not None:
+                print(*sent[future], "failed:", repr(future.exception()), flush=True)
+                continue
             row = future.result()
             with options.records[0].open("a") as file:
                 file.write(json.dumps(row) + "\n")
