@@ -211,14 +211,14 @@ def test_tables_are_rebuilt_only_when_a_tensor_moved():
 def test_what_a_device_counts_moves_the_numbers_of_the_host_and_does_not_replace_them():
     # A step in another form came after the fused ones: state_dict() once set the number of the step
     # back by one.
-    held = SimpleNamespace(
-        steps=torch.tensor([4.0, 3.0], dtype=torch.float64),
-        host_steps=torch.tensor([5.0, 4.0]),
-        counting=True,
-        counter=torch.tensor(7),
-        host_k=5,
+    memory = SimpleNamespace(
+        gradient_counts=torch.tensor([4.0, 3.0], dtype=torch.float64),
+        host_gradient_counts=torch.tensor([5.0, 4.0]),
+        counts_steps=True,
+        device_step=torch.tensor(7),
+        host_step=5,
     )
-    plan = SimpleNamespace(kept={"cuda": held}, steps=torch.tensor([6.0, 5.0]))
+    plan = SimpleNamespace(kept={"cuda": memory}, steps=torch.tensor([6.0, 5.0]))
     assert cuda_rules.follow(plan) == 2
     assert plan.steps.tolist() == [5.0, 4.0]
     assert cuda_rules.follow(plan) == 0

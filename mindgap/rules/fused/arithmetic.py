@@ -5,10 +5,17 @@ Triton, each with its own meaning of the four primitives below. So they are writ
 (a literal 1.0 would turn float32 arithmetic into float64 in Numba) and without branches (Triton's
 values are whole blocks).
 
-A rule is a function of one entry of each of its lists, of the numbers ``w`` that depend on a norm,
-and of the numbers ``n``, of which the first two are the step size η and what weight decay keeps, 1
-− η·w. It returns the new entries of the first list and of the lists after the second; the second is
-only read.
+A rule is a function of one entry of each of its lists of tensors, and of two tuples of numbers:
+
+- ``w`` changes with norms and step counts: w[0] is the factor c on the gradient, and w[1] to w[3]
+  are bias corrections or what the rule's docstring says.
+- ``n`` is the same for all steps with the same settings: n[0] is the step size η, n[1] is 1 − η·w,
+  what decoupled weight decay w keeps ("keep"), and the others stand in the rule's docstring.
+
+It returns the new entries of the first list and of the lists after the second; the second is only
+read. Entries: x parameter, g gradient, m and v averages of gradients and of their powers, q running
+median or mean of |g|. Settings: β averages' decay, r = ±(1−β) with the sign s of ``maximize``, τ
+threshold, ε ``eps``, α exponent of the moment, k number of the step.
 """
 
 from __future__ import annotations
@@ -40,36 +47,36 @@ def power(x: Number, exponent: Number) -> Number:
     return x**exponent
 
 
-def same(x: Number, exponent: Number, most: Number) -> Number:
-    """x to the power 1."""
+def identity(x: Number, exponent: Number, largest: Number) -> Number:
+    """x to the power 1, for α = 1; ``exponent`` and ``largest`` are not used."""
     return x
 
 
-def squared(x: Number, exponent: Number, most: Number) -> Number:
-    """x to the power 2, at most the largest finite number: an overflow must not make an average
-    infinite for ever.
+def square(x: Number, exponent: Number, largest: Number) -> Number:
+    """x², at most the largest finite number: an overflow must not make an average infinite for
+    ever.
     """
-    return least(x * x, most)
+    return at_most(x * x, largest)
 
 
-def raised_to(x: Number, exponent: Number, most: Number) -> Number:
-    """x to a power, at most the largest finite number."""
-    return least(power(x, exponent), most)
+def any_power(x: Number, exponent: Number, largest: Number) -> Number:
+    """x^exponent, at most the largest finite number."""
+    return at_most(power(x, exponent), largest)
 
 
-def rooted(x: Number, exponent: Number, most: Number) -> Number:
-    """x to the power 1/2."""
+def square_root(x: Number, exponent: Number, largest: Number) -> Number:
+    """x to the power 1/2, for α = 2."""
     return root(x)
 
 
-def lowered_to(x: Number, exponent: Number, most: Number) -> Number:
-    """x to a power."""
+def any_root(x: Number, exponent: Number, largest: Number) -> Number:
+    """x^exponent, without a limit."""
     return power(x, exponent)
 
 
-def least(x: Number, most: Number) -> Number:
-    """min{x, most}; NaN stays NaN."""
-    return select(x > most, most, x)
+def at_most(x: Number, largest: Number) -> Number:
+    """min{x, largest}; NaN stays NaN."""
+    return select(x > largest, largest, x)
 
 
 def quotient(x: Number, y: Number) -> Number:
@@ -78,7 +85,7 @@ def quotient(x: Number, y: Number) -> Number:
 
 
 def quotient_or_zero(x: Number, y: Number) -> Number:
-    """x/y, and 0 for 0/y."""
+    """x/y, and 0 for 0/y: x = x − x holds for 0 alone."""
     return select(x == x - x, x, x / y)
 
 
@@ -92,11 +99,11 @@ def blend(memory: Number, value: Number, beta: Number, rest: Number) -> Number:
     return beta * memory + rest * value
 
 
-def held(x: Number, tau: Number) -> Number:
+def clamp(x: Number, tau: Number) -> Number:
     """min{τ/|x|, 1}·x, which is x inside [−τ, τ]; NaN stays NaN: acclip, (CClip).
 
     Example:
-        >>> held(3.0, 1.0), held(-0.5, 1.0)
+        >>> clamp(3.0, 1.0), clamp(-0.5, 1.0)
         (1.0, -0.5)
     """
     x = select(x > tau, tau, x)
@@ -104,92 +111,102 @@ def held(x: Number, tau: Number) -> Number:
 
 
 def clipped(m: Number, tau: Number, eps: Number, one: Number) -> Number:
-    """min{τ/(|m|+ε), 1}·m: thesis, Alg. 1, l. 5.
+    """min{τ/(|m|+ε), 1}·m, with the number 1 as an argument: thesis, Alg. 1, l. 5.
 
     Example:
         >>> clipped(4.0, 2.0, 0.0, 1.0), clipped(0.0, 0.0, 1e-300, 1.0)
         (2.0, 0.0)
     """
-    return least(tau / (magnitude(m) + eps), one) * m
+    return at_most(tau / (magnitude(m) + eps), one) * m
 
 
 def clipped_or_zero(m: Number, tau: Number, eps: Number, one: Number) -> Number:
-    """The same for ε = 0, with 0 at 0/0."""
+    """min{τ/|m|, 1}·m for ε = 0, with 0 at 0/0."""
     return select(m == m - m, m, clipped(m, tau, eps, one))
 
 
-def moved(x: Number, update: Number, lr: Number, keep: Number) -> Number:
+def decayed_step(x: Number, update: Number, lr: Number, keep: Number) -> Number:
     """(1 − η·w)·x − η·u.
 
     Example:
-        >>> moved(1.0, 2.0, 0.25, 0.75)
+        >>> decayed_step(1.0, 2.0, 0.25, 0.75)
         0.25
     """
     return keep * x - lr * update
 
 
-def product(x: Number, w: Number) -> Number:
-    """w·x."""
+def multiplied(x: Number, w: Number) -> Number:
+    """w·x, where a bias correction or clip factor w may differ from 1."""
     return w * x
 
 
-def bare(x: Number, w: Number) -> Number:
-    """x, where w is known to be 1."""
+def unchanged(x: Number, w: Number) -> Number:
+    """x, where w is known to be 1: one multiplication less."""
     return x
 
 
-def whole(step: Number, tau: Number, eps: Number) -> Number:
-    """The step as it is: Algorithm 1 of acclip."""
+def undivided(step: Number, tau: Number, eps: Number) -> Number:
+    """The clipped average as it is: Algorithm 1 of acclip."""
     return step
 
 
-def divided(step: Number, tau: Number, eps: Number) -> Number:
-    """The step divided by its threshold."""
+def divided_by_tau(step: Number, tau: Number, eps: Number) -> Number:
+    """The clipped average divided by its threshold τ + ε: acclip's form "first_moment"."""
     return quotient(step, tau + eps)
 
 
-def divided_or_zero(step: Number, tau: Number, eps: Number) -> Number:
-    """The same for ε = 0, with 0 at 0/0."""
+def divided_by_tau_or_zero(step: Number, tau: Number, eps: Number) -> Number:
+    """The clipped average divided by its threshold for ε = 0, with 0 at 0/0."""
     return quotient_or_zero(step, tau + eps)
 
 
-def free(g: Number, x: Number, decay: Number) -> Number:
+def without_decay(g: Number, x: Number, decay: Number) -> Number:
     """A gradient without weight decay."""
     return g
 
 
-def pulled(g: Number, x: Number, decay: Number) -> Number:
+def with_coupled_decay(g: Number, x: Number, decay: Number) -> Number:
     """A gradient with coupled weight decay, g + w·x."""
     return g + decay * x
 
 
-def followed(median: Number, size: Number, up: Number, down: Number) -> Number:
+def updated_median(median: Number, magnitude_of_g: Number, up: Number, down: Number) -> Number:
     """A running median moved towards |value|; the first value other than zero becomes the median.
 
     Example:
-        >>> followed(1.0, 9.0, 1.5, 0.5), followed(0.0, 5.0, 1.5, 0.5), followed(2.0, 0.0, 1.5, 0.5)
+        >>> (
+        ...     updated_median(1.0, 9.0, 1.5, 0.5),
+        ...     updated_median(0.0, 5.0, 1.5, 0.5),
+        ...     updated_median(2.0, 0.0, 1.5, 0.5),
+        ... )
         (1.5, 5.0, 2.0)
     """
-    later = select(size > median, median * up, select(size < median, median * down, median))
-    return select(size == size - size, median, select(median == median - median, size, later))
+    moved = select(
+        magnitude_of_g > median, median * up, select(magnitude_of_g < median, median * down, median)
+    )
+    return select(
+        magnitude_of_g == magnitude_of_g - magnitude_of_g,
+        median,
+        select(median == median - median, magnitude_of_g, moved),
+    )
 
 
-def known_or(value: Number, otherwise: Number) -> Number:
+def positive_or(value: Number, otherwise: Number) -> Number:
     """A value above zero, else another one."""
     return select(value > value - value, value, otherwise)
 
 
-def mean_of_events(mean: Number, size: Number, rate: Number) -> Number:
+def updated_event_mean(mean: Number, size: Number, rate: Number) -> Number:
     """A running mean of sizes other than zero; the first one becomes the mean.
 
     Example:
-        >>> mean_of_events(1.0, 9.0, 0.5), mean_of_events(0.0, 5.0, 0.5)
+        >>> updated_event_mean(1.0, 9.0, 0.5), updated_event_mean(0.0, 5.0, 0.5)
         (5.0, 5.0)
-        >>> mean_of_events(2.0, 0.0, 0.5)
+        >>> updated_event_mean(2.0, 0.0, 0.5)
         2.0
     """
-    later = select(mean == mean - mean, size, mean + rate * (size - mean))
-    return select(size == size - size, mean, later)
+    blended = select(mean == mean - mean, size, mean + rate * (size - mean))
+    return select(size == size - size, mean, blended)
 
 
 # -- the rules: of the entries, w = (c, ...) with c the factor that clips the gradient, and n
@@ -207,58 +224,64 @@ def average_decay(m, g, y, w, n):  # type: ignore[no-untyped-def]
 
 def scaled(x, d, w, n):  # type: ignore[no-untyped-def]
     """x ← (1−ηw)·x − c·d."""
-    return moved(x, d, w[0], n[1])
+    return decayed_step(x, d, w[0], n[1])
 
 
 def average_step(x, g, m, w, n):  # type: ignore[no-untyped-def]
     """m ← β·m + r·c·g, then x ← (1−ηw)·x − η·m, n = (η, keep, β, r)."""
     m = blend(m, g, n[2], n[3] * w[0])
-    return moved(x, m, n[0], n[1]), m
+    return decayed_step(x, m, n[0], n[1]), m
 
 
-def held_step(x, g, w, n):  # type: ignore[no-untyped-def]
-    """x ← (1−ηw)·x − η·s·g held in [−τ, τ], n = (η, keep, β, r, s, τ)."""
-    return moved(x, held(g, n[5] / w[0]), n[0] * n[4] * w[0], n[1])
+def clamped_step(x, g, w, n):  # type: ignore[no-untyped-def]
+    """x ← (1−ηw)·x − η·s·(c·g clamped to [−τ, τ]), n = (η, keep, β, r, s, τ)."""
+    return decayed_step(x, clamp(g, n[5] / w[0]), n[0] * n[4] * w[0], n[1])
 
 
-def average_held(x, g, m, w, n):  # type: ignore[no-untyped-def]
-    """m ← β·m + r·g, then a step with m held in [−τ, τ]; n as above."""
+def average_clamped(x, g, m, w, n):  # type: ignore[no-untyped-def]
+    """m ← β·m + r·c·g, then x ← (1−ηw)·x − η·(m clamped to [−τ, τ]), n = (η, keep, β, r, s, τ)."""
     m = blend(m, g, n[2], n[3] * w[0])
-    return moved(x, held(m, n[5]), n[0], n[1]), m
+    return decayed_step(x, clamp(m, n[5]), n[0], n[1]), m
 
 
-def held_average(x, g, m, w, n):  # type: ignore[no-untyped-def]
-    """g is held in [−τ, τ] and then averaged; n as above."""
-    m = blend(m, held(g, n[5] / w[0]), n[2], n[3] * w[0])
-    return moved(x, m, n[0], n[1]), m
+def clamped_average(x, g, m, w, n):  # type: ignore[no-untyped-def]
+    """m ← β·m + r·(c·g clamped to [−τ, τ]), then x ← (1−ηw)·x − η·m, n = (η, keep, β, r, s, τ)."""
+    m = blend(m, clamp(g, n[5] / w[0]), n[2], n[3] * w[0])
+    return decayed_step(x, m, n[0], n[1]), m
 
 
-def held_auto_step(x, g, q, w, n):  # type: ignore[no-untyped-def]
-    """As ``held_step`` with τ a multiple of a running median, n = (η, keep, β, r, s, multiple,
-    up, down, ∞).
+def auto_clamped_step(x, g, q, w, n):  # type: ignore[no-untyped-def]
+    """x ← (1−ηw)·x − η·s·(c·g clamped to ±multiple·q), where q is the running median of |c·g|, n =
+    (η, keep, β, r, s, multiple, up, down, ∞). Nothing is clamped before q is known (q = 0).
     """
     g = w[0] * g
     tau = select(q > q - q, n[5] * q, n[8])
-    return moved(x, n[4] * held(g, tau), n[0], n[1]), followed(q, magnitude(g), n[6], n[7])
+    return decayed_step(x, n[4] * clamp(g, tau), n[0], n[1]), updated_median(
+        q, magnitude(g), n[6], n[7]
+    )
 
 
-def held_auto_average(x, g, m, q, w, n):  # type: ignore[no-untyped-def]
-    """As ``held_average`` with τ a multiple of a running median; n as above."""
+def auto_clamped_average(x, g, m, q, w, n):  # type: ignore[no-untyped-def]
+    """m ← β·m + r·(c·g clamped to ±multiple·q), then x ← (1−ηw)·x − η·m, where q is the running
+    median of |c·g|, n = (η, keep, β, r, s, multiple, up, down, ∞).
+    """
     g = w[0] * g
-    m = blend(m, held(g, select(q > q - q, n[5] * q, n[8])), n[2], n[3])
-    return moved(x, m, n[0], n[1]), m, followed(q, magnitude(g), n[6], n[7])
+    m = blend(m, clamp(g, select(q > q - q, n[5] * q, n[8])), n[2], n[3])
+    return decayed_step(x, m, n[0], n[1]), m, updated_median(q, magnitude(g), n[6], n[7])
 
 
 def adaptive(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
     """acclip, Alg. 1; w = (c, 1/(1−β₁^k), 1/(1−β₂^k)), n = (η, keep, β₁, r₁, β₂, r₂, ε, most,
     α, 1/α, 1).
     """
-    g = times(g, w[0])
+    g = corrected(g, w[0])
     m = blend(m, g, n[2], n[3])
-    v = blend(v, raised(magnitude(g), n[8], n[7]), n[4], n[5])
-    tau = lowered(times(v, w[2]), n[9], n[7])
+    v = blend(v, moment_power(magnitude(g), n[8], n[7]), n[4], n[5])
+    tau = moment_root(corrected(v, w[2]), n[9], n[7])
     return (
-        moved(x, finished(bounded(times(m, w[1]), tau, n[6], n[10]), tau, n[6]), n[0], n[1]),
+        decayed_step(
+            x, final_step(clip_moment(corrected(m, w[1]), tau, n[6], n[10]), tau, n[6]), n[0], n[1]
+        ),
         m,
         v,
     )
@@ -270,55 +293,57 @@ def second_moment(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
     """
     g = w[0] * g
     m = blend(m, g, n[2], n[3])
-    before = select(w[3] > w[3] - w[3], g * g, w[2] * v)
-    step = n[8] * held(over(w[1] * m, n[6] + root(n[4] * before)), n[9])
-    return moved(x, step, n[0], n[1]), m, blend(v, least(g * g, n[7]), n[4], n[5])
+    v_corrected = select(w[3] > w[3] - w[3], g * g, w[2] * v)
+    step = n[8] * clamp(divide(w[1] * m, n[6] + root(n[4] * v_corrected)), n[9])
+    return decayed_step(x, step, n[0], n[1]), m, blend(v, at_most(g * g, n[7]), n[4], n[5])
 
 
 def adam(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
     """AdamW; w = (c, 1/(1−β₁^k), 1/(1−β₂^k)), n = (η, keep, β₁, r₁, β₂, r₂, ε, most)."""
     g = w[0] * g
     m = blend(m, g, n[2], n[3])
-    v = blend(v, least(g * g, n[7]), n[4], n[5])
-    return moved(x, over(w[1] * m, root(w[2] * v) + n[6]), n[0], n[1]), m, v
+    v = blend(v, at_most(g * g, n[7]), n[4], n[5])
+    return decayed_step(x, divide(w[1] * m, root(w[2] * v) + n[6]), n[0], n[1]), m, v
 
 
 def adam_events(x, g, m, v, q, w, n):  # type: ignore[no-untyped-def]
-    """AdamW on gradients held at a multiple of the running mean q of |g| over events.
+    """AdamW on gradients clamped to a multiple of the running mean q of |g| over events.
 
     w = (c, 1/(1−β₁^k), 1/(1−β₂^k), weight of |g| in the mean), n as ``adam`` and the multiple.
     """
     g = w[0] * g
-    h = held(g, known_or(n[8] * q, magnitude(g)))
+    h = clamp(g, positive_or(n[8] * q, magnitude(g)))
     m = blend(m, h, n[2], n[3])
-    v = blend(v, least(h * h, n[7]), n[4], n[5])
-    x = moved(x, over(w[1] * m, root(w[2] * v) + n[6]), n[0], n[1])
-    return x, m, v, mean_of_events(q, magnitude(g), w[3])
+    v = blend(v, at_most(h * h, n[7]), n[4], n[5])
+    x = decayed_step(x, divide(w[1] * m, root(w[2] * v) + n[6]), n[0], n[1])
+    return x, m, v, updated_event_mean(q, magnitude(g), w[3])
 
 
 def adam_largest(x, g, m, v, s, w, n):  # type: ignore[no-untyped-def]
-    """AdamW with the largest v so far (amsgrad); w and n as ``adam``."""
+    """AdamW with the largest v so far (amsgrad), w = (c, 1/(1−β₁^k), 1/(1−β₂^k)), n = (η, keep, β₁,
+    r₁, β₂, r₂, ε, most).
+    """
     g = w[0] * g
     m = blend(m, g, n[2], n[3])
-    v = blend(v, least(g * g, n[7]), n[4], n[5])
+    v = blend(v, at_most(g * g, n[7]), n[4], n[5])
     s = select(v <= s, s, v)
-    return moved(x, over(w[1] * m, root(w[2] * s) + n[6]), n[0], n[1]), m, v, s
+    return decayed_step(x, divide(w[1] * m, root(w[2] * s) + n[6]), n[0], n[1]), m, v, s
 
 
 def descent(x, g, w, n):  # type: ignore[no-untyped-def]
     """x ← x − η·(s·c·g + w·x), n = (η, keep, s, w)."""
-    return x - n[0] * coupled(n[2] * (w[0] * g), x, n[3])
+    return x - n[0] * with_decay(n[2] * (w[0] * g), x, n[3])
 
 
 def heavy_ball(x, g, m, w, n):  # type: ignore[no-untyped-def]
     """torch's SGD with momentum, n = (η, keep, s, w, μ, 1−d)."""
-    m = n[4] * m + n[5] * coupled(n[2] * (w[0] * g), x, n[3])
+    m = n[4] * m + n[5] * with_decay(n[2] * (w[0] * g), x, n[3])
     return x - n[0] * m, m
 
 
 def nesterov(x, g, m, w, n):  # type: ignore[no-untyped-def]
-    """torch's SGD with Nesterov momentum; n as above."""
-    u = coupled(n[2] * (w[0] * g), x, n[3])
+    """torch's SGD with Nesterov momentum, n = (η, keep, s, w, μ, 1−d)."""
+    u = with_decay(n[2] * (w[0] * g), x, n[3])
     m = n[4] * m + n[5] * u
     return x - n[0] * (u + n[4] * m), m
 
@@ -331,13 +356,13 @@ def interpolate(p, m, x, w, n):  # type: ignore[no-untyped-def]
 
 #: Names that variants of a rule give their own meaning; here that of α = 1, Algorithm 1, ε > 0 and
 #: no weight decay.
-raised = same
-lowered = same
-finished = whole
-coupled = free
-over = quotient
-bounded = clipped
-times = product
+moment_power = identity
+moment_root = identity
+final_step = undivided
+with_decay = without_decay
+divide = quotient
+clip_moment = clipped
+corrected = multiplied
 
 
 @dataclass(frozen=True)
@@ -353,11 +378,15 @@ class Rule:
     uses: dict[str, Any] = field(default_factory=dict)
 
 
-_POWERS = {"first": (same, same), "second": (squared, rooted), "any": (raised_to, lowered_to)}
+_POWERS = {
+    "first": (identity, identity),
+    "second": (square, square_root),
+    "any": (any_power, any_root),
+}
 #: With ε = 0 a quotient may be 0/0.
 _ZEROS = {
-    "": {"over": quotient, "bounded": clipped},
-    "_zero": {"over": quotient_or_zero, "bounded": clipped_or_zero},
+    "": {"divide": quotient, "clip_moment": clipped},
+    "_zero": {"divide": quotient_or_zero, "clip_moment": clipped_or_zero},
 }
 
 RULES = {
@@ -366,31 +395,37 @@ RULES = {
     "average_decay": Rule(average_decay, 3, sums=True),
     "scaled": Rule(scaled, 2),
     "average_step": Rule(average_step, 3, 2),
-    "held_step": Rule(held_step, 2),
-    "average_held": Rule(average_held, 3, 2),
-    "held_average": Rule(held_average, 3, 2),
-    "held_auto_step": Rule(held_auto_step, 3, 2),
-    "held_auto_average": Rule(held_auto_average, 4, 3),
+    "clamped_step": Rule(clamped_step, 2),
+    "average_clamped": Rule(average_clamped, 3, 2),
+    "clamped_average": Rule(clamped_average, 3, 2),
+    "auto_clamped_step": Rule(auto_clamped_step, 3, 2),
+    "auto_clamped_average": Rule(auto_clamped_average, 4, 3),
     "interpolate": Rule(interpolate, 3, 2),
     **{
-        f"{f.__name__}{name}": Rule(f, lists, lists - 1, uses={"coupled": how})
+        f"{f.__name__}{name}": Rule(f, lists, lists - 1, uses={"with_decay": how})
         for f, lists in ((descent, 2), (heavy_ball, 3), (nesterov, 3))
-        for name, how in {"": free, "_decay": pulled}.items()
+        for name, how in {"": without_decay, "_decay": with_coupled_decay}.items()
     },
     **{
         f"{form}_{order}{end}{unscaled}": Rule(
             adaptive,
             4,
             3,
-            uses={"raised": up, "lowered": down, "finished": last, "times": how, **zero},
+            uses={
+                "moment_power": up,
+                "moment_root": down,
+                "final_step": last,
+                "corrected": how,
+                **zero,
+            },
         )
         for order, (up, down) in _POWERS.items()
         for end, zero in _ZEROS.items()
         for form, last in {
-            "algorithm": whole,
-            "first_moment": divided_or_zero if end else divided,
+            "algorithm": undivided,
+            "first_moment": divided_by_tau_or_zero if end else divided_by_tau,
         }.items()
-        for unscaled, how in {"": product, "_bare": bare}.items()
+        for unscaled, how in {"": multiplied, "_bare": unchanged}.items()
     },
     **{
         f"{f.__name__}{end}": Rule(f, 4, 3, uses=zero)
@@ -405,20 +440,31 @@ RULES = {
 }
 #: In the order in which they use each other.
 FORMULAS = (
-    *(least, quotient, quotient_or_zero, same, squared, raised_to, rooted, lowered_to, blend, held),
+    *(
+        at_most,
+        quotient,
+        quotient_or_zero,
+        identity,
+        square,
+        any_power,
+        square_root,
+        any_root,
+        blend,
+        clamp,
+    ),
     *(
         clipped,
         clipped_or_zero,
-        moved,
-        product,
-        bare,
-        whole,
-        divided,
-        divided_or_zero,
-        free,
-        pulled,
-        followed,
-        known_or,
-        mean_of_events,
+        decayed_step,
+        multiplied,
+        unchanged,
+        undivided,
+        divided_by_tau,
+        divided_by_tau_or_zero,
+        without_decay,
+        with_coupled_decay,
+        updated_median,
+        positive_or,
+        updated_event_mean,
     ),
 )

@@ -66,6 +66,9 @@ def wrong_dtype(dtype: torch.dtype, grad: torch.dtype) -> str | None:
 
 
 def _walk(rows, chunks, marks, n, sums):  # type: ignore[no-untyped-def]
+    """Apply the rule to every chunk (tensor, start, length); writes each chunk's sum of squares to
+    ``sums``.
+    """
     for c in prange(chunks.shape[0]):
         t, start, length = chunks[c, 0], chunks[c, 1], chunks[c, 2]
         i = t % marks.shape[0]
@@ -77,7 +80,7 @@ def _walk(rows, chunks, marks, n, sums):  # type: ignore[no-untyped-def]
 
 
 def _total(address, start, length, like):  # type: ignore[no-untyped-def]
-    """Sum of squares in float64."""
+    """Sum of the squares of one chunk in float64."""
     d, square = at(address, start, length, like), 0.0
     for i in range(length):
         square += np.float64(d[i]) * np.float64(d[i])
@@ -85,11 +88,13 @@ def _total(address, start, length, like):  # type: ignore[no-untyped-def]
 
 
 def _no_total(address, start, length, like):  # type: ignore[no-untyped-def]
+    """The sum of a rule that needs none."""
     return 0.0
 
 
-# Through one chunk of the lists of one tensor, by how many lists the rule has and how many it
-# writes.
+# ``_sweep_L_W`` applies a rule with L lists, of which it writes W, to one chunk of tensor t. Lists:
+# x what the rule moves, g the gradient, y another list that is read, a to c states. ``like`` is an
+# array of the tensors' dtype.
 
 
 def _sweep_1_0(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-def]
@@ -132,6 +137,7 @@ def _sweep_5_4(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-d
 
 
 def _push_below(window, bound, norm, q):  # type: ignore[no-untyped-def]
+    """What ``push_below`` does, for Numba to compile."""
     count = above = 0
     for i in range(window.shape[0]):
         count += window[i] > 0.0
@@ -181,6 +187,7 @@ def _digest() -> str:
 
 
 def _inline(function: Any, names: dict[str, Any], **options: Any) -> Any:
+    """A function that Numba inlines into its callers, with these globals."""
     import numba
 
     copy = FunctionType(function.__code__, names, function.__name__)
@@ -239,21 +246,25 @@ def compiled(name: str, parallel: bool, cache: bool) -> Callable[..., Any]:
 
     if name == "window":
         return numba.njit(_push_below, error_model="numpy", nogil=True, cache=cache)
-    this = arithmetic.RULES[name]
+    rule = arithmetic.RULES[name]
     names = {**_namespace(), "prange": numba.prange if parallel else range}
-    for called, meaning in this.uses.items():
+    for called, meaning in rule.uses.items():
         names[called] = names[meaning.__name__]
-    if this.function is not None:
-        names["rule"] = _inline(this.function, names)
-    own = f"{name}_{'parallel' if parallel else 'serial'}_{_digest()}"
-    names["sweep"] = _compile_called(SWEEPS[this.lists, this.outputs], names, own, {"contract"})
+    if rule.function is not None:
+        names["rule"] = _inline(rule.function, names)
+    unique_name = f"{name}_{'parallel' if parallel else 'serial'}_{_digest()}"
+    names["sweep"] = _compile_called(
+        SWEEPS[rule.lists, rule.outputs], names, unique_name, {"contract"}
+    )
     # Sums may be taken in any order; NaN and infinities keep their meaning.
     flags = {"reassoc", "contract"}
     names["total"] = (
-        _compile_called(_total, names, own, flags) if this.sums else _inline(_no_total, names)
+        _compile_called(_total, names, unique_name, flags)
+        if rule.sums
+        else _inline(_no_total, names)
     )
-    function = FunctionType(_walk.__code__, names, own)
-    function.__qualname__ = own
+    function = FunctionType(_walk.__code__, names, unique_name)
+    function.__qualname__ = unique_name
     return numba.njit(function, error_model="numpy", parallel=parallel, nogil=True, cache=cache)
 
 
@@ -262,6 +273,9 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def _renew_lock() -> None:
+    """A new lock for a forked child: the parent's may be held by a thread that does not exist
+    there.
+    """
     global _ONE_AT_A_TIME
     _ONE_AT_A_TIME = threading.Lock()
 
@@ -294,6 +308,7 @@ _CACHED = {"disk": True}
 
 
 def _call(name: str, parallel: bool, arguments: tuple[Any, ...]) -> Any:
+    """Call a compiled kernel, from the disk cache where that works; what it returns."""
     if _CACHED["disk"]:
         try:
             return compiled(name, parallel, True)(*arguments)

@@ -114,9 +114,9 @@ def launch(
     rate = tensors[RATE[name in SINGLES]].dtype if constants.get("LR_AT") else None
     warps = SINGLE_WARPS if "WIDE" in constants else WARPS
     key = (name, programs, warps, device, addresses, rate, *constants.values())
-    found = _RUNNERS.get(key)
-    if found is not None:
-        runner, tail = found
+    known = _RUNNERS.get(key)
+    if known is not None:
+        runner, tail = known
         arguments = (*addresses, *numbers, *tail)
         runner(*arguments, stream=_stream(device))
         if tape is not None:
@@ -137,8 +137,8 @@ def launch(
 
 
 def _runner(compiled: Any, programs: int) -> Any:
-    """Starts a compiled kernel without calling Triton's launch hooks if none is set; else as
-    Triton does.
+    """A function that starts a compiled kernel, without calling Triton's launch hooks if none is
+    set; else as Triton does.
     """
     import triton
 
@@ -164,14 +164,14 @@ def _take_over(function: Any, names: dict[str, Any]) -> Any:
     """A function handed to Triton with other globals."""
     import triton
 
-    copy = FunctionType(function.__code__, names, function.__name__)
-    copy.__module__ = __name__
-    copy.__annotations__ = {
+    clone = FunctionType(function.__code__, names, function.__name__)
+    clone.__module__ = __name__
+    clone.__annotations__ = {
         k: v for k, v in function.__annotations__.items() if "constexpr" in str(v)
     }
-    whole = ("count", "begin", "end", "first", "last", "base")
+    integers = ("count", "begin", "end", "first", "last", "base")
     return triton.jit(
-        copy, do_not_specialize=[a for a in whole if a in inspect.signature(copy).parameters]
+        clone, do_not_specialize=[a for a in integers if a in inspect.signature(clone).parameters]
     )
 
 
@@ -204,12 +204,12 @@ def kernel(name: str) -> Any:
     for function in sources.SINGLES:
         if function.__name__ == f"_{name}":
             return _take_over(function, _names())
-    this = arithmetic.RULES[name]
+    rule = arithmetic.RULES[name]
     names = {
         **_names(),
-        **{called: _names()[meaning.__name__] for called, meaning in this.uses.items()},
+        **{called: _names()[meaning.__name__] for called, meaning in rule.uses.items()},
     }
-    if this.function is not None:
-        names["rule"] = _take_over(this.function, names)
+    if rule.function is not None:
+        names["rule"] = _take_over(rule.function, names)
     names["part"] = _take_over(sources._part, names)
     return _take_over(sources._walk, names)

@@ -13,29 +13,35 @@ from __future__ import annotations
 
 
 def _select(condition, first, second):
+    """``first`` where the condition holds, else ``second``."""
     return tl.where(condition, first, second)
 
 
 def _magnitude(x):
+    """|x|."""
     return tl.abs(x)
 
 
 def _root(x):
+    """√x, rounded correctly."""
     return tl.sqrt_rn(x)
 
 
 def _power(x, exponent):
+    """x to a power, for x ≥ 0."""
     return libdevice.pow(x, exponent)
 
 
-def _address(addresses, row, t, n, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    pointer = tl.load(addresses + row * n + t).to(tl.pointer_type(DTYPE))
+def _address(addresses, row, t, columns, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """A pointer to tensor t of a list: its address is in the list's row of the table."""
+    pointer = tl.load(addresses + row * columns + t).to(tl.pointer_type(DTYPE))
     if ALIGNED:
         pointer = tl.multiple_of(pointer, 16)
     return pointer
 
 
 def _fetch(pointer, offset, size, FULL: tl.constexpr):
+    """The elements at the offsets as float32; 0 behind the tensor's end (FULL: none lies there)."""
     if FULL:
         value = tl.load(pointer + offset)
     else:
@@ -44,6 +50,7 @@ def _fetch(pointer, offset, size, FULL: tl.constexpr):
 
 
 def _put(pointer, offset, size, value, FULL: tl.constexpr):
+    """Store values at the offsets, in the dtype of the memory; nothing behind the tensor's end."""
     if FULL:
         tl.store(pointer + offset, value.to(pointer.dtype.element_ty))
     else:
@@ -52,10 +59,10 @@ def _put(pointer, offset, size, value, FULL: tl.constexpr):
 
 def _guarded(flag_at, GUARD: tl.constexpr):
     """Whether to work at all: false where the step is left out."""
-    go = True
+    step_is_made = True
     if GUARD:
-        go = tl.load(flag_at) != 0
-    return go
+        step_is_made = tl.load(flag_at) != 0
+    return step_is_made
 
 
 def _part(
@@ -73,8 +80,10 @@ def _part(
     SUMS: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """One chunk. All loads come before the first store: a store might change what is loaded
-    after it.
+    """Apply the rule to one chunk of the lists at p0 to p4; returns the sum of squares of what it
+    wrote to the first list, if SUMS asks for it.
+
+    All loads come before the first store: a store might change what is loaded after it.
     """
     x = fetch(p0, offset, size, FULL)
     if LISTS == 2:
@@ -101,19 +110,19 @@ def _part(
         put(p0, offset, size, x, FULL)
     total = 0.0
     if SUMS:
-        wide = x.to(tl.float64)
+        exact = x.to(tl.float64)
         if not FULL:
-            wide = tl.where(offset < size, wide, 0.0)
-        total = tl.sum(wide * wide, axis=0)
+            exact = tl.where(offset < size, exact, 0.0)
+        total = tl.sum(exact * exact, axis=0)
     return total
 
 
 def _walk(
     addresses,
-    tensor_of,
-    first_of,
+    tensor_of_chunk,
+    first_chunk,
     sizes,
-    marks,
+    factors,
     lr_at,
     flag_at,
     sums,
@@ -141,16 +150,25 @@ def _walk(
     ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    """Work on the chunk whose number is that of this program.
+
+    Tables: ``addresses`` of the tensors (one row per list), the tensor of each chunk, the first
+    chunk and the size of each tensor. Memory: ``factors`` w of the rule (one row of four for all
+    tensors, or with EACH one per tensor), the step size (with LR_AT), the flag that is 0 where the
+    step is left out (with GUARD), and the ``sums`` of squares by chunk. Numbers: how many tensors
+    there are, the step size and weight decay, and n2 to n10 of the rule. D0 to D2: dtypes of the
+    first three lists.
+    """
     if guarded(flag_at, GUARD):
         chunk = tl.program_id(0)
-        t = tl.load(tensor_of + chunk)
-        start = (chunk - tl.load(first_of + t)).to(tl.int64) * BLOCK
+        t = tl.load(tensor_of_chunk + chunk)
+        start = (chunk - tl.load(first_chunk + t)).to(tl.int64) * BLOCK
         size = tl.load(sizes + t)
         if LR_AT:
             lr = tl.load(lr_at).to(tl.float32)
-        row = marks
+        row = factors
         if EACH:
-            row = marks + t * 4
+            row = factors + t * 4
         w = (
             tl.load(row).to(tl.float32),
             tl.load(row + 1).to(tl.float32),
@@ -185,12 +203,13 @@ def _walk(
 
 
 def _length(sums, begin, end, WIDE: tl.constexpr):
+    """The norm √(Σ sums[begin:end]), WIDE sums at a time."""
     total = tl.zeros((WIDE,), dtype=tl.float64)
-    at = begin
-    while at < end:
-        place = at + tl.arange(0, WIDE)
-        total += tl.load(sums + place, mask=place < end, other=0.0)
-        at += WIDE
+    start = begin
+    while start < end:
+        index = start + tl.arange(0, WIDE)
+        total += tl.load(sums + index, mask=index < end, other=0.0)
+        start += WIDE
     return tl.sqrt(tl.sum(total, axis=0))
 
 
@@ -212,26 +231,26 @@ def _push(window, norm, room, WINDOW: tl.constexpr):
     """Forget the oldest norm of a window and add one, 0 for a norm that is 0 or not finite;
     nothing where room is 0.
     """
-    place = tl.arange(0, WINDOW)
-    values = tl.load(window + place + 1, mask=place < WINDOW - 1, other=0.0)
+    index = tl.arange(0, WINDOW)
+    values = tl.load(window + index + 1, mask=index < WINDOW - 1, other=0.0)
     newest = tl.where((norm - norm) == 0.0, norm, 0.0)
-    values = tl.where(place == WINDOW - 1, newest, values)
+    values = tl.where(index == WINDOW - 1, newest, values)
     tl.debug_barrier()
-    tl.store(window + place, values, mask=place < room)
+    tl.store(window + index, values, mask=index < room)
 
 
 def _remember(history, norm, go, WINDOW: tl.constexpr):
-    """Keep the norm of a step that is made for the report; the entry behind the window says how
-    many came before.
+    """Keep the norm of a step that is made (``go``) in a ring for the report; the entry behind the
+    ring says how many came before.
     """
     seen = tl.load(history + WINDOW)
     tl.store(history + (seen.to(tl.int64) % WINDOW), norm, mask=go)
     tl.store(history + WINDOW, seen + 1.0, mask=go)
 
 
-def _front(
+def _policy(
     sums,
-    row,
+    factors,
     stats,
     window,
     history,
@@ -252,14 +271,16 @@ def _front(
 ):
     """What the policy makes of the norm of all gradients.
 
-    row[0] = factor on the gradients; stats = (norm, steps left out, clipped steps, spikes); flag =
-    whether to step. CLIP: 0 for none, 1 for a number, 2 for the window's quantile, 3 to divide by
-    the norm. SPIKES: 0 for none, 1 to clip them, 2 to skip them.
+    Writes: factors[0], the factor on the gradients; stats = (norm, steps left out, clipped steps,
+    spikes); the flag, 1 where the step is made. CLIP: 0 for none, 1 for the number ``clip``, 2 for
+    the quantile q of the window, 3 to divide by the norm. SPIKES: 0 for none, 1 to clip them, 2 to
+    skip them; a spike needs ``least`` norms before it. A NONFINITE norm leaves the step out.
     """
     norm = length(sums, 0, end, WIDE)
     go = (norm >= 0.0) | (norm != norm)
     if NONFINITE:
         go = (norm - norm) == 0.0
+    # 1 and ``clip`` in float64, whatever type they come in.
     scale = tl.where(norm == norm, 1.0, 1.0).to(tl.float64)
     k = tl.load(counter) + 1
     if COUNT:
@@ -278,17 +299,17 @@ def _front(
             ratio = tl.where(ratio > 2.0, ratio, 2.0)
             limit = tl.where(count >= least, high * ratio * ratio, float("inf"))
             spike = go & (norm > limit)
-            number = tl.load(stats + 3)
-            at = spikes + (number.to(tl.int64) % 64) * 4
-            tl.store(at, k.to(tl.float64), mask=spike)
-            tl.store(at + 1, norm, mask=spike)
-            tl.store(at + 2, low, mask=spike)
-            tl.store(at + 3, limit, mask=spike)
-            tl.store(stats + 3, number + spike.to(tl.float64))
+            spikes_before = tl.load(stats + 3)
+            entry = spikes + (spikes_before.to(tl.int64) % 64) * 4
+            tl.store(entry, k.to(tl.float64), mask=spike)
+            tl.store(entry + 1, norm, mask=spike)
+            tl.store(entry + 2, low, mask=spike)
+            tl.store(entry + 3, limit, mask=spike)
+            tl.store(stats + 3, spikes_before + spike.to(tl.float64))
         push(window, norm, tl.where(go, WINDOW, 0), WINDOW)
         if SPIKES == 1:
-            down = high / norm
-            scale = tl.where(spike, tl.where(down < 1.0, down, 1.0), scale)
+            shrink = high / norm
+            scale = tl.where(spike, tl.where(shrink < 1.0, shrink, 1.0), scale)
         if SPIKES == 2:
             go = go & ((norm <= limit) | (norm != norm))
     if CLIP == 3:
@@ -300,15 +321,15 @@ def _front(
         scale = tl.where(ratio != ratio, ratio, scale)
         tl.store(stats + 2, tl.load(stats + 2) + (go & (norm > threshold)).to(tl.float64))
         remember(history, norm, go, WINDOW)
-    tl.store(row, scale)
+    tl.store(factors, scale)
     tl.store(stats, norm, mask=go)
     tl.store(stats + 1, tl.load(stats + 1) + (1.0 - go.to(tl.float64)))
     tl.store(flag_at, go.to(tl.int32))
 
 
-def _correct(
-    row,
-    marks,
+def _corrections(
+    policy_factors,
+    factors,
     steps,
     flag_at,
     count,
@@ -320,37 +341,40 @@ def _correct(
     GUARD: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Per tensor w = (factor, 1/(1−β₁^k), 1/(1−β₂^k), k = 1), with k counted here; EARLIER
-    takes β₂^(k−1), and EVENTS the weight max{rate, 1/k} in place of k = 1.
+    """Per tensor the factors (c, 1/(1−β₁^k), 1/(1−β₂^k), whether k = 1), where k counts the
+    tensor's gradients and c is the policy's factor.
+
+    Adds one to each entry of ``steps``, which becomes k. log1 and log2 are log β₁ and log β₂.
+    EARLIER takes β₂^(k−1); EVENTS the weight max{rate, 1/k} in place of whether k = 1.
     """
     if guarded(flag_at, GUARD):
-        scale = tl.load(row)
-        at = 0
-        while at < count:
-            place = at + tl.arange(0, WIDE)
-            inside = place < count
-            k = tl.load(steps + place, mask=inside, other=1.0) + 1.0
-            tl.store(steps + place, k, mask=inside)
+        scale = tl.load(policy_factors)
+        start = 0
+        while start < count:
+            index = start + tl.arange(0, WIDE)
+            inside = index < count
+            k = tl.load(steps + index, mask=inside, other=1.0) + 1.0
+            tl.store(steps + index, k, mask=inside)
             first = 1.0 - tl.exp(k * log1)
             second = 1.0 - tl.exp(k * log2)
             if EARLIER:
                 second = tl.where(k == 1.0, 1.0, 1.0 - tl.exp((k - 1.0) * log2))
-            tl.store(marks + place * 4, scale + 0.0 * k, mask=inside)
-            tl.store(marks + place * 4 + 1, 1.0 / first, mask=inside)
-            tl.store(marks + place * 4 + 2, 1.0 / second, mask=inside)
+            tl.store(factors + index * 4, scale + 0.0 * k, mask=inside)
+            tl.store(factors + index * 4 + 1, 1.0 / first, mask=inside)
+            tl.store(factors + index * 4 + 2, 1.0 / second, mask=inside)
             last = tl.where(k == 1.0, 1.0, 0.0).to(tl.float64)
             if EVENTS:
                 last = tl.where(k * rate > 1.0, rate + 0.0 * k, 1.0 / k)
-            tl.store(marks + place * 4 + 3, last, mask=inside)
-            at += WIDE
+            tl.store(factors + index * 4 + 3, last, mask=inside)
+            start += WIDE
 
 
-def _factor(
+def _norm_factor(
     sums,
-    row,
+    policy_factors,
     out,
-    marks,
-    tally,
+    factors,
+    rule_clips,
     history,
     window,
     lr_at,
@@ -376,15 +400,18 @@ def _factor(
     WIDE: tl.constexpr,
     WINDOW: tl.constexpr,
 ):
-    """From the sums of a rule's own norm to w of its step: marks = (factor, draw).
+    """From the sums of squares of a rule's direction to the factor on that direction.
 
-    out = (own norm, norm that counts, factor), all float64. KIND: 0 clips, 1 normalises, 2
-    interpolates. LATE: the norm is that of the gradient before ``row`` scales it.
+    Writes: factors = (factor, random draw); out = (norm of the sums begin to end, norm of the sums
+    first to last, factor), all float64. The second norm is the one that the factor follows from.
+    KIND: 0 clips, 1 normalises, 2 interpolates. LATE: the norm is that of the gradient before the
+    policy's factor scales it. RATED: the factor includes the step size. WINDOWED: the threshold is
+    the quantile q of the window, else it is ``level``. COUNT: draw for the step after ``counter``.
     """
     if COUNT:
         k = tl.load(counter) + 1
         tl.store(counter, k)
-        tl.store(marks + 1, draw(k, base))
+        tl.store(factors + 1, draw(k, base))
     if guarded(flag_at, GUARD):
         own = length(sums, begin, end, WIDE)
         norm = own
@@ -394,7 +421,7 @@ def _factor(
             remember(history, norm, (norm >= 0.0) | (norm != norm), WINDOW)
         late = 1.0
         if LATE:
-            late = tl.load(row)
+            late = tl.load(policy_factors)
         size = late * norm
         if KIND == 0:
             tau = tl.where(norm == norm, level, level).to(tl.float64)
@@ -406,12 +433,12 @@ def _factor(
             ratio = tau / size
             factor = tl.where(ratio < 1.0, ratio, 1.0)
             factor = tl.where(ratio != ratio, ratio, factor)  # NaN, and ∞/∞, as torch
-            tl.store(tally, tl.load(tally) + (size > tau).to(tl.float64))
+            tl.store(rule_clips, tl.load(rule_clips) + (size > tau).to(tl.float64))
         else:
-            bottom = size + level
+            divisor = size + level
             if KIND == 2:
-                bottom = level * size + q
-            factor = tl.where(bottom == 0.0, 0.0, 1.0 / tl.where(bottom == 0.0, 1.0, bottom))
+                divisor = level * size + q
+            factor = tl.where(divisor == 0.0, 0.0, 1.0 / tl.where(divisor == 0.0, 1.0, divisor))
         factor = factor * late
         if RATED:
             if LR_AT:
@@ -421,7 +448,7 @@ def _factor(
         tl.store(out, own)
         tl.store(out + 1, norm)
         tl.store(out + 2, factor)
-        tl.store(marks, factor * sign)
+        tl.store(factors, factor * sign)
 
 
 def _draw(k, base):
@@ -433,6 +460,7 @@ def _draw(k, base):
     return z.to(tl.int64, bitcast=True).to(tl.float64) * 1.1102230246251565e-16
 
 
+#: What ``arithmetic`` takes from here, what kernels call, and the kernels with a single program.
 PRIMITIVES = (_select, _magnitude, _root, _power)
 HELPERS = (_address, _fetch, _put, _guarded, _length, _ranked, _push, _remember, _draw)
-SINGLES = (_front, _correct, _factor)
+SINGLES = (_policy, _corrections, _norm_factor)

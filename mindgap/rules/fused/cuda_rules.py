@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,262 +24,334 @@ from mindgap.rules.fused.plan import Job, Outcome, Plan, Policy
 from mindgap.rules.fused.program import NORM, Pass, Program, program_of
 from mindgap.rules.schedule import draw_base
 
-#: Width of the single program that adds up the chunks' sums.
+#: Chunk sums that a kernel with a single program adds up at once.
 WIDE = 8192
+#: Tensors whose bias corrections are computed at once.
+TENSORS_AT_ONCE = 1024
 #: Norms that the device remembers for a report, as many as a window of ``mindgap.optim.norms``
 #: holds.
 WINDOW = 128
+#: Spikes that the device remembers for a report; the kernel ``policy`` holds the same number.
+SPIKES = 64
 #: Tables held back for captures: memory cannot be allocated while a graph is being captured.
 RESERVE = 4
-_KINDS = {"clip": 0, "normalize": 1, "interpolate": 2}
+#: Numbers n of a rule behind the step size and what weight decay keeps; unused ones are 0.
+RULE_NUMBERS = 9
+#: The log of β = 0: exp(k·LOG_ZERO) is 0 for every k ≥ 1, and no product with it is NaN.
+LOG_ZERO = -1e30
+#: A start of the random draws that no rule reads. It needs 64 bits, as a real one does, so that
+#: Triton compiles the kernel once.
+UNUSED_DRAW_BASE = 2**40
+#: What the kernels call the words of a policy and of a program. A clip that is a number has code 1.
+_CLIP_CODES: dict[Any, int] = {None: 0, "auto": 2, "unit": 3}
+_SPIKE_CODES = {None: 0, "clip": 1, "skip": 2}
+_KIND_CODES = {"clip": 0, "normalize": 1, "interpolate": 2}
 
-_HERE = nullcontext()
+_NO_SWITCH = nullcontext()
+#: First chunk of a job in the shared buffer of sums, and the one behind its last.
+ChunkRange = tuple[int, int]
 
 
-class _Tables:
-    """Device memory of a plan: where its chunks are, its addresses, and its scalars."""
+class PlanMemory:
+    """Everything that the kernels keep on the device for one plan.
+
+    Each tensor is cut into chunks of ``cuda.BLOCK`` elements; ``chunk_tables`` says for each chunk
+    which tensor it is of, for each tensor its first chunk, and for each tensor its size. "Factors"
+    are the four numbers w of a rule (see ``arithmetic``), which change with norms and step counts.
+
+    Attributes:
+        chunk_sums: sums of squares by chunk.
+        policy_factors: (c, 1, 1, 0) with the factor c that the policy puts on the gradients.
+        rule_factors: the factors that a rule computes from its own norm, or per tensor from the
+            step count.
+        own_norm, norm_factor: a rule's own norm, and the factor on its direction.
+        counts: what the report reads; it outlives the plan.
+        step_flag: 1 where the present step is made, 0 where it is left out.
+        device_step, host_step: the step number as counted by the device and by the host;
+            ``counts_steps`` is True once the device counts.
+        gradient_counts, host_gradient_counts: the gradients that each tensor has seen, likewise;
+            None before the first step of a rule that needs them.
+    """
 
     def __init__(self, plan: Plan) -> None:
+        device, tensor_count = plan.device, len(plan.sizes)
         sizes = np.array(plan.sizes, dtype=np.int64)
-        counts = -(-sizes // cuda.BLOCK)
-        self.chunks = int(counts.sum())
-        self.n = len(sizes)
-        device = plan.device
+        chunks_per_tensor = -(-sizes // cuda.BLOCK)  # rounded up
+        self.tensor_count, self.chunk_count = tensor_count, int(chunks_per_tensor.sum())
+        tensor_of_chunk = np.repeat(np.arange(tensor_count, dtype=np.int32), chunks_per_tensor)
+        first_chunk = np.cumsum(chunks_per_tensor) - chunks_per_tensor
+        self.chunk_tables = [_to_device(t, device) for t in (tensor_of_chunk, first_chunk, sizes)]
+        self.chunk_sums = _zeros(device, max(self.chunk_count, 1))
 
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(*shape, dtype=torch.float64, device=device)
+        self.policy_factors = _to_device(np.array([1.0, 1.0, 1.0, 0.0]), device)
+        self.policy_ran = False
+        self.rule_factors = _zeros(device, 4 * (1 if plan.steps is None else tensor_count))
+        self.norm_output = _zeros(device, 3)
+        # Lasting views: a report knows memory by the object.
+        self.own_norm, self.norm_factor = self.norm_output[0], self.norm_output[2]
+        self.counts = _report_counts(plan)
 
-        self.tensor_of = _to(np.repeat(np.arange(self.n, dtype=np.int32), counts), device)
-        self.first_of = _to(np.cumsum(counts) - counts, device)
-        self.sizes = _to(sizes, device)
-        self.sums = zeros(max(self.chunks, 1))
-        #: The front's factor as numbers w of a rule.
-        self.row, self.fronted = _to(np.array([1.0, 1.0, 1.0, 0.0]), device), False
-        #: A rule's own norms, and its numbers w.
-        self.out, self.marks = zeros(3), zeros(4 * (self.n if plan.steps is not None else 1))
-        self.own, self.factor = self.out[0], self.out[2]
-        known = plan.ledger.get(plan.place)
-        if known is None or known.stats.device != device:
-            known = plan.ledger[plan.place] = Counts(device)
-        self.counts: Counts = known
-        self.flag = torch.ones((), dtype=torch.int32, device=device)
-        self.counter = torch.zeros((), dtype=torch.int64, device=device)
-        self.counting = False
-        self.host_k = -1
-        self.steps: Tensor | None = None
-        self.host_steps: Tensor | None = None
-        self._addresses: dict[tuple[str, ...], tuple[np.ndarray, Tensor, bool, bool]] = {}
-        self._spare: dict[tuple[str, ...], list[tuple[Tensor, Tensor]]] = {}
-        self._captured: list[Any] = []
+        self.step_flag = torch.ones((), dtype=torch.int32, device=device)
+        self.device_step = torch.zeros((), dtype=torch.int64, device=device)
+        self.counts_steps, self.host_step = False, -1
+        self.gradient_counts: Tensor | None = None
+        self.host_gradient_counts: Tensor | None = None
+        self._address_tables: dict[tuple[str, ...], _AddressTable] = {}
+        self._spare_tables: dict[tuple[str, ...], list[tuple[Tensor, Tensor]]] = {}
+        self._tables_of_graphs: list[tuple[Tensor, Tensor]] = []
 
     def follow_count(self, k: int) -> None:
-        """Let the device count steps from k; it follows the host's number where steps were made
+        """Let the device count this step as step k; its number is corrected where steps were made
         elsewhere.
         """
-        if not self.counting or k != self.host_k + 1:
-            self.counter.fill_(k - 1)
-        self.counting, self.host_k = True, k
+        if not self.counts_steps or k != self.host_step + 1:
+            self.device_step.fill_(k - 1)
+        self.counts_steps, self.host_step = True, k
 
-    def follow_steps(self, steps: Tensor) -> Tensor:
-        """The gradients seen per tensor, on the device; the host's numbers count where they
-        were changed.
+    def follow_gradient_counts(self, steps: Tensor) -> Tensor:
+        """The gradients seen per tensor before this step, on the device; adds one to the host's
+        ``steps``, which win where they were changed.
         """
-        if self.steps is None:
-            self.steps = _to(steps.double().numpy(), self.sums.device)
-        elif not torch.equal(steps, self.host_steps):  # type: ignore[arg-type]
-            self.steps.copy_(steps)
-        self.host_steps = steps.add_(1).clone()
-        return self.steps
+        if self.gradient_counts is None:
+            self.gradient_counts = _to_device(steps.double().numpy(), self.chunk_sums.device)
+        elif not torch.equal(steps, self.host_gradient_counts):  # type: ignore[arg-type]
+            self.gradient_counts.copy_(steps)
+        self.host_gradient_counts = steps.add_(1).clone()
+        return self.gradient_counts
 
-    def addresses(self, plan: Plan, names: tuple[str, ...]) -> tuple[Tensor, bool]:
-        """The plan's addresses on the device, and whether all are multiples of 16 bytes."""
-        rows = plan.addresses(names)
-        kept = self._addresses.get(names)
+    def address_table(self, plan: Plan, names: tuple[str, ...]) -> _AddressTable:
+        """The device's table of addresses of the named lists, up to date with the plan."""
+        addresses, known = plan.addresses(names), self._address_tables.get(names)
         # A table made during a capture is filled by the graph's replays only: it serves no step
         # outside the capture.
-        if kept is None or kept[0] is not rows or (kept[3] and not _capturing(plan)):
-            captured = _capturing(plan)
-            table = self._upload(rows, names, plan, captured)
-            kept = self._addresses[names] = (rows, table, not (rows % 16).any(), captured)
-        return kept[1], kept[2]
+        if (
+            known is not None
+            and known.source is addresses
+            and (not known.captured or _is_capturing(plan))
+        ):
+            return known
+        capturing = _is_capturing(plan)
+        table = (self._upload_in_capture if capturing else self._upload)(addresses, names, plan)
+        aligned = not (addresses % 16).any()
+        self._address_tables[names] = _AddressTable(addresses, table, aligned, capturing)
+        return self._address_tables[names]
 
-    def _upload(
-        self, rows: np.ndarray, names: tuple[str, ...], plan: Plan, captured: bool
-    ) -> Tensor:
-        """The table of addresses on the device; during a capture one of those held back."""
-        device = plan.device
-        if captured:
-            if cuda.Tape.running is not None:
-                cuda.Tape.running.whole = False
-            # A replay copies from this pinned memory again: it must live, unchanged, as long as the
-            # graph.
-            host, table = self._spare[names].pop()
-            host.numpy()[...] = rows
-            table.copy_(host, non_blocking=True)
-            self._captured.append((host, table))
-            return table
-        if names not in self._spare and plan.lasting:
-            blank = torch.empty(rows.shape, dtype=torch.int64, device="cpu")
-            pairs = [
-                (blank.pin_memory() if device.type == "cuda" else blank, blank.to(device))
+    def _upload(self, addresses: np.ndarray, names: tuple[str, ...], plan: Plan) -> Tensor:
+        """A copy of the addresses on the device; also sets tables aside for captures to come."""
+        if names not in self._spare_tables and plan.lasting:
+            blank = torch.empty(addresses.shape, dtype=torch.int64, device="cpu")
+            self._spare_tables[names] = [
+                (blank.pin_memory() if plan.on_cuda else blank, blank.to(plan.device))
                 for _ in range(RESERVE)
             ]
-            self._spare[names] = pairs
-        return _to(rows, device)
+        return _to_device(addresses, plan.device)
+
+    def _upload_in_capture(
+        self, addresses: np.ndarray, names: tuple[str, ...], plan: Plan
+    ) -> Tensor:
+        """A copy of the addresses in one of the tables set aside, which each replay fills anew."""
+        if cuda.Tape.running is not None:
+            cuda.Tape.running.whole = False
+        # A replay copies from this pinned memory again: it must live, unchanged, as long as the
+        # graph.
+        host, table = self._spare_tables[names].pop()
+        host.numpy()[...] = addresses
+        table.copy_(host, non_blocking=True)
+        self._tables_of_graphs.append((host, table))
+        return table
 
 
-class Counts:
-    """What the device counts for the report; it outlives the plan."""
+class _AddressTable(NamedTuple):
+    """Addresses of a plan's lists of tensors, copied to the device."""
+
+    source: np.ndarray  # the plan's own array, known by the object
+    table: Tensor  # one row per list, one column per tensor
+    aligned: bool  # whether all addresses are multiples of 16 bytes
+    captured: bool  # whether the table belongs to a CUDA graph
+
+
+class ReportCounts:
+    """What the device counts for the report; it outlives the plan.
+
+    Attributes:
+        stats: the norm of all gradients, steps left out, steps that the policy clipped, spikes.
+        norm, skips, clips: the first three of them.
+        rule_clips: steps that the rule itself clipped.
+        spikes: the last spikes, as rows (step, norm, usual low, limit).
+        history: the last norms as a ring, and behind them how many there were in all.
+        norms: the ring alone.
+    """
 
     def __init__(self, device: torch.device) -> None:
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(*shape, dtype=torch.float64, device=device)
-
-        #: Norm, steps left out, steps that the front clipped, spikes; and the rule's own count of
-        #: clipped steps.
-        self.stats, self.tally, self.spikes = zeros(4), zeros(1), zeros(64, 4)
-        #: The last norms, and behind them how many there were.
-        self.history = zeros(WINDOW + 1)
+        self.stats, self.rule_clips = _zeros(device, 4), _zeros(device, 1)
+        self.spikes, self.history = _zeros(device, SPIKES, 4), _zeros(device, WINDOW + 1)
         # Lasting views: a report knows memory by the object.
         self.norm, self.skips, self.clips = self.stats[0], self.stats[1], self.stats[2]
         self.norms = self.history[:WINDOW]
 
 
-def _capturing(plan: Plan) -> bool:
-    return plan.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+def _report_counts(plan: Plan) -> ReportCounts:
+    """The counts of the plan's place in the optimizer, made anew on another device."""
+    counts = plan.ledger.get(plan.place)
+    if counts is None or counts.stats.device != plan.device:
+        counts = plan.ledger[plan.place] = ReportCounts(plan.device)
+    return counts
 
 
-def _to(array: np.ndarray, device: torch.device) -> Tensor:
+def _zeros(device: torch.device, *shape: int) -> Tensor:
+    return torch.zeros(*shape, dtype=torch.float64, device=device)
+
+
+def _is_capturing(plan: Plan) -> bool:
+    """Whether a CUDA graph is being captured."""
+    return plan.on_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _to_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """A copy of an array on the device; nothing waits for it."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device.type != "cuda":
         return tensor.clone()
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def tables(plan: Plan) -> _Tables:
+def memory_of(plan: Plan) -> PlanMemory:
     """The plan's device memory, made when first asked for."""
-    kept = plan.kept.get("cuda")
-    if kept is None:
-        kept = plan.kept["cuda"] = _Tables(plan)
-    return kept
+    memory = plan.kept.get("cuda")
+    if memory is None:
+        memory = plan.kept["cuda"] = PlanMemory(plan)
+    return memory
 
 
 @lru_cache(None)
-def _types() -> dict[torch.dtype, Any]:
+def _triton_types() -> dict[torch.dtype, Any]:
     import triton.language as tl
 
     return {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
-def _type(plan: Plan, name: str) -> Any:
+def _triton_type(plan: Plan, name: str) -> Any:
     """Triton's name for the dtype of a plan's list; all states are float32."""
-    return _types()[{"param": plan.dtype, "grad": plan.grad_dtype}.get(name, torch.float32)]
+    return _triton_types()[{"param": plan.dtype, "grad": plan.grad_dtype}.get(name, torch.float32)]
 
 
-def _rate(job: Job, like: Tensor) -> tuple[float, Tensor, bool]:
-    """A step size as a number, or as memory for the kernel to read."""
+def _step_size(job: Job, placeholder: Tensor) -> tuple[float, Tensor, bool]:
+    """The step size as (number, memory, whether the kernel reads the memory): a tensor on the
+    device is read there; any other is a number, and the placeholder stands for the memory.
+    """
     lr = job["lr"]
-    if isinstance(lr, Tensor) and lr.device == like.device:
+    if isinstance(lr, Tensor) and lr.device == placeholder.device:
         return 0.0, lr, True
-    return float(lr), like, False
+    return float(lr), placeholder, False
 
 
-def _on(plan: Plan) -> Any:
-    if plan.device.type != "cuda" or torch._C._cuda_getDevice() == plan.device.index:
-        return _HERE
+def _current_device(plan: Plan) -> Any:
+    """A context in which the plan's device is the current one."""
+    if not plan.on_cuda or torch._C._cuda_getDevice() == plan.device.index:
+        return _NO_SWITCH
     return torch.cuda.device(plan.device)
 
 
-def _launch(
-    job: Job, this: Pass, sums: Tensor, flag: Tensor | None, marks: Tensor, *, each: bool = False
+def _launch_rule(
+    job: Job,
+    rule_pass: Pass,
+    sums: Tensor,
+    flag: Tensor | None,
+    factors: Tensor,
+    *,
+    factors_per_tensor: bool = False,
 ) -> None:
-    """Walk through a job's tensors with a rule."""
-    plan, held, rule = job.plan, tables(job.plan), RULES[this.rule]
-    if not held.chunks:
+    """Walk through a job's tensors with a rule.
+
+    Args:
+        sums: where the sums of squares by chunk go, if the rule takes them.
+        flag: device memory that is 0 where the step is left out; None for a step that is certain.
+        factors: the rule's numbers w, four for all tensors or four per tensor.
+    """
+    plan, memory, rule = job.plan, memory_of(job.plan), RULES[rule_pass.rule]
+    if not memory.chunk_count:
         return
-    rows, aligned = held.addresses(plan, this.lists)
-    lr, lr_at, read = _rate(job, held.out)
-    kinds = [_type(plan, name) for name in this.lists[:3]]
-    numbers = tuple(map(float, this.numbers))
-    with _on(plan):
+    addresses = memory.address_table(plan, rule_pass.lists)
+    lr, lr_memory, lr_in_memory = _step_size(job, memory.norm_output)
+    dtypes = [_triton_type(plan, name) for name in rule_pass.lists[:3]]
+    numbers = tuple(map(float, rule_pass.numbers))
+    unused = (0.0,) * (RULE_NUMBERS - len(numbers))
+    with _current_device(plan):
         cuda.launch(
-            this.rule,
-            held.chunks,
+            rule_pass.rule,
+            memory.chunk_count,
             (
-                rows,
-                held.tensor_of,
-                held.first_of,
-                held.sizes,
-                marks,
-                lr_at,
-                held.flag if flag is None else flag,
+                addresses.table,
+                *memory.chunk_tables,
+                factors,
+                lr_memory,
+                memory.step_flag if flag is None else flag,
                 sums,
             ),
-            (held.n, lr, float(job["decay"]), *numbers, *(0.0,) * (9 - len(numbers))),
-            D0=kinds[0],
-            D1=kinds[min(1, len(kinds) - 1)],
-            D2=kinds[-1],
+            (memory.tensor_count, lr, float(job["decay"]), *numbers, *unused),
+            D0=dtypes[0],
+            D1=dtypes[min(1, len(dtypes) - 1)],
+            D2=dtypes[-1],
             LISTS=rule.lists,
             OUTPUTS=rule.outputs,
             SUMS=rule.sums,
-            EACH=each,
-            LR_AT=read,
+            EACH=factors_per_tensor,
+            LR_AT=lr_in_memory,
             GUARD=flag is not None,
-            ALIGNED=aligned,
+            ALIGNED=addresses.aligned,
             BLOCK=cuda.BLOCK,
         )
 
 
-def _shared_sums(jobs: Sequence[Job]) -> tuple[Tensor, list[tuple[int, int]]]:
+def _shared_sums(jobs: Sequence[Job]) -> tuple[Tensor, list[ChunkRange]]:
     """One buffer for the sums of all jobs, kept with the first plan, and each job's part of it."""
-    ends = np.cumsum([tables(job.plan).chunks for job in jobs]).tolist()
-    parts = list(zip([0, *ends[:-1]], ends))
+    ends = np.cumsum([memory_of(job.plan).chunk_count for job in jobs]).tolist()
+    ranges = list(zip([0, *ends[:-1]], ends))
+    first_plan, length = jobs[0].plan, max(ends[-1], 1)
     if len(jobs) == 1:
-        return tables(jobs[0].plan).sums, parts
-    kept = jobs[0].plan.kept
-    if "shared" not in kept or kept["shared"].numel() != max(ends[-1], 1):
-        kept["shared"] = torch.zeros(
-            max(ends[-1], 1), dtype=torch.float64, device=jobs[0].plan.device
-        )
-    return kept["shared"], parts
+        return memory_of(first_plan).chunk_sums, ranges
+    if "shared" not in first_plan.kept or first_plan.kept["shared"].numel() != length:
+        first_plan.kept["shared"] = _zeros(first_plan.device, length)
+    return first_plan.kept["shared"], ranges
 
 
 def _sum_squares(
     jobs: Sequence[Job], passes: Sequence[Pass], flag: Tensor | None
-) -> tuple[Tensor, list[tuple[int, int]]]:
-    """Sums of squares by chunk, of all jobs in one buffer."""
-    sums, parts = _shared_sums(jobs)
-    row = tables(jobs[0].plan).row
-    for job, this, (begin, end) in zip(jobs, passes, parts):
-        _launch(job, this, sums if end - begin == sums.numel() else sums[begin:end], flag, row)
-    return sums, parts
+) -> tuple[Tensor, list[ChunkRange]]:
+    """Sums of squares by chunk, of all jobs in one buffer, and each job's part of it."""
+    sums, ranges = _shared_sums(jobs)
+    factors = memory_of(jobs[0].plan).policy_factors
+    for job, rule_pass, (begin, end) in zip(jobs, passes, ranges):
+        part = sums if end - begin == sums.numel() else sums[begin:end]
+        _launch_rule(job, rule_pass, part, flag, factors)
+    return sums, ranges
 
 
-def _front(jobs: Sequence[Job], policy: Policy, sums: Tensor, end: int) -> None:
-    """Launch the kernel that turns the sums of squares into norm, clip factor and flag."""
-    held = tables(jobs[0].plan)
-    counts = held.counts
-    clip = {None: 0, "auto": 2, "unit": 3}.get(policy.clip, 1)  # type: ignore[arg-type]
-    number = float(policy.clip) if clip == 1 else 0.0  # type: ignore[arg-type]
-    window = counts.history if policy.window is None else policy.window
-    with _on(jobs[0].plan):
+def _launch_policy(jobs: Sequence[Job], policy: Policy, sums: Tensor, end: int) -> None:
+    """Launch the kernel that turns the first ``end`` sums of squares into the norm of all
+    gradients, the factor on them, and the flag that says whether to step.
+    """
+    memory = memory_of(jobs[0].plan)
+    counts, clip_code = memory.counts, _CLIP_CODES.get(policy.clip, 1)
+    threshold = float(policy.clip) if clip_code == 1 else 0.0  # type: ignore[arg-type]
+    with _current_device(jobs[0].plan):
         cuda.launch(
-            "front",
+            "policy",
             1,
             (
                 sums,
-                held.row,
+                memory.policy_factors,
                 counts.stats,
-                window,
+                counts.history if policy.window is None else policy.window,
                 counts.history,
                 counts.spikes,
-                held.flag,
-                held.counter,
+                memory.step_flag,
+                memory.device_step,
             ),
-            (end, number, policy.eps, policy.quantile, float(policy.spike_after)),
+            (end, threshold, policy.eps, policy.quantile, float(policy.spike_after)),
             NONFINITE=policy.nonfinite != "propagate",
-            CLIP=clip,
-            SPIKES={None: 0, "clip": 1, "skip": 2}[policy.guard],
+            CLIP=clip_code,
+            SPIKES=_SPIKE_CODES[policy.guard],
             COUNT=jobs[0].record.rule != "interpolated",
             WIDE=WIDE,
             WINDOW=WINDOW,
@@ -287,145 +359,192 @@ def _front(jobs: Sequence[Job], policy: Policy, sums: Tensor, end: int) -> None:
 
 
 def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
-    """One step of all jobs."""
+    """Make one step of all jobs; returns what the report is to know of it, as device memory."""
     programs = [program_of(job) for job in jobs]
-    lead = tables(jobs[0].plan)
-    if lead.fronted and not policy.looks:
-        lead.row[0] = 1.0
-    lead.fronted = policy.looks
+    shared = memory_of(jobs[0].plan)
+    if shared.policy_ran and not policy.looks:
+        shared.policy_factors[0] = 1.0
+    shared.policy_ran = policy.looks
     if policy.looks and programs[0].kind != "interpolate":
-        lead.follow_count(jobs[0].k)
+        shared.follow_count(jobs[0].k)
     notes: dict[str, Any] = {}
     flag, skips, spikes, summed = None, None, None, None
     if policy.looks:
         summed = _sum_squares(jobs, [NORM] * len(jobs), None)
         if policy.nonfinite == "raise" and not math.isfinite(norm := float(summed[0].sum().sqrt())):
             fail("gradients", "must be finite (nonfinite='raise')", norm)
-        _front(jobs, policy, summed[0], summed[1][-1][1])
+        _launch_policy(jobs, policy, summed[0], summed[1][-1][1])
         if policy.nonfinite == "skip" or policy.guard == "skip":
-            flag, skips = lead.flag, lead.counts.skips
+            flag, skips = shared.step_flag, shared.counts.skips
         if policy.clip is not None:
-            counts = lead.counts
+            counts = shared.counts
             notes = {
                 "direction": [(1.0, counts.norm)],
                 "tallies": [counts.clips],
                 "norms": counts.norms,
             }
-        spikes = lead.counts.spikes if policy.guard else None
+        spikes = shared.counts.spikes if policy.guard else None
     if programs[0].kind:
-        own = _with_norm(
-            jobs, programs, flag, summed, looked=policy.looks, remember=policy.clip is None
-        )
-        return Outcome({**own, **notes}, skips=skips, spikes=spikes)
+        own_notes = _step_with_norm(jobs, programs, flag, summed, policy)
+        # What the policy noted counts: the rule's own norm may be that of a state.
+        return Outcome({**own_notes, **notes}, skips=skips, spikes=spikes)
     for job, program in zip(jobs, programs):
-        marks = _corrections(job, lead, flag) if job.record.counts else lead.row
-        _launch(job, program.step, lead.sums, flag, marks, each=job.record.counts)
+        per_tensor = job.record.counts
+        factors = _launch_corrections(job, shared, flag) if per_tensor else shared.policy_factors
+        _launch_rule(
+            job, program.step, shared.chunk_sums, flag, factors, factors_per_tensor=per_tensor
+        )
     return Outcome(notes, skips=skips, spikes=spikes)
 
 
-def _corrections(job: Job, lead: _Tables, flag: Tensor | None) -> Tensor:
-    held, steps = tables(job.plan), job.plan.steps
+def _launch_corrections(job: Job, shared: PlanMemory, flag: Tensor | None) -> Tensor:
+    """Launch the kernel that counts the gradients of each tensor; returns the memory of the bias
+    corrections 1/(1−β^k) that it writes, four factors per tensor.
+    """
+    memory, steps, numbers = memory_of(job.plan), job.plan.steps, job.record.numbers
     assert steps is not None
-    seen = held.follow_steps(steps)
-    logs = [math.log(beta) if beta else -1e30 for beta in (job["beta"], job["beta2"])]
-    with _on(job.plan):
+    gradient_counts = memory.follow_gradient_counts(steps)
+    logs = [math.log(beta) if beta else LOG_ZERO for beta in (job["beta"], job["beta2"])]
+    with _current_device(job.plan):
         cuda.launch(
-            "correct",
+            "corrections",
             1,
-            (lead.row, held.marks, seen, held.flag if flag is None else flag),
-            (held.n, *logs, float(job.record.numbers.get("event_rate") or 0.0)),
+            (
+                shared.policy_factors,
+                memory.rule_factors,
+                gradient_counts,
+                memory.step_flag if flag is None else flag,
+            ),
+            (memory.tensor_count, *logs, float(numbers.get("event_rate") or 0.0)),
             EARLIER=job["form"] == "second_moment",
-            EVENTS=job.record.numbers.get("event_rate") is not None,
+            EVENTS=numbers.get("event_rate") is not None,
             GUARD=flag is not None,
-            WIDE=1024,
+            WIDE=TENSORS_AT_ONCE,
         )
-    return held.marks
+    return memory.rule_factors
 
 
-def _with_norm(
+def _step_with_norm(
     jobs: Sequence[Job],
     programs: Sequence[Program],
     flag: Tensor | None,
-    summed: Any,
-    *,
-    looked: bool,
-    remember: bool,
+    summed: tuple[Tensor, list[ChunkRange]] | None,
+    policy: Policy,
 ) -> dict[str, Any]:
-    """Steps whose factor follows from a norm of the gradient or of its average."""
-    lead, kind = tables(jobs[0].plan), programs[0].kind
-    firsts = [program.first for program in programs]
-    known = summed is not None and all(first is NORM for first in firsts)
-    sums, parts = summed if known else _sum_squares(jobs, firsts, flag)  # type: ignore[arg-type]
-    for i, (job, program, (begin, end)) in enumerate(zip(jobs, programs, parts)):
-        held, late = tables(job.plan), looked and program.first is NORM
-        lr, lr_at, read = _rate(job, held.out)
-        span = [
-            part
-            for part, other in zip(parts, jobs)
-            if job.record.scope == "all" or other.group == job.group
-        ]
-        numbers, window = job.record.numbers, job.record.window
-        level = float(numbers.get("level", 0.0))
-        q = float(numbers.get("quantile", 0.0))
-        base = 2**40
-        if kind == "interpolate":
-            level, q, base = float(job["p"]), float(job["q"]), draw_base(job["seed"])
-            held.follow_count(job.k)
-        sign = job["sign"] if program.rated and program.step.lists[1] == "grad" else 1.0
-        with _on(job.plan):
-            cuda.launch(
-                "factor",
-                1,
-                (
-                    sums,
-                    lead.row,
-                    held.out,
-                    held.marks,
-                    held.counts.tally,
-                    lead.counts.history,
-                    lead.counts.history if window is None else window,
-                    lr_at,
-                    held.flag if flag is None else flag,
-                    held.counter,
-                ),
-                (begin, end, span[0][0], span[-1][1], lr, level, sign, q, base),
-                KIND=_KINDS[kind],
-                LATE=late,
-                RATED=program.rated,
-                WINDOWED=window is not None,
-                REMEMBER=remember and i == 0,
-                COUNT=kind == "interpolate",
-                LR_AT=read,
-                GUARD=flag is not None,
-                WIDE=WIDE,
-                WINDOW=WINDOW,
-            )
-    every = [tables(job.plan) for job in jobs]
-    for job, program, held in zip(jobs, programs, every):
-        _launch(job, program.step, held.sums, flag, held.marks)
-    notes: dict[str, Any] = {"direction": [(1.0, held.own) for held in every]}
+    """Steps whose factor follows from a norm of the gradient or of its average.
+
+    Args:
+        summed: the gradients' sums of squares where the policy has taken them.
+
+    Returns:
+        Notes for the report: ``direction``, ``norms``, ``tallies`` and ``update``.
+    """
+    shared, kind = memory_of(jobs[0].plan), programs[0].kind
+    norm_passes = [program.first for program in programs]
+    if summed is None or any(norm_pass is not NORM for norm_pass in norm_passes):
+        summed = _sum_squares(jobs, norm_passes, flag)  # type: ignore[arg-type]
+    remember = policy.clip is None
+    for i, program in enumerate(programs):
+        late = policy.looks and program.first is NORM
+        _launch_norm_factor(i, jobs, program, flag, summed, late=late, remember=remember and i == 0)
+    memories = [memory_of(job.plan) for job in jobs]
+    for job, program, memory in zip(jobs, programs, memories):
+        _launch_rule(job, program.step, memory.chunk_sums, flag, memory.rule_factors)
+    notes: dict[str, Any] = {"direction": [(1.0, memory.own_norm) for memory in memories]}
     if remember:
-        notes["norms"] = lead.counts.norms
+        notes["norms"] = shared.counts.norms
     if kind == "clip":
-        notes["tallies"] = [held.counts.tally for held in every]
+        notes["tallies"] = [memory.counts.rule_clips for memory in memories]
     if all(program.rated for program in programs):
-        notes["update"] = [(held.factor, held.own) for held in every]
+        notes["update"] = [(memory.norm_factor, memory.own_norm) for memory in memories]
     return notes
 
 
-def counted(job: Job) -> bool:
-    """Whether the device counts the next step by itself as the host does; notes that it was
-    made.
+def _launch_norm_factor(
+    place: int,
+    jobs: Sequence[Job],
+    program: Program,
+    flag: Tensor | None,
+    summed: tuple[Tensor, list[ChunkRange]],
+    *,
+    late: bool,
+    remember: bool,
+) -> None:
+    """Launch the kernel that turns sums of squares into the factor on one job's direction.
+
+    Args:
+        place: of the job among all jobs.
+        late: whether the sums are of gradients that the policy's factor has yet to scale.
+        remember: whether the norm enters the history of the report.
     """
-    held, k = tables(job.plan), job.k
-    if held.counting and k != held.host_k + 1:
+    job, (sums, ranges) = jobs[place], summed
+    shared, memory = memory_of(jobs[0].plan), memory_of(job.plan)
+    lr, lr_memory, lr_in_memory = _step_size(job, memory.norm_output)
+    counted_ranges = [
+        chunk_range
+        for chunk_range, other in zip(ranges, jobs)
+        if job.record.scope == "all" or other.group == job.group
+    ]
+    numbers, window = job.record.numbers, job.record.window
+    if program.kind == "interpolate":
+        level, quantile, base = float(job["p"]), float(job["q"]), draw_base(job["seed"])
+        memory.follow_count(job.k)
+    else:
+        level, quantile = float(numbers.get("level", 0.0)), float(numbers.get("quantile", 0.0))
+        base = UNUSED_DRAW_BASE
+    sign = job["sign"] if program.rated and program.step.lists[1] == "grad" else 1.0
+    with _current_device(job.plan):
+        cuda.launch(
+            "norm_factor",
+            1,
+            (
+                sums,
+                shared.policy_factors,
+                memory.norm_output,
+                memory.rule_factors,
+                memory.counts.rule_clips,
+                shared.counts.history,
+                shared.counts.history if window is None else window,
+                lr_memory,
+                memory.step_flag if flag is None else flag,
+                memory.device_step,
+            ),
+            (
+                *ranges[place],
+                counted_ranges[0][0],
+                counted_ranges[-1][1],
+                lr,
+                level,
+                sign,
+                quantile,
+                base,
+            ),
+            KIND=_KIND_CODES[program.kind],
+            LATE=late,
+            RATED=program.rated,
+            WINDOWED=window is not None,
+            REMEMBER=remember,
+            COUNT=program.kind == "interpolate",
+            LR_AT=lr_in_memory,
+            GUARD=flag is not None,
+            WIDE=WIDE,
+            WINDOW=WINDOW,
+        )
+
+
+def counted(job: Job) -> bool:
+    """Note that the next step is made from launches of the last one; False, with nothing noted,
+    where the device's own counting would then differ from the host's.
+    """
+    memory, plan = memory_of(job.plan), job.plan
+    if memory.counts_steps and job.k != memory.host_step + 1:
         return False
-    if held.steps is not None:
-        if not torch.equal(job.plan.steps, held.host_steps):  # type: ignore[arg-type]
+    if memory.gradient_counts is not None:
+        if not torch.equal(plan.steps, memory.host_gradient_counts):  # type: ignore[arg-type]
             return False
-        held.host_steps.add_(1)  # type: ignore[union-attr]
-        job.plan.steps.add_(1)  # type: ignore[union-attr]
-    held.host_k = k
+        memory.host_gradient_counts.add_(1)  # type: ignore[union-attr]
+        plan.steps.add_(1)  # type: ignore[union-attr]
+    memory.host_step = job.k
     return True
 
 
@@ -435,15 +554,15 @@ def follow(plan: Plan) -> int | None:
     Returns how many steps it is ahead, if it counts them. Steps that were made elsewhere since
     count too: the host's numbers are moved, not replaced.
     """
-    held = plan.kept.get("cuda")
-    if held is None:
+    memory = plan.kept.get("cuda")
+    if memory is None:
         return None
-    if held.steps is not None:
-        counted = held.steps.to("cpu", torch.float32)
-        plan.steps.add_(counted - held.host_steps)  # type: ignore[union-attr]
-        held.host_steps = counted
-    if not held.counting:
+    if memory.gradient_counts is not None:
+        device_counts = memory.gradient_counts.to("cpu", torch.float32)
+        plan.steps.add_(device_counts - memory.host_gradient_counts)  # type: ignore[union-attr]
+        memory.host_gradient_counts = device_counts
+    if not memory.counts_steps:
         return None
-    ahead = int(held.counter) - held.host_k
-    held.host_k += ahead
-    return ahead
+    steps_ahead = int(memory.device_step) - memory.host_step
+    memory.host_step += steps_ahead
+    return steps_ahead

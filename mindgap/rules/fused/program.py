@@ -61,17 +61,14 @@ def coordinate(job: Job) -> Program:
     numbers = (*_weights(job), job["sign"], float(job["level"]))
     lists = ("param", "grad", "momentum") if job["beta"] else ("param", "grad")
     if "up" in job.record.numbers:
-        rule = "held_auto_average" if job["beta"] else "held_auto_step"
+        rule = "auto_clamped_average" if job["beta"] else "auto_clamped_step"
         return Program(
             None, Pass(rule, (*lists, "median"), (*numbers, job["up"], job["down"], float("inf")))
         )
-    rule = (
-        "held_step"
-        if not job["beta"]
-        else "held_average"
-        if job["order"] == "gradient"
-        else "average_held"
-    )
+    if not job["beta"]:
+        rule = "clamped_step"
+    else:
+        rule = "clamped_average" if job["order"] == "gradient" else "average_clamped"
     return Program(None, Pass(rule, lists, numbers))
 
 
