@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from mindgap.base.check import RuleError
 from mindgap.bilevel import BSA, SLIP, AdamStep, solve
-from mindgap.bilevel.backends.graphs import CudaGraphs, _Place, _Rows, _undone
+from mindgap.bilevel.backends.graphs import CudaGraphs, _DeviceIndices, _DeviceRows, _run_and_undo
 from mindgap.bilevel.core.estimators import ROWS
 
 QUADRATIC = small_quadratic(seed=4)
@@ -123,19 +123,19 @@ def test_what_graphs_refuse():
 def test_the_iteration_before_a_capture_is_undone_without_a_copy_of_the_tables():
     table = torch.arange(12.0).view(4, 3)
     held = {"x": torch.ones(2), "g_y": {ROWS: table, "mean": torch.zeros(3)}}
-    rows, before = _Rows(), pytree.tree_map(torch.clone, held)
+    rows, before = _DeviceRows(), pytree.tree_map(torch.clone, held)
 
     def iteration():
         for value in (7.0, 8.0):  # twice the same row: the first one must come back
             change, same = rows.replace_row(
-                table, _Place(torch.tensor([4, 5])), torch.full((3,), value)
+                table, _DeviceIndices(torch.tensor([4, 5])), torch.full((3,), value)
             )
             assert same is table
         assert change.tolist() == [1.0, 1.0, 1.0]
         assert table[2].tolist() == [8.0, 8.0, 8.0]
         held["x"].add_(1)
 
-    _undone(iteration, rows, held)
+    _run_and_undo(iteration, rows, held)
     pytree.tree_map(torch.testing.assert_close, held, before)
     assert held["g_y"][ROWS] is table
-    assert rows.replaced is None
+    assert rows.overwritten is None

@@ -36,47 +36,48 @@ from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Batch, Batches, Sample
 
 #: Iterations between two looks at whether x and y are numbers, which wait for the device.
-LOOK = 64
+STEPS_PER_LOOK = 64
 
 
-class _Place:
-    """What a sample names: numbers of data in a tensor on the device; ``batch`` is that of its
-    batch.
-    """
+class _DeviceIndices:
+    """One minibatch of a sample: the indices of its data, as a tensor on the device."""
 
     def __init__(self, indices: Tensor) -> None:
         self.indices = indices
 
     @property
     def batch(self) -> Tensor:
+        """The number of the minibatch in a fixed partition, as a tensor of one entry."""
         return self.indices[:1] // len(self.indices)
 
-    def item(self) -> _Place:
+    def item(self) -> _DeviceIndices:
+        """Itself, as an array of no axes would return its entry."""
         return self
 
 
-class _Rows(TorchOps):
-    """Array operations that find the row of a table on the device.
+class _DeviceRows(TorchOps):
+    """Array operations that find the row of SAGA's table on the device.
 
     Attributes:
-        replaced: tables, numbers and rows that were overwritten, where they are to be kept.
+        overwritten: (table, row number, old row) of each replacement, oldest first; None where
+            nobody asked for them.
     """
 
-    replaced: list[tuple[Tensor, Tensor, Tensor]] | None = None
+    overwritten: list[tuple[Tensor, Tensor, Tensor]] | None = None
 
     def replace_row(self, table: Tensor, index: Scalar, value: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """``value - table[index]``, and the table with the value there. It writes in place, as
         eager runs do.
         """
-        place = index.batch
-        row = table.index_select(0, place)
-        if self.replaced is not None:
-            self.replaced.append((table, place, row))
-        return value - row[0], table.index_copy_(0, place, value[None])
+        number = index.batch
+        old_row = table.index_select(0, number)
+        if self.overwritten is not None:
+            self.overwritten.append((table, number, old_row))
+        return value - old_row[0], table.index_copy_(0, number, value[None])
 
 
-class _Gathered:
-    """Data of one level that hands out the samples of a place."""
+class _GatheredData:
+    """Data of one level whose minibatches are gathered on the device."""
 
     def __init__(self, data: Batches) -> None:
         self._data = data
@@ -85,24 +86,25 @@ class _Gathered:
         return getattr(self._data, name)
 
     def fetch(self, sample: Sample, share: tuple[int, int] = (0, 1)) -> Batch:
-        if isinstance(sample.which, _Place):
+        """The data of a sample; samples that do not name indices on the device as usual."""
+        if isinstance(sample.which, _DeviceIndices):
             return pytree.tree_map(
                 lambda t: t.index_select(0, sample.which.indices), self._data.data
             )
         return self._data.fetch(sample, share)
 
 
-class _Inside(_Rows, TorchOracle):
-    """The oracle of a captured iteration."""
+class _CapturedOracle(_DeviceRows, TorchOracle):
+    """An oracle whose samples and tables are found on the device, so that a graph can replay it."""
 
     def __init__(self, oracle: TorchOracle) -> None:
         self.__dict__.update(oracle.__dict__)
         self.problem = copy(oracle.problem)
         for name in ("upper_data", "lower_data"):
-            setattr(self.problem, name, _Gathered(getattr(oracle.problem, name)))
+            setattr(self.problem, name, _GatheredData(getattr(oracle.problem, name)))
 
     def _is_common(self, *samples: Sample) -> bool:
-        return all(isinstance(sample.which, _Place) for sample in samples)
+        return all(isinstance(sample.which, _DeviceIndices) for sample in samples)
 
     def weight(self, level: str, sample: Sample) -> float:
         """Share of the level's samples that a batch holds: all are of equal size here."""
@@ -111,6 +113,7 @@ class _Inside(_Rows, TorchOracle):
 
 
 def _is_table(path: tuple[Any, ...]) -> bool:
+    """Whether the value at a path of a tree is a table of SAGA."""
     return getattr(path[-1], "key", None) == ROWS
 
 
@@ -118,37 +121,45 @@ def _copy_values(values: ByName) -> ByName:
     """Copies of all values but SAGA's tables: a table belongs to the state that is stepped, as
     in eager runs.
     """
-    found: ByName = pytree.tree_map_with_path(
+    copies: ByName = pytree.tree_map_with_path(
         lambda path, t: t if _is_table(path) else t.clone(), values
     )
-    return found
+    return copies
 
 
-def _tables(values: ByName) -> list[int]:
-    """Where the tables lie."""
+def _table_addresses(values: ByName) -> list[int]:
+    """Where the tables of SAGA lie in memory."""
     return [t.data_ptr() for path, t in pytree.tree_leaves_with_path(values) if _is_table(path)]
 
 
-def _write(into: ByName, values: ByName) -> None:
-    """Overwrite values with others; a table that is in its place already is left alone."""
-    pytree.tree_map(lambda a, b: a if a.data_ptr() == b.data_ptr() else a.copy_(b), into, values)
+def _overwrite(old: ByName, new: ByName) -> None:
+    """Copy new values into the memory of the old; a table that is in its place already is left
+    alone.
+    """
+    pytree.tree_map(lambda a, b: a if a.data_ptr() == b.data_ptr() else a.copy_(b), old, new)
 
 
-def _undone(iteration: Callable[[], None], rows: _Rows, held: ByName) -> None:
+def _run_and_undo(iteration: Callable[[], None], rows: _DeviceRows, values: ByName) -> None:
     """Run an iteration and put all values back: of a table only the rows that were replaced,
     for a table is large.
     """
-    before, rows.replaced = _copy_values(held), []
+    before, rows.overwritten = _copy_values(values), []
     iteration()
-    for table, place, row in reversed(rows.replaced):
-        table.index_copy_(0, place, row)
-    rows.replaced = None
-    _write(held, before)
+    for table, number, old_row in reversed(rows.overwritten):
+        table.index_copy_(0, number, old_row)
+    rows.overwritten = None
+    _overwrite(values, before)
 
 
-class _Graph:
-    """One kind of iteration: its constants, its tables of sample numbers and rates, its row,
-    and what runs it.
+class _IterationGraph:
+    """One kind of iteration, ready to be replayed.
+
+    Attributes:
+        constants: draws that are the same in every iteration.
+        rates: step sizes and weights, one table per name with one row per iteration.
+        samples: indices of data, one table per name with one row per iteration.
+        row: the row that the next replay reads, on the device; the replay adds one.
+        replay: runs the iteration on the values that it was captured with.
     """
 
     def __init__(
@@ -176,20 +187,53 @@ class _Graph:
 
     def draws(self) -> dict[str, Any]:
         """The draws of the present row, on the device."""
-        found: dict[str, Any] = dict(self.constants)
-        found.update(
-            {name: table.index_select(0, self.row[None])[0] for name, table in self.rates.items()}
-        )
+        draws: dict[str, Any] = dict(self.constants)
+        for name, table in self.rates.items():
+            draws[name] = table.index_select(0, self.row[None])[0]
         for name, table in self.samples.items():
             indices = table.index_select(0, self.row[None])[0]
             if self.iteration.samples[name][0] == "direction":
-                found[name] = Sample(indices)
+                draws[name] = Sample(indices)
                 continue
-            places = np.empty(indices.shape[:-1], dtype=object)
-            for at in np.ndindex(places.shape):
-                places[at] = _Place(indices[at])
-            found[name] = Sample(places.item() if places.ndim == 0 else places)
-        return found
+            minibatches = np.empty(indices.shape[:-1], dtype=object)
+            for position in np.ndindex(minibatches.shape):
+                minibatches[position] = _DeviceIndices(indices[position])
+            draws[name] = Sample(minibatches.item() if minibatches.ndim == 0 else minibatches)
+        return draws
+
+    def load(self, columns: dict[str, list[Any]]) -> None:
+        """Write the sample numbers and rates of many iterations to the device and go back to the
+        first row.
+        """
+        self.row.zero_()
+        for name, table in self.rates.items():
+            table[: len(columns[name])] = torch.tensor(columns[name], dtype=table.dtype)
+        for name, table in self.samples.items():
+            level = self.iteration.samples[name][0]
+            which = np.array([np.asarray(sample.which) for sample in columns[name]])
+            if level != "direction" and (data := self.problem.data(level)).order == "partition":
+                which = which[..., None] * data.batch_size + np.arange(data.batch_size)
+            table[: len(which)] = torch.from_numpy(np.ascontiguousarray(which))
+
+
+#: Kind of an iteration, and the lengths of its random series: each pair has a graph of its own.
+_GraphKey = tuple[Any, ...]
+
+
+def _columns_by_graph(
+    chunk: Chunk,
+) -> tuple[list[_GraphKey], dict[_GraphKey, dict[str, list[Any]]]]:
+    """For each iteration of a chunk the graph that runs it, and for each graph the draws of its
+    iterations by name.
+    """
+    order: list[_GraphKey] = []
+    columns: dict[_GraphKey, dict[str, list[Any]]] = {}
+    for kind, draws in chunk.steps():
+        order.append((kind, *(value for value in draws.values() if isinstance(value, int))))
+        lists = columns.setdefault(order[-1], {name: [] for name in draws})
+        for name, value in draws.items():
+            lists[name].append(value)
+    return order, columns
 
 
 class CudaGraphs(Backend):
@@ -224,7 +268,7 @@ class CudaGraphs(Backend):
         self.chunk = whole("chunk", chunk, least=1)
         self.capturing = 0.0
         self._pool: tuple[int, int] | None = None
-        self._graphs: dict[Any, tuple[ByName, dict[Any, _Graph]]] = {}
+        self._graphs: dict[Any, tuple[ByName, dict[_GraphKey, _IterationGraph]]] = {}
 
     def oracle(
         self, problem: BilevelProblem, method: AnyMethod, seed: int, distributed: bool
@@ -289,86 +333,70 @@ class CudaGraphs(Backend):
         """
         oracle, problem = state.oracle, state.problem
         key = (state.method, id(problem))
-        if key not in self._graphs or _tables(self._graphs[key][0]) != _tables(state.values):
-            self._graphs[key] = _copy_values(state.values), {}
-        held, graphs = self._graphs[key]
-        _write(held, state.values)
+        known = self._graphs.get(key)
+        if known is None or _table_addresses(known[0]) != _table_addresses(state.values):
+            known = self._graphs[key] = _copy_values(state.values), {}
+        values, graphs = known
+        _overwrite(values, state.values)
         iterations = {i.kind: i for i in (*state.method.plan().first, *state.method.plan().period)}
-        columns: dict[Any, dict[str, list[Any]]] = {}
-        order: list[Any] = []
-        for kind, draws in chunk.steps():
-            lengths = tuple(
-                value for value in draws.values() if isinstance(value, int)
-            )  # of a random series
-            order.append((kind, *lengths))
-            into = columns.setdefault(order[-1], {name: [] for name in draws})
-            for name, value in draws.items():
-                into[name].append(value)
-        varying = {
+        order, columns_by_graph = _columns_by_graph(chunk)
+        rate_names = {
             name
             for block in chunk.blocks
             for name, value in block.draws.items()
             if isinstance(value, np.ndarray) and value.dtype.kind == "f"
         }
-        for place, of in columns.items():
-            rates = varying & of.keys()
+        for graph_key, columns in columns_by_graph.items():
+            rates = rate_names & columns.keys()
             constants = {
-                n: v[0] for n, v in of.items() if n not in rates and not isinstance(v[0], Sample)
+                name: column[0]
+                for name, column in columns.items()
+                if name not in rates and not isinstance(column[0], Sample)
             }
-            graph = graphs.get(place)
+            graph = graphs.get(graph_key)
             if graph is None or graph.constants != constants:
                 begin = time.perf_counter()
-                graph = graphs[place] = _Graph(
-                    iterations[place[0]], constants, rates, problem, self.chunk
+                graph = graphs[graph_key] = _IterationGraph(
+                    iterations[graph_key[0]], constants, rates, problem, self.chunk
                 )
-                self._fill(graph, of, problem)
-                self._capture(graph, state.method, _Inside(oracle), held)  # type: ignore[arg-type]
+                graph.load(columns)
+                self._capture(graph, state.method, _CapturedOracle(oracle), values)  # type: ignore[arg-type]
                 self.capturing += time.perf_counter() - begin
-            self._fill(graph, of, problem)
-        done = 0
-        for done, place in enumerate(order, 1):
-            graphs[place].replay()
-            if done % LOOK == 0 and not are_numbers(held["x"], held["y"]):
+            graph.load(columns)
+        steps_run = 0
+        for steps_run, graph_key in enumerate(order, 1):
+            graphs[graph_key].replay()
+            if steps_run % STEPS_PER_LOOK == 0 and not are_numbers(values["x"], values["y"]):
                 break
-        return _copy_values(held), done
+        return _copy_values(values), steps_run
 
-    def _fill(self, graph: _Graph, of: dict[str, list[Any]], problem: BilevelProblem) -> None:
-        """Write the sample numbers and rates of a chunk to the device and go back to the first
-        row.
+    def _capture(
+        self, graph: _IterationGraph, method: AnyMethod, oracle: _CapturedOracle, values: ByName
+    ) -> None:
+        """Set ``graph.replay``, which overwrites the values with those of the next iteration; on a
+        CPU it runs the iteration eagerly.
         """
-        graph.row.zero_()
-        for name, table in graph.rates.items():
-            table[: len(of[name])] = torch.tensor(of[name], dtype=table.dtype)
-        for name, table in graph.samples.items():
-            level = graph.iteration.samples[name][0]
-            which = np.array([np.asarray(sample.which) for sample in of[name]])
-            if level != "direction" and (data := problem.data(level)).order == "partition":
-                which = which[..., None] * data.batch_size + np.arange(data.batch_size)
-            table[: len(which)] = torch.from_numpy(np.ascontiguousarray(which))
-
-    def _capture(self, graph: _Graph, method: AnyMethod, oracle: _Inside, held: ByName) -> None:
-        """Capture one iteration on the values ``held``, which a replay overwrites; on a CPU the
-        replay runs it eagerly.
-        """
-        own = {t.data_ptr() for t in pytree.tree_leaves(held)}
+        addresses = {t.data_ptr() for t in pytree.tree_leaves(values)}
 
         def iteration() -> None:
-            new = method.next_values(dict(held), graph.draws(), oracle, graph.iteration.kind)
+            new = method.next_values(dict(values), graph.draws(), oracle, graph.iteration.kind)
             # A new value may be an old one (the point before): take a copy before that is
             # overwritten.
             new = pytree.tree_map(
-                lambda a, b: b.clone() if b.data_ptr() in own - {a.data_ptr()} else b, held, new
+                lambda a, b: b.clone() if b.data_ptr() in addresses - {a.data_ptr()} else b,
+                values,
+                new,
             )
-            _write(held, new)
+            _overwrite(values, new)
             graph.row.add_(1)
 
-        if held["x"].device.type != "cuda":
+        if values["x"].device.type != "cuda":
             graph.replay = iteration
             return
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            _undone(iteration, oracle, held)
+            _run_and_undo(iteration, oracle, values)
             graph.row.zero_()
         torch.cuda.current_stream().wait_stream(side)
         captured = torch.cuda.CUDAGraph()
