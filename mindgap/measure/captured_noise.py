@@ -1,5 +1,5 @@
-"""Noise of many minibatch gradients on a GPU: forward, backward and the norm of the noise in one
-CUDA graph.
+"""Noise of many minibatch gradients on a GPU: forward, backward and the norm of the noise of
+several minibatches in one CUDA graph.
 
 Numbers stay on the device until the last minibatch is done, so that nothing waits for it in
 between.
@@ -7,7 +7,10 @@ between.
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import functional_call, grad, grad_and_value, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mindgap.base.check import whole
 from mindgap.base.checked import check_arguments
@@ -24,9 +29,17 @@ from mindgap.measure.captured import CapturedGradient
 
 #: (generator, size) -> a minibatch of so many independent samples, as a tuple of tensors.
 Draw = Callable[[torch.Generator, int], Any]
+#: Rows of the results, one per minibatch of a group, and the parts of the minibatches, stacked.
+Group = tuple[Tensor, ...]
 
 #: Minibatches that are drawn at once.
 DRAWN = 256
+#: Minibatches, samples and bytes of gradients of one group, at most.
+GROUP, SAMPLES, BYTES = 64, 128, 2**32
+#: Parameter tensors of so many numbers are large.
+LARGE = 2**18
+#: The environment variable that sets the minibatches of a group.
+TOGETHER = "MINDGAP_TOGETHER"
 
 
 @dataclass(frozen=True)
@@ -45,26 +58,6 @@ class HeldOutNoise:
         return float(np.mean(self.norms**2) / (1 + 1 / self.reference))
 
 
-class _ReadGradient(CapturedGradient):
-    """A captured gradient after which ``then(loss, gradients)`` runs inside the same graph."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: Callable[..., Tensor],
-        batch: tuple[Tensor, ...],
-        then: Callable[[Tensor, list[Tensor]], None],
-    ) -> None:
-        self._then = then
-        super().__init__(model, loss, batch)
-
-    def _backward(self, batch: tuple[Tensor, ...]) -> Tensor:
-        value = super()._backward(batch)
-        with torch.no_grad():
-            self._then(value, [p.grad for p in self._parameters if p.grad is not None])
-        return value
-
-
 def captured_noise(
     objective: Objective,
     draw: Draw,
@@ -75,13 +68,18 @@ def captured_noise(
     batch: int,
     coordinates: int = 0,
     seed: int = 0,
+    together: int | None = None,
 ) -> HeldOutNoise:
     """Measure ‖g_b - ḡ‖ for ``minibatches`` minibatches, ḡ being the mean over ``reference`` other
     ones.
 
     A held-out mean adds the same ‖ḡ - ∇f‖², on average E‖n_b‖²/K, to all squared norms: 0.05 % at K
-    = 2,000. Gradients are float32; sums of squares are float32 within a parameter tensor and
-    float64 over the tensors. The model is left as it was found.
+    = 2,000. Gradients are float32; sums of squares are float32 within a large parameter tensor
+    and within all small ones, and float64 over these. The model is left as it was found.
+
+    Several minibatches are taken in one pass, by ``torch.func``. The result equals that of one
+    minibatch at a time to rounding, with other random numbers of dropout. Where one pass fails, a
+    warning says so, and minibatches are taken one at a time.
 
     Args:
         objective: model and loss on one device; the loss depends on every parameter.
@@ -92,6 +90,10 @@ def captured_noise(
         batch: samples in a minibatch.
         coordinates: c, how many single parameters to follow (a parameter drawn twice counts once).
         seed: names the random numbers that choose them.
+        together: minibatches in one pass. By default what the environment variable
+            ``MINDGAP_TOGETHER`` says, else the largest power of two with at most 64 minibatches,
+            128 samples and 4 GiB of gradients; 1 for a model with buffers, convolutions or
+            recurrent layers.
 
     Example:
         >>> noise = captured_noise(
@@ -107,69 +109,273 @@ def captured_noise(
 
     Source: thesis, section 4.2 and Fig. 4-1; acclip, section 2 and Fig. 2.
     """
-    model, parameters = objective.model, objective.parameters
-    device = parameters[0].device
-    kept = [(p, p.grad) for p in parameters], [(b, b.clone()) for b in model.buffers()]
-    mean = [torch.zeros_like(p) for p in parameters]
-    norms, losses = (
-        torch.zeros(whole("minibatches", minibatches, least=4), device=device) for _ in range(2)
+    counts = (
+        whole("reference", reference, least=2),
+        whole("minibatches", minibatches, least=4),
     )
-    layer, picks = _chosen(parameters, coordinates, seed)
-    picked = torch.zeros(minibatches, len(layer), device=device)
-    place = torch.zeros(1, dtype=torch.long, device=device)
+    whole("batch", batch, least=1)
+    if together is None:
+        together = _group_size(objective, batch)
+    layer, picks = _chosen(objective.parameters, coordinates, seed)
 
-    def add(value: Tensor, gradient: list[Tensor]) -> None:
+    def measure(size: int) -> tuple[Tensor, Tensor, float]:
+        before, after = (_groups(draw, generator, count, batch, size) for count in counts)
+        with _as_found(objective.model):
+            return _measure(objective, before, after, counts, size, picks)
+
+    found, start = None, generator.get_state()
+    if whole("together", together, least=1) > 1:
+        try:
+            found = measure(together)
+        except Exception as error:  # whatever a model does that torch.func or a graph cannot
+            warnings.warn(
+                f"{together} minibatches in one pass failed, so they are taken one at a time: "
+                f"{type(error).__name__}: {error}",
+                stacklevel=2,
+            )
+            generator.set_state(start)
+    norms, picked, loss = found or measure(1)
+    return HeldOutNoise(norms.double().cpu().numpy(), picked.cpu().numpy(), layer, loss, reference)
+
+
+def _measure(
+    objective: Objective,
+    before: Iterator[Group],
+    after: Iterator[Group],
+    counts: tuple[int, int],
+    size: int,
+    picks: dict[int, Tensor],
+) -> tuple[Tensor, Tensor, float]:
+    """Norms, coordinates and mean loss of the minibatches of ``after`` around the mean gradient of
+    those of ``before``, in groups of ``size``; ``counts`` says how many there are of both.
+    """
+    reference, minibatches = counts
+    mean = [torch.zeros_like(p) for p in objective.parameters]
+    # The last row takes what fills a short group.
+    norms, losses = (mean[0].new_zeros(minibatches + 1, dtype=torch.float32) for _ in range(2))
+    picked = norms.new_zeros(minibatches + 1, sum(map(len, picks.values())))
+
+    def read(rows: Tensor, values: Tensor, gradients: list[Tensor]) -> None:
+        norms.index_copy_(0, rows, distances(gradients, mean).float())
+        losses.index_copy_(0, rows, values.float())
+        if picks:
+            parts = [
+                gradients[i].flatten(1).index_select(1, inside) - mean[i].flatten()[inside]
+                for i, inside in picks.items()
+            ]
+            picked.index_copy_(0, rows, torch.cat(parts, dim=1).float())
+
+    def add_one(rows: Tensor, value: Tensor, gradient: list[Tensor]) -> None:
         torch._foreach_add_(mean, gradient)
 
-    def read(value: Tensor, gradient: list[Tensor]) -> None:
-        noise = torch._foreach_sub(gradient, mean)
-        norm = torch.stack(torch._foreach_norm(noise)).double().square().sum().sqrt()
-        norms.index_copy_(0, place, norm.float().unsqueeze(0))
-        losses.index_copy_(0, place, value.float().reshape(1))
-        if len(layer):
-            parts = [noise[i].reshape(-1).index_select(0, inside) for i, inside in picks.items()]
-            picked.index_copy_(0, place, torch.cat(parts).unsqueeze(0))
-        place.add_(1)
+    def read_one(rows: Tensor, value: Tensor, gradient: list[Tensor]) -> None:
+        read(rows, value.reshape(1), [g.unsqueeze(0) for g in gradient])
 
-    whole("reference", reference, least=2)
-    _replay(objective, _minibatches(draw, generator, reference, batch), add, mean)
+    several = _Together(objective)
+
+    def add_several(rows: Tensor, *batches: Tensor) -> None:
+        torch._foreach_add_(mean, several.total(rows < reference, batches))
+
+    def read_several(rows: Tensor, *batches: Tensor) -> None:
+        read(rows, *several.each(batches))
+
+    def replay(groups: Iterator[Group], one: Any, many: Any, sums: list[Tensor]) -> None:
+        first = next(groups)
+        run = _OneGradient(objective, one, first) if size == 1 else _Captured(many, first)
+        for total in sums:  # the warm-up before the capture has added to them
+            total.zero_()
+        run(*first)
+        for group in groups:
+            run(*group)
+
+    replay(before, add_one, add_several, mean)
     torch._foreach_div_(mean, float(reference))
-    _replay(objective, _minibatches(draw, generator, minibatches, batch), read, [place])
-    for p, gradient in kept[0]:
-        p.grad = gradient
-    for buffer, value in kept[1]:
-        buffer.copy_(value)
-    return HeldOutNoise(
-        norms.double().cpu().numpy(),
-        picked.cpu().numpy(),
-        layer,
-        float(losses.double().mean()),
-        reference,
-    )
+    replay(after, read_one, read_several, [])
+    return norms[:-1], picked[:-1], float(losses[:-1].double().mean())
 
 
-def _replay(
-    objective: Objective,
-    minibatches: Iterator[tuple[Any, ...]],
-    then: Callable[[Tensor, list[Tensor]], None],
-    sums: list[Tensor],
-) -> None:
-    """Run ``then`` after the gradient of each minibatch; ``sums`` are zero at the start."""
-    first = next(minibatches)
-    gradient = _ReadGradient(objective.model, lambda m, *b: objective.loss(m, b), first, then)
-    torch._foreach_zero_(sums)  # the warm-up before the capture has added to them
-    gradient(*first)
-    for minibatch in minibatches:
-        gradient(*minibatch)
+def distances(gradients: list[Tensor], mean: list[Tensor]) -> Tensor:
+    """‖g_b - ḡ‖ of several minibatches, over all parameters.
+
+    Args:
+        gradients: one tensor per parameter, with a leading axis of minibatches.
+        mean: ḡ, one tensor per parameter.
+
+    Example:
+        >>> distances([torch.tensor([[3.0, 4.0], [0.0, 1.0]])], [torch.zeros(2)]).tolist()
+        [5.0, 1.0]
+    """
+    pairs = [(g.flatten(1), m.flatten()) for g, m in zip(gradients, mean, strict=True)]
+    small = [pair for pair in pairs if len(pair[1]) < LARGE]
+    pairs = [pair for pair in pairs if len(pair[1]) >= LARGE]
+    if small:  # a launch each would take longer than their numbers
+        pairs.append((torch.cat([g for g, _ in small], dim=1), torch.cat([m for _, m in small])))
+    norms = [torch.linalg.vector_norm(g - m, dim=1) for g, m in pairs]
+    return torch.stack(norms).double().square().sum(dim=0).sqrt()
 
 
-def _minibatches(
-    draw: Draw, generator: torch.Generator, count: int, size: int
-) -> Iterator[tuple[Any, ...]]:
-    """``count`` fresh minibatches of ``size`` samples, drawn ``DRAWN`` at a time."""
+class _OneGradient(CapturedGradient):
+    """A captured gradient of the one minibatch of a group, after which ``then(rows, loss,
+    gradient)`` runs inside the same graph.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        then: Callable[[Tensor, Tensor, list[Tensor]], None],
+        group: Group,
+    ) -> None:
+        self._then = then
+        super().__init__(
+            objective.model, lambda m, _, *b: objective.loss(m, tuple(part[0] for part in b)), group
+        )
+
+    def _backward(self, batch: tuple[Tensor, ...]) -> Tensor:
+        value = super()._backward(batch)
+        with torch.no_grad():
+            self._then(batch[0], value, [p.grad for p in self._parameters if p.grad is not None])
+        return value
+
+
+class _Together:
+    """Losses and gradients of several minibatches in one pass; ``p.grad`` is neither read nor
+    written. Each minibatch has random numbers of its own.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        model = _Called(objective)
+        free = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
+
+        def loss(parameters: dict[str, Tensor], batch: Group) -> Tensor:
+            return functional_call(model, parameters, (batch,)).reshape(())
+
+        def total(parameters: dict[str, Tensor], counted: Tensor, batches: Group) -> Tensor:
+            values = vmap(loss, in_dims=(None, 0), randomness="different")(parameters, batches)
+            return (values * counted).sum()
+
+        self._free = free
+        self._each = vmap(grad_and_value(loss), in_dims=(None, 0), randomness="different")
+        self._total = grad(total)
+
+    def each(self, batches: Group) -> tuple[Tensor, list[Tensor]]:
+        """Losses, and gradients with a leading axis of minibatches."""
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # vmap runs the others one by one
+            gradients, values = self._each(self._free, batches)
+        return values, list(gradients.values())
+
+    def total(self, counted: Tensor, batches: Group) -> list[Tensor]:
+        """The sum of the gradients of the minibatches that are counted."""
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+            return list(self._total(self._free, counted, batches).values())
+
+
+class _Called(nn.Module):
+    """The loss of an objective as a module's call, so that its parameters can be exchanged."""
+
+    def __init__(self, objective: Objective) -> None:
+        super().__init__()
+        self.model, self._loss = objective.model, objective.loss
+
+    def forward(self, batch: Group) -> Tensor:
+        return self._loss(self.model, batch)
+
+
+class _Captured:
+    """A function that writes its results in place; on CUDA as one graph launch, elsewhere eagerly.
+
+    A function that waits for the device ends in an error before it is captured.
+    """
+
+    def __init__(self, function: Callable[..., None], group: Group) -> None:
+        self._function = function
+        self._graph: torch.cuda.CUDAGraph | None = None
+        if group[0].is_cuda:
+            self._capture(group)
+
+    def __call__(self, *group: Tensor) -> None:
+        if self._graph is None:
+            self._function(*group)
+            return
+        for place, value in zip(self._inputs, group, strict=True):
+            place.copy_(value)
+        self._graph.replay()
+
+    def _capture(self, group: Group) -> None:
+        self._inputs = tuple(t.clone() for t in group)
+        current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        side.wait_stream(current)
+        waits = torch.cuda.get_sync_debug_mode()
+        with torch.cuda.stream(side):
+            self._function(*self._inputs)
+            try:
+                torch.cuda.set_sync_debug_mode("error")
+                self._function(*self._inputs)
+            finally:
+                torch.cuda.set_sync_debug_mode(waits)
+        current.wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self._function(*self._inputs)
+        except Exception:
+            # A capture that breaks off leaves its stream current and the generator of dropout in
+            # it.
+            torch.cuda.set_stream(current)
+            fresh = torch.Generator(current.device).manual_seed(torch.cuda.initial_seed())
+            torch.cuda.default_generators[current.device.index].graphsafe_set_state(
+                fresh.graphsafe_get_state()
+            )
+            raise
+        self._graph = graph
+
+
+@contextmanager
+def _as_found(model: nn.Module) -> Iterator[None]:
+    """Puts ``p.grad`` and buffers back."""
+    gradients = [(p, p.grad) for p in model.parameters()]
+    buffers = [(b, b.clone()) for b in model.buffers()]
+    try:
+        yield
+    finally:
+        for p, gradient in gradients:
+            p.grad = gradient
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+
+
+def _group_size(objective: Objective, batch: int) -> int:
+    """How many minibatches of so many samples are taken in one pass; see ``captured_noise``."""
+    if TOGETHER in os.environ:
+        given = os.environ[TOGETHER]
+        return whole(TOGETHER, int(given) if given.isdecimal() else given, least=1)
+    model = objective.model
+    alone = (nn.modules.conv._ConvNd, nn.RNNBase)  # slower side by side, or impossible
+    if next(model.buffers(), None) is not None or any(
+        isinstance(m, alone) for m in model.modules()
+    ):
+        return 1
+    gradient = sum(p.numel() * p.element_size() for p in objective.parameters)
+    most = min(GROUP, SAMPLES // batch, BYTES // gradient)
+    return 1 << (max(most, 1).bit_length() - 1)
+
+
+def _groups(
+    draw: Draw, generator: torch.Generator, count: int, batch: int, size: int
+) -> Iterator[Group]:
+    """``count`` fresh minibatches of ``batch`` samples in groups of ``size``, drawn ``DRAWN`` at a
+    time; a short group is filled with its first minibatch under the number ``count``.
+    """
     for start in range(0, count, DRAWN):
-        drawn = draw(generator, min(DRAWN, count - start) * size)
-        yield from zip(*(part.split(size) for part in drawn), strict=True)
+        number = min(DRAWN, count - start)
+        drawn = [part.unflatten(0, (number, batch)) for part in draw(generator, number * batch)]
+        rows = torch.arange(start, start + number, device=drawn[0].device)
+        for first in range(0, number, size):
+            group = [part[first : first + size] for part in (rows, *drawn)]
+            if missing := size - len(group[0]):
+                group = [torch.cat([g, g[:1].expand(missing, *g.shape[1:])]) for g in group]
+                group[0][-missing:] = count
+            yield tuple(group)
 
 
 def _chosen(

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
+from mindgap.base.check import RuleError
 from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
 from mindgap.lab.tasks.problems import papers
@@ -22,9 +24,9 @@ DEVICES = [
 ]
 
 
-def problem_on(device: str) -> TrainingProblem:
+def problem_on(device: str, norm: type[nn.Module] = nn.BatchNorm1d) -> TrainingProblem:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 1)).to(device)
+    model = nn.Sequential(nn.Linear(5, 6), norm(6), nn.Tanh(), nn.Linear(6, 1)).to(device)
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         x = torch.randn(size, 5, generator=generator, device=device)
@@ -33,10 +35,16 @@ def problem_on(device: str) -> TrainingProblem:
     return TrainingProblem(Objective(model, lambda m, b: (m(b[0]) - b[1]).square().mean()), draw, 1)
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("device", DEVICES)
-def test_norms_and_coordinates_equal_those_of_plain_gradients(device, monkeypatch):
+@pytest.mark.parametrize(
+    ("together", "norm"),
+    [(None, nn.BatchNorm1d), (1, nn.LayerNorm), (3, nn.LayerNorm), (None, nn.LayerNorm)],
+)
+def test_norms_and_coordinates_equal_those_of_plain_gradients(together, norm, device, monkeypatch):
+    """Groups of 3 minibatches and of 32 are filled up at the end of each draw of 7."""
     monkeypatch.setattr(module, "DRAWN", 7)
-    problem = problem_on(device)
+    problem = problem_on(device, norm)
     before = [b.clone() for b in problem.objective.model.buffers()]
     marks = [torch.full_like(p, 3.0) for p in problem.objective.parameters]
     for p, mark in zip(problem.objective.parameters, marks):
@@ -50,6 +58,7 @@ def test_norms_and_coordinates_equal_those_of_plain_gradients(device, monkeypatc
         batch=4,
         coordinates=9,
         seed=2,
+        together=together,
     )
     assert all(p.grad is mark for p, mark in zip(problem.objective.parameters, marks))
     assert all(torch.equal(a, b) for a, b in zip(problem.objective.model.buffers(), before))
@@ -70,6 +79,92 @@ def test_norms_and_coordinates_equal_those_of_plain_gradients(device, monkeypatc
     for values, layer in zip(noise.coordinates.T, noise.coordinate_layer, strict=True):
         same = np.isclose(wanted.cpu().numpy(), values[:, None], rtol=1e-3, atol=1e-5).all(0)
         assert layer in np.searchsorted(ends, np.flatnonzero(same), side="right")
+
+
+def dropped(device: str = "cpu") -> TrainingProblem:
+    """The gradient is the mean of eight independent numbers, 0 or 2 with equal chances."""
+    model = nn.Linear(1, 1, bias=False).to(device)
+
+    def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, ...]:
+        return (torch.ones(size, 1, device=device),)
+
+    def loss(m: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return (m.weight * F.dropout(batch[0], 0.5)).mean()
+
+    return TrainingProblem(Objective(model, loss), draw, 1)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("together", [1, 32])
+def test_every_minibatch_has_dropout_of_its_own(together, device):
+    """Within a group and from group to group: the variance is 1/8, and the law of the norm is
+    binomial.
+    """
+    problem = dropped(device)
+    torch.manual_seed(0)
+    noise = captured_noise(
+        problem.objective,
+        problem.draw,
+        torch_stream(0, "noise", device=device),
+        minibatches=1600,
+        reference=1600,
+        batch=8,
+        coordinates=1,
+        together=together,
+    )
+    assert noise.variance == pytest.approx(1 / 8, rel=0.15)
+    groups = noise.coordinates[:, 0].reshape(-1, 32)
+    wanted = pytest.approx(np.sqrt(1 / 8), rel=0.15)
+    assert groups.std(axis=1).mean() == wanted  # between the minibatches of a group
+    assert groups.std(axis=0).mean() == wanted  # between the groups
+
+
+def test_a_model_that_takes_one_minibatch_only_is_measured_with_a_warning(monkeypatch):
+    problem = problem_on("cpu", nn.LayerNorm)
+    plain = problem.objective.loss
+
+    def loss(m: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return plain(m, batch) if float(batch[0].sum()) < 1e9 else batch[0].sum()
+
+    def measured(loss, **more):
+        return captured_noise(
+            Objective(problem.objective.model, loss),
+            problem.draw,
+            torch_stream(1, "noise"),
+            minibatches=9,
+            reference=4,
+            batch=4,
+            **more,
+        ).norms
+
+    wanted = measured(plain, together=1)
+    with pytest.warns(UserWarning, match="4 minibatches in one pass failed, so they are taken one"):
+        assert measured(loss, together=4).tolist() == wanted.tolist()
+    monkeypatch.setenv(module.TOGETHER, "2")
+    with pytest.warns(UserWarning, match="2 minibatches in one pass failed"):
+        measured(loss)
+    monkeypatch.setenv(module.TOGETHER, "0.5")
+    with pytest.raises(RuleError, match="MINDGAP_TOGETHER must be a whole number of at least 1"):
+        measured(plain)
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "size"),
+    [
+        (nn.Linear(2, 2), 1, 64),
+        (nn.Linear(2, 2), 32, 4),
+        (nn.Linear(2, 2), 50, 2),
+        (nn.Linear(2, 2), 500, 1),
+        (nn.Linear(2**12, 2**13, device="meta"), 1, 16),
+        (nn.Linear(2**16, 2**16, device="meta"), 1, 1),
+        (nn.BatchNorm1d(2), 1, 1),
+        (nn.Sequential(nn.Conv2d(1, 1, 3), nn.Flatten()), 1, 1),
+        (nn.LSTM(2, 2), 1, 1),
+    ],
+)
+def test_a_group_is_as_large_as_work_and_memory_allow(model, batch, size):
+    assert module._group_size(Objective(model, lambda m, b: m(b[0]).mean()), batch) == size
 
 
 def test_the_variance_is_that_of_one_minibatch():
@@ -126,6 +221,50 @@ def test_gaussian_input_has_the_scale_of_a_word(text, attention):
         batch=2,
     )
     assert (noise.norms > 0).all()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("gaussian", [False, True])
+@pytest.mark.parametrize("attention", [False, True])
+def test_bert_side_by_side_equals_bert_one_at_a_time(
+    text, attention, gaussian, real, device, monkeypatch
+):
+    """With tied and untied output, drawn masks and padding; groups of four with a short last one.
+    Here without dropout, whose random numbers differ.
+    """
+    monkeypatch.setattr(papers, "DROPOUT", 0.0)
+    monkeypatch.setattr(module, "DRAWN", 8)
+    monkeypatch.setattr(module, "LARGE", 400)
+    problem = papers.masked_bert(
+        device,
+        words=50,
+        width=16,
+        layers=2,
+        length=12,
+        attention=attention,
+        gaussian=gaussian,
+        real=real,
+    )
+    alone, grouped = (
+        captured_noise(
+            problem.objective,
+            problem.draw,
+            torch_stream(0, "noise", device=device),
+            minibatches=14,
+            reference=6,
+            batch=3,
+            coordinates=40,
+            together=together,
+        )
+        for together in (1, 4)
+    )
+    assert grouped.norms == pytest.approx(alone.norms, rel=1e-4)
+    assert grouped.loss == pytest.approx(alone.loss, rel=1e-5)
+    assert grouped.coordinates == pytest.approx(alone.coordinates, rel=1e-3, abs=1e-5)
+    assert grouped.coordinate_layer.tolist() == alone.coordinate_layer.tolist()
+    assert all(p.grad is None for p in problem.objective.parameters)
 
 
 def test_resnet20_sees_the_training_images(monkeypatch):
