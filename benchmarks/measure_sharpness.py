@@ -390,7 +390,7 @@ def overhead(case: Case) -> Iterator[tuple[str, str, str]]:
         begin, clock = time.process_time(), time.perf_counter()
         twin.train(case.steps // pieces, other, seed=part)
         plain += time.process_time() - begin
-        monitor._begin += (
+        monitor._begun_at += (
             time.perf_counter() - clock
         )  # the twin's time is no training time of this run
         begin = time.process_time()

@@ -154,7 +154,7 @@ def detached(monitor: Monitor) -> Iterator[None]:
         for h, entries in zip(hooks, held, strict=True):
             h.update(entries)
         monitor._objective.loss = noting
-        monitor._begin += time.perf_counter() - begin
+        monitor._begun_at += time.perf_counter() - begin
 
 
 def overhead(name: str, make: Callable[[str], Made], device: str, seconds: float) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def overhead(name: str, make: Callable[[str], Made], device: str, seconds: float
         "blocks": len(reference),
         "steps_per_block": steps,
         "own_clock": round(own, 4),
-        "states": monitor._recorder.kept,
+        "states": monitor._recorder.states_kept,
         "steps": monitor.step,
         "rows": len(monitor.readings),
         "probes": {g.names: g.readings for g in monitor._groups},

@@ -16,14 +16,22 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from mindgap.base.batches import rows, size, tensors_in
 from mindgap.base.restoring import undisturbed
-from mindgap.measure.recorder import Incident, Recorder, Seen, State, Step, leaves_range, twin
+from mindgap.measure.recorder import (
+    Incident,
+    LossCall,
+    Recorder,
+    State,
+    Step,
+    leaves_range,
+    twin,
+)
 from mindgap.measure.tracing import Trace, traced
 
 #: Updates larger than the largest before by this factor are called a jump.
@@ -34,10 +42,18 @@ RATE_JUMP = 3.0
 OUT_OF_RANGE = 5.0
 #: A recurrent state that grows by this factor within one sequence explodes.
 GROWTH = 1e3
-#: Share of a batch's excess that few samples must explain to be named.
+#: Share of a batch's excess loss that few samples must explain to be named.
 FEW_EXPLAIN = 0.9
-#: Batches that the weights are tried on, and samples that are looked at one by one.
-OTHERS, MOST_SAMPLES = 3, 512
+#: A sample is named if its excess loss is above this share of the largest one.
+NAMED_EXCESS = 0.1
+#: Ordinary batches that the weights are tried on.
+ORDINARY_BATCHES = 3
+#: Samples that are looked at one by one, at most.
+MOST_SAMPLES = 512
+#: An update moves a module unusually far above this share of its norm, where no other is known.
+LARGE_UPDATE = 0.5
+#: Added below a division by a norm that may be zero.
+TINY = 1e-12
 
 MECHANISMS = {
     "update": "an update threw the weights away",
@@ -91,16 +107,26 @@ class Autopsy:
 
 
 @dataclass
-class _Point:
-    """One replayed step, before its update."""
+class _ReplayedStep:
+    """What one step looks like computed again. Every *measure* is the loss, or the gradient norm
+    where the incident is one of the gradient.
+    """
 
-    step: Step
-    measure: float  # what the incident is about: the loss, or the gradient's norm
-    others: float  # the same for other batches, their median
-    own: float  # the same for the batch of the incident
-    norms: list[float]  # gradient of each parameter, as computed again
-    factor: float = 1.0  # gradient that the optimizer was given over the one computed again
-    moved: dict[str, float] = field(default_factory=dict)  # module -> update over weights
+    step: Step  # as it was recorded
+    measure: float  # of the step's own batches
+    ordinary_measure: float  # of the ordinary batches at the same weights, their median
+    incident_measure: float  # of the incident's batch at the same weights
+    norms: list[float]  # of the gradient of each parameter
+    gradient_scale: float = 1.0  # recorded gradient norm over the one computed again
+    #: module -> length of its update over the norm of its weights; filled when the update is made
+    relative_updates: dict[str, float] = field(default_factory=dict)
+
+
+class _ModuleUpdate(NamedTuple):
+    """The relative update of one module."""
+
+    module: str
+    relative: float  # length of the update over the norm of the weights
 
 
 class Replay:
@@ -112,14 +138,15 @@ class Replay:
         optimizer: the user's; its states are copied.
         incident: what is explained.
         state: to begin from.
-        measuring: batches to try the weights on, where the steps hold too few.
+        measuring_batches: to try the weights on, where the steps hold too few.
         recall: finds a batch again by what names it.
         tensors: parameters of the model and of the optimizer.
 
     Attributes:
         batch: the one of the incident; None where it is not known.
-        others: ordinary batches.
-        points: the steps computed again, up to the incident.
+        ordinary_batches: batches that were not unusual in the run.
+        replayed: the steps computed again, up to the incident.
+        trained: the parameters that take gradients, by name.
         disagreement: largest relative distance of a replayed loss from the recorded one.
     """
 
@@ -130,231 +157,237 @@ class Replay:
         optimizer: torch.optim.Optimizer,
         incident: Incident,
         state: State,
-        measuring: list[Any],
+        measuring_batches: list[Any],
         recall: Callable[[Any], Any] | None,
         tensors: list[Tensor],
     ) -> None:
         self.model, self.loss, self.optimizer = model, loss, optimizer
         self.incident, self.state = incident, state
         self.recall, self.tensors = recall, tensors
-        self.named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.points: list[_Point] = []
+        self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.replayed: list[_ReplayedStep] = []
         self.batch = self.batch_at(incident.step)
-        self.others = self._ordinary(measuring)
+        self.ordinary_batches = self._choose_ordinary(measuring_batches)
         self.disagreement = 0.0
 
     # Batches.
 
-    def _batches_of(self, step: Step) -> list[tuple[Seen, Any]]:
-        """The calls of the loss in a step with their batches; empty where one batch is lost."""
-        found = []
-        for seen in step.seen:
-            batch = seen.batch
-            if batch is None and seen.key is not None and self.recall is not None:
-                batch = self.recall(seen.key)
+    def _calls_of(self, step: Step) -> list[tuple[LossCall, Any]]:
+        """The calls of the loss in a step, each with its batch; empty where one batch is lost."""
+        calls = []
+        for call in step.calls:
+            batch = call.batch
+            if batch is None and call.key is not None and self.recall is not None:
+                batch = self.recall(call.key)
             if batch is None:
                 return []
-            if seen.versions and seen.versions != tuple(t._version for t in tensors_in(batch)):
+            if call.versions and call.versions != tuple(t._version for t in tensors_in(batch)):
                 return []  # the loop has written something else into it
-            found.append((seen, batch))
-        return found
+            calls.append((call, batch))
+        return calls
 
     def _step_at(self, number: int) -> Step | None:
+        """The recorded step of that number; None where it is not kept."""
         return next((step for step in self.incident.steps if step.number == number), None)
 
     def batch_at(self, number: int) -> Any:
         """The batch of a step; of several that were added up, the one with the worst loss."""
         step = self._step_at(number)
-        found = self._batches_of(step) if step is not None else []
-        return max(found, key=lambda row: _or_infinite(float(row[0].loss)))[1] if found else None
+        calls = self._calls_of(step) if step is not None else []
+        return max(calls, key=lambda pair: _or_infinite(float(pair[0].loss)))[1] if calls else None
 
     def key_at(self, number: int) -> Any:
-        """What names the batch of a step."""
+        """What names the batch that ``batch_at`` gives; None where it has no name."""
         step = self._step_at(number)
-        if step is None or not step.seen:
+        if step is None or not step.calls:
             return None
-        return max(step.seen, key=lambda seen: _or_infinite(float(seen.loss))).key
+        return max(step.calls, key=lambda call: _or_infinite(float(call.loss))).key
 
-    def _ordinary(self, measuring: list[Any]) -> list[Any]:
-        """Batches of steps before whose losses were usual, and then measuring batches."""
+    def _choose_ordinary(self, measuring_batches: list[Any]) -> list[Any]:
+        """Batches of earlier steps whose losses were usual, spread evenly; then measuring ones."""
         usual = [
             batch
             for step in self.incident.steps[:-1]
-            if not leaves_range(self.incident.history, step.loss) or self.incident.kind != "loss"
-            for _, batch in self._batches_of(step)[:1]
+            if self.incident.kind != "loss" or not leaves_range(self.incident.history, step.loss)
+            for _, batch in self._calls_of(step)[:1]
         ]
-        chosen = usual[:: max(1, len(usual) // OTHERS)][:OTHERS]
-        return [*chosen, *measuring][:OTHERS]
+        spacing = max(1, len(usual) // ORDINARY_BATCHES)
+        spread = usual[::spacing][:ORDINARY_BATCHES]
+        return [*spread, *measuring_batches][:ORDINARY_BATCHES]
 
     # Computing.
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Everything is put back at the end: parameters, buffers, gradients, modes, random
-        numbers.
+        """A block that may move the model: parameters, buffers, gradients, modes and random numbers
+        are put back at its end.
         """
         with ExitStack() as stack:
             if "torch._dynamo" in sys.modules:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(undisturbed(self.model, parameters=True))
-            saved = [tensor.detach().clone() for tensor in self.tensors]
+            kept = [tensor.detach().clone() for tensor in self.tensors]
             grads = [tensor.grad for tensor in self.tensors]
             try:
                 yield
             finally:
                 with torch.no_grad():
-                    for tensor, old, grad in zip(self.tensors, saved, grads, strict=True):
-                        if not torch.equal(tensor.detach(), old):
-                            tensor.copy_(old)
+                    for tensor, value, grad in zip(self.tensors, kept, grads, strict=True):
+                        if not torch.equal(tensor.detach(), value):
+                            tensor.copy_(value)
                         tensor.grad = grad
 
     def run(self) -> None:
-        """All steps up to the incident; its own update is not made."""
-        self._begin()
+        """Replay all steps up to the incident into ``replayed``; its own update is not made."""
+        self._load_state()
         for step in self.incident.steps:
-            self.points.append(self._point(step))
+            self.replayed.append(self._replay(step))
             if step.number == self.incident.step:
                 return
-            self.move(self.points[-1])
+            self.make_update(self.replayed[-1])
 
     def rewind_to(self, number: int) -> None:
         """Put the weights back to where they stood before a step."""
-        self._begin()
+        self._load_state()
         for step in self.incident.steps:
             if step.number >= number:
                 return
-            self.move(self._point(step))
+            self.make_update(self._replay(step))
 
-    def _begin(self) -> None:
+    def _load_state(self) -> None:
         """Load the state before the first step, into the model and a second optimizer."""
         state = self.state
         with torch.no_grad():
-            for tensor, old in zip(self.tensors, state.parameters, strict=True):
-                tensor.copy_(old)
-            for buffer, old in zip(self.model.buffers(), state.buffers, strict=True):
-                buffer.copy_(old)
-        for module, training in zip(self.model.modules(), state.modes, strict=True):
+            for tensor, kept in zip(self.tensors, state.parameters, strict=True):
+                tensor.copy_(kept)
+            for buffer, kept in zip(self.model.buffers(), state.buffers, strict=True):
+                buffer.copy_(kept)
+        for module, training in zip(self.model.modules(), state.training_modes, strict=True):
             module.training = training
-        _set_random(state.random, self.tensors)
+        _set_random(state.random_state, self.tensors)
         self.twin = twin(self.optimizer, state.optimizer)
 
     def _clear_gradients(self) -> None:
         for tensor in self.tensors:
             tensor.grad = None
 
-    def value(self, batch: Any, seen: Seen | None = None) -> Tensor:
-        """The user's loss under the precision of a recorded call, else of the first one."""
-        if seen is None:
-            calls = (call for step in self.incident.steps for call in step.seen)
-            seen = next(calls, None)
-        if seen is None or seen.cast is None:
+    def loss_of(self, batch: Any, call: LossCall | None = None) -> Tensor:
+        """The user's loss in the precision of a recorded call, by default of the first one."""
+        if call is None:
+            recorded = (each for step in self.incident.steps for each in step.calls)
+            call = next(recorded, None)
+        if call is None or call.autocast is None:
             return self.loss(self.model, batch).reshape(-1)[0]
-        with torch.autocast(*seen.cast):
+        with torch.autocast(*call.autocast):
             return self.loss(self.model, batch).reshape(-1)[0]
 
-    def measured(self, batch: Any) -> float:
-        """Loss (or gradient norm, or infinity where a gradient is not finite) of a batch at the
-        present weights; nothing changes.
+    def measure(self, batch: Any) -> float:
+        """Loss of a batch at the present weights, or its gradient norm where the incident is one of
+        the gradient; nothing changes.
         """
-        by_gradient = self.incident.kind == "gradient"
+        needs_gradient = self.incident.kind == "gradient"
         with undisturbed(self.model):
-            with torch.set_grad_enabled(by_gradient):
-                value = self.value(batch)
-            if not by_gradient:
-                return float(value)
-            found = torch.autograd.grad(value, list(self.named.values()), allow_unused=True)
-            return _length([_norm(grad) for grad in found if grad is not None])
+            with torch.set_grad_enabled(needs_gradient):
+                loss = self.loss_of(batch)
+            if not needs_gradient:
+                return float(loss)
+            gradients = torch.autograd.grad(loss, list(self.trained.values()), allow_unused=True)
+            return _length([_norm(gradient) for gradient in gradients if gradient is not None])
 
-    def bad(self, value: float) -> bool:
-        """Whether a measure is out of its range."""
-        if not math.isfinite(value):
+    def out_of_range(self, measure: float) -> bool:
+        """Whether a loss (or a gradient norm) exceeds what was usual before the incident."""
+        if not math.isfinite(measure):
             return True
         if self.incident.kind == "gradient":
             usual = [norm for norm in self.incident.history if math.isfinite(norm)]
-            return bool(usual) and value > JUMP * max(usual)
-        return leaves_range(self.incident.history, value) > 0
+            return bool(usual) and measure > JUMP * max(usual)
+        return leaves_range(self.incident.history, measure) > 0
 
-    def move(self, point: _Point) -> None:
-        """Make the update of a step."""
-        for group, settings in zip(self.twin.param_groups, point.step.settings):
+    def make_update(self, replayed: _ReplayedStep) -> None:
+        """Make the update of a step with the present gradients, and note how far modules moved."""
+        for group, settings in zip(self.twin.param_groups, replayed.step.settings):
             group.update(settings)
-        before = {name: p.detach().clone() for name, p in self.named.items()}
+        before = {name: p.detach().clone() for name, p in self.trained.items()}
         self.twin.step()
-        point.moved = self._moves(before)
+        replayed.relative_updates = self._relative_updates(before)
         self._clear_gradients()
 
-    def _moves(self, before: dict[str, Tensor]) -> dict[str, float]:
+    def _relative_updates(self, before: dict[str, Tensor]) -> dict[str, float]:
         """Module -> length of its update over the norm of its weights before."""
-        lengths: dict[str, float] = {}
-        sizes: dict[str, float] = {}
-        for name, p in self.named.items():
+        updates: dict[str, float] = {}
+        weights: dict[str, float] = {}
+        for name, p in self.trained.items():
             module = _module_of(name)
-            moved = _norm(p.detach() - before[name])
-            lengths[module] = math.hypot(lengths.get(module, 0.0), moved)
-            sizes[module] = math.hypot(sizes.get(module, 0.0), _norm(before[name]))
-        return {name: length / max(sizes[name], 1e-12) for name, length in lengths.items()}
+            update = _norm(p.detach() - before[name])
+            updates[module] = math.hypot(updates.get(module, 0.0), update)
+            weights[module] = math.hypot(weights.get(module, 0.0), _norm(before[name]))
+        return {module: norm / max(weights[module], TINY) for module, norm in updates.items()}
 
-    def _point(self, step: Step) -> _Point:
-        """Gradient and losses at the present weights; the gradient is left for the optimizer."""
-        others = sorted(map(self.measured, self.others), key=_or_infinite)
-        own = self.measured(self.batch) if self.batch is not None else math.nan
-        calls = self._batches_of(step)
+    def _replay(self, step: Step) -> _ReplayedStep:
+        """Measures and gradient of a step at the present weights; the gradient is left in ``grad``
+        for the optimizer.
+        """
+        ordinary = sorted(map(self.measure, self.ordinary_batches), key=_or_infinite)
+        of_incident = self.measure(self.batch) if self.batch is not None else math.nan
+        calls = self._calls_of(step)
         if not calls:
             raise LookupError(f"the batch of step {step.number} is no longer there")
         self._clear_gradients()
         losses = []
-        for seen, batch in calls:
-            if seen.random is not None:
-                _set_random(seen.random, self.tensors)
-            value = self.value(batch, seen)
-            (value / len(calls)).backward()
-            losses.append(float(value.detach()))
-        loss = sum(losses) / len(losses)
-        norms = [_norm(p.grad) if p.grad is not None else 0.0 for p in self.named.values()]
-        self._compare(step.loss, loss)
-        return _Point(
+        for call, batch in calls:
+            if call.random_state is not None:
+                _set_random(call.random_state, self.tensors)
+            loss = self.loss_of(batch, call)
+            (loss / len(calls)).backward()
+            losses.append(float(loss.detach()))
+        mean_loss = sum(losses) / len(losses)
+        norms = [_norm(p.grad) if p.grad is not None else 0.0 for p in self.trained.values()]
+        self._compare(step.loss, mean_loss)
+        return _ReplayedStep(
             step,
-            measure=loss if self.incident.kind == "loss" else _length(norms),
-            others=others[len(others) // 2] if others else math.nan,
-            own=own,
+            measure=mean_loss if self.incident.kind == "loss" else _length(norms),
+            ordinary_measure=ordinary[len(ordinary) // 2] if ordinary else math.nan,
+            incident_measure=of_incident,
             norms=norms,
-            factor=self._rescale(step, _length(norms)),
+            gradient_scale=self._scale_gradients(step, _length(norms)),
         )
 
     def _compare(self, recorded: float, replayed: float) -> None:
-        """Note how far a replayed loss lies from the recorded one."""
+        """Note in ``disagreement`` how far a replayed loss lies from the recorded one."""
         if math.isfinite(replayed) and math.isfinite(recorded):
-            apart = abs(replayed - recorded) / max(abs(recorded), 1e-12)
-            self.disagreement = max(self.disagreement, apart)
+            distance = abs(replayed - recorded) / max(abs(recorded), TINY)
+            self.disagreement = max(self.disagreement, distance)
         elif math.isfinite(replayed) != math.isfinite(recorded):
             self.disagreement = math.inf
 
-    def _rescale(self, step: Step, length: float) -> float:
-        """Give the optimizer a gradient of the norm that it had (the loop may clip or scale);
-        returns that norm over the replayed ``length``, 1 where it is not known.
+    def _scale_gradients(self, step: Step, replayed_norm: float) -> float:
+        """Scale the gradients to the norm that the optimizer was given (the loop may clip or
+        scale); returns that norm over the replayed one, 1 where it is not known.
         """
-        given = _recorded_norm(step)
-        if not (math.isfinite(given) and math.isfinite(length) and length > 0 and given > 0):
+        recorded = _recorded_norm(step)
+        if not all(math.isfinite(norm) and norm > 0 for norm in (recorded, replayed_norm)):
             return 1.0
-        factor = given / length
+        factor = recorded / replayed_norm
         if abs(factor - 1) > 1e-6:
             for tensor in self.tensors:
                 if tensor.grad is not None:
                     tensor.grad.mul_(factor)
         return factor
 
-    def trace(self) -> tuple[Trace, dict[str, float]]:
-        """Forward and backward pass of the incident's batch at the present weights, and the growth
-        of recurrent states over time.
+    def trace_passes(self) -> tuple[Trace, dict[str, float]]:
+        """Trace forward and backward pass of the incident's batch at the present weights.
+
+        Returns:
+            What they showed, and per recurrent module by how much its state grew in a sequence.
         """
-        scales: dict[str, list[list[float]]] = {}  # module -> sizes of its states, per sequence
+        state_sizes: dict[str, list[list[float]]] = {}  # module -> per sequence, one per time step
 
         def keep_states(name: str, module: nn.RNNBase, inputs: Any, out: Any) -> None:
             states = out[0] if isinstance(out, tuple) else out
             if isinstance(states, Tensor) and states.ndim == 3:
-                time = 1 if module.batch_first else 0
-                sizes = states.detach().double().abs().amax(dim=(2, 1 - time)).tolist()
-                scales.setdefault(name, []).append(sizes)
+                time_axis = 1 if module.batch_first else 0
+                sizes = states.detach().double().abs().amax(dim=(2, 1 - time_axis)).tolist()
+                state_sizes.setdefault(name, []).append(sizes)
 
         handles = [
             module.register_forward_hook(partial(keep_states, name))
@@ -364,56 +397,50 @@ class Replay:
         try:
             with undisturbed(self.model), torch.enable_grad():
                 with traced(self.model, backward=True) as trace:
-                    value = self.value(self.batch)
+                    loss = self.loss_of(self.batch)
                 trace.watch_backward()
-                if value.requires_grad:
-                    torch.autograd.grad(value, list(self.named.values()), allow_unused=True)
+                if loss.requires_grad:
+                    torch.autograd.grad(loss, list(self.trained.values()), allow_unused=True)
         finally:
             for handle in handles:
                 handle.remove()
-        calls: dict[str, list[float]] = {}  # a cell that is called once per time step
-        for name, scale in trace.scales:
-            calls.setdefault(name, []).append(scale)
-        for name, sizes in calls.items():
-            scales.setdefault(name, []).append(sizes)
-        return trace, {name: max(map(_growth, rows)) for name, rows in scales.items()}
+        cell_sizes: dict[str, list[float]] = {}  # of a cell that is called once per time step
+        for name, size_of_output in trace.scales:
+            cell_sizes.setdefault(name, []).append(size_of_output)
+        for name, sizes in cell_sizes.items():
+            state_sizes.setdefault(name, []).append(sizes)
+        return trace, {name: max(map(_growth, each)) for name, each in state_sizes.items()}
 
-    def samples(self, batch: Any) -> tuple[int, ...]:
-        """Few samples that explain the batch's excess; empty where it is the whole batch."""
+    def samples_at_fault(self, batch: Any) -> tuple[int, ...]:
+        """Places of the few samples that explain a bad batch; empty where many have a share."""
         count = size(batch)
         most = max(1, count // 8)
-        broken = _rows_not_finite(batch, count)
-        if broken:
-            return tuple(broken) if len(broken) <= most else ()
+        not_finite = _rows_not_finite(batch, count)
+        if not_finite:
+            return tuple(not_finite) if len(not_finite) <= most else ()
         if not 2 <= count <= MOST_SAMPLES:
             return ()
-        if self.excess(batch):
-            far = [i for i in range(count) if self.excess(rows(batch, [i]))]
-            if len(far) > most:
+        if self.times_others(batch):
+            out_of_range = [i for i in range(count) if self.times_others(rows(batch, [i]))]
+            if len(out_of_range) > most:
                 return ()
         with undisturbed(self.model), torch.no_grad():
             self.model.eval()
-            values = [float(self.value(rows(batch, [i]))) for i in range(count)]
-        bad = [i for i, value in enumerate(values) if not math.isfinite(value)]
-        if bad:
-            return tuple(bad) if len(bad) <= most else ()
-        middle = sorted(values)[count // 2]
-        excess = [max(0.0, value - middle) for value in values]
-        few = sorted(range(count), key=lambda i: -excess[i])[:most]
-        if sum(excess[i] for i in few) < FEW_EXPLAIN * sum(excess):
-            return ()
-        return tuple(sorted(i for i in few if excess[i] > 0.1 * excess[few[0]]))
+            losses = [float(self.loss_of(rows(batch, [i]))) for i in range(count)]
+        return _few_largest(losses, most)
 
-    def excess(self, batch: Any) -> float:
-        """How many times the numbers of a batch exceed those of the others; 0 where they do not."""
-        worst = 0.0
-        others = [list(tensors_in(other)) for other in self.others]
-        for i, part in enumerate(tensors_in(batch)):
-            if part.is_floating_point() and part.numel():
-                alike = [other[i] for other in others if len(other) > i]
-                usual = max((_top(o) for o in alike if o.is_floating_point()), default=0.0)
-                worst = max(worst, _top(part) / usual if usual > 0 else 0.0)
-        return worst if worst > OUT_OF_RANGE else 0.0
+    def times_others(self, batch: Any) -> float:
+        """Largest entry of a batch over that of the ordinary batches; 0 where it is ordinary."""
+        largest_ratio = 0.0
+        ordinary = [list(tensors_in(other)) for other in self.ordinary_batches]
+        for i, tensor in enumerate(tensors_in(batch)):
+            if tensor.is_floating_point() and tensor.numel():
+                same_place = [tensors[i] for tensors in ordinary if len(tensors) > i]
+                entries = [_largest_entry(t) for t in same_place if t.is_floating_point()]
+                usual = max(entries, default=0.0)
+                if usual > 0:
+                    largest_ratio = max(largest_ratio, _largest_entry(tensor) / usual)
+        return largest_ratio if largest_ratio > OUT_OF_RANGE else 0.0
 
 
 # Judging.
@@ -424,27 +451,34 @@ def perform(
     model: nn.Module,
     loss: Callable[[Any, Any], Tensor],
     optimizer: torch.optim.Optimizer,
-    measuring: list[Any],
+    measuring_batches: list[Any],
     recall: Callable[[Any], Any] | None,
 ) -> Autopsy:
-    """The answer of ``Monitor.autopsy``."""
+    """Replay the worst incident of a recorder and judge it: the answer of ``Monitor.autopsy``."""
     recorder.flush(final=True)
     incident = recorder.incident
     if incident is None:
         count = recorder.steps[-1].number + 1 if recorder.steps else 0
-        said = f"in {count} steps no number was not finite and nothing left its range"
-        return Autopsy("", f"Nothing to explain: {said}.")
-    shown = f"{_shown(incident)} at step {incident.step}"
+        healthy = f"in {count} steps no number was not finite and nothing left its range"
+        return Autopsy("", f"Nothing to explain: {healthy}.")
+    beginning = f"{_shown(incident)} at step {incident.step}"
     if incident.state is None:
-        why = recorder.why_not or "no state from before that step is kept"
-        return _unknown(incident, f"{shown}, and it cannot be replayed: {why}")
+        reason = recorder.why_no_state or "no state from before that step is kept"
+        return _unknown(incident, f"{beginning}, and it cannot be replayed: {reason}")
     replay = Replay(
-        model, loss, optimizer, incident, incident.state, measuring, recall, recorder.tensors
+        model,
+        loss,
+        optimizer,
+        incident,
+        incident.state,
+        measuring_batches,
+        recall,
+        recorder.tensors,
     )
     if replay.batch is None:
         return _unknown(
             incident,
-            f"{shown}, and its batch is not known: call objective.value(batch) or "
+            f"{beginning}, and its batch is not known: call objective.value(batch) or "
             "monitor.observe(loss, batch) in the loop, or give recall",
         )
     try:
@@ -454,57 +488,66 @@ def perform(
     except Exception as error:  # of the user's code, or a batch that was dropped
         lines = str(error).strip().splitlines()
         text = f"{type(error).__name__}: {lines[0][:160] if lines else ''}".rstrip(": ")
-        return _unknown(incident, f"{shown}, and the replay ended in {text}")
+        return _unknown(incident, f"{beginning}, and the replay ended in {text}")
 
 
 def _judge(replay: Replay) -> Autopsy:
-    """The mechanism that fits the replay: batch, update, operation, recurrence, divergence or
-    something unseen.
-    """
-    incident, points = replay.incident, replay.points
-    here = points[-1]
-    trace, growth = replay.trace()
+    """The autopsy of a replayed incident: the first mechanism that fits."""
+    incident, last = replay.incident, replay.replayed[-1]
+    trace, growth = replay.trace_passes()
     recurrent = max(growth, key=lambda name: growth[name], default="")
     explodes = bool(recurrent) and growth[recurrent] > GROWTH
     if _not_finite(replay.batch):
-        return _batch(replay, incident.step, "holds numbers that are not finite")
-    factors = [point.factor for point in points[:-1]]
-    if incident.kind == "gradient" and factors and here.factor > JUMP * max(factors):
-        return _given(replay, max(factors))
-    told = here.step.loss if incident.kind == "loss" else _recorded_norm(here.step)
-    if replay.bad(told) and not replay.bad(here.measure):
-        return _unseen(replay, told)
-    broken = any(not bool(t.isfinite().all()) for t in replay.tensors if t.is_floating_point())
-    if broken or replay.bad(here.others):
-        found = _update(replay, broken)
-        if found is None and incident.at_once:
-            found = _recurrence(replay, recurrent, math.inf) if explodes else None
-            found = found or _operation(replay, trace)
-        return found or _divergence(replay)
-    ordinary = not replay.excess(replay.batch)
-    if explodes and ordinary:
-        return _recurrence(replay, recurrent, growth[recurrent])
-    operation = _operation(replay, trace) if incident.at_once and ordinary else None
-    if operation is not None:
-        return operation
-    always_bad = replay.bad(points[0].own) or not ordinary or len(points) == 1
-    how = "" if always_bad else "is out of its range at these weights only"
-    return _batch(replay, incident.step, how)
-
-
-def _unseen(replay: Replay, told: float) -> Autopsy:
-    """The replay is ordinary where the run was not: something changed that no step shows."""
-    number = replay.incident.step
-    here = replay.points[-1]
-    what = "loss" if replay.incident.kind == "loss" else "gradient norm"
-    if len(replay.points) < 2:
-        return _unknown(replay.incident, f"the replay of step {number} gives {here.measure:.3g}")
-    said = (
-        f"something besides the gradients changed the weights or the optimizer's state in the "
-        f"update of step {number - 1}: computed again from the kept state the {what} of step "
-        f"{number} is {here.measure:.3g}, not {told:.3g}"
+        return _blame_batch(replay, incident.step, "holds numbers that are not finite")
+    earlier_scales = [replayed.gradient_scale for replayed in replay.replayed[:-1]]
+    if (
+        incident.kind == "gradient"
+        and earlier_scales
+        and last.gradient_scale > JUMP * max(earlier_scales)
+    ):
+        return _blame_scaled_gradient(replay, max(earlier_scales))
+    recorded = last.step.loss if incident.kind == "loss" else _recorded_norm(last.step)
+    if replay.out_of_range(recorded) and not replay.out_of_range(last.measure):
+        return _blame_unseen_change(replay, recorded)
+    weights_broken = any(
+        not bool(tensor.isfinite().all()) for tensor in replay.tensors if tensor.is_floating_point()
     )
-    return _answer(replay, "update", said, number - 1, "", (_ordinary_batch(replay),))
+    if weights_broken or replay.out_of_range(last.ordinary_measure):
+        answer = _blame_update(replay, weights_broken)
+        if answer is None and incident.at_once:
+            answer = _blame_recurrence(replay, recurrent, math.inf) if explodes else None
+            answer = answer or _blame_operation(replay, trace)
+        return answer or _blame_divergence(replay)
+    numbers_ordinary = not replay.times_others(replay.batch)
+    if explodes and numbers_ordinary:
+        return _blame_recurrence(replay, recurrent, growth[recurrent])
+    if incident.at_once and numbers_ordinary:
+        answer = _blame_operation(replay, trace)
+        if answer is not None:
+            return answer
+    bad_from_the_start = replay.out_of_range(replay.replayed[0].incident_measure)
+    if bad_from_the_start or not numbers_ordinary or len(replay.replayed) == 1:
+        return _blame_batch(replay, incident.step, "")
+    return _blame_batch(replay, incident.step, "is out of its range at these weights only")
+
+
+def _blame_unseen_change(replay: Replay, recorded: float) -> Autopsy:
+    """The replay is ordinary where the run was not: something changed that no step shows.
+
+    Args:
+        recorded: the loss or gradient norm of the incident's step in the run.
+    """
+    number = replay.incident.step
+    last = replay.replayed[-1]
+    quantity = "loss" if replay.incident.kind == "loss" else "gradient norm"
+    if len(replay.replayed) < 2:
+        return _unknown(replay.incident, f"the replay of step {number} gives {last.measure:.3g}")
+    sentence = (
+        "something besides the gradients changed the weights or the optimizer's state in the "
+        f"update of step {number - 1}: computed again from the kept state the {quantity} of step "
+        f"{number} is {last.measure:.3g}, not {recorded:.3g}"
+    )
+    return _answer(replay, "update", sentence, number - 1, "", (_range_sentence(replay),))
 
 
 def _recorded_norm(step: Step) -> float:
@@ -514,85 +557,98 @@ def _recorded_norm(step: Step) -> float:
     return _length(step.norms.tolist() if isinstance(step.norms, Tensor) else list(step.norms))
 
 
-def _given(replay: Replay, usual: float) -> Autopsy:
+def _blame_scaled_gradient(replay: Replay, usual_scale: float) -> Autopsy:
     """The optimizer was given another gradient than its batch has."""
-    here = replay.points[-1]
-    number = here.step.number
-    replay.move(here)
-    layer, moved = _largest(here.moved)
-    said = (
-        f"the optimizer was given {here.factor / usual:.3g} times the gradient of its batch, and "
-        f"the update moved {layer} by {_times(moved)}"
+    last = replay.replayed[-1]
+    replay.make_update(last)
+    update = _farthest_update(last)
+    sentence = (
+        f"the optimizer was given {last.gradient_scale / usual_scale:.3g} times the gradient of "
+        f"its batch, and the update moved {update.module} by {_norm_share(update.relative)}"
     )
-    return _answer(replay, "update", said, number, layer, (_ordinary_batch(replay),))
+    findings = (_range_sentence(replay),)
+    return _answer(replay, "update", sentence, last.step.number, update.module, findings)
 
 
-def _update(replay: Replay, broken: bool) -> Autopsy | None:
+def _blame_update(replay: Replay, weights_broken: bool) -> Autopsy | None:
     """An update before the incident made other batches bad as well; None where no update was
     unusual.
 
     Args:
-        broken: whether a weight is not finite.
+        weights_broken: whether a weight is not finite.
     """
-    points = replay.points
-    first = next((i for i, p in enumerate(points) if replay.bad(p.others)), len(points) - 1)
-    if first == 0:
-        return _divergence(replay) if len(points) == 1 and broken else None
-    point, earlier = points[first - 1], points[: first - 1]
-    layer, moved = _largest(point.moved)
-    moves = [_largest(p.moved)[1] for p in earlier]
-    usual = max((move for move in moves if math.isfinite(move)), default=math.nan)
-    if moved < (JUMP * usual if math.isfinite(usual) else 0.5):
+    all_replayed = replay.replayed
+    bad_places = (
+        i for i, each in enumerate(all_replayed) if replay.out_of_range(each.ordinary_measure)
+    )
+    first_bad = next(bad_places, len(all_replayed) - 1)
+    if first_bad == 0:
+        alone = len(all_replayed) == 1
+        return _blame_divergence(replay) if alone and weights_broken else None
+    suspect, earlier = all_replayed[first_bad - 1], all_replayed[: first_bad - 1]
+    update = _farthest_update(suspect)
+    usual = max(
+        (
+            relative
+            for each in earlier
+            if math.isfinite(relative := _farthest_update(each).relative)
+        ),
+        default=math.nan,
+    )
+    if update.relative < (JUMP * usual if math.isfinite(usual) else LARGE_UPDATE):
         return None
-    number = point.step.number
-    tail = f"the update of step {number} moved {layer} by {_times(moved)}"
-    numbers = {"moved": moved, "usual": usual}
-    findings = (_ordinary_batch(replay),)
-    rate, rates = _rate(point.step), [_rate(p.step) for p in earlier]
-    if rates and rate > RATE_JUMP * max(rates):
-        said = (
-            f"the learning rate went from {max(rates):.3g} to {rate:.3g} at step {number}; {tail}"
+    number = suspect.step.number
+    moved = f"the update of step {number} moved {update.module} by {_norm_share(update.relative)}"
+
+    def answer(mechanism: str, sentence: str) -> Autopsy:
+        numbers = {"moved": update.relative, "usual": usual}
+        findings = (_range_sentence(replay),)
+        return _answer(replay, mechanism, sentence, number, update.module, findings, numbers)
+
+    rate, earlier_rates = _largest_rate(suspect.step), [_largest_rate(e.step) for e in earlier]
+    if earlier_rates and rate > RATE_JUMP * max(earlier_rates):
+        jump = f"the learning rate went from {max(earlier_rates):.3g} to {rate:.3g}"
+        return answer("learning_rate", f"{jump} at step {number}; {moved}")
+    norms = [_length(each.norms) for each in earlier]
+    large_gradient = bool(norms) and not _length(suspect.norms) <= JUMP * max(norms)
+    scales = [each.gradient_scale for each in earlier]
+    if scales and suspect.gradient_scale > JUMP * max(scales) and not large_gradient:
+        times = f"{suspect.gradient_scale / max(scales):.3g} times"
+        return answer(
+            "update", f"{moved}: the optimizer was given {times} the gradient of its batch"
         )
-        return _answer(replay, "learning_rate", said, number, layer, findings, numbers)
-    norms = [_length(p.norms) for p in earlier]
-    odd = bool(norms) and not _length(point.norms) <= JUMP * max(norms)
-    factors = [p.factor for p in earlier]
-    if factors and point.factor > JUMP * max(factors) and not odd:
-        said = (
-            f"{tail}: the optimizer was given {point.factor / max(factors):.3g} times the gradient "
-            "of its batch"
-        )
-        return _answer(replay, "update", said, number, layer, findings, numbers)
-    if odd or replay.bad(point.measure):
-        return _batch(replay, number, "", because=tail)
+    if large_gradient or replay.out_of_range(suspect.measure):
+        return _blame_batch(replay, number, "", consequence=moved)
     if not norms and math.isnan(usual):
         return None
-    said = f"{tail}; the updates before moved it by at most {_times(usual)}"
-    return _answer(replay, "update", said, number, layer, findings, numbers)
+    return answer("update", f"{moved}; the updates before moved it by at most {_norm_share(usual)}")
 
 
-def _divergence(replay: Replay) -> Autopsy:
-    """Updates that grow from step to step."""
-    moves = [(p.step.number, *_largest(p.moved)) for p in replay.points if p.moved]
-    finite = [row for row in moves if math.isfinite(row[2])]
-    finite = finite or [(replay.incident.step, "", math.nan)]
-    (begin, _, first), (end, layer, last) = finite[0], finite[-1]
-    rates = [_rate(p.step) for p in replay.points]
+def _blame_divergence(replay: Replay) -> Autopsy:
+    """The updates grew from step to step."""
+    updates = [
+        (each.step.number, update)
+        for each in replay.replayed
+        if each.relative_updates and math.isfinite((update := _farthest_update(each)).relative)
+    ] or [(replay.incident.step, _ModuleUpdate("", math.nan))]
+    (first_step, first), (last_step, last) = updates[0], updates[-1]
+    rates = [_largest_rate(each.step) for each in replay.replayed]
     rate = rates[-1] if rates[-1] > 0 else rates[0]
-    said = (
-        f"the updates grew from step to step: {layer} moved by {_times(first)} at step {begin} and "
-        f"by {_times(last)} at step {end}; the learning rate ({rate:.3g}) is too large"
+    sentence = (
+        f"the updates grew from step to step: {last.module} moved by {_norm_share(first.relative)} "
+        f"at step {first_step} and by {_norm_share(last.relative)} at step {last_step}; the "
+        f"learning rate ({rate:.3g}) is too large"
     )
-    return _answer(replay, "divergence", said, begin, layer)
+    return _answer(replay, "divergence", sentence, first_step, last.module)
 
 
-def _batch(replay: Replay, number: int, how: str, because: str = "") -> Autopsy:
+def _blame_batch(replay: Replay, number: int, fault: str, consequence: str = "") -> Autopsy:
     """The batch of a step is to blame, or samples of it.
 
     Args:
         number: the step.
-        how: what is wrong with the batch, where that is known.
-        because: what its update did.
+        fault: what is wrong with the batch, where that is known; else empty.
+        consequence: what its update did, where that showed the fault; else empty.
     """
     batch = replay.batch
     if number != replay.incident.step:
@@ -600,64 +656,65 @@ def _batch(replay: Replay, number: int, how: str, because: str = "") -> Autopsy:
         replay.rewind_to(number)
     samples: tuple[int, ...] = ()
     with suppress(Exception):  # a batch that cannot be cut
-        samples = replay.samples(batch)
+        samples = replay.samples_at_fault(batch)
     key = replay.key_at(number)
-    said = f"the batch of step {number}" + (f" (batch {key})" if key is not None else "")
-    findings = []
-    excess = replay.excess(batch)
-    if how:
-        findings.append(f"It {how}.")
-    elif excess:
-        findings.append(f"Its numbers reach {excess:.3g} times those of other batches.")
-    if because:
-        findings.append(because[0].upper() + because[1:] + ".")
-    findings.append("Other batches are ordinary at the weights before it.")
-    verb = "is"
+    blamed, verb = f"the batch of step {number}{_name_of(key)}", "is"
     if samples:
         word, verb = ("sample", "is") if len(samples) == 1 else ("samples", "are")
-        said = f"{word} {', '.join(map(str, samples[:5]))} of {said}"
+        blamed = f"{word} {', '.join(map(str, samples[:5]))} of {blamed}"
+    findings = []
+    times_others = replay.times_others(batch)
+    if fault:
+        findings.append(f"It {fault}.")
+    elif times_others:
+        findings.append(f"Its numbers reach {times_others:.3g} times those of other batches.")
+    if consequence:
+        findings.append(consequence[0].upper() + consequence[1:] + ".")
+    findings.append("Other batches are ordinary at the weights before it.")
     return _answer(
         replay,
         "sample" if samples else "batch",
-        f"{said} {verb} to blame",
+        f"{blamed} {verb} to blame",
         number,
-        _loudest(replay, number),
+        _module_of_largest_gradient(replay, number),
         tuple(findings),
         batch=key,
         samples=samples,
     )
 
 
-def _operation(replay: Replay, trace: Trace) -> Autopsy | None:
+def _blame_operation(replay: Replay, trace: Trace) -> Autopsy | None:
     """The operation that gave the first number that is not finite; None where none did."""
     number = replay.incident.step
     if trace.origin:
         name, module, half = trace.origin, trace.origin_module, trace.origin_half
-        what = "gave a number that is not finite from finite ones"
+        deed = "gave a number that is not finite from finite ones"
     else:
         name, module, half = trace.undefined, trace.undefined_module, trace.undefined_half
-        what = "has a derivative that is not finite"
+        deed = "has a derivative that is not finite"
     if not name:
         return None
     module = module or "the loss"
-    what = "left the range of float16" if half else what
-    said = f"{name.strip('_')} in {module} {what} at step {number}"
-    findings = (_ordinary_batch(replay), "Every weight is finite.")
-    return _answer(replay, "overflow" if half else "operation", said, number, module, findings)
+    mechanism = "operation"
+    if half:
+        mechanism, deed = "overflow", "left the range of float16"
+    sentence = f"{name.strip('_')} in {module} {deed} at step {number}"
+    findings = (_range_sentence(replay), "Every weight is finite.")
+    return _answer(replay, mechanism, sentence, number, module, findings)
 
 
-def _recurrence(replay: Replay, layer: str, growth: float) -> Autopsy:
-    """A recurrent state that grows within one sequence."""
+def _blame_recurrence(replay: Replay, module: str, growth: float) -> Autopsy:
+    """A recurrent state grew within one sequence, by the factor ``growth``."""
     number = replay.incident.step
-    grown = f"{growth:.3g} times" if math.isfinite(growth) else "beyond every number"
-    said = f"the recurrent state of {layer} grew {grown} within one sequence at step {number}"
-    return _answer(replay, "recurrence", said, number, layer, (_ordinary_batch(replay),))
+    times = f"{growth:.3g} times" if math.isfinite(growth) else "beyond every number"
+    sentence = f"the recurrent state of {module} grew {times} within one sequence at step {number}"
+    return _answer(replay, "recurrence", sentence, number, module, (_range_sentence(replay),))
 
 
 def _answer(
     replay: Replay,
     mechanism: str,
-    said: str,
+    explanation: str,
     step: int,
     layer: str,
     findings: tuple[str, ...] = (),
@@ -665,50 +722,51 @@ def _answer(
     batch: Any = None,
     samples: tuple[int, ...] = (),
 ) -> Autopsy:
-    """The autopsy with its sentence: what was seen, the mechanism, what came later, and whether the
-    replay agrees.
+    """The autopsy with its sentence: what was seen, the explanation, what came later, and whether
+    the replay agrees.
     """
     incident = replay.incident
     recovered = _recovered(incident)
-    sentence = f"{_shown(incident)} at step {incident.step}: {said}"
+    sentence = f"{_shown(incident)} at step {incident.step}: {explanation}"
     if mechanism in ("update", "learning_rate") and step < incident.step:
         sentence += f"; the batch of step {incident.step} was ordinary"
     if recovered is not None:
-        word = "step" if recovered == 1 else "steps"
-        sentence += f"; the loss was back in its range {recovered} {word} later"
-    if incident.broke > incident.step:
-        sentence += f"; from step {incident.broke} on numbers are not finite"
-    agreed = _agreement(replay.disagreement)
+        unit = "step" if recovered == 1 else "steps"
+        sentence += f"; the loss was back in its range {recovered} {unit} later"
+    if incident.first_not_finite > incident.step:
+        sentence += f"; from step {incident.first_not_finite} on numbers are not finite"
+    agreement = _agreement(replay.disagreement)
     return Autopsy(
         mechanism,
         f"{sentence}.",
         step,
-        incident.step,
-        layer,
-        batch,
-        samples,
-        recovered,
-        tuple(finding for finding in (*findings, agreed) if finding),
-        agreed,
-        numbers or {},
+        seen=incident.step,
+        layer=layer,
+        batch=batch,
+        samples=samples,
+        recovered=recovered,
+        findings=tuple(finding for finding in (*findings, agreement) if finding),
+        replay=agreement,
+        numbers=numbers or {},
     )
 
 
-def _agreement(apart: float) -> str:
+def _agreement(distance: float) -> str:
     """How well the replay agrees with what was recorded, from the largest relative distance."""
-    if apart == 0:
+    if distance == 0:
         return "The replay gives the recorded losses bit for bit."
-    if apart < 1e-3:
-        return f"The replay gives the recorded losses to {apart:.1g}."
+    if distance < 1e-3:
+        return f"The replay gives the recorded losses to {distance:.1g}."
     return (
         "The replay does not give the recorded losses "
-        f"(up to {apart:.1%} apart): something in the loop was not seen."
+        f"(up to {distance:.1%} apart): something in the loop was not seen."
     )
 
 
-def _unknown(incident: Incident, why: str) -> Autopsy:
+def _unknown(incident: Incident, reason: str) -> Autopsy:
     """The autopsy that finds nothing out."""
-    return Autopsy("unknown", f"Cannot tell: {why[0].lower()}{why[1:]}.", -1, incident.step)
+    sentence = f"Cannot tell: {reason[0].lower()}{reason[1:]}."
+    return Autopsy("unknown", sentence, seen=incident.step)
 
 
 def _shown(incident: Incident) -> str:
@@ -721,54 +779,61 @@ def _recovered(incident: Incident) -> int | None:
     usual = incident.history
     if incident.kind != "loss":
         usual = [step.loss for step in incident.steps[:-1]]
-    fine = [not leaves_range(usual, loss) for loss in incident.after]
-    if len(fine) < 5 or not all(fine[-3:]):
+    ordinary = [not leaves_range(usual, loss) for loss in incident.losses_after]
+    if len(ordinary) < 5 or not all(ordinary[-3:]):
         return None
-    last_bad = max((i for i, ok in enumerate(fine) if not ok), default=-1)
+    last_bad = max((i for i, is_ordinary in enumerate(ordinary) if not is_ordinary), default=-1)
     return last_bad + 2
 
 
-def _ordinary_batch(replay: Replay) -> str:
-    """A sentence on the incident's batch; empty where its numbers are out of range."""
-    if replay.excess(replay.batch):
+def _range_sentence(replay: Replay) -> str:
+    """That the numbers of the incident's batch are in range; empty where they are not."""
+    if replay.times_others(replay.batch):
         return ""
-    key = replay.key_at(replay.incident.step)
-    name = f" (batch {key})" if key is not None else ""
+    name = _name_of(replay.key_at(replay.incident.step))
     return f"The numbers of its batch{name} are in the range of the others."
 
 
-def _loudest(replay: Replay, number: int) -> str:
+def _name_of(key: Any) -> str:
+    """What names a batch, in brackets; empty where nothing does."""
+    return "" if key is None else f" (batch {key})"
+
+
+def _module_of_largest_gradient(replay: Replay, number: int) -> str:
     """The module with the largest gradient at a replayed step; empty where it was not replayed."""
-    point = next((p for p in replay.points if p.step.number == number), None)
-    if point is None or not point.norms:
+    replayed = next((each for each in replay.replayed if each.step.number == number), None)
+    if replayed is None or not replayed.norms:
         return ""
-    norms = dict(zip(replay.named, map(_or_infinite, point.norms), strict=True))
+    norms = dict(zip(replay.trained, map(_or_infinite, replayed.norms), strict=True))
     return _module_of(max(norms, key=lambda name: norms[name]))
 
 
 def _module_of(parameter: str) -> str:
-    """The module of a parameter, by their names; a parameter of the model itself stands alone."""
+    """The name of a parameter's module; a parameter of the model itself keeps its own name."""
     return parameter.rpartition(".")[0] or parameter
 
 
-def _largest(moved: dict[str, float]) -> tuple[str, float]:
-    """The module that moved farthest, and how far."""
-    if not moved:
-        return "", math.nan
-    name = max(moved, key=lambda n: moved[n] if not math.isnan(moved[n]) else math.inf)
-    return name, moved[name]
+def _farthest_update(replayed: _ReplayedStep) -> _ModuleUpdate:
+    """The largest relative update of a step; of no module where none was made."""
+    updates = replayed.relative_updates
+    if not updates:
+        return _ModuleUpdate("", math.nan)
+    module = max(updates, key=lambda n: math.inf if math.isnan(updates[n]) else updates[n])
+    return _ModuleUpdate(module, updates[module])
 
 
-def _times(share: float) -> str:
+def _norm_share(relative: float) -> str:
     """A length relative to a norm, in words."""
-    if not math.isfinite(share):
+    if not math.isfinite(relative):
         return "more than any number"
-    return f"{share:.3g} times its norm" if share >= 1 else f"{100 * share:.2g} % of its norm"
+    return (
+        f"{relative:.3g} times its norm" if relative >= 1 else f"{100 * relative:.2g} % of its norm"
+    )
 
 
-def _rate(step: Step) -> float:
+def _largest_rate(step: Step) -> float:
     """The largest learning rate of a step; NaN where none is known."""
-    return max((float(g["lr"]) for g in step.settings if "lr" in g), default=math.nan)
+    return max((float(group["lr"]) for group in step.settings if "lr" in group), default=math.nan)
 
 
 def _length(norms: list[float]) -> float:
@@ -777,18 +842,19 @@ def _length(norms: list[float]) -> float:
 
 
 def _norm(tensor: Tensor) -> float:
+    """The Euclidean norm in float64; a sparse tensor counts with its values."""
     tensor = tensor.detach()
     tensor = tensor.coalesce().values() if tensor.is_sparse else tensor
     return float(tensor.abs().double().norm())
 
 
-def _top(tensor: Tensor) -> float:
-    """The largest size of an entry; infinity where one is not finite."""
+def _largest_entry(tensor: Tensor) -> float:
+    """The largest absolute entry; infinity where one is not finite."""
     return _or_infinite(float(tensor.detach().abs().max()) if tensor.numel() else 0.0)
 
 
 def _or_infinite(value: float) -> float:
-    """The value; infinity where it is not finite."""
+    """The value; infinity where it is not finite, so that NaN sorts last."""
     return value if math.isfinite(value) else math.inf
 
 
@@ -799,13 +865,28 @@ def _not_finite(batch: Any) -> bool:
 
 
 def _rows_not_finite(batch: Any, count: int) -> list[int]:
-    """Samples that hold a number that is not finite, of a batch of so many."""
-    found: set[int] = set()
+    """Places of the samples that hold a number that is not finite, of a batch of ``count``."""
+    places: set[int] = set()
     for tensor in tensors_in(batch):
         if tensor.is_floating_point() and tensor.ndim and len(tensor) == count and count:
-            bad = ~tensor.detach().isfinite().reshape(count, -1).all(1)
-            found |= set(bad.nonzero().flatten().tolist())
-    return sorted(found)
+            not_finite = ~tensor.detach().isfinite().reshape(count, -1).all(1)
+            places |= set(not_finite.nonzero().flatten().tolist())
+    return sorted(places)
+
+
+def _few_largest(losses: list[float], most: int) -> tuple[int, ...]:
+    """Places of at most ``most`` losses that explain nearly all of what exceeds the median, or are
+    not finite; empty where more are needed.
+    """
+    not_finite = [i for i, loss in enumerate(losses) if not math.isfinite(loss)]
+    if not_finite:
+        return tuple(not_finite) if len(not_finite) <= most else ()
+    median = sorted(losses)[len(losses) // 2]
+    excess = [max(0.0, loss - median) for loss in losses]
+    largest = sorted(range(len(losses)), key=lambda i: -excess[i])[:most]
+    if sum(excess[i] for i in largest) < FEW_EXPLAIN * sum(excess):
+        return ()
+    return tuple(sorted(i for i in largest if excess[i] > NAMED_EXCESS * excess[largest[0]]))
 
 
 def _set_random(state: Tensor, tensors: list[Tensor]) -> None:
@@ -816,9 +897,10 @@ def _set_random(state: Tensor, tensors: list[Tensor]) -> None:
         torch.set_rng_state(state)
 
 
-def _growth(scales: list[float]) -> float:
-    """By how much a sequence of sizes grows; 0 where it is short."""
-    if len(scales) < 8:
+def _growth(sizes: list[float]) -> float:
+    """Largest size of a sequence over the median of its first eighth; 0 where it is short."""
+    if len(sizes) < 8:
         return 0.0
-    early = sorted(v for v in scales[: max(2, len(scales) // 8)] if math.isfinite(v) and v > 0)
-    return max(map(_or_infinite, scales)) / early[len(early) // 2] if early else 0.0
+    first_eighth = sizes[: max(2, len(sizes) // 8)]
+    usable = sorted(size for size in first_eighth if math.isfinite(size) and size > 0)
+    return max(map(_or_infinite, sizes)) / usable[len(usable) // 2] if usable else 0.0

@@ -25,9 +25,9 @@ class History:
     batches: list[Any]  # the measuring batches
     steps: int  # of the optimizer so far
     losses: dict[int, float] = field(default_factory=dict)
-    norms: dict[int, float] = field(default_factory=dict)  # gradients, as the optimizer got them
-    rates: dict[int, float] = field(default_factory=dict)  # of the optimizer's first group
-    moves: dict[int, float] = field(default_factory=dict)  # update over parameters
+    norms: dict[int, float] = field(default_factory=dict)  # of the gradients the optimizer got
+    rates: dict[int, float] = field(default_factory=dict)  # lr of the optimizer's first group
+    moves: dict[int, float] = field(default_factory=dict)  # length of update over parameters
     recent: list[Step] = field(default_factory=list)  # the last steps, with their batches
     states: list[State] = field(default_factory=list)  # kept states, the oldest first
     tensors: list[Tensor] = field(default_factory=list)  # whose values a state's parameters are
@@ -42,32 +42,36 @@ def history_of(
     steps: int,
     moves: dict[int, float],
 ) -> History:
-    """The history of a run from a monitor's recorder and rows; the last steps, which the recorder
-    holds, count where both know a step.
+    """The history of a run from a monitor's recorder and rows; where both know a step, the
+    recorder counts.
     """
-    known = History(recorder.model, loss, recorder.optimizer, batches, steps, moves=moves)
-    known.tensors, known.states = recorder.tensors, list(recorder.states)
-    recent = list(recorder.steps)
-    incident = recorder.incident
-    if incident is not None:
+    recent, states = list(recorder.steps), list(recorder.states)
+    if (incident := recorder.incident) is not None:
         recent = [*incident.steps, *recent]
-        known.states += [] if incident.state is None else [incident.state]
-    known.states.sort(key=lambda state: state.step)
-    known.recent = sorted(
-        {step.number: step for step in recent}.values(), key=lambda step: step.number
+        states += [] if incident.state is None else [incident.state]
+    history = History(
+        recorder.model,
+        loss,
+        recorder.optimizer,
+        batches,
+        steps,
+        moves=moves,
+        recent=sorted({step.number: step for step in recent}.values(), key=lambda s: s.number),
+        states=sorted(states, key=lambda state: state.step),
+        tensors=recorder.tensors,
     )
     for row in rows:
         number = int(row["step"])
-        known.norms[number] = float(row["loop_gradient_norm"])
+        history.norms[number] = float(row["loop_gradient_norm"])
         if "loop_loss" in row:
-            known.losses[number] = float(row["loop_loss"])
+            history.losses[number] = float(row["loop_loss"])
         if "lr" in row:
-            known.rates[number] = float(row["lr"])
-    for step in known.recent:
-        if step.seen:
-            known.losses[step.number] = step.loss
+            history.rates[number] = float(row["lr"])
+    for step in history.recent:
+        if step.calls:
+            history.losses[step.number] = step.loss
         if step.settings and "lr" in step.settings[0]:
-            known.rates[step.number] = float(step.settings[0]["lr"])
+            history.rates[step.number] = float(step.settings[0]["lr"])
         if step.norms is not None:
-            known.norms[step.number] = float(torch.linalg.vector_norm(step.norms.double()))
-    return known
+            history.norms[step.number] = float(torch.linalg.vector_norm(step.norms.double()))
+    return history

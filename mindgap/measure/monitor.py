@@ -23,7 +23,15 @@ from mindgap.base.restoring import first_batches, undisturbed
 from mindgap.base.tensors import robust_norm
 from mindgap.measure.gradients import NonFiniteError, reason
 from mindgap.measure.probe import Probe, Reading
-from mindgap.measure.recorder import LOOK, SPACING, Recorder, settings_of, versions_of
+from mindgap.measure.recorder import (
+    LOOK,
+    SPACING,
+    LoggedCall,
+    LoggedStep,
+    Recorder,
+    settings_of,
+    versions_of,
+)
 from mindgap.measure.sinks import CallSink, as_sinks
 from mindgap.measure.table import DEFAULT_PROBES, PROBES, ProbeName
 from mindgap.measure.watch import LoopWatch
@@ -180,39 +188,43 @@ class Monitor:
         }
         self._sinks = [] if to is None else as_sinks(to, name, settings, seed)
         self.readings: list[Row] = []
-        self._moves: dict[int, float] = {}  # step of a row -> its update over the parameters
         self.step = 0
-        self._paid = 0.0  # seconds of measuring beside what every step costs
-        self._per_step = 0.0  # seconds that every step costs: the middle of the samples
-        self._samples: deque[float] = deque(maxlen=9)
-        self._timing, self._sample = False, 0.0
-        self._quick = False  # whether a call of the loss is noted in the quickest way
+        self._relative_updates: dict[int, float] = {}  # step -> length of update over parameters
+        # The costs so far. What every step costs is sampled at a step at which nothing is due.
+        self._begun_at = time.perf_counter()
+        self._seconds_per_step = 0.0  # what every step costs: the median of the samples
+        self._step_seconds: deque[float] = deque(maxlen=9)  # the samples
+        self._samples_this_step, self._sampled_seconds = False, 0.0
+        self._other_seconds = 0.0  # of measuring beside what every step costs, in all
+        self._norm_seconds, self._norms_read = 0.0, 0
+        self._state_seconds = self._last_state_seconds = 0.0
+        self._row_seconds = self._last_row_seconds = 0.0
+        # The row that is being written, between the two hooks of a step.
         self._row: Row = {}
-        self._waiting: list[_Group] = []
-        self._before: list[Tensor] = []
-        self._begin = time.perf_counter()
-        self._cuda = any(p.is_cuda for p in objective.parameters)
+        self._row_begun_at = self._probe_seconds_before_row = 0.0
+        self._groups_after_step: list[_Group] = []
+        self._parameters_before: list[Tensor] = []
+        self._on_cuda = any(p.is_cuda for p in objective.parameters)
         self._watch = LoopWatch(objective.model, one_of("nonfinite", nonfinite, ("note", "raise")))
         self.events: list[str] = []
-        self._stopped: dict[str, str] = {}
+        self._stopped_probes: dict[str, str] = {}
         if memory is not None and (not isinstance(memory, (int, float)) or memory != 0):
             positive("memory", memory)
         if recall is not None and not callable(recall):
             fail("recall", "must be a function that finds a batch by its name", recall)
         self._recorder = Recorder(objective.model, self._optimizer, memory)
         if memory == 0:
-            self._recorder.why_not = "memory=0 keeps no state"
+            self._recorder.why_no_state = "memory=0 keeps no state"
         self._recall = recall
-        self._period = 1  # steps between two readings of the gradient norms
-        self._round = SPACING  # steps after which rows, states and probes are considered
-        self._pace = math.inf  # seconds per step, of the quickest round lately
-        self._lap = time.perf_counter(), 0
-        self._wake = 0  # the next step at which something may be due
+        # What is due when.
+        self._norm_period = 1  # steps between two readings of the gradient norms
+        self._round_steps = SPACING  # steps after which rows, states and probes are considered
+        self._seconds_per_quick_step = math.inf  # seconds per step, of the quickest round lately
+        self._round_begun = time.perf_counter(), 0  # moment and step
+        self._next_due = 0  # the next step at which something may be due
         self._settings = settings_of(self._optimizer.param_groups)
-        self._kind = self._recorder.kind
-        self._norms_read = 0
-        self._norms_spent = self._state_spent = self._state_cost = 0.0
-        self._row_spent = self._row_cost = 0.0
+        self._device_type = self._recorder.device_type
+        self._notes_quickly = False  # whether a call of the loss is noted in the quickest way
         self._measuring = False
         self._own_loss, objective.loss = objective.loss, self._note_loss
         self._hooks = [
@@ -221,40 +233,46 @@ class Monitor:
         ]
 
     def _note_loss(self, model: Any, batch: Any) -> Tensor:
-        """The objective's loss; the loop's own calls are noted."""
-        if not self._quick or is_autocast_enabled(self._kind):
+        """The objective's loss; a call by the loop is noted in the recorder's log."""
+        if not self._notes_quickly or is_autocast_enabled(self._device_type):
             return self._note_slowly(model, batch)
-        value = self._own_loss(model, batch)
-        if type(value) is Tensor:
-            self._recorder.log.append((value.detach(), batch, versions_of(batch), None, None))
+        loss = self._own_loss(model, batch)
+        if type(loss) is Tensor:
+            versions = versions_of(batch)
+            self._recorder.log.append(LoggedCall(loss.detach(), batch, versions, None, None))
         else:
-            self._recorder.see(value, batch)
-        return value
+            self._recorder.after_loss(loss, batch)
+        return loss
 
     def _note_slowly(self, model: Any, batch: Any) -> Any:
-        """The same for every kind of call, with a look at the clock."""
+        """The objective's loss; a call by the loop is noted with its random state and precision,
+        and the seconds that this takes are counted.
+        """
         if self._measuring:
             return self._own_loss(model, batch)
         recorder = self._recorder
-        quick = recorder.quick and not recorder.inside
-        begin, random, cast = time.perf_counter(), None, None
-        if quick:
-            random, cast = recorder.random() if recorder.draws else None, recorder.cast()
+        to_log = recorder.takes_log_entries and not recorder.in_optimizer_step
+        begun_at = time.perf_counter()
+        random_state = autocast = None
+        if to_log:
+            random_state = recorder.random_state() if recorder.loss_draws_random else None
+            autocast = recorder.autocast()
         else:
-            recorder.begin()
-        taken = time.perf_counter() - begin
-        value = self._own_loss(model, batch)
-        begin = time.perf_counter()
-        if quick and type(value) is Tensor:
-            recorder.log.append((value.detach(), batch, versions_of(batch), random, cast))
+            recorder.before_loss()
+        seconds = time.perf_counter() - begun_at
+        loss = self._own_loss(model, batch)
+        begun_at = time.perf_counter()
+        if to_log and type(loss) is Tensor:
+            versions = versions_of(batch)
+            recorder.log.append(LoggedCall(loss.detach(), batch, versions, random_state, autocast))
         else:
-            recorder.see(value, batch)
-        taken += time.perf_counter() - begin
-        if self._timing:
-            self._sample += taken
+            recorder.after_loss(loss, batch)
+        seconds += time.perf_counter() - begun_at
+        if self._samples_this_step:
+            self._sampled_seconds += seconds
         else:
-            self._paid += taken
-        return value
+            self._other_seconds += seconds
+        return loss
 
     @property
     def measuring(self) -> bool:
@@ -273,8 +291,8 @@ class Monitor:
         if batch is None or isinstance(batch, (int, str)):
             batch, name = None, batch if name is None else name
         begin = time.perf_counter()
-        self._recorder.see(loss, batch, name)
-        self._paid += time.perf_counter() - begin
+        self._recorder.after_loss(loss, batch, name)
+        self._other_seconds += time.perf_counter() - begin
 
     def autopsy(self) -> Autopsy:
         """Why the run broke: step, layer, batch and mechanism.
@@ -302,11 +320,11 @@ class Monitor:
         """
         from mindgap.measure.autopsy import perform
 
-        held, self._measuring = self._measuring, True
-        self._quick = False
+        was_measuring, self._measuring = self._measuring, True
+        self._notes_quickly = False
         try:
-            self._note(self._watch.flush())
-            self._heed()
+            self._publish_events(self._watch.flush())
+            self._pass_norms_on()
             return perform(
                 self._recorder,
                 self._objective.model,
@@ -316,7 +334,7 @@ class Monitor:
                 self._recall,
             )
         finally:
-            self._measuring = held
+            self._measuring = was_measuring
 
     def history(self) -> History:
         """What was recorded up to now: losses, gradient norms, rates, relative updates, the last
@@ -337,8 +355,8 @@ class Monitor:
         """
         from mindgap.measure.history import history_of
 
-        self._note(self._watch.flush())
-        self._heed()
+        self._publish_events(self._watch.flush())
+        self._pass_norms_on()
         self._recorder.flush()
         return history_of(
             self._recorder,
@@ -346,21 +364,21 @@ class Monitor:
             self._batches,
             self.readings,
             steps=self.step,
-            moves=dict(self._moves),
+            moves=dict(self._relative_updates),
         )
 
     @property
     def skipped(self) -> dict[str, str]:
         """Probes without a reading so far, and those that raised an error -> why."""
         if self._budget is None or not self.step:
-            return dict(self._stopped)
-        said = (
+            return dict(self._stopped_probes)
+        template = (
             "a reading takes about {:.2g} s, and the budget allowed {:.2g} s in {} steps; raise "
             "budget or give every"
         )
-        allowed = self._allowed() / max(1, len(self._groups))
-        return dict(self._stopped) | {
-            group.names: said.format(self._expected_cost(group), allowed, self.step)
+        per_group = self._allowed_seconds() / max(1, len(self._groups))
+        return dict(self._stopped_probes) | {
+            group.names: template.format(self._expected_cost(group), per_group, self.step)
             for group in self._groups
             if not group.readings and group.probes
         }
@@ -368,20 +386,20 @@ class Monitor:
     @property
     def spent(self) -> float:
         """Seconds of measuring."""
-        return self._paid + self._per_step * self.step
+        return self._other_seconds + self._seconds_per_step * self.step
 
     @property
     def training(self) -> float:
         """Seconds since the start that were not spent on measuring."""
-        return time.perf_counter() - self._begin - self.spent
+        return time.perf_counter() - self._begun_at - self.spent
 
     def close(self, problem: str = "") -> None:
         """Detach from the optimizer and finish the records."""
         if self._hooks:
-            self._note(self._watch.flush())
-            for names, why in self.skipped.items():
-                if names not in self._stopped:
-                    LOG.warning("%s: not read: %s", names, why)
+            self._publish_events(self._watch.flush())
+            for names, reason in self.skipped.items():
+                if names not in self._stopped_probes:
+                    LOG.warning("%s: not read: %s", names, reason)
             self._objective.loss = self._own_loss
         for hook in self._hooks:
             hook.remove()
@@ -397,54 +415,57 @@ class Monitor:
         self.close("" if error is None else f"{type(error).__name__}: {error}")
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        """Before an optimizer's step: read norms when they are due, note events, and begin a row
-        when one is due.
+        """Hook before an optimizer's step: read gradient norms when they are due, publish events,
+        and begin a row when one is due.
         """
         step, recorder = self.step, self._recorder
-        begin = time.perf_counter() if self._timing or step >= self._wake else 0.0
+        begun_at = time.perf_counter() if self._samples_this_step or step >= self._next_due else 0.0
         groups, settings = self._optimizer.param_groups, self._settings
-        one = groups[0]
+        first = groups[0]
         if (
             len(groups) > 1
-            or one.get("lr") is not settings[0].get("lr")
-            or one.get("weight_decay") is not settings[0].get("weight_decay")
+            or first.get("lr") is not settings[0].get("lr")
+            or first.get("weight_decay") is not settings[0].get("weight_decay")
         ):
             self._settings = settings = settings_of(groups, settings)
-        self._quick = False
-        recorder.inside = True
-        if step < self._wake:  # nothing is due: this is what most steps cost
-            recorder.log.append((step, settings, None))
-            if self._timing:
-                self._take_sample(time.perf_counter() - begin)
+        self._notes_quickly = False
+        recorder.in_optimizer_step = True
+        if step < self._next_due:  # nothing is due: this is what most steps cost
+            recorder.log.append(LoggedStep(step, settings, None))
+            if self._samples_this_step:
+                self._sample_step_cost(time.perf_counter() - begun_at)
             return
         events: list[str] = []
         norms = None
-        if step % self._period == 0:
-            if (told := recorder.told) is not None:
-                self._watch.observe(*told)
+        if step % self._norm_period == 0:
+            if (newest_call := recorder.newest_call) is not None:
+                self._watch.observe(*newest_call)
             events = self._watch.before_step(step)
             norms = self._watch.norms
-            self._norms_spent += time.perf_counter() - begin
+            self._norm_seconds += time.perf_counter() - begun_at
             self._norms_read += 1
-        recorder.log.append((step, settings, norms))
-        if step % self._round == 0:
-            events += self._watch.flush(spare=1 if self._cuda else 0)
+        recorder.log.append(LoggedStep(step, settings, norms))
+        if step % self._round_steps == 0:
+            events += self._watch.flush(spare=1 if self._on_cuda else 0)
             self._choose_periods()
-        self._wake = step + self._steps_to_next(step)
-        self._timing, self._sample = True, 0.0
-        self._heed()
-        self._note(events)
-        chosen = self._chosen()
-        due = self._row_is_due() and self._affords(self._row_spent, self._row_cost, ROWS)
-        self._paid += time.perf_counter() - begin
-        if chosen or events or due:
-            self._begin_row(chosen, events)
+        self._next_due = step + self._steps_until_due(step)
+        self._samples_this_step, self._sampled_seconds = True, 0.0
+        self._pass_norms_on()
+        self._publish_events(events)
+        groups_to_read = self._groups_to_read()
+        row_is_due = self._row_is_due() and self._fits_share(
+            self._row_seconds, self._last_row_seconds, ROWS
+        )
+        self._other_seconds += time.perf_counter() - begun_at
+        if groups_to_read or events or row_is_due:
+            self._begin_row(groups_to_read, events)
 
-    def _begin_row(self, chosen: list[_Group], events: list[str]) -> None:
+    def _begin_row(self, groups: list[_Group], events: list[str]) -> None:
         """Write the loop's own numbers and the probes that need no update into a new row."""
-        self._row_begun = time.perf_counter(), self._spent_on_probes()
+        self._row_begun_at = time.perf_counter()
+        self._probe_seconds_before_row = self._probe_seconds()
         watch = self._watch
-        with self._clock():
+        with self._charged():
             self._row = {"step": self.step, "seconds": round(self.training, 6)}
             rates = {float(g["lr"]) for g in self._optimizer.param_groups if "lr" in g}
             if len(rates) == 1:
@@ -454,87 +475,92 @@ class Monitor:
                 self._row["event"] = "; ".join(events)
             if not math.isnan(watch.loss):
                 self._row["loop_loss"] = watch.loss
-            self._before = [p.detach().clone() for p in self._objective.parameters]
-            self._read([g for g in chosen if "update" not in g.needs], None)
-            self._waiting = [g for g in chosen if "update" in g.needs]
+            self._parameters_before = [p.detach().clone() for p in self._objective.parameters]
+            self._read_probes([g for g in groups if "update" not in g.needs], None)
+            self._groups_after_step = [g for g in groups if "update" in g.needs]
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
-        """After an optimizer's step: finish the row, where one was begun, and keep a state."""
+        """Hook after an optimizer's step: finish the row, where one was begun, and keep a state."""
         recorder = self._recorder
-        recorder.inside = False
+        recorder.in_optimizer_step = False
         if self._row:
             self._finish_row()
         self.step = step = self.step + 1
-        if step % self._round == 0:
+        if step % self._round_steps == 0:
             self._keep_state()
-        self._quick = recorder.quick and not (self._timing or recorder.draws)
+        self._notes_quickly = recorder.takes_log_entries and not (
+            self._samples_this_step or recorder.loss_draws_random
+        )
 
     def _finish_row(self) -> None:
-        """Write the update and the probes that wait for it into the row, and hand the row out."""
-        waiting, before = self._waiting, self._before
-        self._waiting, self._before = [], []
+        """Complete the row with the update and the probes that need it, and hand it out."""
+        groups, parameters_before = self._groups_after_step, self._parameters_before
+        self._groups_after_step, self._parameters_before = [], []
         parameters = self._objective.parameters
-        with self._clock(), torch.no_grad():
-            update = [p.detach() - b for p, b in zip(parameters, before, strict=True)]
-            length, size = float(robust_norm(update)), float(robust_norm(before))
-            relative = length / size if size else math.nan
+        with self._charged(), torch.no_grad():
+            update = [
+                p.detach() - before for p, before in zip(parameters, parameters_before, strict=True)
+            ]
+            length, norm = float(robust_norm(update)), float(robust_norm(parameters_before))
+            relative = length / norm if norm else math.nan
             self._watch.note_update(relative)
-            self._moves[self.step] = relative
+            self._relative_updates[self.step] = relative
             self._row["loop_update_norm"] = length
-            if waiting:
+            if groups:
                 with undisturbed(self._objective.model, parameters=True):
-                    for p, b in zip(parameters, before, strict=True):
-                        p.copy_(b)
-                    self._read(waiting, update)
+                    for p, before in zip(parameters, parameters_before, strict=True):
+                        p.copy_(before)
+                    self._read_probes(groups, update)
         row, self._row = self._row, {}
         self.readings.append(row)
-        self._tell("write", row)
-        begun, probes_before = self._row_begun
-        on_probes = self._spent_on_probes() - probes_before
-        self._row_cost = max(0.0, time.perf_counter() - begun - on_probes)
-        self._row_spent += self._row_cost
+        self._hand_to_sinks("write", row)
+        on_probes = self._probe_seconds() - self._probe_seconds_before_row
+        self._last_row_seconds = max(0.0, time.perf_counter() - self._row_begun_at - on_probes)
+        self._row_seconds += self._last_row_seconds
 
-    def _spent_on_probes(self) -> float:
+    def _probe_seconds(self) -> float:
         """Seconds of all readings of probes."""
         return sum(group.spent for group in self._groups)
 
     def _keep_state(self) -> None:
         """A copy of the state every few steps, where the budget allows it."""
         recorder = self._recorder
-        if recorder.why_not:
+        if recorder.why_no_state:
             return
-        if not self._affords(self._state_spent, self._state_cost, STATES):
+        if not self._fits_share(self._state_seconds, self._last_state_seconds, STATES):
             return
-        with self._clock():
-            begin = time.perf_counter()
+        with self._charged():
+            begun_at = time.perf_counter()
             recorder.flush()
             recorder.keep_state(self.step)
-            if self._cuda:
+            if self._on_cuda:
                 torch.cuda.synchronize()
-            self._state_cost = time.perf_counter() - begin
-            self._state_spent += self._state_cost
+            self._last_state_seconds = time.perf_counter() - begun_at
+            self._state_seconds += self._last_state_seconds
 
-    def _heed(self) -> None:
-        """Hand the recorder what the watch has read."""
+    def _pass_norms_on(self) -> None:
+        """Hand the gradient norms that the watch has read to the recorder."""
         for step, norm in self._watch.take_read():
             self._recorder.note_gradient(step, norm)
-        if self._recorder.waits >= LOOK:
+        if self._recorder.unread_steps >= LOOK:
             self._recorder.flush()
 
-    def _take_sample(self, taken: float) -> None:
-        """What a step costs at which nothing is due; the hook after the step takes a third of the
-        one before it.
-        """
-        self._timing = False
-        self._samples.append(self._sample + 4 / 3 * taken)
-        self._per_step = sorted(self._samples)[len(self._samples) // 2]
+    def _sample_step_cost(self, taken: float) -> None:
+        """Update ``_seconds_per_step`` at a step at which nothing is due.
 
-    def _allowed(self) -> float:
-        """Seconds that may be spent beside what every step costs, up to now."""
+        Args:
+            taken: seconds of the hook before the step; the one after it takes a third of that.
+        """
+        self._samples_this_step = False
+        self._step_seconds.append(self._sampled_seconds + 4 / 3 * taken)
+        self._seconds_per_step = sorted(self._step_seconds)[len(self._step_seconds) // 2]
+
+    def _allowed_seconds(self) -> float:
+        """Seconds that norms, states, rows and probes may have taken together up to now."""
         if self._budget is None:
             return math.inf
         planned = PLANNED * self._budget * self.training
-        parts = self._norms_spent + self._state_spent + self._row_spent + self._spent_on_probes()
+        parts = self._norm_seconds + self._state_seconds + self._row_seconds + self._probe_seconds()
         return max(planned - (self.spent - parts), LEAST * planned)
 
     def _choose_periods(self) -> None:
@@ -543,57 +569,69 @@ class Monitor:
         """
         if self._budget is None or not self.step:
             return
-        now, (then, step) = time.perf_counter(), self._lap
-        if self.step > step:
-            self._lap = now, self.step
-            self._pace = min((now - then) / (self.step - step), 1.1 * self._pace)
-        self._round = SPACING * max(1, min(ROUNDS, round(SHORT / (SPACING * self._pace))))
+        now, (begun_at, first_step) = time.perf_counter(), self._round_begun
+        if self.step > first_step:
+            self._round_begun = now, self.step
+            self._seconds_per_quick_step = min(
+                (now - begun_at) / (self.step - first_step), 1.1 * self._seconds_per_quick_step
+            )
+        self._round_steps = SPACING * max(
+            1, min(ROUNDS, round(SHORT / (SPACING * self._seconds_per_quick_step)))
+        )
         if self._watch.raises:
             return
-        share = NORMS * self._allowed() / self.step
-        cost = self._norms_spent / max(1, self._norms_read)
-        self._period = min(10 * SPACING, max(1, math.ceil(cost / max(share, 1e-12))))
+        seconds_per_step = NORMS * self._allowed_seconds() / self.step
+        seconds_per_reading = self._norm_seconds / max(1, self._norms_read)
+        self._norm_period = min(
+            10 * SPACING, max(1, math.ceil(seconds_per_reading / max(seconds_per_step, 1e-12)))
+        )
 
-    def _steps_to_next(self, step: int) -> int:
+    def _steps_until_due(self, step: int) -> int:
         """Steps until something may be due again."""
-        wait = min(self._period - step % self._period, self._round - step % self._round)
+        steps = min(
+            self._norm_period - step % self._norm_period,
+            self._round_steps - step % self._round_steps,
+        )
         if self._every is not None:
-            wait = min(wait, self._every - step % self._every)
-        return wait
+            steps = min(steps, self._every - step % self._every)
+        return steps
 
-    def _affords(self, spent: float, cost: float, part: float) -> bool:
-        """Whether something fits into its part of the budget; always where none applies."""
+    def _fits_share(self, spent: float, cost: float, share: float) -> bool:
+        """Whether something that took ``spent`` seconds so far may take ``cost`` more within its
+        share of the budget; always where no budget applies.
+        """
         if self._budget is None or not self.step:
             return True
-        return spent + cost <= part * self._allowed()
+        return spent + cost <= share * self._allowed_seconds()
 
-    def _note(self, events: list[str]) -> None:
+    def _publish_events(self, events: list[str]) -> None:
         """Keep, log and hand out sentences on what was unusual."""
         for sentence in events:
             self.events.append(sentence)
             LOG.warning(sentence)
-            self._tell("event", sentence)
+            self._hand_to_sinks("event", sentence)
 
-    def _tell(self, verb: str, what: Any) -> None:
-        """Hand a row or a sentence to every sink. A file that cannot be written (a full disk) does
-        not end the training; what the user's own function raises is the user's will.
+    def _hand_to_sinks(self, method: str, item: Any) -> None:
+        """Hand a row or a sentence to every sink, through its method ``write`` or ``event``. A file
+        that cannot be written (a full disk) does not end the training; an error of the user's own
+        function does.
         """
         for sink in list(self._sinks):
             try:
-                getattr(sink, verb)(what)
+                getattr(sink, method)(item)
             except OSError as error:
                 if isinstance(sink, CallSink):
                     raise
                 self._sinks.remove(sink)
-                where = error.filename or type(sink).__name__
-                said = f"step {self.step}: nothing more is written to {where}: {reason(error)}"
-                self._note([said])
+                target = error.filename or type(sink).__name__
+                sentence = f"step {self.step}: nothing more is written to {target}: {reason(error)}"
+                self._publish_events([sentence])
 
     def _row_is_due(self) -> bool:
         """Whether a row comes at this step, where the budget allows it."""
         return self.step % (self._every or LEAST_SPACING) == 0
 
-    def _read(self, groups: list[_Group], update: list[Tensor] | None) -> None:
+    def _read_probes(self, groups: list[_Group], update: list[Tensor] | None) -> None:
         """Read the probes of these groups into the row; those that raise an error are stopped."""
         if not groups or "problem" in self._row:
             return
@@ -604,8 +642,8 @@ class Monitor:
             failed.setdefault(reason(error), []).extend(p for g in groups for p in g.probes)
         finally:
             self._measuring = False
-        for why, probes in failed.items():
-            self._stop(probes, why)
+        for reason_text, probes in failed.items():
+            self._stop_reading(probes, reason_text)
 
     def _read_groups(
         self, groups: list[_Group], update: list[Tensor] | None, failed: dict[str, list[Probe]]
@@ -618,7 +656,7 @@ class Monitor:
                 # Other batch shapes would make a compiled model compile again, and the run another
                 # run.
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
-            reading = Reading(
+            new_reading = Reading(
                 self._objective,
                 self._batches,
                 step=self.step,
@@ -626,41 +664,43 @@ class Monitor:
                 update=update,
                 seed=self._seed,
             )
-            at = stack.enter_context(reading)
+            reading = stack.enter_context(new_reading)
             self._measuring = True
             for group in groups:
-                begin = time.perf_counter()
+                begun_at = time.perf_counter()
                 for probe in group.due():
                     try:
-                        found = probe.read(at)
+                        quantities = probe.read(reading)
                         self._row |= {
-                            f"{probe.name}_{key}": float(value) for key, value in found.items()
+                            f"{probe.name}_{key}": float(value) for key, value in quantities.items()
                         }
                     except NonFiniteError as problem:
                         self._row["problem"] = str(problem)
                         break
                     except Exception as error:
                         failed.setdefault(reason(error), []).append(probe)
-                if self._cuda:
+                if self._on_cuda:
                     torch.cuda.synchronize()
                 group.readings += 1
-                group.cost = time.perf_counter() - begin
+                group.cost = time.perf_counter() - begun_at
                 group.spent += group.cost
                 if "problem" in self._row:
                     return
 
-    def _stop(self, probes: list[Probe], why: str) -> None:
+    def _stop_reading(self, probes: list[Probe], reason_text: str) -> None:
         """Read these probes no more, and say so once."""
         names = ", ".join(p.name for p in probes)
-        self._stopped[names] = why
+        self._stopped_probes[names] = reason_text
         for group in self._groups:
             group.probes = [p for p in group.probes if p not in probes]
         self._groups = [g for g in self._groups if g.probes]
         word = "probe" if len(probes) == 1 else "probes"
-        said = f"step {self.step}: the {word} {names} raised an error and will not be read again: "
-        self._note([said + why])
+        sentence = (
+            f"step {self.step}: the {word} {names} raised an error and will not be read again: "
+        )
+        self._publish_events([sentence + reason_text])
 
-    def _chosen(self) -> list[_Group]:
+    def _groups_to_read(self) -> list[_Group]:
         """The groups to read at this step."""
         if self._every is not None and self.step % self._every:
             return []
@@ -668,18 +708,18 @@ class Monitor:
             return self._groups
         if self.step == 0 or not self._row_is_due():
             return []
-        left = PLANNED * self._budget * self.training - self.spent
-        if left <= 0:
+        seconds_left = PLANNED * self._budget * self.training - self.spent
+        if seconds_left <= 0:
             return []
         # Each group saves for its own readings, so that an expensive one does not keep the cheap
         # ones waiting.
-        allowed = self._allowed() / max(1, len(self._groups))
+        per_group = self._allowed_seconds() / max(1, len(self._groups))
         chosen = []
         for group in sorted(self._groups, key=lambda g: g.spent):
             expected = self._expected_cost(group)
-            if group.spent + expected <= allowed and expected <= left:
+            if group.spent + expected <= per_group and expected <= seconds_left:
                 chosen.append(group)
-                left -= expected
+                seconds_left -= expected
         return chosen
 
     def _expected_cost(self, group: _Group) -> float:
@@ -687,22 +727,23 @@ class Monitor:
         if group.cost >= 0:
             return group.cost
         gradients = sum(p.cost(len(self._batches)) for p in group.probes)
-        return 1.5 * gradients * self.training / self.step  # a step is at least one gradient
+        seconds_per_gradient = self.training / self.step  # at most: a step has at least one
+        return 1.5 * gradients * seconds_per_gradient
 
     @contextmanager
-    def _clock(self) -> Iterator[None]:
+    def _charged(self) -> Iterator[None]:
         """Add the block's time to ``spent``; what the device still has to do for training is
         not charged to it.
         """
-        if self._cuda:
+        if self._on_cuda:
             torch.cuda.synchronize()
-        begin = time.perf_counter()
+        begun_at = time.perf_counter()
         try:
             yield
         finally:
-            if self._cuda:
+            if self._on_cuda:
                 torch.cuda.synchronize()
-            self._paid += time.perf_counter() - begin
+            self._other_seconds += time.perf_counter() - begun_at
 
 
 def unwrapped(optimizer: Any) -> Any:
@@ -713,15 +754,15 @@ def unwrapped(optimizer: Any) -> Any:
         >>> unwrapped(inner) is inner
         True
     """
-    found = optimizer
-    while not isinstance(found, torch.optim.Optimizer) or (
-        type(found).__name__ == "AcceleratedOptimizer"
+    candidate = optimizer
+    while not isinstance(candidate, torch.optim.Optimizer) or (
+        type(candidate).__name__ == "AcceleratedOptimizer"
     ):
-        inner = getattr(found, "optimizer", None)
-        if inner is None or inner is found:
+        inner = getattr(candidate, "optimizer", None)
+        if inner is None or inner is candidate:
             fail("optimizer", "must be a torch.optim.Optimizer", optimizer)
-        found = inner
-    return found
+        candidate = inner
+    return candidate
 
 
 def _checked_objective(
@@ -735,8 +776,8 @@ def _checked_objective(
         objective = Objective(*objective)
     if not isinstance(objective, Objective):
         fail("objective", "must be a mindgap Objective", objective)
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if not held & {id(p) for p in objective.parameters}:
+    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not trained & {id(p) for p in objective.parameters}:
         rule = "must train a parameter of the objective's model"
         fail("optimizer", rule, type(optimizer).__name__)
     if any(p.is_meta for p in objective.parameters):
@@ -750,21 +791,21 @@ def _group_probes(probes: Sequence[ProbeName | Probe]) -> list[_Group]:
         probes = [cast("ProbeName | Probe", probes)]
     if not isinstance(probes, (list, tuple)):
         fail("probes", "must be names of probes, or probes", probes)
-    made: list[Probe] = []
+    chosen: list[Probe] = []
     for probe in probes:
         if isinstance(probe, str):
-            made.append(PROBES[one_of("probes", probe, PROBES)].load()())
+            chosen.append(PROBES[one_of("probes", probe, PROBES)].load()())
         elif isinstance(probe, Probe):
-            made.append(probe)
+            chosen.append(probe)
         else:
             fail("probes", "must be names of probes, or probes", probe)
-    if not made:
+    if not chosen:
         fail("probes", "must name at least one probe", probes)
-    names = [p.name for p in made]
+    names = [p.name for p in chosen]
     if len(set(names)) < len(names):
         fail("probes", "must have different names", names)
     groups: dict[frozenset[str], list[Probe]] = {}
-    for probe in made:
+    for probe in chosen:
         whole("every", probe.every, least=1)
         groups.setdefault(probe.needs, []).append(probe)
     return [_Group(needs, members) for needs, members in groups.items()]

@@ -16,7 +16,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,9 @@ APPROACH = 5
 #: Losses kept after an incident, to see whether the run recovers.
 AFTER = 60
 #: Calls of the loss after which it counts as one that draws no random numbers.
-TRIED = 5
+COMPARED_CALLS = 5
+#: Gradient norms that must be known before one can count as a spike.
+LEAST_NORMS = 20
 #: Ordinary losses in a row after which an incident is over.
 QUIET = 5
 #: States that may exist at once: two that follow the run, one of the worst incident so far and one
@@ -46,6 +48,8 @@ STATES = 4
 LOGGED = 200
 #: Share of the memory of the machine (or of the GPU) that may be used, where none is named.
 SHARE = 0.1
+#: Bytes of the machine's memory where the system does not say.
+ASSUMED_MEMORY = 8 * 2**30
 #: A loss is unusual if it exceeds the median by so many times the reach of the range above it.
 LOSS_SPIKE = 3.0
 #: The same for gradient norms, over the largest of the range.
@@ -55,8 +59,8 @@ SETTINGS = ("lr", "weight_decay")
 
 
 def leaves_range(history: Iterable[float], value: float) -> float:
-    """How many times a loss exceeds the reach of the losses before it; 0 where it is ordinary,
-    infinite where it is not finite.
+    """How many times a loss exceeds the range of the losses before it, in reaches of
+    :class:`LossRange`; 0 where it is ordinary, infinite where it is not finite.
 
     Example:
         >>> usual = [1.0, 1.2, 0.9, 1.1] * 10
@@ -67,35 +71,41 @@ def leaves_range(history: Iterable[float], value: float) -> float:
 
 
 class LossRange:
-    """Median and reach of some losses."""
+    """The range of some losses: their median, and how far above it a loss is still ordinary.
 
-    def __init__(self, history: Iterable[float]) -> None:
-        known = sorted(v for v in history if math.isfinite(v))
-        self.middle, self.reach = 0.0, math.inf
-        if len(known) >= 3:
-            self.middle = middle = known[len(known) // 2]
-            reach = max(known[-1] - middle, 0.5 * (middle - known[0]), 0.15 * abs(middle), 1e-12)
+    The reach is the distance from the median to the largest loss, and at least half the distance to
+    the smallest and 15 % of the median.
+    """
+
+    def __init__(self, losses: Iterable[float]) -> None:
+        finite = sorted(loss for loss in losses if math.isfinite(loss))
+        self.median, self.reach = 0.0, math.inf
+        if len(finite) >= 3:
+            self.median = median = finite[len(finite) // 2]
+            reach = max(finite[-1] - median, 0.5 * (median - finite[0]), 0.15 * abs(median), 1e-12)
             # A short history says little about the range.
-            self.reach = reach if len(known) >= 12 else max(reach, 3 * abs(middle))
+            self.reach = reach if len(finite) >= 12 else max(reach, 3 * abs(median))
 
-    def times(self, value: float) -> float:
-        """As :func:`leaves_range`."""
-        if not math.isfinite(value):
+    def times(self, loss: float) -> float:
+        """Distance of a loss above the median, in reaches; 0 where it is ordinary, infinite where
+        it is not finite.
+        """
+        if not math.isfinite(loss):
             return math.inf
-        times = (value - self.middle) / self.reach
+        times = (loss - self.median) / self.reach
         return times if times > LOSS_SPIKE else 0.0
 
 
 @dataclass(slots=True)
-class Seen:
-    """One call of the loss."""
+class LossCall:
+    """One call of the loss, with what is needed to repeat it."""
 
     batch: Any  # a reference; None where the loop names no batch
     key: Any  # what names the batch, such as its index
     loss: Any  # a number, or a tensor that is read later
     versions: tuple[int, ...] = ()  # of the batch's tensors, to notice that they were overwritten
-    random: Tensor | None = None  # state of torch's generator before the call
-    cast: tuple[str, torch.dtype] | None = None  # autocast, where it was on
+    random_state: Tensor | None = None  # of torch's generator before the call
+    autocast: tuple[str, torch.dtype] | None = None  # device type and dtype, where it was on
     bytes: int = 0  # of the batch
 
 
@@ -104,30 +114,30 @@ class Step:
     """One step of the optimizer."""
 
     number: int
-    seen: list[Seen]
-    settings: list[dict[str, Any]] = field(default_factory=list)  # rates of each group
+    calls: list[LossCall]
+    settings: list[dict[str, Any]] = field(default_factory=list)  # ``settings_of`` the groups
     norms: Any = None  # gradient norm of each parameter, as the optimizer was given it
     bytes: int = 0  # of the batches
 
     @property
     def loss(self) -> float:
         """Mean over the batches of the step."""
-        if len(self.seen) == 1:
-            return float(self.seen[0].loss)
-        values = [float(s.loss) for s in self.seen]
+        if len(self.calls) == 1:
+            return float(self.calls[0].loss)
+        values = [float(call.loss) for call in self.calls]
         return sum(values) / len(values) if values else math.nan
 
 
 @dataclass
 class State:
-    """Everything that a replay needs, before a step."""
+    """A copy of everything that a replay needs, as it was before a step."""
 
     step: int
-    parameters: list[Tensor]
+    parameters: list[Tensor]  # in the order of ``Recorder.tensors``
     buffers: list[Tensor]
-    modes: list[bool]
-    optimizer: dict[str, Any]
-    random: Tensor
+    training_modes: list[bool]  # of each module of the model
+    optimizer: dict[str, Any]  # its attributes
+    random_state: Tensor
     bytes: int
 
 
@@ -138,17 +148,35 @@ class Incident:
     step: int
     kind: str  # "loss" or "gradient"
     severity: float  # times the range, at its worst; infinite where a number is not finite
-    state: State | None
-    steps: list[Step]
+    state: State | None  # to replay it from; None where none was kept
+    steps: list[Step]  # since that state
     history: list[float]  # what was usual before: losses, or gradient norms
     at_once: bool = False  # not finite at this very step
-    broke: int = -1  # the first step since at which a number was not finite
-    after: list[float] = field(default_factory=list)  # losses since
-    quiet: int = 0  # ordinary losses in a row, up to now
+    first_not_finite: int = -1  # the first step since at which a number was not finite; -1: none
+    losses_after: list[float] = field(default_factory=list)
+    ordinary_in_a_row: int = 0  # ordinary losses in a row, up to now
+
+
+class LoggedCall(NamedTuple):
+    """A call of the loss that is noted quickly and made into a :class:`LossCall` later."""
+
+    loss: Tensor
+    batch: Any
+    versions: tuple[int, ...]
+    random_state: Tensor | None
+    autocast: tuple[str, torch.dtype] | None
+
+
+class LoggedStep(NamedTuple):
+    """A step that is noted quickly and made into a :class:`Step` later."""
+
+    number: int
+    settings: list[dict[str, Any]]
+    norms: Any
 
 
 class Recorder:
-    """Keeps the last steps.
+    """Keeps the last steps of a loop, and two states of its model and optimizer.
 
     Args:
         model: whose states are kept.
@@ -157,204 +185,231 @@ class Recorder:
             the machine, or of the GPU that holds the model.
 
     Attributes:
-        why_not: why no state is kept; empty where states are kept.
+        why_no_state: why no state is kept; empty where states are kept.
         tensors: parameters of the model and of the optimizer.
+        device_type: ``"cpu"`` or ``"cuda"``, where the first of these tensors lies.
+        states_kept: number of states copied so far.
+        incident: the worst incident so far; None where nothing left its range.
+        in_optimizer_step: whether the optimizer's step is under way.
+        loss_draws_random: whether the loss is known to draw random numbers.
+        log: calls of the loss and steps since the last ``digest``. A loop of short steps has no
+            time for more than an entry here.
+        takes_log_entries: whether calls of the loss may go to the log, instead of to
+            ``before_loss`` and ``after_loss``.
     """
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, memory: float | None = None
     ) -> None:
         self.model, self.optimizer = model, optimizer
-        held = [p for group in optimizer.param_groups for p in group["params"]]
-        self.tensors = list({id(p): p for p in [*model.parameters(), *held]}.values())
+        trained = [p for group in optimizer.param_groups for p in group["params"]]
+        self.tensors = list({id(p): p for p in [*model.parameters(), *trained]}.values())
         self._memory = memory
-        cuda = bool(self.tensors) and self.tensors[0].is_cuda
-        self.kind = "cuda" if cuda else "cpu"
-        self._generator = torch.default_generator
-        if cuda:
+        self.device_type, self._generator = "cpu", torch.default_generator
+        if self.tensors and self.tensors[0].is_cuda:
+            self.device_type = "cuda"
             self._generator = torch.cuda.default_generators[self.tensors[0].get_device()]
-        self._tried = 0
-        self.inside = False  # whether the optimizer's step is under way
-        self.why_not = ""
+        self.why_no_state = ""
         self.states: deque[State] = deque()
+        self.states_kept = 0
         self.steps: deque[Step] = deque(maxlen=HISTORY)
         self.incident: Incident | None = None
-        self._present: Incident | None = None  # not over yet
-        self._losses: deque[float] = deque(maxlen=HISTORY + LAG)
-        self._sums: deque[float] = deque(maxlen=HISTORY)
-        self._open: list[Seen] = []
-        self._unread: list[Step] = []
-        self._begun: tuple[Tensor | None, Any] | None = None
-        self._bytes = self._open_bytes = 0
-        self._room = math.inf  # bytes that batches may take beside the states
-        self.kept = 0  # states so far
-        self._largest = 0  # bytes of a batch so far
-        #: What a loop did since the last ``digest``: calls of the loss as (loss, batch, versions of
-        #: its tensors, state of the generator, autocast), steps as (number, settings, norms). A
-        #: loop of short steps has no time for more.
-        self.log: list[tuple[Any, ...]] = []
-        #: Whether calls of the loss may go to the log, instead of to ``begin`` and ``see``.
-        self.quick = False
-        self.draws = False  # whether the loss draws random numbers
+        self.in_optimizer_step = False
+        self.log: list[LoggedCall | LoggedStep] = []
+        self.takes_log_entries = False
+        self.loss_draws_random = False
+        self._calls_compared = 0  # calls before and after which random states were compared
+        self._open_incident: Incident | None = None  # the one that is not over yet
+        self._losses: deque[float] = deque(maxlen=HISTORY + LAG)  # ordinary ones
+        self._gradient_norms: deque[float] = deque(maxlen=HISTORY)  # ordinary ones
+        self._calls_since_step: list[LossCall] = []
+        self._bytes_since_step = 0  # of the batches of these calls
+        self._steps_to_read: list[Step] = []  # whose losses were not looked at yet
+        #: random state and autocast before the present call of the loss
+        self._before_call: tuple[Tensor | None, Any] | None = None
+        self._batch_bytes = 0  # of the batches of all steps in memory
+        self._room_for_batches = math.inf  # bytes that they may take beside the states
+        self._largest_batch = 0  # bytes
 
     # What the loop does.
 
-    def random(self) -> Tensor:
-        """State of torch's generator."""
+    def random_state(self) -> Tensor:
+        """State of torch's generator for the model's device."""
         return self._generator.get_state()
 
-    def cast(self) -> tuple[str, torch.dtype] | None:
-        """Autocast, where it is on."""
-        if not torch.is_autocast_enabled(self.kind):
+    def autocast(self) -> tuple[str, torch.dtype] | None:
+        """Device type and dtype of autocast; None where it is off."""
+        if not torch.is_autocast_enabled(self.device_type):
             return None
-        return self.kind, torch.get_autocast_dtype(self.kind)
+        return self.device_type, torch.get_autocast_dtype(self.device_type)
 
-    def begin(self) -> None:
-        """Before a call of the loss: the random numbers and the precision that it will use."""
-        if self.why_not:
+    def before_loss(self) -> None:
+        """Note the random state and the precision that the coming call of the loss will use."""
+        if self.why_no_state:
             return
         self.digest()
         if not self.states:
             self.keep_state(self._next_number())
-        random = self.random() if self.draws or self._tried < TRIED else None
-        self._begun = random, self.cast()
+        compares = self.loss_draws_random or self._calls_compared < COMPARED_CALLS
+        self._before_call = (self.random_state() if compares else None), self.autocast()
 
-    def see(self, loss: Any, batch: Any, key: Any = None) -> None:
-        """After a call of the loss."""
+    def after_loss(self, loss: Any, batch: Any, key: Any = None) -> None:
+        """Note a call of the loss: its value, its batch, and what names the batch."""
         value = loss.detach() if isinstance(loss, Tensor) and loss.requires_grad else loss
         self.digest()
-        if self.why_not:
-            self._open.append(Seen(None, key, value))
+        if self.why_no_state:
+            self._calls_since_step.append(LossCall(None, key, value))
             return
         if not self.states:
             self.keep_state(self._next_number())
-        random, cast = self._begun or (None, None)
-        if self._begun is not None:
-            self._begun = None
-            if random is not None and not self.draws:
-                self._tried += 1
-                self.draws = not torch.equal(random, self.random())
-            self._prepare()
+        random_state, autocast = self._before_call or (None, None)
+        if self._before_call is not None:
+            self._before_call = None
+            if random_state is not None and not self.loss_draws_random:
+                self._calls_compared += 1
+                self.loss_draws_random = not torch.equal(random_state, self.random_state())
+            self._decide_on_log()
         size = size_of(batch)
-        seen = Seen(batch, key, value, versions_of(batch), random, cast, size)
-        if self.inside and self.steps:  # the optimizer calls the loss itself, as under Lightning
+        call = LossCall(batch, key, value, versions_of(batch), random_state, autocast, size)
+        if self.in_optimizer_step and self.steps:
+            # The optimizer calls the loss itself, as under Lightning.
             last = self.steps[-1]
-            last.seen.append(seen)
+            last.calls.append(call)
             last.bytes, last.norms = last.bytes + size, None
-            self._bytes += size
+            self._batch_bytes += size
         else:
-            self._open.append(seen)
-            self._open_bytes += size
+            self._calls_since_step.append(call)
+            self._bytes_since_step += size
 
     @property
-    def told(self) -> tuple[Any, Any] | None:
-        """Loss and name of the newest call since the last step."""
-        if self.log and len(self.log[-1]) == 5:
-            return self.log[-1][0], None
-        return (self._open[-1].loss, self._open[-1].key) if self._open and not self.log else None
+    def newest_call(self) -> tuple[Any, Any] | None:
+        """Loss and name of the newest call since the last step; None where there was none."""
+        if self.log and isinstance(self.log[-1], LoggedCall):
+            return self.log[-1].loss, None
+        if self.log or not self._calls_since_step:
+            return None
+        return self._calls_since_step[-1].loss, self._calls_since_step[-1].key
 
-    def _prepare(self) -> None:
+    def _decide_on_log(self) -> None:
         """Decide whether calls of the loss may go to the log: a state is kept, it is known whether
         the loss draws random numbers, and the log's batches fit into memory.
         """
-        ready = bool(self.states) and (self.draws or self._tried >= TRIED) and not self.why_not
-        self.quick = ready and self._bytes + LOGGED * self._largest < self._room
+        knows_random = self.loss_draws_random or self._calls_compared >= COMPARED_CALLS
+        ready = bool(self.states) and knows_random and not self.why_no_state
+        log_bytes = LOGGED * self._largest_batch
+        self.takes_log_entries = ready and self._batch_bytes + log_bytes < self._room_for_batches
 
     def digest(self) -> None:
         """Make steps out of the log."""
         if not self.log:
             return
-        log, self.log = self.log, []
-        for entry in log:
-            if len(entry) == 3:
-                self._note_step(*entry)
+        entries, self.log = self.log, []
+        for entry in entries:
+            if isinstance(entry, LoggedStep):
+                self._add_step(entry)
                 continue
-            loss, batch, versions, random, cast = entry
-            size = size_of(batch)
-            if size > self._largest:
-                self._largest = size
-            self._open.append(Seen(batch, None, loss, versions, random, cast, size))
-            self._open_bytes += size
-        self._prepare()
+            size = size_of(entry.batch)
+            self._largest_batch = max(self._largest_batch, size)
+            self._bytes_since_step += size
+            self._calls_since_step.append(
+                LossCall(
+                    entry.batch,
+                    None,
+                    entry.loss,
+                    entry.versions,
+                    entry.random_state,
+                    entry.autocast,
+                    size,
+                )
+            )
+        self._decide_on_log()
 
-    def _note_step(self, number: int, settings: list[dict[str, Any]], norms: Any) -> None:
-        """Make a step of the open calls of the loss; the oldest step makes room for it."""
-        steps = self.steps
-        made = Step(number, self._open, settings, norms, self._open_bytes)
-        self._open, self._open_bytes = [], 0
-        dropped = steps[0].bytes if len(steps) == HISTORY else 0
-        self._bytes += made.bytes - dropped
-        steps.append(made)
-        self._unread.append(made)
-        if self._bytes > self._room and self.states:
-            self._forget()
+    def _add_step(self, logged: LoggedStep) -> None:
+        """Make a step of the calls since the last one; the oldest step makes room for it."""
+        step = Step(
+            logged.number,
+            self._calls_since_step,
+            logged.settings,
+            logged.norms,
+            self._bytes_since_step,
+        )
+        self._calls_since_step, self._bytes_since_step = [], 0
+        if len(self.steps) == HISTORY:  # the oldest is about to leave
+            self._batch_bytes -= self.steps[0].bytes
+        self._batch_bytes += step.bytes
+        self.steps.append(step)
+        self._steps_to_read.append(step)
+        if self._batch_bytes > self._room_for_batches and self.states:
+            self._drop_oldest_state()
 
     @property
-    def waits(self) -> int:
-        """Steps whose losses were not looked at yet, about."""
-        return len(self._unread) + len(self.log) // 2
+    def unread_steps(self) -> int:
+        """Steps whose losses were not looked at yet, about: a step has two entries in the log."""
+        return len(self._steps_to_read) + len(self.log) // 2
 
-    def limit(self) -> float:
-        """Bytes that may be used."""
+    def memory_limit(self) -> float:
+        """Bytes that states and batches may take together."""
         if self._memory is None:
-            if self.tensors and self.tensors[0].is_cuda:
+            if self.device_type == "cuda":
                 total = torch.cuda.get_device_properties(self.tensors[0].device).total_memory
             else:
                 try:
                     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
                 except (AttributeError, ValueError, OSError):
-                    total = 8 * 2**30
+                    total = ASSUMED_MEMORY
             self._memory = SHARE * total
         return self._memory
 
     def keep_state(self, step: int) -> None:
-        """A copy of everything as it is before a step; the oldest of three is dropped."""
+        """Copy everything as it is before a step; the oldest of three states is dropped."""
         self.digest()
         try:
-            state = self._copied(step)
+            state = self._copy_state(step)
         except Exception as error:  # a model or optimizer that cannot be copied
-            first = str(error).strip().splitlines()
-            self.why_not = f"the state cannot be copied ({type(error).__name__}: {first[:1]})"
+            lines = str(error).strip().splitlines()
+            self.why_no_state = f"the state cannot be copied ({type(error).__name__}: {lines[:1]})"
             return
-        if STATES * state.bytes > self.limit():
-            self.why_not = (
+        if STATES * state.bytes > self.memory_limit():
+            self.why_no_state = (
                 f"a state takes {state.bytes / 1e6:.0f} MB, and {STATES} of them do not fit into "
-                f"memory={self.limit():.3g} bytes"
+                f"memory={self.memory_limit():.3g} bytes"
             )
             self.states.clear()
             return
         self.states.append(state)
-        self.kept += 1
-        self._room = self.limit() - STATES * state.bytes
+        self.states_kept += 1
+        self._room_for_batches = self.memory_limit() - STATES * state.bytes
         if len(self.states) > 2:
-            self._forget()
-        self._prepare()
+            self._drop_oldest_state()
+        self._decide_on_log()
 
-    def _copied(self, step: int) -> State:
+    def _copy_state(self, step: int) -> State:
         """A copy of model, optimizer and random numbers as they are before a step."""
         parameters = [tensor.detach().clone() for tensor in self.tensors]
         buffers = [buffer.detach().clone() for buffer in self.model.buffers()]
         modes = [module.training for module in self.model.modules()]
-        kept = packed(self.optimizer, {id(tensor): tensor for tensor in self.tensors})
-        moments = [tensor for held in kept["state"].values() for tensor in _tensors(held)]
+        attributes = packed(self.optimizer, {id(tensor): tensor for tensor in self.tensors})
+        moments = [tensor for state in attributes["state"].values() for tensor in _tensors(state)]
         size = sum(tensor.nbytes for tensor in [*parameters, *buffers, *moments])
-        return State(step, parameters, buffers, modes, kept, self.random(), size)
+        return State(step, parameters, buffers, modes, attributes, self.random_state(), size)
 
-    def _forget(self) -> None:
-        """Drop the older state and the batches before the other."""
+    def _drop_oldest_state(self) -> None:
+        """Drop the oldest state, and the batches of steps before the next, unless an incident
+        needs them.
+        """
         self.states.popleft()
-        self._prepare()
+        self._decide_on_log()
         begin = self.states[0].step if self.states else math.inf
-        incidents = [i for i in (self.incident, self._present) if i is not None]
+        incidents = [i for i in (self.incident, self._open_incident) if i is not None]
         needed = {id(step) for incident in incidents for step in incident.steps}
         for step in self.steps:
             if step.number >= begin:
                 break
             if step.bytes and id(step) not in needed:
-                self._bytes -= step.bytes
+                self._batch_bytes -= step.bytes
                 step.bytes = 0
-                for call in step.seen:
-                    call.batch, call.random = None, None
+                for call in step.calls:
+                    call.batch, call.random_state = None, None
 
     # Incidents.
 
@@ -366,123 +421,134 @@ class Recorder:
         """
         self.digest()
         if final:
-            self._keep_worse(self._present)
-            if self._open:
-                self._note_step(self._next_number(), [], None)
-                self.inside = True
-        unread, self._unread = self._unread, []
+            self._keep_worse(self._open_incident)
+            if self._calls_since_step:
+                self._add_step(LoggedStep(self._next_number(), [], None))
+                self.in_optimizer_step = True
+        unread, self._steps_to_read = self._steps_to_read, []
         read_losses(unread)
-        steps = [step for step in unread if step.seen]
-        usual = LossRange(self._history())
-        if self._present is None and len(self._losses) >= 4 * LAG:
+        steps = [step for step in unread if step.calls]
+        usual = LossRange(self._usual_losses())
+        if self._open_incident is None and len(self._losses) >= 4 * LAG:
             losses = [step.loss for step in steps]
             if losses and math.isfinite(sum(losses)) and not usual.times(max(losses)):
                 self._losses.extend(losses)
                 return
         for step in steps:
             if len(self._losses) < 4 * LAG:
-                usual = LossRange(self._history())
+                usual = LossRange(self._usual_losses())
             self._judge(step.number, step.loss, usual)
 
     def _judge(self, step: int, loss: float, usual: LossRange) -> None:
-        """Count a loss as usual, as a part of the present incident, or as the begin of one."""
+        """Count a loss as usual, as a part of the open incident, or as the begin of one."""
         severity = usual.times(loss)
-        present = self._present
-        if present is not None and step > present.step:
-            present.after.append(loss)
-            present.quiet = 0 if severity else present.quiet + 1
+        incident = self._open_incident
+        if incident is not None and step > incident.step:
+            incident.losses_after.append(loss)
+            incident.ordinary_in_a_row = 0 if severity else incident.ordinary_in_a_row + 1
         if severity:
-            self.note(step, "loss", severity)
-        elif present is None:
+            self.note_unusual(step, "loss", severity)
+        elif incident is None:
             self._losses.append(loss)
-        if present is not None and (present.quiet >= QUIET or len(present.after) >= AFTER):
-            self._close(present)
+        if incident is not None and (
+            incident.ordinary_in_a_row >= QUIET or len(incident.losses_after) >= AFTER
+        ):
+            self._end_incident(incident)
 
     def _next_number(self) -> int:
+        """The number of the coming step."""
         return self.steps[-1].number + 1 if self.steps else 0
 
-    def _history(self) -> list[float]:
+    def _usual_losses(self) -> list[float]:
         """The losses that form the range: not the newest, unless there are few."""
-        known = list(self._losses)
-        return known[:-LAG] if len(known) > 3 * LAG else known
+        losses = list(self._losses)
+        return losses[:-LAG] if len(losses) > 3 * LAG else losses
 
     def note_gradient(self, step: int, norm: float) -> None:
-        """The gradient norm of a step."""
+        """Judge the gradient norm of a step against those before it."""
         severity = 0.0
         if not math.isfinite(norm):
             severity = math.inf
-        elif len(self._sums) >= 20 and norm > NORM_SPIKE * max(self._sums):
-            severity = norm / max(max(self._sums), 1e-300)
+        elif len(self._gradient_norms) >= LEAST_NORMS and norm > NORM_SPIKE * max(
+            self._gradient_norms
+        ):
+            severity = norm / max(max(self._gradient_norms), 1e-300)
         if severity:
             self.flush()
-            self.note(step, "gradient", severity)
-        elif self._present is None and math.isfinite(norm):
-            self._sums.append(norm)
+            self.note_unusual(step, "gradient", severity)
+        elif self._open_incident is None and math.isfinite(norm):
+            self._gradient_norms.append(norm)
 
-    def note(self, step: int, kind: str, severity: float) -> None:
-        """Something left its range: an incident begins, or goes on."""
-        present = self._present
-        if present is not None:
-            present.severity = max(present.severity, severity)
-            if severity == math.inf and present.broke < 0:
-                present.broke = step
-            near = present.step < step <= present.step + APPROACH
-            if kind == "loss" and present.kind == "gradient" and near and not present.at_once:
-                # The gradient was only the first sign: what it did to the loss says more.
-                fresh = self._opened(step, kind, severity)
-                fresh.severity, fresh.broke = present.severity, present.broke
-                self._present = fresh
-                if self.incident is present:
-                    self.incident = fresh
+    def note_unusual(self, step: int, kind: str, severity: float) -> None:
+        """A loss or a gradient left its range: an incident begins, or goes on.
+
+        Args:
+            kind: ``"loss"`` or ``"gradient"``.
+            severity: times the range; infinite where a number is not finite.
+        """
+        incident = self._open_incident
+        if incident is None:
+            self._open_incident = self._new_incident(step, kind, severity)
+            if self.incident is None:
+                self.incident = self._open_incident
             return
-        self._present = self._opened(step, kind, severity)
-        if self.incident is None:
-            self.incident = self._present
+        incident.severity = max(incident.severity, severity)
+        if severity == math.inf and incident.first_not_finite < 0:
+            incident.first_not_finite = step
+        soon_after = incident.step < step <= incident.step + APPROACH
+        by_gradient = incident.kind == "gradient" and not incident.at_once
+        if kind == "loss" and by_gradient and soon_after:
+            # The gradient was only the first sign: what it did to the loss says more.
+            replacing = self._new_incident(step, kind, severity)
+            replacing.severity = incident.severity
+            replacing.first_not_finite = incident.first_not_finite
+            self._open_incident = replacing
+            if self.incident is incident:
+                self.incident = replacing
 
-    def _opened(self, step: int, kind: str, severity: float) -> Incident:
+    def _new_incident(self, step: int, kind: str, severity: float) -> Incident:
         """An incident that begins at a step, with the state and the steps to replay it from."""
-        before = [state for state in self.states if state.step <= step]
-        early = [state for state in before if state.step <= step - APPROACH]
-        state = early[-1] if early else next(iter(before), None)
+        usable = [state for state in self.states if state.step <= step]
+        early = [state for state in usable if state.step <= step - APPROACH]
+        state = early[-1] if early else next(iter(usable), None)
         begin = state.step if state is not None else step
-        steps = [known for known in self.steps if begin <= known.number <= step]
-        history = self._history() if kind == "loss" else list(self._sums)
-        broke = step if severity == math.inf else -1
-        return Incident(step, kind, severity, state, steps, history, broke == step, broke)
+        steps = [recent for recent in self.steps if begin <= recent.number <= step]
+        history = self._usual_losses() if kind == "loss" else list(self._gradient_norms)
+        at_once = severity == math.inf
+        first_not_finite = step if at_once else -1
+        return Incident(step, kind, severity, state, steps, history, at_once, first_not_finite)
 
-    def _keep_worse(self, present: Incident | None) -> None:
-        """Keep the worse of two incidents."""
+    def _keep_worse(self, incident: Incident | None) -> None:
+        """Keep an incident in place of the present worst if it is worse."""
         worst = self.incident.severity if self.incident is not None else -math.inf
-        if present is not None and present.severity > worst:
-            self.incident = present
+        if incident is not None and incident.severity > worst:
+            self.incident = incident
 
-    def _close(self, present: Incident) -> None:
-        """The incident is over; the worse of two is kept."""
-        self._keep_worse(present)
-        self._present = None
-        if present.quiet < QUIET:  # the run goes on at another level
-            finite = [loss for loss in present.after if math.isfinite(loss)]
+    def _end_incident(self, incident: Incident) -> None:
+        """End the open incident; where the losses stay unusual, a new range begins."""
+        self._keep_worse(incident)
+        self._open_incident = None
+        if incident.ordinary_in_a_row < QUIET:
             self._losses.clear()
-            self._losses.extend(finite)
-            self._sums.clear()
+            self._losses.extend(filter(math.isfinite, incident.losses_after))
+            self._gradient_norms.clear()
 
 
 def read_losses(steps: list[Step]) -> None:
     """Turn losses that are tensors into numbers, with one wait for the device."""
-    waiting = [call for step in steps for call in step.seen if isinstance(call.loss, Tensor)]
-    if not waiting:
+    calls = [call for step in steps for call in step.calls if isinstance(call.loss, Tensor)]
+    if not calls:
         return
     try:
-        if any(call.loss.is_cuda for call in waiting):
-            losses = torch.stack([call.loss for call in waiting]).tolist()
+        if any(call.loss.is_cuda for call in calls):
+            losses = torch.stack([call.loss for call in calls]).tolist()
         else:
-            losses = [call.loss for call in waiting]
-        losses = list(map(float, losses))
+            losses = [float(call.loss) for call in calls]
     except (RuntimeError, TypeError):  # of different shapes, kinds or devices
-        device = waiting[0].loss.device
-        firsts = [call.loss.reshape(-1)[0].double().to(device) for call in waiting]
-        losses = torch.stack(firsts).tolist()
-    for call, loss in zip(waiting, losses):
+        device = calls[0].loss.device
+        first_entries = [call.loss.reshape(-1)[0].double().to(device) for call in calls]
+        losses = torch.stack(first_entries).tolist()
+    for call, loss in zip(calls, losses, strict=True):
         call.loss = loss
 
 
@@ -502,42 +568,53 @@ def settings_of(
         ([{'lr': 0.1}], True)
     """
     if known is not None and len(known) == len(groups):
-        pairs = zip(groups, known)
-        if all(group.get(n) is value for group, held in pairs for n, value in held.items()):
+        pairs = zip(groups, known, strict=True)
+        if all(group.get(k) is value for group, old in pairs for k, value in old.items()):
             return known
     # A rate that is a tensor changes in place.
     return [
-        {n: v.detach().clone() if isinstance(v := g[n], Tensor) else v for n in SETTINGS if n in g}
-        for g in groups
+        {
+            key: value.detach().clone() if isinstance(value := group[key], Tensor) else value
+            for key in SETTINGS
+            if key in group
+        }
+        for group in groups
     ]
 
 
 def packed(optimizer: torch.optim.Optimizer, own: Mapping[int, Tensor]) -> dict[str, Any]:
-    """What an optimizer holds, copied; parameters stay the same objects."""
-    kind = type(optimizer)
-    custom = getattr(kind, "__getstate__", None) is not torch.optim.Optimizer.__getstate__
-    held = optimizer.__getstate__() if custom else dict(optimizer.__dict__)
-    skipped = (
+    """A copy of an optimizer's attributes without its hooks; parameters stay the same objects.
+
+    Args:
+        own: the parameters, by their ids.
+    """
+    own_getstate = getattr(type(optimizer), "__getstate__", None)
+    custom = own_getstate is not torch.optim.Optimizer.__getstate__
+    attributes = optimizer.__getstate__() if custom else dict(optimizer.__dict__)
+    left_out = (
         "step",
         "_optimizer_step_pre_hooks",
         "_optimizer_step_post_hooks",
         "profile_hook_step",
     )
-    kept = {
-        k: v for k, v in held.items() if k not in skipped and not k.startswith("_zero_grad_pro")
+    return {
+        name: _cloned(value, own)
+        for name, value in attributes.items()
+        if name not in left_out and not name.startswith("_zero_grad_pro")
     }
-    return {k: _cloned(v, own) for k, v in kept.items()}
 
 
-def twin(optimizer: torch.optim.Optimizer, kept: Mapping[str, Any]) -> torch.optim.Optimizer:
-    """A second optimizer over the same parameters in a kept state, without anybody's hooks."""
-    own = {id(p): p for g in optimizer.param_groups for p in g["params"]}
-    made = object.__new__(type(optimizer))
-    made.__setstate__({k: _cloned(v, own) for k, v in kept.items()})
-    for name in list(made.__dict__):
+def twin(optimizer: torch.optim.Optimizer, attributes: Mapping[str, Any]) -> torch.optim.Optimizer:
+    """A second optimizer over the same parameters, with the attributes that ``packed`` copied and
+    without anybody's hooks.
+    """
+    own = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+    second = object.__new__(type(optimizer))
+    second.__setstate__({name: _cloned(value, own) for name, value in attributes.items()})
+    for name, value in list(second.__dict__.items()):
         if name.startswith("_optimizer_") and name.endswith("_hooks"):
-            made.__dict__[name] = type(made.__dict__[name])()
-    return made
+            second.__dict__[name] = type(value)()
+    return second
 
 
 def _cloned(value: Any, own: Mapping[int, Tensor]) -> Any:
@@ -545,13 +622,13 @@ def _cloned(value: Any, own: Mapping[int, Tensor]) -> Any:
     if isinstance(value, Tensor):
         return value if id(value) in own else value.detach().clone()
     if isinstance(value, Mapping):
-        made = copy.copy(value)
-        if isinstance(made, dict):
-            for k in list(made):
-                made[k] = _cloned(made[k], own)
-        return made
+        copied = copy.copy(value)
+        if isinstance(copied, dict):
+            for key, item in copied.items():
+                copied[key] = _cloned(item, own)
+        return copied
     if type(value) in (list, tuple):
-        return type(value)(_cloned(v, own) for v in value)
+        return type(value)(_cloned(item, own) for item in value)
     if value is None or isinstance(value, (int, float, str, bool, Callable)):  # type: ignore[arg-type]
         return value
     return copy.deepcopy(value, dict(own))

@@ -17,7 +17,7 @@ from torch import nn
 from mindgap.base.check import RuleError
 from mindgap.base.objective import Objective
 from mindgap.measure.monitor import Monitor
-from mindgap.measure.recorder import Recorder, twin
+from mindgap.measure.recorder import LoggedStep, Recorder, twin
 
 
 def loss(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -193,18 +193,18 @@ def test_memory_is_bounded() -> None:
     recorder = Recorder(model, optimizer, allowed)
     batches = data()
     for k in range(300):
-        recorder.begin()
+        recorder.before_loss()
         optimizer.zero_grad()
         value = loss(model, batches[k % 20])
         value.backward()
-        recorder.see(value, (batches[k % 20][0].clone(), batches[k % 20][1]))
-        recorder.log.append((k, [{"lr": 0.01}], None))
+        recorder.after_loss(value, (batches[k % 20][0].clone(), batches[k % 20][1]))
+        recorder.log.append(LoggedStep(k, [{"lr": 0.01}], None))
         recorder.digest()
         optimizer.step()
         if k % 10 == 9:
             recorder.flush()
             recorder.keep_state(k + 1)
-        held = {id(s.batch[0]): s.batch for step in recorder.steps for s in step.seen if s.batch}
+        held = {id(s.batch[0]): s.batch for step in recorder.steps for s in step.calls if s.batch}
         used = sum(b[0].nbytes + b[1].nbytes for b in held.values())
         used += sum(s.bytes for s in recorder.states)
         assert used <= allowed

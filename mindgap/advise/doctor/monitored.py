@@ -199,7 +199,7 @@ class _Consultation:
         votes = []
         read = [step for step in self.past.recent if step.number in self.past.norms]
         for step in read[-5:]:
-            got, batches = self.past.norms[step.number], [s.batch for s in step.seen]
+            got, batches = self.past.norms[step.number], [s.batch for s in step.calls]
             if not batches or any(b is None for b in batches):
                 continue
             fresh = [gradient(self.patient, batch) for batch in batches]
@@ -361,7 +361,7 @@ def _evaluating(past: History) -> list[str]:
     named = list(past.model.named_modules())
     found = []
     for place, (name, module) in enumerate(named):
-        trained = any(state.modes[place] for state in past.states)
+        trained = any(state.training_modes[place] for state in past.states)
         if isinstance(module, kinds) and past.states and not trained:
             found.append(name)
     return found
@@ -371,7 +371,7 @@ def _patient(past: History, course: Course) -> Patient:
     """The run in the form that the readings take."""
     seen: dict[int, tuple[int, Any]] = {}
     for step in past.recent:
-        for call in step.seen:
+        for call in step.calls:
             if call.batch is not None:
                 seen.setdefault(id(call.batch), (step.number, call.batch))
     chosen = list(seen.values())[-READ:]
