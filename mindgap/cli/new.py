@@ -321,6 +321,9 @@ def cause(tree: Tree, key: str, _: str) -> str:
         ),
     )
     tree.before(
+        "mindgap/advise/doctor/chart.py", "]\n\n\n@dataclass(frozen=True)", f'    "{key}_seen",\n'
+    )
+    tree.before(
         "mindgap/advise/doctor/causes.py",
         ")\n\nCAUSES: dict[str, Cause]",
         f'    Cause(\n        "{key}",\n        "{words}: say in one sentence what is wrong",\n'

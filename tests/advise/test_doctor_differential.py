@@ -124,7 +124,8 @@ def test_every_cause_resembles_others_that_exist() -> None:
 
 def test_other_causes_are_listed_behind_the_one_named_if_the_training_can_have_them() -> None:
     patient = admitted(nn.Linear(3, 2), classify, batches_of(SERIES[:, 0], CLASSES), optimizer=None)
-    chart = Chart(facts={"progress": 0.2})
+    chart = Chart()
+    chart.facts.progress = 0.2
     found = differential("wrong_labels", [("wrong_labels", 5.0)], (), chart, patient)
     keys = [key for key, _ in found]
     assert keys[0] == "wrong_labels"

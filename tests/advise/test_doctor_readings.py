@@ -141,7 +141,7 @@ def test_a_parameter_that_stops_moving_is_named() -> None:
     course = follow(patient, 80, watch=True)
     assert course.stuck == ["0.weight"]
     chart = Chart()
-    chart.facts["sizes"] = [16]
+    chart.facts.sizes = [16]
     read_loop(chart, patient, course)
     assert CAUSES["optimizer_other_parameters"].score(chart.findings) > 2
 
@@ -157,7 +157,7 @@ def test_rank_of_a_layer() -> None:
         model[0].weight.copy_(model[0].weight[:1].expand(16, 6))
     chart = Chart()
     read_forward(chart, admitted(nn.Sequential(model[0], nn.Tanh(), nn.Linear(16, 1))))
-    assert chart.facts["rank"] < 1.01
+    assert chart.facts.rank < 1.01
     assert chart.has("collapsed")
 
 
@@ -165,11 +165,11 @@ def test_denormal_gradients_are_counted() -> None:
     chart = Chart()
     loss = lambda model, batch: 1e-41 * F.mse_loss(model(batch[0]), batch[1])  # noqa: E731
     read_gradients(chart, admitted(network(), loss=loss))
-    assert chart.facts["denormal"] > 0.5
+    assert chart.facts.denormal > 0.5
     assert chart.has("denormal")
     chart = Chart()
     read_gradients(chart, admitted(network()))
-    assert chart.facts["denormal"] == 0
+    assert chart.facts.denormal == 0
 
 
 @pytest.mark.parametrize(("lr", "over"), [(0.01, False), (1.5, True)])
@@ -178,7 +178,7 @@ def test_curvature_along_the_step_tells_whether_it_goes_too_far(lr: float, over:
     chart = Chart()
     patient = admitted(model, optimizer=torch.optim.SGD(model.parameters(), lr=lr))
     read_step(chart, patient, warm=2)
-    assert (chart.facts["overshoot"] > 2) is over
+    assert (chart.facts.overshoot > 2) is over
     assert chart.has("overshoots") is over
 
 
@@ -216,7 +216,7 @@ def test_wrong_labels_of_two_classes_contradict_a_network_that_is_sure(
     if found:  # spread over the sure ones
         wrong[:100] = torch.arange(100) % 3 == 0
     chart = Chart()
-    chart.facts["progress"] = 0.2
+    chart.facts.progress = 0.2
     read_labels(chart, mixed, None)
     assert chart.has("labels_disagree") is found
 

@@ -9,44 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mindgap.advise.doctor.causes import Cause
-from mindgap.advise.doctor.chart import Chart
+from mindgap.advise.doctor.chart import Chart, FindingName
 from mindgap.advise.doctor.differential import Ranked
 from mindgap.advise.doctor.page import Examination, Trial
 
 #: Log-odds below which a cause is not named.
 NAMED = 0.5
-#: Facts that the answer keeps.
-KEPT_FACTS = (
-    "start",
-    "final",
-    "trivial",
-    "control",
-    "progress",
-    "steps",
-    "suspects",
-    "shared",
-    "bad_samples",
-    "bad_batches",
-    "label_rank",
-    "order_ratio",
-    "steepening",
-    "growth",
-    "rank",
-    "denormal",
-    "overshoot",
-    "shuffled",
-    "raised",
-    "behind",
-    "depth_ratio",
-    "time_ratio",
-    "saturated",
-    "dead",
-    "shrunk",
-    "move",
-    "refused",
-    "shortened",
-)
-
 
 _CHECK_LABELS = "check how labels and samples are matched (shuffled apart, shifted, wrong file)"
 
@@ -90,11 +58,11 @@ def fit_cause(cause: Cause, chart: Chart) -> Cause:
 
 def name_of(cause: Cause, chart: Chart) -> str:
     """The cause's name; gradients explode or vanish through time or through depth."""
-    through_time = chart.has("explodes_time") or chart.has("vanishes_time")
+    through_time = chart.has_any("explodes_time", "vanishes_time")
     return cause.name.replace("{through}", "time" if through_time else "depth")
 
 
-def evidence(cause: Cause, chart: Chart, curve: Sequence[str]) -> list[str]:
+def evidence(cause: Cause, chart: Chart, curve: Sequence[FindingName]) -> list[str]:
     """At most three sentences: the two strongest signs of the cause, what the curve shows, further
     signs.
 
@@ -141,7 +109,7 @@ class Answering:
             curve: training losses.
         """
         chart = self.chart
-        facts = {name: value for name, value in chart.facts.items() if name in KEPT_FACTS}
+        facts = chart.facts.for_answer()
         facts["findings"] = {f.name: round(f.strength, 3) for f in chart.findings.values()}
         return Examination(
             verdict=verdict,
@@ -187,24 +155,24 @@ def error_words(error: BaseException) -> str:
 def code_of(cause: Cause, chart: Chart, trial: Trial | None) -> str:
     """The code of a cause with the numbers of this run in its places."""
     facts = chart.facts
-    numbers = facts.get("numbers", [])
+    numbers = facts.numbers
     if cause.key == "bad_batch":
-        where: Any = [numbers[i] for i in facts.get("bad_batches", ())]
+        where: Any = [numbers[i] for i in facts.bad_batches]
     else:
-        where = [(numbers[i], j) for i, j in facts.get("bad_samples", ())]
+        where = [(numbers[i], j) for i, j in facts.bad_samples]
     values = {
         "variant": trial.variant if trial else 0.1,
-        "steps": max(10, int(0.25 * facts.get("steps", 40))),
-        "shift": facts.get("shift", 1),
+        "steps": max(10, int(0.25 * facts.steps)),
+        "shift": facts.shift or 1,
         "where": where,
-        "added": facts.get("added", 1),
-        "norm": facts.get("norm", 1.0) or 1.0,
-        "best": facts.get("best", 0),
-        "low": facts.get("low", math.nan),
-        "high": facts.get("high", math.nan),
-        "lr": facts.get("lr", 1e-3),
-        "momentum": facts.get("momentum", "momentum"),
-        "ordinary": "(0.9, 0.999)" if facts.get("momentum") == "betas" else "0.9",
+        "added": facts.added,
+        "norm": facts.norm or 1.0,
+        "best": facts.best,
+        "low": facts.low,
+        "high": facts.high,
+        "lr": facts.lr,
+        "momentum": facts.momentum,
+        "ordinary": "(0.9, 0.999)" if facts.momentum == "betas" else "0.9",
     }
     code = cause.code
     for key, value in values.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mindgap.advise.doctor.chart import Finding
+from mindgap.advise.doctor.chart import Finding, FindingName
 
 
 @dataclass(frozen=True)
@@ -19,17 +19,19 @@ class Cause:
 
     key: str
     name: str  # "the learning rate is too large"
-    signs: Mapping[str, float]  # finding -> weight; below 0: speaks against
+    signs: Mapping[FindingName, float]  # finding -> weight; below 0: speaks against
     cure: str  # a key of CURES, "" if none can be tried
     change: str  # what to change, in words
     code: str  # what to paste
     source: str
-    needs: tuple[str, ...] = ()  # without one of these findings the cause is out of the question
+    needs: tuple[
+        FindingName, ...
+    ] = ()  # without one of these findings the cause is out of the question
     prior: float = -3.0
     proof: bool = True  # named only if its cure helps on a copy (or cannot be tried)
     resembles: tuple[str, ...] = ()  # causes that look like this one, the likeliest first
 
-    def score(self, findings: Mapping[str, Finding]) -> float:
+    def score(self, findings: Mapping[FindingName, Finding]) -> float:
         """Log-odds of this cause; minus infinity where what it needs is missing.
 
         Example:
@@ -46,12 +48,13 @@ class Cause:
         return total
 
 
-def _against(weight: float, *names: str) -> dict[str, float]:
+def _against(weight: float, *names: FindingName) -> dict[FindingName, float]:
+    """The same weight for several findings."""
     return dict.fromkeys(names, weight)
 
 
 #: Findings that name a fault by themselves; they speak against causes that only explain the curve.
-PLAIN = (
+PLAIN: tuple[FindingName, ...] = (
     "zero_kept",
     "added",
     "loss_is_sum",
@@ -72,7 +75,13 @@ PLAIN = (
     "batch_of_one",
     "feature_not_finite",
 )
-_DATA = ("sample_outlier", "batch_outlier", "unscaled", "constant_large", "heavy_targets")
+_DATA: tuple[FindingName, ...] = (
+    "sample_outlier",
+    "batch_outlier",
+    "unscaled",
+    "constant_large",
+    "heavy_targets",
+)
 
 _ROWS = (
     Cause(
@@ -684,7 +693,7 @@ _ROWS = (
 CAUSES: dict[str, Cause] = {row.key: row for row in _ROWS}
 
 
-def rank_causes(findings: Mapping[str, Finding]) -> list[tuple[Cause, float]]:
+def rank_causes(findings: Mapping[FindingName, Finding]) -> list[tuple[Cause, float]]:
     """The causes that the findings leave possible with their log-odds, likeliest first."""
     scored = [(cause, cause.score(findings)) for cause in CAUSES.values()]
     possible = [(cause, score) for cause, score in scored if score > float("-inf")]

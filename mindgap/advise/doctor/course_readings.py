@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -31,26 +32,27 @@ def progress(chart: Chart, loss: float) -> float:
 
 def reference_loss(chart: Chart) -> float:
     """The loss of the best constant answer; where that is unknown, the loss at the start."""
-    known = chart.facts.get("trivial")
-    return float(chart.facts["start"] if known is None else known)
+    constant = chart.facts.trivial
+    return chart.facts.start if constant is None else constant
 
 
 def read_curve(chart: Chart, patient: Patient, course: Course) -> None:
     """Does the loss fall, against its start and against the constant answer?"""
-    start, final, reference = chart.facts["start"], course.held_final, reference_loss(chart)
-    chart.facts.update(final=final, losses=course.losses, progress=progress(chart, final))
-    chart.facts["late"] = (course.mean(0.5, 0.75), course.mean(0.75, 1.0))
+    start, final, reference = chart.facts.start, course.held_final, reference_loss(chart)
+    chart.facts.final, chart.facts.losses = final, course.losses
+    chart.facts.progress = progress(chart, final)
+    chart.facts.late = (course.mean(0.5, 0.75), course.mean(0.75, 1.0))
     scale = max(abs(start), abs(reference), 1e-12)
     _read_jumps(chart, course, scale)
     if math.isfinite(final) and final > start + 0.02 * scale:
         text = f"The loss ends at {final:.3g}, above its start, {start:.3g}."
         chart.find("above_start", 1.0, text)
-    if chart.facts["progress"] < 0.03:
-        word = "its start" if chart.facts.get("trivial") is None else "the best constant answer"
+    if chart.facts.progress < 0.03:
+        word = "its start" if chart.facts.trivial is None else "the best constant answer"
         chart.find("stalled", 1.0, f"The loss ends at {final:.3g}; {word} has {reference:.3g}.")
     moves = [move for name, move in course.moved.items() if patient.named[name].requires_grad]
     if moves:
-        chart.facts["move"] = move = middle(moves)
+        chart.facts.move = move = middle(moves)
         text = f"A step moves the weights by {move:.2g} of their size."
         chart.find("moves_little", ramp(math.log10(max(move, 1e-12)), -3.3, -4.3), text)
         text = f"A step moves the weights by {move:.0%} of their size."
@@ -63,13 +65,13 @@ def _read_jumps(chart: Chart, course: Course, scale: float) -> None:
     Args:
         scale: the larger of the losses at the start and of the constant answer.
     """
-    start, final = chart.facts["start"], chart.facts["final"]
+    start, final = chart.facts.start, chart.facts.final
     finite = [loss for loss in course.losses if math.isfinite(loss)] or [math.inf]
     top = max(finite)
     if course.broken >= 0:
         chart.find("broke", 1.0, f"The loss is not finite from step {course.broken} on.")
     elif top > 10 * max(scale, abs(middle(finite))) and final < 3 * scale:
-        chart.facts["spike"] = top
+        chart.facts.spike = top
         text = f"The loss jumps to {top:.3g} at step {course.losses.index(top)} and comes back."
         chart.find("spikes", 1.0, text)
     if course.broken > 0 and top > 20 * scale:
@@ -84,7 +86,7 @@ def read_loop(chart: Chart, patient: Patient, course: Course) -> None:
         text = "Each step's gradient still holds the gradient of the step before."
         chart.find("zero_kept", 1.0, text)
     if course.added > 1:
-        chart.facts["added"] = course.added
+        chart.facts.added = course.added
         text = f"Gradients of {course.added} batches are added up without division."
         chart.find("added", 1.0, text)
     _read_moves(chart, patient, course)
@@ -98,7 +100,7 @@ def read_loop(chart: Chart, patient: Patient, course: Course) -> None:
     if chart.has("large_decay") and grown and middle(grown) < 0.5:
         text = f"The weights shrink to {middle(grown):.2g} of their first size."
         chart.find("shrinks", 1.0, text)
-    sizes = chart.facts.get("sizes")
+    sizes = chart.facts.sizes
     norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in patient.model.modules())
     if norm and sizes and middle(sizes) == 1:
         chart.find("batch_of_one", 1.0, "The model has batch norm, and batches hold one sample.")
@@ -110,10 +112,10 @@ def _read_moves(chart: Chart, patient: Patient, course: Course) -> None:
     if "step" in patient.given and idle and course.error is None:
         chart.find("never_steps", 1.0, "No call of optimizer.step() was seen; nothing moves.")
     moving = {name for name, move in course.moved.items() if move > 0}
-    if chart.has("cut") and moving.intersection(chart.facts["cut"]):
+    if chart.has("cut") and moving.intersection(chart.facts.cut):
         del chart.findings["cut"]  # they follow others on purpose
     if chart.has("left_out") and not any(
-        course.moved.get(name, 0) == 0 for name in chart.facts["left_out"]
+        course.moved.get(name, 0) == 0 for name in chart.facts.left_out
     ):
         del chart.findings["left_out"]  # another optimizer moves them
     if course.stuck and course.broken < 0:
@@ -126,12 +128,12 @@ def _read_clipping(chart: Chart, patient: Patient, course: Course) -> None:
     shrunk = course.shrunk
     norms = [norm for norm in course.norms if math.isfinite(norm)]
     median = middle(norms) if norms else 0.0
-    chart.facts["norm"] = median / shrunk if 0 < shrunk < 1 else median
+    chart.facts.norm = median / shrunk if 0 < shrunk < 1 else median
     for name in ("tau", "clip"):
         limit = patient.optimizer.param_groups[0].get(name)
         if isinstance(limit, (int, float)) and not isinstance(limit, bool) and median > 0:
             shrunk = min(shrunk, float(limit) / median)
-    chart.facts["shrunk"] = shrunk
+    chart.facts.shrunk = shrunk
     text = f"Clipping leaves {shrunk:.2g} of the gradient's norm."
     chart.find("tight", ramp(math.log10(max(shrunk, 1e-12)), -1.3, -3), text)
 
@@ -149,7 +151,7 @@ def _read_rates(chart: Chart, patient: Patient, rates: list[float]) -> None:
             text = f"The learning rate is below 1/1000 of its maximum from step {alive[-1] + 1} on."
             chart.find("rate_gone", ramp(gone / len(rates), 0.2, 0.4), text)
         if rates[-1] > 3 * rates[0]:
-            chart.facts["warming"] = True
+            chart.facts.warming = True
 
 
 def read_error(chart: Chart, course: Course) -> None:
@@ -176,7 +178,7 @@ def read_break(chart: Chart, patient: Patient, course: Course) -> None:
             value = float(patient.value(batch))
     inputs, _ = pair(batch)
     clean = inputs is None or not inputs.is_floating_point() or bool(inputs.isfinite().all())
-    growth = _growth(course.before, chart.facts["first_state"])
+    growth = _growth(course.before, chart.facts.first_state or {})
     # Where the function has a value everywhere, its argument grew: that is divergence.
     diverged = trace.origin not in DOMAIN and (chart.has("blew_up") or growth > 1.5)
     if not clean or growth > 20 or diverged:
@@ -197,7 +199,7 @@ def read_break(chart: Chart, patient: Patient, course: Course) -> None:
             return
 
 
-def _growth(state: dict[str, Tensor], first: dict[str, Tensor]) -> float:
+def _growth(state: Mapping[str, Tensor], first: Mapping[str, Tensor]) -> float:
     """Norm of a state over that of the first one."""
     now, then = (
         sum(float(v.double().square().sum()) for v in held.values() if v.is_floating_point())
@@ -228,7 +230,7 @@ def read_end(chart: Chart, patient: Patient, course: Course) -> None:
         with traced(model) as trace:
             patient.value(merged(patient.train[:4]))
     read_activations(later, trace)
-    if later.has("dead") and later.facts["dead"] > chart.facts.get("dead", 0.0) + 0.3:
+    if later.has("dead") and later.facts.dead > chart.facts.dead + 0.3:
         chart.find("died", 1.0, later.findings["dead"].sentence)
     if "valid" in patient.given and len(course.held) >= 3:
         _read_overfitting(chart, course)
@@ -238,7 +240,7 @@ def _read_overfitting(chart: Chart, course: Course) -> None:
     """Whether the validation loss rises again, or stays far above the training loss."""
     best, low = min(course.held, key=lambda row: row[1])
     high, train, reference = course.held[-1][1], course.final, reference_loss(chart)
-    chart.facts.update(best=best, low=low, high=high)
+    chart.facts.best, chart.facts.low, chart.facts.high = best, low, high
     rise = (high - low) / max(abs(reference - low), 0.1 * abs(reference), 1e-12)
     gap = (high - train) / max(abs(reference), 1e-12)
     if rise > 0.1 and gap > 0.3 and best < len(course.losses):
@@ -247,10 +249,10 @@ def _read_overfitting(chart: Chart, course: Course) -> None:
             f"training {train:.3g}."
         )
         chart.find("overfits", ramp(rise, 0.08, 0.2), text)
-    elif gap > 0.15 and high > 5 * abs(train) and len(chart.facts.get("sizes", ())) < 60:
+    elif gap > 0.15 and high > 5 * abs(train) and 0 < len(chart.facts.sizes) < 60:
         text = (
             f"The training loss is {train:.3g}, the validation loss {high:.3g}, with "
-            f"{sum(chart.facts['sizes'])} training samples."
+            f"{sum(chart.facts.sizes)} training samples."
         )
         chart.find("overfits", ramp(gap, 0.12, 0.25), text)
 
@@ -265,13 +267,13 @@ def read_labels(chart: Chart, train: Ranks, held: Ranks | None) -> None:
     share, classes = float(wrong.double().mean()), train.classes
     if len(ranks_of_wrong) < 20 or len(wrong) < 200:  # fewer samples tell too little
         return
-    chart.facts["suspects"] = _suspects(train)
-    chart.facts["suspects_valid"] = [] if held is None else _suspects(held)
+    chart.facts.suspects = _suspects(train)
+    chart.facts.suspects_valid = [] if held is None else _suspects(held)
     if classes < 4:
         _read_few_classes(chart, train, wrong)
         return
     place = float(((ranks_of_wrong.double() - 1) / (classes - 2)).mean())
-    chart.facts["label_rank"] = (share, place)
+    chart.facts.label_rank = (share, place)
     text = (
         f"{share:.0%} of {len(wrong)} labels contradict a network trained on other samples, and "
         "rank at random among its other answers."
@@ -297,9 +299,9 @@ def _read_few_classes(chart: Chart, train: Ranks, wrong: Tensor) -> None:
     sure = torch.cat(train.sure)
     share = float(wrong.double().mean())
     share_where_sure = float(wrong[sure >= sure.quantile(0.85)].double().mean())
-    chart.facts["label_rank"] = (share, share_where_sure)
+    chart.facts.label_rank = (share, share_where_sure)
     by_chance = 1 - 1 / train.classes
-    if share < 0.12 or share > 0.85 * by_chance or chart.facts["progress"] > 0.5:
+    if share < 0.12 or share > 0.85 * by_chance or chart.facts.progress > 0.5:
         return
     text = (
         f"{share:.0%} of {len(wrong)} labels contradict a network trained on other samples, and "
@@ -330,7 +332,7 @@ def read_step(chart: Chart, patient: Patient, warm: int = 10) -> None:
     patient.train = batches
     if len(ratios) < 3:
         return
-    chart.facts["overshoot"] = ratio = middle(ratios)
+    chart.facts.overshoot = ratio = middle(ratios)
     if ratio > 2:
         text = (
             f"A step goes {ratio:.2g} times as far as the lowest point of its line (above 2 the "
@@ -385,7 +387,7 @@ def read_growth(chart: Chart, patient: Patient) -> None:
     (near_bend, far_bend), (near, far) = bends, slopes
     if not (0 < near_bend < far_bend < math.inf and near > 0 and 1.2 * near < far < math.inf):
         return
-    chart.facts["loss_growth"] = power = math.log(far_bend / near_bend) / math.log(far / near)
+    chart.facts.loss_growth = power = math.log(far_bend / near_bend) / math.log(far / near)
     text = f"The loss bends as the power {power:.2g} of its slope (squared error: 0)."
     chart.find("steep", ramp(power, 0.2, 0.5), text)
 
@@ -449,7 +451,7 @@ def read_ray(chart: Chart, patient: Patient) -> None:
     if min(smoothness) <= 0 or norms[1] < 1.2 * norms[0]:
         return
     power = math.log(smoothness[1] / smoothness[0]) / math.log(norms[1] / norms[0])
-    chart.facts["steepening"] = power
+    chart.facts.steepening = power
     text = f"The smoothness grows as the power {power:.2g} of the gradient's norm."
     chart.find("steep", ramp(power, 0.2, 0.5), text)
 

@@ -74,7 +74,7 @@ class CureTrials:
             helps = after < before - 0.02 * abs(before)  # the yardsticks have another loss
         else:
             helps = self._helps(before, after, proven=not cause.proof)
-        spike = self.chart.facts.get("spike")
+        spike = self.chart.facts.spike
         if spike is not None and cause.key in ("bad_batch", "bad_sample") and not helps:
             top = max(course.losses, default=math.inf)
             if top < 0.1 * spike and after < before + 0.05 * abs(before):
@@ -90,7 +90,7 @@ class CureTrials:
         try:
             patient = self.admission.fresh()
             cure.apply(patient, self.chart, variant)
-        except (RuleError, KeyError):
+        except RuleError:
             return None
         except Exception as error:
             self.chart.notes.append(f"the cure '{cure_key}' failed ({error_words(error)})")
@@ -101,7 +101,7 @@ class CureTrials:
         if course.error is not None:
             self.chart.notes.append(f"the cure '{cure_key}' raised {error_words(course.error)}")
             return None
-        before = self.chart.facts.get("final", math.inf)
+        before = self.chart.facts.final
         if cure.changes_loss:
             before = self._loss_without_cure(patient)
         self.runs[cure_key, variant] = (course, before)
@@ -138,7 +138,7 @@ class CureTrials:
         if not math.isfinite(before):
             if not math.isfinite(reference):
                 return True
-            return after < max(reference, chart.facts["start"]) * 1.02
+            return after < max(reference, chart.facts.start) * 1.02
         if not proven and progress(chart, before) > 0.5:
             least = 0.08 if after > 0.6 * before or not chart.has("sorted") else 0.03
             if progress(chart, after) < progress(chart, before) + least:
@@ -155,14 +155,14 @@ class CureTrials:
             course: the first run.
         """
         chart = self.chart
-        own = chart.facts["progress"]
-        control = chart.facts.get("control")
+        own = chart.facts.progress
+        control = chart.facts.control
         aim = progress(chart, control) if control is not None else 0.5
-        doubtful = own < 0.3 or own < aim - 0.1 or chart.has("blew_up") or chart.has("moves_much")
+        doubtful = own < 0.3 or own < aim - 0.1 or chart.has_any("blew_up", "moves_much")
         if not doubtful or "optimizer" not in self.trained.given:
             return
         slower = self._try_smaller_rate(course)
-        if not (chart.has("broke") or chart.has("blew_up")) and not chart.facts.get("warming"):
+        if not (chart.has_any("broke", "blew_up")) and not chart.facts.warming:
             self._try_larger_rate()
         if chart.has("slower_helps") and slower is not None and self._warm_up_is_usual():
             self._try_warm_up(slower)
@@ -173,7 +173,7 @@ class CureTrials:
         slower = self.try_cure(CAUSES["lr_too_large"])
         if slower is None or not slower.helps:
             return slower
-        gain = progress(chart, slower.after) - max(chart.facts["progress"], -0.5)
+        gain = progress(chart, slower.after) - max(chart.facts.progress, -0.5)
         if course.broken < 0:  # a rate that is too large shows in training, too
             train = self.runs["slower", slower.variant][0].final
             gain = min(gain, progress(chart, train) - progress(chart, course.final))
@@ -185,7 +185,7 @@ class CureTrials:
         faster = self.try_cure(CAUSES["lr_too_small"])
         if faster is None or not faster.helps:
             return
-        own, reached = chart.facts["progress"], progress(chart, faster.after)
+        own, reached = chart.facts.progress, progress(chart, faster.after)
         share = max(own, 0.0) / max(reached, 1e-9)  # of this progress that the user's rate makes
         strength = ramp(reached - own, 0.05, 0.25) * ramp(share, 0.6, 0.3)
         chart.find("faster_helps", strength, _rate_words(faster))
@@ -216,7 +216,7 @@ class CureTrials:
         smaller rate.
         """
         chart = self.chart
-        if not (chart.has("blew_up") or chart.has("broke")):
+        if not (chart.has_any("blew_up", "broke")):
             return
         chart.attempt("the smoothness", lambda: read_ray(chart, self.admission.fresh()))
         chart.attempt("the loss's growth", lambda: read_growth(chart, self.admission.fresh()))
@@ -228,7 +228,7 @@ class CureTrials:
             return
         slower_loss = slower.after if slower is not None and slower.helps else math.inf
         ahead = progress(chart, clipped.after) - progress(chart, slower_loss)
-        if chart.facts.get("loss_growth", 0.0) > 0.3:
+        if chart.facts.loss_growth > 0.3:
             ahead += 0.25  # the loss itself is steep: a smaller rate only hides it
         text = (
             f"With clipping at the same learning rate the loss ends at {clipped.after:.3g}; "

@@ -6,7 +6,7 @@ Every function changes a fresh copy in place and raises ``RuleError`` where it c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -49,7 +49,7 @@ def scale_rate(patient: Patient, chart: Chart, factor: float) -> None:
 def warm_up(patient: Patient, chart: Chart, share: float) -> None:
     """A learning rate that rises over a share of the run."""
     plain(patient)
-    patient.warmup = max(10, int(share * chart.facts["steps"]))
+    patient.warmup = max(10, int(share * chart.facts.steps))
 
 
 def reset(patient: Patient, chart: Chart, _: float) -> None:
@@ -202,7 +202,9 @@ def scale_inputs(patient: Patient, chart: Chart, _: float) -> None:
 
 def drop_samples(patient: Patient, chart: Chart, _: float) -> None:
     """Leave bad samples out of their batches, and batches without any other sample."""
-    bad = set(chart.facts["bad_samples"])
+    bad = set(chart.facts.bad_samples)
+    if not bad:
+        raise RuleError("no sample is known to be bad")
     train = []
     for i, batch in enumerate(patient.train):
         keep = [j for j in range(size(batch)) if (i, j) not in bad]
@@ -215,7 +217,9 @@ def drop_samples(patient: Patient, chart: Chart, _: float) -> None:
 
 def drop_batches(patient: Patient, chart: Chart, _: float) -> None:
     """Leave bad batches out."""
-    bad = set(chart.facts["bad_batches"])
+    bad = set(chart.facts.bad_batches)
+    if not bad:
+        raise RuleError("no batch is known to be bad")
     patient.train = [b for i, b in enumerate(patient.train) if i not in bad]
 
 
@@ -240,8 +244,10 @@ def shift_labels(patient: Patient, chart: Chart, _: float) -> None:
         if not labels or min(int(y.min()) for y in labels) < 1:
             raise RuleError("some labels are zero: they are not shifted by one")
         _change_batches(patient, lambda batch: replaced(batch, y=_targets(batch) - 1))
+    elif chart.facts.shift:
+        _change_batches(patient, partial(_with_rolled_labels, shift=chart.facts.shift))
     else:
-        _change_batches(patient, partial(_with_rolled_labels, shift=chart.facts["shift"]))
+        raise RuleError("by how much the labels are shifted is not known")
 
 
 def _targets(batch: Any) -> Tensor:
@@ -266,9 +272,11 @@ def _with_rolled_labels(batch: Any, shift: int) -> Any:
 
 def drop_suspects(patient: Patient, chart: Chart, _: float) -> None:
     """Samples whose label the trained model holds for wrong are left out, in both parts."""
-    train, valid = chart.facts["suspects"], chart.facts["suspects_valid"]
+    train, valid = chart.facts.suspects, chart.facts.suspects_valid
+    if not train:
+        raise RuleError("no label is known to be wrong")
 
-    def cleaned(batches: list[Any], wrong: list[Tensor]) -> list[Any]:
+    def cleaned(batches: list[Any], wrong: Sequence[Tensor]) -> list[Any]:
         kept = []
         for batch, mask in zip(batches, wrong):
             keep = (~mask).nonzero().flatten()
@@ -318,7 +326,7 @@ def divide_loss(patient: Patient, chart: Chart, _: float) -> None:
     """The mean over samples, and over the answers per sample, in place of the sum."""
     plain(patient)
     own = patient.loss
-    scores = getattr(chart.facts.get("trace"), "output_scores", None)
+    scores = chart.facts.trace.output_scores if chart.facts.trace is not None else None
     per_sample = 1.0
     if isinstance(scores, Tensor) and size(patient.train[0]):
         samples = min(4, len(patient.train)) * size(patient.train[0])  # of the traced batch
@@ -335,7 +343,7 @@ def own_step(patient: Patient, chart: Chart, _: float) -> None:
     if patient.step is None:
         raise RuleError("the step is the plain one already")
     plain(patient)
-    patient.accumulate = max(1, int(chart.facts.get("added", 1)))
+    patient.accumulate = max(1, int(chart.facts.added))
 
 
 def unclipped(patient: Patient, chart: Chart, _: float) -> None:

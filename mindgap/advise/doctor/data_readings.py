@@ -23,8 +23,8 @@ def read_data(chart: Chart, patient: Patient) -> None:
     if not xs:
         chart.notes.append("the batches hold no tensor with one row per sample")
         return
-    chart.facts["sizes"] = [len(x) for x in xs]
-    chart.facts["numbers"] = patient.numbers
+    chart.facts.sizes = [len(x) for x in xs]
+    chart.facts.numbers = patient.numbers
     if xs[0].is_floating_point():
         chart.attempt("the scale of the inputs", lambda: _inputs(chart, xs))
         chart.attempt("outliers of the inputs", lambda: _outliers(chart, xs, "inputs"))
@@ -109,17 +109,17 @@ def _broken_samples(chart: Chart, broken: list[Tensor], what: str) -> None:
     Args:
         broken: per batch, which samples are not finite.
     """
-    numbers: list[int] = chart.facts["numbers"]
+    numbers = chart.facts.numbers
     batches = [i for i, mask in enumerate(broken) if bool(mask.float().mean() > 0.5)]
     samples = [(i, int(j)) for i, mask in enumerate(broken) for j in mask.nonzero().flatten()]
     if len(batches) == len(broken):
         return  # a feature of all samples, not an outlier
     if batches and len(batches) <= 0.1 * len(broken) + 1 and len(broken[batches[0]]) > 1:
-        chart.facts["bad_batches"] = batches
+        chart.facts.bad_batches = batches
         text = f"Batch {numbers[batches[0]]} has {what} that are NaN or infinite."
         chart.find("batch_outlier", 1.0, text)
     elif len(samples) <= 0.02 * sum(map(len, broken)) + 1:
-        chart.facts["bad_samples"] = samples
+        chart.facts.bad_samples = samples
         i, j = samples[0]
         text = f"Sample {j} of batch {numbers[i]} has NaN in its {what}."
         chart.find("sample_outlier", 1.0, text)
@@ -138,8 +138,8 @@ def _large_batch(chart: Chart, sizes: list[Tensor], what: str) -> bool:
     wild = [i for i, median in enumerate(medians.tolist()) if median > OUTLIER * usual]
     if not wild or len(wild) > 0.1 * len(sizes) + 1:
         return False
-    chart.facts["bad_batches"] = wild
-    number, ratio = chart.facts["numbers"][wild[0]], float(medians[wild[0]]) / usual
+    chart.facts.bad_batches = wild
+    number, ratio = chart.facts.numbers[wild[0]], float(medians[wild[0]]) / usual
     text = f"Batch {number} has {what} {ratio:.3g} times as large as the others."
     chart.find("batch_outlier", 1.0, text)
     return True
@@ -162,9 +162,9 @@ def _large_samples(chart: Chart, sizes: list[Tensor], typical: float, what: str)
                 for i, each in enumerate(sizes)
                 for j in (each >= least).nonzero().flatten()
             ]
-            chart.facts["bad_samples"] = found
+            chart.facts.bad_samples = found
             i, j = found[0]
-            number, ratio = chart.facts["numbers"][i], float(least) / typical
+            number, ratio = chart.facts.numbers[i], float(least) / typical
             text = f"Sample {j} of batch {number} has {what} {ratio:.3g} times the ordinary size."
             chart.find("sample_outlier", 1.0, text)
             return
@@ -174,10 +174,10 @@ def _repeated(chart: Chart, xs: list[Tensor]) -> None:
     """Batches that hold the same samples again, and batches of zeros."""
     if len(xs) < 8 or min(map(len, xs)) < 4 or xs[0].ndim < 2:
         return
-    numbers: list[int] = chart.facts["numbers"]
+    numbers = chart.facts.numbers
     zero = _lost_batches(xs)
     if zero and not chart.has("batch_outlier"):
-        chart.facts["bad_batches"] = zero
+        chart.facts.bad_batches = zero
         more = f" and those of {len(zero) - 1} more" if len(zero) > 1 else ""
         text = f"All inputs of batch {numbers[zero[0]]}{more} are zero; no sample elsewhere is."
         chart.find("inputs_lost", 1.0, text)
@@ -230,7 +230,7 @@ def _tails(chart: Chart, ys: list[Tensor]) -> None:
     top = max(15, len(sizes) // 30)
     if float(sizes[top]) <= 0:
         return
-    chart.facts["tail_index"] = index = 1 / float((sizes[:top] / sizes[top]).log().mean())
+    chart.facts.tail_index = index = 1 / float((sizes[:top] / sizes[top]).log().mean())
     if float(sizes[0] / sizes[1].clamp_min(1e-30)) < 30:  # else a single outlier
         text = f"The targets have a tail of index {index:.2g} (below 2: infinite variance)."
         chart.find("heavy_targets", ramp(index, 2.2, 1.6), text)
@@ -254,7 +254,7 @@ def _order(chart: Chart, ys: list[Tensor]) -> None:
     within = torch.cat(parts).var(0).sum()
     between = torch.stack([part.mean(0) for part in parts]).var(0).sum()
     batch_size = sum(map(len, parts)) / len(parts)
-    chart.facts["order_ratio"] = ratio = float(batch_size * between / within.clamp_min(1e-30))
+    chart.facts.order_ratio = ratio = float(batch_size * between / within.clamp_min(1e-30))
     text = (
         f"Targets differ between batches {ratio:.3g} times as much as random order would give: "
         "the data are sorted."
@@ -275,6 +275,6 @@ def _shared_samples(chart: Chart, xs: list[Tensor], held: list[Tensor]) -> None:
     shared = [row.tobytes() in known for row in valid.contiguous().cpu().numpy()]
     twice = 1 - len(known) / len(train)  # duplicates within training: a small space of inputs
     share = sum(shared) / len(shared)
-    chart.facts["shared"] = shared
+    chart.facts.shared = shared
     text = f"{share:.0%} of the validation samples are also training samples."
     chart.find("shared_samples", ramp(share - 2 * twice, 0.02, 0.1), text)

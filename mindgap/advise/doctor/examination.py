@@ -25,7 +25,7 @@ from mindgap.advise.doctor.answer import (
     name_of,
 )
 from mindgap.advise.doctor.causes import Cause, rank_causes
-from mindgap.advise.doctor.chart import Chart, ramp
+from mindgap.advise.doctor.chart import Chart, FindingName, ramp
 from mindgap.advise.doctor.controls import cross_ranks, plain_network, trivial
 from mindgap.advise.doctor.course import Course, follow, held_out
 from mindgap.advise.doctor.course_readings import (
@@ -190,7 +190,7 @@ class _Doctor:
             self._read_first_run(trained, course)
             self._compare_with_plain_network()
         except _CannotTell as stop:
-            self.chart.facts["raised"] = stop.raised
+            self.chart.facts.raised = stop.raised
             losses = stop.course.losses if stop.course is not None else ()
             return self._answering().cannot_tell(stop.why, [], losses)
         return self._judge(trained, course)
@@ -208,7 +208,7 @@ class _Doctor:
         if not first.named and not list(unregistered(first.model)):
             raise _CannotTell("your model has no parameters to train", raised=False)
         self.clock = _Clock()  # torch's own imports and the user's data are not ours
-        self.chart.facts["first_state"] = {
+        self.chart.facts.first_state = {
             name: value.detach().clone() for name, value in first.model.state_dict().items()
         }
         return first
@@ -253,7 +253,7 @@ class _Doctor:
             chart.attempt(what, partial(read, chart, first))
         for cause_key, module in READINGS.items():
             chart.attempt(cause_key, partial(_read_with, module, chart, first))
-        chart.facts["trivial"] = chart.attempt("the constant answer", lambda: trivial(first))
+        chart.facts.trivial = chart.attempt("the constant answer", lambda: trivial(first))
 
     # The first run.
 
@@ -270,7 +270,7 @@ class _Doctor:
         affordable = int(FIRST * self.seconds / max(seconds_per_step, 1e-6))
         fewest = FEWEST if seconds_per_step < 0.1 else 20
         self.steps = max(fewest, min(STEPS, affordable))
-        self.chart.facts["steps"] = self.steps
+        self.chart.facts.steps = self.steps
         trained = self.admission.fresh()
         return trained, follow(trained, self.steps, watch=True)
 
@@ -279,14 +279,13 @@ class _Doctor:
         chart = self.chart
         if course.error is not None:
             read_error(chart, course)
-            if not any(map(chart.has, ("no_graph", "batch_of_one", "labels_outside"))):
+            if not chart.has_any("no_graph", "batch_of_one", "labels_outside"):
                 where = f"step {course.error_step}"
                 why = f"your code raises {error_words(course.error)} at {where}"
                 raise _CannotTell(why, course)
-        chart.facts["start"] = _first_loss(course)
+        chart.facts.start, chart.facts.progress = _first_loss(course), -1.0
         if course.error is None:
             chart.attempt("the curve", lambda: read_curve(chart, trained, course))
-        chart.facts.setdefault("progress", -1.0)
         chart.attempt("the loop", lambda: read_loop(chart, trained, course))
         if course.error is None:
             chart.attempt("the end of the run", lambda: read_end(chart, trained, course))
@@ -306,20 +305,22 @@ class _Doctor:
         """
         chart = self.chart
         patient = self.admission.fresh()
-        bad = set(chart.facts.get("bad_batches", ()))
+        bad = set(chart.facts.bad_batches)
         patient.train = [batch for i, batch in enumerate(patient.train) if i not in bad]
         steps = min(300, max(60, self.steps))
         best = chart.attempt("the plain network", lambda: plain_network(patient, steps))
-        chart.facts["control"] = best
-        if best is None or chart.facts.get("trivial") is None:
+        chart.facts.control = best
+        if best is None or chart.facts.trivial is None:
             return
-        gain, own = progress(chart, best), max(-1.0, chart.facts["progress"])
-        faults = ("softmax_over_batch", "broadcasts", "no_graph", "half_overflow", "nan_op")
-        if gain < 0.03 and own < 0.05 and not any(map(chart.has, faults)):
+        gain, own = progress(chart, best), max(-1.0, chart.facts.progress)
+        explained = chart.has_any(
+            "softmax_over_batch", "broadcasts", "no_graph", "half_overflow", "nan_op"
+        )
+        if gain < 0.03 and own < 0.05 and not explained:
             if self._targets_are_shifted(patient, steps, best):
                 return
             self._compare_with_shuffled_targets(patient, steps, best)
-        chart.facts["behind"] = gain - own
+        chart.facts.behind = gain - own
         if gain - own > 0.1:
             text = f"A plain network with 128 units reaches {best:.3g} on the same samples."
             chart.find("control_better", ramp(gain - own, 0.1, 0.3), text)
@@ -341,7 +342,7 @@ class _Doctor:
                     f"Targets fit the inputs of the {'next' if shift < 0 else 'previous'} sample: "
                     f"a plain network reaches {shifted:.3g} with them moved, {best:.3g} without."
                 )
-                chart.facts["shift"] = shift
+                chart.facts.shift = shift
                 chart.find("shift_found", 1.0, text)
                 return True
         return False
@@ -353,19 +354,19 @@ class _Doctor:
         chart = self.chart
         text = (
             f"A plain network reaches {best:.3g} on held-out data; a constant answer has "
-            f"{chart.facts['trivial']:.3g}: the targets do not follow from the inputs"
+            f"{chart.facts.trivial:.3g}: the targets do not follow from the inputs"
         )
         shuffled = chart.attempt(
             "shuffled targets", lambda: plain_network(patient, steps, shuffled=True)
         )
         if shuffled is not None:
-            chart.facts["shuffled"] = shuffled
+            chart.facts.shuffled = shuffled
             text += f"; with shuffled targets it reaches {shuffled:.3g}"
         chart.find("labels_carry_nothing", ramp(progress(chart, best), 0.03, 0.015), f"{text}.")
 
     def _read_settling(self, best: float) -> None:
         """Whether the training loss stopped falling above what a plain network reaches."""
-        late, last = self.chart.facts.get("late", (0.0, 0.0))
+        late, last = self.chart.facts.late
         fall = (late - last) / max(last - best, 1e-12)
         if last > best and math.isfinite(fall):
             text = f"The training loss has settled: {late:.3g}, then {last:.3g}."
@@ -375,11 +376,11 @@ class _Doctor:
         """Whether the model has no hidden layer or a very narrow one."""
         chart, model = self.chart, patient.model
         widths = [len(weight_of(module)) for _, module in layers(model)]
-        answers = (chart.facts.get("output") or (0,))[-1]
+        answers = chart.facts.output[-1] if chart.facts.output else 0
         if answers in widths:
             widths.remove(answers)  # the last layer, wherever it is declared
         widths += [m.hidden_size for m in model.modules() if isinstance(m, torch.nn.RNNBase)]
-        chart.facts["narrow"] = min(widths, default=0)
+        chart.facts.narrow = min(widths, default=0)
         targets = pair(patient.train[0])[1]  # without targets a narrow layer is meant
         if targets is not None and (not widths or min(widths) <= 4):
             what = "no hidden layer" if not widths else f"a layer of {min(widths)} units"
@@ -445,8 +446,8 @@ class _Doctor:
     def _mixes_on_purpose(self) -> bool:
         """Whether samples depend on each other, nothing else is odd, and the model learns."""
         chart = self.chart
-        fault = chart.has("softmax_over_batch") or chart.has("broadcasts")
-        return not fault and chart.facts["progress"] > 0.3
+        fault = chart.has_any("softmax_over_batch", "broadcasts")
+        return not fault and chart.facts.progress > 0.3
 
     def _is_sick(self) -> bool:
         """Whether the run learned next to nothing, broke, or is far behind a plain network."""
@@ -454,7 +455,7 @@ class _Doctor:
         ahead = chart.findings.get("control_better")
         if ahead is not None and ahead.strength > 0.3:
             return True
-        return chart.facts["progress"] < 0.05 or chart.has("broke")
+        return chart.facts.progress < 0.05 or chart.has("broke")
 
     def _clearest_unproven(self) -> _Named | None:
         """Where no cure helped: the cause that the findings name most clearly."""
@@ -492,13 +493,13 @@ class _Doctor:
             outcome = "tried on a copy" if trial.helps else "alone, this did not help on a copy"
             proof = f" ({outcome}: loss at step {trial.steps} {before} → {after})"
             if cause.cure in ("slower", "faster"):
-                lr = chart.facts.get("lr", 1.0)
+                lr = chart.facts.lr
                 change = f"{change} from {lr:.3g} to {lr * trial.variant:.3g}"
         name = name_of(cause, chart)
         sentence = f"{certainty_words(named.score)} {name}; {change}{proof}."
-        curve = ["broke", "blew_up", "stalled", "above_start"]
-        if chart.has("broke") or chart.has("blew_up"):
-            curve.remove("stalled")
+        curve: list[FindingName] = ["broke", "blew_up", "above_start"]
+        if not chart.has_any("broke", "blew_up"):
+            curve.insert(2, "stalled")
         signs = evidence(cause, chart, curve)
         code = code_of(cause, chart, trial)
         return self._answering().examination(
@@ -510,7 +511,7 @@ class _Doctor:
         answer and not far behind a plain network.
         """
         facts = self.chart.facts
-        start, final, constant = facts["start"], facts.get("final", math.inf), facts.get("trivial")
+        start, final, constant = facts.start, facts.final, facts.trivial
         fell = f"the loss fell from {start:.3g} to {final:.3g} in {self.steps} steps"
         if constant is None:
             if math.isfinite(final) and final < start - 0.05 * abs(start):
@@ -524,10 +525,10 @@ class _Doctor:
                 f"({constant:.3g}), and no cause that was tried explains it"
             )
             return self._answering().cannot_tell(why, ranked, course.losses)
-        if facts.get("behind", 0.0) > BEHIND and "optimizer" in trained.given:
+        if facts.behind > BEHIND and "optimizer" in trained.given:
             why = (
                 f"the loss fell to {final:.3g} and a plain network with 128 units reaches "
-                f"{facts['control']:.3g} on the same samples, and no cause that was tried explains "
+                f"{facts.control:.3g} on the same samples, and no cause that was tried explains "
                 "it"
             )
             return self._answering().cannot_tell(why, ranked, course.losses)
@@ -543,7 +544,7 @@ class _Doctor:
     def _answering(self) -> Answering:
         """What makes the answer, after the facts on what was tried and left out."""
         failed = [(t.cause, t.variant, t.before, t.after) for t in self.failed]
-        self.chart.facts.update(refused=failed, shortened=self._shortened())
+        self.chart.facts.refused, self.chart.facts.shortened = failed, self._shortened()
         return Answering(self.chart, self.begun)
 
     def _shortened(self) -> str:

@@ -58,7 +58,7 @@ def read_parameters(chart: Chart, patient: Patient) -> None:
         places = shown(sorted({place for place, _ in lost}))
         text = f"{places} hold tensors that torch does not register as parameters."
         chart.find("unregistered", 1.0, text)
-        chart.facts["lost"] = lost
+        chart.facts.lost = lost
 
 
 def _read_frozen(chart: Chart, named: dict[str, nn.Parameter]) -> None:
@@ -84,7 +84,7 @@ def _read_left_out(
     left = [name for name, p in named.items() if p.requires_grad and id(p) not in held]
     if not left:
         return
-    chart.facts["left_out"] = left
+    chart.facts.left_out = left
     share = _share_of_weights(left, named)
     text = f"The optimizer does not hold {shown(left)} ({share:.0%} of the weights)."
     chart.find("left_out", max(0.5, ramp(share, 0.0, 0.2)), text)
@@ -156,7 +156,7 @@ def read_start(chart: Chart, patient: Patient) -> None:
     if len(equal) >= 2 or (equal and not sizes):
         text = f"All units of {shown(list(dict.fromkeys(equal)))} start with equal weights."
         chart.find("equal_weights", 1.0, text)
-    chart.facts["weight_sizes"] = sizes
+    chart.facts.weight_sizes = sizes
     if not sizes or len(equal) >= 2:
         return
     name, largest = max(sizes.items(), key=lambda item: item[1])
@@ -222,8 +222,8 @@ def read_optimizer(chart: Chart, patient: Patient) -> None:
     if "optimizer" not in patient.given:
         return
     group = patient.optimizer.param_groups[0]
-    chart.facts["lr"] = float(group["lr"])
-    chart.facts["momentum"] = "betas" if "betas" in group else "momentum"
+    chart.facts.lr = float(group["lr"])
+    chart.facts.momentum = "betas" if "betas" in group else "momentum"
     momentum = group.get("momentum", 0)
     if isinstance(momentum, float) and momentum > 0.985:
         text = f"Momentum {momentum:g} averages over {1 / max(1e-9, 1 - momentum):.0f} steps."
@@ -253,7 +253,7 @@ def read_forward(chart: Chart, patient: Patient) -> None:
     if any("Using a target size" in str(w.message) for w in told):
         text = "torch warns that output and target have different sizes and broadcast."
         chart.find("broadcasts", 1.0, text)
-    chart.facts["trace"] = trace
+    chart.facts.trace = trace
     read_activations(chart, trace)
     if trace.twice:
         text = f"The loss is given probabilities ({trace.twice}) where it expects scores."
@@ -261,7 +261,7 @@ def read_forward(chart: Chart, patient: Patient) -> None:
     wrong = [name for name, axis, ndim in trace.softmax_axes if axis == 0 and ndim > 1]
     if wrong:
         chart.find("softmax_over_batch", 1.0, f"{wrong[0]} runs over the samples (axis 0).")
-    chart.facts["normalised"] = any(isinstance(m, NORMS) for m in model.modules())
+    chart.facts.normalised = any(isinstance(m, NORMS) for m in model.modules())
     _read_scales(chart, trace)
     _read_ranks(chart, trace)
     if trace.half and trace.origin_half:
@@ -277,8 +277,8 @@ def _read_scales(chart: Chart, trace: Trace) -> None:
         return
     first_name, first = scales[0]
     name, largest = max(scales, key=lambda row: row[1])
-    chart.facts["growth"] = growth = largest / max(first, 1e-12)
-    if growth > 8 and not chart.facts["normalised"]:
+    chart.facts.growth = growth = largest / max(first, 1e-12)
+    if growth > 8 and not chart.facts.normalised:
         text = f"The signal grows by a factor of {growth:.3g} from {first_name} to {name}."
         chart.find("signal_grows", ramp(math.log10(growth), 0.9, 1.6), text)
     if {"add", "__add__", "add_", "__iadd__", "__radd__"} & trace.functions:
@@ -291,7 +291,7 @@ def _read_ranks(chart: Chart, trace: Trace) -> None:
     inside = [row for row in trace.ranks if row[0] != last]
     if inside:
         name, rank, units = min(inside, key=lambda row: row[1])
-        chart.facts["rank"] = rank
+        chart.facts.rank = rank
         text = f"The outputs of {name} use {rank:.2g} of {units} directions."
         chart.find("collapsed", ramp(rank, 1.5, 1.1), text)
 
@@ -300,13 +300,13 @@ def read_activations(chart: Chart, trace: Trace) -> None:
     """Dead and saturated units."""
     if trace.dead:
         name, share = max(trace.dead, key=lambda pair: pair[1])
-        chart.facts["dead"] = share
+        chart.facts.dead = share
         place = _layer(name) or "a relu"
         text = f"{share:.0%} of the units after {place} are zero on every sample."
         chart.find("dead", ramp(share, 0.6, 0.9), text)
     if trace.saturated:
         name, share = max(trace.saturated, key=lambda pair: pair[1])
-        chart.facts["saturated"] = share
+        chart.facts.saturated = share
         place = _layer(name) or "a squashing"
         text = f"{share:.0%} of the values after {place} are saturated."
         chart.find("saturated", ramp(share, 0.5, 0.9), text)
@@ -362,7 +362,7 @@ def _backward_pass(chart: Chart, patient: Patient) -> _BackwardPass | None:
             handles.append(module.register_forward_pre_hook(partial(note_input, name)))
         handles.append(module.register_forward_hook(partial(note_call, name)))
     free = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    hidden = [tensor for _, tensor in chart.facts.get("lost", ())]
+    hidden = [tensor for _, tensor in chart.facts.lost]
     try:
         with undisturbed(model), around(patient), torch.enable_grad():
             model.train()
@@ -398,7 +398,7 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
     if math.isfinite(total) and total > 300:
         text = f"The first gradient has norm {total:.3g}."
         chart.find("huge_gradient", ramp(math.log10(total), 2.5, 4), text)
-    chart.facts["denormal"] = share = _denormal(list(known.values()))
+    chart.facts.denormal = share = _denormal(list(known.values()))
     text = f"{share:.0%} of the gradient's entries are denormal: below the least normal number."
     chart.find("denormal", ramp(share, 0.01, 0.2), text)
     if total == 0:
@@ -406,7 +406,7 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
     elif math.isfinite(total):
         _read_depth(chart, patient, known)
     for name, share in made.states_at_edge:
-        chart.facts["saturated"] = max(share, chart.facts.get("saturated", 0.0))
+        chart.facts.saturated = max(share, chart.facts.saturated)
         text = f"{share:.0%} of the states of {_layer(name)} are saturated."
         chart.find("saturated", ramp(share, 0.5, 0.9), text)
     _read_time(chart, made)
@@ -420,7 +420,7 @@ def _read_missing_gradients(chart: Chart, patient: Patient, made: _BackwardPass)
         chart.find("no_graph", 1.0, "No parameter gets a gradient from the loss.")
     elif cut:
         free = {name: p for name, p in patient.named.items() if name in made.gradients}
-        chart.facts["cut"] = cut
+        chart.facts.cut = cut
         text = f"{shown(cut)} take part in the forward pass and get no gradient."
         chart.find("cut", max(0.6, ramp(_share_of_weights(cut, free), 0.0, 0.2)), text)
 
@@ -439,7 +439,7 @@ def _read_depth(chart: Chart, patient: Patient, known: dict[str, Tensor]) -> Non
     if len(depth) < 5:
         return
     (first_name, first), (last_name, last) = depth[0], depth[-1]
-    chart.facts["depth_ratio"] = first / max(last, 1e-30)
+    chart.facts.depth_ratio = first / max(last, 1e-30)
     if last > 0 and first / last < 1e-2:
         text = (
             f"The gradient of {first_name} is {first / last:.2g} times that of {last_name}: "
@@ -448,8 +448,8 @@ def _read_depth(chart: Chart, patient: Patient, known: dict[str, Tensor]) -> Non
         chart.find("vanishes", ramp(math.log10(max(first / last, 1e-30)), -2, -3.5), text)
     elif last > 0 and min(size for _, size in depth) / last < 1e-4 and first / last < 0.1:
         chart.find("vanishes", 0.5, f"The gradient vanishes over {len(depth)} layers.")
-    growth = chart.facts.get("growth", 1.0)
-    if growth > 30 and not chart.facts.get("normalised"):
+    growth = chart.facts.growth
+    if growth > 30 and not chart.facts.normalised:
         text = f"Signal and gradient grow over {len(depth)} layers (factor {growth:.3g})."
         chart.find("explodes_depth", ramp(math.log10(growth), 1.3, 2.0), text)
 
@@ -464,7 +464,7 @@ def _read_time(chart: Chart, made: _BackwardPass) -> None:
         early, late = float(sizes[: max(1, len(sizes) // 8)].mean()), float(sizes[-1])
         if not (math.isfinite(early) and late > 0 and len(sizes) >= 8):
             continue
-        chart.facts["time_ratio"] = ratio = early / late
+        chart.facts.time_ratio = ratio = early / late
         if ratio > 30:
             text = f"The gradient through time in {name} grows by {ratio:.2g} ({len(sizes)} steps)."
             chart.find("explodes_time", ramp(math.log10(ratio), 1.5, 3), text)
@@ -547,7 +547,7 @@ def _read_mixing(chart: Chart, patient: Patient, batch: Any) -> None:
     output = single_output(patient, batch)
     if output is None or inputs is None:
         return
-    chart.facts["output"] = tuple(output.shape)
+    chart.facts.output = tuple(output.shape)
     count = size(batch)
     if targets is not None and targets.is_floating_point() and count > 1:
         _read_broadcast(chart, patient, batch, output, targets)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +27,7 @@ from mindgap.advise.doctor.answer import (
     name_of,
 )
 from mindgap.advise.doctor.causes import PLAIN, Cause, rank_causes
-from mindgap.advise.doctor.chart import Chart, ramp
+from mindgap.advise.doctor.chart import Chart, FindingName, middle, ramp
 from mindgap.advise.doctor.controls import trivial
 from mindgap.advise.doctor.course import Course, gradient, norm
 from mindgap.advise.doctor.course_readings import read_curve, read_loop
@@ -55,8 +56,10 @@ READ = 64
 #: Gain over the constant answer above which only a plain fault is named: nothing proves that
 #: another cause costs anything.
 GOOD = 0.3
+#: Log-odds of a cause that needs a proof, at most: no cure is tried here.
+MOST_UNTRIED = 3.9
 #: What the autopsy found -> the finding that the table weighs.
-MECHANISMS = {
+MECHANISMS: dict[str, FindingName] = {
     "batch": "batch_outlier",
     "sample": "sample_outlier",
     "operation": "nan_op",
@@ -134,18 +137,22 @@ class _Consultation:
     def answer(self) -> Examination:
         """Read what is there, rank the causes, and answer."""
         chart, past, course = self.chart, self.past, self.course
-        chart.facts["steps"] = past.steps
+        chart.facts.steps = past.steps
         if past.steps < LEAST:
-            why = f"the monitor saw {past.steps} calls of optimizer.step(); it takes {LEAST}"
-            return self.answering.cannot_tell(why, [], course.losses)
+            reason = f"the monitor saw {past.steps} calls of optimizer.step(); it takes {LEAST}"
+            return self.answering.cannot_tell(reason, [], course.losses)
         if not course.losses:
-            why = (
+            reason = (
                 "the monitor saw no loss: call objective.value(batch) or monitor.observe(loss, "
                 "batch) in the loop"
             )
-            return self.answering.cannot_tell(why, [], course.losses)
+            return self.answering.cannot_tell(reason, [], course.losses)
         self._read()
-        ranked = [row for row in rank_causes(chart.findings) if row[0].key not in UNSEEN]
+        ranked = [
+            (cause, score)
+            for cause, score in rank_causes(chart.findings)
+            if cause.key not in UNSEEN
+        ]
         for cause, score in ranked:
             if score < NAMED:
                 break
@@ -156,122 +163,141 @@ class _Consultation:
     # Readings.
 
     def _read(self) -> None:
+        """Read everything that the monitor recorded, and the model where its weights are finite."""
         chart, patient, course = self.chart, self.patient, self.course
-        model = patient.model
-        chart.attempt("the data", lambda: read_data(chart, patient))
-        chart.findings.pop("batches_repeat", None)  # epochs repeat them
-        for name in ("batch_outlier", "sample_outlier", "inputs_lost"):
-            if (seen := chart.findings.get(name)) is not None and self.past.recent:
-                text = seen.sentence[:-1] + " (batches are numbered by their step)."
-                chart.findings[name] = type(seen)(name, seen.strength, text)
+        self._read_batches()
         chart.attempt("the parameters", lambda: read_parameters(chart, patient))
         chart.attempt("the optimizer", lambda: read_optimizer(chart, patient))
-        with undisturbed(model, parameters=True):
-            if _put_back(self.past):
+        with undisturbed(patient.model, parameters=True):
+            if _restore_finite_weights(self.past):
                 self._read_model()
             else:
                 chart.notes.append("the weights are not finite and no earlier state is kept")
-        chart.facts["trivial"] = chart.attempt("the constant answer", lambda: trivial(patient))
-        finite = [v for v in course.losses if math.isfinite(v)]
-        chart.facts["start"] = finite[0] if finite else math.inf
+        chart.facts.trivial = chart.attempt("the constant answer", lambda: trivial(patient))
+        chart.facts.start = next((x for x in course.losses if math.isfinite(x)), math.inf)
+        chart.facts.progress = -1.0
         chart.attempt("the curve", lambda: read_curve(chart, patient, course))
-        chart.facts.setdefault("progress", -1.0)
-        chart.attempt("the autopsy", self._autopsy)
+        chart.attempt("the autopsy", self._read_autopsy)
         chart.attempt("the loop", lambda: read_loop(chart, patient, course))
         self._read_rate()
 
+    def _read_batches(self) -> None:
+        """Read the last batches; epochs repeat them, so that a repetition says nothing."""
+        chart = self.chart
+        chart.attempt("the data", lambda: read_data(chart, self.patient))
+        chart.findings.pop("batches_repeat", None)
+        numbered: tuple[FindingName, ...] = ("batch_outlier", "sample_outlier", "inputs_lost")
+        for name in numbered:
+            finding = chart.findings.get(name)
+            if finding is not None and self.past.recent:
+                text = f"{finding.sentence[:-1]} (batches are numbered by their step)."
+                chart.findings[name] = replace(finding, sentence=text)
+
     def _read_model(self) -> None:
-        """The model as it is now, or as it was in the last finite state."""
-        chart, patient, course = self.chart, self.patient, self.course
+        """Read the model as it is now, or as it was in the last finite state."""
+        chart, patient = self.chart, self.patient
         chart.attempt("the forward pass", lambda: read_forward(chart, patient))
         chart.attempt("the gradients", lambda: read_gradients(chart, patient))
         chart.attempt("the modes", lambda: read_modes(chart, patient))
         weights = Chart()
         chart.attempt("the weights", lambda: read_start(weights, patient))
-        if (same := weights.findings.get("equal_weights")) is not None:
-            text = same.sentence.replace("start with equal weights", "have equal weights")
+        if (equal := weights.findings.get("equal_weights")) is not None:
+            text = equal.sentence.replace("start with equal weights", "have equal weights")
             chart.find("equal_weights", 1.0, text)
-        if course.broken < 0:
-            chart.attempt("the last gradients", self._compare)
+        if self.course.broken < 0:
+            chart.attempt("the last gradients", self._compare_gradients)
 
-    def _compare(self) -> None:
-        """The gradients that the optimizer got beside fresh ones of the same batches."""
-        votes = []
-        read = [step for step in self.past.recent if step.number in self.past.norms]
-        for step in read[-5:]:
-            got, batches = self.past.norms[step.number], [s.batch for s in step.calls]
-            if not batches or any(b is None for b in batches):
+    def _compare_gradients(self) -> None:
+        """Compare the gradients that the optimizer got in the last steps with fresh ones of the
+        same batches: are they added up, kept from before, or clipped?
+        """
+        ratios = []  # (recorded norm over fresh norm, batches of the step)
+        steps = [step for step in self.past.recent if step.number in self.past.norms]
+        for step in steps[-5:]:
+            batches = [call.batch for call in step.calls]
+            if not batches or any(batch is None for batch in batches):
                 continue
             fresh = [gradient(self.patient, batch) for batch in batches]
             mean = [torch.stack(parts).mean(0) for parts in zip(*fresh, strict=True)]
-            votes.append((got / max(norm(mean), 1e-30), len(batches)))
-        if len(votes) < 3:
+            recorded = self.past.norms[step.number]
+            ratios.append((recorded / max(norm(mean), 1e-30), len(batches)))
+        if len(ratios) < 3:
             return
-        ratio, count = sorted(votes)[len(votes) // 2]
+        ratio, count = sorted(ratios)[len(ratios) // 2]
         if not math.isfinite(ratio):
             return
         if count > 1 and 0.7 * count < ratio < 1.4 * count:
             self.course.added = count
-        elif ratio > max(5.0, 3.0 * count) and min(votes)[0] > 2.0 * count:
+        elif ratio > max(5.0, 3.0 * count) and min(ratios)[0] > 2.0 * count:
             text = f"The optimizer gets gradients {ratio:.3g} times as large as those of its batch."
             self.chart.find("zero_kept", 0.6, text)
         self.course.shrunk = min(1.0, ratio)
 
-    def _autopsy(self) -> None:
+    def _read_autopsy(self) -> None:
         """The replay's mechanism as a finding. A batch is blamed where its numbers are out of range
         as well, or where the run came back after it: a run that is thrown away breaks somewhere.
         """
-        chart, found = self.chart, self.monitor.autopsy()
-        key = MECHANISMS.get(found.mechanism)
-        if key in ("batch_outlier", "sample_outlier"):
-            outside = chart.has("batch_outlier") or chart.has("sample_outlier")
-            if outside or found.recovered is not None:
-                chart.find(key, 0.8, found.sentence)
-        elif key is not None:
-            chart.find(key, 1.0, found.sentence)
-        elif found.mechanism == "unknown":
-            self.chart.notes.append(found.sentence)
+        chart, autopsy = self.chart, self.monitor.autopsy()
+        finding = MECHANISMS.get(autopsy.mechanism)
+        if finding in ("batch_outlier", "sample_outlier"):
+            out_of_range = chart.has_any("batch_outlier", "sample_outlier")
+            if out_of_range or autopsy.recovered is not None:
+                chart.find(finding, 0.8, autopsy.sentence)
+        elif finding is not None:
+            chart.find(finding, 1.0, autopsy.sentence)
+        elif autopsy.mechanism == "unknown":
+            chart.notes.append(autopsy.sentence)
 
     def _read_rate(self) -> None:
         """Steps that are far too long or too short, by what they do to weights and loss."""
         chart, course = self.chart, self.course
-        gain, move = chart.facts["progress"], chart.facts.get("move", math.nan)
-        wild = any(map(chart.has, ("thrown", "moves_much", "blew_up")))
+        progress, move = chart.facts.progress, chart.facts.move
         if (dead := chart.findings.get("dead")) is not None:  # now; perhaps not at the start
-            chart.findings["dead"] = type(dead)("dead", 0.85 * dead.strength, dead.sentence)
-        if wild:  # what became of the units is a consequence
-            for name, other in (("dead", "died"), ("saturated", "died"), ("vanishes", "")):
-                if (seen := chart.findings.pop(name, None)) is not None and other:
-                    chart.find(other, seen.strength, seen.sentence)
-            for name in ("signal_grows", "explodes_depth", "collapsed"):
-                chart.findings.pop(name, None)
-        if move > 0.05 and gain < 0.05:
+            chart.findings["dead"] = replace(dead, strength=0.85 * dead.strength)
+        if chart.has_any("thrown", "moves_much", "blew_up"):
+            self._drop_consequences()
+        if move > 0.05 and progress < 0.05:
             text = f"A step moves the weights by {move:.0%} of their size, and nothing is learned."
-            worse = gain < -0.05 or chart.has("above_start") or chart.has("died")
+            worse = progress < -0.05 or chart.has_any("above_start", "died")
             chart.find("thrown", ramp(move, 0.03, 0.1) * (1.0 if worse else 0.3), text)
         elif chart.has("blew_up") and not chart.has("rate_negative"):
             chart.find("thrown", 0.8, chart.findings["blew_up"].sentence)
         early, late = course.mean(0.0, 0.25), course.mean(0.75, 1.0)
         falls = math.isfinite(late) and late <= early + 0.02 * abs(early)
-        if move < 5e-4 and gain < GOOD and falls and not chart.has("stuck"):
+        if move < 5e-4 and progress < GOOD and falls and not chart.has("stuck"):
             text = f"The loss goes from {early:.3g} to {late:.3g} in {course.updates} steps."
             chart.find("crawls", ramp(math.log10(max(move, 1e-12)), -3.3, -4.0), text)
+
+    def _drop_consequences(self) -> None:
+        """Where steps are too long, what became of units and signals follows from it: units died,
+        and the rest is not held against the model.
+        """
+        findings = self.chart.findings
+        for finding in (findings.pop("dead", None), findings.pop("saturated", None)):
+            if finding is not None:
+                self.chart.find("died", finding.strength, finding.sentence)
+        consequences: tuple[FindingName, ...] = (
+            "vanishes",
+            "signal_grows",
+            "explodes_depth",
+            "collapsed",
+        )
+        for name in consequences:
+            findings.pop(name, None)
 
     # Causes.
 
     def _shows(self, cause: Cause) -> bool:
         """Whether the run suffers, or the cause is a fault whatever the loss does."""
         chart = self.chart
-        if chart.facts["progress"] < GOOD or chart.has("broke"):
+        if chart.facts.progress < GOOD or chart.has("broke"):
             return True
-        if cause.key == "wrong_axis" and not (
-            chart.has("softmax_over_batch") or chart.has("broadcasts")
-        ):
+        if cause.key == "wrong_axis" and not (chart.has_any("softmax_over_batch", "broadcasts")):
             return False
         if cause.key in ("bad_batch", "bad_sample"):
-            return chart.has("spikes") or chart.has("inputs_lost")
-        plain = any(name in PLAIN for name in cause.signs if chart.has(name))
-        return not cause.proof or (plain and cause.key != "scheduler_at_zero")
+            return chart.has_any("spikes", "inputs_lost")
+        plain_fault = any(name in PLAIN for name in cause.signs if chart.has(name))
+        return not cause.proof or (plain_fault and cause.key != "scheduler_at_zero")
 
     # Answers.
 
@@ -279,13 +305,13 @@ class _Consultation:
         """The examination that names a cause; a cause that needs proof is at most likely."""
         chart = self.chart
         fitted = fit_cause(cause, chart)
-        score = min(score, 3.9) if cause.proof else score  # no cure was tried
+        score = min(score, MOST_UNTRIED) if cause.proof else score
         sentence = (
             f"{certainty_words(score)} {name_of(fitted, chart)}; {fitted.change} (no cure was "
             "tried here; `mindgap examine` tries it on a copy)."
         )
         findings = evidence(cause, chart, ("broke", "blew_up", "stalled", "above_start"))
-        others = [(c.key, s) for c, s in ranked if c is not cause and s > -3]
+        others = [(other.key, s) for other, s in ranked if other is not cause and s > -3]
         listed = self._rank_all(cause.key, [(cause.key, score), *others])
         code = code_of(fitted, chart, None)
         losses = self.course.losses
@@ -296,22 +322,22 @@ class _Consultation:
         best constant answer.
         """
         facts = self.chart.facts
-        start, final, constant = facts["start"], facts.get("final", math.inf), facts.get("trivial")
-        listed = self._rank_all("", [(c.key, min(s, -1.0)) for c, s in ranked if s > -3])
+        start, final, constant = facts.start, facts.final, facts.trivial
+        listed = self._rank_all("", [(cause.key, min(s, -1.0)) for cause, s in ranked if s > -3])
         fell = f"the training loss went from {start:.3g} to {final:.3g} in {self.past.steps} steps"
         if constant is None:
-            why = f"{fell}, and no constant answer can be computed to compare it with"
-            return self.answering.cannot_tell(why, listed, self.course.losses)
+            reason = f"{fell}, and no constant answer can be computed to compare it with"
+            return self.answering.cannot_tell(reason, listed, self.course.losses)
         if not (math.isfinite(final) and final < constant - 0.05 * abs(constant)):
-            why = (
+            reason = (
                 f"{fell}, not clearly below the best constant answer ({constant:.3g}), and no "
                 "cause shows in the monitor's records"
             )
-            return self.answering.cannot_tell(why, listed, self.course.losses)
-        own = type(self.patient.optimizer).__name__
+            return self.answering.cannot_tell(reason, listed, self.course.losses)
+        optimizer = type(self.patient.optimizer).__name__
         sentence = (
             f"Healthy, as far as training shows: {fell}; the best constant answer has "
-            f"{constant:.3g}, and nothing in the records speaks against it. Keep your {own}. "
+            f"{constant:.3g}, and nothing in the records speaks against it. Keep your {optimizer}. "
             f"{UNSEEN_WORDS}"
         )
         return self.answering.examination("healthy", sentence, listed, [], self.course.losses)
@@ -326,87 +352,91 @@ class _Consultation:
 
 
 def _course(past: History) -> Course:
-    """The course of the run as far as it was read."""
+    """The course of the run as far as the monitor read it."""
     course = Course(updates=past.steps)
     course.losses = [past.losses[step] for step in sorted(past.losses)]
     course.rates = [past.rates[step] for step in sorted(past.rates)]
     course.norms = [past.norms[step] for step in sorted(past.norms)]
-    last = course.losses[-5:]
-    finite = all(bool(p.detach().isfinite().all()) for p in past.model.parameters())
-    if course.losses and not (finite and all(map(math.isfinite, last))):
-        steps = [step for step in sorted(past.losses) if not math.isfinite(past.losses[step])]
-        course.broken = steps[0] if steps else past.steps
-    moves = sorted(v for v in past.moves.values() if math.isfinite(v))
-    middle = moves[len(moves) // 2] if moves else math.nan
-    course.wrong_mode = _evaluating(past)
-    if not moves:
-        return course
-    oldest = past.states[0] if past.states else None  # none with memory=0
-    kept = oldest.parameters if oldest is not None else []
-    before = {id(t): old for t, old in zip(past.tensors, kept)}
-    held = {id(p) for group in past.optimizer.param_groups for p in group["params"]}
-    for name, p in past.model.named_parameters():
-        still = torch.equal(before[id(p)], p.detach()) if id(p) in before else False
-        course.moved[name] = 0.0 if still else middle
-        graded = p.grad is not None and bool((p.grad.to_dense() != 0).any())
-        alive = course.rates and course.rates[-1] > 0 and oldest and oldest.step < past.steps
-        if still and graded and alive and id(p) in held:
-            course.stuck.append(name)
+    course.wrong_mode = _always_evaluating(past)
+    weights_finite = all(bool(p.detach().isfinite().all()) for p in past.model.parameters())
+    if course.losses and not (weights_finite and all(map(math.isfinite, course.losses[-5:]))):
+        not_finite = [step for step, loss in past.losses.items() if not math.isfinite(loss)]
+        course.broken = min(not_finite, default=past.steps)
+    _fill_moves(course, past)
     return course
 
 
-def _evaluating(past: History) -> list[str]:
+def _fill_moves(course: Course, past: History) -> None:
+    """Note which parameters moved since the oldest state, and which stand still with a gradient.
+
+    The monitor reads the update of all parameters together: each one that moved gets the median.
+    """
+    moves = [move for move in past.moves.values() if math.isfinite(move)]
+    if not moves:
+        return
+    oldest = past.states[0] if past.states else None  # none with memory=0
+    first_values = {} if oldest is None else dict(zip(map(id, past.tensors), oldest.parameters))
+    trained = {id(p) for group in past.optimizer.param_groups for p in group["params"]}
+    should_move = course.rates and course.rates[-1] > 0 and oldest and oldest.step < past.steps
+    for name, p in past.model.named_parameters():
+        still = id(p) in first_values and torch.equal(first_values[id(p)], p.detach())
+        course.moved[name] = 0.0 if still else middle(moves)
+        has_gradient = p.grad is not None and bool((p.grad.to_dense() != 0).any())
+        if still and has_gradient and should_move and id(p) in trained:
+            course.stuck.append(name)
+
+
+def _always_evaluating(past: History) -> list[str]:
     """Modules that act otherwise in training, and were in evaluation mode in every kept state."""
     kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-    named = list(past.model.named_modules())
-    found = []
-    for place, (name, module) in enumerate(named):
-        trained = any(state.training_modes[place] for state in past.states)
-        if isinstance(module, kinds) and past.states and not trained:
-            found.append(name)
-    return found
+    if not past.states:
+        return []
+    return [
+        name
+        for place, (name, module) in enumerate(past.model.named_modules())
+        if isinstance(module, kinds)
+        and not any(state.training_modes[place] for state in past.states)
+    ]
 
 
 def _patient(past: History, course: Course) -> Patient:
-    """The run in the form that the readings take."""
-    seen: dict[int, tuple[int, Any]] = {}
+    """The run in the form that the readings take: its last batches, numbered by their steps."""
+    step_and_batch: dict[int, tuple[int, Any]] = {}  # by the batch's id: each batch once
     for step in past.recent:
         for call in step.calls:
             if call.batch is not None:
-                seen.setdefault(id(call.batch), (step.number, call.batch))
-    chosen = list(seen.values())[-READ:]
+                step_and_batch.setdefault(id(call.batch), (step.number, call.batch))
+    chosen = list(step_and_batch.values())[-READ:]
     if len(chosen) < 2:
         chosen = list(enumerate(past.batches))
-    changes = len(set(course.rates)) > 1
-    model = getattr(past.model, "_orig_mod", past.model)  # of torch.compile
+    rate_changes = len(set(course.rates)) > 1
     return Patient(
-        model,
+        getattr(past.model, "_orig_mod", past.model),  # of torch.compile
         past.loss,
-        [batch for _, batch in chosen],
-        [],
-        past.optimizer,
-        SimpleNamespace() if changes else None,
-        None,
-        frozenset({"optimizer", "step"}),
+        train=[batch for _, batch in chosen],
+        valid=[],
+        optimizer=past.optimizer,
+        scheduler=SimpleNamespace() if rate_changes else None,
+        given=frozenset({"optimizer", "step"}),
         numbers=[number for number, _ in chosen],
     )
 
 
 @torch.no_grad()
-def _put_back(past: History) -> bool:
+def _restore_finite_weights(past: History) -> bool:
     """Where the weights are not finite, put the newest finite state in their place; whether they
     are finite now.
     """
     parameters = list(past.model.parameters())
     if all(bool(p.isfinite().all()) for p in parameters):
         return True
+    own = set(map(id, parameters))
     for state in reversed(past.states):
-        if all(bool(t.isfinite().all()) for t in state.parameters):
-            own = {id(p) for p in parameters}
-            for t, old in zip(past.tensors, state.parameters, strict=True):
-                if id(t) in own:
-                    t.copy_(old)
-            for buffer, old in zip(past.model.buffers(), state.buffers, strict=True):
-                buffer.copy_(old)
+        if all(bool(value.isfinite().all()) for value in state.parameters):
+            for tensor, value in zip(past.tensors, state.parameters, strict=True):
+                if id(tensor) in own:
+                    tensor.copy_(value)
+            for buffer, value in zip(past.model.buffers(), state.buffers, strict=True):
+                buffer.copy_(value)
             return True
     return False
