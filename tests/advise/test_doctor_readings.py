@@ -139,7 +139,7 @@ def test_a_parameter_that_stops_moving_is_named() -> None:
 
     patient = admitted(model, optimizer=optimizer, step=step)
     course = follow(patient, 80, watch=True)
-    assert course.stuck == ["0.weight"]
+    assert course.stuck_parameters == ["0.weight"]
     chart = Chart()
     chart.facts.sizes = [16]
     read_loop(chart, patient, course)
@@ -177,7 +177,7 @@ def test_curvature_along_the_step_tells_whether_it_goes_too_far(lr: float, over:
     model = nn.Linear(6, 1)
     chart = Chart()
     patient = admitted(model, optimizer=torch.optim.SGD(model.parameters(), lr=lr))
-    read_step(chart, patient, warm=2)
+    read_step(chart, patient, warm_up=2)
     assert (chart.facts.overshoot > 2) is over
     assert chart.has("overshoots") is over
 

@@ -73,8 +73,8 @@ def evidence(cause: Cause, chart: Chart, curve: Sequence[FindingName]) -> list[s
         (finding for finding in chart.findings.values() if cause.signs.get(finding.name, 0) > 0),
         key=lambda finding: -cause.signs[finding.name] * finding.strength,
     )
-    shown = [chart.findings[name] for name in curve if chart.has(name)]
-    sentences = [finding.sentence for finding in [*signs[:2], *shown, *signs[2:]]]
+    of_curve = [chart.findings[name] for name in curve if chart.has(name)]
+    sentences = [finding.sentence for finding in [*signs[:2], *of_curve, *signs[2:]]]
     return list(dict.fromkeys(sentences))[:3]
 
 
@@ -83,13 +83,13 @@ class Answering:
     """What every answer of one examination shares."""
 
     chart: Chart
-    begun: float  # moment (``time.perf_counter``) at which the examination began
+    begun_at: float  # moment (``time.perf_counter``) at which the examination began
 
-    def cannot_tell(self, why: str, ranked: Ranked, curve: Sequence[float]) -> Examination:
+    def cannot_tell(self, reason: str, ranked: Ranked, curve: Sequence[float]) -> Examination:
         """The examination that names no cause, with its three strongest findings."""
-        found = sorted(self.chart.findings.values(), key=lambda finding: -finding.strength)
-        findings = [finding.sentence for finding in found[:3]]
-        sentence = f"Cannot tell, because {why}."
+        strongest = sorted(self.chart.findings.values(), key=lambda finding: -finding.strength)
+        findings = [finding.sentence for finding in strongest[:3]]
+        sentence = f"Cannot tell, because {reason}."
         return self.examination("cannot tell", sentence, ranked, findings, curve)
 
     def examination(
@@ -120,12 +120,13 @@ class Answering:
             trial=trial,
             curve=tuple(curve),
             notes=tuple(chart.notes),
-            seconds=round(time.perf_counter() - self.begun, 2),
+            seconds=round(time.perf_counter() - self.begun_at, 2),
             facts=facts,
         )
 
 
 def _probability(log_odds: float) -> float:
+    """The probability of these odds, with three digits."""
     return round(1 / (1 + math.exp(-min(log_odds, 50.0))), 3)
 
 
@@ -153,18 +154,16 @@ def error_words(error: BaseException) -> str:
 
 
 def code_of(cause: Cause, chart: Chart, trial: Trial | None) -> str:
-    """The code of a cause with the numbers of this run in its places."""
+    """The code of a cause with the numbers of this run in its places, such as ``{lr:g}``."""
     facts = chart.facts
-    numbers = facts.numbers
+    places: Any = [(facts.numbers[batch], sample) for batch, sample in facts.bad_samples]
     if cause.key == "bad_batch":
-        where: Any = [numbers[i] for i in facts.bad_batches]
-    else:
-        where = [(numbers[i], j) for i, j in facts.bad_samples]
+        places = [facts.numbers[batch] for batch in facts.bad_batches]
     values = {
         "variant": trial.variant if trial else 0.1,
         "steps": max(10, int(0.25 * facts.steps)),
         "shift": facts.shift or 1,
-        "where": where,
+        "where": places,
         "added": facts.added,
         "norm": facts.norm or 1.0,
         "best": facts.best,

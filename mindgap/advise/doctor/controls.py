@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mindgap.advise.doctor.course import held_out, single_output
+from mindgap.advise.doctor.course import held_out_loss, single_output
 from mindgap.advise.doctor.patient import Patient
 from mindgap.base.batches import merged, pair, replaced, rows, size
 from mindgap.base.restoring import undisturbed
 
 
-class _Constant(nn.Module):
+class _ConstantModel(nn.Module):
     """Gives the same answer for every sample."""
 
     def __init__(self, start: Tensor, shape: torch.Size) -> None:
@@ -25,9 +25,9 @@ class _Constant(nn.Module):
         self.shape = shape
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        given = [t for t in (*inputs, *named.values()) if isinstance(t, Tensor)]
-        n = len(given[0]) if given else self.shape[0]
-        return self.answer.expand(n, *self.shape[1:])
+        tensors = [t for t in (*inputs, *named.values()) if isinstance(t, Tensor)]
+        samples = len(tensors[0]) if tensors else self.shape[0]
+        return self.answer.expand(samples, *self.shape[1:])
 
 
 def output_of(patient: Patient) -> Tensor | None:
@@ -40,7 +40,7 @@ def output_of(patient: Patient) -> Tensor | None:
     return output if output is not None and output.is_floating_point() and output.ndim else None
 
 
-def trivial(patient: Patient) -> float | None:
+def constant_loss(patient: Patient) -> float | None:
     """Held-out loss of the best constant output (class frequencies, unigram, mean); None where
     the loss does not work with a constant in place of the model.
     """
@@ -48,23 +48,25 @@ def trivial(patient: Patient) -> float | None:
     if output is None:
         return None
     targets = [y for _, y in map(pair, patient.train) if y is not None]
-    start = _first_constant(output, targets).to(output.device)
-    model = _Constant(start, output.shape)
-    copy = Patient(model, patient.loss, patient.train, patient.valid, patient.optimizer)
+    first_constant = _first_constant(output, targets).to(output.device)
+    model = _ConstantModel(first_constant, output.shape)
+    patient_of_constant = Patient(
+        model, patient.loss, patient.train, patient.valid, patient.optimizer
+    )
     batches = patient.train[:: max(1, len(patient.train) // 8)][:8]
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=25, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        value = torch.stack([copy.value(batch) for batch in batches]).mean()
-        value.backward()
-        return value
+        loss = torch.stack([patient_of_constant.value(batch) for batch in batches]).mean()
+        loss.backward()
+        return loss
 
-    first = held_out(copy)
+    loss_at_start = held_out_loss(patient_of_constant)
     with suppress(RuntimeError, IndexError):
         optimizer.step(closure)
-    best = min(first, held_out(copy))
-    return best if math.isfinite(best) else None
+    lowest = min(loss_at_start, held_out_loss(patient_of_constant))
+    return lowest if math.isfinite(lowest) else None
 
 
 def _first_constant(output: Tensor, targets: list[Tensor]) -> Tensor:
@@ -88,41 +90,50 @@ def _first_constant(output: Tensor, targets: list[Tensor]) -> Tensor:
     return (counts / counts.sum()).log().float()
 
 
-class _Plain(nn.Module):
-    """Robust standardisation, then a network with one hidden layer; symbols are embedded."""
+class _PlainNetwork(nn.Module):
+    """Standardised inputs, then a network with one hidden layer of 128 units; symbols are embedded.
 
-    middle: Tensor
+    Inputs are standardised by medians and quantiles, so that outliers do not matter. A sequence of
+    symbols gets one answer per place, from the symbol there and the one before it.
+
+    Args:
+        inputs: of all samples.
+        output_shape: what the user's model gives for a batch.
+    """
+
+    median: Tensor
     spread: Tensor
 
-    def __init__(self, x: Tensor, shape: torch.Size) -> None:
+    def __init__(self, inputs: Tensor, output_shape: torch.Size) -> None:
         super().__init__()
-        self.shape = shape[1:]
-        self.sequence = not x.is_floating_point() and len(shape) == 3 and x.ndim == 2
-        answers = shape[-1] if self.sequence else math.prod(shape[1:])
-        if x.is_floating_point():
-            flat = x.flatten(1).nan_to_num(0, 0, 0)
-            middle = flat.median(0).values
-            spread = (flat - middle).abs().quantile(0.8, 0)
-            self.register_buffer("middle", middle)
+        self.answer_shape = output_shape[1:]
+        numbers = inputs.is_floating_point()
+        self.per_place = not numbers and len(output_shape) == 3 and inputs.ndim == 2
+        answers = output_shape[-1] if self.per_place else math.prod(output_shape[1:])
+        if numbers:
+            flat = inputs.flatten(1).nan_to_num(0, 0, 0)
+            median = flat.median(0).values
+            spread = (flat - median).abs().quantile(0.8, 0)
+            self.register_buffer("median", median)
             self.register_buffer("spread", spread.clamp_min(1e-6 + 1e-3 * float(spread.median())))
             width = flat.shape[1]
         else:
-            kinds = int(x.max()) + 2
-            self.embed = nn.Embedding(kinds, 32)
-            width = 64 if self.sequence else 32
+            self.embed = nn.Embedding(int(inputs.max()) + 2, 32)
+            width = 64 if self.per_place else 32
         self.body = nn.Sequential(nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, answers))
 
     def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
         if x.is_floating_point():
             flat = x.flatten(1).nan_to_num(0, 0, 0)
-            h = ((flat - self.middle) / self.spread).clamp(-4, 4)
+            features = ((flat - self.median) / self.spread).clamp(-4, 4)
         else:
-            e = self.embed(x.clamp(0, self.embed.num_embeddings - 1))
-            if self.sequence:
-                before = torch.cat([torch.zeros_like(e[:, :1]), e[:, :-1]], 1)
-                return self.body(torch.cat([e, before], -1))
-            h = e.flatten(1, -2).mean(1) if e.ndim > 2 else e
-        return self.body(h).reshape(-1, *self.shape)
+            embedded = self.embed(x.clamp(0, self.embed.num_embeddings - 1))
+            if self.per_place:
+                first = torch.zeros_like(embedded[:, :1])
+                before = torch.cat([first, embedded[:, :-1]], 1)
+                return self.body(torch.cat([embedded, before], -1))
+            features = embedded.flatten(1, -2).mean(1) if embedded.ndim > 2 else embedded
+        return self.body(features).reshape(-1, *self.answer_shape)
 
 
 def plain_network(
@@ -136,39 +147,41 @@ def plain_network(
         shuffled: the training targets are drawn anew from all training targets.
     """
     output = output_of(patient)
-    inputs = [x for x, _ in map(pair, patient.train) if x is not None]
+    inputs = [all_inputs for all_inputs, _ in map(pair, patient.train) if all_inputs is not None]
     if output is None or len(inputs) != len(patient.train) or len(output) != len(inputs[0]):
         return None
     train, valid = (_shifted(part, shift) for part in (patient.train, patient.valid))
-    x = torch.cat(inputs)
-    model = _Plain(x, output.shape).to(output.device)
-    copy = Patient(model, patient.loss, train, valid, patient.optimizer)
+    all_inputs = torch.cat(inputs)
+    model = _PlainNetwork(all_inputs, output.shape).to(output.device)
+    patient_of_network = Patient(model, patient.loss, train, valid, patient.optimizer)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    best, generator = math.inf, torch.Generator().manual_seed(0)
+    lowest, generator = math.inf, torch.Generator().manual_seed(0)
     # The user's batches may be of one sample or sorted: joined and drawn anew.
-    everything = merged(train)
-    joined = size(everything) == len(x)
+    samples = merged(train)
+    joined = size(samples) == len(all_inputs)
     if shuffled:
-        y = pair(everything)[1]
+        y = pair(samples)[1]
         if not joined or y is None:
             return None
-        order = torch.randperm(len(x), generator=generator).to(y.device)
-        everything = replaced(everything, y=y[order])
-    waiting: list[int] = []  # batches of the present epoch, where they cannot be joined
+        order = torch.randperm(len(all_inputs), generator=generator).to(y.device)
+        samples = replaced(samples, y=y[order])
+    epoch: list[int] = []  # batches of the present epoch, where they cannot be joined
     for step in range(1, steps + 1):
         if joined:
-            chosen = torch.randint(len(x), (64,), generator=generator).to(x.device)
-            batch = rows(everything, chosen)
+            chosen = torch.randint(len(all_inputs), (64,), generator=generator).to(
+                all_inputs.device
+            )
+            batch = rows(samples, chosen)
         else:
-            waiting = waiting or torch.randperm(len(train), generator=generator).tolist()
-            batch = train[waiting.pop()]
+            epoch = epoch or torch.randperm(len(train), generator=generator).tolist()
+            batch = train[epoch.pop()]
         optimizer.zero_grad()
-        copy.value(batch).backward()
+        patient_of_network.value(batch).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % max(1, steps // 6) == 0:
-            best = min(best, held_out(copy))
-    return best if math.isfinite(best) else None
+            lowest = min(lowest, held_out_loss(patient_of_network))
+    return lowest if math.isfinite(lowest) else None
 
 
 def _shifted(batches: list[Any], shift: int) -> list[Any]:
@@ -184,8 +197,8 @@ class Ranks:
 
     wrong: list[Tensor]  # the label is not the first answer
     rank: list[Tensor]  # 0: it is the first one
-    chance: list[Tensor]  # the probability it gets
-    sure: list[Tensor]  # the probability of the first answer
+    probability: list[Tensor]  # the probability it gets
+    confidence: list[Tensor]  # the probability of the first answer
     classes: int
 
 
@@ -193,7 +206,9 @@ def cross_ranks(patient: Patient, steps: int) -> tuple[Ranks, Ranks | None] | No
     """Train a plain network on each half of the samples and rank the labels of the other half;
     those of the validation samples are ranked by both networks.
 
-    None where the task is not a classification with one label per sample.
+    Returns:
+        Ranks of the training and of the validation labels (None without such batches); None where
+        the task is not a classification with one label per sample.
     """
     output = output_of(patient)
     pairs = [pair(batch) for batch in patient.train]
@@ -201,36 +216,43 @@ def cross_ranks(patient: Patient, steps: int) -> tuple[Ranks, Ranks | None] | No
         return None
     if any(x is None or y is None or y.is_floating_point() or y.ndim != 1 for x, y in pairs):
         return None
-    x, y, sizes = _joined(pairs)
+    inputs, labels, sizes = _joined(pairs)
     classes = output.shape[1]
-    if classes < 2 or int(y.min()) < 0 or int(y.max()) >= classes:
+    if classes < 2 or int(labels.min()) < 0 or int(labels.max()) >= classes:
         return None
     generator = torch.Generator().manual_seed(0)
-    half = torch.rand(len(x), generator=generator).to(x.device) < 0.5
-    scores = torch.zeros(len(x), classes, device=x.device)
+    first_half = torch.rand(len(inputs), generator=generator).to(inputs.device) < 0.5
+    if min(int(first_half.sum()), int((~first_half).sum())) < 2 * classes:
+        return None
+    scores = torch.zeros(len(inputs), classes, device=inputs.device)
     models = []
-    for mask in (half, ~half):
-        own = mask.nonzero().flatten()
-        if len(own) < 2 * classes:
-            return None
-        model = _Plain(x, output.shape).to(x.device)
-        optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-        for _ in range(steps):
-            chosen = own[torch.randint(len(own), (64,), generator=generator).to(own.device)]
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x[chosen]), y[chosen]).backward()
-            optimizer.step()
+    for half in (first_half, ~first_half):
+        model = _PlainNetwork(inputs, output.shape).to(inputs.device)
+        _train_classifier(model, inputs[half], labels[half], steps, generator)
         with torch.no_grad():
-            scores[~mask] = model(x[~mask])
+            scores[~half] = model(inputs[~half])
         models.append(model)
-    train = _rank_labels(scores, y, sizes)
-    held = [pair(batch) for batch in patient.valid]
-    if not held or any(a is None or b is None for a, b in held):
+    train = _rank_labels(scores, labels, sizes)
+    valid_pairs = [pair(batch) for batch in patient.valid]
+    if not valid_pairs or any(x is None or y is None for x, y in valid_pairs):
         return train, None
-    held_x, held_y, held_sizes = _joined(held)
+    valid_inputs, valid_labels, valid_sizes = _joined(valid_pairs)
     with torch.no_grad():
-        mean = torch.stack([torch.softmax(model(held_x), 1) for model in models]).mean(0)
-    return train, _rank_labels(mean.log(), held_y, held_sizes)
+        probabilities = [torch.softmax(model(valid_inputs), 1) for model in models]
+    mean = torch.stack(probabilities).mean(0)
+    return train, _rank_labels(mean.log(), valid_labels, valid_sizes)
+
+
+def _train_classifier(
+    model: nn.Module, inputs: Tensor, labels: Tensor, steps: int, generator: torch.Generator
+) -> None:
+    """Train on random batches of 64 samples."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for _ in range(steps):
+        chosen = torch.randint(len(inputs), (64,), generator=generator).to(inputs.device)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs[chosen]), labels[chosen]).backward()
+        optimizer.step()
 
 
 def _joined(
@@ -244,14 +266,14 @@ def _joined(
 
 def _rank_labels(scores: Tensor, labels: Tensor, sizes: list[int]) -> Ranks:
     """How the labels rank among the scores, cut into batches of these sizes."""
-    chances = torch.softmax(scores, 1)
+    probabilities = torch.softmax(scores, 1)
     column = labels.unsqueeze(1)
-    rank = (scores > scores.gather(1, column)).sum(1)
-    chance = chances.gather(1, column).squeeze(1)
+    better_answers = (scores > scores.gather(1, column)).sum(1)
+    of_label = probabilities.gather(1, column).squeeze(1)
     return Ranks(
-        list((rank > 0).split(sizes)),
-        list(rank.split(sizes)),
-        list(chance.split(sizes)),
-        list(chances.amax(1).split(sizes)),
+        list((better_answers > 0).split(sizes)),
+        list(better_answers.split(sizes)),
+        list(of_label.split(sizes)),
+        list(probabilities.amax(1).split(sizes)),
         scores.shape[1],
     )

@@ -23,6 +23,8 @@ from mindgap.base.restoring import undisturbed
 COMPARED, MOST_COMPARED = 8, 64
 #: Steps in a row whose loss is not finite, after which a run ends.
 PATIENCE = 5
+#: Entries of a model whose state is kept at every step; a larger one's every ten steps.
+SMALL_MODEL = 5_000_000
 
 
 @dataclass
@@ -32,24 +34,27 @@ class Course:
     losses: list[float] = field(default_factory=list)  # of each step, as the user's step returns it
     rates: list[float] = field(default_factory=list)  # learning rate of the first group
     norms: list[float] = field(default_factory=list)  # gradient norm that the optimizer was given
-    held: list[tuple[int, float]] = field(default_factory=list)  # (step, held-out loss)
-    moved: dict[str, float] = field(default_factory=dict)  # parameter -> path length / norm
-    grown: dict[str, float] = field(default_factory=dict)  # parameter -> norm at the end / start
+    held_out_losses: list[tuple[int, float]] = field(default_factory=list)  # (step, loss)
+    #: parameter -> length of its path per step, over its norm
+    relative_moves: dict[str, float] = field(default_factory=dict)
+    #: parameter -> its norm at the end over that at the start
+    weight_growth: dict[str, float] = field(default_factory=dict)
     error: BaseException | None = None  # what the user's code raised
     error_step: int = -1
-    broken: int = -1  # step of the first loss or weight that is not finite; -1: none
-    before: dict[str, Tensor] | None = None  # the state before that step
+    broke_at: int = -1  # step of the first loss or weight that is not finite; -1: none
+    state_before_break: dict[str, Tensor] | None = None  # the model's, before that step
     updates: int = 0  # calls of optimizer.step
-    doubled: float = 0.0  # share of compared steps that kept the gradient of the step before
-    added: int = 1  # batches per update whose gradients were added and not averaged
-    stuck: list[str] = field(default_factory=list)  # held and with a gradient, yet without a move
-    shrunk: float = 1.0  # norm that the optimizer got over that of the fresh gradient
-    wrong_mode: list[str] = field(default_factory=list)  # modules in evaluation mode while training
+    share_doubled: float = 0.0  # share of compared steps that kept the gradient of the step before
+    added_batches: int = 1  # batches per update whose gradients were added and not averaged
+    #: parameters with a gradient, in the optimizer, that do not move
+    stuck_parameters: list[str] = field(default_factory=list)
+    clipped_share: float = 1.0  # norm that the optimizer got over that of the fresh gradient
+    evaluating_modules: list[str] = field(default_factory=list)  # modules not in training mode
 
     @property
     def final(self) -> float:
         """Mean loss of the last tenth of the steps; infinite where the run broke."""
-        if not self.losses or self.broken >= 0:
+        if not self.losses or self.broke_at >= 0:
             return math.inf
         recent = self.losses[-max(1, len(self.losses) // 10) :]
         mean = sum(recent) / len(recent)
@@ -58,7 +63,7 @@ class Course:
     @property
     def held_final(self) -> float:
         """The last held-out loss; ``final`` where none was computed."""
-        return self.held[-1][1] if self.held else self.final
+        return self.held_out_losses[-1][1] if self.held_out_losses else self.final
 
     def mean(self, begin: float, end: float) -> float:
         """Mean of the finite losses between two shares of the run."""
@@ -69,35 +74,35 @@ class Course:
         return sum(finite) / len(finite) if finite else math.inf
 
 
-def held_out(patient: Patient, batches: list[Any] | None = None) -> float:
+def held_out_loss(patient: Patient, batches: list[Any] | None = None) -> float:
     """Mean loss in evaluation mode; nothing of the model changes."""
-    chosen = (batches or patient.valid or patient.train)[:MOST_VALID]
-    values = []
-    with undisturbed(patient.model), around(patient):
+    evaluated = (batches or patient.valid or patient.train)[:MOST_VALID]
+    losses = []
+    with undisturbed(patient.model), loss_contexts(patient):
         patient.model.eval()
-        for batch in chosen:
+        for batch in evaluated:
             with torch.no_grad():
-                values.append(float(patient.value(batch)))
-    mean = sum(values) / len(values)
+                losses.append(float(patient.value(batch)))
+    mean = sum(losses) / len(losses)
     return mean if math.isfinite(mean) else math.inf
 
 
 @contextmanager
-def around(patient: Patient) -> Iterator[None]:
+def loss_contexts(patient: Patient) -> Iterator[None]:
     """The context managers that a cure put around the loss."""
     with ExitStack() as stack:
-        for mode in patient.modes:
+        for mode in patient.contexts:
             stack.enter_context(mode())
         yield
 
 
 def gradient(patient: Patient, batch: Any) -> list[Tensor]:
     """A fresh gradient of the user's loss at the present weights; nothing changes."""
-    free = [p for p in patient.model.parameters() if p.requires_grad]
-    with undisturbed(patient.model), around(patient), torch.enable_grad():
-        value = patient.value(batch)
-        found = torch.autograd.grad(value, free, allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for g, p in zip(found, free)]
+    trainable = [p for p in patient.model.parameters() if p.requires_grad]
+    with undisturbed(patient.model), loss_contexts(patient), torch.enable_grad():
+        loss = patient.value(batch)
+        gradients = torch.autograd.grad(loss, trainable, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for g, p in zip(gradients, trainable)]
 
 
 def single_output(patient: Patient, batch: Any) -> Tensor | None:
@@ -139,15 +144,15 @@ def follow(patient: Patient, steps: int, *, watch: bool = False) -> Course:
             if step in checks and (watch or step == 0):
                 _check(course, patient, step)
             try:
-                value = _follow_step(patient, step, course, observer)
+                loss = _follow_step(patient, step, course, observer)
             except Exception as error:
                 course.error, course.error_step = error, step
                 break
-            if math.isfinite(value):
-                course.broken = -1  # it recovered: a bad batch, not a broken model
-            elif course.broken < 0:
-                course.broken = step
-                course.before = observer.state if observer is not None else None
+            if math.isfinite(loss):
+                course.broke_at = -1  # it recovered: a bad batch, not a broken model
+            elif course.broke_at < 0:
+                course.broke_at = step
+                course.state_before_break = observer.state if observer is not None else None
             if not any(map(math.isfinite, course.losses[-PATIENCE:])) and step >= PATIENCE - 1:
                 break
     if observer is not None:
@@ -165,24 +170,24 @@ def _follow_step(patient: Patient, step: int, course: Course, observer: _Observe
         observer.before(step, batch)
     course.rates.append(float(patient.optimizer.param_groups[0]["lr"]))
     epoch = getattr(scheduler, "last_epoch", None)
-    value = _step(patient, batch, step, course)
-    course.losses.append(value)
+    loss = _step(patient, batch, step, course)
+    course.losses.append(loss)
     if observer is not None:
         observer.after(step)
     if scheduler is not None and scheduler.last_epoch == epoch:  # the user's step did not step it
         try:
             scheduler.step()
         except TypeError:  # ReduceLROnPlateau wants the loss
-            scheduler.step(value)
-    return value
+            scheduler.step(loss)
+    return loss
 
 
 def _check(course: Course, patient: Patient, step: int) -> None:
     """Note the held-out loss; infinity where it cannot be computed."""
     try:
-        course.held.append((step, held_out(patient)))
+        course.held_out_losses.append((step, held_out_loss(patient)))
     except Exception:
-        course.held.append((step, math.inf))
+        course.held_out_losses.append((step, math.inf))
 
 
 def _step(patient: Patient, batch: Any, step: int, course: Course) -> float:
@@ -194,9 +199,9 @@ def _step(patient: Patient, batch: Any, step: int, course: Course) -> float:
     optimizer = patient.optimizer
     if step % patient.accumulate == 0:
         optimizer.zero_grad(set_to_none=True)
-    with around(patient):
-        value = patient.value(batch)
-        (value / patient.accumulate).backward()
+    with loss_contexts(patient):
+        loss = patient.value(batch)
+        (loss / patient.accumulate).backward()
     if (step + 1) % patient.accumulate == 0:
         if patient.clip is not None:
             _clip(patient, patient.clip, course)
@@ -207,17 +212,17 @@ def _step(patient: Patient, batch: Any, step: int, course: Course) -> float:
         optimizer.step()
         for group, rate in zip(optimizer.param_groups, rates):
             group["lr"] = rate
-    return float(value.detach())
+    return float(loss.detach())
 
 
 def _user_step(patient: Patient, batch: Any) -> float:
     """The user's own step; returns the loss that it gives, else the loss of the batch after it."""
     assert patient.step is not None
-    given = patient.step(batch)
-    if isinstance(given, Tensor):
-        return float(given.detach().double().mean())
-    if isinstance(given, (int, float)):
-        return float(given)
+    returned = patient.step(batch)
+    if isinstance(returned, Tensor):
+        return float(returned.detach().double().mean())
+    if isinstance(returned, (int, float)):
+        return float(returned)
     with torch.no_grad(), undisturbed(patient.model):
         return float(patient.value(batch))
 
@@ -230,143 +235,159 @@ def _clip(patient: Patient, limit: float, course: Course) -> None:
     """
     groups = patient.optimizer.param_groups
     grads = [p.grad for group in groups for p in group["params"] if p.grad is not None]
-    size = norm(grads)
+    gradient_norm = norm(grads)
     if limit < 0:
-        course.norms.append(size)
-        known = [n for n in course.norms if math.isfinite(n)]
-        limit = middle(known) if known else 1.0
-    if not math.isfinite(size):
+        course.norms.append(gradient_norm)
+        finite = [n for n in course.norms if math.isfinite(n)]
+        limit = middle(finite) if finite else 1.0
+    if not math.isfinite(gradient_norm):
         patient.optimizer.zero_grad(set_to_none=True)
-    elif size > limit > 0:
+    elif gradient_norm > limit > 0:
         for grad in grads:
-            grad.mul_(limit / size)
+            grad.mul_(limit / gradient_norm)
 
 
 @dataclass(frozen=True)
 class _Comparison:
     """The gradient that the optimizer got beside fresh ones of the same batches."""
 
-    kept: bool  # it still holds the gradient of the step before
-    added: int  # batches whose gradients were added and not averaged
-    shrunk: float  # its norm over that of the fresh mean
+    doubled: bool  # it still holds the gradient of the step before
+    added_batches: int  # batches whose gradients were added and not averaged
+    clipped_share: float  # its norm over that of the fresh mean
 
 
 class _Observer:
-    """Follows what the optimizer and the modules do."""
+    """Follows what the optimizer and the modules do at every step, and writes it into a course."""
 
     def __init__(self, patient: Patient, course: Course) -> None:
         self.patient, self.course = patient, course
-        self.named = patient.named
-        self.small = sum(p.numel() for p in self.named.values()) < 5_000_000
-        self.first_norms = {name: norm([p]) for name, p in self.named.items()}
+        self.parameters = patient.named_parameters
+        self.first_norms = {name: norm([p]) for name, p in self.parameters.items()}
+        size = sum(p.numel() for p in self.parameters.values())
+        self.state_period = 1 if size < SMALL_MODEL else 10  # steps between two kept states
         self.state: dict[str, Tensor] | None = None  # of the model, before the present step
-        self.batch: Any = None  # of the last step
-        self.fresh: list[list[Tensor]] = []  # gradients of the batches since the last update
-        self.previous: Tensor | None = None  # the gradient that the last update used
+        self.last_batch: Any = None
+        self.fresh_gradients: list[list[Tensor]] = []  # of the batches since the last update
+        self.previous_gradient: Tensor | None = None  # the one that the last update used
         self.comparisons: list[_Comparison] = []
-        self.before_step: dict[str, Tensor] = {}  # parameters, where this step's move is read
+        self.values_before: dict[str, Tensor] = {}  # parameters, where this step's move is read
         self.moves_read = 0
-        self.path = dict.fromkeys(self.named, 0.0)  # parameter -> sum of relative moves
-        self.late_path: dict[str, float] = {}  # the same after step 20
-        self.training = False  # between ``before`` and ``after``
+        self.path_lengths = dict.fromkeys(self.parameters, 0.0)  # name -> sum of relative moves
+        self.late_path_lengths: dict[str, float] = {}  # the same after step 20
+        self.inside_step = False  # between ``before`` and ``after``
         self.handles: list[Any] = [patient.optimizer.register_step_pre_hook(self._compare)]
         for name, module in patient.model.named_modules():
             if isinstance(module, (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)):
-                self.handles.append(module.register_forward_pre_hook(partial(self._mode, name)))
+                hook = partial(self._note_mode, name)
+                self.handles.append(module.register_forward_pre_hook(hook))
 
-    def _mode(self, name: str, module: nn.Module, _: Any) -> None:
-        if self.training and not module.training and name not in self.course.wrong_mode:
-            self.course.wrong_mode.append(name)
+    def _note_mode(self, name: str, module: nn.Module, _: Any) -> None:
+        """Hook before a module runs: note that it is in evaluation mode while training."""
+        noted = self.course.evaluating_modules
+        if self.inside_step and not module.training and name not in noted:
+            noted.append(name)
 
     def before(self, step: int, batch: Any) -> None:
         """Keep what the step may change, and the fresh gradient of its batch."""
-        if self.small or step % 10 == 0:
-            self.state = {n: v.detach().clone() for n, v in self.patient.model.state_dict().items()}
+        if step % self.state_period == 0:
+            state = self.patient.model.state_dict()
+            self.state = {name: value.detach().clone() for name, value in state.items()}
         if len(self.comparisons) < COMPARED and step < MOST_COMPARED:
             try:
-                self.fresh.append(gradient(self.patient, batch))
+                self.fresh_gradients.append(gradient(self.patient, batch))
             except Exception:
-                self.fresh.append([])
+                self.fresh_gradients.append([])
         if step < 3 or step % 8 == 0:
-            self.before_step = {n: p.detach().clone() for n, p in self.named.items()}
-        self.training, self.batch = True, batch
+            self.values_before = {n: p.detach().clone() for n, p in self.parameters.items()}
+        self.inside_step, self.last_batch = True, batch
 
     def _compare(self, *_: Any) -> None:
-        """Before an optimizer's step: note whether the gradients are those of the batches since the
-        last step, kept from before, added up or shrunk.
+        """Hook before an optimizer's step: compare its gradients with fresh ones of the batches
+        since the last step. Are they added to those of the step before, added up, or clipped?
         """
         self.course.updates += 1
-        held = {id(p) for group in self.patient.optimizer.param_groups for p in group["params"]}
-        free = [p for p in self.patient.model.parameters() if p.requires_grad]
-        given = {i: p.grad for i, p in enumerate(free) if p.grad is not None and id(p) in held}
-        self.course.norms.append(norm(list(given.values())))
-        fresh, self.fresh = self.fresh, []
-        if not fresh or not all(fresh) or not given:
+        trained = {id(p) for group in self.patient.optimizer.param_groups for p in group["params"]}
+        trainable = [p for p in self.patient.model.parameters() if p.requires_grad]
+        grads = {
+            i: p.grad for i, p in enumerate(trainable) if p.grad is not None and id(p) in trained
+        }
+        self.course.norms.append(norm(list(grads.values())))
+        fresh, self.fresh_gradients = self.fresh_gradients, []
+        if not fresh or not all(fresh) or not grads:
             return
-        got = torch.cat([_flatten(grad) for grad in given.values()])
-        each = [torch.cat([_flatten(grads[i]) for i in given]) for grads in fresh]
-        total = torch.stack(each).sum(0)
-        if not bool(got.isfinite().all()) or not bool(total.isfinite().all()):
+        used = torch.cat([_flatten(grad) for grad in grads.values()])
+        fresh_sum = torch.stack(
+            [torch.cat([_flatten(gradients[i]) for i in grads]) for gradients in fresh]
+        ).sum(0)
+        if not bool(used.isfinite().all()) or not bool(fresh_sum.isfinite().all()):
             return
-        last, self.previous = self.previous, got
-        small = 1e-3 * float(got.norm()) + 1e-12
-        kept = (
-            last is not None
-            and len(last) == len(got)
-            and float((got - total - last).norm()) < small
-            and float(last.norm()) > 10 * small
+        previous, self.previous_gradient = self.previous_gradient, used
+        rounding = 1e-3 * float(used.norm()) + 1e-12
+        doubled = (
+            previous is not None
+            and len(previous) == len(used)
+            and float((used - fresh_sum - previous).norm()) < rounding
+            and float(previous.norm()) > 10 * rounding
         )
-        count = len(fresh)
-        added = count if count > 1 and float((got - total).norm()) < small else 1
-        shrunk = float(got.norm()) / max(float((total / count).norm()), 1e-30)
-        self.comparisons.append(_Comparison(kept, added, shrunk))
+        added_up = len(fresh) > 1 and float((used - fresh_sum).norm()) < rounding
+        fresh_norm = float((fresh_sum / len(fresh)).norm())
+        self.comparisons.append(
+            _Comparison(
+                doubled,
+                added_batches=len(fresh) if added_up else 1,
+                clipped_share=float(used.norm()) / max(fresh_norm, 1e-30),
+            )
+        )
 
     def after(self, step: int) -> None:
         """Add the step's moves, relative to the parameters' norms, where they are read."""
-        self.training = False
-        self.moves_read += bool(self.before_step)
-        for name, before in self.before_step.items():
-            p = self.named[name]
-            if before.shape == p.shape:
-                moved = norm([p.detach() - before])
-                share = moved / max(norm([before]), 1e-12) if math.isfinite(moved) else 0.0
-                self.path[name] += share
+        self.inside_step = False
+        self.moves_read += bool(self.values_before)
+        for name, before in self.values_before.items():
+            parameter = self.parameters[name]
+            if before.shape == parameter.shape:
+                length = norm([parameter.detach() - before])
+                relative = length / max(norm([before]), 1e-12) if math.isfinite(length) else 0.0
+                self.path_lengths[name] += relative
                 if step > 20:
-                    self.late_path[name] = self.late_path.get(name, 0.0) + share
-        self.before_step = {}
+                    late = self.late_path_lengths.get(name, 0.0)
+                    self.late_path_lengths[name] = late + relative
+        self.values_before = {}
 
     def close(self) -> None:
         """Remove the hooks and write what was seen into the course."""
         for handle in self.handles:
             handle.remove()
-        course = self.course
-        course.moved = {n: length / max(1, self.moves_read) for n, length in self.path.items()}
-        for name, p in self.named.items():
-            course.grown[name] = norm([p]) / max(self.first_norms[name], 1e-12)
-        course.stuck = self._stuck()
-        later = self.comparisons[1:]
-        if later:
-            course.doubled = sum(c.kept for c in later) / len(later)
-        if self.comparisons:
-            course.added = max(c.added for c in self.comparisons)
-            course.shrunk = middle(c.shrunk for c in self.comparisons)
+        course, comparisons = self.course, self.comparisons
+        reads = max(1, self.moves_read)
+        course.relative_moves = {name: path / reads for name, path in self.path_lengths.items()}
+        for name, p in self.parameters.items():
+            course.weight_growth[name] = norm([p]) / max(self.first_norms[name], 1e-12)
+        course.stuck_parameters = self._stuck_parameters()
+        if comparisons:
+            course.added_batches = max(each.added_batches for each in comparisons)
+            course.clipped_share = middle(each.clipped_share for each in comparisons)
+        if comparisons[1:]:  # the first one has no step before it
+            course.share_doubled = sum(c.doubled for c in comparisons[1:]) / len(comparisons[1:])
 
-    def _stuck(self) -> list[str]:
-        """Parameters that the optimizer holds, that have a gradient, and that no longer move."""
-        still = [name for name, length in self.late_path.items() if length == 0]
-        moving = any(length > 1e-4 for length in self.late_path.values())
-        if self.moves_read < 8 or not moving or not still:
+    def _stuck_parameters(self) -> list[str]:
+        """Parameters in the optimizer that have a gradient and no longer move."""
+        unmoved = [name for name, length in self.late_path_lengths.items() if length == 0]
+        others_move = any(length > 1e-4 for length in self.late_path_lengths.values())
+        if self.moves_read < 8 or not others_move or not unmoved:
             return []
         groups = self.patient.optimizer.param_groups
-        held = {id(p) for group in groups if group["lr"] for p in group["params"]}
+        trained = {id(p) for group in groups if group["lr"] for p in group["params"]}
         names = [n for n, p in self.patient.model.named_parameters() if p.requires_grad]
         try:
-            sizes = [float(g.abs().max()) for g in gradient(self.patient, self.batch)]
+            peaks = [float(g.abs().max()) for g in gradient(self.patient, self.last_batch)]
         except Exception:
             return []
-        least = 1e-4 * max(sizes, default=0.0)
-        graded = {n for n, size in zip(names, sizes) if math.isfinite(size) and size > least > 0}
-        return [name for name in still if name in graded and id(self.named[name]) in held]
+        least = 1e-4 * max(peaks, default=0.0)
+        with_gradient = {
+            name for name, peak in zip(names, peaks) if math.isfinite(peak) and peak > least > 0
+        }
+        return [n for n in unmoved if n in with_gradient and id(self.parameters[n]) in trained]
 
 
 def _flatten(tensor: Tensor) -> Tensor:

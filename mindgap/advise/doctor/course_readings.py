@@ -11,8 +11,15 @@ from torch import Tensor, nn
 
 from mindgap.advise.doctor.chart import Chart, middle, ramp
 from mindgap.advise.doctor.controls import Ranks
-from mindgap.advise.doctor.course import Course, around, follow, gradient, norm, single_output
-from mindgap.advise.doctor.model_readings import place_of, read_activations, shown
+from mindgap.advise.doctor.course import (
+    Course,
+    follow,
+    gradient,
+    loss_contexts,
+    norm,
+    single_output,
+)
+from mindgap.advise.doctor.model_readings import names_in_words, place_in_words, read_activations
 from mindgap.advise.doctor.patient import Patient
 from mindgap.base.batches import merged, pair
 from mindgap.base.restoring import undisturbed
@@ -50,7 +57,11 @@ def read_curve(chart: Chart, patient: Patient, course: Course) -> None:
     if chart.facts.progress < 0.03:
         word = "its start" if chart.facts.trivial is None else "the best constant answer"
         chart.find("stalled", 1.0, f"The loss ends at {final:.3g}; {word} has {reference:.3g}.")
-    moves = [move for name, move in course.moved.items() if patient.named[name].requires_grad]
+    moves = [
+        move
+        for name, move in course.relative_moves.items()
+        if patient.named_parameters[name].requires_grad
+    ]
     if moves:
         chart.facts.move = move = middle(moves)
         text = f"A step moves the weights by {move:.2g} of their size."
@@ -67,65 +78,69 @@ def _read_jumps(chart: Chart, course: Course, scale: float) -> None:
     """
     start, final = chart.facts.start, chart.facts.final
     finite = [loss for loss in course.losses if math.isfinite(loss)] or [math.inf]
-    top = max(finite)
-    if course.broken >= 0:
-        chart.find("broke", 1.0, f"The loss is not finite from step {course.broken} on.")
-    elif top > 10 * max(scale, abs(middle(finite))) and final < 3 * scale:
-        chart.facts.spike = top
-        text = f"The loss jumps to {top:.3g} at step {course.losses.index(top)} and comes back."
+    largest = max(finite)
+    if course.broke_at >= 0:
+        chart.find("broke", 1.0, f"The loss is not finite from step {course.broke_at} on.")
+    elif largest > 10 * max(scale, abs(middle(finite))) and final < 3 * scale:
+        chart.facts.spike = largest
+        step = course.losses.index(largest)
+        text = f"The loss jumps to {largest:.3g} at step {step} and comes back."
         chart.find("spikes", 1.0, text)
-    if course.broken > 0 and top > 20 * scale:
-        chart.find("blew_up", 1.0, f"The loss grew from {start:.3g} to {top:.3g}.")
+    if course.broke_at > 0 and largest > 20 * scale:
+        chart.find("blew_up", 1.0, f"The loss grew from {start:.3g} to {largest:.3g}.")
     elif math.isfinite(final) and final > 3 * scale and final > 1.2 * start:
         chart.find("blew_up", ramp(final / scale, 2, 5), f"The loss ends at {final:.3g}.")
 
 
 def read_loop(chart: Chart, patient: Patient, course: Course) -> None:
     """What the user's step does with gradients, modes and the learning rate."""
-    if course.doubled > 0.6:
+    if course.share_doubled > 0.6:
         text = "Each step's gradient still holds the gradient of the step before."
         chart.find("zero_kept", 1.0, text)
-    if course.added > 1:
-        chart.facts.added = course.added
-        text = f"Gradients of {course.added} batches are added up without division."
+    if course.added_batches > 1:
+        chart.facts.added = course.added_batches
+        text = f"Gradients of {course.added_batches} batches are added up without division."
         chart.find("added", 1.0, text)
     _read_moves(chart, patient, course)
     _read_clipping(chart, patient, course)
-    if course.wrong_mode:
-        text = f"{shown(course.wrong_mode)} are in evaluation mode while training."
+    if course.evaluating_modules:
+        text = f"{names_in_words(course.evaluating_modules)} are in evaluation mode while training."
         chart.find("evaluates", 1.0, text)
     if course.rates:
         _read_rates(chart, patient, course.rates)
-    grown = [growth for name, growth in course.grown.items() if name.endswith("weight")]
-    if chart.has("large_decay") and grown and middle(grown) < 0.5:
-        text = f"The weights shrink to {middle(grown):.2g} of their first size."
+    growths = [growth for name, growth in course.weight_growth.items() if name.endswith("weight")]
+    if chart.has("large_decay") and growths and middle(growths) < 0.5:
+        text = f"The weights shrink to {middle(growths):.2g} of their first size."
         chart.find("shrinks", 1.0, text)
     sizes = chart.facts.sizes
-    norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in patient.model.modules())
-    if norm and sizes and middle(sizes) == 1:
+    has_batch_norm = any(
+        isinstance(m, nn.modules.batchnorm._BatchNorm) for m in patient.model.modules()
+    )
+    if has_batch_norm and sizes and middle(sizes) == 1:
         chart.find("batch_of_one", 1.0, "The model has batch norm, and batches hold one sample.")
 
 
 def _read_moves(chart: Chart, patient: Patient, course: Course) -> None:
     """Parameters that do not move; takes findings back about those that move after all."""
-    idle = course.updates == 0 and not any(move > 0 for move in course.moved.values())
+    idle = course.updates == 0 and not any(move > 0 for move in course.relative_moves.values())
     if "step" in patient.given and idle and course.error is None:
         chart.find("never_steps", 1.0, "No call of optimizer.step() was seen; nothing moves.")
-    moving = {name for name, move in course.moved.items() if move > 0}
+    moving = {name for name, move in course.relative_moves.items() if move > 0}
     if chart.has("cut") and moving.intersection(chart.facts.cut):
         del chart.findings["cut"]  # they follow others on purpose
     if chart.has("left_out") and not any(
-        course.moved.get(name, 0) == 0 for name in chart.facts.left_out
+        course.relative_moves.get(name, 0) == 0 for name in chart.facts.left_out
     ):
         del chart.findings["left_out"]  # another optimizer moves them
-    if course.stuck and course.broken < 0:
-        text = f"{shown(course.stuck)} have a gradient, are in the optimizer, and no longer move."
+    if course.stuck_parameters and course.broke_at < 0:
+        names = names_in_words(course.stuck_parameters)
+        text = f"{names} have a gradient, are in the optimizer, and no longer move."
         chart.find("stuck", 1.0, text)
 
 
 def _read_clipping(chart: Chart, patient: Patient, course: Course) -> None:
     """How much clipping leaves of the gradient's norm."""
-    shrunk = course.shrunk
+    shrunk = course.clipped_share
     norms = [norm for norm in course.norms if math.isfinite(norm)]
     median = middle(norms) if norms else 0.0
     chart.facts.norm = median / shrunk if 0 < shrunk < 1 else median
@@ -144,12 +159,13 @@ def _read_rates(chart: Chart, patient: Patient, rates: list[float]) -> None:
         first = next(step for step, rate in enumerate(rates) if rate < 0)
         chart.find("rate_negative", 1.0, f"The learning rate is negative from step {first} on.")
     elif patient.scheduler is not None:
-        top = max(rates)
-        alive = [step for step, rate in enumerate(rates) if rate > 1e-3 * top]
-        if alive:
-            gone = len(rates) - 1 - alive[-1]
-            text = f"The learning rate is below 1/1000 of its maximum from step {alive[-1] + 1} on."
-            chart.find("rate_gone", ramp(gone / len(rates), 0.2, 0.4), text)
+        largest_rate = max(rates)
+        steps_with_rate = [step for step, rate in enumerate(rates) if rate > 1e-3 * largest_rate]
+        if steps_with_rate:
+            steps_without = len(rates) - 1 - steps_with_rate[-1]
+            first = steps_with_rate[-1] + 1
+            text = f"The learning rate is below 1/1000 of its maximum from step {first} on."
+            chart.find("rate_gone", ramp(steps_without / len(rates), 0.2, 0.4), text)
         if rates[-1] > 3 * rates[0]:
             chart.facts.warming = True
 
@@ -167,32 +183,32 @@ def read_error(chart: Chart, course: Course) -> None:
 
 def read_break(chart: Chart, patient: Patient, course: Course) -> None:
     """Where the first number that is not finite comes from, at the state before it."""
-    if course.broken < 0 or course.before is None:
+    if course.broke_at < 0 or course.state_before_break is None:
         return
     model = patient.model
-    model.load_state_dict(course.before)
-    batch = patient.train[course.broken % len(patient.train)]
-    with undisturbed(model), around(patient):
+    model.load_state_dict(course.state_before_break)
+    batch = patient.train[course.broke_at % len(patient.train)]
+    with undisturbed(model), loss_contexts(patient):
         model.train()
         with torch.no_grad(), traced(model) as trace:
             value = float(patient.value(batch))
     inputs, _ = pair(batch)
     clean = inputs is None or not inputs.is_floating_point() or bool(inputs.isfinite().all())
-    growth = _growth(course.before, chart.facts.first_state or {})
+    growth = _growth(course.state_before_break, chart.facts.first_state or {})
     # Where the function has a value everywhere, its argument grew: that is divergence.
     diverged = trace.origin not in DOMAIN and (chart.has("blew_up") or growth > 1.5)
     if not clean or growth > 20 or diverged:
         return
     if trace.origin and not math.isfinite(value):
-        place = place_of(trace)
+        place = place_in_words(trace)
         if trace.origin_half:
             chart.find("half_overflow", 1.0, f"{trace.origin} overflows in float16 ({place}).")
         else:
-            text = f"{trace.origin} {place} gives NaN or infinity at step {course.broken}."
+            text = f"{trace.origin} {place} gives NaN or infinity at step {course.broke_at}."
             chart.find("nan_op", 1.0, text)
         return
     # The forward pass is finite: the gradient of the step before was not.
-    for step in range(max(0, course.broken - 1), course.broken + 1):
+    for step in range(max(0, course.broke_at - 1), course.broke_at + 1):
         name = _backward_origin(patient, patient.train[step % len(patient.train)])
         if name:
             chart.find("nan_op", 1.0, f"The derivative of {name} is NaN at step {step}.")
@@ -201,11 +217,11 @@ def read_break(chart: Chart, patient: Patient, course: Course) -> None:
 
 def _growth(state: Mapping[str, Tensor], first: Mapping[str, Tensor]) -> float:
     """Norm of a state over that of the first one."""
-    now, then = (
-        sum(float(v.double().square().sum()) for v in held.values() if v.is_floating_point())
-        for held in (state, first)
+    present_square, first_square = (
+        sum(float(v.double().square().sum()) for v in tensors.values() if v.is_floating_point())
+        for tensors in (state, first)
     )
-    return math.sqrt(now / then) if then > 0 else 1.0
+    return math.sqrt(present_square / first_square) if first_square > 0 else 1.0
 
 
 def _backward_origin(patient: Patient, batch: Any) -> str:
@@ -222,36 +238,36 @@ def _backward_origin(patient: Patient, batch: Any) -> str:
 
 def read_end(chart: Chart, patient: Patient, course: Course) -> None:
     """Units that died on the way, overfitting."""
-    if course.broken >= 0:
+    if course.broke_at >= 0:
         return
-    model, later = patient.model, Chart()
-    with undisturbed(model), around(patient), torch.no_grad():
+    model, chart_at_end = patient.model, Chart()
+    with undisturbed(model), loss_contexts(patient), torch.no_grad():
         model.train()
         with traced(model) as trace:
             patient.value(merged(patient.train[:4]))
-    read_activations(later, trace)
-    if later.has("dead") and later.facts.dead > chart.facts.dead + 0.3:
-        chart.find("died", 1.0, later.findings["dead"].sentence)
-    if "valid" in patient.given and len(course.held) >= 3:
+    read_activations(chart_at_end, trace)
+    if chart_at_end.has("dead") and chart_at_end.facts.dead > chart.facts.dead + 0.3:
+        chart.find("died", 1.0, chart_at_end.findings["dead"].sentence)
+    if "valid" in patient.given and len(course.held_out_losses) >= 3:
         _read_overfitting(chart, course)
 
 
 def _read_overfitting(chart: Chart, course: Course) -> None:
     """Whether the validation loss rises again, or stays far above the training loss."""
-    best, low = min(course.held, key=lambda row: row[1])
-    high, train, reference = course.held[-1][1], course.final, reference_loss(chart)
-    chart.facts.best, chart.facts.low, chart.facts.high = best, low, high
-    rise = (high - low) / max(abs(reference - low), 0.1 * abs(reference), 1e-12)
-    gap = (high - train) / max(abs(reference), 1e-12)
-    if rise > 0.1 and gap > 0.3 and best < len(course.losses):
+    best_step, lowest = min(course.held_out_losses, key=lambda row: row[1])
+    last, train_loss, reference = course.held_out_losses[-1][1], course.final, reference_loss(chart)
+    chart.facts.best, chart.facts.low, chart.facts.high = best_step, lowest, last
+    rise = (last - lowest) / max(abs(reference - lowest), 0.1 * abs(reference), 1e-12)
+    gap = (last - train_loss) / max(abs(reference), 1e-12)
+    if rise > 0.1 and gap > 0.3 and best_step < len(course.losses):
         text = (
-            f"The validation loss was {low:.3g} at step {best} and is {high:.3g} at the end; "
-            f"training {train:.3g}."
+            f"The validation loss was {lowest:.3g} at step {best_step} and is {last:.3g} at the "
+            f"end; training {train_loss:.3g}."
         )
         chart.find("overfits", ramp(rise, 0.08, 0.2), text)
-    elif gap > 0.15 and high > 5 * abs(train) and 0 < len(chart.facts.sizes) < 60:
+    elif gap > 0.15 and last > 5 * abs(train_loss) and 0 < len(chart.facts.sizes) < 60:
         text = (
-            f"The training loss is {train:.3g}, the validation loss {high:.3g}, with "
+            f"The training loss is {train_loss:.3g}, the validation loss {last:.3g}, with "
             f"{sum(chart.facts.sizes)} training samples."
         )
         chart.find("overfits", ramp(gap, 0.12, 0.25), text)
@@ -261,6 +277,9 @@ def read_labels(chart: Chart, train: Ranks, held: Ranks | None) -> None:
     """Labels that a network trained on other samples ranks at random.
 
     An honest confusion puts the label second; a wrong label stands anywhere.
+
+    Args:
+        train, held: ranks of the labels of the training and of the validation samples.
     """
     wrong = torch.cat(train.wrong)
     ranks_of_wrong = torch.cat(train.rank)[wrong]
@@ -286,7 +305,9 @@ def read_labels(chart: Chart, train: Ranks, held: Ranks | None) -> None:
 
 def _suspects(ranks: Ranks) -> list[Tensor]:
     """Per batch, which labels are not the network's answer and get less than 0.3 from it."""
-    return [wrong & (chance < 0.3) for wrong, chance in zip(ranks.wrong, ranks.chance)]
+    return [
+        wrong & (probability < 0.3) for wrong, probability in zip(ranks.wrong, ranks.probability)
+    ]
 
 
 def _read_few_classes(chart: Chart, train: Ranks, wrong: Tensor) -> None:
@@ -296,36 +317,36 @@ def _read_few_classes(chart: Chart, train: Ranks, wrong: Tensor) -> None:
     Args:
         wrong: which labels are not the network's first answer.
     """
-    sure = torch.cat(train.sure)
-    share = float(wrong.double().mean())
-    share_where_sure = float(wrong[sure >= sure.quantile(0.85)].double().mean())
-    chart.facts.label_rank = (share, share_where_sure)
+    confidence = torch.cat(train.confidence)
+    share_wrong = float(wrong.double().mean())
+    share_where_sure = float(wrong[confidence >= confidence.quantile(0.85)].double().mean())
+    chart.facts.label_rank = (share_wrong, share_where_sure)
     by_chance = 1 - 1 / train.classes
-    if share < 0.12 or share > 0.85 * by_chance or chart.facts.progress > 0.5:
+    if share_wrong < 0.12 or share_wrong > 0.85 * by_chance or chart.facts.progress > 0.5:
         return
     text = (
-        f"{share:.0%} of {len(wrong)} labels contradict a network trained on other samples, and "
-        f"{share_where_sure:.0%} where it is most sure."
+        f"{share_wrong:.0%} of {len(wrong)} labels contradict a network trained on other samples, "
+        f"and {share_where_sure:.0%} where it is most sure."
     )
-    strength = ramp(share_where_sure / share, 0.45, 0.6) * ramp(share_where_sure, 0.08, 0.12)
+    strength = ramp(share_where_sure / share_wrong, 0.45, 0.6) * ramp(share_where_sure, 0.08, 0.12)
     chart.find("labels_disagree", strength, text)
 
 
-def read_step(chart: Chart, patient: Patient, warm: int = 10) -> None:
+def read_step(chart: Chart, patient: Patient, warm_up: int = 10) -> None:
     """Curvature along the optimizer's own update, preconditioned as it is, against the step.
 
     For an update d the ratio is d·(g(w + d) − g(w)) / (−g(w)·d): 1 reaches the lowest point of the
     line, above 2 the loss of the same batch rises. A value near 0 means a small step.
 
     Args:
-        warm: steps to make before.
+        warm_up: steps to make before.
     """
     if patient.step is not None:
         return
-    follow(patient, warm)
+    follow(patient, warm_up)
     batches = patient.train
     ratios = []
-    for batch in batches[warm : warm + 5]:
+    for batch in batches[warm_up : warm_up + 5]:
         ratio = _overshoot(patient, batch)
         if ratio is not None:
             ratios.append(ratio)
@@ -345,18 +366,21 @@ def _overshoot(patient: Patient, batch: Any) -> float | None:
     """Make one step on a batch; how far it goes over the distance to the lowest point of its line,
     None where the step does not descend. The batch stays the patient's only one.
     """
-    free = [p for p in patient.model.parameters() if p.requires_grad]
-    before = [p.detach().clone() for p in free]
-    first = gradient(patient, batch)
+    trainable = [p for p in patient.model.parameters() if p.requires_grad]
+    weights_before = [p.detach().clone() for p in trainable]
+    gradient_before = gradient(patient, batch)
     patient.train = [batch]
     course = follow(patient, 1)
-    second = gradient(patient, batch)
-    update = [p.detach() - b for p, b in zip(free, before)]
-    along = sum(float((d * g).double().sum()) for d, g in zip(update, first))
-    bend = sum(float((d * (h - g)).double().sum()) for d, g, h in zip(update, first, second))
-    if course.error is not None or not math.isfinite(bend) or along >= 0:
+    gradient_after = gradient(patient, batch)
+    update = [p.detach() - w for p, w in zip(trainable, weights_before)]
+    slope = sum(float((u * before).double().sum()) for u, before in zip(update, gradient_before))
+    slope_change = sum(
+        float((u * (after - before)).double().sum())
+        for u, before, after in zip(update, gradient_before, gradient_after)
+    )
+    if course.error is not None or not math.isfinite(slope_change) or slope >= 0:
         return None
-    return bend / -along
+    return slope_change / -slope
 
 
 def read_growth(chart: Chart, patient: Patient) -> None:
@@ -377,17 +401,18 @@ def read_growth(chart: Chart, patient: Patient) -> None:
     slope = _slope(patient, batch, output)
     if not float(slope.norm()) > 0:
         return
-    up, step = slope.sign(), 0.01 * unit
+    direction, shift = slope.sign(), 0.01 * unit
     bends, slopes = [], []
     for distance in (1.0, 8.0):
-        here = _slope(patient, batch, output + distance * unit * up)
-        there = _slope(patient, batch, output + distance * unit * up + step * up)
-        bends.append(float(((there - here) * up).sum()) / step)
-        slopes.append(float((here * up).sum()))
-    (near_bend, far_bend), (near, far) = bends, slopes
-    if not (0 < near_bend < far_bend < math.inf and near > 0 and 1.2 * near < far < math.inf):
+        place = output + distance * unit * direction
+        here = _slope(patient, batch, place)
+        beyond = _slope(patient, batch, place + shift * direction)
+        bends.append(float(((beyond - here) * direction).sum()) / shift)
+        slopes.append(float((here * direction).sum()))
+    if not (0 < bends[0] < bends[1] < math.inf and 0 < 1.2 * slopes[0] < slopes[1] < math.inf):
         return
-    chart.facts.loss_growth = power = math.log(far_bend / near_bend) / math.log(far / near)
+    power = math.log(bends[1] / bends[0]) / math.log(slopes[1] / slopes[0])
+    chart.facts.loss_growth = power
     text = f"The loss bends as the power {power:.2g} of its slope (squared error: 0)."
     chart.find("steep", ramp(power, 0.2, 0.5), text)
 
@@ -412,41 +437,43 @@ def read_bounded_loss(chart: Chart, patient: Patient) -> None:
 
 def _slope(patient: Patient, batch: Any, output: Tensor) -> Tensor:
     """Derivative of the user's loss by the model's output, where the model would give this one."""
-    given = output.detach().clone().requires_grad_()
-    return torch.autograd.grad(patient.loss(_Given(given), batch), given)[0]
+    replaced_output = output.detach().clone().requires_grad_()
+    return torch.autograd.grad(patient.loss(_FixedOutput(replaced_output), batch), replaced_output)[
+        0
+    ]
 
 
-class _Given(nn.Module):
+class _FixedOutput(nn.Module):
     """Stands for the model: gives the outputs that it was made with."""
 
-    def __init__(self, out: Tensor) -> None:
+    def __init__(self, output: Tensor) -> None:
         super().__init__()
-        self.out = out
+        self.output = output
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        return self.out
+        return self.output
 
 
 def read_ray(chart: Chart, patient: Patient) -> None:
     """Smoothness uphill along the gradient, near the start and farther away."""
     batch = patient.train[0]
-    free = [p for p in patient.model.parameters() if p.requires_grad]
+    trainable = [p for p in patient.model.parameters() if p.requires_grad]
     smoothness, norms = [], []
     with undisturbed(patient.model, parameters=True):
         patient.model.train()
-        slope = gradient(patient, batch)
-        steepness, size = norm(slope), max(norm(free), 1.0)
-        if not steepness > 0:
+        uphill = gradient(patient, batch)
+        uphill_norm, weight_norm = norm(uphill), max(norm(trainable), 1.0)
+        if not uphill_norm > 0:
             return
-        for length in (0.003 * size, 0.1 * size):
-            _move(free, slope, length / steepness)  # uphill: where the gradient grows
-            there = gradient(patient, batch)
-            _move(free, slope, -length / steepness)
-            change = norm([a - b for a, b in zip(slope, there)])
-            if not (math.isfinite(change) and math.isfinite(norm(there))):
+        for length in (0.003 * weight_norm, 0.1 * weight_norm):
+            _move(trainable, uphill, length / uphill_norm)  # uphill: where the gradient grows
+            gradient_there = gradient(patient, batch)
+            _move(trainable, uphill, -length / uphill_norm)
+            change = norm([a - b for a, b in zip(uphill, gradient_there)])
+            if not (math.isfinite(change) and math.isfinite(norm(gradient_there))):
                 return
             smoothness.append(change / length)
-            norms.append(max(norm(there), steepness))
+            norms.append(max(norm(gradient_there), uphill_norm))
     # Smoothness against the gradient's norm, both in logarithms: 0 for a quadratic, 1 for exp.
     if min(smoothness) <= 0 or norms[1] < 1.2 * norms[0]:
         return
@@ -459,5 +486,5 @@ def read_ray(chart: Chart, patient: Patient) -> None:
 @torch.no_grad()
 def _move(parameters: list[nn.Parameter], direction: list[Tensor], scale: float) -> None:
     """Add a multiple of a direction to the parameters, in place."""
-    for p, d in zip(parameters, direction):
-        p.add_(d, alpha=scale)
+    for p, change in zip(parameters, direction):
+        p.add_(change, alpha=scale)

@@ -10,7 +10,7 @@ import torch
 from mindgap.advise.doctor.answer import error_words, loss_words
 from mindgap.advise.doctor.causes import CAUSES, Cause
 from mindgap.advise.doctor.chart import Chart, ramp
-from mindgap.advise.doctor.course import Course, follow, held_out
+from mindgap.advise.doctor.course import Course, follow, held_out_loss
 from mindgap.advise.doctor.course_readings import progress, read_growth, read_ray, reference_loss
 from mindgap.advise.doctor.cures import CURES
 from mindgap.advise.doctor.model_readings import layers
@@ -23,9 +23,11 @@ class CureTrials:
     """Tries cures on fresh copies and remembers the runs.
 
     Args:
+        admission: makes the copies.
+        chart: what is known so far; trials add to it.
         trained: the user's model after the first run.
         steps: length of every run.
-        time_left: seconds that remain; below zero only runs that are known are used.
+        time_left: seconds that remain; below zero only runs that were made are used.
     """
 
     def __init__(
@@ -43,14 +45,14 @@ class CureTrials:
         self.time_left = time_left
         #: (cure, variant) -> its run, and the held-out loss without the cure.
         self.runs: dict[tuple[str, float], tuple[Course, float]] = {}
-        self.left_out = 0  # cures for which no time was left
+        self.untried_cures = 0  # cures for which no time was left
 
     def try_cure(self, cause: Cause) -> Trial | None:
         """The best variant of a cause's cure; None where none can be tried."""
         best: Trial | None = None
         for variant in CURES[cause.cure].variants:
             if self.time_left() < 0 and (cause.cure, variant) not in self.runs:
-                self.left_out += 1
+                self.untried_cures += 1
                 break
             trial = self._try_variant(cause, variant)
             if trial is None:
@@ -65,20 +67,20 @@ class CureTrials:
 
     def _try_variant(self, cause: Cause, variant: float) -> Trial | None:
         """One variant of a cure with the losses before and after; None where it cannot be tried."""
-        known = self._run(cause.cure, variant)
-        if known is None:
+        run = self._run(cause.cure, variant)
+        if run is None:
             return None
-        course, before = known
-        after = course.held_final if course.broken < 0 else math.inf
+        course, before = run
+        after = course.held_final if course.broke_at < 0 else math.inf
         if CURES[cause.cure].changes_loss and math.isfinite(before):
             helps = after < before - 0.02 * abs(before)  # the yardsticks have another loss
         else:
             helps = self._helps(before, after, proven=not cause.proof)
         spike = self.chart.facts.spike
         if spike is not None and cause.key in ("bad_batch", "bad_sample") and not helps:
-            top = max(course.losses, default=math.inf)
-            if top < 0.1 * spike and after < before + 0.05 * abs(before):
-                before, after, helps = spike, top, True  # the spike is gone
+            largest = max(course.losses, default=math.inf)
+            if largest < 0.1 * spike and after < before + 0.05 * abs(before):
+                before, after, helps = spike, largest, True  # the spike is gone
         losses = tuple(course.losses)
         return Trial(cause.key, variant, before, after, len(losses), helps, losses)
 
@@ -118,17 +120,18 @@ class CureTrials:
             trained.train,
             cured.valid,
             trained.optimizer,
-            modes=cured.modes,
+            contexts=cured.contexts,
         )
         try:
-            return held_out(judged, cured.valid or cured.train)
+            return held_out_loss(judged, cured.valid or cured.train)
         except Exception:
             return math.inf
 
     def _helps(self, before: float, after: float, *, proven: bool) -> bool:
-        """Whether the loss is clearly lower.
+        """Whether the loss after a cure is clearly lower than before.
 
         Args:
+            before, after: held-out losses.
             proven: the cause needs no proof: a good run may get better, too.
         """
         if not math.isfinite(after):
@@ -140,11 +143,11 @@ class CureTrials:
                 return True
             return after < max(reference, chart.facts.start) * 1.02
         if not proven and progress(chart, before) > 0.5:
-            least = 0.08 if after > 0.6 * before or not chart.has("sorted") else 0.03
-            if progress(chart, after) < progress(chart, before) + least:
+            least_gain = 0.08 if after > 0.6 * before or not chart.has("sorted") else 0.03
+            if progress(chart, after) < progress(chart, before) + least_gain:
                 return False  # the run is good: a little better is no cure
-        room = max(abs(reference - after), 0.02 * abs(reference))
-        return after < before - 0.05 * room and after < before * (0.98 if before > 0 else 1.0)
+        reach = max(abs(reference - after), 0.02 * abs(reference))
+        return after < before - 0.05 * reach and after < before * (0.98 if before > 0 else 1.0)
 
     # Learning rates, warm-up and clipping are tried where the findings leave them in doubt.
 
@@ -155,14 +158,18 @@ class CureTrials:
             course: the first run.
         """
         chart = self.chart
-        own = chart.facts.progress
-        control = chart.facts.control
-        aim = progress(chart, control) if control is not None else 0.5
-        doubtful = own < 0.3 or own < aim - 0.1 or chart.has_any("blew_up", "moves_much")
+        progress_now = chart.facts.progress
+        plain_loss = chart.facts.control
+        reachable = progress(chart, plain_loss) if plain_loss is not None else 0.5
+        doubtful = (
+            progress_now < 0.3
+            or progress_now < reachable - 0.1
+            or chart.has_any("blew_up", "moves_much")
+        )
         if not doubtful or "optimizer" not in self.trained.given:
             return
         slower = self._try_smaller_rate(course)
-        if not (chart.has_any("broke", "blew_up")) and not chart.facts.warming:
+        if not chart.has_any("broke", "blew_up") and not chart.facts.warming:
             self._try_larger_rate()
         if chart.has("slower_helps") and slower is not None and self._warm_up_is_usual():
             self._try_warm_up(slower)
@@ -174,20 +181,21 @@ class CureTrials:
         if slower is None or not slower.helps:
             return slower
         gain = progress(chart, slower.after) - max(chart.facts.progress, -0.5)
-        if course.broken < 0:  # a rate that is too large shows in training, too
-            train = self.runs["slower", slower.variant][0].final
-            gain = min(gain, progress(chart, train) - progress(chart, course.final))
+        if course.broke_at < 0:  # a rate that is too large shows in training, too
+            training_loss = self.runs["slower", slower.variant][0].final
+            gain = min(gain, progress(chart, training_loss) - progress(chart, course.final))
         chart.find("slower_helps", ramp(gain, 0.04, 0.15), _rate_words(slower))
         return slower
 
     def _try_larger_rate(self) -> None:
+        """Find out whether a larger rate makes far more progress than the user's."""
         chart = self.chart
         faster = self.try_cure(CAUSES["lr_too_small"])
         if faster is None or not faster.helps:
             return
-        own, reached = chart.facts.progress, progress(chart, faster.after)
-        share = max(own, 0.0) / max(reached, 1e-9)  # of this progress that the user's rate makes
-        strength = ramp(reached - own, 0.05, 0.25) * ramp(share, 0.6, 0.3)
+        progress_now, reached = chart.facts.progress, progress(chart, faster.after)
+        share_now = max(progress_now, 0.0) / max(reached, 1e-9)
+        strength = ramp(reached - progress_now, 0.05, 0.25) * ramp(share_now, 0.6, 0.3)
         chart.find("faster_helps", strength, _rate_words(faster))
 
     def _warm_up_is_usual(self) -> bool:
@@ -216,7 +224,7 @@ class CureTrials:
         smaller rate.
         """
         chart = self.chart
-        if not (chart.has_any("blew_up", "broke")):
+        if not chart.has_any("blew_up", "broke"):
             return
         chart.attempt("the smoothness", lambda: read_ray(chart, self.admission.fresh()))
         chart.attempt("the loss's growth", lambda: read_growth(chart, self.admission.fresh()))
@@ -238,6 +246,7 @@ class CureTrials:
 
 
 def _rate_words(trial: Trial) -> str:
+    """What a trial of another learning rate gave, in words."""
     return (
         f"At {trial.variant:g} times the learning rate the loss ends at {trial.after:.3g}, not "
         f"{trial.before:.3g}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -26,8 +26,8 @@ from mindgap.advise.doctor.answer import (
 )
 from mindgap.advise.doctor.causes import Cause, rank_causes
 from mindgap.advise.doctor.chart import Chart, FindingName, ramp
-from mindgap.advise.doctor.controls import cross_ranks, plain_network, trivial
-from mindgap.advise.doctor.course import Course, follow, held_out
+from mindgap.advise.doctor.controls import constant_loss, cross_ranks, plain_network
+from mindgap.advise.doctor.course import Course, follow, held_out_loss
 from mindgap.advise.doctor.course_readings import (
     progress,
     read_bounded_loss,
@@ -121,25 +121,26 @@ class _Clock:
     """Seconds of work: on a busy machine the processor's, but at least a third of the wall's."""
 
     def __init__(self) -> None:
-        self.begun = time.perf_counter(), time.process_time()
+        self._wall, self._processor = time.perf_counter(), time.process_time()
 
     def elapsed(self) -> float:
-        wall = time.perf_counter() - self.begun[0]
-        return max(min(wall, time.process_time() - self.begun[1]), wall / 3)
+        """Seconds of work since the clock was made."""
+        wall = time.perf_counter() - self._wall
+        return max(min(wall, time.process_time() - self._processor), wall / 3)
 
     def share(self) -> float:
         """Processor seconds per second of the wall clock, at most 1."""
-        wall = time.perf_counter() - self.begun[0]
-        return min(1.0, (time.process_time() - self.begun[1]) / max(wall, 1e-9))
+        wall = time.perf_counter() - self._wall
+        return min(1.0, (time.process_time() - self._processor) / max(wall, 1e-9))
 
 
 class _CannotTell(Exception):
     """Ends an examination early: the user's code fails, or there is nothing to train."""
 
-    def __init__(self, why: str, course: Course | None = None, *, raised: bool = True) -> None:
-        super().__init__(why)
-        self.why = why
-        self.course = course
+    def __init__(self, reason: str, losses: Sequence[float] = (), *, raised: bool = True) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.losses = losses  # of the training up to here
         self.raised = raised  # whether the user's code raised an error
 
 
@@ -156,25 +157,26 @@ class _Doctor:
     """One examination: readings, the first run, controls, trials of cures, the answer."""
 
     def __init__(
-        self, problem: Factory, seconds: float, seed: int, told: Callable[[str, float], Any]
+        self, problem: Factory, seconds: float, seed: int, report: Callable[[str, float], Any]
     ) -> None:
-        self.begun = time.perf_counter()
+        self.begun_at = time.perf_counter()
         self.clock = _Clock()
         self.seconds = seconds
         self.admission = Admission(problem, seed)
         self.chart = Chart()
-        self.told = told
+        self.report = report
         self.steps = STEPS
-        self.left_out = 0  # cures for which no time was left
+        self.untried_cures = 0  # for which no time was left
         self.failed: list[Trial] = []  # trials of cures that did not help
         self.refuted: set[str] = set()  # causes that these trials speak against
 
     def time_left(self) -> float:
+        """Seconds of work that remain; below zero where they are used up."""
         return self.seconds - self.clock.elapsed()
 
     def say(self, text: str) -> None:
         """Tell the caller what is being done, with the share of the time that is gone."""
-        self.told(text, min(1.0, 1 - self.time_left() / self.seconds))
+        self.report(text, min(1.0, 1 - self.time_left() / self.seconds))
 
     def answer(self) -> Examination:
         """Read the start, train as the user does, and judge; returns the examination, also where
@@ -191,8 +193,7 @@ class _Doctor:
             self._compare_with_plain_network()
         except _CannotTell as stop:
             self.chart.facts.raised = stop.raised
-            losses = stop.course.losses if stop.course is not None else ()
-            return self._answering().cannot_tell(stop.why, [], losses)
+            return self._answering().cannot_tell(stop.reason, [], stop.losses)
         return self._judge(trained, course)
 
     # The start.
@@ -205,7 +206,7 @@ class _Doctor:
             raise
         except (Exception, SystemExit) as error:  # the user's own code
             raise _CannotTell(f"your function raises {error_words(error)}") from error
-        if not first.named and not list(unregistered(first.model)):
+        if not first.named_parameters and not list(unregistered(first.model)):
             raise _CannotTell("your model has no parameters to train", raised=False)
         self.clock = _Clock()  # torch's own imports and the user's data are not ours
         self.chart.facts.first_state = {
@@ -225,16 +226,16 @@ class _Doctor:
         except Exception as error:
             read_error(self.chart, Course(error=error))
             if not self.chart.findings:
-                why = f"the loss raises {error_words(error)} on the first batch"
-                raise _CannotTell(why) from error
+                reason = f"the loss raises {error_words(error)} on the first batch"
+                raise _CannotTell(reason) from error
         if "valid" in first.given and first.valid:
             try:
-                held_out(first)
+                held_out_loss(first)
             except RuleError:
                 raise
             except Exception as error:
-                why = f"the loss raises {error_words(error)} on your validation batches"
-                raise _CannotTell(why) from error
+                reason = f"the loss raises {error_words(error)} on your validation batches"
+                raise _CannotTell(reason) from error
 
     def _read_start(self, first: Patient) -> None:
         """All readings that need no training."""
@@ -249,11 +250,11 @@ class _Doctor:
             "the modes": read_modes,
             "the slope of the loss": read_bounded_loss,
         }
-        for what, read in readings.items():
-            chart.attempt(what, partial(read, chart, first))
+        for subject, read in readings.items():
+            chart.attempt(subject, partial(read, chart, first))
         for cause_key, module in READINGS.items():
             chart.attempt(cause_key, partial(_read_with, module, chart, first))
-        chart.facts.trivial = chart.attempt("the constant answer", lambda: trivial(first))
+        chart.facts.trivial = chart.attempt("the constant answer", lambda: constant_loss(first))
 
     # The first run.
 
@@ -261,9 +262,9 @@ class _Doctor:
         """Train as the user does, for as many steps as a fifth of the time allows; returns the
         trained copy and its course.
         """
-        pilot = self.admission.fresh()
-        follow(pilot, 2)  # libraries are loaded, kernels compiled
-        timed = pilot if pilot.step is None else self.admission.fresh()
+        warming_up = self.admission.fresh()
+        follow(warming_up, 2)  # libraries are loaded, kernels compiled
+        timed = warming_up if warming_up.step is None else self.admission.fresh()
         clock = _Clock()
         follow(timed, 4)
         seconds_per_step = clock.elapsed() / 4
@@ -281,8 +282,8 @@ class _Doctor:
             read_error(chart, course)
             if not chart.has_any("no_graph", "batch_of_one", "labels_outside"):
                 where = f"step {course.error_step}"
-                why = f"your code raises {error_words(course.error)} at {where}"
-                raise _CannotTell(why, course)
+                reason = f"your code raises {error_words(course.error)} at {where}"
+                raise _CannotTell(reason, course.losses)
         chart.facts.start, chart.facts.progress = _first_loss(course), -1.0
         if course.error is None:
             chart.attempt("the curve", lambda: read_curve(chart, trained, course))
@@ -292,7 +293,7 @@ class _Doctor:
             ranks = chart.attempt("the labels", lambda: cross_ranks(trained, min(200, self.steps)))
             if ranks is not None:
                 chart.attempt("the labels", lambda: read_labels(chart, *ranks))
-        if course.broken >= 0:
+        if course.broke_at >= 0:
             fresh = self.admission.fresh()
             chart.attempt("the break", lambda: read_break(chart, fresh, course))
         chart.attempt("the step", lambda: read_step(chart, self.admission.fresh()))
@@ -305,55 +306,61 @@ class _Doctor:
         """
         chart = self.chart
         patient = self.admission.fresh()
-        bad = set(chart.facts.bad_batches)
-        patient.train = [batch for i, batch in enumerate(patient.train) if i not in bad]
+        bad_batches = set(chart.facts.bad_batches)
+        patient.train = [batch for i, batch in enumerate(patient.train) if i not in bad_batches]
         steps = min(300, max(60, self.steps))
-        best = chart.attempt("the plain network", lambda: plain_network(patient, steps))
-        chart.facts.control = best
-        if best is None or chart.facts.trivial is None:
+        plain_loss = chart.attempt("the plain network", lambda: plain_network(patient, steps))
+        chart.facts.control = plain_loss
+        if plain_loss is None or chart.facts.trivial is None:
             return
-        gain, own = progress(chart, best), max(-1.0, chart.facts.progress)
+        plain_progress, progress_of_run = (
+            progress(chart, plain_loss),
+            max(-1.0, chart.facts.progress),
+        )
         explained = chart.has_any(
             "softmax_over_batch", "broadcasts", "no_graph", "half_overflow", "nan_op"
         )
-        if gain < 0.03 and own < 0.05 and not explained:
-            if self._targets_are_shifted(patient, steps, best):
+        if plain_progress < 0.03 and progress_of_run < 0.05 and not explained:
+            if self._targets_are_shifted(patient, steps, plain_loss):
                 return
-            self._compare_with_shuffled_targets(patient, steps, best)
-        chart.facts.behind = gain - own
-        if gain - own > 0.1:
-            text = f"A plain network with 128 units reaches {best:.3g} on the same samples."
-            chart.find("control_better", ramp(gain - own, 0.1, 0.3), text)
-            self._read_settling(best)
+            self._compare_with_shuffled_targets(patient, steps, plain_loss)
+        chart.facts.behind = plain_progress - progress_of_run
+        if plain_progress - progress_of_run > 0.1:
+            text = f"A plain network with 128 units reaches {plain_loss:.3g} on the same samples."
+            chart.find("control_better", ramp(plain_progress - progress_of_run, 0.1, 0.3), text)
+            self._read_settling(plain_loss)
             self._read_width(patient)
 
-    def _targets_are_shifted(self, patient: Patient, steps: int, best: float) -> bool:
+    def _targets_are_shifted(self, patient: Patient, steps: int, plain_loss: float) -> bool:
         """Whether a plain network learns once the targets are shifted by one sample.
 
         Args:
-            best: loss of the plain network without a shift.
+            plain_loss: loss of the plain network without a shift.
         """
         chart = self.chart
         for shift in (1, -1):
             train_shifted = partial(plain_network, patient, steps, shift=shift)
             shifted = chart.attempt("shifted targets", train_shifted)
             if shifted is not None and progress(chart, shifted) > 0.1:
+                neighbour = "next" if shift < 0 else "previous"
                 text = (
-                    f"Targets fit the inputs of the {'next' if shift < 0 else 'previous'} sample: "
-                    f"a plain network reaches {shifted:.3g} with them moved, {best:.3g} without."
+                    f"Targets fit the inputs of the {neighbour} sample: a plain network reaches "
+                    f"{shifted:.3g} with them moved, {plain_loss:.3g} without."
                 )
                 chart.facts.shift = shift
                 chart.find("shift_found", 1.0, text)
                 return True
         return False
 
-    def _compare_with_shuffled_targets(self, patient: Patient, steps: int, best: float) -> None:
+    def _compare_with_shuffled_targets(
+        self, patient: Patient, steps: int, plain_loss: float
+    ) -> None:
         """Say that the targets do not follow from the inputs, beside what a plain network reaches
         on shuffled targets.
         """
         chart = self.chart
         text = (
-            f"A plain network reaches {best:.3g} on held-out data; a constant answer has "
+            f"A plain network reaches {plain_loss:.3g} on held-out data; a constant answer has "
             f"{chart.facts.trivial:.3g}: the targets do not follow from the inputs"
         )
         shuffled = chart.attempt(
@@ -362,30 +369,32 @@ class _Doctor:
         if shuffled is not None:
             chart.facts.shuffled = shuffled
             text += f"; with shuffled targets it reaches {shuffled:.3g}"
-        chart.find("labels_carry_nothing", ramp(progress(chart, best), 0.03, 0.015), f"{text}.")
+        chart.find(
+            "labels_carry_nothing", ramp(progress(chart, plain_loss), 0.03, 0.015), f"{text}."
+        )
 
-    def _read_settling(self, best: float) -> None:
+    def _read_settling(self, plain_loss: float) -> None:
         """Whether the training loss stopped falling above what a plain network reaches."""
-        late, last = self.chart.facts.late
-        fall = (late - last) / max(last - best, 1e-12)
-        if last > best and math.isfinite(fall):
-            text = f"The training loss has settled: {late:.3g}, then {last:.3g}."
+        third_quarter, last_quarter = self.chart.facts.late
+        fall = (third_quarter - last_quarter) / max(last_quarter - plain_loss, 1e-12)
+        if last_quarter > plain_loss and math.isfinite(fall):
+            text = f"The training loss has settled: {third_quarter:.3g}, then {last_quarter:.3g}."
             self.chart.find("settled", ramp(fall, 0.15, 0.05), text)
 
     def _read_width(self, patient: Patient) -> None:
         """Whether the model has no hidden layer or a very narrow one."""
         chart, model = self.chart, patient.model
         widths = [len(weight_of(module)) for _, module in layers(model)]
-        answers = chart.facts.output[-1] if chart.facts.output else 0
-        if answers in widths:
-            widths.remove(answers)  # the last layer, wherever it is declared
+        outputs = chart.facts.output[-1] if chart.facts.output else 0
+        if outputs in widths:
+            widths.remove(outputs)  # the last layer, wherever it is declared
         widths += [m.hidden_size for m in model.modules() if isinstance(m, torch.nn.RNNBase)]
         chart.facts.narrow = min(widths, default=0)
         targets = pair(patient.train[0])[1]  # without targets a narrow layer is meant
         if targets is not None and (not widths or min(widths) <= 4):
-            what = "no hidden layer" if not widths else f"a layer of {min(widths)} units"
+            narrowness = "no hidden layer" if not widths else f"a layer of {min(widths)} units"
             count = sum(p.numel() for p in model.parameters())
-            chart.find("few_units", 1.0, f"The model has {what} ({count} weights).")
+            chart.find("few_units", 1.0, f"The model has {narrowness} ({count} weights).")
 
     # The judgement.
 
@@ -405,7 +414,7 @@ class _Doctor:
                 trials.compare_clipping()
         self.say("trying cures")
         named = self._prove_a_cause(trials)
-        self.left_out = trials.left_out
+        self.untried_cures = trials.untried_cures
         if named is None and self._is_sick():
             named = self._clearest_unproven()
         ranked = self._rank_all(named, trained)
@@ -468,15 +477,16 @@ class _Doctor:
     def _rank_all(self, named: _Named | None, trained: Patient) -> Ranked:
         """The named cause, then all others that remain possible, with their log-odds."""
         chart = self.chart
-        scores = [(c.key, score) for c, score in rank_causes(chart.findings) if score > -3]
+        scores = [(cause.key, score) for cause, score in rank_causes(chart.findings) if score > -3]
         if named is None:
-            key = ""
+            named_key = ""
             ranked = [(other, min(score, -1.0)) for other, score in scores]
         else:
-            key = named.cause.key
-            ranked = [(key, named.score), *(row for row in scores if row[0] != key)]
+            named_key = named.cause.key
+            ranked = [(named_key, named.score), *(pair for pair in scores if pair[0] != named_key)]
         listed = chart.attempt(
-            "the other causes", lambda: differential(key, ranked, self.refuted, chart, trained)
+            "the other causes",
+            lambda: differential(named_key, ranked, self.refuted, chart, trained),
         )
         return ranked if listed is None else listed
 
@@ -497,9 +507,10 @@ class _Doctor:
                 change = f"{change} from {lr:.3g} to {lr * trial.variant:.3g}"
         name = name_of(cause, chart)
         sentence = f"{certainty_words(named.score)} {name}; {change}{proof}."
-        curve: list[FindingName] = ["broke", "blew_up", "above_start"]
+        curve: list[FindingName] = ["broke", "blew_up"]
         if not chart.has_any("broke", "blew_up"):
-            curve.insert(2, "stalled")
+            curve.append("stalled")
+        curve.append("above_start")
         signs = evidence(cause, chart, curve)
         code = code_of(cause, chart, trial)
         return self._answering().examination(
@@ -515,60 +526,65 @@ class _Doctor:
         fell = f"the loss fell from {start:.3g} to {final:.3g} in {self.steps} steps"
         if constant is None:
             if math.isfinite(final) and final < start - 0.05 * abs(start):
-                why = f"{fell} (no constant answer to compare with)"
-                return self._healthy(why, trained, ranked, course)
-            why = f"the loss does not fall ({start:.3g} to {final:.3g}) and no cause fits"
-            return self._answering().cannot_tell(why, ranked, course.losses)
+                reason = f"{fell} (no constant answer to compare with)"
+                return self._healthy(reason, trained, ranked, course)
+            reason = f"the loss does not fall ({start:.3g} to {final:.3g}) and no cause fits"
+            return self._answering().cannot_tell(reason, ranked, course.losses)
         if not (math.isfinite(final) and final < constant - 0.02 * abs(constant)):
-            why = (
+            reason = (
                 f"the loss ends at {final:.3g}, not below the best constant answer "
                 f"({constant:.3g}), and no cause that was tried explains it"
             )
-            return self._answering().cannot_tell(why, ranked, course.losses)
+            return self._answering().cannot_tell(reason, ranked, course.losses)
         if facts.behind > BEHIND and "optimizer" in trained.given:
-            why = (
+            reason = (
                 f"the loss fell to {final:.3g} and a plain network with 128 units reaches "
                 f"{facts.control:.3g} on the same samples, and no cause that was tried explains "
                 "it"
             )
-            return self._answering().cannot_tell(why, ranked, course.losses)
-        why = f"{fell}; the best constant answer has {constant:.3g}"
-        return self._healthy(why, trained, ranked, course)
+            return self._answering().cannot_tell(reason, ranked, course.losses)
+        reason = f"{fell}; the best constant answer has {constant:.3g}"
+        return self._healthy(reason, trained, ranked, course)
 
-    def _healthy(self, why: str, trained: Patient, ranked: Ranked, course: Course) -> Examination:
-        own = type(trained.optimizer).__name__
-        what = f"your {own}" if "optimizer" in trained.given else "what you have"
-        sentence = f"Healthy: {why}, and nothing speaks against it. Keep {what}."
+    def _healthy(
+        self, reason: str, trained: Patient, ranked: Ranked, course: Course
+    ) -> Examination:
+        """The examination of a run that learns, with the reason to think so."""
+        optimizer = f"your {type(trained.optimizer).__name__}"
+        kept = optimizer if "optimizer" in trained.given else "what you have"
+        sentence = f"Healthy: {reason}, and nothing speaks against it. Keep {kept}."
         return self._answering().examination("healthy", sentence, ranked, [], course.losses)
 
     def _answering(self) -> Answering:
         """What makes the answer, after the facts on what was tried and left out."""
-        failed = [(t.cause, t.variant, t.before, t.after) for t in self.failed]
-        self.chart.facts.refused, self.chart.facts.shortened = failed, self._shortened()
-        return Answering(self.chart, self.begun)
+        facts = self.chart.facts
+        facts.refused = [(t.cause, t.variant, t.before, t.after) for t in self.failed]
+        facts.shortened = self._shortened()
+        return Answering(self.chart, self.begun_at)
 
     def _shortened(self) -> str:
         """What the time did not suffice for, in words; empty where nothing was left out."""
         missing = []
         if self.steps < STEPS:
             missing.append(f"runs have {self.steps} steps, not {STEPS}")
-        if self.left_out:
+        if self.untried_cures:
             missing.append("cures are left untried")
         if not missing:
             return ""
         share = self.clock.share()
-        why = f"{self.seconds:g} s are short for this model"
+        reason = f"{self.seconds:g} s are short for this model"
         if share < 0.7:
-            why = f"The machine is busy ({share:.0%} of a core was free)"
-        return f"{why}: {' and '.join(missing)}. --seconds {3 * self.seconds:g} gives more time."
+            reason = f"The machine is busy ({share:.0%} of a core was free)"
+        return f"{reason}: {' and '.join(missing)}. --seconds {3 * self.seconds:g} gives more time."
 
 
 def _read_with(module: str, chart: Chart, patient: Patient) -> None:
+    """Call the ``read`` of a cause that has a file of its own."""
     import_module(module).read(chart, patient)
 
 
 def _first_loss(course: Course) -> float:
     """The held-out loss before training; where it is not finite, the first finite training loss."""
-    if course.held and math.isfinite(course.held[0][1]):
-        return course.held[0][1]
+    if course.held_out_losses and math.isfinite(course.held_out_losses[0][1]):
+        return course.held_out_losses[0][1]
     return next((loss for loss in course.losses if math.isfinite(loss)), math.inf)

@@ -28,7 +28,7 @@ from mindgap.advise.doctor.answer import (
 )
 from mindgap.advise.doctor.causes import PLAIN, Cause, rank_causes
 from mindgap.advise.doctor.chart import Chart, FindingName, middle, ramp
-from mindgap.advise.doctor.controls import trivial
+from mindgap.advise.doctor.controls import constant_loss
 from mindgap.advise.doctor.course import Course, gradient, norm
 from mindgap.advise.doctor.course_readings import read_curve, read_loop
 from mindgap.advise.doctor.data_readings import read_data
@@ -173,7 +173,7 @@ class _Consultation:
                 self._read_model()
             else:
                 chart.notes.append("the weights are not finite and no earlier state is kept")
-        chart.facts.trivial = chart.attempt("the constant answer", lambda: trivial(patient))
+        chart.facts.trivial = chart.attempt("the constant answer", lambda: constant_loss(patient))
         chart.facts.start = next((x for x in course.losses if math.isfinite(x)), math.inf)
         chart.facts.progress = -1.0
         chart.attempt("the curve", lambda: read_curve(chart, patient, course))
@@ -204,7 +204,7 @@ class _Consultation:
         if (equal := weights.findings.get("equal_weights")) is not None:
             text = equal.sentence.replace("start with equal weights", "have equal weights")
             chart.find("equal_weights", 1.0, text)
-        if self.course.broken < 0:
+        if self.course.broke_at < 0:
             chart.attempt("the last gradients", self._compare_gradients)
 
     def _compare_gradients(self) -> None:
@@ -227,11 +227,11 @@ class _Consultation:
         if not math.isfinite(ratio):
             return
         if count > 1 and 0.7 * count < ratio < 1.4 * count:
-            self.course.added = count
+            self.course.added_batches = count
         elif ratio > max(5.0, 3.0 * count) and min(ratios)[0] > 2.0 * count:
             text = f"The optimizer gets gradients {ratio:.3g} times as large as those of its batch."
             self.chart.find("zero_kept", 0.6, text)
-        self.course.shrunk = min(1.0, ratio)
+        self.course.clipped_share = min(1.0, ratio)
 
     def _read_autopsy(self) -> None:
         """The replay's mechanism as a finding. A batch is blamed where its numbers are out of range
@@ -357,11 +357,11 @@ def _course(past: History) -> Course:
     course.losses = [past.losses[step] for step in sorted(past.losses)]
     course.rates = [past.rates[step] for step in sorted(past.rates)]
     course.norms = [past.norms[step] for step in sorted(past.norms)]
-    course.wrong_mode = _always_evaluating(past)
+    course.evaluating_modules = _always_evaluating(past)
     weights_finite = all(bool(p.detach().isfinite().all()) for p in past.model.parameters())
     if course.losses and not (weights_finite and all(map(math.isfinite, course.losses[-5:]))):
         not_finite = [step for step, loss in past.losses.items() if not math.isfinite(loss)]
-        course.broken = min(not_finite, default=past.steps)
+        course.broke_at = min(not_finite, default=past.steps)
     _fill_moves(course, past)
     return course
 
@@ -380,10 +380,10 @@ def _fill_moves(course: Course, past: History) -> None:
     should_move = course.rates and course.rates[-1] > 0 and oldest and oldest.step < past.steps
     for name, p in past.model.named_parameters():
         still = id(p) in first_values and torch.equal(first_values[id(p)], p.detach())
-        course.moved[name] = 0.0 if still else middle(moves)
+        course.relative_moves[name] = 0.0 if still else middle(moves)
         has_gradient = p.grad is not None and bool((p.grad.to_dense() != 0).any())
         if still and has_gradient and should_move and id(p) in trained:
-            course.stuck.append(name)
+            course.stuck_parameters.append(name)
 
 
 def _always_evaluating(past: History) -> list[str]:

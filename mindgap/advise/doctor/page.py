@@ -155,23 +155,24 @@ def standalone(answer: Examination, columns: int = 78) -> str:
         f'<text x="8" y="{22 + 20 * k}" font-size="15" font-weight="600">{escape(line)}</text>'
         for k, line in enumerate(lines)
     )
-    above = 16 + 20 * len(lines)
+    title_height = 16 + 20 * len(lines)
+    height = _HEIGHT + title_height
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" role="img" '
-        f'aria-label="{escape(answer.sentence)} {escape(_described(answer))}" '
-        f'viewBox="0 0 {_WIDTH} {_HEIGHT + above}" width="{_WIDTH}" height="{_HEIGHT + above}" '
+        f'aria-label="{escape(answer.sentence)} {escape(_picture_in_words(answer))}" '
+        f'viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
         f'font-family="system-ui,sans-serif" font-size="13" fill="currentColor">{style}{title}'
-        f'<g transform="translate(0 {above})">{_drawn(answer)}</g></svg>\n'
+        f'<g transform="translate(0 {title_height})">{_draw(answer)}</g></svg>\n'
     )
 
 
 def picture(answer: Examination) -> str:
     """The training loss as it is and with the cure, on one logarithmic or linear axis."""
-    inside = _drawn(answer)
+    inside = _draw(answer)
     if not inside:
         return ""
     return (
-        f'<svg role="img" aria-label="{escape(_described(answer))}" '
+        f'<svg role="img" aria-label="{escape(_picture_in_words(answer))}" '
         f'viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" font-size="13" fill="currentColor">'
         f"{inside}</svg>"
     )
@@ -186,7 +187,7 @@ def _curves(answer: Examination) -> list[tuple[str, str, Sequence[float]]]:
     return curves
 
 
-def _described(answer: Examination) -> str:
+def _picture_in_words(answer: Examination) -> str:
     """The picture in words."""
     words = []
     for name, _, curve in _curves(answer):
@@ -200,15 +201,17 @@ def _described(answer: Examination) -> str:
 class _Axes:
     """From steps and losses to places on the picture."""
 
-    low: float
-    high: float
+    low: float  # the least loss
+    high: float  # the largest loss
     steps: int
     log: bool  # a logarithmic axis of losses
 
     def x(self, step: float) -> float:
+        """Place of a step, from the left."""
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * step / self.steps
 
     def y(self, loss: float) -> float:
+        """Place of a loss, from above."""
         low, high, place = (math.log(v) if self.log else v for v in (self.low, self.high, loss))
         return _FLOOR - (_FLOOR - _TOP) * (place - low) / max(high - low, 1e-12)
 
@@ -223,7 +226,7 @@ class _Label:
     weight: str = ""  # of the font
 
 
-def _drawn(answer: Examination) -> str:
+def _draw(answer: Examination) -> str:
     """Axes, curves, their names at their ends, and the constant answer as a dotted line."""
     curves = _curves(answer)
     values = [loss for _, _, curve in curves for _, loss in _means_of_pieces(curve)]
@@ -238,29 +241,29 @@ def _drawn(answer: Examination) -> str:
     ticks = _ticks(low, high, log)
     steps = max(len(curve) for _, _, curve in curves) or 1
     axes = _Axes(min(low, ticks[0]), max(high, ticks[-1]), steps, log)
-    drawn, labels = [_drawn_axes(axes, ticks)], []
+    parts, labels = [_draw_axes(axes, ticks)], []
     for name, colour, curve in curves:
-        line, label = _drawn_curve(axes, name, colour, curve)
-        drawn.append(line)
+        line, label = _draw_curve(axes, name, colour, curve)
+        parts.append(line)
         labels.append(label)
     if constant is not None:
         level = axes.y(float(constant))
-        drawn.append(
+        parts.append(
             f'<line x1="{_LEFT}" x2="{_EDGE}" y1="{level:.1f}" y2="{level:.1f}" '
             f'stroke="currentColor" stroke-dasharray="1.5 4.5" stroke-width="1.5"/>'
         )
         words = f"constant answer {_three_digits(float(constant))}"
         labels.append(_Label(level, "currentColor", words))
-    for label in _spread(labels):
+    for label in _move_apart(labels):
         bold = f' font-weight="{label.weight}"' if label.weight else ""
-        drawn.append(
+        parts.append(
             f'<text x="{_EDGE + 8}" y="{label.level + 4:.1f}" fill="{label.colour}"{bold}>'
             f"{escape(label.words)}</text>"
         )
-    return "".join(drawn)
+    return "".join(parts)
 
 
-def _drawn_axes(axes: _Axes, ticks: list[float]) -> str:
+def _draw_axes(axes: _Axes, ticks: list[float]) -> str:
     """Lines at the losses of the ticks, and the steps below."""
     lines = [
         f'<line x1="{_LEFT}" x2="{_EDGE}" y1="{axes.y(v):.1f}" y2="{axes.y(v):.1f}" '
@@ -276,7 +279,7 @@ def _drawn_axes(axes: _Axes, ticks: list[float]) -> str:
     )
 
 
-def _drawn_curve(axes: _Axes, name: str, colour: str, curve: Sequence[float]) -> tuple[str, _Label]:
+def _draw_curve(axes: _Axes, name: str, colour: str, curve: Sequence[float]) -> tuple[str, _Label]:
     """The line of a curve, with a cross where it stops being finite, and its label."""
     points = _means_of_pieces(curve)
     if not points:
@@ -307,17 +310,17 @@ def _three_digits(value: float) -> str:
     return f"{value:#.3g}".rstrip(".")
 
 
-def _spread(labels: list[_Label], apart: float = 17.0) -> list[_Label]:
+def _move_apart(labels: list[_Label], distance: float = 17.0) -> list[_Label]:
     """The same labels, moved so that no two overlap and all stay on the picture."""
-    order = sorted(labels)
+    ordered = sorted(labels)
     levels: list[float] = []
-    for label in order:
-        levels.append(max(label.level, levels[-1] + apart if levels else _TOP))
-    limit = float(_FLOOR)
-    for place in reversed(range(len(levels))):
-        levels[place] = min(levels[place], limit)
-        limit = levels[place] - apart
-    return [replace(label, level=level) for level, label in zip(levels, order)]
+    for label in ordered:
+        levels.append(max(label.level, levels[-1] + distance if levels else _TOP))
+    lowest_free = float(_FLOOR)
+    for i in reversed(range(len(levels))):
+        levels[i] = min(levels[i], lowest_free)
+        lowest_free = levels[i] - distance
+    return [replace(label, level=level) for level, label in zip(levels, ordered)]
 
 
 def _ticks(low: float, high: float, log: bool) -> list[float]:
@@ -340,14 +343,15 @@ def _ticks(low: float, high: float, log: bool) -> list[float]:
 
 
 def _means_of_pieces(curve: Sequence[float], points: int = 60) -> list[tuple[int, float]]:
-    """Means of equal pieces; what is not finite is left out."""
+    """Last step and mean loss of equal pieces of a curve; what is not finite is left out."""
     width = max(1, math.ceil(len(curve) / points))
-    found = []
-    for k in range(0, len(curve), width):
-        piece = [v for v in curve[k : k + width] if math.isfinite(v)]
-        if piece:
-            found.append((min(k + width, len(curve)), sum(piece) / len(piece)))
-    return found
+    ends_and_means = []
+    for begin in range(0, len(curve), width):
+        finite = [loss for loss in curve[begin : begin + width] if math.isfinite(loss)]
+        if finite:
+            end = min(begin + width, len(curve))
+            ends_and_means.append((end, sum(finite) / len(finite)))
+    return ends_and_means
 
 
 def sparkline(curve: Sequence[float], low: float, high: float, width: int = 40) -> str:
@@ -362,7 +366,7 @@ def sparkline(curve: Sequence[float], low: float, high: float, width: int = 40) 
     marks = []
     for i in range(min(width, len(curve))):
         piece = curve[int(i * step) : max(int(i * step) + 1, int((i + 1) * step))]
-        finite = [v for v in piece if math.isfinite(v)]
+        finite = [loss for loss in piece if math.isfinite(loss)]
         if not finite:
             marks.append("×")
             continue

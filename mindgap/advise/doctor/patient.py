@@ -43,11 +43,12 @@ class Patient:
     clip: float | None = None  # the plain step clips the gradient's norm here; -1: at a quantile
     warmup: int = 0  # the plain step raises the rate over so many steps
     accumulate: int = 1  # the plain step adds up so many batches
-    modes: list[Any] = field(default_factory=list)  # context managers around every loss
+    contexts: list[Any] = field(default_factory=list)  # context managers around every loss
     numbers: list[int] = field(default_factory=list)  # the user's number of each training batch
 
     @property
-    def named(self) -> dict[str, nn.Parameter]:
+    def named_parameters(self) -> dict[str, nn.Parameter]:
+        """The model's parameters by their names."""
         return dict(self.model.named_parameters())
 
     def value(self, batch: Any) -> Tensor:
@@ -69,42 +70,42 @@ class Admission:
         if not callable(problem):
             fail("problem", "must be a function that builds model, loss and batches", problem)
         self.problem, self.seed = problem, seed
-        self._state: dict[str, Any] | None = None
-        self._optimizer: dict[str, Any] | None = None
-        self._scheduler: dict[str, Any] | None = None
+        self._model_state: dict[str, Any] | None = None
+        self._optimizer_state: dict[str, Any] | None = None
+        self._scheduler_state: dict[str, Any] | None = None
 
     def fresh(self) -> Patient:
         """A new copy at the first weights."""
         seed_everything(stream_seed(self.seed, "start"))
-        patient = _read_made(called(self.problem, self.seed))
-        if self._state is None:
+        patient = _read_parts(called(self.problem, self.seed))
+        if self._model_state is None:
             with torch.no_grad():
-                self._state = copy.deepcopy(patient.model.state_dict())
-            self._optimizer = copy.deepcopy(patient.optimizer.state_dict())
+                self._model_state = copy.deepcopy(patient.model.state_dict())
+            self._optimizer_state = copy.deepcopy(patient.optimizer.state_dict())
             if patient.scheduler is not None:
                 with suppress(Exception):
-                    self._scheduler = copy.deepcopy(patient.scheduler.state_dict())
+                    self._scheduler_state = copy.deepcopy(patient.scheduler.state_dict())
         else:  # a function that returns the same objects again gets their first state back
             with suppress(Exception):
-                patient.model.load_state_dict(self._state)
+                patient.model.load_state_dict(self._model_state)
             with suppress(Exception):
-                patient.optimizer.load_state_dict(copy.deepcopy(self._optimizer or {}))
-            if self._scheduler is not None:
+                patient.optimizer.load_state_dict(copy.deepcopy(self._optimizer_state or {}))
+            if self._scheduler_state is not None:
                 with suppress(Exception):
-                    patient.scheduler.load_state_dict(self._scheduler)
+                    patient.scheduler.load_state_dict(self._scheduler_state)
         for p in patient.model.parameters():
             p.grad = None
         seed_everything(stream_seed(self.seed, "steps"))
         return patient
 
 
-def _read_made(made: Any) -> Patient:
+def _read_parts(returned: Any) -> Patient:
     """The patient in what the user's function returned: a tuple or a mapping of model, loss, data
     and optimizer.
     """
-    parts = _named_parts(made)
+    parts = _named_parts(returned)
     given = frozenset(name for name, part in parts.items() if part is not None)
-    loss = _of_batches(parts["loss"])
+    loss = _loss_of_batches(parts["loss"])
     Objective(parts["model"], loss)  # checks both
     train = _list_batches("train", parts["train"])
     if not train:
@@ -118,13 +119,13 @@ def _read_made(made: Any) -> Patient:
     numbers = list(range(len(train)))
     valid = _list_batches("valid", parts["valid"]) if "valid" in given else []
     if "valid" not in given and len(train) >= 10:
-        held = _held_out(train)
-        valid = [train[i] for i in held]
-        numbers = [i for i in numbers if i not in held]
+        held_out = _choose_held_out(train)
+        valid = [train[i] for i in held_out]
+        numbers = [i for i in numbers if i not in held_out]
     optimizer = parts.get("optimizer")
     if optimizer is None:
-        free = [p for p in model.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(free or [torch.zeros(1)], lr=1e-3)
+        trainable = [p for p in model.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(trainable or [torch.zeros(1)], lr=1e-3)
     elif not isinstance(optimizer, torch.optim.Optimizer):
         fail("optimizer", "must be a torch.optim.Optimizer", optimizer)
     step = parts.get("step")
@@ -143,58 +144,62 @@ def _read_made(made: Any) -> Patient:
     )
 
 
-def _named_parts(made: Any) -> dict[str, Any]:
+def _named_parts(returned: Any) -> dict[str, Any]:
     """Name of :data:`PARTS` -> what the user's function returned for it."""
     rule = (
         "must return ((model, loss), batches, ...) or a mapping with model, loss, train and, where "
         "you have them, valid, optimizer, scheduler, step"
     )
-    if isinstance(made, Mapping):
-        if not {"model", "loss", "train"} <= set(made) <= set(PARTS):
-            fail("problem", rule, sorted(map(str, made)))
-        return dict(made)
-    if not isinstance(made, tuple) or len(made) < 2:
-        fail("problem", rule, type(made).__name__)
-    first, train, *rest = made
-    if isinstance(first, Objective):
-        first = first.model, first.loss
-    if not isinstance(first, tuple) or len(first) != 2:
-        fail("problem", rule, type(first).__name__)
-    return {"model": first[0], "loss": first[1], "train": train, **{_kind(p): p for p in rest}}
+    if isinstance(returned, Mapping):
+        if not {"model", "loss", "train"} <= set(returned) <= set(PARTS):
+            fail("problem", rule, sorted(map(str, returned)))
+        return dict(returned)
+    if not isinstance(returned, tuple) or len(returned) < 2:
+        fail("problem", rule, type(returned).__name__)
+    objective, train, *others = returned
+    if isinstance(objective, Objective):
+        objective = objective.model, objective.loss
+    if not isinstance(objective, tuple) or len(objective) != 2:
+        fail("problem", rule, type(objective).__name__)
+    model, loss = objective
+    named = {_part_name(part): part for part in others}
+    return {"model": model, "loss": loss, "train": train, **named}
 
 
-def _held_out(train: list[Any]) -> list[int]:
-    """Every tenth batch; an outlier stays in training."""
-    sizes = [_largest(batch) for batch in train]
-    usual = middle(sizes)
-    return [i for i in range(9, len(train), 10) if sizes[i] <= 50 * usual]
+def _choose_held_out(train: list[Any]) -> list[int]:
+    """Places of every tenth batch; an outlier stays in training."""
+    largest = [_largest_entry(batch) for batch in train]
+    usual = middle(largest)
+    return [i for i in range(9, len(train), 10) if largest[i] <= 50 * usual]
 
 
-def _of_batches(loss: Any) -> Any:
-    """A criterion of (output, target), as torch.nn has them, becomes a loss of (model, batch)."""
+def _loss_of_batches(loss: Any) -> Any:
+    """A criterion of (output, target), as torch.nn has them, becomes a loss of (model, batch); any
+    other loss is one already.
+    """
     functional = getattr(loss, "__module__", "") == "torch.nn.functional"
     if not (isinstance(loss, nn.Module) or functional):
         return loss
 
-    def of_batches(model: nn.Module, batch: Any) -> Tensor:
+    def of_batch(model: nn.Module, batch: Any) -> Tensor:
         parts = tuple(batch.values()) if isinstance(batch, Mapping) else tuple(batch)
         value: Tensor = loss(model(*parts[:-1]), parts[-1])
         return value
 
-    return of_batches
+    return of_batch
 
 
-def _largest(batch: Any) -> float:
+def _largest_entry(batch: Any) -> float:
     """Largest absolute number of a batch; infinite where one is not finite."""
-    found = 0.0
+    largest = 0.0
     for part in pair(batch):
         if part is not None and part.is_floating_point() and part.numel():
-            top = float(part.detach().abs().max())
-            found = max(found, top if math.isfinite(top) else math.inf)
-    return found
+            peak = float(part.detach().abs().max())
+            largest = max(largest, peak if math.isfinite(peak) else math.inf)
+    return largest
 
 
-def _kind(part: Any) -> str:
+def _part_name(part: Any) -> str:
     """The name in :data:`PARTS` of what stands behind model, loss and batches in a tuple."""
     if part is None or isinstance(part, Iterable):
         return "valid"

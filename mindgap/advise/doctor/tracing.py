@@ -31,41 +31,44 @@ class Rewritten(TorchFunctionMode):
         if name == "__get__":  # tensor.data is a property
             owner = getattr(func, "__self__", None)
             name = f"get {getattr(owner, '__name__', '')}"
-        rule = self.rules.get(name)
-        if rule is None:
+        replacement = self.rules.get(name)
+        if replacement is None:
             return func(*args, **(kwargs or {}))
-        return rule(func, *args, **(kwargs or {}))
+        return replacement(func, *args, **(kwargs or {}))
 
 
-def _floored(func: Any, x: Tensor, *args: Any, **more: Any) -> Any:
+# What takes the place of a torch function: each one is called with that function and its arguments.
+
+
+def _keep_above_zero(func: Any, x: Tensor, *args: Any, **more: Any) -> Any:
     return func(x.clamp_min(1e-6), *args, **more)
 
 
-def _divided(func: Any, x: Any, y: Any, *args: Any, **more: Any) -> Any:
+def _divide_above_zero(func: Any, x: Any, y: Any, *args: Any, **more: Any) -> Any:
     if isinstance(y, Tensor) and y.is_floating_point():
         y = torch.where(y.abs() < 1e-6, torch.full_like(y, 1e-6), y)
     return func(x, y, *args, **more)
 
 
-def _single(func: Any, x: Tensor, *args: Any, **more: Any) -> Tensor:
+def _as_float32(func: Any, x: Tensor, *args: Any, **more: Any) -> Tensor:
     return x.float()
 
 
-def _converted(func: Any, x: Tensor, *args: Any, **more: Any) -> Any:
-    args = tuple(torch.float32 if a is torch.float16 else a for a in args)
-    more = {k: torch.float32 if v is torch.float16 else v for k, v in more.items()}
+def _convert_to_float32(func: Any, x: Tensor, *args: Any, **more: Any) -> Any:
+    args = tuple(torch.float32 if value is torch.float16 else value for value in args)
+    more = {key: torch.float32 if value is torch.float16 else value for key, value in more.items()}
     return func(x, *args, **more)
 
 
-def _kept(func: Any, x: Tensor, *args: Any, **more: Any) -> Tensor:
+def _first_argument(func: Any, x: Tensor, *args: Any, **more: Any) -> Tensor:
     return x
 
 
-def _as_it_is(func: Any, x: Any, *args: Any, **more: Any) -> Any:
+def _unconverted_tensor(func: Any, x: Any, *args: Any, **more: Any) -> Any:
     return x if isinstance(x, Tensor) else func(x, *args, **more)
 
 
-def _ignored(func: Any, *args: Any, **more: Any) -> None:
+def _do_nothing(func: Any, *args: Any, **more: Any) -> None:
     return None
 
 
@@ -75,20 +78,28 @@ def _last_axis(func: Any, x: Tensor, dim: Any = None, *args: Any, **more: Any) -
 
 def floors() -> Rewritten:
     """``log``, ``sqrt`` and divisions keep a distance of 1e-6 from zero."""
-    division = dict.fromkeys(("div", "true_divide", "__truediv__", "divide"), _divided)
-    return Rewritten({**dict.fromkeys(("log", "sqrt", "rsqrt", "log_"), _floored), **division})
+    division = dict.fromkeys(("div", "true_divide", "__truediv__", "divide"), _divide_above_zero)
+    return Rewritten(
+        {**dict.fromkeys(("log", "sqrt", "rsqrt", "log_"), _keep_above_zero), **division}
+    )
 
 
 def single_precision() -> Rewritten:
     """Nothing is converted to float16."""
-    return Rewritten({"half": _single, "to": _converted, "type": _converted})
+    return Rewritten({"half": _as_float32, "to": _convert_to_float32, "type": _convert_to_float32})
 
 
 def no_detach() -> Rewritten:
     """``detach``, ``.data``, ``item``, NumPy and ``no_grad`` keep the graph."""
-    kept = ("detach", "get data", "item", "tolist", "numpy", "__array__")
-    made = dict.fromkeys(("tensor", "as_tensor", "from_numpy"), _as_it_is)
-    return Rewritten({**dict.fromkeys(kept, _kept), **made, "_set_grad_enabled": _ignored})
+    detaching = ("detach", "get data", "item", "tolist", "numpy", "__array__")
+    constructors = dict.fromkeys(("tensor", "as_tensor", "from_numpy"), _unconverted_tensor)
+    return Rewritten(
+        {
+            **dict.fromkeys(detaching, _first_argument),
+            **constructors,
+            "_set_grad_enabled": _do_nothing,
+        }
+    )
 
 
 def huber(bound: float) -> Rewritten:
@@ -117,7 +128,7 @@ def scores_from_probabilities() -> Rewritten:
     return Rewritten({"cross_entropy": cross, "binary_cross_entropy_with_logits": binary})
 
 
-def _undropped(func: Any, *args: Any, **more: Any) -> Any:
+def _without_dropout(func: Any, *args: Any, **more: Any) -> Any:
     """A function with an argument ``dropout_p`` is called with 0."""
     place = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}[func.__name__]
     if len(args) > place:
@@ -132,4 +143,4 @@ def no_dropout() -> Rewritten:
     names = ("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout", "alpha_dropout")
     attention = ("scaled_dot_product_attention", "multi_head_attention_forward")
     plain = dict.fromkeys(names, lambda func, x, *args, **more: x)
-    return Rewritten({**plain, **dict.fromkeys(attention, _undropped)})
+    return Rewritten({**plain, **dict.fromkeys(attention, _without_dropout)})
