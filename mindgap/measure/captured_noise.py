@@ -38,7 +38,7 @@ DRAWN = 256
 GROUP, SAMPLES, BYTES = 64, 128, 2**32
 #: Parameter tensors of so many numbers are large.
 LARGE = 2**18
-#: The environment variable that sets the minibatches of a group.
+#: The environment variable that sets the samples of a group; 1 takes one minibatch at a time.
 TOGETHER = "MINDGAP_TOGETHER"
 
 
@@ -90,9 +90,9 @@ def captured_noise(
         batch: samples in a minibatch.
         coordinates: c, how many single parameters to follow (a parameter drawn twice counts once).
         seed: names the random numbers that choose them.
-        together: minibatches in one pass. By default what the environment variable
-            ``MINDGAP_TOGETHER`` says, else the largest power of two with at most 64 minibatches,
-            128 samples and 4 GiB of gradients; 1 for a model with buffers, convolutions or
+        together: minibatches in one pass. By default the largest power of two with at most 64
+            minibatches, 4 GiB of gradients and 128 samples, or as many samples as the environment
+            variable ``MINDGAP_TOGETHER`` says; 1 for a model with buffers, convolutions or
             recurrent layers.
 
     Example:
@@ -346,9 +346,8 @@ def _as_found(model: nn.Module) -> Iterator[None]:
 
 def _group_size(objective: Objective, batch: int) -> int:
     """How many minibatches of so many samples are taken in one pass; see ``captured_noise``."""
-    if TOGETHER in os.environ:
-        given = os.environ[TOGETHER]
-        return whole(TOGETHER, int(given) if given.isdecimal() else given, least=1)
+    given = os.environ.get(TOGETHER, str(SAMPLES))
+    samples = whole(TOGETHER, int(given) if given.isdecimal() else given, least=1)
     model = objective.model
     alone = (nn.modules.conv._ConvNd, nn.RNNBase)  # slower side by side, or impossible
     if next(model.buffers(), None) is not None or any(
@@ -356,7 +355,7 @@ def _group_size(objective: Objective, batch: int) -> int:
     ):
         return 1
     gradient = sum(p.numel() * p.element_size() for p in objective.parameters)
-    most = min(GROUP, SAMPLES // batch, BYTES // gradient)
+    most = min(GROUP, samples // batch, BYTES // gradient)
     return 1 << (max(most, 1).bit_length() - 1)
 
 

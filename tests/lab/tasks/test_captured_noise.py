@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from mindgap.base.check import RuleError
 from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
-from mindgap.lab.tasks.problems import papers
+from mindgap.lab.tasks.models import MaskedBert
+from mindgap.lab.tasks.problems import papers, word_pieces
 from mindgap.lab.tasks.problems.training import TrainingProblem
 from mindgap.measure import captured_noise as module
 from mindgap.measure.captured_noise import captured_noise
@@ -141,7 +142,7 @@ def test_a_model_that_takes_one_minibatch_only_is_measured_with_a_warning(monkey
     wanted = measured(plain, together=1)
     with pytest.warns(UserWarning, match="4 minibatches in one pass failed, so they are taken one"):
         assert measured(loss, together=4).tolist() == wanted.tolist()
-    monkeypatch.setenv(module.TOGETHER, "2")
+    monkeypatch.setenv(module.TOGETHER, "8")
     with pytest.warns(UserWarning, match="2 minibatches in one pass failed"):
         measured(loss)
     monkeypatch.setenv(module.TOGETHER, "0.5")
@@ -200,6 +201,28 @@ def test_masked_pieces_are_the_answers(text):
     assert int(put.min()) >= 4
     loss = problem.objective.value((inputs, places, answers))
     assert float(loss.detach()) == pytest.approx(np.log(50), rel=0.1)
+
+
+def test_the_loss_of_padded_pieces_is_the_mean_over_the_wanted_ones(monkeypatch):
+    """The literal sum, where the places computed are fewer than all; NaN where they are too
+    few.
+    """
+    torch.manual_seed(0)
+    model = MaskedBert(words=50, width=8, layers=1, heads=2, inner=16, length=20, dropout=0.0)
+    batch = word_pieces.padded_pieces(torch.randint(5, 50, (20, 20)), 50, torch.default_generator)
+    inputs, answers, wanted, seen = batch
+    scores = model(inputs, None, seen).log_softmax(-1)
+    terms = [-scores[i, j, answers[i, j]] for i in range(20) for j in range(20) if wanted[i, j]]
+    assert len(terms) == int(wanted.sum()) < word_pieces._most_wanted(20, 20) < 400
+    loss, literal = word_pieces.padded_loss(model, *batch), torch.stack(terms).mean()
+    assert float(loss.detach()) == pytest.approx(float(literal.detach()), rel=1e-5)
+    weight = model.encoder.blocks[0].triple.weight
+    ours, theirs = (torch.autograd.grad(value, weight)[0] for value in (loss, literal))
+    assert torch.allclose(ours, theirs, rtol=1e-3, atol=1e-7)
+    monkeypatch.setattr(word_pieces, "_most_wanted", lambda *_: int(wanted.sum()) - 1)
+    loss = word_pieces.padded_loss(model, *batch)
+    assert loss.isnan()
+    assert torch.autograd.grad(loss, weight)[0].isnan().all()
 
 
 @pytest.mark.parametrize("attention", [True, False])

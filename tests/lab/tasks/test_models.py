@@ -130,6 +130,29 @@ def test_bert_masks_padding_and_ties_its_vectors():
     assert model.encoder.words.weight.grad.abs().sum() > 0
 
 
+@pytest.mark.parametrize("attention", [True, False])
+def test_bert_computes_some_places_as_if_it_had_computed_all(attention):
+    """Places within each text and places counted over all texts; gradients too."""
+    torch.manual_seed(0)
+    model = MaskedBert(
+        words=20, width=8, layers=2, heads=2, inner=16, dropout=0.0, attention=attention
+    )
+    words, places = torch.randint(20, (3, 6)), torch.tensor([[0, 5], [2, 2], [4, 1]])
+    seen = torch.arange(6) < torch.tensor([[6], [5], [6]])
+
+    def gradient(scores: torch.Tensor) -> torch.Tensor:
+        parts = torch.autograd.grad(scores.square().sum(), list(model.parameters()))
+        return torch.cat([part.flatten() for part in parts])
+
+    everywhere = model(words, seen=seen)
+    within = everywhere.take_along_dim(places.unsqueeze(-1), dim=1)
+    ours = model(words, places, seen)
+    assert torch.allclose(ours, within, atol=1e-6)
+    assert torch.allclose(gradient(ours), gradient(within), atol=1e-4)
+    on_end = torch.tensor([17, 3, 3])
+    assert torch.allclose(model(words, on_end, seen), everywhere.flatten(0, 1)[on_end], atol=1e-6)
+
+
 def test_bert_equals_the_one_of_transformers():
     transformers = pytest.importorskip("transformers")
     settings = transformers.BertConfig(

@@ -31,15 +31,18 @@ class _Block(nn.Module):
         self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
         self.norm2 = nn.LayerNorm(width, eps=1e-12)
 
-    def forward(self, x: Tensor, seen: Tensor | None) -> Tensor:
-        """A layer's output for (texts, places, width); ``seen`` says which places may be read."""
+    def forward(self, x: Tensor, seen: Tensor | None, at: Tensor | None = None) -> Tensor:
+        """A layer's output for (texts, places, width), everywhere or ``at`` places only; ``seen``
+        says which places may be read.
+        """
         if self.triple is not None:
             n, length, width = x.shape
             q, k, v = self.triple(x).view(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
             drop = self.drop if self.training else 0.0
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=drop)
-            mixed = self.mixed(mixed.transpose(1, 2).reshape(n, length, width))
-            x = self.norm1(x + F.dropout(mixed, self.drop, self.training))
+            mixed = mixed.transpose(1, 2).reshape(n, length, width)
+            x, mixed = _at(x, at), _at(mixed, at)
+            x = self.norm1(x + F.dropout(self.mixed(mixed), self.drop, self.training))
         y = self.down(F.gelu(self.up(x)))
         return self.norm2(x + F.dropout(y, self.drop, self.training))
 
@@ -90,14 +93,21 @@ class Bert(nn.Module):
         self.apply(_start)
 
     def forward(
-        self, tokens: Tensor, parts: Tensor | None = None, seen: Tensor | None = None
+        self,
+        tokens: Tensor,
+        parts: Tensor | None = None,
+        seen: Tensor | None = None,
+        at: Tensor | None = None,
     ) -> Tensor:
-        """Features of every place.
+        """Features of every place, (n, T, width), or ``at`` some places only.
+
+        What no such place depends on is not computed: other places behind the last attention.
 
         Args:
             tokens: words (n, T), or vectors (n, T, width) without the table of words.
             parts: 0 or 1 per place (question or passage); all 0 by default.
             seen: True where a place may be attended to, (n, T); all by default.
+            at: places (n, k) within each text, or (k,) counted over all texts on end.
         """
         x = tokens if self.words is None else self.words(tokens)
         x = (
@@ -105,10 +115,12 @@ class Bert(nn.Module):
             + self.places.weight[: x.shape[1]]
             + (self.parts.weight[0] if parts is None else self.parts(parts))
         )
+        attends = [block for block in self.blocks if block.triple is not None]
+        x = x if attends else _at(x, at)
         x = F.dropout(self.norm(x), self.drop, self.training)
         mask = None if seen is None else seen[:, None, None, :]
         for block in self.blocks:
-            x = block(x, mask)
+            x = block(x, mask, at if attends and block is attends[-1] else None)
         return x
 
 
@@ -141,10 +153,10 @@ class MaskedBert(nn.Module):
     def forward(
         self, tokens: Tensor, places: Tensor | None = None, seen: Tensor | None = None
     ) -> Tensor:
-        """Scores of the words at the places (n, k), or at every place: (n, k, words)."""
-        x = self.encoder(tokens, seen=seen)
-        if places is not None:
-            x = x.take_along_dim(places.unsqueeze(-1), dim=1)
+        """Scores of the words at every place, (n, T, words), or at the places (n, k) of each text
+        or (k,) of all texts on end: (n, k, words) or (k, words).
+        """
+        x = self.encoder(tokens, seen=seen, at=places)
         x = self.norm(F.gelu(self.dense(x)))
         table = self.encoder.words.weight if self.encoder.words is not None else self.out.weight  # type: ignore[union-attr]
         return F.linear(x, table, self.bias)
@@ -174,6 +186,14 @@ class QuestionBert(nn.Module):
     ) -> Tensor:
         """Scores of every place as the first and as the last word of the answer: (n, T, 2)."""
         return self.out(self.encoder(tokens, parts, seen))
+
+
+def _at(x: Tensor, places: Tensor | None) -> Tensor:
+    """The vectors (texts, places, width) at some places; see :meth:`Bert.forward`."""
+    if places is None:
+        return x
+    x = x.flatten(0, 1) if places.dim() == 1 else x
+    return x.take_along_dim(places.unsqueeze(-1), dim=-2)
 
 
 @torch.no_grad()

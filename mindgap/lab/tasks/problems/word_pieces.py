@@ -4,6 +4,7 @@ fine-tune it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -127,10 +128,34 @@ def padded_pieces(windows: Tensor, words: int, generator: torch.Generator) -> Pa
 def padded_loss(
     model: nn.Module, inputs: Tensor, answers: Tensor, wanted: Tensor, seen: Tensor
 ) -> Tensor:
-    """Mean cross-entropy over the pieces to be restored of a whole batch."""
-    scores = model(inputs, None, seen).flatten(0, 1)
-    each = F.cross_entropy(scores, answers.flatten(), reduction="none")
-    return (each * wanted.flatten()).sum() / wanted.sum()
+    """Mean cross-entropy over the pieces to be restored of a whole batch.
+
+    Scores are computed at the pieces to be restored and at a few others, a number of places that
+    depends on the batch's shape alone (a CUDA graph needs that). Were it too small, the loss would
+    be NaN.
+    """
+    places = wanted.flatten().topk(_most_wanted(*wanted.shape), sorted=False).indices
+    here = wanted.flatten().take_along_dim(places, dim=0)
+    each = F.cross_entropy(
+        model(inputs, places, seen),
+        answers.flatten().take_along_dim(places, dim=0),
+        reduction="none",
+    )
+    count = wanted.sum()
+    return (each * here).sum() / torch.where(here.sum() == count, count, torch.nan)
+
+
+def _most_wanted(windows: int, length: int) -> int:
+    """Places to be restored among so many windows, at most: eight standard deviations above the
+    mean, and one place for every window that has none by chance; a multiple of 64 or all.
+
+    Example:
+        >>> _most_wanted(1, 64), _most_wanted(32, 64)
+        (64, 512)
+    """
+    places = windows * length
+    mean, variance = MASKED * places, MASKED * (1 - MASKED) * places
+    return min(places, 64 * math.ceil((mean + 8 * math.sqrt(variance) + windows) / 64))
 
 
 @dataclass(frozen=True)
