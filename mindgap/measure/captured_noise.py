@@ -171,7 +171,7 @@ def _measure(
     def read_one(rows: Tensor, value: Tensor, gradient: list[Tensor]) -> None:
         read(rows, value.reshape(1), [g.unsqueeze(0) for g in gradient])
 
-    several = _Together(objective)
+    several = SideBySide(objective)
 
     def add_several(rows: Tensor, *batches: Tensor) -> None:
         torch._foreach_add_(mean, several.total(rows < reference, batches))
@@ -237,33 +237,42 @@ class _OneGradient(CapturedGradient):
         return value
 
 
-class _Together:
-    """Losses and gradients of several minibatches in one pass; ``p.grad`` is neither read nor
-    written. Each minibatch has random numbers of its own.
+class SideBySide:
+    """Losses and gradients of several minibatches in one pass, by ``torch.func``.
+
+    ``p.grad`` is neither read nor written, and each minibatch has random numbers of its own. The
+    minibatches are tensors, or tuples of tensors, with a leading axis of minibatches.
+
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> several = SideBySide(Objective(model, lambda m, b: m(b).mean()))
+        >>> several.each(torch.tensor([[[1.0], [3.0]], [[5.0], [5.0]]]))[1]
+        [tensor([[[2.]],
+        <BLANKLINE>
+                [[5.]]])]
     """
 
     def __init__(self, objective: Objective) -> None:
         model = _Called(objective)
-        free = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
 
-        def loss(parameters: dict[str, Tensor], batch: Group) -> Tensor:
+        def loss(parameters: dict[str, Tensor], batch: Any) -> Tensor:
             return functional_call(model, parameters, (batch,)).reshape(())
 
-        def total(parameters: dict[str, Tensor], counted: Tensor, batches: Group) -> Tensor:
+        def total(parameters: dict[str, Tensor], counted: Tensor, batches: Any) -> Tensor:
             values = vmap(loss, in_dims=(None, 0), randomness="different")(parameters, batches)
             return (values * counted).sum()
 
-        self._free = free
+        self._free = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
         self._each = vmap(grad_and_value(loss), in_dims=(None, 0), randomness="different")
         self._total = grad(total)
 
-    def each(self, batches: Group) -> tuple[Tensor, list[Tensor]]:
-        """Losses, and gradients with a leading axis of minibatches."""
+    def each(self, batches: Tensor | Group) -> tuple[Tensor, list[Tensor]]:
+        """The losses, and per parameter the gradients with a leading axis of minibatches."""
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # vmap runs the others one by one
             gradients, values = self._each(self._free, batches)
         return values, list(gradients.values())
 
-    def total(self, counted: Tensor, batches: Group) -> list[Tensor]:
+    def total(self, counted: Tensor, batches: Tensor | Group) -> list[Tensor]:
         """The sum of the gradients of the minibatches that are counted."""
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
             return list(self._total(self._free, counted, batches).values())
@@ -276,7 +285,7 @@ class _Called(nn.Module):
         super().__init__()
         self.model, self._loss = objective.model, objective.loss
 
-    def forward(self, batch: Group) -> Tensor:
+    def forward(self, batch: Any) -> Tensor:
         return self._loss(self.model, batch)
 
 

@@ -174,23 +174,16 @@ def noise_side_by_side(
         ([1.0, 1.0], 2.0, 2.0)
     """
     import torch
-    from torch.func import functional_call, grad_and_value, vmap
-    from torch.nn.attention import SDPBackend, sdpa_kernel
 
+    from mindgap.measure.captured_noise import SideBySide
     from mindgap.measure.gradients import samples_in
     from mindgap.measure.probes.noise import NoiseSample, noise_sample
 
-    free = {name: p.detach() for name, p in objective.model.named_parameters()}
-    ends = torch.tensor([p.numel() for p in free.values()]).cumsum(0)
+    ends = torch.tensor([p.numel() for p in objective.parameters]).cumsum(0)
     if 4 * len(batches) * int(ends[-1]) > 2**28:
         return noise_sample(objective, batches, seed=seed, projections=0, coordinates=coordinates)
 
-    def loss(parameters: dict[str, Any], batch: Any) -> Any:
-        return objective.loss(
-            lambda *inputs: functional_call(objective.model, parameters, inputs), batch
-        )
-
-    pieces, losses = [], []
+    several, pieces, losses = SideBySide(objective), [], []
     for start in range(0, len(batches), 64):
         some = batches[start : start + 64]
         stacked = (
@@ -198,9 +191,8 @@ def noise_side_by_side(
             if torch.is_tensor(some[0])
             else tuple(map(torch.stack, zip(*some)))
         )
-        with sdpa_kernel(SDPBackend.MATH):  # vmap runs the other attention kernels one by one
-            found, values = vmap(grad_and_value(loss), in_dims=(None, 0))(free, stacked)
-        pieces.append(torch.cat([g.flatten(1) for g in found.values()], dim=1))
+        values, found = several.each(stacked)
+        pieces.append(torch.cat([g.flatten(1) for g in found], dim=1))
         losses.append(values)
     mean = torch.stack([piece.double().sum(dim=0) for piece in pieces]).sum(dim=0) / len(batches)
     chosen = (
