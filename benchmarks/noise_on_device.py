@@ -4,15 +4,15 @@
     python benchmarks/noise_on_device.py --batch 32 --together 1 2 4 8 --pipeline fixed real
     python benchmarks/noise_on_device.py --device cpu --minibatches 8 --width 64 --made-up
 
-The network is that of study H6 at scale gpu. A time is the difference of two measurements, one of
-which has ``--minibatches`` more, so that captures do not count; minibatches of the mean gradient do
-not count either. TFLOP/s count the products of matrices only; the first line says what one product
-of these shapes reaches alone.
+The network is that of study H6 at scale gpu. A time is that of the last ``--minibatches``, draws
+included, after 256 others: captures and the mean gradient do not count. TFLOP/s count the products
+of matrices only; the first line says what one product of these shapes reaches alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from mindgap.lab.studies.noise_runs import ON_DEVICE
 from mindgap.lab.tasks.problems import papers
 from mindgap.lab.tasks.problems.training import TrainingProblem
 from mindgap.measure.captured import tf32
-from mindgap.measure.captured_noise import DRAWN, GROUP, _group_size, captured_noise
+from mindgap.measure.captured_noise import DRAWN, _group_size, captured_noise
 
 
 def seconds(device: str, call: Callable[[], object]) -> float:
@@ -56,38 +56,62 @@ def ceiling(device: str, width: int) -> float:
     return 2 * 8192 * 4 * width**2 / times / 1e12
 
 
+def noise(
+    problem: TrainingProblem, device: str, batch: int, together: int, minibatches: int
+) -> list[float]:
+    """Measure so many minibatches around the mean of two others; the times of all draws and of the
+    end.
+    """
+    times = []
+
+    def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, ...]:
+        seconds(device, lambda: None)
+        times.append(time.perf_counter())
+        return problem.draw(generator, size)
+
+    captured_noise(
+        problem.objective,
+        draw,
+        torch_stream(0, "noise", device=device),
+        minibatches=minibatches,
+        reference=2,
+        batch=batch,
+        together=together,
+    )
+    return [*times, time.perf_counter()]
+
+
+def kernels(problem: TrainingProblem, device: str, batch: int, together: int) -> str:
+    """The fifteen kernels that take the most time."""
+    with torch.profiler.profile() as profile:
+        noise(problem, device, batch, together, DRAWN)
+    order = f"self_{device}_time_total"
+    return profile.key_averages().table(sort_by=order, row_limit=15, max_name_column_width=90)
+
+
 def measured(
     problem: TrainingProblem, device: str, batch: int, together: int, minibatches: int
 ) -> str:
     """Milliseconds per minibatch, seconds before the first one and GiB of memory."""
-
-    def noise(count: int) -> None:
-        captured_noise(
-            problem.objective,
-            problem.draw,
-            torch_stream(0, "noise", device=device),
-            minibatches=count,
-            reference=2,
-            batch=batch,
-            together=together,
-        )
-
     if device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        short = seconds(device, lambda: noise(GROUP))
-        whole = seconds(device, lambda: noise(GROUP + minibatches))
-    each = (whole - short) / minibatches
+        start = time.perf_counter()
+        times = noise(problem, device, batch, together, DRAWN + minibatches)
+    # The draws: of the mean gradient, of 256 minibatches, of those that count.
+    first, last = times[-1 - math.ceil(minibatches / DRAWN)], times[-1]
+    each = (last - first) / minibatches
     drawn = seconds(
         device, lambda: problem.draw(torch_stream(0, "draw", device=device), DRAWN * batch)
     )
     memory = torch.cuda.max_memory_reserved() / 2**30 if device == "cuda" else 0.0
     rate = flops(problem, device, batch) / each / 1e12
     text = (
-        f"{1000 * each:8.3f} ms  {rate:6.1f} TFLOP/s  captures {short - GROUP * each:5.1f} s  "
-        f"draws {1000 * drawn / DRAWN:.4f} ms per minibatch  {memory:5.1f} GiB"
+        f"{1000 * each:8.3f} ms  {rate:6.1f} TFLOP/s  captures "
+        f"{first - start - DRAWN * each:5.1f} s  draws {1000 * drawn / DRAWN:.4f} ms  "
+        f"{memory:5.1f} GiB"
     )
     return "\n".join([text, *sorted({f"  warning: {w.message}"[:300] for w in caught})])
 
@@ -111,6 +135,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--width", type=int, default=ON_DEVICE["text_width"])
     parser.add_argument("--made-up", action="store_true", help="random text; needs no data")
+    parser.add_argument("--profile", action="store_true", help="list the kernels of each cell")
     given = parser.parse_args(arguments)
     if given.made_up:
         text = numpy_stream(0, "text").zipf(1.2, 2_000_000) % (ON_DEVICE["words"] - 5) + 5
@@ -133,6 +158,8 @@ def main(arguments: list[str] | None = None) -> None:
                 found = measured(problem, given.device, batch, together, given.minibatches)
                 name = f"{cell}, {pipeline}, batch {batch:2d}, {together:2d} together:"
                 print(f"{name:52s} {found}", flush=True)
+                if given.profile:
+                    print(kernels(problem, given.device, batch, together), flush=True)
 
 
 if __name__ == "__main__":
