@@ -313,14 +313,10 @@ class _Captured:
         self._inputs = tuple(t.clone() for t in group)
         current, side = torch.cuda.current_stream(), torch.cuda.Stream()
         side.wait_stream(current)
-        waits = torch.cuda.get_sync_debug_mode()
         with torch.cuda.stream(side):
             self._function(*self._inputs)
-            try:
-                torch.cuda.set_sync_debug_mode("error")
+            with _waiting_is_an_error():
                 self._function(*self._inputs)
-            finally:
-                torch.cuda.set_sync_debug_mode(waits)
         current.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         try:
@@ -336,6 +332,19 @@ class _Captured:
             )
             raise
         self._graph = graph
+
+
+@contextmanager
+def _waiting_is_an_error() -> Iterator[None]:
+    """What waits for the CUDA device raises a RuntimeError meanwhile."""
+    mode = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Synchronization debug mode")
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
 
 
 @contextmanager
