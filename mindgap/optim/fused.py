@@ -27,17 +27,17 @@ Read = Callable[[dict[str, Any]], FusedRecord]
 Objection = Callable[[dict[str, Any], str, Tensor, Tensor], str | None]
 
 #: Kinds of numbers that cannot change while they stay the same object, as tensors can.
-_LASTING = (float, int, str, type(None))
+_CONSTANT_TYPES = (float, int, str, type(None))
 
 
 def state_of(state: Any, p: Tensor, name: str) -> Tensor:
     """A parameter's state, made of zeros where it does not exist (in float32 for 16-bit
     parameters).
     """
-    home = state[p]
-    if home.get(name) is None:
-        home[name] = torch.zeros_like(p, dtype=torch.float32 if p.dtype in NARROW else None)
-    return home[name]
+    states = state[p]
+    if states.get(name) is None:
+        states[name] = torch.zeros_like(p, dtype=torch.float32 if p.dtype in NARROW else None)
+    return states[name]
 
 
 class FusedSteps:
@@ -54,27 +54,34 @@ class FusedSteps:
         self.used = False
         #: Whether kernels are used without a trial, because this is the trial.
         self.trusting = False
-        self._ledger: dict[int, Any] = {}
+        self._lasting_counts: dict[int, Any] = {}
         self.forget()
 
     def forget(self) -> None:
         """Drop all plans."""
+        #: (index of the group, plan); None where none were made.
         self._plans: list[tuple[int, Plan]] | None = None
         #: The last norms of all gradients, on the plans' device.
         self._window: Tensor | None = None
         #: Whether the parameters lie on several devices.
         self._spread = False
+        #: The jobs of the last step, one per plan.
         self._jobs: list[Job] = []
-        self._shape: list[tuple[str, ...]] = []
+        #: What the plans were made for: the states' names and the parameters of each group, the
+        #: parameters without a gradient, and the keys and values of the optimizer's state.
+        self._state_names: list[tuple[str, ...]] = []
         self._members: list[list[Tensor]] = []
         self._absent: list[Tensor] = []
         self._states: tuple[list[Tensor], list[dict[str, Any]]] = ([], [])
+        #: Group, place and parameter that last spoke against the fused form.
         self._culprit: tuple[int, int, Tensor] | None = None
+        #: Launches of the last step on CUDA, its settings, and its outcome.
         self._tape: Any = None
-        self._taped: Any = None
+        self._taped_settings: list[Any] | None = None
+        self._taped_outcome: Outcome | None = None
 
     def step(
-        self, groups: Groups, state: Any, read: Read, policy: Policy, objection: Objection
+        self, groups: Groups, state: Any, record_of: Read, policy: Policy, objection: Objection
     ) -> Outcome | None:
         """Make one step in the fused form; None where the optimizer must make it itself, with
         nothing changed.
@@ -85,40 +92,32 @@ class FusedSteps:
             objection: says why a rule's kernels must not be used for a group, a parameter and its
                 gradient.
         """
-        wanted = self.used = False
-        known: dict[Tensor, set[str]] | None = None
+        asked_for = self.used = False
+        states_before: dict[Tensor, set[str]] | None = None
         for group in groups:
             if group["fused"] or group.get("capturable"):
-                wanted = True
+                asked_for = True
             elif group["fused"] is False or group["foreach"] is not None:
                 self._leave(groups)
                 return None
-        records = [read(group) for group in groups]
+        records = [record_of(group) for group in groups]
         reason = _refusal(records)
         if reason is None and not self._current(groups, state, records):
             self.follow_device(groups)
-            records = [read(group) for group in groups]
+            records = [record_of(group) for group in groups]
             if policy.nonfinite == "raise":
-                known = {p: set(home) for p, home in state.items()}
+                states_before = {p: set(home) for p, home in state.items()}
             reason = self._build(groups, state, records, objection)
         if reason is None and self._spread and policy.looks:
             reason = "the parameters lie on several devices"
-        if reason is not None and wanted:
-            asked = "fused" if any(group["fused"] for group in groups) else "capturable"
-            fail(asked, f"cannot be True here: {reason}", True)
+        if reason is not None and asked_for:
+            argument = "fused" if any(group["fused"] for group in groups) else "capturable"
+            fail(argument, f"cannot be True here: {reason}", True)
         if reason is not None or not self._plans:
             self._leave(groups)
             return None
         if policy.clip == "auto" or policy.guard is not None:
-            window = groups[0].get("norms")
-            if window is None or window is not self._window:
-                device = self._plans[0][1].device
-                if window is None or window.device != device:
-                    window = groups[0]["norms"] = (
-                        new_window(device) if window is None else window.to(device)
-                    )
-                self._window = window
-            policy = policy._replace(window=window)
+            policy = policy._replace(window=self._window_of(groups[0], self._plans[0][1].device))
         # Before the kernels where the step is certain: they push what was just read of the tensors
         # out of the cache.
         certain = policy.nonfinite == "propagate" and policy.guard != "skip"
@@ -127,8 +126,8 @@ class FusedSteps:
         try:
             outcome = self._run(self._plans, records, policy)
         except RuleError:  # of nonfinite="raise"
-            if known is not None:
-                self._drop_new(state, known)
+            if states_before is not None:
+                self._drop_new(state, states_before)
             raise
         if not certain and not outcome.skipped:
             self._raise_versions()
@@ -137,12 +136,22 @@ class FusedSteps:
         self.used = True
         return outcome
 
-    def _drop_new(self, state: Any, known: Mapping[Tensor, set[str]]) -> None:
+    def _window_of(self, first_group: dict[str, Any], device: torch.device) -> Tensor:
+        """The last norms of all gradients, which the first group keeps, moved to the device."""
+        window: Tensor | None = first_group.get("norms")
+        if window is None or window is not self._window:
+            if window is None or window.device != device:
+                window = new_window(device) if window is None else window.to(device)
+                first_group["norms"] = window
+            self._window = window
+        return window
+
+    def _drop_new(self, state: Any, states_before: Mapping[Tensor, set[str]]) -> None:
         """Take away the states that a refused step made."""
         for p in list(state):
-            for name in state[p].keys() - known.get(p, set()):
+            for name in state[p].keys() - states_before.get(p, set()):
                 del state[p][name]
-            if p not in known:
+            if p not in states_before:
                 del state[p]
         self.forget()
 
@@ -155,16 +164,17 @@ class FusedSteps:
     def _current(
         self, groups: Groups, state: Mapping[Tensor, Any], records: Sequence[FusedRecord]
     ) -> bool:
-        if self._plans is None or self._shape != [record.states for record in records]:
+        """Whether the plans still describe the groups, their gradients and states."""
+        if self._plans is None or self._state_names != [record.states for record in records]:
             return False
         for group, members in zip(groups, self._members):
-            if not _same(group["params"], members):
+            if not _same_objects(group["params"], members):
                 return False
         for p in self._absent:
             if p.grad is not None:
                 return False
-        if any(self._shape) and not (
-            _same(state, self._states[0]) and _same(state.values(), self._states[1])
+        if any(self._state_names) and not (
+            _same_objects(state, self._states[0]) and _same_objects(state.values(), self._states[1])
         ):
             return False
         return all(plan.fresh() for _, plan in self._plans)
@@ -177,33 +187,39 @@ class FusedSteps:
         """
         culprit = self._culprit
         self.forget()
-        if culprit is not None:
-            i, j, p = culprit
-            there = i < len(groups) and j < len(groups[i]["params"]) and groups[i]["params"][j] is p
-            if there and p.grad is not None and _has(state, p, records[i].started):
-                why = _unfit(p, state, records[i])[0]
-                if why is not None:
-                    self._culprit = culprit
-                    return why
+        obstacle_found = culprit and _obstacle_of(culprit, groups, state, records)
+        if obstacle_found:
+            self._culprit = culprit
+            return obstacle_found
         plans: list[tuple[int, Plan]] = []
         for i, (group, record) in enumerate(zip(groups, records)):
+            #: By device, dtypes and whether sharded: rows of tensors, and their mappings of states.
             by_kind: dict[Any, tuple[list[tuple[Tensor, ...]], list[dict[str, Any]]]] = {}
             for j, p in enumerate(group["params"]):
                 if p.grad is None:
                     self._absent.append(p)
                     continue
-                if not _has(state, p, record.started):
+                if not _has_states(state, p, record.started):
                     return None
-                why, row = _unfit(p, state, record)
-                if why is not None:
+                obstacle_found, row = _obstacle_and_tensors(p, state, record)
+                if obstacle_found is not None:
                     self._culprit = (i, j, p)
-                    return why
+                    return obstacle_found
                 kind = (row[0].device, row[0].dtype, row[1].dtype, is_sharded(p))
                 by_kind.setdefault(kind, ([], []))[0].append(row)
                 by_kind[kind][1].append(state[p] if record.states or record.counts else {})
-            for kind, (rows, homes) in by_kind.items():
+            for kind, (rows, state_dicts) in by_kind.items():
                 plans.append(
-                    (i, Plan(rows, record.states, homes, lasting=not kind[3], counts=record.counts))
+                    (
+                        i,
+                        Plan(
+                            rows,
+                            record.states,
+                            state_dicts,
+                            lasting=not kind[3],
+                            counts=record.counts,
+                        ),
+                    )
                 )
             self._members.append(list(group["params"]))
         scopes = {record.scope for record in records} - {None}
@@ -213,18 +229,18 @@ class FusedSteps:
         if two_windows([(i, plan.device.type) for i, plan in plans], records):
             return "a threshold that follows a quantile needs one dtype per group on CUDA"
         for i, plan in () if self.trusting else plans:
-            why = objection(
+            obstacle_found = objection(
                 groups[i],
                 program_of(Job(plan, records[i])).rules,
                 plan.owners[0],
                 plan.tensors("grad")[0],
             )
-            if why is not None:
-                return why
+            if obstacle_found is not None:
+                return obstacle_found
         lasting = all(plan.lasting for _, plan in plans)
         for place, (_, plan) in enumerate(plans):
-            plan.lasting, plan.ledger, plan.place = lasting, self._ledger, place
-        self._plans, self._shape = plans, [record.states for record in records]
+            plan.lasting, plan.lasting_counts, plan.index = lasting, self._lasting_counts, place
+        self._plans, self._state_names = plans, [record.states for record in records]
         self._states = (list(state), list(state.values()))
         return None
 
@@ -236,6 +252,7 @@ class FusedSteps:
     def _run(
         self, plans: list[tuple[int, Plan]], records: Sequence[FusedRecord], policy: Policy
     ) -> Outcome:
+        """Make the step with the kernels of the plans' devices."""
         if self._jobs:
             self._jobs = [job.renewed(records[job.group]) for job in self._jobs]
         else:
@@ -253,21 +270,21 @@ class FusedSteps:
         """
         from mindgap.rules.fused import cuda, cuda_rules
 
-        settings = _settings(jobs, policy)
+        settings = _step_settings(jobs, policy)
         taped = (
             settings is not None
             and self._tape is not None
-            and settings == self._taped[0]
+            and settings == self._taped_settings
             and self._tape.fits()
         )
         if taped and all(map(cuda_rules.counted, jobs)):
             self._tape.play()
-            return self._taped[1]
+            return self._taped_outcome  # type: ignore[return-value]
         self._tape = None
         with cuda.Tape() as tape:
             outcome = cuda_rules.run(jobs, policy)
         if settings is not None:
-            self._tape, self._taped = tape, (settings, outcome)
+            self._tape, self._taped_settings, self._taped_outcome = tape, settings, outcome
         return outcome
 
     def gradient_norm(self) -> float | Tensor | None:
@@ -287,16 +304,16 @@ class FusedSteps:
         """Take over what the device counted, which graph replays and skipped steps change
         (waits for it).
         """
-        ahead: dict[int, int] = {}
+        steps_ahead: dict[int, int] = {}
         for i, plan in self._plans or ():
-            if "cuda" in plan.kept and i < len(groups):
+            if "cuda" in plan.engine_data and i < len(groups):
                 from mindgap.rules.fused import cuda_rules
 
-                more = cuda_rules.follow(plan)
-                if more is not None:
-                    ahead.setdefault(i, more)
-        for i, group in enumerate(groups if ahead else ()):
-            group["k"] += ahead.get(i, next(iter(ahead.values())))
+                steps = cuda_rules.follow(plan)
+                if steps is not None:
+                    steps_ahead.setdefault(i, steps)
+        for i, group in enumerate(groups if steps_ahead else ()):
+            group["k"] += steps_ahead.get(i, next(iter(steps_ahead.values())))
 
 
 def two_windows(plans: Sequence[tuple[int, str]], records: Sequence[FusedRecord]) -> bool:
@@ -306,22 +323,39 @@ def two_windows(plans: Sequence[tuple[int, str]], records: Sequence[FusedRecord]
 
 
 def _refusal(records: Sequence[FusedRecord]) -> str | None:
+    """Why one of the groups has settings without a fused form; None where all have one."""
     for record in records:
         if record.refusal is not None:
             return record.refusal
     return None
 
 
-def _same(first: Any, second: Any) -> bool:
+def _same_objects(first: Any, second: Any) -> bool:
     """Whether two collections hold the same objects in the same order."""
     return len(first) == len(second) and all(map(is_, first, second))
 
 
-def _has(state: Any, p: Tensor, names: tuple[str, ...]) -> bool:
+def _has_states(state: Any, p: Tensor, names: tuple[str, ...]) -> bool:
+    """Whether a parameter already has all the named states."""
     return not names or all(state.get(p, {}).get(name) is not None for name in names)
 
 
-def _unfit(p: Tensor, state: Any, record: FusedRecord) -> tuple[str | None, tuple[Tensor, ...]]:
+def _obstacle_of(
+    culprit: tuple[int, int, Tensor], groups: Groups, state: Any, records: Sequence[FusedRecord]
+) -> str | None:
+    """Why the parameter that last spoke against the fused form still does, before all others are
+    looked at; None where it does not, or is at its place no more.
+    """
+    i, j, p = culprit
+    unmoved = i < len(groups) and j < len(groups[i]["params"]) and groups[i]["params"][j] is p
+    if not unmoved or p.grad is None or not _has_states(state, p, records[i].started):
+        return None
+    return _obstacle_and_tensors(p, state, records[i])[0]
+
+
+def _obstacle_and_tensors(
+    p: Tensor, state: Any, record: FusedRecord
+) -> tuple[str | None, tuple[Tensor, ...]]:
     """Why a parameter cannot take the fused form, and the tensors of this process that the
     kernels would work on.
     """
@@ -333,14 +367,14 @@ def _unfit(p: Tensor, state: Any, record: FusedRecord) -> tuple[str | None, tupl
         if record.scope is not None:
             return "norms over a device mesh are taken by collectives", ()
         grad = local(placed(grad, p))
-    plain, kind = local(p), p.device.type
+    local_p, kind = local(p), p.device.type
     if kind not in ("cpu", "cuda"):
         return f"there are no kernels for the device {kind}", ()
     kernels: Any = cpu if kind == "cpu" else cuda
     why = (
         kernels.unavailable()
-        or obstacle(plain, grad, {})
-        or kernels.wrong_dtype(plain.dtype, grad.dtype)
+        or obstacle(local_p, grad, {})
+        or kernels.wrong_dtype(local_p.dtype, grad.dtype)
     )
     if why is None and record.scope == "tensor" and kind == "cuda":
         why = "the CUDA kernels take norms over all parameters or over a group"
@@ -352,31 +386,33 @@ def _unfit(p: Tensor, state: Any, record: FusedRecord) -> tuple[str | None, tupl
     ):
         return "the state step is not a float32 number", ()
     states = {name: local(state_of(state, p, name)) for name in record.states}
-    return obstacle(plain, grad, states), (plain, grad, *states.values())
+    return obstacle(local_p, grad, states), (local_p, grad, *states.values())
 
 
-def _settings(jobs: Sequence[Job], policy: Policy) -> list[Any] | None:
+def _step_settings(jobs: Sequence[Job], policy: Policy) -> list[Any] | None:
     """All that a step depends on besides memory and the step number; None where it may change
     unseen.
     """
     if policy.nonfinite == "raise":
         return None
-    values: list[Any] = [policy.nonfinite, policy.clip, policy.guard, _place(policy.window)]
+    values: list[Any] = [policy.nonfinite, policy.clip, policy.guard, _address(policy.window)]
     for job in jobs:
         if not job.plan.lasting:
             return None
         values += [
             job.plan.moves,
             job.record.rule,
-            _place(job.record.window),
+            _address(job.record.window),
             *job.record.numbers.values(),
         ]
-    return values if all(map(_lasting, values)) else None
+    return values if all(map(_is_constant, values)) else None
 
 
-def _place(tensor: Tensor | None) -> int:
+def _address(tensor: Tensor | None) -> int:
+    """Address of a tensor's memory; 0 for None."""
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def _lasting(value: Any) -> bool:
-    return isinstance(value, _LASTING)
+def _is_constant(value: Any) -> bool:
+    """Whether a value cannot change while it stays the same object."""
+    return isinstance(value, _CONSTANT_TYPES)

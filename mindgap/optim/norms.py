@@ -66,8 +66,8 @@ def running_quantile(window: Tensor, q: float, *, least: int = 1) -> Tensor:
     """
     count = (window > 0).sum(-1, keepdim=True)
     rank = torch.minimum(torch.ceil(q * (count + 1).double()).long(), count)
-    place = (window.shape[-1] - count + rank - 1).clamp(0, window.shape[-1] - 1)
-    value = window.sort(-1).values.gather(-1, place)
+    index = (window.shape[-1] - count + rank - 1).clamp(0, window.shape[-1] - 1)
+    value = window.sort(-1).values.gather(-1, index)
     return torch.where(count >= least, value, torch.full_like(value, torch.inf)).squeeze(-1)
 
 
@@ -113,17 +113,19 @@ def scoped_norms(
         [3.0, 4.0]
     """
     if scope == "tensor":
-        own = [torch.stack([robust_norm([t], wide=True) for t in raw]) for raw in raws]
+        own_norms = [torch.stack([robust_norm([t], wide=True) for t in raw]) for raw in raws]
     else:
-        own = [robust_norm(raw, wide=True) for raw in raws]
-    device = next((t.device for raw in raws for t in raw), own[0].device)
+        own_norms = [robust_norm(raw, wide=True) for raw in raws]
+    device = next((t.device for raw in raws for t in raw), own_norms[0].device)
     if everyone is not None and scope != "tensor":
-        own = list(norms_of_everyone(torch.stack([n.to(device) for n in own]), everyone))
-    single = len(own) == 1 and scope != "tensor"
-    total = own[0] if single else robust_norm([n.to(device) for n in own])
+        own_norms = list(
+            norms_of_everyone(torch.stack([n.to(device) for n in own_norms]), everyone)
+        )
+    single = len(own_norms) == 1 and scope != "tensor"
+    total = own_norms[0] if single else robust_norm([n.to(device) for n in own_norms])
     if everyone is not None and scope == "tensor":
         total = norms_of_everyone(total, everyone)
-    return ([total] * len(own) if scope == "all" else own), own, total
+    return ([total] * len(own_norms) if scope == "all" else own_norms), own_norms, total
 
 
 def norms_of_everyone(norms: Tensor, everyone: Any) -> Tensor:
@@ -132,11 +134,11 @@ def norms_of_everyone(norms: Tensor, everyone: Any) -> Tensor:
 
     peak = norms.clone()
     dist.all_reduce(peak, dist.ReduceOp.MAX, group=everyone)
-    usable = (peak > 0) & torch.isfinite(peak)
-    scale = torch.where(usable, peak, torch.ones_like(peak))
+    ordinary = (peak > 0) & torch.isfinite(peak)
+    scale = torch.where(ordinary, peak, torch.ones_like(peak))
     squares = (norms / scale).square()
     dist.all_reduce(squares, group=everyone)
-    return torch.where(usable, squares.sqrt() * scale, peak)
+    return torch.where(ordinary, squares.sqrt() * scale, peak)
 
 
 def zero_redundancy_group() -> Any:

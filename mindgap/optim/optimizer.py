@@ -208,6 +208,7 @@ class RuleOptimizer(Optimizer, ABC):
     step.hooked = True  # type: ignore[attr-defined]
 
     def _watched(self) -> bool:
+        """Whether a hook or a profiler watches the steps."""
         return bool(
             self._optimizer_step_pre_hooks
             or self._optimizer_step_post_hooks
@@ -217,6 +218,9 @@ class RuleOptimizer(Optimizer, ABC):
         )
 
     def _plain_step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """A step without hooks: evaluates the closure, then takes the fused form or the rule's own
+        update; returns the closure's loss.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -290,6 +294,7 @@ class RuleOptimizer(Optimizer, ABC):
         return True
 
     def _objection(self, group: dict[str, Any], rule: str, p: Tensor, grad: Tensor) -> str | None:
+        """Why the kernels of a rule must not be used here: see ``trial.objection``."""
         return objection(self, group, rule, p, grad)
 
     _observed_step = Optimizer.profile_hook_step(_plain_step)
@@ -317,22 +322,22 @@ class RuleOptimizer(Optimizer, ABC):
         settings: they keep the values that this optimizer was built with. One of another algorithm
         is refused, before anything is loaded. The report goes on where the saved one stood.
         """
-        before, taken = [dict(group) for group in self.param_groups], dict(state_dict)
+        groups_before, completed = [dict(group) for group in self.param_groups], dict(state_dict)
 
-        def complete(_: Any, given: dict[str, Any]) -> dict[str, Any]:
+        def complete(_: Any, saved_dict: dict[str, Any]) -> dict[str, Any]:
             """The last of the hooks before loading: it sees what the others made of the dict."""
-            nonlocal taken
-            self._refuse_foreign(given)
+            nonlocal completed
+            self._refuse_foreign(saved_dict)
             groups = []
-            for old, saved in zip(before, given["param_groups"]):
-                lacking = old.keys() - saved.keys() - {"params"}
-                if "beta" in saved:
+            for present_group, saved_group in zip(groups_before, saved_dict["param_groups"]):
+                lacking = present_group.keys() - saved_group.keys() - {"params"}
+                if "beta" in saved_group:
                     lacking -= {"momentum"}
-                groups.append({**{name: old[name] for name in lacking}, **saved})
-            if len(groups) == len(given["param_groups"]):  # else torch says what differs
-                given = {**given, "param_groups": groups}
-            taken = given
-            return given
+                groups.append({**{name: present_group[name] for name in lacking}, **saved_group})
+            if len(groups) == len(saved_dict["param_groups"]):  # else torch says what differs
+                saved_dict = {**saved_dict, "param_groups": groups}
+            completed = saved_dict
+            return saved_dict
 
         handle = self.register_load_state_dict_pre_hook(complete)
         try:
@@ -340,7 +345,7 @@ class RuleOptimizer(Optimizer, ABC):
         finally:
             handle.remove()
         self._fused.forget()
-        for group, old in zip(self.param_groups, before):
+        for group, old in zip(self.param_groups, groups_before):
             group.pop("decoupled_weight_decay", None)
             for name in self._functions:
                 if callable(old.get(name)) and callable(group.get(name)):
@@ -348,17 +353,17 @@ class RuleOptimizer(Optimizer, ABC):
         packed = self.param_groups[0].pop("report", None)
         if isinstance(packed, Tensor):
             self.tally = Tally.unpack(packed)
-        ids = [i for group in taken["param_groups"] for i in group["params"]]
+        ids = [i for group in completed["param_groups"] for i in group["params"]]
         owners = [p for group in self.param_groups for p in group["params"]]
         for i, p in zip(ids, owners):
-            for name, value in taken["state"].get(i, {}).items():
-                mine = self.state[p].get(name)
+            for name, value in completed["state"].get(i, {}).items():
+                state = self.state[p].get(name)
                 if (
                     isinstance(value, Tensor)
-                    and isinstance(mine, Tensor)
-                    and mine.dtype != value.dtype
+                    and isinstance(state, Tensor)
+                    and state.dtype != value.dtype
                 ):
-                    self.state[p][name] = value.to(device=mine.device)
+                    self.state[p][name] = value.to(device=state.device)
 
     def _refuse_foreign(self, state_dict: Mapping[str, Any]) -> None:
         """Refuse a ``state_dict`` whose states or settings are those of another algorithm."""
@@ -378,8 +383,10 @@ class RuleOptimizer(Optimizer, ABC):
             for name in sorted(group.keys() - {"params", "norms", "tau_norms"}):
                 lines.append(f"    {name}: {group[name]}")
         lines.append("All groups")
-        own = {shown: self.__dict__[name] for name, shown in self._shown if name in self.__dict__}
-        lines += [f"    {name}: {own[name]}" for name in sorted(own)]
+        settings = {
+            shown: self.__dict__[name] for name, shown in self._shown if name in self.__dict__
+        }
+        lines += [f"    {name}: {settings[name]}" for name in sorted(settings)]
         return "\n".join([*lines, ")"])
 
     #: Settings of the whole optimizer that ``repr`` shows, with the arguments they are called by.
@@ -521,6 +528,7 @@ class RuleOptimizer(Optimizer, ABC):
         return True
 
     def _collect(self, group: dict[str, Any]) -> Batch:
+        """The parameters of a group that have a gradient, with their gradients."""
         batch = Batch(group, [], [], [], 0)
         for p in group["params"]:
             if p.grad is None:
@@ -543,6 +551,7 @@ class RuleOptimizer(Optimizer, ABC):
         return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
     def _raw_grads(self, batch: Batch) -> list[Tensor]:
+        """The gradients as the parameters hold them: complex, or as pieces of DTensors."""
         return [placed(p.grad, p) for p in batch.owners]  # type: ignore[arg-type]
 
     def _states(self, batch: Batch, name: str) -> list[Tensor]:
@@ -553,12 +562,15 @@ class RuleOptimizer(Optimizer, ABC):
 
     @torch._disable_dynamo
     def _found_states(self, batch: Batch, name: str) -> list[Tensor]:
+        """The named states, made where they lack; torch.compile does not look inside."""
         return [self._plain(self._state(p, name)) for p in batch.owners]
 
     def _raw_states(self, batch: Batch, name: str) -> list[Tensor]:
+        """The named states as they are kept: complex, or as pieces of DTensors."""
         return [self._state(p, name) for p in batch.owners]
 
     def _state(self, p: Tensor, name: str) -> Tensor:
+        """A parameter's named state, made of zeros where it does not exist."""
         return state_of(self.state, p, name)
 
     def _by_count(
@@ -569,49 +581,54 @@ class RuleOptimizer(Optimizer, ABC):
 
         k is an int, or a tensor under torch.compile, which would otherwise compile every step anew.
         """
-        for k, places in self._counted(batch, False) if batch.rows is None else batch.rows:
+        for k, indices in self._counted(batch, False) if batch.rows is None else batch.rows:
             for block in blocks(
-                *([values[i] for i in places] for values in lists), single=batch.single
+                *([values[i] for i in indices] for values in lists), single=batch.single
             ):
                 yield k.to(block[0][0].device) if isinstance(k, Tensor) else k, block
 
     @torch._disable_dynamo
     def _counted(self, batch: Batch, as_tensor: bool) -> list[tuple[Any, list[int]]]:
-        places: dict[int, list[int]] = {}
+        """Count one more gradient per parameter; returns pairs (count, indices of the parameters
+        that have it).
+        """
+        by_count: dict[int, list[int]] = {}
         for i, owner in enumerate(batch.owners):
             state = self.state[owner]
             # float32 on the host, as torch's optimizers keep it, whatever the default dtype.
             state["step"] = (
                 state.get("step", torch.zeros((), dtype=torch.float32, device="cpu")) + 1
             )
-            places.setdefault(int(state["step"]), []).append(i)
+            by_count.setdefault(int(state["step"]), []).append(i)
         return [
-            (torch.tensor(k, dtype=torch.float64) if as_tensor else k, at)
-            for k, at in places.items()
+            (torch.tensor(k, dtype=torch.float64) if as_tensor else k, indices)
+            for k, indices in by_count.items()
         ]
 
     def _started(self, batch: Batch, name: str) -> list[tuple[bool, list[int]]]:
         """Indices of the parameters that have the named state, and of those that lack it; the
         latter get zeros.
         """
-        old = batch.started[name] if name in batch.started else self._start(batch, name)
+        had_state = batch.started[name] if name in batch.started else self._start(batch, name)
         return [
-            (which, places)
-            for which in (True, False)
-            if (places := [i for i, o in enumerate(old) if o == which])
+            (existed, indices)
+            for existed in (True, False)
+            if (indices := [i for i, had in enumerate(had_state) if had == existed])
         ]
 
     @torch._disable_dynamo
     def _start(self, batch: Batch, name: str) -> list[bool]:
-        old = [name in self.state[owner] for owner in batch.owners]
+        """Whether each parameter has the named state; those that lack it get zeros."""
+        had_state = [name in self.state[owner] for owner in batch.owners]
         self._states(batch, name)
-        return old
+        return had_state
 
     # -- reporting
     # ---------------------------------------------------------------------------------------------
 
     @torch._disable_dynamo
     def _note(self, **values: Any) -> None:
+        """Hand values of this step to the report."""
         self.tally.note(**values)
 
     def _sample_share(self) -> None:
@@ -623,9 +640,9 @@ class RuleOptimizer(Optimizer, ABC):
         Args:
             reset: start counting from zero.
         """
-        answer = self.tally.report()
-        if answer.clipped is None and answer.steps and not self._clips and self._norm_clip is None:
-            answer = replace(answer, clipped=0.0)
+        report = self.tally.report()
+        if report.clipped is None and report.steps and not self._clips and self._norm_clip is None:
+            report = replace(report, clipped=0.0)
         if reset:
             self.tally.clear()
-        return answer
+        return report

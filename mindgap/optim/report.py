@@ -186,10 +186,11 @@ class Tally:
         )
 
     def _last_norms(self) -> np.ndarray:
+        """The last norms, oldest first, from the host and from the device."""
         norms = np.array([float(n) for n in self.norms])
         if self.device_norms is not None:
-            kept = self.device_norms.detach().cpu().numpy().astype(np.float64).reshape(-1)
-            norms = np.concatenate([norms, kept[kept > 0]])[-WINDOW:]
+            on_device = self.device_norms.detach().cpu().numpy().astype(np.float64).reshape(-1)
+            norms = np.concatenate([norms, on_device[on_device > 0]])[-WINDOW:]
         return norms
 
     def pack(self) -> Tensor:
@@ -234,9 +235,9 @@ class Tally:
         for name, value in zip(("direction", "update"), values[6:NUMBERS]):
             if not math.isnan(value):
                 tally.last[name] = value
-        norms, rest = values[NUMBERS : NUMBERS + WINDOW], values[NUMBERS + WINDOW :]
+        norms, spike_numbers = values[NUMBERS : NUMBERS + WINDOW], values[NUMBERS + WINDOW :]
         tally.norms.extend(norm for norm in norms if not math.isnan(norm))
-        for row in zip(*(rest[i::4] for i in range(4))):
+        for row in zip(*(spike_numbers[i::4] for i in range(4))):
             if row[0] > 0:
                 tally.spikes.append(Spike(int(row[0]), *row[1:]))
         return tally
@@ -269,9 +270,9 @@ def clipped_before(norms: np.ndarray) -> tuple[str, ...]:
     )
 
 
-def _spikes(kept: Tensor | None) -> list[Spike]:
-    """What a kernel kept, by step."""
-    rows = [] if kept is None else sorted(row for row in kept.tolist() if row[0] > 0)
+def _spikes(table: Tensor | None) -> list[Spike]:
+    """Spikes from a kernel's table with rows (step, norm, low, high), by step."""
+    rows = [] if table is None else sorted(row for row in table.tolist() if row[0] > 0)
     return [Spike(int(step), *numbers) for step, *numbers in rows]
 
 
@@ -280,11 +281,12 @@ def _as_float(value: Any) -> float:
     if isinstance(value, (Tensor, float)):
         return float(value)
     on_host = [
-        (np.asarray(_host(s), dtype=np.float64), np.asarray(_host(n), dtype=np.float64))
+        (np.asarray(_on_host(s), dtype=np.float64), np.asarray(_on_host(n), dtype=np.float64))
         for s, n in value
     ]
     return math.sqrt(sum(float(((s * n) ** 2).sum()) for s, n in on_host))
 
 
-def _host(value: Any) -> Any:
+def _on_host(value: Any) -> Any:
+    """A tensor as an array on the host; anything else as it is."""
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else value

@@ -68,15 +68,15 @@ def plain_numbers(group: dict[str, Any]) -> dict[str, Any]:
         >>> plain_numbers({"eps": torch.tensor(0.5), "betas": (torch.tensor(0.25), 0.9)})
         {'eps': 0.5, 'betas': (0.25, 0.9)}
     """
-    read: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         name: float(group[name])
         for name in ("eps", "weight_decay", "momentum", "dampening")
         if isinstance(group.get(name), Tensor)
     }
     betas = group.get("betas")
     if isinstance(betas, (tuple, list)) and any(isinstance(beta, Tensor) for beta in betas):
-        read["betas"] = tuple(map(plain_number, betas))
-    return {**group, **read} if read else group
+        numbers["betas"] = tuple(map(plain_number, betas))
+    return {**group, **numbers} if numbers else group
 
 
 def check_lr(name: str, lr: Any, *, zero: bool = True) -> None:

@@ -58,10 +58,11 @@ def objection(
         if p.is_cuda and torch.cuda.is_current_stream_capturing():
             return "a step outside the capture must come first, to try the kernels"
         with torch.inference_mode(False):
-            found = _FOUND[key] = _difference(optimizer, group, p.device, p.dtype, grad.dtype)
-        if found is not None:
+            difference = _FOUND[key] = _difference(optimizer, group, p.device, p.dtype, grad.dtype)
+        if difference is not None:
             warnings.warn(
-                f"mindgap: the foreach form is used for {rule} on {p.device}: {found}", stacklevel=8
+                f"mindgap: the foreach form is used for {rule} on {p.device}: {difference}",
+                stacklevel=8,
             )
     return _FOUND[key]
 
@@ -95,12 +96,12 @@ def _difference(
                 f"the fused kernels fail with {compiler()} ({type(error).__name__}: "
                 f"{str(error)[:300]})"
             )
-    far = float(
+    relative_error = float(
         ((results[0] - results[1]).abs() / results[1].abs().max()).nan_to_num(torch.inf).max()
     )
-    if far <= (2e-2 if dtype.itemsize < 4 else 1e-4):
+    if relative_error <= (2e-2 if dtype.itemsize < 4 else 1e-4):
         return None
-    return f"the fused kernels differ from it by a share of {far:.2g} with {compiler()}"
+    return f"the fused kernels differ from it by a share of {relative_error:.2g} with {compiler()}"
 
 
 def _twin(optimizer: Tried, group: dict[str, Any], params: Sequence[Tensor], fused: bool) -> Tried:
@@ -114,7 +115,7 @@ def _twin(optimizer: Tried, group: dict[str, Any], params: Sequence[Tensor], fus
     lr = (
         torch.full_like(group["lr"], LR) if isinstance(group["lr"], Tensor) else LR
     )  # a warm-up may begin at zero
-    kept = {
+    settings = {
         name: value for name, value in group.items() if not isinstance(value, Tensor)
     }  # no memory of norms
     twin = type(optimizer).__new__(type(optimizer))
@@ -122,7 +123,7 @@ def _twin(optimizer: Tried, group: dict[str, Any], params: Sequence[Tensor], fus
         {
             **optimizer.__getstate__(),
             "state": defaultdict(dict),
-            "param_groups": [{**kept, "lr": lr, **form}],
+            "param_groups": [{**settings, "lr": lr, **form}],
         }
     )
     twin._project, twin.tally, twin._fused.trusting = None, type(optimizer.tally)(), True

@@ -218,7 +218,7 @@ def test_what_a_device_counts_moves_the_numbers_of_the_host_and_does_not_replace
         device_step=torch.tensor(7),
         host_step=5,
     )
-    plan = SimpleNamespace(kept={"cuda": memory}, steps=torch.tensor([6.0, 5.0]))
+    plan = SimpleNamespace(engine_data={"cuda": memory}, steps=torch.tensor([6.0, 5.0]))
     assert cuda_rules.follow(plan) == 2
     assert plan.steps.tolist() == [5.0, 4.0]
     assert cuda_rules.follow(plan) == 0

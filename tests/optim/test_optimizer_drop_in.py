@@ -459,11 +459,14 @@ def test_bad_options_of_the_averaged_model(options, text):
 
 def test_second_moment_under_compile_corrects_by_the_gradients_before():
     """k as a tensor, as torch.compile has it: v/(1−β₂^(k−1)), and g² at k = 1."""
-    from mindgap.optim.optimizers.acclip import _first
+    from mindgap.optim.optimizers.acclip import _corrected_before
 
     v, g = [torch.tensor([2.0, 3.0])], [torch.tensor([5.0, 7.0])]
     for k in (1, 2, 3, 7):
-        plain, tensor = _first(k, v, g, 0.9), _first(torch.tensor(float(k)), v, g, 0.9)
+        plain, tensor = (
+            _corrected_before(k, v, g, 0.9),
+            _corrected_before(torch.tensor(float(k)), v, g, 0.9),
+        )
         expected = g[0].square() if k == 1 else v[0] / (1 - 0.9 ** (k - 1))
         torch.testing.assert_close(plain[0], expected)
         torch.testing.assert_close(tensor[0], expected)

@@ -219,8 +219,8 @@ def test_norms_by_tensor_are_left_to_the_plain_form_on_cuda(
         )
     by_tensor = SimpleNamespace(scope="tensor", counts=False, states=())
     by_group = SimpleNamespace(scope="group", counts=False, states=())
-    assert "over all parameters or over a group" in fused._unfit(p, {}, by_tensor)[0]
-    assert fused._unfit(p, {}, by_group)[0] is None
+    assert "over all parameters or over a group" in fused._obstacle_and_tensors(p, {}, by_tensor)[0]
+    assert fused._obstacle_and_tensors(p, {}, by_group)[0] is None
 
 
 def test_a_search_of_ingd_goes_on_where_float32_ends() -> None:

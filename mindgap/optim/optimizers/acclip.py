@@ -122,8 +122,8 @@ class ACClip(CoordinateOptimizer):
             "eps": eps,
             "weight_decay": weight_decay,
         }
-        own = {"form": form, "factor": factor, "bias_correction": bias_correction}
-        super().__init__(params, {**settings, **own}, track=track, **options)
+        own_settings = {"form": form, "factor": factor, "bias_correction": bias_correction}
+        super().__init__(params, {**settings, **own_settings}, track=track, **options)
 
     _state_names = ("step", "momentum", "moment")
 
@@ -134,6 +134,7 @@ class ACClip(CoordinateOptimizer):
         return group["bias_correction"]
 
     def _check_group(self, group: dict[str, Any]) -> None:
+        """Check the settings of a group."""
         check_common(group)
         check_betas(group["betas"])
         between("alpha", group["alpha"], 0, 2, ends="(]")
@@ -143,6 +144,7 @@ class ACClip(CoordinateOptimizer):
         one_of("bias_correction", group["bias_correction"], (False, True))
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
+        """The record of a group for the fused rule "adaptive"; refused with ``track``."""
         if self._track:
             return FusedRecord(refusal="track=True counts coordinates")
         beta1, beta2 = group["betas"]
@@ -152,13 +154,14 @@ class ACClip(CoordinateOptimizer):
         numbers["bare"] = not (
             group["bias_correction"] or self._norm_clip is not None or self._spike_guard
         )
-        more = {
+        fields = {
             "scope": None if self._norm_clip is None else "all",
             "counts": group["bias_correction"],
         }
-        return FusedRecord.of("adaptive", group, numbers, states=("momentum", "moment"), **more)
+        return FusedRecord.of("adaptive", group, numbers, states=("momentum", "moment"), **fields)
 
     def _update(self, batches: list[Batch]) -> None:
+        """Move the parameters by one step, in place."""
         with self._counting(batches) as count:
             for batch in batches:
                 lists = [
@@ -184,17 +187,19 @@ class ACClip(CoordinateOptimizer):
         group = batch.group
         (beta1, beta2), alpha, eps = group["betas"], group["alpha"], group["eps"]
         average_(m, g, beta1, batch.sign)
-        second = group["form"] == "second_moment"
-        if second:
-            before = _first(k, v, g, beta2) if k is not None else [t.clone() for t in v]
+        is_second_moment = group["form"] == "second_moment"
+        if is_second_moment:
+            v_before = (
+                _corrected_before(k, v, g, beta2) if k is not None else [t.clone() for t in v]
+            )
             average_power_(v, g, beta2, 2.0)
         else:
             average_power_(v, g, beta2, alpha)
         if k is not None:
             m = corrected(m, beta1, k)
-            v = v if second else corrected(v, beta2, k)
-        if second:
-            updates, quotients = clip_second_moment(m, before, beta2, eps)
+            v = v if is_second_moment else corrected(v, beta2, k)
+        if is_second_moment:
+            updates, quotients = clip_second_moment(m, v_before, beta2, eps)
             clipped = [q.abs() > (1.0 - beta2) ** -0.5 for q in quotients] if self._track else []
             if group["factor"] != 1.0:
                 torch._foreach_mul_(updates, group["factor"])
@@ -205,8 +210,10 @@ class ACClip(CoordinateOptimizer):
         return updates, [f < 1 for f in factors] if self._track else []
 
 
-def _first(k: Any, v: list[Tensor], g: list[Tensor], beta2: float) -> list[Tensor]:
-    """v/(1−β₂^(k−1)), and g² at k = 1."""
+def _corrected_before(k: Any, v: list[Tensor], g: list[Tensor], beta2: float) -> list[Tensor]:
+    """The second moment before the k-th gradient, v/(1−β₂^(k−1)); at k = 1, where v knows nothing,
+    g².
+    """
     if isinstance(k, Tensor):
         divisor = torch.where(k == 1, torch.ones_like(k), 1.0 - beta2 ** (k - 1)).to(v[0].dtype)
         return [torch.where(k == 1, t.square(), s / divisor) for s, t in zip(v, g)]

@@ -112,18 +112,25 @@ class AdamW(RuleOptimizer):
         self._norm_clip = check_clip(clip, unit=True)
         self._joint = clip is not None
         settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        own = {"amsgrad": amsgrad, "capturable": capturable, "differentiable": differentiable}
-        super().__init__(params, {**settings, **own, "coordinates": coordinates}, **options)
+        own_settings = {
+            "amsgrad": amsgrad,
+            "capturable": capturable,
+            "differentiable": differentiable,
+        }
+        super().__init__(
+            params, {**settings, **own_settings, "coordinates": coordinates}, **options
+        )
 
     _reports_norm = True
     _state_names = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "mean_abs")
 
     def _check_group(self, group: dict[str, Any]) -> None:
+        """Check the settings of a group."""
         check_torch_settings(group)
-        plain = plain_numbers(group)
-        check_common(plain)
-        check_betas(plain["betas"])
-        non_negative("eps", plain["eps"])
+        numbers = plain_numbers(group)
+        check_common(numbers)
+        check_betas(numbers["betas"])
+        non_negative("eps", numbers["eps"])
         flag("amsgrad", group["amsgrad"])
         if group["coordinates"] is not None:
             positive("coordinates", group["coordinates"])
@@ -136,6 +143,7 @@ class AdamW(RuleOptimizer):
                 fail("capturable", "must be False with ZeroRedundancyOptimizer", True)
 
     def _check_saved(self, group: dict[str, Any]) -> None:
+        """Refuse saved groups of optimizers with other steps: coupled weight decay, say."""
         check_torch_settings(group)
         coupled = group.get("decoupled_weight_decay", True) is False
         if coupled and float(group.get("weight_decay", 0.0)) != 0.0:
@@ -159,6 +167,7 @@ class AdamW(RuleOptimizer):
         return True
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
+        """The record of a group for the fused rule "adam"."""
         # Those that may be tensors stand among the numbers, where tensors on the CPU are read.
         (beta1, beta2), multiple = group["betas"], group["coordinates"]
         numbers = {

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 #: With ``tau="auto"`` the threshold is this multiple of the running median of |g|: the 0.9 quantile
 #: of a normal law.
-ABOVE_MEDIAN = 2.44
+MEDIANS_PER_THRESHOLD = 2.44
 #: Step of the running median, in logarithms, after the first steps.
 MEDIAN_STEP = 0.05
 #: Entries that are compared with their threshold at once.
-PART = 2**20
+ENTRIES_AT_ONCE = 2**20
 
 
 class CClip(CoordinateOptimizer):
@@ -103,6 +103,9 @@ class CClip(CoordinateOptimizer):
         return (*(("momentum",) if group["momentum"] else ()), *(("median",) if auto else ()))
 
     def _check_group(self, group: dict[str, Any]) -> None:
+        """Check the settings of a group, and give ``tau`` one entry per parameter where it is a
+        list.
+        """
         check_common(group)
         between("beta", group["momentum"], 0, 1, ends="[)")
         if isinstance(group["tau"], str) and group["tau"] == "auto":
@@ -112,6 +115,9 @@ class CClip(CoordinateOptimizer):
             group["tau"] = aligned_thresholds(group["tau"], group["params"])
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
+        """The record of a group for the fused rule "coordinate", whose threshold must be one number
+        or "auto".
+        """
         if self._track:
             return FusedRecord(refusal="track=True counts coordinates")
         auto, beta = (
@@ -122,7 +128,7 @@ class CClip(CoordinateOptimizer):
             return FusedRecord(refusal="tau is not a number")
         numbers = {
             "beta": beta,
-            "level": ABOVE_MEDIAN if auto else group["tau"],
+            "level": MEDIANS_PER_THRESHOLD if auto else group["tau"],
             "order": self._clip,
         }
         if auto:
@@ -143,27 +149,28 @@ class CClip(CoordinateOptimizer):
                 lists = [batch.params, batch.grads, memory] + (
                     [tau] if isinstance(tau, list) else []
                 )
-                for p, g, m, *rest in blocks(*lists, single=batch.single):
-                    t = rest[0] if rest else tau
+                for params, grads, momenta, *threshold_block in blocks(*lists, single=batch.single):
+                    thresholds = threshold_block[0] if threshold_block else tau
                     if beta and self._clip == "momentum":
-                        average_(m, batch.scaled(g), beta, batch.sign)
-                        source = [widen(s) for s in m]
+                        average_(momenta, batch.scaled(grads), beta, batch.sign)
+                        source = [widen(s) for s in momenta]
                     else:
-                        source = batch.scaled(g)
+                        source = batch.scaled(grads)
                     if self._is_auto(batch):
-                        level, t = t, torch._foreach_mul(t, ABOVE_MEDIAN)
+                        medians = thresholds
+                        multiples = torch._foreach_mul(medians, MEDIANS_PER_THRESHOLD)
                         # A coordinate without a median has none to compare with: its first gradient
                         # passes.
-                        t = [torch.where(s == 0, torch.inf, s) for s in t]
-                        follow_median_(level, source, self._median_step(batch))
-                    clipped = updates = clip_coordinates(source, t)
+                        thresholds = [torch.where(t == 0, torch.inf, t) for t in multiples]
+                        follow_median_(medians, source, self._median_step(batch))
+                    clipped = updates = clip_coordinates(source, thresholds)
                     if beta and self._clip == "gradient":
-                        average_(m, clipped, beta, batch.sign)
-                        updates = list(torch._foreach_mul(m, 1.0))
+                        average_(momenta, clipped, beta, batch.sign)
+                        updates = list(torch._foreach_mul(momenta, 1.0))
                     if self._track:
                         length = robust_norm(updates, wide=True) * batch.lr
                         count([a != b for a, b in zip(clipped, source)], length)
-                    descend_(p, updates, lr, batch.shrink)
+                    descend_(params, updates, lr, batch.shrink)
 
     @torch._disable_dynamo
     def _sample_share(self) -> None:
@@ -174,29 +181,35 @@ class CClip(CoordinateOptimizer):
             return
         batches = [batch for group in self.param_groups if (batch := self._collect(group)).owners]
         devices = {p.device for batch in batches for p in batch.owners}
-        if any(d.type == "cuda" for d in devices) and torch.cuda.is_current_stream_capturing():
+        on_cuda = any(device.type == "cuda" for device in devices)
+        if on_cuda and torch.cuda.is_current_stream_capturing():
             return
-        counts, size = [], 0
+        clipped_counts, size = [], 0
         for batch in batches:
             batch.k = batch.group["k"]
-            late = self._clip == "momentum" and batch.group["momentum"]
-            sources = self._states(batch, "momentum") if late else batch.grads
+            clips_momentum = self._clip == "momentum" and batch.group["momentum"]
+            sources = self._states(batch, "momentum") if clips_momentum else batch.grads
             tau = self._thresholds(batch)
-            for d, *rest in blocks(sources, *([tau] if isinstance(tau, list) else [])):
-                for source, t in zip(d, rest[0] if rest else [tau] * len(d)):
+            for directions, *threshold_block in blocks(
+                sources, *([tau] if isinstance(tau, list) else [])
+            ):
+                thresholds = threshold_block[0] if threshold_block else [tau] * len(directions)
+                for source, threshold in zip(directions, thresholds):
                     if self._is_auto(batch):
                         # Above the median, so that the step raised it; zero where none of it was
                         # known.
-                        t = t * (ABOVE_MEDIAN / math.exp(max(MEDIAN_STEP, 1.0 / batch.k) / 2.0))
+                        half_step = max(MEDIAN_STEP, 1.0 / batch.k) / 2.0
+                        threshold = threshold * (MEDIANS_PER_THRESHOLD / math.exp(half_step))
                     # A part at a time: the copies of a large table of word vectors would take 200
                     # MiB.
-                    whole = isinstance(t, Tensor) and t.dim() > 0
-                    parts = [source] if whole else source.flatten().split(PART)
-                    counts += [(part.abs() > t).sum() for part in parts]
+                    by_coordinate = isinstance(threshold, Tensor) and threshold.dim() > 0
+                    parts = [source] if by_coordinate else source.flatten().split(ENTRIES_AT_ONCE)
+                    clipped_counts += [(part.abs() > threshold).sum() for part in parts]
                     size += source.numel()
         if size:
+            first = clipped_counts[0]
             self.tally.sample(
-                torch.stack([c.to(counts[0].device) for c in counts]).sum().double() / size
+                torch.stack([c.to(first.device) for c in clipped_counts]).sum().double() / size
             )
 
     @staticmethod
@@ -210,6 +223,7 @@ class CClip(CoordinateOptimizer):
 
     @staticmethod
     def _is_auto(batch: Batch) -> bool:
+        """Whether the thresholds follow running medians."""
         return isinstance(batch.group["tau"], str)
 
     def _thresholds(self, batch: Batch) -> Any:
@@ -223,17 +237,18 @@ class CClip(CoordinateOptimizer):
             tau = aligned_thresholds(tau, batch.group["params"], values=False)
         if not isinstance(tau, list):
             return tau
-        place = {id(p): i for i, p in enumerate(batch.group["params"])}
-        return [self._expanded(tau[place[id(p)]], p) for p in batch.owners]
+        index_of = {id(p): i for i, p in enumerate(batch.group["params"])}
+        return [self._expanded(tau[index_of[id(p)]], p) for p in batch.owners]
 
     def _expanded(self, tau: float | Tensor, p: Tensor) -> Tensor:
-        plain = self._plain(p)
+        """A threshold as a tensor of the parameter's shape, on its device."""
+        plain_p = self._plain(p)
         if not isinstance(tau, Tensor):
             tau = torch.tensor(tau, dtype=torch.float64)
         if tau.dim():
             tau = self._plain(placed(tau, p))
             tau = tau.unsqueeze(-1) if p.is_complex() else tau
-        return tau.to(plain.device).expand(plain.shape)
+        return tau.to(plain_p.device).expand(plain_p.shape)
 
 
 def aligned_thresholds(tau: Any, params: list[Tensor], *, values: bool = True) -> Any:
@@ -280,13 +295,14 @@ def aligned_thresholds(tau: Any, params: list[Tensor], *, values: bool = True) -
                     f"must have the shape of its parameter, {tuple(p.shape)}",
                     tuple(entry.shape),
                 )
-            _positive_entry(entry, values)
+            _check_threshold(entry, values)
         return list(tau)
-    _positive_entry(tau, values)
+    _check_threshold(tau, values)
     return tau
 
 
-def _positive_entry(entry: Any, values: bool) -> None:
+def _check_threshold(entry: Any, values: bool) -> None:
+    """Check one threshold: real and positive; ``values`` also reads the entries of a tensor."""
     if not isinstance(entry, Tensor):
         positive("tau", entry, finite=False)
     elif not entry.is_floating_point():

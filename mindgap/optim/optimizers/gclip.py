@@ -88,6 +88,7 @@ class GClip(ScaledOptimizer):
             positive("tau", group["tau"], finite=False)
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
+        """The record of a group for the fused rule "scaled", which clips at one number."""
         if group["tau"] == "auto":
             if self._scope == "tensor":
                 return FusedRecord(refusal="tau='auto' per tensor has no kernel")
@@ -100,6 +101,7 @@ class GClip(ScaledOptimizer):
         return self._scaled_record(group, "clip", positive_at("tau", group["tau"], group["k"] + 1))
 
     def _update(self, batches: list[Batch]) -> None:
+        """Move the parameters by one step, in place, and count the clipped steps."""
         groups = [batch.group for batch in batches]
         taus = [
             g if g["tau"] == "auto" else positive_at("tau", g["tau"], b.k)

@@ -137,10 +137,16 @@ class INGD(RuleOptimizer):
             "seed": seed,
         }
         settings["momentum"] = 0.0  # OneCycleLR and CyclicLR look for it; nothing here reads it
-        found = {"outcome": "new", "norm": math.inf, "calls": 0, "inner_steps": 0, "draws": 0}
+        search_state = {
+            "outcome": "new",
+            "norm": math.inf,
+            "calls": 0,
+            "inner_steps": 0,
+            "draws": 0,
+        }
         super().__init__(
             params,
-            {**settings, **found},
+            {**settings, **search_state},
             maximize=maximize,
             foreach=foreach,
             fused=fused,
@@ -148,6 +154,7 @@ class INGD(RuleOptimizer):
         )
 
     def _check_group(self, group: dict[str, Any]) -> None:
+        """Check the settings of a group: all groups share one search, so theirs must be equal."""
         check_lr("lr", group["lr"])
         positive("epsilon", group["epsilon"])
         positive("lipschitz", group["lipschitz"])
@@ -170,6 +177,7 @@ class INGD(RuleOptimizer):
         self.param_groups[0]["outcome"] = "new"
 
     def _update(self, batches: list[Batch]) -> None:
+        """Not used: ``step`` searches by itself."""
         raise NotImplementedError("INGD steps through its closure")
 
     @overload  # type: ignore[override]
@@ -218,11 +226,13 @@ class INGD(RuleOptimizer):
         return start
 
     def _call(self, closure: Callable[[], Any]) -> Any:
+        """Evaluate the closure with autograd on, and count it."""
         self.param_groups[0]["calls"] += 1
         with torch.enable_grad():
             return closure()
 
     def _allocate(self, batches: list[Batch]) -> None:
+        """Make the states that a search writes."""
         for batch in batches:
             for name in ("x", "m"):
                 self._states(batch, name)

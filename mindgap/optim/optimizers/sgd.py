@@ -93,8 +93,8 @@ class SGD(RuleOptimizer):
             "dampening": dampening,
             "weight_decay": weight_decay,
         }
-        own = {"nesterov": nesterov, "differentiable": differentiable}
-        super().__init__(params, {**settings, **own}, **options)
+        own_settings = {"nesterov": nesterov, "differentiable": differentiable}
+        super().__init__(params, {**settings, **own_settings}, **options)
 
     _state_names = ("momentum_buffer",)
 
@@ -105,6 +105,7 @@ class SGD(RuleOptimizer):
         return ("momentum_buffer",) if plain_number(group["momentum"]) else ()
 
     def _check_group(self, group: dict[str, Any]) -> None:
+        """Check the settings of a group."""
         check_torch_settings(group)
         group = plain_numbers(group)
         check_common(group)
@@ -116,6 +117,7 @@ class SGD(RuleOptimizer):
             fail("nesterov", "needs momentum and no dampening", group["nesterov"])
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
+        """The record of a group for the fused rule "momentum"."""
         names = ("dampening", "nesterov")
         numbers = {
             "beta": group["momentum"],
@@ -142,9 +144,9 @@ class SGD(RuleOptimizer):
                 else [(True, list(range(len(batch.owners))))]
             )
             memory = self._states(batch, "momentum_buffer") if mu else batch.grads
-            for old, places in rows:
+            for had_buffer, indices in rows:
                 lists = (
-                    [values[i] for i in places] for values in (batch.params, batch.grads, memory)
+                    [values[i] for i in indices] for values in (batch.params, batch.grads, memory)
                 )
                 for p, g, m in blocks(*lists, single=batch.single):
                     # Copies: the updates are overwritten, the gradients must not be.
@@ -156,7 +158,7 @@ class SGD(RuleOptimizer):
                     if mu:
                         torch._foreach_mul_(m, mu)
                         torch._foreach_add_(
-                            m, updates, alpha=1.0 - group["dampening"] if old else 1.0
+                            m, updates, alpha=1.0 - group["dampening"] if had_buffer else 1.0
                         )
                         if group["nesterov"]:
                             torch._foreach_add_(updates, m, alpha=mu)

@@ -101,6 +101,7 @@ class StochasticINGD(RuleOptimizer):
     _state_names = ("x", "m", "y")
 
     def _check_group(self, group: dict[str, Any]) -> None:
+        """Check the settings of a group."""
         check_common(group)
         between("beta", group["momentum"], 0, 1, ends="[)")
         non_negative("p", group["p"])
@@ -129,6 +130,9 @@ class StochasticINGD(RuleOptimizer):
             group["training"] = True
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
+        """The record of a group for the fused rule "interpolated"; refused while the parameters
+        stand at x.
+        """
         if not group["training"]:
             return FusedRecord(refusal="the parameters stand at x for evaluation")
         numbers = {"beta": group["momentum"], "coupled": group["weight_decay"]}
@@ -155,12 +159,12 @@ class StochasticINGD(RuleOptimizer):
             group, lr = batch.group, batch.lr
             eta = interpolated_coefficient(norm, group["p"], group["q"])
             eta = eta * (lr.to(eta.device) if isinstance(lr, Tensor) else lr)
-            u = self._drawn(batch) if batch.compiled else unit_draw(group["seed"], batch.k)
+            draw = self._drawn(batch) if batch.compiled else unit_draw(group["seed"], batch.k)
             states = self._states(batch, "x"), self._states(batch, "m")
             for p, x, m in blocks(batch.params, *states, single=batch.single):
                 step = torch._foreach_mul(m, eta.to(m[0].device, m[0].dtype))
-                part = u if isinstance(u, float) else u.to(m[0].device, m[0].dtype)
-                torch._foreach_copy_(p, torch._foreach_sub(x, torch._foreach_mul(step, part)))
+                share = draw if isinstance(draw, float) else draw.to(m[0].device, m[0].dtype)
+                torch._foreach_copy_(p, torch._foreach_sub(x, torch._foreach_mul(step, share)))
                 torch._foreach_sub_(x, step)
             if len(batches) > 1:
                 terms.append((eta, robust_norm(self._raw_states(batch, "m"), wide=True)))
@@ -181,13 +185,13 @@ class StochasticINGD(RuleOptimizer):
     def _average(self, batch: Batch) -> None:
         """Alg. 3, l. 7, and l. 2 for a parameter's first gradient."""
         decay, beta = batch.group["weight_decay"], batch.group["momentum"]
-        for old, places in self._started(batch, "x"):
-            for i in () if old else places:
+        for had_states, indices in self._started(batch, "x"):
+            for i in () if had_states else indices:
                 self._state(batch.owners[i], "x").copy_(batch.owners[i])
             memory = self._states(batch, "m")
-            lists = ([values[i] for i in places] for values in (memory, batch.grads, batch.params))
+            lists = ([values[i] for i in indices] for values in (memory, batch.grads, batch.params))
             for m, g, y in blocks(*lists, single=batch.single):
                 g = batch.scaled(g)
                 if decay:
                     g = list(torch._foreach_add(g, [widen(t) for t in y], alpha=batch.sign * decay))
-                average_(m, g, beta if old else 0.0, batch.sign)
+                average_(m, g, beta if had_states else 0.0, batch.sign)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -16,59 +16,78 @@ from mindgap.rules.fused.plan import Job, Outcome, Plan, Policy, chunk_table
 from mindgap.rules.fused.program import NORM, Pass, Program, program_of
 from mindgap.rules.schedule import unit_draw
 
-_NOTHING = Outcome()
-#: The numbers w of a rule: one row for all tensors, or one per tensor.
-Row = tuple[float, float, float, float]
+_NO_NOTES = Outcome()
+#: The four numbers w of a rule (see ``arithmetic``): the factor on the gradient first.
+Factors = tuple[float, float, float, float]
 #: Those where nothing is clipped, corrected or counted.
-_PLAIN: Row = (1.0, 1.0, 1.0, 0.0)
+_NO_FACTORS: Factors = (1.0, 1.0, 1.0, 0.0)
+#: Sums of squares in float64 are exact enough between these; beyond, a norm is taken with care.
+_LEAST_SQUARE, _LARGEST_SQUARE = 1e-280, 1e300
 
 
-def _run(job: Job, this: Pass, w: Row | list[Row] = _PLAIN) -> np.ndarray:
-    """Launch a pass over a job's tensors; returns the sums by chunk."""
+class _Arrays(NamedTuple):
+    """What the CPU engine keeps with a plan."""
+
+    chunks: np.ndarray  # rows (tensor, start, length)
+    sums: np.ndarray  # sums of squares by chunk, in float64
+    dtype: Any  # NumPy's dtype of the parameters
+    factors: np.ndarray  # memory for the factors of a rule that has one row for all tensors
+
+
+def _new_arrays(plan: Plan) -> _Arrays:
+    """Make the arrays of a plan, and keep them with it."""
+    chunks, dtype = chunk_table(plan.sizes, cpu.CHUNK), cpu.DTYPES[plan.dtype]
+    arrays = _Arrays(chunks, np.zeros(len(chunks)), dtype, np.zeros((1, 4), dtype))
+    plan.engine_data["cpu"] = arrays
+    return arrays
+
+
+def _run_pass(job: Job, rule_pass: Pass, w: Factors | list[Factors] = _NO_FACTORS) -> np.ndarray:
+    """Launch a pass over a job's tensors, with factors for all tensors or a list with one entry per
+    tensor; returns the sums of squares by chunk.
+    """
     plan = job.plan
-    kept = plan.kept.get("cpu")
-    if kept is None:
-        table = chunk_table(plan.sizes, cpu.CHUNK)
-        dtype = cpu.DTYPES[plan.dtype]
-        kept = plan.kept["cpu"] = (table, np.zeros(len(table)), dtype, np.zeros((1, 4), dtype))
-    table, sums, dtype, marks = kept
-    if len(table):
-        numbers = job.launches.get(this.rule)
+    chunks, sums, dtype, factors = plan.engine_data.get("cpu") or _new_arrays(plan)
+    if len(chunks):
+        numbers = job.launches.get(rule_pass.rule)
         if numbers is None:
             lr = float(job["lr"])
-            numbers = job.launches[this.rule] = tuple(
-                np.array((lr, 1.0 - lr * job["decay"], *this.numbers), dtype)
+            numbers = job.launches[rule_pass.rule] = tuple(
+                np.array((lr, 1.0 - lr * job["decay"], *rule_pass.numbers), dtype)
             )
         if isinstance(w, list):
-            marks = np.array(w, dtype)
+            factors = np.array(w, dtype)
         else:
-            marks[0] = w
-        cpu.launch(this.rule, plan.addresses(this.lists), table, marks, numbers, sums)
+            factors[0] = w
+        addresses = plan.addresses(rule_pass.lists)
+        cpu.launch(rule_pass.rule, addresses, chunks, factors, numbers, sums)
     return sums
 
 
-def _length(sums: np.ndarray, plan: Plan, name: str) -> float:
+def _norm(plan: Plan, sums: np.ndarray, name: str) -> float:
+    """Norm of a plan's named list, from the chunks' sums of squares."""
     square = float(np.add.reduce(sums))
-    # Sums of float64 squares leave their range beyond 1e±150; float32 squares never do.
-    if 1e-280 < square < 1e300 or math.isnan(square):
+    if _LEAST_SQUARE < square < _LARGEST_SQUARE or math.isnan(square):
         return math.sqrt(square)
     return float(robust_norm(plan.tensors(name), wide=True))
 
 
-def _lengths(plan: Plan, sums: np.ndarray, name: str) -> list[float]:
-    """Norm of each tensor of a plan, from the chunks' sums of squares."""
+def _norms_by_tensor(plan: Plan, sums: np.ndarray, name: str) -> list[float]:
+    """Norm of each tensor of a plan's named list, from the chunks' sums of squares."""
     squares = np.zeros(len(plan.sizes))
-    np.add.at(squares, plan.kept["cpu"][0][:, 0], sums)
-    lengths = np.sqrt(squares)
-    for i in np.flatnonzero(~((squares > 1e-280) & (squares < 1e300)) & ~np.isnan(squares)):
-        lengths[i] = float(robust_norm([plan.tensors(name)[i]], wide=True))
-    return lengths.tolist()
+    np.add.at(squares, plan.engine_data["cpu"].chunks[:, 0], sums)
+    norms = np.sqrt(squares)
+    usable = ((squares > _LEAST_SQUARE) & (squares < _LARGEST_SQUARE)) | np.isnan(squares)
+    for i in np.flatnonzero(~usable):
+        norms[i] = float(robust_norm([plan.tensors(name)[i]], wide=True))
+    return norms.tolist()
 
 
-def _join_norms(parts: Sequence[float]) -> float:
-    if len(parts) == 1:
-        return parts[0]
-    return math.nan if any(map(math.isnan, parts)) else math.hypot(*parts)  # hypot(∞, NaN) is ∞
+def _join_norms(norms: Sequence[float]) -> float:
+    """Norm of a vector from the norms of its parts; NaN if one of them is NaN."""
+    if len(norms) == 1:
+        return norms[0]
+    return math.nan if any(map(math.isnan, norms)) else math.hypot(*norms)  # hypot(∞, NaN) is ∞
 
 
 def window_quantiles(window: np.ndarray, *levels: float) -> tuple[int, list[float]]:
@@ -85,16 +104,17 @@ def window_quantiles(window: np.ndarray, *levels: float) -> tuple[int, list[floa
     count = int(np.count_nonzero(window))
     if not count:
         return 0, [math.inf] * len(levels)
-    seen = np.sort(window)[len(window) - count :]
-    return count, [float(seen[min(math.ceil(q * (count + 1)), count) - 1]) for q in levels]
+    ordered = np.sort(window)[len(window) - count :]
+    return count, [float(ordered[min(math.ceil(q * (count + 1)), count) - 1]) for q in levels]
 
 
 def _push(window: np.ndarray, norm: float) -> None:
+    """Forget the oldest norm of a window and add one, as 0 where it is 0 or not finite."""
     window[:-1] = window[1:]
     window[-1] = norm if 0.0 < norm < math.inf else 0.0
 
 
-def _entries(plan: Plan, window: Tensor, name: str) -> np.ndarray:
+def _window_array(plan: Plan, window: Tensor, name: str) -> np.ndarray:
     """A window as an array over the same memory, kept with the plan as long as that memory is the
     window's.
 
@@ -102,24 +122,47 @@ def _entries(plan: Plan, window: Tensor, name: str) -> np.ndarray:
     object.
     """
     memory = window.data_ptr(), window.dtype, window.shape
-    kept = plan.kept.get(name)
-    if kept is None or kept[0] is not window or kept[1] != memory:
-        kept = plan.kept[name] = (window, memory, window.numpy())
-    return kept[2]
+    known = plan.engine_data.get(name)
+    if known is None or known[0] is not window or known[1] != memory:
+        known = plan.engine_data[name] = (window, memory, window.numpy())
+    return known[2]
 
 
-def _follow_quantile(entries: np.ndarray, norm: float, q: float) -> float:
-    """The quantile before this norm, which then enters the window; ∞ where it does not reach
-    the quantile.
+def _threshold_from_window(window: np.ndarray, norm: float, q: float) -> float:
+    """The window's quantile before this norm, which then enters the window; ∞ where the norm does
+    not reach the quantile, so that it need not be known.
     """
-    if cpu.push_below(entries, norm, norm, q):
+    if cpu.push_below(window, norm, norm, q):
         return math.inf
-    _, (level,) = window_quantiles(entries, q)
-    _push(entries, norm)
-    return level
+    _, (threshold,) = window_quantiles(window, q)
+    _push(window, norm)
+    return threshold
 
 
-def _front(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outcome]:
+def _quantile_and_spike(
+    norm: float, policy: Policy, plan: Plan
+) -> tuple[float, tuple[float, float, float] | None]:
+    """The upper quantile of the policy's window, which the norm then enters, and (norm, lower
+    quantile, limit) where the norm is a spike; ∞ and None where the norm cannot reach either.
+    """
+    assert policy.window is not None
+    window = _window_array(plan, policy.window, "policy window")
+    # A norm of at most four times the upper quantile is no spike, and most are not above the
+    # quantile itself.
+    bound = norm if policy.clip == "auto" else norm / 4.0
+    if cpu.push_below(window, bound, norm, policy.quantile):
+        return math.inf, None
+    count, (low, high) = window_quantiles(window, 1.0 - policy.quantile, policy.quantile)
+    spike = None
+    if policy.guard and count >= policy.spike_after:
+        usual_ratio = max(high / low, 2.0)
+        limit = high * usual_ratio * usual_ratio
+        spike = (norm, low, limit) if norm > limit else None
+    _push(window, norm)
+    return high, spike
+
+
+def _apply_policy(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outcome]:
     """What the policy makes of the norm of all gradients: the factor on them, and what to
     report.
     """
@@ -127,152 +170,172 @@ def _front(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outcome]:
         if policy.nonfinite == "raise":
             fail("gradients", "must be finite (nonfinite='raise')", norm)
         return 1.0, Outcome(skipped=True)
-    scale, spike, threshold = 1.0, None, policy.clip
+    factor, spike, threshold = 1.0, None, policy.clip
     if policy.window is not None:
-        entries = _entries(plan, policy.window, "policy window")
-        auto = policy.clip == "auto"
-        # A norm of at most four times the 0.9 quantile is no spike, and most are not above the
-        # quantile itself.
-        if cpu.push_below(entries, norm if auto else norm / 4.0, norm, policy.quantile):
-            high = math.inf
-        else:
-            count, (low, high) = window_quantiles(entries, 1.0 - policy.quantile, policy.quantile)
-            if policy.guard and count >= policy.spike_after:
-                wide = max(high / low, 2.0)
-                limit = high * wide * wide
-                spike = (norm, low, limit) if norm > limit else None
-            _push(entries, norm)
-        threshold = high if auto else policy.clip
+        high, spike = _quantile_and_spike(norm, policy, plan)
         if spike and policy.guard == "skip":
             return 1.0, Outcome(skipped=True, spike=spike)
-        scale = min(high / norm, 1.0) if spike else 1.0
+        factor = min(high / norm, 1.0) if spike else 1.0
+        if threshold == "auto":
+            threshold = high
     if threshold is None and spike is None:
-        return 1.0, _NOTHING
+        return 1.0, _NO_NOTES
     notes: dict[str, Any] = {}
     if threshold == "unit":
-        scale = 1.0 / norm if norm else 1.0
+        factor = 1.0 / norm if norm else 1.0
         notes = {"direction": norm, "share": 0.0}
     elif threshold is not None:
         assert not isinstance(threshold, str)
-        length = norm + policy.eps
-        ratio = threshold / length if length else math.inf
-        scale = min(scale, 1.0 if ratio > 1.0 else ratio) if ratio == ratio else ratio
+        divisor = norm + policy.eps
+        ratio = threshold / divisor if divisor else math.inf
+        factor = ratio if math.isnan(ratio) else min(factor, ratio, 1.0)
         notes = {"direction": norm, "share": float(norm > threshold)}
-    return scale, Outcome(notes, spike=spike)
+    return factor, Outcome(notes, spike=spike)
 
 
 def gradient_norm(jobs: Sequence[Job]) -> tuple[float, list[np.ndarray]]:
-    """The norm of all gradients, and each job's sums of squares."""
-    summed = [_run(job, NORM) for job in jobs]
-    return _join_norms([_length(sums, job.plan, "grad") for job, sums in zip(jobs, summed)]), summed
+    """The norm of all gradients, and each job's sums of squares by chunk."""
+    sums = [_run_pass(job, NORM) for job in jobs]
+    return _join_norms([_norm(job.plan, s, "grad") for job, s in zip(jobs, sums)]), sums
 
 
 def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
-    """One step of all jobs."""
+    """Make one step of all jobs; returns what the report is to know of it."""
     programs = [program_of(job) for job in jobs]
-    scale, outcome, summed = 1.0, _NOTHING, None
+    factor, outcome, gradient_sums = 1.0, _NO_NOTES, None
     if policy.looks:
-        norm, summed = gradient_norm(jobs)
-        scale, outcome = _front(norm, policy, jobs[0].plan)
+        norm, gradient_sums = gradient_norm(jobs)
+        factor, outcome = _apply_policy(norm, policy, jobs[0].plan)
         if outcome.skipped:
             return outcome
-    first = (scale, 1.0, 1.0, 0.0)
+    uncorrected = (factor, 1.0, 1.0, 0.0)
     if programs[0].kind:
-        # What is said of the gradient counts: the rule's own norm may be that of a state.
-        notes = _with_norm(jobs, programs, scale, first, summed)
+        # What the policy noted counts: the rule's own norm may be that of a state.
+        notes = _step_with_norm(jobs, programs, uncorrected, gradient_sums)
         return Outcome({**notes, **outcome.notes}, spike=outcome.spike)
     for job, program in zip(jobs, programs):
-        _run(job, program.step, _corrections(job, scale) if job.record.counts else first)
+        w = _corrections(job, factor) if job.record.counts else uncorrected
+        _run_pass(job, program.step, w)
     return outcome
 
 
-def _corrections(job: Job, scale: float) -> Row | list[Row]:
-    """w = (c, 1/(1−β₁^k), 1/(1−β₂^k)) per tensor; for section 3.1 of acclip the last is of k−1,
-    and k = 1 is marked. For means over events the fourth is the weight of the newest, 1/k or more.
+def _corrections(job: Job, factor: float) -> Factors | list[Factors]:
+    """Count this step's gradients; returns the factors of the step, one row for all tensors that
+    have seen the same number of gradients, else a list with one row per tensor.
     """
     steps = job.plan.steps
     assert steps is not None
     counts = steps.numpy()
     counts += 1
-    k = float(counts[0])
-    beta = job["beta"]
-    beta2 = job["beta2"]
-    earlier = job["form"] == "second_moment"
-    least = job.record.numbers.get("event_rate")
+    settings = (
+        factor,
+        job["beta"],
+        job["beta2"],
+        job["form"] == "second_moment",
+        job.record.numbers.get("event_rate"),
+    )
     if (counts == counts[0]).all():
-        return _bias_corrections(k, scale, beta, beta2, earlier, least)
-    return [_bias_corrections(k, scale, beta, beta2, earlier, least) for k in counts.tolist()]
+        return _bias_corrections(float(counts[0]), *settings)
+    return [_bias_corrections(k, *settings) for k in counts.tolist()]
 
 
 def _bias_corrections(
-    k: float, scale: float, beta: float, beta2: float, earlier: bool, least: float | None
-) -> Row:
-    """Scale, corrections of the first and of the second moment at step k, and the rate of events
-    (at least ``least``), or 1 at the first step where there is none.
+    k: float, factor: float, beta: float, beta2: float, earlier: bool, event_rate: float | None
+) -> Factors:
+    """The factor, 1/(1−β₁^k), 1/(1−β₂^k), and the weight max{event_rate, 1/k} of the newest event,
+    or without events whether k = 1. ``earlier`` takes β₂^(k−1), as section 3.1 of acclip.
     """
-    before = k - 1.0 if earlier else k
-    second = 1.0 if before == 0.0 else 1.0 / (1.0 - beta2**before)
-    last = float(k == 1.0) if least is None else max(least, 1.0 / k)
-    return scale, 1.0 / (1.0 - beta**k), second, last
+    beta2_exponent = k - 1.0 if earlier else k
+    second = 1.0 if beta2_exponent == 0.0 else 1.0 / (1.0 - beta2**beta2_exponent)
+    last = float(k == 1.0) if event_rate is None else max(event_rate, 1.0 / k)
+    return factor, 1.0 / (1.0 - beta**k), second, last
 
 
-def _with_norm(
-    jobs: Sequence[Job], programs: Sequence[Program], scale: float, first: Row, summed: Any
+def _direction_norms(
+    job: Job, program: Program, uncorrected: Factors, gradient_sums: np.ndarray | None
+) -> list[float]:
+    """Norms of the direction that a rule scales: one per tensor with ``scope="tensor"``, else one.
+
+    Runs the program's first pass, unless that sums the gradients' squares and they are known.
+    """
+    norm_pass = program.first
+    assert norm_pass is not None
+    if norm_pass is not NORM:
+        sums = _run_pass(job, norm_pass, uncorrected)
+    else:
+        sums = _run_pass(job, norm_pass) if gradient_sums is None else gradient_sums
+    if job.record.scope == "tensor":
+        return _norms_by_tensor(job.plan, sums, norm_pass.lists[0])
+    return [_norm(job.plan, sums, norm_pass.lists[0])]
+
+
+def _step_with_norm(
+    jobs: Sequence[Job],
+    programs: Sequence[Program],
+    uncorrected: Factors,
+    gradient_sums: list[np.ndarray] | None,
 ) -> dict[str, Any]:
-    """Steps whose factor follows from a norm of the gradient or of its average."""
-    scope, kind = jobs[0].record.scope, programs[0].kind
-    own: list[list[float]] = []
-    by_group: dict[int, list[int]] = {}
+    """Steps whose factor follows from a norm of the gradient or of its average.
+
+    Args:
+        uncorrected: the factors of a rule without corrections: the policy's, then 1, 1 and 0.
+        gradient_sums: the gradients' sums of squares, where the policy has taken them.
+
+    Returns:
+        Notes for the report: ``direction``, and where they apply ``share`` and ``update``.
+    """
+    scope = jobs[0].record.scope
+    norms_by_job: list[list[float]] = []
+    jobs_by_group: dict[int, list[int]] = {}
     for i, (job, program) in enumerate(zip(jobs, programs)):
-        this = program.first
-        assert this is not None
-        if this is NORM:
-            sums = _run(job, this) if summed is None else summed[i]
-        else:
-            sums = _run(job, this, first)
-        name = this.lists[0]
-        own.append(
-            _lengths(job.plan, sums, name) if scope == "tensor" else [_length(sums, job.plan, name)]
-        )
-        by_group.setdefault(job.group, []).append(i)
-    total = _join_norms([n for part in own for n in part])
-    shares, terms = [], []
-    for places in by_group.values():
-        # What the front did to the gradient, the norm of the bare gradient does not know yet.
-        late = scale if programs[places[0]].first is NORM else 1.0
-        whole = total if scope == "all" else _join_norms([n for i in places for n in own[i]])
-        numbers, window = jobs[places[0]].record.numbers, jobs[places[0]].record.window
+        sums = None if gradient_sums is None else gradient_sums[i]
+        norms_by_job.append(_direction_norms(job, program, uncorrected, sums))
+        jobs_by_group.setdefault(job.group, []).append(i)
+    total = _join_norms([n for norms in norms_by_job for n in norms])
+    shares, updates = [], []
+    for places in jobs_by_group.values():
+        first = jobs[places[0]]
+        # The norm was taken of gradients that the policy's factor has yet to scale.
+        late = uncorrected[0] if programs[places[0]].first is NORM else 1.0
+        group_norm = total
+        if scope != "all":
+            group_norm = _join_norms([n for i in places for n in norms_by_job[i]])
+        numbers = first.record.numbers
         level: Any = numbers.get("level")
-        if window is not None:
-            entries = _entries(jobs[places[0]].plan, window, "rule window")
-            level = _follow_quantile(entries, whole * late, numbers["quantile"])
-        clipped = []
+        if first.record.window is not None:
+            window = _window_array(first.plan, first.record.window, "rule window")
+            level = _threshold_from_window(window, group_norm * late, numbers["quantile"])
+        clipped: list[bool] = []
         for i in places:
             job, program = jobs[i], programs[i]
             rate = late
             if program.rated:
                 rate *= float(job["lr"]) * (job["sign"] if program.step.lists[1] == "grad" else 1.0)
-            draw = unit_draw(job["seed"], job.k) if kind == "interpolate" else 0.0
-            lengths = [late * n for n in (own[i] if scope == "tensor" else (whole,))]
-            rows = [(rate * _factor(kind, n, level, numbers), draw, 0.0, 0.0) for n in lengths]
-            if kind == "clip":
-                clipped += [n > level for n in lengths]
+            draw = unit_draw(job["seed"], job.k) if program.kind == "interpolate" else 0.0
+            norms = [late * n for n in (norms_by_job[i] if scope == "tensor" else (group_norm,))]
+            rows = [
+                (rate * _norm_factor(program.kind, n, level, numbers), draw, 0.0, 0.0)
+                for n in norms
+            ]
+            clipped += [n > level for n in norms] if program.kind == "clip" else []
             if program.rated:
-                terms.append(([abs(row[0]) for row in rows], own[i]))
-            _run(job, program.step, rows if len(rows) > 1 else rows[0])
-        if kind == "clip":
+                updates.append(([abs(row[0]) for row in rows], norms_by_job[i]))
+            _run_pass(job, program.step, rows if len(rows) > 1 else rows[0])
+        if clipped:
             shares.append(sum(clipped) / len(clipped))
     notes: dict[str, Any] = {"direction": total}
     if shares:
         notes["share"] = sum(shares) / len(shares)
-    if len(terms) == len(jobs):
-        notes["update"] = terms
+    if len(updates) == len(jobs):
+        notes["update"] = updates
     return notes
 
 
-def _factor(kind: str, length: float, level: float, numbers: Any) -> float:
-    """The factor on a direction of that length; infinities and NaN pass through, as in torch."""
+def _norm_factor(kind: str, norm: float, level: Any, numbers: Mapping[str, Any]) -> float:
+    """The factor on a direction of that norm: min{level/norm, 1} to clip, 1/(norm + level) to
+    normalise, 1/(p·norm + q) to interpolate; infinities and NaN pass through, as in torch.
+    """
     if kind == "clip":
-        return 1.0 if length <= level and length < math.inf else level / length
-    size = numbers["p"] * length + numbers["q"] if kind == "interpolate" else length + level
-    return 1.0 / size if size else 0.0
+        return 1.0 if norm <= level and norm < math.inf else level / norm
+    divisor = numbers["p"] * norm + numbers["q"] if kind == "interpolate" else norm + level
+    return 1.0 / divisor if divisor else 0.0

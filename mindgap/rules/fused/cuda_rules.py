@@ -192,9 +192,9 @@ class ReportCounts:
 
 def _report_counts(plan: Plan) -> ReportCounts:
     """The counts of the plan's place in the optimizer, made anew on another device."""
-    counts = plan.ledger.get(plan.place)
+    counts = plan.lasting_counts.get(plan.index)
     if counts is None or counts.stats.device != plan.device:
-        counts = plan.ledger[plan.place] = ReportCounts(plan.device)
+        counts = plan.lasting_counts[plan.index] = ReportCounts(plan.device)
     return counts
 
 
@@ -217,9 +217,9 @@ def _to_device(array: np.ndarray, device: torch.device) -> Tensor:
 
 def memory_of(plan: Plan) -> PlanMemory:
     """The plan's device memory, made when first asked for."""
-    memory = plan.kept.get("cuda")
+    memory = plan.engine_data.get("cuda")
     if memory is None:
-        memory = plan.kept["cuda"] = PlanMemory(plan)
+        memory = plan.engine_data["cuda"] = PlanMemory(plan)
     return memory
 
 
@@ -310,9 +310,9 @@ def _shared_sums(jobs: Sequence[Job]) -> tuple[Tensor, list[ChunkRange]]:
     first_plan, length = jobs[0].plan, max(ends[-1], 1)
     if len(jobs) == 1:
         return memory_of(first_plan).chunk_sums, ranges
-    if "shared" not in first_plan.kept or first_plan.kept["shared"].numel() != length:
-        first_plan.kept["shared"] = _zeros(first_plan.device, length)
-    return first_plan.kept["shared"], ranges
+    if "shared" not in first_plan.engine_data or first_plan.engine_data["shared"].numel() != length:
+        first_plan.engine_data["shared"] = _zeros(first_plan.device, length)
+    return first_plan.engine_data["shared"], ranges
 
 
 def _sum_squares(
@@ -554,7 +554,7 @@ def follow(plan: Plan) -> int | None:
     Returns how many steps it is ahead, if it counts them. Steps that were made elsewhere since
     count too: the host's numbers are moved, not replaced.
     """
-    memory = plan.kept.get("cuda")
+    memory = plan.engine_data.get("cuda")
     if memory is None:
         return None
     if memory.gradient_counts is not None:

@@ -48,9 +48,10 @@ class FusedRecord(NamedTuple):
 
     @classmethod
     def of(
-        cls, rule: str, group: Mapping[str, Any], numbers: Mapping[str, Any], **more: Any
+        cls, rule: str, group: Mapping[str, Any], numbers: Mapping[str, Any], **fields: Any
     ) -> FusedRecord:
-        """A record with the settings that every group has.
+        """A record with the settings that every group has; ``numbers`` are the rule's own,
+        ``fields`` the other fields.
 
         Example:
             >>> group = {"lr": 0.1, "weight_decay": 0.0, "maximize": False}
@@ -62,11 +63,11 @@ class FusedRecord(NamedTuple):
         for name, value in numbers.items():
             if isinstance(value, Tensor):  # a function of the step may return one
                 if value.device.type != "cpu" or value.numel() != 1:
-                    more["refusal"] = f"{name} is a tensor"
+                    fields["refusal"] = f"{name} is a tensor"
                 else:
                     filled[name] = value.item()
-        plain = not isinstance(group["lr"], Tensor)
-        return cls(rule, filled, plain=plain, k=group.get("k", 0) + 1, **more)
+        no_tensor = not isinstance(group["lr"], Tensor)
+        return cls(rule, filled, plain=no_tensor, k=group.get("k", 0) + 1, **fields)
 
 
 #: How many fields of a record, from the first, can be compared as they are.
@@ -132,7 +133,7 @@ def obstacle(p: Tensor, grad: Tensor, states: Mapping[str, Tensor]) -> str | Non
         >>> obstacle(p, torch.zeros(3), {"momentum": torch.zeros(4)})
         'momentum has shape (4,) where its parameter has (3,)'
     """
-    wide = torch.float32 if p.dtype in NARROW else p.dtype
+    state_dtype = torch.float32 if p.dtype in NARROW else p.dtype
     if p.is_complex():
         return "a parameter is complex"
     for name, t in (("a parameter", p), ("a gradient", grad), *states.items()):
@@ -148,8 +149,8 @@ def obstacle(p: Tensor, grad: Tensor, states: Mapping[str, Tensor]) -> str | Non
             return f"{name} is negated or conjugated when it is read"
         if t.is_inference() and t is not grad:
             return f"{name} is an inference tensor"
-        if name in states and t.dtype != wide:
-            return f"{name} has {t.dtype} where {wide} is needed"
+        if name in states and t.dtype != state_dtype:
+            return f"{name} has {t.dtype} where {state_dtype} is needed"
         if not same_memory_order(p, t):
             return (
                 f"{name} of shape {tuple(t.shape)} has holes in memory, or another order than its "
@@ -172,13 +173,13 @@ def chunk_table(sizes: tuple[int, ...], chunk: int) -> np.ndarray:
         >>> chunk_table((5, 0, 2), 4).tolist()
         [[0, 0, 4], [0, 4, 1], [2, 0, 2]]
     """
-    parts = []
+    rows_by_tensor = []
     for i, size in enumerate(sizes):
         starts = np.arange(0, size, chunk, dtype=np.int64)
-        parts.append(
+        rows_by_tensor.append(
             np.stack([np.full_like(starts, i), starts, np.minimum(size - starts, chunk)], axis=1)
         )
-    return np.concatenate(parts) if parts else np.zeros((0, 3), dtype=np.int64)
+    return np.concatenate(rows_by_tensor) if rows_by_tensor else np.zeros((0, 3), dtype=np.int64)
 
 
 class Forms:
@@ -206,8 +207,11 @@ class Forms:
             from torch._C._dynamo.guards import TensorGuards
 
             sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
-            kept: dict[str, Any] = {"dynamic_dims_sizes": sizes, "dynamic_dims_strides": strides}
-            self._check: Any = TensorGuards(*tensors, **kept).check
+            dimensions: dict[str, Any] = {
+                "dynamic_dims_sizes": sizes,
+                "dynamic_dims_strides": strides,
+            }
+            self._check: Any = TensorGuards(*tensors, **dimensions).check
         except Exception:  # no public name: another torch may not have it
             self._check = lambda *tensors: False
 
@@ -220,6 +224,7 @@ class Forms:
 
 
 def _form(t: Tensor) -> tuple[Any, ...]:
+    """All that a kernel relies on of a tensor besides its memory; equal forms need no new plan."""
     strides = t.stride() if t.layout == torch.strided else None
     return (
         type(t),
@@ -240,8 +245,8 @@ class Plan:
     Args:
         rows: per parameter of this process its tensor, its gradient and its states.
         names: of the states.
-        homes: per parameter the mapping from name to state, from which the states are taken anew at
-            every step.
+        state_dicts: per parameter the optimizer's mapping from name to state, from which the states
+            are taken anew at every step.
         lasting: whether the plan is kept for further steps, at which the parameters give the
             gradients anew.
         counts: whether to count the gradients that each parameter has seen.
@@ -251,12 +256,12 @@ class Plan:
         self,
         rows: Sequence[tuple[Tensor, ...]],
         names: tuple[str, ...],
-        homes: list[Any],
+        state_dicts: list[Any],
         lasting: bool = True,
         counts: bool = False,
     ) -> None:
         self.owners, grads, *states = (list(column) for column in zip(*rows))
-        self.states, self.homes, self.lasting = names, homes, lasting
+        self.states, self.state_dicts, self.lasting = names, state_dicts, lasting
         self.device = self.owners[0].device
         self.dtype = self.owners[0].dtype
         self.grad_dtype = grads[0].dtype
@@ -276,19 +281,19 @@ class Plan:
         self.steps: Tensor | None = None
         self._counters: list[Tensor] = []
         if counts:
-            seen = [float(home.get("step", 0.0)) for home in homes]
-            self.steps = torch.tensor(seen, dtype=torch.float32, device="cpu")
-            self._counters = [self.steps[i] for i in range(len(homes))]
+            counts_so_far = [float(home.get("step", 0.0)) for home in state_dicts]
+            self.steps = torch.tensor(counts_so_far, dtype=torch.float32, device="cpu")
+            self._counters = [self.steps[i] for i in range(len(state_dicts))]
             self._counts_at = list(map(_POINTER, self._counters))
-            for home, counter in zip(homes, self._counters):
+            for home, counter in zip(state_dicts, self._counters):
                 home["step"] = counter
         #: How often gradients were found at other addresses.
         self.moves = 0
-        #: Room for what an engine wants to keep with the plan (device tables, buffers), and beyond
-        #: it.
-        self.kept: dict[Any, Any] = {}
-        self.ledger: dict[int, Any] = {}
-        self.place = 0
+        #: What an engine wants to keep with the plan (device tables, buffers), by its name for it.
+        self.engine_data: dict[Any, Any] = {}
+        #: What an engine counts for the report, by the index of the plan; it outlives the plans.
+        self.lasting_counts: dict[int, Any] = {}
+        self.index = 0
 
     def fresh(self) -> bool:
         """Whether the plan still describes the tensors' memory; follows gradients that moved.
@@ -298,9 +303,9 @@ class Plan:
         everything: list[Any] = self.owners.copy()
         try:
             for getter in self._getters:
-                everything += map(getter, self.homes)
+                everything += map(getter, self.state_dicts)
             if self._counters:
-                counters = list(map(_COUNTER, self.homes))
+                counters = list(map(_COUNTER, self.state_dicts))
                 if (
                     not all(map(is_, counters, self._counters))
                     or list(map(_POINTER, counters)) != self._counts_at
@@ -313,9 +318,9 @@ class Plan:
             return False
         pointers = list(map(_POINTER, everything))
         if pointers != self._pointers:
-            fixed = len(everything) - len(self.owners)
-            if pointers[:fixed] != self._pointers[:fixed] or not all(
-                at or not size for at, size in zip(pointers[fixed:], self.sizes)
+            first_gradient = len(everything) - len(self.owners)
+            if pointers[:first_gradient] != self._pointers[:first_gradient] or not all(
+                address or not size for address, size in zip(pointers[first_gradient:], self.sizes)
             ):
                 return False
             self._pointers = pointers
@@ -339,7 +344,8 @@ class Plan:
         if name == "param":
             return self.owners
         return [
-            p.grad if name == "grad" else home[name] for p, home in zip(self.owners, self.homes)
+            p.grad if name == "grad" else home[name]
+            for p, home in zip(self.owners, self.state_dicts)
         ]
 
 
@@ -364,15 +370,15 @@ class Job:
         return self.record.numbers[name]
 
     def renewed(self, record: FusedRecord) -> Job:
-        """This job if a step with that record is the same but for its number; else a new one."""
-        mine = self.record
-        same = (
-            mine[:_NUMBERED] == record[:_NUMBERED]
-            and mine.window is record.window
-            and mine.plain
+        """This job if a step with that record differs in nothing but its number; else a new one."""
+        own = self.record
+        unchanged = (
+            own[:_NUMBERED] == record[:_NUMBERED]
+            and own.window is record.window
+            and own.plain
             and record.plain
         )
-        if not same:
+        if not unchanged:
             return Job(self.plan, record, self.group)
         self.k = record.k
         return self

@@ -41,7 +41,7 @@ NORM = Pass("norm", ("grad",))
 
 
 def _weights(job: Job) -> tuple[float, float]:
-    """β, and the gradient's weight in the average."""
+    """β, and the new gradient's weight ±(1 − β) in the average."""
     return float(job["beta"]), job["sign"] * (1.0 - job["beta"])
 
 
@@ -73,8 +73,9 @@ def coordinate(job: Job) -> Program:
 
 
 def _moments(job: Job) -> tuple[float, ...]:
-    most = torch.finfo(torch.float64 if job.plan.dtype == torch.float64 else torch.float32).max
-    return (*_weights(job), float(job["beta2"]), 1.0 - job["beta2"], float(job["eps"]), most)
+    """Numbers of a rule with two averages: β₁, r₁, β₂, 1 − β₂, ε and the largest finite number."""
+    largest = torch.finfo(torch.float64 if job.plan.dtype == torch.float64 else torch.float32).max
+    return (*_weights(job), float(job["beta2"]), 1.0 - job["beta2"], float(job["eps"]), largest)
 
 
 def adaptive(job: Job) -> Program:
