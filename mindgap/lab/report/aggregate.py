@@ -49,9 +49,9 @@ def facet_values(runs: Iterable[Run], facet: str) -> list[str]:
         ):
             seen.setdefault(tuple(value) if isinstance(value, list) else value)
     values = list(seen)
-    if all(isinstance(v, (int, float)) for v in values):
+    if all(isinstance(value_, (int, float)) for value_ in values):
         values.sort()
-    return [facet_label(facet, v) for v in values]
+    return [facet_label(facet, value_) for value_ in values]
 
 
 #: Settings that the papers write in Greek.
@@ -68,9 +68,11 @@ GREEK = {
 
 
 def facet_label(facet: str, value: Any) -> str:
-    """Example:
-    >>> facet_label("tail", 1.5), facet_label("alpha", 2), facet_label("method", "SGD")
-    ('tail = 1.5', 'α = 2', 'SGD')
+    """The words above a panel.
+
+    Example:
+        >>> facet_label("tail", 1.5), facet_label("alpha", 2), facet_label("method", "SGD")
+        ('tail = 1.5', 'α = 2', 'SGD')
     """
     if facet == "method" or isinstance(value, str):
         return str(value)
@@ -79,6 +81,9 @@ def facet_label(facet: str, value: Any) -> str:
 
 
 def _of_run(run: Run, facet: str) -> Any:
+    """The value of a facet that a whole run has, its method or a setting; None if only its rows
+    have one.
+    """
     return run.header.method if facet == "method" else run.header.settings.get(facet)
 
 
@@ -98,11 +103,15 @@ class Readings:
         """The values of a quantity and in which rows it is a number."""
         if name not in self._columns:
             raw = [row.get(name) for row in self.run.rows]
-            number = np.array([_is_number(v) for v in raw], dtype=bool)
+            is_number_ = np.array([_is_number(value) for value in raw], dtype=bool)
             values = np.array(
-                [v if ok else np.nan for v, ok in zip(raw, number.tolist())], dtype=float
+                [
+                    value if is_number else np.nan
+                    for value, is_number in zip(raw, is_number_.tolist())
+                ],
+                dtype=float,
             )
-            self._columns[name] = values, number
+            self._columns[name] = values, is_number_
         return self._columns[name]
 
     def panels(self, x: str, y: str, facet: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -115,17 +124,17 @@ class Readings:
             >>> [column.tolist() for column in readings.panels("step", "loss", "")[""]]
             [[0.0, 2.0], [2.0, 1.0]]
         """
-        (a, has_a), (b, has_b) = self.column(x), self.column(y)
-        both = has_a & has_b
-        fixed = _of_run(self.run, facet) if facet else ""
-        if fixed is not None:
-            label = facet_label(facet, fixed) if facet else ""
-            return {label: (a[both], b[both])} if both.any() else {}
-        where: dict[str, list[int]] = {}
-        for place in np.flatnonzero(both).tolist():
-            if facet in self.run.rows[place]:
-                where.setdefault(facet_label(facet, self.run.rows[place][facet]), []).append(place)
-        return {label: (a[places], b[places]) for label, places in where.items()}
+        (x_values, has_x), (y_values, has_y) = self.column(x), self.column(y)
+        both = has_x & has_y
+        value_of_run = _of_run(self.run, facet) if facet else ""
+        if value_of_run is not None:
+            label = facet_label(facet, value_of_run) if facet else ""
+            return {label: (x_values[both], y_values[both])} if both.any() else {}
+        rows_of: dict[str, list[int]] = {}
+        for row in np.flatnonzero(both).tolist():
+            if facet in self.run.rows[row]:
+                rows_of.setdefault(facet_label(facet, self.run.rows[row][facet]), []).append(row)
+        return {label: (x_values[places], y_values[places]) for label, places in rows_of.items()}
 
 
 def over_seeds(
@@ -175,20 +184,20 @@ def _where_read(curves: Sequence[Curve], places: np.ndarray) -> tuple[np.ndarray
     values = np.full((len(curves), len(places)), np.nan)
     present = np.zeros(values.shape, dtype=bool)
     for number, (x, y) in enumerate(curves):
-        where = np.searchsorted(places, x)
-        values[number, where], present[number, where] = y, True
+        columns = np.searchsorted(places, x)
+        values[number, columns], present[number, columns] = y, True
     return values, present
 
 
 def one_value_per_place(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Readings in order of place; several at one place are averaged, so that a run has one vote."""
-    keep = np.isfinite(x)
-    x, y = x[keep], y[keep]
-    places, which, counts = np.unique(x, return_inverse=True, return_counts=True)
+    finite = np.isfinite(x)
+    x, y = x[finite], y[finite]
+    places, place_of, counts = np.unique(x, return_inverse=True, return_counts=True)
     if len(places) == len(x):
         return places, y[np.argsort(x, kind="stable")]
     with np.errstate(invalid="ignore"):
-        return places, np.bincount(which, weights=y, minlength=len(places)) / counts
+        return places, np.bincount(place_of, weights=y, minlength=len(places)) / counts
 
 
 def end_values(readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
@@ -219,6 +228,9 @@ def end_values(readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dic
 def _statistics(values: np.ndarray, present: np.ndarray) -> dict[str, np.ndarray]:
     """Mean, deviation, three quantiles and count over the seeds, per place; NaN where a value is
     not finite.
+
+    ``values`` and ``present`` have one row per run and one column per place; ``present`` says
+    where a run was read.
     """
     n = present.sum(0)
     finite = np.isfinite(values) | ~present
@@ -234,12 +246,12 @@ def _statistics(values: np.ndarray, present: np.ndarray) -> dict[str, np.ndarray
     for name, q in (("q10", 0.1), ("q50", 0.5), ("q90", 0.9)):
         place = q * np.maximum(n - 1, 0)
         low = np.floor(place).astype(int)
-        a = np.take_along_axis(ordered, low[None], 0)[0]
-        b = np.take_along_axis(ordered, np.minimum(low + 1, np.maximum(n - 1, 0))[None], 0)[0]
+        high = np.minimum(low + 1, np.maximum(n - 1, 0))
+        below, above = (np.take_along_axis(ordered, at[None], 0)[0] for at in (low, high))
         share = place - low
         with np.errstate(invalid="ignore"):
-            mixed = np.where(share == 0, a, a + share * (b - a))
-        table[name] = np.where(np.isfinite(mixed), mixed, np.nan)
+            quantile = np.where(share == 0, below, below + share * (above - below))
+        table[name] = np.where(np.isfinite(quantile), quantile, np.nan)
     return {**table, "n": n.astype(float)}
 
 
@@ -263,25 +275,27 @@ def thin(series: Series, buckets: int, *, log_x: bool = False) -> Series:
         return series
     edges = _edges(series.columns["x"], buckets, log_x)
     names = [n for n in ("y", "mean", "q50") if n in series.columns]
-    keep = {0, size - 1}
-    begin, stop = edges[:-1], edges[1:]
-    begin, stop = begin[stop > begin], stop[stop > begin]
-    keep.update(begin.tolist(), (stop - 1).tolist())
-    bucket = np.searchsorted(begin, np.arange(size), side="right")
+    kept_rows = {0, size - 1}
+    starts, stops = edges[:-1], edges[1:]
+    starts, stops = starts[stops > starts], stops[stops > starts]
+    kept_rows.update(starts.tolist(), (stops - 1).tolist())
+    bucket = np.searchsorted(starts, np.arange(size), side="right")
     for name in names:
         column = series.columns[name]
         # Sorted inside each bucket, the first is the smallest and the last the largest; an
         # undefined value is neither.
-        smallest = np.lexsort((np.where(np.isnan(column), np.inf, column), bucket))[begin]
-        largest = np.lexsort((np.where(np.isnan(column), -np.inf, column), bucket))[stop - 1]
-        keep.update(smallest.tolist(), largest.tolist())
+        smallest = np.lexsort((np.where(np.isnan(column), np.inf, column), bucket))[starts]
+        largest = np.lexsort((np.where(np.isnan(column), -np.inf, column), bucket))[stops - 1]
+        kept_rows.update(smallest.tolist(), largest.tolist())
     for edge in ("q10", "q90", "sd"):  # the widest places of the band, a few for the whole series
         if edge in series.columns and not np.isnan(series.columns[edge]).all():
-            keep.update(
+            kept_rows.update(
                 (int(np.nanargmin(series.columns[edge])), int(np.nanargmax(series.columns[edge])))
             )
-    index = np.array(sorted(keep))
-    return replace(series, columns={k: v[index] for k, v in series.columns.items()})
+    index = np.array(sorted(kept_rows))
+    return replace(
+        series, columns={name_: column_[index] for name_, column_ in series.columns.items()}
+    )
 
 
 def _edges(x: np.ndarray, buckets: int, log_x: bool) -> np.ndarray:
@@ -296,22 +310,25 @@ def _edges(x: np.ndarray, buckets: int, log_x: bool) -> np.ndarray:
     return np.linspace(0, len(x), buckets + 1).astype(int)
 
 
-def thin_points(series: Series, most: int) -> Series:
-    """At most about ``most`` points of a scatter: every k-th, and the extremes of both
+def thin_points(series: Series, limit: int) -> Series:
+    """At most about ``limit`` points of a scatter: every k-th, and the extremes of both
     coordinates in each stretch.
     """
     size = len(series)
-    if size <= most:
+    if size <= limit:
         return series
-    keep = set(np.linspace(0, size - 1, max(most // 2, 1)).astype(int).tolist())
+    kept_rows = set(np.linspace(0, size - 1, max(limit // 2, 1)).astype(int).tolist())
     for name in ("x", "y"):
-        order = np.argsort(series.columns[name], kind="stable")
-        other = series.columns["y" if name == "x" else "x"][order]
-        for part in np.array_split(np.arange(size), max(most // 8, 1)):
-            values = other[part]
+        sorted_rows = np.argsort(series.columns[name], kind="stable")
+        other_values = series.columns["y" if name == "x" else "x"][sorted_rows]
+        for stretch in np.array_split(np.arange(size), max(limit // 8, 1)):
+            values = other_values[stretch]
             if not np.isnan(values).all():
-                keep.update(
-                    (int(order[part[np.nanargmin(values)]]), int(order[part[np.nanargmax(values)]]))
+                kept_rows.update(
+                    (
+                        int(sorted_rows[stretch[np.nanargmin(values)]]),
+                        int(sorted_rows[stretch[np.nanargmax(values)]]),
+                    )
                 )
-    index = np.array(sorted(keep))
+    index = np.array(sorted(kept_rows))
     return replace(series, columns={k: v[index] for k, v in series.columns.items()})

@@ -66,40 +66,41 @@ def compare(a: Path, b: Path, *, level: float = 0.001) -> Comparison:
     curves is called different.
     """
     between("level", level, 0, 1, ends="()")
-    left = {(s.name, s.scale): s for s in load(a)}
-    right = {(s.name, s.scale): s for s in load(b)}
-    both = [key for key in left if key in right]
-    verdicts = tuple((*key, _verdict(left[key]), _verdict(right[key])) for key in both)
-    curves = tuple(d for key in both for d in _curves(left[key], right[key], level))
+    in_a = {(study.name, study.scale): study for study in load(a)}
+    in_b = {(study.name, study.scale): study for study in load(b)}
+    common = [key for key in in_a if key in in_b]
+    differences = [_curves(in_a[key], in_b[key], level) for key in common]
     return Comparison(
-        verdicts,
-        curves,
-        tuple("/".join(key) for key in left if key not in right),
-        tuple("/".join(key) for key in right if key not in left),
+        verdicts=tuple((*key, _verdict(in_a[key]), _verdict(in_b[key])) for key in common),
+        curves=tuple(difference for of_study in differences for difference in of_study),
+        only_a=tuple("/".join(key) for key in in_a if key not in in_b),
+        only_b=tuple("/".join(key) for key in in_b if key not in in_a),
     )
 
 
 def _verdict(study: Loaded) -> str:
+    """The word of a verdict, or that there is none yet."""
     return study.verdict.verdict or "no verdict yet"
 
 
 def _curves(a: Loaded, b: Loaded, level: float) -> list[Difference]:
     """One difference per method of both studies and per curve of the first one's figures."""
-    found = []
+    differences = []
     quantities = dict.fromkeys((f.x, f.y, f.kind) for f in a.description.figures)
     for method in (m for m in a.methods if m in b.methods):
         for x, y, kind in quantities:
             # A scatter has no common places; its quantities show in the verdict's numbers.
             if kind != "lines":
                 continue
-            sides = [_columns(study, method, x, y) for study in (a, b)]
-            if all(sides):
-                place = Difference(a.name, a.scale, method, y, "same")
-                found.append(difference(place, sides[0], sides[1], level))
-    return found
+            curves = [_columns(study, method, x, y) for study in (a, b)]
+            if all(curves):
+                unjudged = Difference(a.name, a.scale, method, y, "same")
+                differences.append(difference(unjudged, curves[0], curves[1], level))
+    return differences
 
 
 def _columns(study: Loaded, method: str, x: str, y: str) -> list[tuple[np.ndarray, np.ndarray]]:
+    """One curve (x, y) per run of a method that recorded both columns."""
     runs = [Readings(run).panels(x, y, "") for run in study.runs if run.header.method == method]
     return [panels[""] for panels in runs if "" in panels]
 
@@ -117,37 +118,46 @@ def difference(
     """
     from scipy.stats import t as student
 
-    one, two = over_seeds(a), over_seeds(b)
-    common, at_one, at_two = np.intersect1d(one["x"], two["x"], return_indices=True)
+    stats_a, stats_b = over_seeds(a), over_seeds(b)
+    common, rows_a, rows_b = np.intersect1d(stats_a["x"], stats_b["x"], return_indices=True)
     if not len(common):
         return replace(place, outcome="differs")
-    pick = np.unique(np.linspace(0, len(common) - 1, PLACES).astype(int))
-    one, two = (
-        {k: v[at[pick]] for k, v in side.items()} for side, at in ((one, at_one), (two, at_two))
-    )
-    mean_a, mean_b = one["mean"], two["mean"]
+    compared = np.unique(np.linspace(0, len(common) - 1, PLACES).astype(int))
+    stats_a = {name: column[rows_a[compared]] for name, column in stats_a.items()}
+    stats_b = {name: column[rows_b[compared]] for name, column in stats_b.items()}
+    mean_a, mean_b = stats_a["mean"], stats_b["mean"]
 
-    def differs_at(worst: np.intp, outcome: str, error: float) -> Difference:
-        where, here, there = (float(column[worst]) for column in (one["x"], mean_a, mean_b))
-        return replace(place, outcome=outcome, where=where, a=here, b=there, error=error)
+    def difference_at(row: np.intp, outcome: str, error: float) -> Difference:
+        x, value_a, value_b = (float(column[row]) for column in (stats_a["x"], mean_a, mean_b))
+        return replace(place, outcome=outcome, where=x, a=value_a, b=value_b, error=error)
 
-    one_ends = np.isfinite(mean_a) != np.isfinite(mean_b)
-    if one_ends.any():
-        return differs_at(np.argmax(one_ends), "differs", math.inf)
-    gap, scale = np.abs(mean_a - mean_b), np.maximum(np.abs(mean_a), np.abs(mean_b))
-    apart = np.isfinite(mean_a) & (gap > 1e-9 * scale)
-    if not apart.any():
+    one_diverged = np.isfinite(mean_a) != np.isfinite(mean_b)
+    if one_diverged.any():
+        return difference_at(np.argmax(one_diverged), "differs", math.inf)
+    gap, size = np.abs(mean_a - mean_b), np.maximum(np.abs(mean_a), np.abs(mean_b))
+    unequal = np.isfinite(mean_a) & (gap > 1e-9 * size)  # by more than rounding
+    if not unequal.any():
         return place
-    if min(one["n"].min(), two["n"].min()) < 2:
-        relative = np.where(apart, gap / np.maximum(scale, 1e-300), -1)
-        return differs_at(np.argmax(relative), "too few seeds", math.nan)
-    variances = [side["sd"] ** 2 / side["n"] for side in (one, two)]
+    if min(stats_a["n"].min(), stats_b["n"].min()) < 2:
+        relative = np.where(unequal, gap / np.maximum(size, 1e-300), -1)
+        return difference_at(np.argmax(relative), "too few seeds", math.nan)
+    welch_t, degrees = _welch(gap, stats_a, stats_b)
+    welch_t = np.where(unequal, welch_t, 0.0)
+    excess = welch_t / student.ppf(1 - level / len(compared) / 2, degrees)
+    worst = np.argmax(excess)
+    outcome = "differs" if excess[worst] > 1 else "within noise"
+    return difference_at(worst, outcome, float(welch_t[worst]))
+
+
+def _welch(
+    gap: np.ndarray, stats_a: dict[str, np.ndarray], stats_b: dict[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Welch's t of the gap between two means, and its degrees of freedom, at every place."""
+    variance_a, variance_b = (stats["sd"] ** 2 / stats["n"] for stats in (stats_a, stats_b))
     with np.errstate(divide="ignore", invalid="ignore"):
-        score = np.where(apart, gap / np.sqrt(sum(variances)), 0.0)
-        terms = [v**2 / (side["n"] - 1) for v, side in zip(variances, (one, two))]
-        degrees = sum(variances) ** 2 / sum(terms)
-    usable = np.where(np.isfinite(degrees), np.maximum(degrees, 1), 1e9)
-    beyond = score / student.ppf(1 - level / len(pick) / 2, usable)
-    worst = np.argmax(beyond)
-    outcome = "differs" if beyond[worst] > 1 else "within noise"
-    return differs_at(worst, outcome, float(score[worst]))
+        score = gap / np.sqrt(variance_a + variance_b)
+        degrees = (variance_a + variance_b) ** 2 / (
+            variance_a**2 / (stats_a["n"] - 1) + variance_b**2 / (stats_b["n"] - 1)
+        )
+    # Without any deviation the quantile is that of a Gaussian: very many degrees of freedom.
+    return score, np.where(np.isfinite(degrees), np.maximum(degrees, 1), 1e9)

@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from mindgap.lab.report.aggregate import (
+    Curve,
     Readings,
     Series,
     end_values,
@@ -112,17 +113,8 @@ class Drawing:
     @property
     def seeds(self) -> int:
         """The largest number of seeds of a method."""
-        return int(
-            max(
-                (
-                    s.columns["n"].max(initial=1)
-                    for a in self.axes
-                    for s in a.series
-                    if "n" in s.columns
-                ),
-                default=1,
-            )
-        )
+        series = [series for axis in self.axes for series in axis.series if "n" in series.columns]
+        return int(max((one.columns["n"].max(initial=1) for one in series), default=1))
 
     @property
     def colours(self) -> list[int | None]:
@@ -153,12 +145,12 @@ class Drawing:
         """(method, panel) -> the :attr:`middle` of its runs' last values or of its points; along
         a search the lowest.
         """
-        found: dict[tuple[str, str], list[np.ndarray]] = {}
+        values_of: dict[tuple[str, str], list[np.ndarray]] = {}
         for series in self.axes[0].series:
             values = self._ends_of(series)
             if len(values):
-                found.setdefault((series.method, series.facet), []).append(values)
-        return {key: float(np.median(np.concatenate(parts))) for key, parts in found.items()}
+                values_of.setdefault((series.method, series.facet), []).append(values)
+        return {key: float(np.median(np.concatenate(parts))) for key, parts in values_of.items()}
 
     def _ends_of(self, series: Series) -> np.ndarray:
         """All finite points of a scatter; of a line its last finite value, along a search its
@@ -192,66 +184,74 @@ class Drawing:
         """How far each method's points stand beside a named place: those of several methods
         must not hide another.
         """
-        number = len(self.methods) if self.names and self.figure.x != "method" else 0
-        return [
-            (place - (number - 1) / 2) * 0.7 / number if number else 0.0
-            for place in range(len(self.methods))
-        ]
+        number = len(self.methods)
+        if not self.names or self.figure.x == "method":
+            return [0.0] * number
+        # Together the methods take 0.7 of the way from one named place to the next.
+        return [(place - (number - 1) / 2) * 0.7 / number for place in range(number)]
 
     @property
     def dashes(self) -> list[list[int]]:
-        """The dash of each method's line: one per block of eight colours; others for lines
-        along earlier ones.
+        """The dash of each method's line.
+
+        With more methods than colours, a dash per round of colours. Otherwise a dash where a line
+        runs along earlier ones, by how many these are, so that they show through its gaps.
         """
         if len(self.methods) > len(LIGHT):
             return [DASHES[i // len(LIGHT) % len(DASHES)] for i in range(len(self.methods))]
-        log = self.figure.log_y
+        if self.kind != "lines":
+            return [ALONG[0]] * len(self.methods)
         curves = [{s.facet: s for s in self.axes[0].series if s.method == m} for m in self.methods]
-        along = [
-            sum(_run_along(curves[j], curves[i], log) for j in range(i))
-            if self.kind == "lines"
-            else 0
-            for i in range(len(self.methods))
-        ]
-        return [ALONG[min(number, len(ALONG) - 1)] for number in along]
+        dashes = []
+        for i, curve in enumerate(curves):
+            covered = sum(_run_along(before, curve, self.figure.log_y) for before in curves[:i])
+            dashes.append(ALONG[min(covered, len(ALONG) - 1)])
+        return dashes
 
     def alone(self, axis: Axis) -> dict[str, str]:
-        """The channels on which each panel needs an axis of its own: it would fill too little
-        of a common one.
+        """The channels on which each panel gets an axis of its own, because some panel would fill
+        less than 0.3 of a common one; each is mapped to Vega-Lite's word ``"independent"``.
         """
         if len(self.facets) < 2:
             return {}
-        apart = {}
+        independent = {}
         for channel in ("x", "y"):
             log = getattr(self.figure, f"log_{channel}")
             column = channel if channel == "x" or self.kind != "lines" else "q50"
-            ends = [
-                _ends([s.columns[column] for s in axis.series if s.facet == f], log)
-                for f in self.facets
+            ranges = [
+                _ends([s.columns[column] for s in axis.series if s.facet == facet], log)
+                for facet in self.facets
             ]
-            spans = [end for end in ends if end is not None]
-            if spans:
-                whole = max(high for _, high in spans) - min(low for low, _ in spans)
-                if min(high - low for low, high in spans) < 0.3 * whole:
-                    apart[channel] = "independent"
-        return apart
+            finite_ranges = [end for end in ranges if end is not None]
+            if finite_ranges:
+                common_span = max(high for _, high in finite_ranges) - min(
+                    low for low, _ in finite_ranges
+                )
+                if min(high - low for low, high in finite_ranges) < 0.3 * common_span:
+                    independent[channel] = "independent"
+        return independent
 
 
 def _run_along(a: dict[str, Series], b: dict[str, Series], log: bool) -> bool:
-    """Whether in some panel nearly all of curve ``b`` is as good as on curve ``a``: within a
-    hundredth of the range.
+    """Whether in some panel more than 90 % of the points of curve ``b`` lie on curve ``a``, within
+    a hundredth of the height of both.
     """
     for facet in a.keys() & b.keys():
-        (x, y), (u, v) = (_finite_points(s, log) for s in (a[facet], b[facet]))
-        if len(x) and (np.diff(x) >= 0).all() and (inside := (u >= x[0]) & (u <= x[-1])).any():
-            range_ = np.ptp(np.concatenate([y, v])) or 1.0
-            if np.mean(np.abs(np.interp(u[inside], x, y) - v[inside]) <= 0.01 * range_) > 0.9:
+        x_a, y_a = _finite_points(a[facet], log)
+        x_b, y_b = _finite_points(b[facet], log)
+        if not len(x_a) or (np.diff(x_a) < 0).any():
+            continue
+        inside = (x_b >= x_a[0]) & (x_b <= x_a[-1])
+        if inside.any():
+            height = np.ptp(np.concatenate([y_a, y_b])) or 1.0
+            distance = np.abs(np.interp(x_b[inside], x_a, y_a) - y_b[inside])
+            if np.mean(distance <= 0.01 * height) > 0.9:
                 return True
     return False
 
 
 def _finite_points(series: Series, log: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The finite points of a curve of medians, as high as they are drawn."""
+    """The finite points (x, y) of a curve of medians; y is the logarithm where ``log``."""
     x, y = series.columns["x"], series.columns["q50"]
     keep = np.isfinite(y) & ((y > 0) | (not log))
     return x[keep], np.log(y[keep]) if log else y[keep]
@@ -286,16 +286,16 @@ def draw(
     if lines and figure.x in axes:
         known = sorted(axes, key=lambda name: AXES.index(name) if name in AXES else len(AXES))
         offered |= {name: axes[name] for name in known if name not in offered}
-    facets = facet_values([r.run for r in runs], figure.facet)
-    drawn = []
+    facets = facet_values([reading.run for reading in runs], figure.facet)
+    drawn_axes = []
     for name, label in offered.items():
         axis = _axis(name, label, figure, runs, methods, facets, budget)
-        varies = any(np.ptp(s.columns["x"]) > 0 for s in axis.series if len(s))
+        varies = any(np.ptp(series_.columns["x"]) > 0 for series_ in axis.series if len(series_))
         if name == figure.x or varies:
-            drawn.append(axis)
-    shown = {s.facet for axis in drawn for s in axis.series}
-    panels = tuple(f for f in facets if f in shown) or ("",)
-    return Drawing(identity, figure, tuple(methods), panels, tuple(drawn), tuple(accent))
+            drawn_axes.append(axis)
+    facets_drawn = {series_.facet for axis in drawn_axes for series_ in axis.series}
+    panels = tuple(facet for facet in facets if facet in facets_drawn) or ("",)
+    return Drawing(identity, figure, tuple(methods), panels, tuple(drawn_axes), tuple(accent))
 
 
 def about(title: str, methods: Sequence[str]) -> list[str]:
@@ -308,7 +308,9 @@ def about(title: str, methods: Sequence[str]) -> list[str]:
         ... )
         (['SLIP'], [])
     """
-    named = [m for m in methods if re.search(rf"(?<![\w-]){re.escape(m)}(?![\w-])", title)]
+    named = [
+        method for method in methods if re.search(rf"(?<![\w-]){re.escape(method)}(?![\w-])", title)
+    ]
     return named if len(methods) > FEW_METHODS and len(named) < len(methods) else []
 
 
@@ -327,8 +329,8 @@ def draw_tuning(identity: str, tuning: Tuning, methods: list[str]) -> Drawing:
         "of the grid.",
     )
     series = []
-    for method, made in tuning.methods.items():
-        values = np.array([trial.value for trial in made.trials], dtype=float)
+    for method, search in tuning.methods.items():
+        values = np.array([trial.value for trial in search.trials], dtype=float)
         best = np.minimum.accumulate(values)
         columns = {"x": np.arange(1.0, len(best) + 1), "mean": best, "n": np.ones(len(best))}
         columns |= {"sd": np.zeros(len(best)), "q10": best, "q50": best, "q90": best}
@@ -347,39 +349,48 @@ def _axis(
     budget: int,
 ) -> Axis:
     """The series of one figure over one x-axis, thinned to the budget of points."""
-    by_place: dict[tuple[str, str], list[tuple[int, np.ndarray, np.ndarray]]] = {}
-    for run in runs:
-        header = run.run.header
-        column = figure.y if name == "method" else name
-        for facet, (x, y) in run.panels(column, figure.y, figure.facet).items():
-            by_place.setdefault((header.method, facet), []).append((header.seed, x, y))
-    if name == "method":
-        by_place = {
-            key: [(seed, np.full(len(y), float(methods.index(key[0]))), y) for seed, _, y in found]
-            for key, found in by_place.items()
-        }
-    order = sorted(by_place, key=lambda key: (methods.index(key[0]), facets.index(key[1])))
-    each = [Series(m, f, {"x": x, "y": y}, seed) for m, f in order for seed, x, y in by_place[m, f]]
-    kind, log_x = figure.kind, figure.log_x
-    share = max(budget // max(len(each), 1), 12)
-    if kind == "points":
-        return Axis(name, label, tuple(thin_points(s, share) for s in each))
-    if kind == "path":
-        return Axis(name, label, tuple(thin(s, max(share // 4, 3)) for s in each))
-    bundles = {key: [(x, y) for _, x, y in by_place[key]] for key in order}
-    table = [
-        Series(*key, over_seeds(curves), ends=end_values(curves)) for key, curves in bundles.items()
-    ]
-    buckets = min(max(budget // max(len(table), 1) // 6, 6), 200)
-    series = tuple(thin(s, buckets, log_x=log_x) for s in table)
-    several = len(each) > len(table)
-    each = [
-        replace(s, columns=dict(zip("xy", one_value_per_place(s.columns["x"], s.columns["y"]))))
-        for s in each
-    ]
-    return Axis(
-        name,
-        label,
-        series,
-        tuple(thin(s, max(share // 4, 3), log_x=log_x) for s in each) if several else (),
-    )
+    of_runs = _series_of_runs(name, figure, runs, methods, facets)
+    points_per_run = max(budget // max(len(of_runs), 1), 12)
+    if figure.kind == "points":
+        return Axis(name, label, tuple(thin_points(run, points_per_run) for run in of_runs))
+    buckets_per_run = max(points_per_run // 4, 3)  # a bucket keeps four points
+    if figure.kind == "path":
+        return Axis(name, label, tuple(thin(run, buckets_per_run) for run in of_runs))
+    curves_of: dict[tuple[str, str], list[Curve]] = {}
+    for run in of_runs:
+        curve = run.columns["x"], run.columns["y"]
+        curves_of.setdefault((run.method, run.facet), []).append(curve)
+    buckets = min(max(budget // max(len(curves_of), 1) // 6, 6), 200)  # statistics keep six points
+    statistics = []
+    for (method, facet), curves in curves_of.items():
+        one = Series(method, facet, over_seeds(curves), ends=end_values(curves))
+        statistics.append(thin(one, buckets, log_x=figure.log_x))
+    if len(of_runs) == len(statistics):
+        return Axis(name, label, tuple(statistics))
+    in_order = []
+    for run in of_runs:
+        x, y = one_value_per_place(run.columns["x"], run.columns["y"])
+        one = replace(run, columns={"x": x, "y": y})
+        in_order.append(thin(one, buckets_per_run, log_x=figure.log_x))
+    return Axis(name, label, tuple(statistics), tuple(in_order))
+
+
+def _series_of_runs(
+    name: str,
+    figure: Figure,
+    runs: Sequence[Readings],
+    methods: list[str],
+    facets: list[str],
+) -> list[Series]:
+    """One series per run and panel, in the order of methods and panels; on the axis ``method``
+    x is the method's number.
+    """
+    series = []
+    for readings in runs:
+        header = readings.run.header
+        x_name = figure.y if name == "method" else name
+        for facet, (x, y) in readings.panels(x_name, figure.y, figure.facet).items():
+            if name == "method":
+                x = np.full(len(y), float(methods.index(header.method)))
+            series.append(Series(header.method, facet, {"x": x, "y": y}, header.seed))
+    return sorted(series, key=lambda s: (methods.index(s.method), facets.index(s.facet)))

@@ -38,8 +38,10 @@ def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, An
     log_x, log_y = drawing.figure.log_x, drawing.figure.log_y
     shifts = dict(zip(drawing.methods, drawing.shifts))
     floor = _floor_of_bands(axis)
-    drawn = axis.runs if statistic == "every" and axis.runs else axis.series
-    accented_last = sorted(enumerate(drawn), key=lambda item: item[1].method in drawing.accent)
+    drawn_series = axis.runs if statistic == "every" and axis.runs else axis.series
+    accented_last = sorted(
+        enumerate(drawn_series), key=lambda item: item[1].method in drawing.accent
+    )
     rows: list[dict[str, Any]] = []
     for number_of_series, series in accented_last:
         columns = (series.columns["x"], *_line_and_band(series, statistic))
@@ -59,10 +61,10 @@ def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, An
                 row |= {"lo": max(low, floor), "hi": high}
             rows.append(row)
     if log_y:
-        least = min((row["y"] for row in rows if row["y"] is not None), default=1.0)
+        lowest = min((row["y"] for row in rows if row["y"] is not None), default=1.0)
         for row in rows:
             if row.get("lo", 1.0) <= 0:
-                row["lo"] = least
+                row["lo"] = lowest
     return rows
 
 
@@ -111,14 +113,14 @@ def specification(
     }
     if drawing.facets == ("",):
         return {**spec, "width": 620, "height": 320, "autosize": FIT, **unit}
-    across = columns(len(drawing.facets), 3)
+    panels_per_row = columns(len(drawing.facets), 3)
     spec |= {
         "facet": _panels(drawing),
-        "columns": across,
-        "spec": {"width": 600 // across, "height": 220, **unit},
+        "columns": panels_per_row,
+        "spec": {"width": 600 // panels_per_row, "height": 220, **unit},
     }
     # In a last row that is not full, a common axis would stand below panels that are not there.
-    ragged = {"axis": {"x": "independent"}} if len(drawing.facets) % across else {}
+    ragged = {"axis": {"x": "independent"}} if len(drawing.facets) % panels_per_row else {}
     if alone or ragged:
         spec["resolve"] = {"scale": alone, **ragged}
     return spec
@@ -145,14 +147,14 @@ def _panels(drawing: Drawing) -> dict[str, Any]:
 def _x_channel(drawing: Drawing, axis: Axis, *, own: bool) -> dict[str, Any]:
     """The horizontal channel; ``own`` says that each panel has an axis of its own."""
     figure = drawing.figure
-    found: dict[str, Any] = {
+    scale_and_axis: dict[str, Any] = {
         "scale": scale(figure.log_x, padded=drawing.kind == "points"),
         "axis": {"title": signs(axis.label), **ticks(figure.log_x, "x", own=own)},
     }
     if drawing.names:
-        found = named(drawing.names)
-        found["axis"]["title"] = figure.x_label or None
-    return {"field": "x", "type": "quantitative", **found}
+        scale_and_axis = named(drawing.names)
+        scale_and_axis["axis"]["title"] = figure.x_label or None
+    return {"field": "x", "type": "quantitative", **scale_and_axis}
 
 
 def _by_method(drawing: Drawing, values: Sequence[Any]) -> dict[str, Any]:
@@ -175,11 +177,11 @@ def _by_method(drawing: Drawing, values: Sequence[Any]) -> dict[str, Any]:
 
 def _point_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[str, Any]]:
     """A scatter: one shape per method."""
-    few = sum(len(series) for series in axis.series) <= FEW
+    large_points = sum(len(series) for series in axis.series) <= FEW
     mark = {
         "type": "point",
         "filled": True,
-        "size": 60 if few else 26,
+        "size": 60 if large_points else 26,
         "opacity": 0.6,
         "tooltip": TOOLTIP,
     }
@@ -217,12 +219,12 @@ def _line_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[s
 def _hover_layer(y: dict[str, Any]) -> dict[str, Any]:
     """Points that nobody sees until the pointer is near one."""
     nearest = {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}
-    seen = {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0}
+    visible_near = {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0}
     return {
         "transform": [{"filter": "datum.h"}],
         "params": [{"name": "hover", "select": nearest}],
         "mark": {"type": "point", "filled": True, "size": 70, "tooltip": TOOLTIP},
-        "encoding": {"y": y, "detail": BY_SERIES, "opacity": seen},
+        "encoding": {"y": y, "detail": BY_SERIES, "opacity": visible_near},
     }
 
 
@@ -250,18 +252,18 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
     rows, seeds = _rank_rows(drawing), _seed_ends(drawing)
     best_first = sorted(rows, key=lambda row: row["v"], reverse=drawing.upwards)
     order = list(dict.fromkeys(row["m"] for row in best_first))
-    several = len(drawing.facets) > 1
+    many_panels = len(drawing.facets) > 1
     own_scales = "y" in drawing.alone(drawing.axes[0])
     # Every method stands in one panel alone.
-    apart = several and len(rows) == len(order)
+    one_panel_each = many_panels and len(rows) == len(order)
     y_axis: dict[str, Any] = {"labelLimit": 240, "grid": True, "domain": False, "ticks": False}
-    if apart and all(len(found) == 1 for found in _last_parts(rows).values()):
+    if one_panel_each and all(len(last_parts) == 1 for last_parts in _last_parts(rows).values()):
         y_axis["labelExpr"] = "replace(datum.label, /, [^,]*$/, '')"
     x: dict[str, Any] = {
         "type": "quantitative",
         "scale": scale(log, padded=True),
         "title": signs(figure.y_label),
-        "axis": ticks(log, "x", own=several and own_scales),
+        "axis": ticks(log, "x", own=many_panels and own_scales),
     }
     point = {"type": "point", "filled": True, "size": 80, "opacity": 1, "tooltip": TOOLTIP}
     layers: list[dict[str, Any]] = [{"mark": point, "encoding": {"x": {**x, "field": "v"}}}]
@@ -280,13 +282,17 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
     spec = {**_frame(drawing, rank_words(drawing), 64), "data": {"values": rows}}
     if drawing.facets == ("",):
         return {**spec, "width": 620, "height": 21 * len(order) + 80, "autosize": FIT, **unit}
-    own = {channel: "independent" for channel, is_own in zip("xy", (own_scales, apart)) if is_own}
+    independent = {
+        channel: "independent"
+        for channel, is_own in zip("xy", (own_scales, one_panel_each))
+        if is_own
+    }
     return {
         **spec,
         "facet": _panels(drawing),
         "columns": 2,
         "spec": {"width": 220, "height": {"step": 21}, **unit},
-        "resolve": {"scale": own},
+        "resolve": {"scale": independent},
     }
 
 
@@ -301,14 +307,14 @@ def _rank_rows(drawing: Drawing) -> list[dict[str, Any]]:
         if end is None or (log and end <= 0):
             continue
         names = ("mean", "sd", "q10", "q90", "n")
-        last = series.ends or {name: float(series.columns[name][-1]) for name in names}
-        low, high = last["q10"], last["q90"]
+        statistics = series.ends or {name: float(series.columns[name][-1]) for name in names}
+        low, high = statistics["q10"], statistics["q90"]
         if drawing.middle == "mean":
-            low, high = last["mean"] - last["sd"], last["mean"] + last["sd"]
+            low, high = statistics["mean"] - statistics["sd"], statistics["mean"] + statistics["sd"]
         accented = series.method in drawing.accent
         row = {"m": series.method, "f": series.facet, "v": end, "k": accented}
         words = f"{series.method}\n{drawing.figure.y_label}: {number(end)}"
-        if last["n"] >= ENOUGH_SEEDS and math.isfinite(high) and (low > 0 or not log):
+        if statistics["n"] >= ENOUGH_SEEDS and math.isfinite(high) and (low > 0 or not log):
             row |= {"lo": low, "hi": high}
             words += f"  [{number(low)}, {number(high)}]"
         rows.append({**row, "t": words})
@@ -317,12 +323,12 @@ def _rank_rows(drawing: Drawing) -> list[dict[str, Any]]:
 
 def _seed_ends(drawing: Drawing) -> list[dict[str, Any]]:
     """The last value ``s`` of every run, where the seeds are too few for an interval."""
-    found = []
+    seed_ends = []
     for run in drawing.axes[0].runs if drawing.seeds < ENOUGH_SEEDS else ():
         finite = run.columns["y"][np.isfinite(run.columns["y"])]
         if len(finite) and (finite[-1] > 0 or not drawing.figure.log_y):
-            found.append({"m": run.method, "f": run.facet, "s": float(finite[-1])})
-    return found
+            seed_ends.append({"m": run.method, "f": run.facet, "s": float(finite[-1])})
+    return seed_ends
 
 
 #: Statistic -> what is drawn, as page.js says it too.
@@ -349,10 +355,10 @@ def _last_parts(rows: list[dict[str, Any]]) -> dict[str, set[str]]:
     """Panel -> what the names of its methods have behind their last comma; a name without one
     gives itself.
     """
-    found: dict[str, set[str]] = {}
+    parts_of: dict[str, set[str]] = {}
     for row in rows:
-        found.setdefault(row["f"], set()).add(row["m"].rpartition(", ")[2])
-    return found
+        parts_of.setdefault(row["f"], set()).add(row["m"].rpartition(", ")[2])
+    return parts_of
 
 
 _FONT = "Helvetica, Arial, 'Liberation Sans', sans-serif"
@@ -463,9 +469,11 @@ def scale(log: Any, *, padded: bool = False, flat: bool = False) -> dict[str, An
         flat: whether all values are the same; zero is then shown too, or there would be no scale at
             all.
     """
-    room = {"padding": PADDING} if padded else {}
+    padding = {"padding": PADDING} if padded else {}
     return (
-        {"type": "log", "nice": False, **room} if log else {"type": "linear", "zero": flat, **room}
+        {"type": "log", "nice": False, **padding}
+        if log
+        else {"type": "linear", "zero": flat, **padding}
     )
 
 
@@ -498,10 +506,10 @@ def ticks(log: Any, channel: str, *, own: bool = False) -> dict[str, Any]:
 
 def log_labels(channel: str, *, own: bool = False) -> str:
     """The expression behind :func:`ticks`; it looks at how much the axis spans when it is drawn."""
-    ends = f"domain('{'child_' if own else ''}{channel}')"
-    decades = f"(log({ends}[1] / {ends}[0]) / LN10)"
-    some = f"indexof({decades} > 2.2 ? [1] : [1, 2, 5], {_DIGIT}) >= 0"
-    return f"{decades} < 0.5 || {some} ? {_LABEL} : ''"
+    domain = f"domain('{'child_' if own else ''}{channel}')"
+    decades = f"(log({domain}[1] / {domain}[0]) / LN10)"
+    labelled = f"indexof({decades} > 2.2 ? [1] : [1, 2, 5], {_DIGIT}) >= 0"
+    return f"{decades} < 0.5 || {labelled} ? {_LABEL} : ''"
 
 
 def rules(hlines: Mapping[str, float], y_scale: dict[str, Any]) -> list[dict[str, Any]]:
@@ -511,13 +519,13 @@ def rules(hlines: Mapping[str, float], y_scale: dict[str, Any]) -> list[dict[str
     data = {"values": [{"y": value, "label": label} for label, value in hlines.items()]}
     y = {"field": "y", "type": "quantitative", "title": None, "scale": y_scale}
     grey = {"value": "#57606a"}
-    words = {"type": "text", "align": "right", "baseline": "bottom", "dy": -3, "fontSize": 12}
-    place = {"x": {"value": "width"}, "y": y, "text": {"field": "label"}}
-    rule = {"type": "rule", "strokeDash": [5, 4], "strokeWidth": 1.2}
+    label_mark = {"type": "text", "align": "right", "baseline": "bottom", "dy": -3, "fontSize": 12}
+    label_encoding = {"x": {"value": "width"}, "y": y, "text": {"field": "label"}}
+    line_mark = {"type": "rule", "strokeDash": [5, 4], "strokeWidth": 1.2}
     return [
         {
             "data": data,
-            "mark": rule,
+            "mark": line_mark,
             "encoding": {"x": {"value": 0}, "x2": {"value": "width"}, "y": y, "color": grey},
         },
         # Under the words, the same words with a broad rim in the colour of the paper: crossing
@@ -525,10 +533,10 @@ def rules(hlines: Mapping[str, float], y_scale: dict[str, Any]) -> list[dict[str
         {
             "name": "rim",
             "data": data,
-            "mark": {**words, "stroke": "#ffffff", "strokeWidth": 4},
-            "encoding": {**place, "color": {"value": "#ffffff"}},
+            "mark": {**label_mark, "stroke": "#ffffff", "strokeWidth": 4},
+            "encoding": {**label_encoding, "color": {"value": "#ffffff"}},
         },
-        {"data": data, "mark": words, "encoding": {**place, "color": grey}},
+        {"data": data, "mark": label_mark, "encoding": {**label_encoding, "color": grey}},
     ]
 
 

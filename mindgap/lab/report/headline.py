@@ -18,8 +18,8 @@ def headline(drawing: Drawing) -> str:
     title = signs(drawing.figure.title).rstrip(".")
     if drawing.empty or drawing.kind == "path" or title.startswith("Where "):
         return title
-    first, values = drawing.axes[0], drawing.ends()
-    along_time = drawing.kind == "lines" and first.name in drawing.TIMES
+    axis, values = drawing.axes[0], drawing.ends()
+    along_time = drawing.kind == "lines" and axis.name in drawing.TIMES
     middle = f"{drawing.middle} " if drawing.middle else ""
     if drawing.figure.y_label == "share of minibatches":
         return f"{title}: highest at {_span(_tops(drawing))}"
@@ -33,7 +33,7 @@ def headline(drawing: Drawing) -> str:
     ends = {method: value for (method, _), value in values.items()}
     if len(ends) == 1 and along_time:
         column = "mean" if drawing.middle == "mean" else "q50"
-        start, end = float(first.series[0].columns[column][0]), next(iter(ends.values()))
+        start, end = float(axis.series[0].columns[column][0]), next(iter(ends.values()))
         return f"{title}: {middle}from {number(start)} to {number(end)}"
     words = _ends(drawing, ends, middle)
     return f"{title}{_place(drawing)}" + (f": {words}" if words else "")
@@ -50,38 +50,40 @@ def _tops(drawing: Drawing) -> dict[str, float]:
 
 def _place(drawing: Drawing) -> str:
     """Where on the first axis the numbers of a headline are read, in words that follow a title."""
-    first = drawing.axes[0]
-    if first.name in drawing.SEARCHED:
+    axis = drawing.axes[0]
+    if axis.name in drawing.SEARCHED:
         return " at the best step"
     if drawing.kind != "lines":
         return ""
-    if first.name in drawing.TIMES:
+    if axis.name in drawing.TIMES:
         return " at the end"
     if drawing.names:
         return ""
-    label = signs(first.label)
+    label = signs(axis.label)
     if len(label) > 24:
         return " at the right end"
-    last = max(float(s.columns["x"][-1]) for s in first.series if len(s))
-    return f" at {label}{' =' if len(label) < 3 else ''} {number(last)}"
+    right_end = max(float(s.columns["x"][-1]) for s in axis.series if len(s))
+    return f" at {label}{' =' if len(label) < 3 else ''} {number(right_end)}"
 
 
 def _ends(drawing: Drawing, ends: dict[str, float], middle: str) -> str:
     """The ends of the methods that a figure stresses, or of up to three, and the range of the
     others; ``middle`` (mean or median) stands before the first number.
     """
-    named = [m for m in drawing.accent if m in ends] or (list(ends) if len(ends) <= 3 else [])
-    others = {m: v for m, v in ends.items() if m not in named}
-    if not named:
+    stressed = [method for method in drawing.accent if method in ends]
+    if not stressed and len(ends) <= 3:
+        stressed = list(ends)
+    others = {method: end for method, end in ends.items() if method not in stressed}
+    if not stressed:
         return f"{middle}{_span(others)}" if others else ""
     # A name that ends in a number would run into the value.
-    value_first = any(re.search(r"[\d,:]", m) for m in named)
-    parts = []
-    for i, m in enumerate(named):
-        value, name = f"{middle if i == 0 else ''}{number(ends[m])}", signs(m)
-        parts.append(f"{value} ({name})" if value_first else f"{name} {value}")
+    value_first = any(re.search(r"[\d,:]", method) for method in stressed)
+    parts: list[str] = []
+    for method in stressed:
+        value = number(ends[method]) if parts else f"{middle}{number(ends[method])}"
+        parts.append(f"{value} ({signs(method)})" if value_first else f"{signs(method)} {value}")
     if len(others) == 1:
-        parts += [f"{signs(m)} {number(v)}" for m, v in others.items()]
+        parts += [f"{signs(method)} {number(end)}" for method, end in others.items()]
     elif others:
         low, high = min(others.values()), max(others.values())
         parts.append(f"{len(others)} others {number(low)} to {number(high)}")
@@ -94,28 +96,33 @@ def _of_points(drawing: Drawing) -> str:
     """
     from scipy.stats import spearmanr
 
-    said = []
+    words = []
     for method in drawing.methods:
-        mine = [s.columns for s in drawing.axes[0].series if s.method == method]
-        x, y = (np.concatenate([columns[c] for columns in mine] or [np.empty(0)]) for c in "xy")
-        keep = np.isfinite(x) & np.isfinite(y)
-        if keep.sum() < 3:
+        columns_of_method = [s.columns for s in drawing.axes[0].series if s.method == method]
+        x, y = (
+            np.concatenate([columns[axis] for columns in columns_of_method] or [np.empty(0)])
+            for axis in "xy"
+        )
+        finite = np.isfinite(x) & np.isfinite(y)
+        if finite.sum() < 3:
             continue
-        low, high = number(y[keep].min()), number(y[keep].max())
+        low, high = number(y[finite].min()), number(y[finite].max())
         name = f" ({signs(method)})" if len(drawing.methods) > 1 else ""
-        if drawing.figure.hlines or np.ptp(x[keep]) == 0 or low == high:
-            said.append(f"{low}{name}" if low == high else f"between {low} and {high}{name}")
+        if drawing.figure.hlines or np.ptp(x[finite]) == 0 or low == high:
+            words.append(f"{low}{name}" if low == high else f"between {low} and {high}{name}")
         else:
-            said.append(f"{spearmanr(x[keep], y[keep])[0]:.2f}{name}".replace("-", "−"))
-    ranked = said and not said[0].startswith("between") and not drawing.figure.hlines
-    return f"rank correlation {', '.join(said)}" if ranked else ", ".join(said)
+            words.append(f"{spearmanr(x[finite], y[finite])[0]:.2f}{name}".replace("-", "−"))
+    ranked = words and not words[0].startswith("between") and not drawing.figure.hlines
+    return f"rank correlation {', '.join(words)}" if ranked else ", ".join(words)
 
 
 def _span(values: dict[str, float]) -> str:
     """The smallest and the largest value with their names, or the one value that all have."""
-    least, most = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
-    low, high = number(values[least]), number(values[most])
-    return f"{low} for all" if low == high else f"{low} ({signs(least)}) to {high} ({signs(most)})"
+    lowest, highest = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
+    low, high = number(values[lowest]), number(values[highest])
+    return (
+        f"{low} for all" if low == high else f"{low} ({signs(lowest)}) to {high} ({signs(highest)})"
+    )
 
 
 #: (method, panel) -> where it ends.
@@ -130,36 +137,44 @@ def _in_panels(drawing: Drawing, values: _Ends, at: str, middle: str) -> str:
     lead = drawing.accent[0] if drawing.accent else methods[0] if len(methods) == 2 else ""
     if lead in methods and len(methods) > 1:
         return _lead_in_panels(drawing, values, lead, methods)
-    alone = len(values) == len(methods)  # every method has a panel of its own: its name says which
-    said = {
-        (method, facet): f"{number(value)} ({signs(method)}{'' if alone else f', {signs(facet)}'})"
+    one_panel_each = len(values) == len(
+        methods
+    )  # every method has a panel of its own: its name says which
+    words_of = {
+        (
+            method,
+            facet,
+        ): f"{number(value)} ({signs(method)}{'' if one_panel_each else f', {signs(facet)}'})"
         for (method, facet), value in values.items()
     }
     if len(values) <= 4:
-        return f"{at}: {middle}{', '.join(said.values())}"
+        return f"{at}: {middle}{', '.join(words_of.values())}"
     if len(drawing.facets) > 3 or drawing.kind == "points":
         low, high = number(min(values.values())), number(max(values.values()))
-        reach = f"{low} to {high}" if low != high else low
-        return f"{at}: {middle}{reach} over {len(drawing.facets)} panels"
-    pick, word = (max, "highest") if drawing.upwards else (min, "lowest")
+        span = f"{low} to {high}" if low != high else low
+        return f"{at}: {middle}{span} over {len(drawing.facets)} panels"
+    pick, extreme = (max, "highest") if drawing.upwards else (min, "lowest")
     by_panel = [[key for key in values if key[1] == facet] for facet in drawing.facets]
-    best = [pick(keys, key=values.__getitem__) for keys in by_panel if keys]
-    return f"{at}, {word} per panel: {', '.join(said[key] for key in best)}"
+    extremes = [pick(keys, key=values.__getitem__) for keys in by_panel if keys]
+    return f"{at}, {extreme} per panel: {', '.join(words_of[key] for key in extremes)}"
 
 
 def _lead_in_panels(drawing: Drawing, values: _Ends, lead: str, methods: Sequence[str]) -> str:
     """ ": A below B in 3 of 5 panels", to follow what is read: how often one method ends ahead of
     all others that are there (above them where higher is better).
     """
-    sign = -1 if drawing.upwards else 1
+    rivals = [method for method in methods if method != lead]
     ahead = panels = 0
     for facet in drawing.facets:
-        others = [sign * values[m, facet] for m in methods if m != lead and (m, facet) in values]
-        if (lead, facet) in values and others:
+        rival_values = [values[rival, facet] for rival in rivals if (rival, facet) in values]
+        if (lead, facet) in values and rival_values:
             panels += 1
-            ahead += sign * values[lead, facet] < min(others)
-    other = next(method for method in methods if method != lead)
-    first, second = (f"“{signs(m)}”" if "," in m else signs(m) for m in (lead, other))
-    of_two, of_many = ("above", "highest") if drawing.upwards else ("below", "lowest")
-    words = f"{of_two} {second}" if len(methods) == 2 else of_many
-    return f": {first} {words} in {ahead} of {panels} panels"
+            value = values[lead, facet]
+            ahead += value > max(rival_values) if drawing.upwards else value < min(rival_values)
+    # Quotation marks where a name has a comma of its own.
+    lead_name, rival_name = (f"“{signs(m)}”" if "," in m else signs(m) for m in (lead, rivals[0]))
+    if len(rivals) == 1:
+        words = f"{'above' if drawing.upwards else 'below'} {rival_name}"
+    else:
+        words = "highest" if drawing.upwards else "lowest"
+    return f": {lead_name} {words} in {ahead} of {panels} panels"

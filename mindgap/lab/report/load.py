@@ -72,6 +72,7 @@ def load(runs: Path) -> list[Loaded]:
 
 
 def _place(study: Loaded) -> tuple[int, list[tuple[int, int | str]]]:
+    """Where a study stands on the page."""
     return claim_order(study.description.claim, study.name)
 
 
@@ -93,20 +94,30 @@ def load_study(folder: Path) -> Loaded:
     verdict = read(Verdict, VERDICT_FILE, NO_VERDICT)
     if description.files and verdict.files and description.files != verdict.files:
         verdict = NO_VERDICT  # it rests on other runs than those planned last
-    planned = set(description.files or verdict.files)
+    planned_files = set(description.files or verdict.files)
     paths = sorted(folder.glob("*.jsonl"))
-    drawn = [path for path in paths if not planned or path.name in planned]
-    kept: list[Run] = []
-    for path in drawn:
+    paths_drawn = [path for path in paths if not planned_files or path.name in planned_files]
+    runs: list[Run] = []
+    for path in paths_drawn:
         try:
-            kept.append(read_run(path))
+            runs.append(read_run(path))
         except RecordError as error:
             problems.append(str(error).replace(f"{folder}/", ""))
-    order = {method: place for place, method in enumerate(description.methods)}
-    kept.sort(
-        key=lambda r: (order.get(r.header.method, len(order)), r.header.method, r.header.seed)
+    place_of = {method: place for place, method in enumerate(description.methods)}
+    runs.sort(
+        key=lambda run: (
+            place_of.get(run.header.method, len(place_of)),
+            run.header.method,
+            run.header.seed,
+        )
     )
     tuning = read(Tuning, TUNING_FILE, NO_TUNING)
     return Loaded(
-        description, verdict, tuple(kept), tuple(problems), len(paths) - len(drawn), tuning, folder
+        description,
+        verdict,
+        tuple(runs),
+        tuple(problems),
+        len(paths) - len(paths_drawn),
+        tuning,
+        folder,
     )

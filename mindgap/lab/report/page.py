@@ -30,8 +30,8 @@ from mindgap.lab.report.load import Loaded, load
 from mindgap.lab.report.pieces import HELPERS, Section, sections
 from mindgap.lab.report.strip import strips
 from mindgap.lab.report.templates import asset, template
-from mindgap.lab.report.words import count, finding, signs
-from mindgap.record.outcomes import GROUPS, KINDS, LENGTHS, SAID, SIGNS, Summary, one_per_study
+from mindgap.lab.report.words import count, signs
+from mindgap.record.outcomes import GROUPS, KINDS, LENGTHS, SAID, Summary, one_per_study
 from mindgap.record.store import slug, write_atomically
 
 #: Points the whole page may hold; figures share them, so that a page of many studies stays small.
@@ -44,7 +44,7 @@ ORDER = ("error", "does not hold", "holds", "inconclusive", "not trained", "")
 def write_page(
     runs: Path, out: Path, *, png: Path | None = None, refresh: float | None = None
 ) -> Path:
-    """Write the report on a folder of records; the file appears whole or not at all.
+    """Write the report on a folder of records; an interrupted call leaves no half-written file.
 
     Args:
         png: folder for a PNG and an SVG of every figure, drawn from the same specifications;
@@ -58,7 +58,7 @@ def write_page(
     write_atomically(out, render(studies, drawings, refresh=refresh))
     if png is not None:
         png.mkdir(parents=True, exist_ok=True)
-        for drawing in (d for group in drawings for d in group if not d.empty):
+        for drawing in (figure for group in drawings for figure in group if not figure.empty):
             spec = picture(drawing)
             name = drawing.id.removeprefix("fig-")
             (png / f"{name}.png").write_bytes(figure_png(spec))
@@ -68,21 +68,21 @@ def write_page(
 
 def draw_all(studies: Sequence[Loaded]) -> list[list[Drawing]]:
     """Every study's figures with their numbers, within the page's budget of points."""
-    number = sum(
-        max(1, len(s.description.axes)) if f.kind == "lines" else 1
-        for s in studies
-        for f in s.description.figures
+    # A figure of lines is stored once per x-axis on offer.
+    copies = sum(
+        max(1, len(study.description.axes)) if figure.kind == "lines" else 1
+        for study in studies
+        for figure in study.description.figures
     )
-    budget = min(6000, max(300, POINTS // max(number, 1)))
+    budget = min(6000, max(300, POINTS // max(copies, 1)))
     drawings = []
     for study, anchor in zip(studies, anchors(studies)):
         readings = [Readings(run) for run in study.runs]
         axes = dict(study.description.axes)
         accent = about(study.description.title, study.methods)
-        figures = enumerate(study.description.figures, 1)
         group = [
-            draw(f"fig-{anchor}-{n}", f, readings, study.methods, axes, budget, accent)
-            for n, f in figures
+            draw(f"fig-{anchor}-{number}", figure, readings, study.methods, axes, budget, accent)
+            for number, figure in enumerate(study.description.figures, 1)
         ]
         if study.tuning.methods:
             group.append(draw_tuning(f"fig-{anchor}-tuning", study.tuning, study.methods))
@@ -92,12 +92,12 @@ def draw_all(studies: Sequence[Loaded]) -> list[list[Drawing]]:
 
 def anchors(studies: Sequence[Loaded]) -> list[str]:
     """A unique id for every study in the page."""
-    taken: list[str] = []
+    ids: list[str] = []
     for study in studies:
-        wanted = slug(f"{study.name}-{study.scale}").replace(".", "-")
-        number = sum(1 for t in taken if t == wanted or t.startswith(f"{wanted}--"))
-        taken.append(wanted if not number else f"{wanted}--{number + 1}")
-    return taken
+        base = slug(f"{study.name}-{study.scale}").replace(".", "-")
+        used = sum(1 for given in ids if given == base or given.startswith(f"{base}--"))
+        ids.append(base if not used else f"{base}--{used + 1}")
+    return ids
 
 
 def render(
@@ -107,57 +107,87 @@ def render(
     refresh: float | None = None,
 ) -> str:
     """The whole page as text."""
-    shown = sections(studies, anchors(studies), drawings)
-    for s in [each for best in shown for each in (best, *best.others)]:
-        s.finding, s.sign = finding(s.name, s.about.title, s.word), SIGNS[s.word]
-    counted = Summary(tuple(one_per_study((s.description, s.verdict, s.folder) for s in studies)))
-    panels, without = strips(counted.outcomes)
-    figures = [encode(d) for group in drawings for d in group if not d.empty]
-    labels = {f"{c}{own:d}": log_labels(c, own=own) for c in "xy" for own in (False, True)}
-    groups: dict[str, dict[str, list[Section]]] = {}
-    for s in shown:
-        letter = s.claim[:1] if s.claim[:1] in GROUPS else "·"
-        groups.setdefault(letter, {}).setdefault(s.claim, []).append(s)
-    papers = {s.paper: PAPERS.get(s.paper, s.paper) for s in shown if s.paper}
+    page_sections = sections(studies, anchors(studies), drawings)
+    summary = Summary(tuple(one_per_study((s.description, s.verdict, s.folder) for s in studies)))
+    panels, without_interval = strips(summary.outcomes)
+    names_without = {outcome.name for outcome in without_interval}
+    papers = {s.paper: PAPERS.get(s.paper, s.paper) for s in page_sections if s.paper}
     return template("page.html").render(
-        studies=shown,
-        judged=sorted(shown, key=lambda s: ORDER.index(s.word)),
-        summary=counted,
-        contradicted=[s for s in shown if s.word == "does not hold"],
+        studies=page_sections,
+        judged=sorted(page_sections, key=lambda section: ORDER.index(section.word)),
+        summary=summary,
+        contradicted=[section for section in page_sections if section.word == "does not hold"],
         panels=panels,
-        without=[s for s in shown if s.name in {o.name for o in without}],
-        anchor_of={s.name: s.anchor for s in shown},
-        groups=[(key, {**GROUPS, "·": "others"}[key], found) for key, found in groups.items()],
-        filters=filters(shown, papers),
+        without=[section for section in page_sections if section.name in names_without],
+        anchor_of={section.name: section.anchor for section in page_sections},
+        groups=_groups(page_sections),
+        filters=filters(page_sections, papers),
         papers=list(papers.items()),
         labels=("Verdict", "Claim", "Finding", "Measured on", "Measured"),
-        counts=count(len(shown), "study"),
+        counts=count(len(page_sections), "study"),
         period=_period(studies),
         refresh=math.ceil(refresh) if refresh else None,
         css=asset("page.css"),
         js=asset("page.js"),
         bundle=Markup(_inert(_bundle())),
-        data=packed_data({"statistics": list(STATISTICS), "labels": labels, "figures": figures}),
+        data=packed_data(_script_data(drawings)),
         **HELPERS,
     )
 
 
+def _groups(
+    page_sections: Sequence[Section],
+) -> list[tuple[str, str, dict[str, list[Section]]]]:
+    """Letter, title and (claim -> sections) of every group of claims, in order of appearance."""
+    groups: dict[str, dict[str, list[Section]]] = {}
+    for section in page_sections:
+        letter = section.claim[:1] if section.claim[:1] in GROUPS else "·"
+        groups.setdefault(letter, {}).setdefault(section.claim, []).append(section)
+    titles = {**GROUPS, "·": "others"}
+    return [(letter, titles[letter], claims) for letter, claims in groups.items()]
+
+
+def _script_data(drawings: Sequence[Sequence[Drawing]]) -> dict[str, Any]:
+    """What the page's script draws from: the figures, and the labels of logarithmic axes."""
+    return {
+        "statistics": list(STATISTICS),
+        "labels": {
+            f"{channel}{own:d}": log_labels(channel, own=own)
+            for channel in "xy"
+            for own in (False, True)
+        },
+        "figures": [encode(figure) for group in drawings for figure in group if not figure.empty],
+    }
+
+
 def filters(
-    shown: Sequence[Section], papers: dict[str, str]
+    page_sections: Sequence[Section], papers: dict[str, str]
 ) -> list[tuple[str, str, list[tuple[str, str]]]]:
     """What the table can be narrowed to: attribute of a row, label, (value, words) of the choices
     that occur.
     """
-    verdicts = [(w, SAID[w]) for w in ORDER if any(s.word == w for s in shown)]
-    kinds = [(k, words) for k, words in KINDS.items() if any(s.kind == k for s in shown)]
-    lengths = [(words, words) for words in LENGTHS if any(s.length == words for s in shown)]
-    all_of = (
+    verdicts = [
+        (word, SAID[word])
+        for word in ORDER
+        if any(section.word == word for section in page_sections)
+    ]
+    kinds = [
+        (kind, words)
+        for kind, words in KINDS.items()
+        if any(section.kind == kind for section in page_sections)
+    ]
+    lengths = [
+        (words, words)
+        for words in LENGTHS
+        if any(section.length == words for section in page_sections)
+    ]
+    filters_ = (
         ("paper", "Paper", [(key, key) for key in papers]),
         ("verdict", "Verdict", verdicts),
         ("kind", "Measured on", kinds),
         ("length", "Length", lengths),
     )
-    return [(name, label, choices) for name, label, choices in all_of if len(choices) > 1]
+    return [(name, label, choices) for name, label, choices in filters_ if len(choices) > 1]
 
 
 def packed_data(data: Any) -> str:
@@ -167,6 +197,7 @@ def packed_data(data: Any) -> str:
 
 
 def _period(studies: Sequence[Loaded]) -> str:
+    """The days of the first and of the last run, in words; empty without runs."""
     days = sorted(
         {run.header.started[:10] for study in studies for run in study.runs if run.header.started}
     )
@@ -179,14 +210,22 @@ def encode(drawing: Drawing) -> dict[str, Any]:
     """A figure as the page's script reads it: columns of numbers, methods and panels by number."""
 
     def columns(series: Series, names: Sequence[str]) -> dict[str, Any]:
-        place = {"m": drawing.methods.index(series.method), "f": drawing.facets.index(series.facet)}
+        numbers = {
+            "m": drawing.methods.index(series.method),
+            "f": drawing.facets.index(series.facet),
+        }
         seed = {} if series.seed is None else {"s": series.seed}
-        ends = (
+        end_values = (
             {"ends": dict(zip(series.ends, short(np.array(list(series.ends.values())))))}
             if series.ends
             else {}
         )
-        return {**place, **seed, **ends, **{n: short(series.columns[n]) for n in names}}
+        return {
+            **numbers,
+            **seed,
+            **end_values,
+            **{name: short(series.columns[name]) for name in names},
+        }
 
     names = ("x", "mean") if drawing.single and drawing.kind == "lines" else ("x", *STATISTICS)
     if drawing.kind != "lines":
@@ -202,8 +241,8 @@ def encode(drawing: Drawing) -> dict[str, Any]:
         "logY": figure.log_y,
         "statistic": drawing.statistic,
         "methods": list(drawing.methods),
-        "colours": ["grey" if c is None else f"s{c}" for c in drawing.colours],
-        "accent": [drawing.methods.index(m) for m in drawing.accent],
+        "colours": ["grey" if colour is None else f"s{colour}" for colour in drawing.colours],
+        "accent": [drawing.methods.index(method) for method in drawing.accent],
         "facets": list(drawing.facets),
         "names": [" ".join(name.split("\n")) for name in drawing.names],
         "shifts": drawing.shifts,
@@ -212,8 +251,8 @@ def encode(drawing: Drawing) -> dict[str, Any]:
                 "name": axis.name,
                 "label": signs(axis.label),
                 "alone": drawing.alone(axis),
-                "series": [columns(s, names) for s in axis.series],
-                "runs": [columns(s, ("x", "y")) for s in axis.runs],
+                "series": [columns(series_, names) for series_ in axis.series],
+                "runs": [columns(series_, ("x", "y")) for series_ in axis.runs],
             }
             for axis in drawing.axes
         ],
@@ -234,12 +273,14 @@ def short(values: np.ndarray) -> list[float | int | None]:
 
 
 def _six(value: float) -> float | int:
+    """A number with six significant digits, as an integer where it is one."""
     if value == int(value) and abs(value) < 1e15:
         return int(value)
     return float(f"{value:.6g}")
 
 
 def _inert(script: str) -> str:
+    """A script without the two sequences that would end or hide a ``<script>`` element."""
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 

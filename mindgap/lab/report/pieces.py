@@ -13,15 +13,13 @@ from markupsafe import Markup
 from mindgap.base.source import PAPERS
 from mindgap.lab.report.drawing import ENOUGH_SEEDS, SHAPES, Drawing
 from mindgap.lab.report.load import Loaded
-from mindgap.lab.report.words import number, plain
-from mindgap.record.outcomes import SAID, kind_of, length_of, plain_model, worth
+from mindgap.lab.report.words import finding, number, plain
+from mindgap.record.outcomes import SAID, SIGNS, kind_of, length_of, plain_model, worth
 from mindgap.record.schema import Run, Verdict, to_json
 
 
 class Section:
     """One study as the page shows it; a field that an older record has not is empty."""
-
-    finding = sign = ""
 
     def __init__(self, study: Loaded, anchor: str, drawings: Sequence[Drawing]) -> None:
         self.study, self.anchor, self.drawings = study, anchor, drawings
@@ -32,7 +30,8 @@ class Section:
         model = study.verdict.model or self.about.model
         self.model, self.kind = plain_model(model), kind_of(model)
         self.length = length_of(study.verdict.length) if model else ""
-        self.said = SAID[self.word]
+        self.said, self.sign = SAID[self.word], SIGNS[self.word]
+        self.finding = finding(study.name, self.about.title, self.word)
         self.measured = study.verdict.measured.removeprefix(f"{model}: ")
         self.parts, self.notes = evidence(study.verdict.parts, self.measured)
         self.decisive = decisive(self.word, self.parts, self.notes)
@@ -40,13 +39,13 @@ class Section:
             self.decisive = [study.verdict.gate]
         self.trust = trust(study.verdict)
         self.paper, _, place = self.about.source.partition(", ")
-        named = PAPERS.get(self.paper, self.paper)
-        self.source = f"{named}, {place}" if place else named
+        paper_title = PAPERS.get(self.paper, self.paper)
+        self.source = f"{paper_title}, {place}" if place else paper_title
         self.others: list[Section] = []  # the same study at its other scales
         self.calls = _calls(study)
-        given = study.verdict
-        self.printed = SAID[given.as_printed] if given.as_printed != given.as_corrected else ""
-        self.corrected = SAID.get(given.as_corrected, "")
+        as_printed, as_corrected = study.verdict.as_printed, study.verdict.as_corrected
+        self.printed = SAID[as_printed] if as_printed != as_corrected else ""
+        self.corrected = SAID.get(as_corrected, "")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.study, name)
@@ -60,29 +59,31 @@ def trust(verdict: Verdict) -> list[tuple[str, str]]:
         >>> trust(Verdict("holds", "", length="25 of 25 epochs", gate="91 %: passed (92 %)"))
         [('Length', '25 of 25 epochs'), ('Gate', '91 %: passed (92 %)')]
     """
-    power = str(verdict.power.get("words", "")) if verdict.power else ""
-    named = {
+    power_words = str(verdict.power.get("words", ""))
+    lines = {
         "Length": verdict.length,
         "Gate": verdict.gate,
-        "Power of the rule": power.replace("*", ""),
+        "Power of the rule": power_words.replace("*", ""),
         "Registered": verdict.registered,
     }
-    return [(name, words) for name, words in named.items() if words]
+    return [(name, words) for name, words in lines.items() if words]
 
 
 def sections(
     studies: Sequence[Loaded], anchors: Sequence[str], drawings: Sequence[Sequence[Drawing]]
 ) -> list[Section]:
-    """Every study with its figures, at the scale that counts; its other scales stand below it."""
+    """One section per study, at the scale that counts most; :attr:`Section.others` has those of
+    its other scales.
+    """
     by_name: dict[str, list[Section]] = {}
-    for parts in zip(studies, anchors, drawings):
-        by_name.setdefault(parts[0].name, []).append(Section(*parts))
-    shown = []
+    for study, anchor, study_drawings in zip(studies, anchors, drawings):
+        by_name.setdefault(study.name, []).append(Section(study, anchor, study_drawings))
+    main_sections = []
     for scales in by_name.values():
-        *others, best = sorted(scales, key=lambda s: worth(s.scale, s.verdict))
-        best.others = others[::-1]
-        shown.append(best)
-    return shown
+        *others, main = sorted(scales, key=lambda section: worth(section.scale, section.verdict))
+        main.others = others[::-1]
+        main_sections.append(main)
+    return main_sections
 
 
 @dataclass(frozen=True)
@@ -116,33 +117,40 @@ def evidence(parts: Mapping[str, str], measured: str) -> tuple[list[Answered], l
         >>> [part.sentence for part in parts], notes
         (['b: no (x (1); y)', 'a: yes'], ['more (1; 2)', 'further'])
     """
-    found, rest = [], measured
-    # A short name may end a longer one.
+    answered, text = [], measured
+    # The longest names first, because a short name may end a longer one.
     for name, answer in sorted(parts.items(), key=lambda part: -len(part[0])):
-        said, words = f"{name}: {answer}", ""
-        if (place := rest.find(said)) >= 0:
-            end = place + len(said)
-            if rest.startswith(" (", end):
-                depths = accumulate((c == "(") - (c == ")") for c in rest[end + 1 :])
-                length = next(
-                    (i for i, depth in enumerate(depths) if not depth), len(rest) - end - 2
-                )
-                words, end = rest[end + 2 : end + 1 + length], end + 2 + length
-            reading = next(
-                (
-                    r
-                    for r in ("as printed, ", "as corrected, ", "variant, ")
-                    if rest[:place].endswith(r)
-                ),
-                "",
-            )
-            name, place = reading + name, place - len(reading)
-            # As long as before: places stay comparable.
-            rest = rest[:place] + "\n" * (end - place) + rest[end:]
-        found.append((place, Answered(name, answer, words)))
-    found.sort(key=lambda part: part[0])
-    notes = re.split(r"; (?![^()]*\))", rest.replace("\n", ""))  # not inside brackets
-    return [part for _, part in found], [note for note in notes if note.strip(" ;")]
+        sentence, numbers = f"{name}: {answer}", ""
+        start = text.find(sentence)
+        if start >= 0:
+            end = start + len(sentence)
+            if text.startswith(" (", end):
+                numbers, end = _bracketed(text, end + 1)
+            reading = next((r for r in _READINGS if text[:start].endswith(r)), "")
+            name, start = reading + name, start - len(reading)
+            # Blanked and not cut, so that the starts of all parts stay comparable.
+            text = text[:start] + "\n" * (end - start) + text[end:]
+        answered.append((start, Answered(name, answer, numbers)))
+    answered.sort(key=lambda part: part[0])
+    notes = re.split(r"; (?![^()]*\))", text.replace("\n", ""))  # not inside brackets
+    return [part for _, part in answered], [note for note in notes if note.strip(" ;")]
+
+
+#: What may stand before the name of a part in a verdict's text.
+_READINGS = ("as printed, ", "as corrected, ", "variant, ")
+
+
+def _bracketed(text: str, start: int) -> tuple[str, int]:
+    """What stands in the brackets that open at ``start``, and the place behind them; an unclosed
+    bracket reaches to the end.
+
+    Example:
+        >>> _bracketed("a (b (c)) d", 2)
+        ('b (c)', 9)
+    """
+    depths = accumulate((letter == "(") - (letter == ")") for letter in text[start:])
+    last = next((i for i, depth in enumerate(depths) if not depth), len(text) - start - 1)
+    return text[start + 1 : start + last], start + last + 1
 
 
 #: So many sentences of the evidence stand in the table of verdicts; all of them stand in the
@@ -158,32 +166,35 @@ def decisive(word: str, parts: Sequence[Answered], notes: Sequence[str]) -> list
         >>> decisive("does not hold", [Answered("a", "yes", ""), Answered("b", "no", "2 of 9")], [])
         ['b: no (2 of 9)']
     """
-    wanted = {"does not hold": "no", "inconclusive": "open"}.get(word, "yes")
-    said = [part.sentence for part in parts if part.answer == wanted]
-    if word == "inconclusive" and (not said or any(part.answer == "no" for part in parts)):
-        said = [*notes, *said]  # a control failed or a run did not settle: the notes say which
-    more = len(said) - MOST
-    return said if more < 2 else [*said[:MOST], f"and {more} more"]
+    deciding_answer = {"does not hold": "no", "inconclusive": "open"}.get(word, "yes")
+    sentences = [part.sentence for part in parts if part.answer == deciding_answer]
+    if word == "inconclusive" and (not sentences or any(part.answer == "no" for part in parts)):
+        # A control failed or a run did not settle: the notes say which.
+        sentences = [*notes, *sentences]
+    further = len(sentences) - MOST
+    return sentences if further < 2 else [*sentences[:MOST], f"and {further} more"]
 
 
 def _calls(study: Loaded) -> str:
     """How many oracle calls a run of each method used: methods with the same number together,
     largest first.
     """
-    used: dict[str, float] = {}
+    most_calls: dict[str, float] = {}
     for run in study.runs:
-        if column := run.column("oracle_calls"):
-            used[run.header.method] = max(used.get(run.header.method, 0.0), float(column[-1]))
-    by_number: dict[float, list[str]] = {}
-    for method, calls in used.items():
-        by_number.setdefault(calls, []).append(method)
-    said = [
-        f"{', '.join(methods) if len(methods) < 4 else f'{len(methods)} methods'} {number(calls)}"
-        for calls, methods in sorted(by_number.items(), reverse=True)
-    ]
-    return "; ".join(said)
+        method, column = run.header.method, run.column("oracle_calls")
+        if column:
+            most_calls[method] = max(most_calls.get(method, 0.0), float(column[-1]))
+    methods_of: dict[float, list[str]] = {}
+    for method, calls in most_calls.items():
+        methods_of.setdefault(calls, []).append(method)
+    words = []
+    for calls, methods in sorted(methods_of.items(), reverse=True):
+        names = ", ".join(methods) if len(methods) < 4 else f"{len(methods)} methods"
+        words.append(f"{names} {number(calls)}")
+    return "; ".join(words)
 
 
+#: Shape of a point -> its picture as SVG, in a box of 24 x 14.
 _PATHS = {
     "circle": '<circle cx="12" cy="7" r="5"/>',
     "square": '<rect x="7.5" y="2.5" width="9" height="9"/>',
@@ -198,25 +209,22 @@ _PATHS = {
 
 def legend(drawing: Drawing) -> list[dict[str, Any]]:
     """One entry per method that is drawn: its place, its name and its sign as SVG."""
-    present = {s.method for axis in drawing.axes for s in axis.series}
+    drawn_methods = {series.method for axis in drawing.axes for series in axis.series}
     entries = []
     for place, method in enumerate(drawing.methods):
-        colour = drawing.colours[place]
-        name = "var(--grey)" if colour is None else f"var(--s{colour})"
-        dash = " ".join(str(d) for d in drawing.dashes[place])
-        line = (
-            f'<path d="M0 7H24" stroke="{name}" stroke-width="3" stroke-dasharray="{dash}" '
-            'fill="none"/>'
-        )
-        point = f'<g fill="{name}">{_PATHS[SHAPES[place % len(SHAPES)]]}</g>'
-        if method in present:
-            entries.append(
-                {
-                    "place": place,
-                    "method": method,
-                    "drawn": Markup(point if drawing.kind == "points" else line),
-                }
+        if method not in drawn_methods:
+            continue
+        number_of_colour = drawing.colours[place]
+        colour = "var(--grey)" if number_of_colour is None else f"var(--s{number_of_colour})"
+        if drawing.kind == "points":
+            sign = f'<g fill="{colour}">{_PATHS[SHAPES[place % len(SHAPES)]]}</g>'
+        else:
+            dash = " ".join(str(length) for length in drawing.dashes[place])
+            sign = (
+                f'<path d="M0 7H24" stroke="{colour}" stroke-width="3" stroke-dasharray="{dash}" '
+                'fill="none"/>'
             )
+        entries.append({"place": place, "method": method, "drawn": Markup(sign)})
     return entries
 
 
@@ -228,19 +236,22 @@ def statistics(drawing: Drawing) -> list[tuple[str, str]]:
 
 
 def logs(drawing: Drawing) -> list[str]:
-    """The axes that can be made logarithmic; named places cannot."""
-    return [axis for axis in "xy" if axis == "y" or not drawing.names]
+    """The axes that can be made logarithmic: y always, x unless its places have names."""
+    return ["y"] if drawing.names else ["x", "y"]
 
 
 def axes(drawing: Drawing) -> list[tuple[int, str]]:
-    return [(place, axis.label) for place, axis in enumerate(drawing.axes)]
+    """Number and label of every x-axis on offer."""
+    return [(number, axis.label) for number, axis in enumerate(drawing.axes)]
 
 
 def failed(study: Loaded) -> list[tuple[str, ...]]:
-    return [
-        (r.header.method, str(r.header.seed), str(len(r.rows)), r.end.message if r.end else "")
-        for r in study.failed
-    ]
+    """The table of failed runs: method, seed, number of rows, what went wrong."""
+    table: list[tuple[str, ...]] = []
+    for run in study.failed:
+        message = run.end.message if run.end else ""
+        table.append((run.header.method, str(run.header.seed), str(len(run.rows)), message))
+    return table
 
 
 def tuned(study: Loaded) -> list[tuple[str, ...]]:
@@ -252,12 +263,13 @@ def tuned(study: Loaded) -> list[tuple[str, ...]]:
     return [
         (
             method,
-            str(len(made.trials)),
-            words(made.chosen) + (f" (an end for {', '.join(made.ends)})" if made.ends else ""),
-            number(made.value),
-            number(made.seconds),
+            str(len(search.trials)),
+            words(search.chosen)
+            + (f" (an end for {', '.join(search.ends)})" if search.ends else ""),
+            number(search.value),
+            number(search.seconds),
         )
-        for method, made in study.tuning.methods.items()
+        for method, search in study.tuning.methods.items()
     ]
 
 
@@ -267,11 +279,11 @@ def tried(study: Loaded) -> list[tuple[str, ...]]:
     return [
         (
             method,
-            *(f"{t.settings[name]:.3g}" if name in t.settings else "" for name in names),
-            number(t.value),
+            *(f"{trial.settings[name]:.3g}" if name in trial.settings else "" for name in names),
+            number(trial.value),
         )
-        for method, made in study.tuning.methods.items()
-        for t in made.trials
+        for method, search in study.tuning.methods.items()
+        for trial in search.trials
     ]
 
 
@@ -281,15 +293,19 @@ def facts(study: Loaded) -> dict[str, Any]:
     for run in study.runs:
         by_method.setdefault(run.header.method, run.header.settings)
     names = sorted({name for settings in by_method.values() for name in settings})
-    same = [n for n in names if len({to_json(s.get(n)) for s in by_method.values()}) == 1]
-    differ = [n for n in names if n not in same]
-    first = next(iter(by_method.values()))
+    values_of = {
+        name: {to_json(settings.get(name)) for settings in by_method.values()} for name in names
+    }
+    common = [name for name in names if len(values_of[name]) == 1]
+    differing = [name for name in names if len(values_of[name]) > 1]
+    table: list[tuple[str, ...]] = [("Method", *differing)] if differing else []
+    for method, settings in by_method.items() if differing else ():
+        values = (plain(settings[name]) if name in settings else "–" for name in differing)
+        table.append((method, *values))
+    any_settings = next(iter(by_method.values()))
     return {
-        "same": [(n, plain(first.get(n))) for n in same],
-        "differ": [("Method", *differ)]
-        + [(m, *(plain(s[n]) if n in s else "–" for n in differ)) for m, s in by_method.items()]
-        if differ
-        else [],
+        "same": [(name, plain(any_settings.get(name))) for name in common],
+        "differ": table,
         "versions": _distinct(study.runs, "versions"),
         "machine": _distinct(study.runs, "machine"),
         "commands": sorted({run.header.command for run in study.runs if run.header.command}),
@@ -309,13 +325,10 @@ def facts(study: Loaded) -> dict[str, Any]:
 
 
 def _distinct(runs: Sequence[Run], field: str) -> list[str]:
-    return sorted(
-        {
-            ", ".join(f"{k} {plain(v)}" for k, v in getattr(run.header, field).items())
-            for run in runs
-        }
-        - {""}
-    )
+    """A field of the runs' headers in words, once per value that occurs."""
+    values = [getattr(run.header, field) for run in runs]
+    words = {", ".join(f"{name} {plain(item)}" for name, item in v.items()) for v in values}
+    return sorted(words - {""})
 
 
 #: What the template calls.

@@ -36,25 +36,25 @@ def write_recommendation_page(answer: Path, out: Path) -> Path:
     if content.get("schema") != SCHEMA:
         raise RecordError(f"{answer} must have schema {SCHEMA}, got {content.get('schema')!r:.50}")
     try:
-        drawn = page(content)
+        html_text = page(content)
     except Exception as error:  # a file may be made up: any of its fields may be anything
         raise RecordError(
             f"{answer} must be whole, got a field that cannot be drawn "
             f"({type(error).__name__}: {error})"
         ) from error
-    write_atomically(Path(out), drawn)
+    write_atomically(Path(out), html_text)
     return Path(out)
 
 
 def page(answer: dict[str, Any]) -> str:
     """The whole page as text."""
-    tried = [
+    runs = [
         {**run, "shown": number(run["loss"]) if math.isfinite(run["loss"]) else "diverged"}
         for run in answer["tried"]
     ]
     return str(
         template("recommendation.html").render(
-            answer={**answer, "tried": tried},
+            answer={**answer, "tried": runs},
             gain=_gain(answer.get("decision")),
             caption=_caption(answer),
             picture=Markup(figure(answer)),
@@ -70,9 +70,10 @@ def _gain(decision: dict[str, Any] | None) -> str:
     gain, low, high = (100 * value for value in decision["gain"])
     if not math.isfinite(low):
         return ""
-    what = "validation loss" if decision["relative_to"] == "loss" else "fall of the loss"
+    saved = "validation loss" if decision["relative_to"] == "loss" else "fall of the loss"
     return (
-        f"Saved against {decision['baseline']}, AdamW at its best rate: {gain:.1f} % of the {what} "
+        f"Saved against {decision['baseline']}, AdamW at its best rate: "
+        f"{gain:.1f} % of the {saved} "
         f"(90 % interval {low:.1f} % to {high:.1f} %)."
     )
 
@@ -97,11 +98,11 @@ def _curves(answer: dict[str, Any]) -> list[_Curve]:
     """The runs with the seed of the race that have a finite loss after their start."""
     start = (0, answer["decision"]["start"])
     runs = [run for run in answer["tried"] if run["seed"] == answer["about"]["seed"]]
-    found = [
+    curves = [
         (run["name"], [point for point in [start, *run["scores"]] if math.isfinite(point[1])])
         for run in runs
     ]
-    return [(name, points) for name, points in found if len(points) > 1]
+    return [(name, points) for name, points in curves if len(points) > 1]
 
 
 @dataclass(frozen=True)
@@ -181,14 +182,14 @@ def _paths(plane: _Plane, curves: list[_Curve], kinds: dict[str, str]) -> Iterat
 def _names(plane: _Plane, curves: list[_Curve], kinds: dict[str, str]) -> Iterator[str]:
     """The names of the lines in colour, above the ends of their lines and clear of each other."""
     ends = {name: plane.place(*points[-1]) for name, points in curves}
-    taken: list[float] = []
+    taken_heights: list[float] = []
     for name, kind in kinds.items():
         if name in ends:
             x, y = ends[name]
             y -= 8
-            while any(abs(y - other) < 18 for other in taken):
+            while any(abs(y - other) < 18 for other in taken_heights):
                 y -= 18
-            taken.append(y)
+            taken_heights.append(y)
             place = f"x='{x - 6:.1f}' y='{y:.1f}' text-anchor='end'"
             yield f"<text class='{kind}-name' {place}>{_text(name)}</text>"
 

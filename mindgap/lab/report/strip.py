@@ -24,8 +24,8 @@ class Panel:
 
 @dataclass(frozen=True)
 class Row:
-    """One claim: places in percent; ``cut`` says at which ends the interval goes beyond the
-    axis.
+    """One claim: its effect and interval as places in percent; ``cut`` says at which ends the
+    interval goes beyond the axis.
     """
 
     outcome: Outcome
@@ -50,11 +50,29 @@ class Row:
         return {"open": "undecided", "untrained": "not trained"}.get(self.answer, self.answer)
 
 
-#: Unit -> title of its panel, ends of its axis, ticks, whether the axis is logarithmic.
+@dataclass(frozen=True)
+class Axis:
+    """The axis of one unit."""
+
+    title: str
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+    log: bool = False
+
+    def percent(self, value: float) -> float:
+        """The place of a value between the ends, in percent; beyond an end it is that end's."""
+        low, high = self.low, self.high
+        if self.log:
+            value, low, high = (math.log(max(number, 1e-9)) for number in (value, low, high))
+        return 100 * min(max((value - low) / (high - low), 0.0), 1.0)
+
+
+#: Unit -> its axis.
 AXES = {
-    "points": ("Differences, in points of 100", (-5.0, 5.0), (-5, -2.5, 0, 2.5, 5), False),
-    "ratio": ("Ratios", (0.5, 2.0), (0.5, 0.7, 1, 1.4, 2), True),
-    "correlation": ("Rank correlations", (-1.0, 1.0), (-1, -0.5, 0, 0.5, 1), False),
+    "points": Axis("Differences, in points of 100", -5.0, 5.0, (-5, -2.5, 0, 2.5, 5)),
+    "ratio": Axis("Ratios", 0.5, 2.0, (0.5, 0.7, 1, 1.4, 2), log=True),
+    "correlation": Axis("Rank correlations", -1.0, 1.0, (-1, -0.5, 0, 0.5, 1)),
 }
 
 
@@ -62,28 +80,28 @@ def strips(outcomes: Sequence[Outcome]) -> tuple[list[Panel], list[Outcome]]:
     """One panel per unit for all claims about networks, and those claims that have no interval."""
     on_networks = [o for o in outcomes if o.kind != "formula" and not o.description.ours]
     panels = []
-    for unit, (title, (first, last), ticks, log) in AXES.items():
-
-        def place(value: float, first: float = first, last: float = last, log: bool = log) -> float:
-            if log:
-                value, first, last = (math.log(max(v, 1e-9)) for v in (value, first, last))
-            return 100 * min(max((value - first) / (last - first), 0.0), 1.0)
-
+    for unit, axis in AXES.items():
         rows = tuple(
-            Row(
-                o,
-                e,
-                short_title(o.name, o.description.title),
-                round(place(e.value), 1),
-                round(place(e.low), 1),
-                round(place(e.high), 1),
-                ("left " if min(e.low, e.value) < first else "")
-                + ("right" if max(e.high, e.value) > last else ""),
-            )
-            for o in on_networks
-            if (e := o.effect) is not None and e.unit == unit
+            _row(outcome, outcome.effect, axis)
+            for outcome in on_networks
+            if outcome.effect is not None and outcome.effect.unit == unit
         )
         if rows:
-            named = tuple((place(t), f"{t:g}".replace("-", "−")) for t in ticks)
-            panels.append(Panel(title, named, place(1.0 if log else 0.0), rows))
-    return panels, [o for o in on_networks if o.effect is None]
+            ticks = tuple((axis.percent(t), f"{t:g}".replace("-", "−")) for t in axis.ticks)
+            no_effect = axis.percent(1.0 if axis.log else 0.0)
+            panels.append(Panel(axis.title, ticks, no_effect, rows))
+    return panels, [outcome for outcome in on_networks if outcome.effect is None]
+
+
+def _row(outcome: Outcome, effect: Effect, axis: Axis) -> Row:
+    """The row of one claim on the axis of its unit."""
+    return Row(
+        outcome,
+        effect,
+        title=short_title(outcome.name, outcome.description.title),
+        at=round(axis.percent(effect.value), 1),
+        low=round(axis.percent(effect.low), 1),
+        high=round(axis.percent(effect.high), 1),
+        cut=("left " if min(effect.low, effect.value) < axis.low else "")
+        + ("right" if max(effect.high, effect.value) > axis.high else ""),
+    )

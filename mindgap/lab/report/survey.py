@@ -36,13 +36,13 @@ def write_survey_page(survey: Path, out: Path) -> Path:
     content = read_survey(Path(survey))
     out = Path(out)
     try:
-        drawn = render(content)
+        html_text = render(content)
     except Exception as error:  # a file may be made up: any of its fields may be anything
         raise RecordError(
             f"{survey} must be whole, got a field that cannot be drawn "
             f"({type(error).__name__}: {error})"
         ) from error
-    write_atomically(out, drawn)
+    write_atomically(out, html_text)
     return out
 
 
@@ -59,11 +59,11 @@ def render(survey: Survey) -> str:
     last.
     """
     findings = diagnose(survey)
-    failing = [_FAILURES.get(f.assumption, f"{f.assumption} fails") for f in findings if f.fails]
+    failures = [_FAILURES.get(f.assumption, f"{f.assumption} fails") for f in findings if f.fails]
     about = dict(survey.about)
     return str(
         template("survey.html").render(
-            verdict=". ".join(failing) or "No assumption of the textbook was seen to fail",
+            verdict=". ".join(failures) or "No assumption of the textbook was seen to fail",
             model=about.pop("model", "your model"),
             size=f"{about['parameters']:,} parameters"
             if isinstance(about.get("parameters"), int)
@@ -100,18 +100,18 @@ def _finding(survey: Survey, quantity: str) -> str:
     """What was found about a quantity, as a title: its sentence up to the numbers; empty where
     nothing was.
     """
-    said = next(
+    sentence = next(
         (line.sentence for line in survey.findings if line.quantity == quantity), "not measured"
     )
-    head = re.split(r": | \(", said)[0]
-    return "" if said.startswith("not measured") else head[:1].upper() + head[1:]
+    head = re.split(r": | \(", sentence)[0]
+    return "" if sentence.startswith("not measured") else head[:1].upper() + head[1:]
 
 
 def _card(finding: str, title: str, caption: str, spec: dict[str, Any]) -> dict[str, Any]:
     """Title, caption and SVG of one chart; the finding, where there is one, becomes the title."""
     if finding:
         title, caption = finding, f"{title}. {caption}"
-    full = {
+    frame = {
         "$schema": SCHEMA_URL,
         "config": _CONFIG,
         "background": None,
@@ -120,7 +120,7 @@ def _card(finding: str, title: str, caption: str, spec: dict[str, Any]) -> dict[
     }
     described = str(escape(f"{title}. {caption}"))
     # One picture with one description: the roles of its parts would each need a name of their own.
-    svg = re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", figure_svg({**full, **spec}))
+    svg = re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", figure_svg({**frame, **spec}))
     svg = svg.replace("<svg ", f'<svg role="img" aria-label="{described}" ', 1)
     for colour, name in _VARIABLES.items():
         svg = svg.replace(colour, f"var({name})")
@@ -197,7 +197,7 @@ def _smoothness(data: dict[str, Any]) -> dict[str, Any]:
 
 def _spectrum(data: dict[str, Any]) -> dict[str, Any]:
     """The chart of the Ritz values, with the threshold as a dashed line where it is finite."""
-    values = [{"value": v, "what": "Ritz values"} for v in data["values"]]
+    values = [{"value": value, "what": "Ritz values"} for value in data["values"]]
     layers: list[dict[str, Any]] = [
         {
             "data": {"values": values},
@@ -220,16 +220,16 @@ def _spectrum(data: dict[str, Any]) -> dict[str, Any]:
 def _settling(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The chart of four estimates by samples used, each over its value on the most samples."""
     names = ("loss", "gradient_norm", "noise", "sharpness")
-    last = data[-1]
+    largest_sample = data[-1]
     rows = [
         {
             "samples": row["samples"],
-            "share": row[name] / last[name],
+            "share": row[name] / largest_sample[name],
             "quantity": name.replace("_", " "),
         }
         for row in data
         for name in names
-        if last[name] and math.isfinite(row[name]) and math.isfinite(last[name])
+        if largest_sample[name] and math.isfinite(row[name]) and math.isfinite(largest_sample[name])
     ]
     x, y = _axis("samples", "samples used", log=True), _axis("share", "estimate over the last one")
     return {
@@ -240,9 +240,10 @@ def _settling(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _rows(data: dict[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
+    """One row per place of the named columns, where all of them are finite."""
     columns = [data[name] for name in names]
     rows = [dict(zip(names, values)) for values in zip(*columns)]
-    return [row for row in rows if all(math.isfinite(v) for v in row.values())]
+    return [row for row in rows if all(math.isfinite(value) for value in row.values())]
 
 
 #: Name in the survey, the quantity whose sentence is the title, what is drawn, how to read it, how

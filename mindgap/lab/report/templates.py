@@ -13,10 +13,9 @@ from mindgap.lab.report.words import count, plain, typeset
 
 
 def asset(name: str) -> Markup:
-    """A file of ours, as it is: style and script are not escaped."""
-    return Markup(
-        (resources.files("mindgap.lab.report") / "assets" / name).read_text(encoding="utf-8")
-    )
+    """A style sheet or script of the folder ``assets``; it is not escaped."""
+    file = resources.files("mindgap.lab.report") / "assets" / name
+    return Markup(file.read_text(encoding="utf-8"))
 
 
 @cache
@@ -24,18 +23,18 @@ def template(name: str) -> Any:
     """A template by name; every value in it is escaped unless it is :class:`~markupsafe.Markup`."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    found = Environment(
+    environment = Environment(
         loader=PackageLoader("mindgap.lab.report", "assets"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {
+    environment.filters |= {
         "typeset": typeset,
         "measured": lambda text: typeset(text, digits=True),
         "plain": plain,
         "count": count,
         "headline": headline,
     }
-    return found.get_template(name)
+    return environment.get_template(name)

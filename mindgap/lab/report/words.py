@@ -36,8 +36,9 @@ def number(value: float) -> str:
 
 
 def _power(mantissa: str, exponent: str) -> str:
-    head = f"{float(mantissa):.3g}".replace("-", "−")
-    return ("" if head == "1" else f"{head}·") + "10" + str(int(exponent)).translate(_UP)
+    """A number in scientific form, as people write it: 1.7·10⁻¹⁶."""
+    digits = f"{float(mantissa):.3g}".replace("-", "−")
+    return ("" if digits == "1" else f"{digits}·") + "10" + str(int(exponent)).translate(_UP)
 
 
 def signs(text: Any, *, digits: bool = False) -> str:
@@ -55,17 +56,17 @@ def signs(text: Any, *, digits: bool = False) -> str:
         ... )
         ('hₖ/2 ≤ 10⁻³', '0.309 to 104', '‖g‖ in [−1.8, ∞]')
     """
-    shown = str(text)
+    proper = str(text)
     for plain_sign, sign in _SIGNS:
-        shown = shown.replace(plain_sign, sign)
-    shown = re.sub(r"(?<!\w)inf(?!\w)", "∞", _POWER.sub(lambda m: _power(m[1], m[2]), shown))
-    shown = re.sub(r"(?<![^ (\[])-(?=[\d.])", "−", shown)
+        proper = proper.replace(plain_sign, sign)
+    proper = re.sub(r"(?<!\w)inf(?!\w)", "∞", _POWER.sub(lambda m: _power(m[1], m[2]), proper))
+    proper = re.sub(r"(?<![^ (\[])-(?=[\d.])", "−", proper)
     if digits:
-        shown = re.sub(r"(?<![\w.^])\d+\.\d+(?![\w.])", _three, shown)
+        proper = re.sub(r"(?<![\w.^])\d+\.\d+(?![\w.])", _three, proper)
     return re.sub(
         r"(?<=[A-Za-z\u0370-\u03ff‖])_([0-9aehijklmnoprstuvx])(?![\w])",
         lambda m: m[1].translate(_DOWN),
-        shown,
+        proper,
     )
 
 
@@ -85,12 +86,14 @@ def typeset(text: Any, *, digits: bool = False) -> Markup:
         >>> str(typeset("n^0.32 < 2h_Adam, m^-0.00, gradient_norm"))
         'n<sup>0.32</sup> &lt; 2h<sub>Adam</sub>, m<sup>0.00</sup>, gradient_norm'
     """
-    shown = str(escape(signs(text, digits=digits)))
-    shown = re.sub(r"_\{([^}]*)\}", r"<sub>\1</sub>", shown)
-    shown = re.sub(r"\^\(([^()]*(?:\([^()]*\)[^()]*)*)\)", r"<sup>\1</sup>", shown)
-    shown = re.sub(r"\^(-?[\w./]*\w(?:±[\d.]*\d)?)", lambda m: f"<sup>{_minus(m[1])}</sup>", shown)
+    proper = str(escape(signs(text, digits=digits)))
+    proper = re.sub(r"_\{([^}]*)\}", r"<sub>\1</sub>", proper)
+    proper = re.sub(r"\^\(([^()]*(?:\([^()]*\)[^()]*)*)\)", r"<sup>\1</sup>", proper)
+    proper = re.sub(
+        r"\^(-?[\w./]*\w(?:±[\d.]*\d)?)", lambda m: f"<sup>{_minus(m[1])}</sup>", proper
+    )
     return Markup(
-        re.sub(r"(?<![A-Za-z_])([A-Za-z\u0370-\u03ff]|‖)_(\w+)", r"\1<sub>\2</sub>", shown)
+        re.sub(r"(?<![A-Za-z_])([A-Za-z\u0370-\u03ff]|‖)_(\w+)", r"\1<sub>\2</sub>", proper)
     )
 
 
@@ -113,26 +116,27 @@ def plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, (list, tuple)):
-        return ", ".join(plain(v) for v in value)
+        return ", ".join(plain(part) for part in value)
     return str(value) if isinstance(value, (int, str)) else to_json(value)
 
 
-def count(n: int, noun: str) -> str:
-    """Example:
-    >>> count(1, "run"), count(2, "run"), count(2, "study")
-    ('1 run', '2 runs', '2 studies')
+def count(number: int, noun: str) -> str:
+    """A number with its noun in the singular or the plural.
+
+    Example:
+        >>> count(1, "run"), count(2, "run"), count(2, "study")
+        ('1 run', '2 runs', '2 studies')
     """
-    return (
-        f"{n} {noun}" if n == 1 else f"{n} {noun[:-1]}ies" if noun.endswith("y") else f"{n} {noun}s"
-    )
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
 
 
 @cache
 def _sentences() -> dict[str, tuple[str, str]]:
-    lines = (resources.files("mindgap.lab.report") / "assets" / "findings.txt").read_text(
-        encoding="utf-8"
-    )
-    rows = (line.split(" | ") for line in lines.splitlines())
+    """Study -> the sentence where it holds, and the one where it does not."""
+    file = resources.files("mindgap.lab.report") / "assets" / "findings.txt"
+    rows = (line.split(" | ") for line in file.read_text(encoding="utf-8").splitlines())
     return {name: (holds, fails) for name, holds, fails in rows}
 
 
@@ -148,7 +152,8 @@ def finding(name: str, title: str, verdict: str) -> str:
         ('An average over a window may never settle.', 'A new claim')
     """
     if verdict in ("holds", "does not hold") and name in _sentences():
-        return _sentences()[name][verdict != "holds"]
+        if_holds, if_not = _sentences()[name]
+        return if_holds if verdict == "holds" else if_not
     return title
 
 

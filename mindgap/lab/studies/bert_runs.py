@@ -125,17 +125,17 @@ def question_run(
     from mindgap.lab.tasks.problems.word_pieces import LONGEST, squad_questions
 
     device = device_of(trial)
-    made = squad_questions(
+    questions = squad_questions(
         device, **{name: trial[name] for name in ("words", "question", "passage", "reviews")}
     )
     model = _built(QuestionBert, trial, layers, f"{stream} network")
     model.encoder.load_state_dict(encoder)
     model.to(device)
-    places, counts = made.parts["train"][1][:, 0].unique(dim=0, return_counts=True)
+    places, counts = questions.parts["train"][1][:, 0].unique(dim=0, return_counts=True)
     frequent = places[counts.argmax()]
 
     def epoch(number: int) -> Any:
-        return made.batches(
+        return questions.batches(
             trial["batch"], torch_stream(trial.seed, f"{stream} order", number, device=device)
         )
 
@@ -144,28 +144,30 @@ def question_run(
         row: Row = {}
         model.eval()
         for part in ("validation", "test"):
-            inputs, answers = made.parts[part]
+            inputs, answers = questions.parts[part]
             scores = (
-                torch.cat([made.scores(model, some) for some in inputs.split(256)])
+                torch.cat([questions.scores(model, chunk) for chunk in inputs.split(256)])
                 .float()
                 .nan_to_num()
             )
-            exact, f1 = exact_and_f1(best_spans(scores, after=made.after, longest=LONGEST), answers)
+            exact, f1 = exact_and_f1(
+                best_spans(scores, after=questions.after, longest=LONGEST), answers
+            )
             row |= {f"{part}_exact": exact, f"{part}_f1": f1, f"{part}_miss": 1 - f1}
         model.train()
         return {**row, "by_place": exact_and_f1(frequent.expand(len(answers), 2), answers)[0]}
 
-    yield from _train(trial, model, made.loss, build(list(model.parameters())), epoch, read)
+    yield from _train(trial, model, questions.loss, build(list(model.parameters())), epoch, read)
 
 
-def _built(kind: Any, trial: Trial, layers: int, stream: str) -> Any:
+def _built(model_class: Any, trial: Trial, layers: int, stream: str) -> Any:
     """A BERT of that class in the trial's sizes; its start depends on seed and stream alone."""
     import torch
 
     width = trial["width"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(trial.seed, stream))
-        return kind(
+        return model_class(
             trial["words"],
             width,
             layers=layers,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from base64 import b85decode, b85encode
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 from zlib import compress, decompressobj
 
@@ -63,12 +64,10 @@ def method_of(settings: Mapping[str, Any]) -> Any:
         ... ).lr_y
         0.2
     """
-    from dataclasses import fields
-
-    kind = METHODS[settings["key"]].load()
-    known = {field.name for field in fields(kind)}
+    method_class = METHODS[settings["key"]].load()
+    fields_of_class = {field.name for field in fields(method_class)}
     lr_z = settings.get("lr_z", settings["lr_y"])
-    wanted = {
+    arguments = {
         "lr_x": settings["lr_x"],
         "lr_y": settings["lr_y"],
         "lr_z": lr_z,
@@ -78,13 +77,15 @@ def method_of(settings: Mapping[str, Any]) -> Any:
         "mu": settings["convexity"],
     }
     if "lr_z" in settings:
-        wanted["lam"] = settings.get("lam", 1 / lr_z)
-    wanted |= {name: settings[name] for name in ("samples", "refresh") if name in settings}
+        arguments["lam"] = settings.get("lam", 1 / lr_z)
+    arguments |= {name: settings[name] for name in ("samples", "refresh") if name in settings}
     # F2SA's and BO-REP's short inner loops are part of the method as published; the others' are
     # free.
     if settings["key"] not in ("f2sa", "borep"):
-        wanted["inner"] = settings["inner"]
-    return kind(**{name: value for name, value in wanted.items() if name in known})
+        arguments["inner"] = settings["inner"]
+    return method_class(
+        **{name: value for name, value in arguments.items() if name in fields_of_class}
+    )
 
 
 def states(
@@ -118,61 +119,61 @@ def states(
     from mindgap.bilevel import pack_state, unpack_state
 
     spent = spent or (lambda state: state.total_calls)
-    marks = [budget * (i + 1) // readings for i in range(readings)]
+    targets = [budget * (i + 1) // readings for i in range(readings)]
 
     def reached(state: State) -> bool:
-        """The next mark; the last one only after the fewest iterations."""
-        return spent(state) >= marks[0] and (state.t >= least or len(marks) > 1)
+        """Whether the next target is reached; the last one also asks for ``least`` iterations."""
+        return spent(state) >= targets[0] and (state.t >= least or len(targets) > 1)
 
     if trial.restored:
         state = unpack_state(trial.restored["state"], method, method.oracle(problem, trial.seed))
-        marks = marks[len(marks) - trial.restored["marks"] :]
+        targets = targets[len(targets) - trial.restored["marks"] :]
     else:
         with trial.timed():
             state = method.start(problem, seed=trial.seed)
-        trial.save(lambda: {"state": pack_state(state), "marks": len(marks)})
+        trial.save(lambda: {"state": pack_state(state), "marks": len(targets)})
         yield state
-    while marks:
+    while targets:
         if runner is None:
             with trial.timed():
                 state = method.step(state)
         else:
             state = _run_to(trial, runner, state, reached)
-        finite, left = is_finite(state), len(marks)
-        while finite and marks and reached(state):
-            marks.pop(0)
-        if not finite or len(marks) < left:
-            trial.save(lambda: {"state": pack_state(state), "marks": len(marks) if finite else 0})  # noqa: B023
+        finite, targets_left = is_finite(state), len(targets)
+        while finite and targets and reached(state):
+            targets.pop(0)
+        if not finite or len(targets) < targets_left:
+            trial.save(lambda: {"state": pack_state(state), "marks": len(targets) if finite else 0})  # noqa: B023
             yield state
         if not finite:
             return
 
 
 def is_finite(state: State) -> bool:
-    """Whether x and y are finite still."""
+    """Whether all entries of x and y are finite."""
     return bool(state.x.isfinite().all() and state.y.isfinite().all())
 
 
 def _run_to(trial: Trial, runner: Backend, state: State, reached: Callable[[State], bool]) -> State:
-    """Run until the counters are where they should be; what graphs take to be captured is not
-    counted as time.
+    """Run until ``reached``; the time that CUDA graphs take to be captured is taken off the
+    trial's seconds.
     """
     import torch
 
     from mindgap.bilevel.backends.count import steps_until
 
-    before = getattr(runner, "capturing", 0.0)
+    captured_before = getattr(runner, "capturing", 0.0)
     with trial.timed():
         state = runner.run(state, steps_until(state, reached), None, None)
         if state.problem.device.type == "cuda":
             torch.cuda.synchronize()
-    trial.seconds -= getattr(runner, "capturing", 0.0) - before
+    trial.seconds -= getattr(runner, "capturing", 0.0) - captured_before
     return state
 
 
 def runner_of(backend: str, losses: Callable[[], tuple[Any, Any]] | None = None) -> Backend:
-    """Who runs the iterations: "eager", "graphs", or "compiled", for which ``losses`` gives
-    both losses in JAX.
+    """The backend that runs the iterations: "eager", "graphs" (CUDA), or "compiled", for which
+    ``losses`` returns the upper and the lower loss in JAX.
     """
     from mindgap.bilevel.solver import Eager
 
@@ -190,11 +191,13 @@ def runner_of(backend: str, losses: Callable[[], tuple[Any, Any]] | None = None)
 
 
 def in_units(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with the three steps multiplied by the method's ``units``, where there are some."""
-    found = dict(settings)
+    """Settings whose ``lr_x``, ``lr_y`` and ``lr_z`` are multiplied by the setting ``units``, three
+    numbers; without it they stay as they are.
+    """
+    scaled = dict(settings)
     for name, unit in zip(("lr_x", "lr_y", "lr_z"), settings.get("units", ())):
-        found[name] *= unit
-    return found
+        scaled[name] *= unit
+    return scaled
 
 
 def counters(state: State) -> Row:
@@ -222,12 +225,12 @@ def lower_name(method: Any) -> str:
 
 
 def read_at_its_solution(run: Run) -> bool:
-    """Whether a record was read at the method's lower-level solution: records from before
-    2026-11-18 were read at y.
+    """Whether a record's accuracies were measured at the method's lower-level solution and not at
+    y, as records from before 2026-11-18 were.
     """
     key = run.header.settings.get("key", "")
-    wanted = METHODS[key].lower_variable if key in METHODS else "y"
-    return wanted == "y" or run.rows[-1].get("read_at") == wanted
+    solution = METHODS[key].lower_variable if key in METHODS else "y"
+    return solution == "y" or run.rows[-1].get("read_at") == solution
 
 
 def measured(
@@ -252,12 +255,12 @@ def measured(
     spent = how.get("spent") or (lambda state: state.total_calls)
     for state in states(trial, problem, method, **how):
         finite = is_finite(state)
-        found = measure(state.x, lower_of(state)) if finite else lost
+        row = measure(state.x, lower_of(state)) if finite else lost
         if lower_of(state) is not state.y:
-            found = {**found, "read_at": lower_name(state.method)}
+            row = {**row, "read_at": lower_name(state.method)}
         if at_end is not None and finite and spent(state) >= budget and state.t >= least:
-            found = {**found, **at_end(state.x)}
-        yield {**counters(state), **found, "diverged": not finite}
+            row = {**row, **at_end(state.x)}
+        yield {**counters(state), **row, "diverged": not finite}
 
 
 def by_case(runs: Sequence[Run], *names: str) -> dict[tuple[Any, ...], dict[int, Run]]:
@@ -267,8 +270,8 @@ def by_case(runs: Sequence[Run], *names: str) -> dict[tuple[Any, ...], dict[int,
     cleaning = "corruption" in runs[0].header.settings
     groups = by_setting(runs, "corruption" if cleaning else "data", *names)
     return {
-        (f"p = {case:g}" if cleaning else case, *rest): group
-        for (case, *rest), group in groups.items()
+        (f"p = {case:g}" if cleaning else case, *further): group
+        for (case, *further), group in groups.items()
     }
 
 
@@ -286,21 +289,23 @@ def trained_gate(parts: Parts, runs: Sequence[Run]) -> None:
     4,096 units must also come within a point of the best one of 64 units.
     """
 
-    ends = np.array([run.rows[-1]["test_accuracy"] for run in runs])
-    settings, reached = runs[0].header.settings, f"{100 * ends.mean():.1f} %"
+    final_accuracies = np.array([run.rows[-1]["test_accuracy"] for run in runs])
+    settings, final_words = runs[0].header.settings, f"{100 * final_accuracies.mean():.1f} %"
     if "corruption" in settings:
         linear = np.array([run.rows[-1].get("linear_accuracy", LINEAR) for run in runs])
-        words = f"{reached} and {100 * linear.mean():.1f} %"
-        parts.gate("nets end above a linear model", bool(ends.mean() > linear.mean()), words)
+        words = f"{final_words} and {100 * linear.mean():.1f} %"
+        parts.gate(
+            "nets end above a linear model", bool(final_accuracies.mean() > linear.mean()), words
+        )
         return
-    first = np.array([run.rows[0]["test_accuracy"] for run in runs])
-    words = f"{reached} and {100 * first.mean():.1f} %"
-    passed = bool(ends.mean() - first.mean() >= 0.02)
+    start_accuracies = np.array([run.rows[0]["test_accuracy"] for run in runs])
+    words = f"{final_words} and {100 * start_accuracies.mean():.1f} %"
+    passed = bool(final_accuracies.mean() - start_accuracies.mean() >= 0.02)
     parts.gate("encoders end 2 points above their start", passed, words)
-    small = NARROW.get(settings["data"], 0.0) if settings["hidden"] > 64 else 0.0
-    if small:
-        words = f"{reached} and {100 * small:.1f} %"
-        passed = bool(ends.mean() >= small - 0.01)
+    narrow_accuracy = NARROW.get(settings["data"], 0.0) if settings["hidden"] > 64 else 0.0
+    if narrow_accuracy:
+        words = f"{final_words} and {100 * narrow_accuracy:.1f} %"
+        passed = bool(final_accuracies.mean() >= narrow_accuracy - 0.01)
         parts.gate("the wide encoder ends within a point of the narrow one", passed, words)
 
 
@@ -334,8 +339,10 @@ def end_of(
     For searches inside a trial: nothing of the run is recorded and its checkpoints are not the
     trial's; its time is.
     """
-    inner = Trial(trial.method, seed, trial.settings)
-    rows = deque(rows_of(inner, task, method, budget=trial["oracle_calls"], readings=1), maxlen=1)
-    trial.seconds += inner.seconds
-    trial.cpu_seconds += inner.cpu_seconds
+    search_trial = Trial(trial.method, seed, trial.settings)
+    rows = deque(
+        rows_of(search_trial, task, method, budget=trial["oracle_calls"], readings=1), maxlen=1
+    )
+    trial.seconds += search_trial.seconds
+    trial.cpu_seconds += search_trial.cpu_seconds
     return rows[0]

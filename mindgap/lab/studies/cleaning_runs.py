@@ -84,50 +84,52 @@ def rows_of(trial: Trial, task: Any, method: Any, **how: Any) -> Iterator[Row]:
     """
 
     def measure(x: Tensor, y: Tensor) -> Row:
-        found = {
+        row = {
             "test_accuracy": task.accuracy(y),
             "train_accuracy": task.accuracy(y, "train"),
             "weight_auc": task.weight_auc(x),
             "validation_loss": task.validation_loss(y),
         }
-        if held:
-            found["held_loss"] = task.loss(y)
-        return {**found, "manual_accuracy": task.accuracy(y, "manual")} if texts else found
+        if has_search_part:
+            row["held_loss"] = task.loss(y)
+        return {**row, "manual_accuracy": task.accuracy(y, "manual")} if on_texts else row
 
     def at_end(x: Tensor) -> Row:
-        found = {"linear_accuracy": task.linear_accuracy(task.train[1])} if texts else {}
+        row = {"linear_accuracy": task.linear_accuracy(task.train[1])} if on_texts else {}
         if trial.settings.get("solve"):
-            found |= solved_row(trial, task, solution(task, trial, x))
-        kept = {"x": kept_vector(x)} if trial.seed < trial.settings.get("keep_x", 0) else {}
-        return {**found, **kept}
+            row |= solved_row(trial, task, solution(task, trial, x))
+        final_x = {"x": kept_vector(x)} if trial.seed < trial.settings.get("keep_x", 0) else {}
+        return {**row, **final_x}
 
     from mindgap.measure.captured import tf32
 
-    texts, held = trial["data"] in TEXTS, bool(trial.settings.get("held"))
-    lost = {
+    on_texts, has_search_part = trial["data"] in TEXTS, bool(trial.settings.get("held"))
+    diverged_row = {
         "test_accuracy": 0.0,
         "train_accuracy": 0.0,
         "weight_auc": 0.5,
         "validation_loss": float("inf"),
     }
-    lost |= {"manual_accuracy": 0.0} if texts else {}
-    lost |= {"held_loss": float("inf")} if held else {}
+    diverged_row |= {"manual_accuracy": 0.0} if on_texts else {}
+    diverged_row |= {"held_loss": float("inf")} if has_search_part else {}
     problem = task.problem(trial["batch_size"])
-    runner = runner_of("graphs") if texts else None
-    with tf32(texts):
-        yield from measured(trial, problem, method, measure, lost, at_end, runner=runner, **how)
+    runner = runner_of("graphs") if on_texts else None
+    with tf32(on_texts):
+        yield from measured(
+            trial, problem, method, measure, diverged_row, at_end, runner=runner, **how
+        )
 
 
 def solution(task: Any, trial: Trial, x: Tensor | str) -> Tensor:
     """The common solve of the lower problem: at x, or without a method (the name of a control)."""
-    more = (trial["solve"],) if trial["data"] in TEXTS else ()
-    return task.control(x, *more) if isinstance(x, str) else task.solved(x, *more)
+    solve_steps = (trial["solve"],) if trial["data"] in TEXTS else ()
+    return task.control(x, *solve_steps) if isinstance(x, str) else task.solved(x, *solve_steps)
 
 
 def solved_row(trial: Trial, task: Any, y: Tensor) -> Row:
     """What a common solve gives: test accuracy, and the loss on the samples held for searches."""
-    found = {"solved_accuracy": task.accuracy(y)}
-    return found | ({"solved_held_loss": task.loss(y)} if trial.settings.get("held") else {})
+    row = {"solved_accuracy": task.accuracy(y)}
+    return row | ({"solved_held_loss": task.loss(y)} if trial.settings.get("held") else {})
 
 
 def control_rows(trial: Trial) -> Iterator[Row]:

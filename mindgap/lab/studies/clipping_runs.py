@@ -37,7 +37,8 @@ def below_bounds(runs: Sequence[Run], cell: Sequence[str], reading: str = "") ->
     """One part per method: no mean error exceeds its bound by more than four standard errors.
 
     Args:
-        runs: of all methods and seeds, with the columns ``error``, ``se``, ``bound``, ``ratio``.
+        runs: of all methods and seeds, with the columns ``error``, ``se`` (its
+            standard error), ``bound``, ``ratio``.
         cell: the columns whose values name a cell; rows of one cell are averaged over seeds.
         reading: of the statement that the bounds belong to.
     """
@@ -47,17 +48,17 @@ def below_bounds(runs: Sequence[Run], cell: Sequence[str], reading: str = "") ->
         for run in group:
             for row in run.rows:
                 cells.setdefault(tuple(row[column] for column in cell), []).append(row)
-        over = 0
+        cells_above = 0
         for rows in cells.values():
             mean = float(np.mean([row["error"] for row in rows]))
-            se = math.sqrt(sum(row["se"] ** 2 for row in rows)) / len(rows)
-            over += mean - 4 * se > rows[0]["bound"]
+            standard_error = math.sqrt(sum(row["se"] ** 2 for row in rows)) / len(rows)
+            cells_above += mean - 4 * standard_error > rows[0]["bound"]
         largest = max(row["ratio"] for run in group for row in run.rows)
         parts.add(
             f"{name} stays below",
-            over == 0,
-            words=f"{over} of {len(cells)} cells above, largest value/bound {largest:.2g}",
-            numbers={name: {"cells": len(cells), "above": over, "largest_ratio": largest}},
+            cells_above == 0,
+            words=f"{cells_above} of {len(cells)} cells above, largest value/bound {largest:.2g}",
+            numbers={name: {"cells": len(cells), "above": cells_above, "largest_ratio": largest}},
             reading=reading,
         )
     return parts

@@ -67,14 +67,14 @@ class ControlVariate:
 
     def loss(self, model: nn.Module, *batch: Tensor) -> Tensor:
         """The loss of a batch; its gradient is corrected."""
-        there = torch.autograd.grad(
+        snapshot_gradients = torch.autograd.grad(
             self._loss(self._snapshot, *batch), list(self._snapshot.parameters())
         )
-        corrections = torch._foreach_sub(self._mean, list(there))
-        value: Tensor = _Corrected.apply(
+        corrections = torch._foreach_sub(self._mean, list(snapshot_gradients))
+        corrected: Tensor = _Corrected.apply(
             self._loss(model, *batch), *model.parameters(), *corrections
         )
-        return value
+        return corrected
 
 
 class _Corrected(torch.autograd.Function):

@@ -33,43 +33,47 @@ def network_gate(parts: Parts, runs: Sequence[Run]) -> None:
     answers more of them than the most frequent place. ResNet20 on CIFAR-10, on shifted images with
     right labels: the best method reaches 91 %.
     """
-    ends: Ends = {
+    last_rows: Ends = {
         name: [run.rows[-1] for run in group if run.rows] for name, group in by_method(runs).items()
     }
     settings = runs[0].header.settings
     for column in ("test_loss", "validation_loss"):
-        losses = _means(ends, column)
-        if len(losses) == len(ends) and settings.get("text") == "ptb":
-            floor = next(iter(_means(ends, "bigram_loss").values()), BIGRAM)
+        losses = _means(last_rows, column)
+        if len(losses) == len(last_rows) and settings.get("text") == "ptb":
+            floor = next(iter(_means(last_rows, "bigram_loss").values()), BIGRAM)
             _all_below(parts, "every method ends below a bigram model", losses, floor, "bigram")
             return
-        floors = _means(ends, "by_frequency")
-        if len(losses) == len(floors) == len(ends):
+        floors = _means(last_rows, "by_frequency")
+        if len(losses) == len(floors) == len(last_rows):
             name = f"every method ends {LEARNT:g} nat below word frequencies"
             _all_below(parts, name, losses, min(floors.values()) - LEARNT, "needed")
             return
-    answered, floors = _means(ends, "test_exact"), _means(ends, "by_place")
+    answered, floors = _means(last_rows, "test_exact"), _means(last_rows, "by_place")
     if answered and floors:
         best, floor = max(answered.values()), max(floors.values())
         words = f"{best:.1%} and {floor:.1%}"
         parts.gate("more questions answered than by the most frequent place", best > floor, words)
         return
-    accuracies = _means(ends, "test_accuracy")
+    accuracies = _means(last_rows, "test_accuracy")
     as_published = settings.get("augment", True) and not settings.get("wrong_labels")
     if accuracies and settings.get("model") == "ResNet20" and as_published:
         best = max(accuracies.values())
         parts.gate(f"the best method reaches {RESNET20:.0%}", best >= RESNET20, f"{best:.2%}")
 
 
-def _means(ends: Ends, column: str) -> dict[str, float]:
+def _means(last_rows: Ends, column: str) -> dict[str, float]:
     """Method -> mean of a column over its seeds, where all have it."""
     return {
         name: float(np.mean([row[column] for row in rows]))
-        for name, rows in ends.items()
+        for name, rows in last_rows.items()
         if rows and all(column in row for row in rows)
     }
 
 
-def _all_below(parts: Parts, name: str, losses: Mapping[str, float], floor: float, of: str) -> None:
+def _all_below(
+    parts: Parts, name: str, losses: Mapping[str, float], floor: float, floor_name: str
+) -> None:
     worst = max(losses, key=lambda method: losses[method])
-    parts.gate(name, losses[worst] < floor, f"{worst} {losses[worst]:.3f}, {of} {floor:.3f}")
+    parts.gate(
+        name, losses[worst] < floor, f"{worst} {losses[worst]:.3f}, {floor_name} {floor:.3f}"
+    )

@@ -35,12 +35,12 @@ def grid_points(grid: Mapping[str, Sequence[float]]) -> list[Settings]:
 
 
 def beyond(tried: Sequence[TunedTrial], grid: Mapping[str, Sequence[float]]) -> list[Settings]:
-    """The next points where the best one has the smallest or largest value tried of a setting; none
-    if it is inside.
+    """The points to try next, one per setting of which the best point has the smallest or the
+    largest value tried.
 
-    The new value is as far from the end as the value before it, as a ratio; the other settings are
-    those of the best point. A setting with one value or with values that are not positive is left
-    as it is.
+    The new value continues the ratio of the last two: 1, 3, 9 is followed by 27. The other settings
+    are those of the best point. A setting with one value or with values that are not positive is
+    not extended, nor one that was extended :data:`MOST_EXTENSIONS` times at that end.
 
     Example:
         >>> scores = {1.0: 0.5, 3.0: 0.3, 9.0: 0.2}
@@ -50,20 +50,24 @@ def beyond(tried: Sequence[TunedTrial], grid: Mapping[str, Sequence[float]]) -> 
         ... )
         [{'lr': 27.0}]
     """
-    top = min(tried, key=lambda one: one.value).settings
-    found = []
-    for name, first in grid.items():
-        values = sorted({one.settings[name] for one in tried})
+    best = min(tried, key=lambda trial: trial.value).settings
+    further = []
+    for name, planned in grid.items():
+        values = sorted({trial.settings[name] for trial in tried})
         if len(values) < 2 or values[0] <= 0:
             continue
-        below, above = (sum(v < min(first) for v in values), sum(v > max(first) for v in values))
-        for end, inner, made in ((values[0], values[1], below), (values[-1], values[-2], above)):
-            value = end * end / inner
-            if isinstance(end, int):
+        extended_below = sum(v < min(planned) for v in values)
+        extended_above = sum(v > max(planned) for v in values)
+        for end, neighbour, extensions in (
+            (values[0], values[1], extended_below),
+            (values[-1], values[-2], extended_above),
+        ):
+            value = end * end / neighbour
+            if isinstance(end, int):  # whole numbers stay whole, or are not extended
                 value = int(value) if value == int(value) else end
-            if top[name] == end != value and made < MOST_EXTENSIONS:
-                found.append({**top, name: value})
-    return found
+            if best[name] == end != value and extensions < MOST_EXTENSIONS:
+                further.append({**best, name: value})
+    return further
 
 
 def grid_search(
@@ -92,47 +96,51 @@ def grid_search(
     """
     known = _read(journal)
     points = {method: grid_points(grid) for method, grid in grids.items()}
-    made: dict[str, list[TunedTrial]] = {method: [] for method in grids}
-    wanted: dict[str, int] = {}  # method -> values that it waits for
-    owner: dict[str, str] = {}  # name of a value -> its method
+    trials_of: dict[str, list[TunedTrial]] = {method: [] for method in grids}
+    open_values: dict[str, int] = {}  # method -> values that it waits for
+    method_of: dict[str, str] = {}  # name of a value -> its method
 
     def next_of(method: str) -> list[Call]:
-        """Take in what is known of a method; the values that it needs next, none when it is
-        done.
+        """The values that a method needs next, none when it is done; points of which all values
+        are known become trials.
         """
-        while todo := points[method][len(made[method]) :]:
-            names = {name(method, p, s): partial(score, method, p, s) for p in todo for s in seeds}
+        while todo := points[method][len(trials_of[method]) :]:
+            names = {
+                name(method, point, seed): partial(score, method, point, seed)
+                for point in todo
+                for seed in seeds
+            }
             missing: list[Call] = [(key, call) for key, call in names.items() if key not in known]
             if missing:
-                wanted[method] = len(missing)
-                owner.update((key, method) for key, _ in missing)
+                open_values[method] = len(missing)
+                method_of.update((key, method) for key, _ in missing)
                 return missing
             for point in todo:
                 values, seconds = zip(*(known[name(method, point, seed)] for seed in seeds))
-                made[method].append(TunedTrial(point, sum(values) / len(values), sum(seconds)))
-                on_trial(method, len(made[method]), made[method][-1].value)
-            points[method] += beyond(made[method], grids[method])
+                trials_of[method].append(TunedTrial(point, sum(values) / len(values), sum(seconds)))
+                on_trial(method, len(trials_of[method]), trials_of[method][-1].value)
+            points[method] += beyond(trials_of[method], grids[method])
         return []
 
     with journal.open("a") as file:
 
         def keep(key: str, result: tuple[float, float]) -> list[Call]:
-            """Write a value down; the values that are needed next because of it."""
+            """Write a value into the journal; returns the calls that can follow now."""
             known[key] = result
             with naming(journal):  # a line cut short before stays alone
                 file.write("\n" + to_json([key, *result]))
                 file.flush()
-            wanted[owner[key]] -= 1
-            return [] if wanted[owner[key]] else next_of(owner[key])
+            open_values[method_of[key]] -= 1
+            return [] if open_values[method_of[key]] else next_of(method_of[key])
 
         _compute([call for method in grids for call in next_of(method)], keep, jobs)
-    return made
+    return trials_of
 
 
 def _compute(
     first: Sequence[Call], keep: Callable[[str, tuple[float, float]], list[Call]], jobs: int
 ) -> None:
-    """Carry out calls and those that follow from their results."""
+    """Carry out the calls ``first``, and those that ``keep`` returns for each result."""
     calls = list(first)
     if jobs == 1:
         for key, call in calls:  # grows meanwhile
@@ -142,9 +150,9 @@ def _compute(
         for place, result in pool:
             if isinstance(result, Lost):
                 raise RuntimeError(f"a point of the grid: {result.reason}")
-            more = keep(calls[place][0], result)
-            calls += more
-            pool.add([call for _, call in more])
+            further = keep(calls[place][0], result)
+            calls += further
+            pool.add([call for _, call in further])
 
 
 def _read(journal: Path) -> dict[str, tuple[float, float]]:

@@ -5,18 +5,55 @@ scale gpu.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mindgap.lab.studies.resnet_runs import resnet_run, tie
-from mindgap.lab.studies.spec import Row, Trial
+from mindgap.lab.studies.spec import Parts, Row, Run, Trial
 from mindgap.lab.studies.training_runs import Training, image_problem
 from mindgap.lab.studies.tuned_runs import tuned_run
+from mindgap.lab.studies.verdict import by_method, finals, step_words
 
 if TYPE_CHECKING:
     import torch
 
     #: (step, parameters) -> optimizer.
     Build = Callable[[float, Sequence[torch.Tensor]], torch.optim.Optimizer]
+
+
+#: The small network of scale quick, and what is different at scale cpu.
+QUICK: dict[str, Any] = {
+    "images": "digits",
+    "train": 500,
+    "validation": 300,
+    "width": 8,
+    "steps": 40,
+    "every": 20,
+    "batch": 64,
+    "weight_decay": 0.0,
+}
+CPU: dict[str, Any] = {
+    "images": "cifar10",
+    "train": 6000,
+    "validation": 2000,
+    "steps": 600,
+    "every": 60,
+    "batch": 32,
+}
+#: The models of both scales, as verdicts name them.
+SMALL_MODELS = {
+    "quick": "three convolutions, width 8, on digits",
+    "cpu": "three convolutions, width 8, on CIFAR-10",
+}
+
+
+def noted_accuracies(parts: Parts, runs: Sequence[Run]) -> dict[str, np.ndarray]:
+    """Method -> final test accuracies; a note to the verdict gives their means and the steps."""
+    accuracies = finals(runs, "test_accuracy")
+    for name, group in by_method(runs).items():
+        parts.note(f"{name} {np.mean(accuracies[name]):.2%} ({step_words(group)})")
+    return accuracies
 
 
 def image_run(trial: Trial, build: Build, name: str) -> Iterator[Row]:
@@ -45,8 +82,10 @@ def image_run(trial: Trial, build: Build, name: str) -> Iterator[Row]:
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
         """A fresh training at that step, and what reads its accuracies and losses."""
         # One split for both phases: the test part is held out of the tuning too.
-        split, begin = (stream_seed(trial.seed, f"{name} {part}") for part in ("split", phase))
-        problem = image_problem(trial.settings, split, begin)
+        split_seed, network_seed = (
+            stream_seed(trial.seed, f"{name} {part}") for part in ("split", phase)
+        )
+        problem = image_problem(trial.settings, split_seed, network_seed)
         model = problem.objective.model
         parts = ("validation",) if phase == "tuning" else tuple(problem.parts)
 
@@ -75,7 +114,7 @@ def _score(model: torch.nn.Module, part: tuple[torch.Tensor, torch.Tensor]) -> t
 
     right, loss = 0.0, 0.0
     with torch.no_grad():
-        for images, labels in zip(*(whole.split(1000) for whole in part), strict=True):
+        for images, labels in zip(*(tensor.split(1000) for tensor in part), strict=True):
             scores = model(images)
             right += float((scores.argmax(dim=1) == labels).sum())
             loss += float(cross_entropy(scores, labels, reduction="sum"))

@@ -112,12 +112,12 @@ class Trial:
         """Return and clear the checkpoint that was offered since the last call; the runner
         calls this.
         """
-        saved, self._saved = self._saved, None
-        return saved
+        offered, self._saved = self._saved, None
+        return offered
 
 
-SUFFIX = ".ckpt"
-KIND = "trial"
+#: The end of a checkpoint's file name, and the kind that its header names.
+SUFFIX, KIND = ".ckpt", "trial"
 #: Seconds; a checkpoint that says more was not written by a run.
 LONGEST = 1e12
 
@@ -142,8 +142,8 @@ class Checkpoints:
         self._last = time.monotonic()
 
     def restore(self, trial: Trial) -> bool:
-        """Put the trial where its last checkpoint was taken; ``False`` if there is none that fits
-        the record.
+        """Set the trial to the state of its last checkpoint; returns ``False`` if no checkpoint
+        fits the record.
 
         A checkpoint taken after more rows than are recorded (power failed, and rows were lost) is
         not used. One that is damaged is set aside, and :attr:`note` names it: the run then starts
@@ -172,7 +172,7 @@ class Checkpoints:
         return True
 
     def offer(self, trial: Trial) -> None:
-        """After a row: write what the loop has offered, if it is time."""
+        """Write the state that the loop offered with its last row, if a checkpoint is due."""
         state = trial.take_saved()
         if state is None or time.monotonic() - self._last < self._every:
             return
@@ -187,8 +187,8 @@ class Checkpoints:
         self._last = time.monotonic()
 
     def _belongs_to(self) -> dict[str, str]:
-        """Data and start of a trial are made from the settings and the seed in its record's name,
-        by the code of its loop.
+        """What a checkpoint is valid for: the record (named by settings and seed), the code of the
+        loop, and the version of the program.
         """
         if self._of is None:
             from mindgap import __version__
@@ -208,17 +208,21 @@ class Checkpoints:
         write_checkpoint(self.path, KIND, content, self._belongs_to())
 
     def clear(self) -> None:
-        """The run is done: its record is all there is to keep."""
+        """Delete the checkpoint of a finished run."""
         self.path.unlink(missing_ok=True)
 
 
 def _parts(content: Any) -> tuple[int, float, float, dict[str, Any]]:
-    """Rows, seconds, seconds of the CPU and the loop's own state."""
+    """The four parts of a checkpoint's content: rows, seconds, CPU seconds and the loop's state.
+
+    Raises:
+        CheckpointError: one of them is missing or has an impossible value.
+    """
     from mindgap.base.checkpoint import CheckpointError
 
-    found = content if isinstance(content, dict) else {}
-    rows, state = found.get("rows"), found.get("state")
-    times = [found.get(name) for name in ("seconds", "cpu_seconds")]
+    fields = content if isinstance(content, dict) else {}
+    rows, state = fields.get("rows"), fields.get("state")
+    times = [fields.get(name) for name in ("seconds", "cpu_seconds")]
     if (
         type(rows) is not int
         or rows < 0

@@ -41,48 +41,44 @@ def null_rates(
     if len(groups) < 2 or not number:
         return {}
     rng = numpy_stream(seed, f"null {study.name}")
-    words: list[str] = []
+    verdicts: list[str] = []
     for _ in range(3 * number):
-        if len(words) == number:
+        if len(verdicts) == number:
             break
         pool = groups[list(groups)[rng.integers(len(groups))]]
         spreads = _spreads(pool)
-        drawn = [
+        resampled = [
             replace(run, rows=_shift_rows(pool[rng.integers(len(pool))].rows, spreads, rng))
             for run in runs
         ]
         try:
-            words.append(study.verdict(drawn).verdict)
+            verdicts.append(study.verdict(resampled).verdict)
         except (KeyError, IndexError, RuleError):  # a rule may need what only some methods record
             continue
-    if not words:
+    if not verdicts:
         return {}
-    return {word: words.count(word) / len(words) for word in ("holds", "does not hold")} | {
-        "draws": len(words)
-    }
+    return {
+        verdict: verdicts.count(verdict) / len(verdicts) for verdict in ("holds", "does not hold")
+    } | {"draws": len(verdicts)}
 
 
 def _spreads(pool: Sequence[Run]) -> dict[str, tuple[float, float, bool]]:
-    """Column -> mean and spread of its last values between the runs (of logs, where all values
-    are positive).
+    """Column -> mean and spread of its last values between the runs, and whether these are of
+    logarithms (where all values are positive).
     """
-    found = {}
-    names = {
-        name
-        for run in pool
-        for row in run.rows
-        for name, value in row.items()
-        if isinstance(value, float)
-    }
+    spreads = {}
+    rows = [row for run in pool for row in run.rows]
+    names = {name for row in rows for name, value in row.items() if isinstance(value, float)}
     for name in sorted(names - FIXED):
         columns = [[v for v in run.column(name) if isinstance(v, (int, float))] for run in pool]
-        if not all(columns) or not all(math.isfinite(v) for column in columns for v in column):
+        if not all(columns) or not np.isfinite(np.concatenate(columns)).all():
             continue
         positive = min(min(column) for column in columns) > 0
-        ends = np.array([math.log(column[-1]) if positive else column[-1] for column in columns])
-        if len(ends) > 1 and ends.std(ddof=1) > 0:
-            found[name] = float(ends.mean()), float(ends.std(ddof=1)), positive
-    return found
+        last_values = [float(column[-1]) for column in columns]
+        last = np.array([math.log(value) if positive else value for value in last_values])
+        if len(last) > 1 and last.std(ddof=1) > 0:
+            spreads[name] = float(last.mean()), float(last.std(ddof=1)), positive
+    return spreads
 
 
 def _shift_rows(

@@ -52,27 +52,33 @@ class Design:
     smallest: float = 0.0
     margin: float = 0.0
 
-    def draws(self, effect: float, seeds: int, number: int, draw: np.random.Generator) -> Array:
+    def draws(
+        self, effect: float, seeds: int, studies: int, generator: np.random.Generator
+    ) -> Array:
         """Made-up paired differences with that true effect: (studies, parts, seeds)."""
         if self.kind != "lead":
-            found: Array = self.deviation * draw.standard_normal((number, self.parts, seeds))
-            found += self.paper  # one part alone is false
-            found[:, 0] += effect - self.paper
-            return found
+            differences: Array = self.deviation * generator.standard_normal(
+                (studies, self.parts, seeds)
+            )
+            differences += self.paper  # one part alone is false
+            differences[:, 0] += effect - self.paper
+            return differences
         # Leads over independent rivals share the one method's noise: correlation 1/2.
-        table = draw.standard_normal((number, self.parts + 1, seeds))
-        leads: Array = effect + self.deviation / np.sqrt(2) * (table[:, :1] - table[:, 1:])
+        noise = generator.standard_normal((studies, self.parts + 1, seeds))
+        leads: Array = effect + self.deviation / np.sqrt(2) * (noise[:, :1] - noise[:, 1:])
         return leads
 
-    def decide(self, gaps: Array) -> tuple[Array, Array]:
+    def decide(self, differences: Array) -> tuple[Array, Array]:
         """Of many studies at once: whether the rule says *holds*, and *does not hold*."""
-        seeds, mean = gaps.shape[2], gaps.mean(2)
-        error = gaps.std(2, ddof=1) / np.sqrt(seeds)
-        half = student_quantile(0.95, seeds - 1) * error
-        low, high = mean - half, mean + half
+        seeds, mean = differences.shape[2], differences.mean(2)
+        standard_error = differences.std(2, ddof=1) / np.sqrt(seeds)
+        half_width = student_quantile(0.95, seeds - 1) * standard_error
+        low, high = mean - half_width, mean + half_width
         if self.kind == "lead":
-            wide = mean + student_quantile(1 - 0.05 / self.parts, seeds - 1) * error
-            refuted = ((wide < 0) & (mean <= -self.smallest)).any(1)
+            corrected_high = (
+                mean + student_quantile(1 - 0.05 / self.parts, seeds - 1) * standard_error
+            )
+            refuted = ((corrected_high < 0) & (mean <= -self.smallest)).any(1)
             holds = ((low > 0) & (mean >= self.smallest)).all(1)
             enough = seeds >= LEAST_SEEDS
             return holds & ~refuted & enough, refuted & enough
@@ -98,18 +104,20 @@ class AnswerDesign(Design):
     yes_if_true: float = 1.0
     no_if_true: float = 0.0
 
-    def draws(self, effect: float, seeds: int, number: int, draw: np.random.Generator) -> Array:
+    def draws(
+        self, effect: float, seeds: int, studies: int, generator: np.random.Generator
+    ) -> Array:
         """Answers 1, 1/2 or 0: (studies, parts, seeds)."""
         true = self.yes_if_true, self.no_if_true
         yes, no = true if effect == self.paper else (self.yes_if_false, self.no_if_false)
-        random = draw.random((number, self.parts, seeds))
-        found: Array = np.where(random < yes, 1.0, np.where(random >= 1 - no, 0.0, 0.5))
-        return found
+        random = generator.random((studies, self.parts, seeds))
+        answers: Array = np.where(random < yes, 1.0, np.where(random >= 1 - no, 0.0, 0.5))
+        return answers
 
-    def decide(self, gaps: Array) -> tuple[Array, Array]:
+    def decide(self, answers: Array) -> tuple[Array, Array]:
         """Of many studies at once: whether the rule says *holds*, and *does not hold*."""
-        middle = np.median(gaps, axis=2)
-        return (middle == 1.0).all(1), (middle == 0.0).any(1)
+        medians = np.median(answers, axis=2)
+        return (medians == 1.0).all(1), (medians == 0.0).any(1)
 
 
 @dataclass(frozen=True)
@@ -159,9 +167,9 @@ def rates(design: Design, seeds: int, draws: int = 4000) -> Rates:
 @cache
 def _rates(design: Design, seeds: int, draws: int) -> Rates:
     """The rates of :func:`rates`, kept for each design and size."""
-    draw = numpy_stream(0, "power", design.kind)
+    generator = numpy_stream(0, "power", design.kind)
     (false_yes, _), (true_yes, true_no) = (
-        design.decide(design.draws(effect, seeds, draws, draw))
+        design.decide(design.draws(effect, seeds, draws, generator))
         for effect in (design.false, design.paper)
     )
     return Rates(
@@ -177,6 +185,6 @@ def _rates(design: Design, seeds: int, draws: int) -> Rates:
     )
 
 
-def as_numbers(found: Rates) -> dict[str, Any]:
+def as_numbers(rates: Rates) -> dict[str, Any]:
     """The three numbers as a verdict keeps them, with the sentence."""
-    return {**asdict(found), "words": found.words}
+    return {**asdict(rates), "words": rates.words}

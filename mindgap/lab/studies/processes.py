@@ -42,42 +42,41 @@ class Worker:
     """
 
     def __init__(self) -> None:
-        path = os.pathsep.join(place for place in sys.path if place)
+        python_path = os.pathsep.join(folder for folder in sys.path if folder)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "mindgap.lab.studies.processes"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            env={**os.environ, **ONE_THREAD, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+            env={**os.environ, **ONE_THREAD, "PYTHONPATH": python_path, "PYTHONSAFEPATH": "1"},
         )
 
     def run(self, call: bytes, limit: float | None) -> tuple[bool, Any] | Lost | None:
         """Carry out a pickled call: (whether it succeeded, its value or its error); ``None`` if
         the worker died.
         """
-        late = threading.Event()
+        limit_passed = threading.Event()
 
-        def too_late() -> None:
-            late.set()
+        def kill_late() -> None:
+            limit_passed.set()
             self.kill()
 
-        timer = threading.Timer(limit, too_late) if limit else None
+        timer = threading.Timer(limit, kill_late) if limit else None
         if timer is not None:
             timer.daemon = True
             timer.start()
+        calls, answers = self._process.stdin, self._process.stdout
+        assert calls is not None
+        assert answers is not None
         try:
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            self._process.stdin.write(len(call).to_bytes(8, "big") + call)
-            self._process.stdin.flush()
-            answer: tuple[bool, Any] = pickle.load(self._process.stdout)
+            calls.write(len(call).to_bytes(8, "big") + call)
+            calls.flush()
+            answer: tuple[bool, Any] = pickle.load(answers)
             return answer
         except (OSError, EOFError, pickle.UnpicklingError):
-            return (
-                Lost(f"it took longer than the limit of {limit:g} s; its rows are kept")
-                if late.is_set()
-                else None
-            )
+            if limit_passed.is_set():
+                return Lost(f"it took longer than the limit of {limit:g} s; its rows are kept")
+            return None
         finally:
             if timer is not None:
                 timer.cancel()
@@ -138,27 +137,27 @@ class Pool:
             self._workers.pop(place).close()
 
     def _attempt(self, place: int, call: bytes) -> tuple[bool, Any] | Lost:
-        """The end of one call; a dead worker is replaced, up to ``ATTEMPTS`` times."""
+        """The result of one call; a worker that dies is replaced, ``ATTEMPTS`` times in all."""
         for _ in range(ATTEMPTS):
             if place not in self._workers:
                 self._workers[place] = Worker()
-            end = self._workers[place].run(call, self._limit)
-            if not isinstance(end, tuple):
+            result = self._workers[place].run(call, self._limit)
+            if not isinstance(result, tuple):
                 self._workers.pop(place).close()
-            if end is not None or self.stopped:
-                return end or Lost("it was called off")
+            if result is not None or self.stopped:
+                return result or Lost("it was called off")
         return Lost(f"its worker died {ATTEMPTS} times (out of memory?)")
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         """Number and result of every call as it ends; a call's exception is raised."""
         while self._read < self._added:
-            number, end = self._ends.get()
+            number, result = self._ends.get()
             self._read += 1
-            if isinstance(end, tuple):
-                succeeded, end = end
+            if isinstance(result, tuple):
+                succeeded, result = result
                 if not succeeded:
-                    raise end
-            yield number, end
+                    raise result
+            yield number, result
 
     def stop(self) -> None:
         """End all workers at once; what they have recorded is kept."""
@@ -250,12 +249,8 @@ def main() -> None:
         try:
             data = dumps(answer)
         except Exception:
-            data = dumps(
-                (
-                    False,
-                    RuntimeError(f"a call gave {answer[1]!r}, which cannot be sent to the driver"),
-                )
-            )
+            words = f"a call gave {answer[1]!r}, which cannot be sent to the driver"
+            data = dumps((False, RuntimeError(words)))
         answers.write(data)
         answers.flush()
 

@@ -28,10 +28,10 @@ def register(study: Study, scale: str, out: Path) -> Registration:
         RuleError: unknown scale.
     """
     content, power = study.registered_content(scale), study.power(scale)
-    found = Registration(
+    registration = Registration(
         study.name, scale, content, content_hash(content), power, versions(), now()
     )
     folder = out / study.name / scale
     folder.mkdir(parents=True, exist_ok=True)
-    write_form(folder / REGISTERED_FILE, found)
-    return found
+    write_form(folder / REGISTERED_FILE, registration)
+    return registration

@@ -24,44 +24,50 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts, groups = Parts(), by_setting(runs, "fault", "key")
     faults, keys = (list(dict.fromkeys(names)) for names in zip(*groups))
     seeds = sorted(set.intersection(*(set(group) for group in groups.values())))
-    found = {
+    accuracies = {
         case: np.array([group[seed].rows[-1]["test_accuracy"] for seed in seeds])
         for case, group in groups.items()
     }
     # A method that does not have a fault ends as it does without.
-    ends = {
-        fault: {key: found.get((fault, key), found[NONE, key]) for key in keys} for fault in faults
+    accuracies_of = {
+        fault: {key: accuracies.get((fault, key), accuracies[NONE, key]) for key in keys}
+        for fault in faults
     }
     if runs[0].header.scale == "gpu":
-        best = max(keys, key=lambda key: float(ends[NONE][key].mean()))
+        best = max(keys, key=lambda key: float(accuracies_of[NONE][key].mean()))
         trained_gate(parts, [groups[NONE, best][seed] for seed in seeds])
-    leads = {fault: _lead_of_slip(of_methods) for fault, of_methods in ends.items()}
+    leads = {
+        fault: _lead_of_slip(methods_accuracies)
+        for fault, methods_accuracies in accuracies_of.items()
+    }
     for fault in faults:
         if fault == NONE:
             continue
         gaps = leads[fault] - leads[NONE]
         change = mean_interval(gaps, miss=0.05 / (len(faults) - 1))
-        moved = (change.low > 0 or change.high < 0) and abs(change.mean) >= SMALLEST
-        inside = mean_interval(gaps, miss=0.1)  # all must say so
-        order = _ranking(ends[fault])
+        changed = (change.low > 0 or change.high < 0) and abs(change.mean) >= SMALLEST
+        narrow_interval = mean_interval(gaps, miss=0.1)  # all must say so
+        order = _ranking(accuracies_of[fault])
         parts.add(
             f"{fault}: SLIP's lead stays",
-            max(abs(inside.low), abs(inside.high)) < 2 * SMALLEST,
-            moved,
+            max(abs(narrow_interval.low), abs(narrow_interval.high)) < 2 * SMALLEST,
+            changed,
             f"changes by {change.words(100)} points; ranking {', '.join(order)}",
             {fault: {"change": change.triple, "ranking": order}},
         )
-    order = _ranking(ends[NONE])
+    order = _ranking(accuracies_of[NONE])
     parts.note(f"without faults: {', '.join(order)}", {"ranking": order})
     return parts
 
 
-def _lead_of_slip(ends: Mapping[str, np.ndarray]) -> np.ndarray:
+def _lead_of_slip(accuracies: Mapping[str, np.ndarray]) -> np.ndarray:
     """SLIP's final accuracy less the mean of the others', seed by seed."""
-    return ends["slip"] - np.mean([end for key, end in ends.items() if key != "slip"], axis=0)
+    return accuracies["slip"] - np.mean(
+        [accuracy for key, accuracy in accuracies.items() if key != "slip"], axis=0
+    )
 
 
-def _ranking(ends: Mapping[str, np.ndarray]) -> list[str]:
+def _ranking(accuracies: Mapping[str, np.ndarray]) -> list[str]:
     """The methods with their mean final accuracies, best first."""
-    best_first = sorted(ends, key=lambda key: -ends[key].mean())
-    return [f"{METHODS[key].name} {ends[key].mean():.3f}" for key in best_first]
+    best_first = sorted(accuracies, key=lambda key: -accuracies[key].mean())
+    return [f"{METHODS[key].name} {accuracies[key].mean():.3f}" for key in best_first]

@@ -124,13 +124,13 @@ def _by_domain(domains: Sequence[Table], seed: int) -> list[list[Table]]:
     """Tables of training, validation and test: one domain is the test's, the others are split."""
     from mindgap.lab.tasks.problems import split_table
 
-    test = [table for table in domains if table.origin.endswith(TEST_DOMAIN)]
-    both = [
+    test_domains = [table for table in domains if table.origin.endswith(TEST_DOMAIN)]
+    split = [
         split_table(table, (0.8, 0.2), seed=seed)
         for table in domains
         if not table.origin.endswith(TEST_DOMAIN)
     ]
-    return [[train for train, _ in both], [validation for _, validation in both], test]
+    return [[train for train, _ in split], [validation for _, validation in split], test_domains]
 
 
 def _turn(table: Table, quarters: int) -> Table:

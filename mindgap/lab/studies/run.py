@@ -61,7 +61,9 @@ class StudyPlan:
 
     def missing(self, out: Path) -> list[Header]:
         """The trials that have no finished record yet."""
-        return [h for h, path in zip(self.headers, self.files(out)) if not is_finished(path)]
+        return [
+            header for header, path in zip(self.headers, self.files(out)) if not is_finished(path)
+        ]
 
 
 def plan(
@@ -85,8 +87,8 @@ def plan(
     if whole("seeds", 1 if seeds is None else seeds, least=1) > MOST_SEEDS:
         fail("seeds", f"must be at most {MOST_SEEDS}", seeds)
     for method, number in study.seeds(scale, seeds).items():
-        laid_over = {**(tuned or {}).get(method, {}), **(overrides or {})}
-        settings = study.settings(scale, method, laid_over)
+        own_overrides = {**(tuned or {}).get(method, {}), **(overrides or {})}
+        settings = study.settings(scale, method, own_overrides)
         for seed in range(number):
             header = Header(study.name, study.claim, scale, method, seed, settings)
             headers.append(replace(header, run=header.key))
@@ -121,12 +123,12 @@ def execute(
     record itself (disk full, damaged line, rows that differ) can only be returned: the next run
     tries again. When ``go_on`` returns false, the run stops after a row and can be continued later.
     """
-    by = header.command or command()  # a worker's own command line is not what was typed
+    typed = header.command or command()  # a worker's own command line is not what was typed
     header = replace(
         header,
         versions=dict(versions()),
         machine=machine(header.settings),
-        command=by,
+        command=typed,
         started=now(),
     )
     try:
@@ -142,7 +144,7 @@ def _record(
     study: Study, header: Header, writer: RunWriter, every: float, go_on: Callable[[], bool]
 ) -> End:
     """Run one trial into its record, from its checkpoint if there is one; returns its end."""
-    begin = looked = time.perf_counter()
+    begun = last_look = time.perf_counter()
     trial = Trial(header.method, header.seed, header.settings)
     checkpoints = Checkpoints(writer, every, study.loop)
     checkpoints.restore(trial)
@@ -161,12 +163,12 @@ def _record(
         # A study may have its own clock.
         writer.row({**row, "seconds": round(row.get("seconds", trial.seconds), 6)})
         checkpoints.offer(trial)
-        if (clock := time.perf_counter()) - looked > LOOK_EVERY:
-            looked = clock
+        if (now := time.perf_counter()) - last_look > LOOK_EVERY:
+            last_look = now
             if not go_on():
                 return End("failed", message="it was called off; running again continues from here")
     message = "; ".join(text for text in (message, checkpoints.note) if text)
-    end = End(outcome, round(trial.seconds, 6), message, round(time.perf_counter() - begin, 3))
+    end = End(outcome, round(trial.seconds, 6), message, round(time.perf_counter() - begun, 3))
     writer.end(end)
     if outcome == "done":
         checkpoints.clear()
@@ -202,26 +204,26 @@ def run_all(
         every: seconds between checkpoints.
         on_end: called in this process after each trial.
     """
-    how = sweep or Sweep(whole("jobs", jobs, least=1))
-    for item in plans:
-        folder = item.folder(out)
+    spreading = sweep or Sweep(whole("jobs", jobs, least=1))
+    for plan_ in plans:
+        folder = plan_.folder(out)
         folder.mkdir(parents=True, exist_ok=True)
         tidy(folder)
-        files = tuple(path.name for path in item.files(out))
-        write_form(folder / STUDY_FILE, replace(item.study.describe(item.scale), files=files))
-    hashes = {item.folder(out): registered_hash(item.folder(out)) for item in plans}
+        files = tuple(path.name for path in plan_.files(out))
+        write_form(folder / STUDY_FILE, replace(plan_.study.describe(plan_.scale), files=files))
+    hashes = {plan_.folder(out): registered_hash(plan_.folder(out)) for plan_ in plans}
     work = [
         (
-            item.study,
-            replace(header, command=command(), registered=hashes[item.folder(out)]),
-            item.folder(out).absolute(),
+            plan_.study,
+            replace(header, command=command(), registered=hashes[plan_.folder(out)]),
+            plan_.folder(out).absolute(),
         )
-        for item in plans
-        for header in item.missing(out)
+        for plan_ in plans
+        for header in plan_.missing(out)
     ]
-    for header, end in spread(partial(execute, every=every), work, how):
+    for header, end in spread(partial(execute, every=every), work, spreading):
         on_end(header, end)
-    return [judge_and_write(item, out) for item in plans]
+    return [judge_and_write(plan_, out) for plan_ in plans]
 
 
 def overwritten(plans: Sequence[StudyPlan], out: Path) -> list[Path]:
@@ -266,11 +268,13 @@ def judge_runs(study: Study, runs: Sequence[Run], planned: int) -> Verdict:
 
 
 def _error_words(error: Exception) -> str:
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+    """Kind and text of an error, with the line that raised it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
 
 
 def _judge_files(study: Study, paths: Sequence[Path]) -> Verdict:
+    """The verdict on those of the planned records that are finished; *error* if one is damaged."""
     try:
         return judge_runs(study, finished_runs(paths), len(paths))
     except RecordError as error:
@@ -285,29 +289,33 @@ def judge_plan(item: StudyPlan, out: Path) -> Verdict:
 def judge_and_write(item: StudyPlan, out: Path) -> Verdict:
     """Judge the finished runs of a plan and write ``verdict.json`` beside them, with the runs
     it rests on.
+
+    A complete plan without a design also gets its error rates, simulated from its own runs; those
+    of an equal verdict that is written already are taken over.
     """
-    files = tuple(path.name for path in item.files(out))
-    verdict = judge_plan(item, out)
-    simulate = item.scale not in item.study.designs  # a design has rates of its own
-    usable = verdict.verdict != "error" and not item.missing(out) and not item.study.left_out
-    verdict = replace(verdict, files=files, seeds=len({h.seed for h in item.headers}))
-    path = item.folder(out) / VERDICT_FILE
-    if simulate and usable:
-        before = _written_before(path)
-        if before is not None and replace(before, null={}) == verdict:
-            return before  # the same verdict on the same runs: its rates are those of before
-        verdict = replace(verdict, null=null_rates(item.study, finished_runs(item.files(out))))
+    study, path = item.study, item.folder(out) / VERDICT_FILE
+    verdict = replace(
+        judge_plan(item, out),
+        files=tuple(record.name for record in item.files(out)),
+        seeds=len({header.seed for header in item.headers}),
+    )
+    complete = verdict.verdict != "error" and not item.missing(out) and not study.left_out
+    if complete and item.scale not in study.designs:  # a design has rates of its own
+        written = _verdict_with_rates(path)
+        if written is not None and replace(written, null={}) == verdict:
+            return written
+        verdict = replace(verdict, null=null_rates(study, finished_runs(item.files(out))))
     write_form(path, verdict)
     return verdict
 
 
-def _written_before(path: Path) -> Verdict | None:
-    """The verdict that lies there with its rates; ``None``: there is none that can be read."""
+def _verdict_with_rates(path: Path) -> Verdict | None:
+    """The verdict in a file; ``None`` if it cannot be read or has no error rates."""
     try:
-        before = read_form(Verdict, path)
+        verdict = read_form(Verdict, path)
     except (RecordError, OSError):
         return None
-    return before if before.null else None
+    return verdict if verdict.null else None
 
 
 def judge_folder(folder: Path) -> tuple[str, str, Verdict]:
@@ -318,41 +326,41 @@ def judge_folder(folder: Path) -> tuple[str, str, Verdict]:
     that file the study is inconclusive, because it is not known what is missing.
     """
     try:
-        described = read_form(StudyDescription, folder / STUDY_FILE)
-        study = find(described.name)
-        if described.methods and described.scale in study.scales:
-            known = (*described.methods, *study.controls)
-            without = tuple(m for m in study.seeds(described.scale) if m not in known)
-            study = replace(study, left_out=without)
+        description = read_form(StudyDescription, folder / STUDY_FILE)
+        study = find(description.name)
+        if description.methods and description.scale in study.scales:
+            known = (*description.methods, *study.controls)
+            left_out = tuple(m for m in study.seeds(description.scale) if m not in known)
+            study = replace(study, left_out=left_out)
         if not (folder / VERDICT_FILE).exists():
             return (
                 study.claim,
                 study.name,
                 Verdict("inconclusive", "the study was never run to its end"),
             )
-        planned = read_form(Verdict, folder / VERDICT_FILE).files
+        files = read_form(Verdict, folder / VERDICT_FILE).files
     except (RecordError, RuleError) as error:
         return "", folder.parent.name, Verdict("error", str(error))
-    return study.claim, study.name, _judge_files(study, [folder / name for name in planned])
+    return study.claim, study.name, _judge_files(study, [folder / name for name in files])
 
 
 @cache
 def versions() -> Mapping[str, str]:
     """Versions of what determines the numbers."""
-    found = {"mindgap": __version__, "python": platform.python_version()}
+    numbers = {"mindgap": __version__, "python": platform.python_version()}
     for package in ("torch", "numpy", "scipy"):
         try:
-            found[package] = metadata.version(package)
+            numbers[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return numbers
 
 
 def machine(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What the run ran on: no host name, nothing that identifies a person; the GPU where the
     run has one.
     """
-    found = {
+    description = {
         "system": platform.system(),
         "processor": platform.machine(),
         "cores": os.cpu_count() or 0,
@@ -361,21 +369,22 @@ def machine(settings: Mapping[str, Any]) -> dict[str, Any]:
         import torch
 
         if torch.cuda.is_available():
-            found["gpu"] = torch.cuda.get_device_name()
-    return found
+            description["gpu"] = torch.cuda.get_device_name()
+    return description
 
 
 def command() -> str:
     """The command behind a record, as typed, less the paths of the program and of the folder of
     records.
     """
-    typed = ["", *" ".join(sys.argv[1:]).replace("--out=", "--out ").split()]
-    words = [Path(word).name if before == "--out" else word for before, word in pairwise(typed)]
-    name = Path(sys.argv[0]).name
-    return " ".join(["mindgap" if name == "__main__.py" else name, *words])
+    arguments = ["", *" ".join(sys.argv[1:]).replace("--out=", "--out ").split()]
+    shown = [Path(word).name if before == "--out" else word for before, word in pairwise(arguments)]
+    program = Path(sys.argv[0]).name
+    return " ".join(["mindgap" if program == "__main__.py" else program, *shown])
 
 
 def now() -> str:
+    """Date and time to the second, in UTC."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
@@ -386,16 +395,13 @@ def chosen(out: Path, study: Study, scale: str) -> dict[str, dict[str, Any]]:
     for name in (study.name, study.tuned_by):
         path = out / name / scale / TUNING_FILE
         if name and path.exists():
-            found = read_form(Tuning, path).methods
-            like = {
-                method: method if method in found else _title(study, method)
-                for method in study.methods
-            }
-            return {
-                method: dict(found[other].chosen)
-                for method, other in like.items()
-                if other in found
-            }
+            tuned = read_form(Tuning, path).methods
+            settings = {}
+            for method in study.methods:
+                tuned_name = method if method in tuned else _title(study, method)
+                if tuned_name in tuned:
+                    settings[method] = dict(tuned[tuned_name].chosen)
+            return settings
     return {}
 
 

@@ -175,30 +175,32 @@ class Study:
         one_of("scale", scale, self.scales)
         one_of("method", method, self.methods)
         common = self.scales[scale].settings
-        effective = {**common, **self.own(method, scale)}
+        merged = {**common, **self.own(method, scale)}
         for name, value in (overrides or {}).items():
-            if name in effective:
-                effective[name] = typed_like(name, value, effective[name])
+            if name in merged:
+                merged[name] = typed_like(name, value, merged[name])
             else:
                 one_of(
                     "setting",
                     name,
                     {**common, **{n: 0 for m in self.methods for n in self.own(m, scale)}},
                 )
-        return effective
+        return merged
 
     def own(self, method: str, scale: str) -> dict[str, Any]:
-        """What a method has for itself at a scale."""
+        """The settings of one method at a scale, without those that all methods share."""
         return {**self.methods[method], **self.scales[scale].methods.get(method, {})}
 
     def seeds(self, scale: str, number: int | None = None) -> dict[str, int]:
         """Method -> how many seeds it has at a scale, for every method that runs there;
         ``number`` replaces all.
         """
-        here = self.scales[one_of("scale", scale, self.scales)]
-        own = {method: here.seeds_of.get(method, here.seeds) for method in self.methods}
+        at_scale = self.scales[one_of("scale", scale, self.scales)]
+        seeds_of = {m: at_scale.seeds_of.get(m, at_scale.seeds) for m in self.methods}
         return {
-            method: seeds if number is None else number for method, seeds in own.items() if seeds
+            method: planned if number is None else number
+            for method, planned in seeds_of.items()
+            if planned
         }
 
     def only(self, scale: str, methods: Sequence[str]) -> Study:
@@ -212,28 +214,31 @@ class Study:
         """
         if not methods:
             return self
-        here = self.scales[one_of("scale", scale, self.scales)]
+        at_scale = self.scales[one_of("scale", scale, self.scales)]
         for method in methods:
             one_of(f"method of {self.name}", method, self.methods)
-        number = {
-            m: (here.seeds_of.get(m) or here.seeds) if m in methods else 0 for m in self.methods
-        }
-        left_out = tuple(m for m in self.seeds(scale) if m not in methods)
+        seeds_of = dict.fromkeys(self.methods, 0)
+        for method in methods:  # a method named here runs even where the scale leaves it out
+            seeds_of[method] = at_scale.seeds_of.get(method) or at_scale.seeds
         return replace(
-            self, scales={**self.scales, scale: replace(here, seeds_of=number)}, left_out=left_out
+            self,
+            scales={**self.scales, scale: replace(at_scale, seeds_of=seeds_of)},
+            left_out=tuple(m for m in self.seeds(scale) if m not in methods),
         )
 
     def at(self, scale: str) -> Study:
         """The study with the methods, the grid and the tuning seeds that it has at a scale."""
-        run, here = self.seeds(scale), self.scales[scale]
-        own = {method: settings for method, settings in here.methods.items() if method in run}
-        seeds_of = {method: number for method, number in here.seeds_of.items() if number}
+        methods, at_scale = self.seeds(scale), self.scales[scale]
+        own_settings = {
+            method: settings for method, settings in at_scale.methods.items() if method in methods
+        }
+        seeds_of = {method: number for method, number in at_scale.seeds_of.items() if number}
         return replace(
             self,
-            methods={method: self.methods[method] for method in run},
-            scales={scale: replace(here, methods=own, seeds_of=seeds_of)},
-            grid=here.grid or self.grid,
-            tuning_seeds=here.tuning_seeds or self.tuning_seeds,
+            methods={method: self.methods[method] for method in methods},
+            scales={scale: replace(at_scale, methods=own_settings, seeds_of=seeds_of)},
+            grid=at_scale.grid or self.grid,
+            tuning_seeds=at_scale.tuning_seeds or self.tuning_seeds,
         )
 
     def model(self, scale: str) -> str:
@@ -245,14 +250,13 @@ class Study:
             >>> find("n3-image-network").model("quick")
             'toy (three convolutions, width 4, on digits, in place of ResNet20 on CIFAR-10)'
         """
-        here = self.models.get(scale, "")
-        own = here == self.paper_model or (
-            self.paper_model and here.startswith(f"{self.paper_model} (")
-        )
-        if own or not here:  # a remark in brackets may follow the paper's model
-            return here
-        here += f", in place of {self.paper_model}" if self.paper_model else ""
-        return f"toy ({here})" if scale in ("quick", "cpu") else here
+        model, of_paper = self.models.get(scale, ""), self.paper_model
+        # A remark in brackets may follow the paper's model.
+        if not model or model == of_paper or (of_paper and model.startswith(f"{of_paper} (")):
+            return model
+        if of_paper:
+            model += f", in place of {of_paper}"
+        return f"toy ({model})" if scale in ("quick", "cpu") else model
 
     def verdict(self, runs: Sequence[Run]) -> Verdict:
         """Apply the pass rule to the runs of one scale; an exception of the rule is passed on.
@@ -265,9 +269,9 @@ class Study:
             parts = self.judge(runs)
             if scale == "gpu" and not parts.gates:
                 network_gate(parts, runs)
-            found = parts.build(self.model(scale))
+            verdict = parts.build(self.model(scale))
         return replace(
-            found,
+            verdict,
             length=self.length(scale, runs[0].header.settings),
             power=self.power(scale, runs),
             registered=self.registered_words(scale, runs),
@@ -288,15 +292,15 @@ class Study:
         design = self.designs.get(scale)
         if design is None:
             return {}
-        groups: dict[str, set[int]] = {}
+        seeds_of: dict[str, set[int]] = {}
         for run in runs:
-            groups.setdefault(run.header.method, set()).add(run.header.seed)
-        number = min(map(len, groups.values())) if groups else self.scales[scale].seeds
-        return as_numbers(rates(design, max(number, 2)))
+            seeds_of.setdefault(run.header.method, set()).add(run.header.seed)
+        fewest = min(map(len, seeds_of.values())) if seeds_of else self.scales[scale].seeds
+        return as_numbers(rates(design, max(fewest, 2)))  # one seed has no deviation
 
     def registered_content(self, scale: str) -> dict[str, Any]:
         """What decides a verdict beside the numbers: changing any of it changes the hash."""
-        here, design = self.at(one_of("scale", scale, self.scales)), self.designs.get(scale)
+        at_scale, design = self.at(one_of("scale", scale, self.scales)), self.designs.get(scale)
         return {
             "study": self.name,
             "claim": self.claim,
@@ -304,12 +308,12 @@ class Study:
             "statement": self.statement,
             "rule": self.rule,
             "length": self.lengths.get(scale, ""),
-            "settings": {method: here.settings(scale, method) for method in here.methods},
-            "seeds": here.seeds(scale),
+            "settings": {method: at_scale.settings(scale, method) for method in at_scale.methods},
+            "seeds": at_scale.seeds(scale),
             "tuned_by": self.tuned_by or self.name,
             "tune_on": self.tune_on,
-            "grid": {name: list(values) for name, values in here.grid.items()},
-            "tuning_seeds": list(here.tuning_seeds),
+            "grid": {name: list(values) for name, values in at_scale.grid.items()},
+            "tuning_seeds": list(at_scale.tuning_seeds),
             "design": asdict(design) if design else {},
         }
 
@@ -317,13 +321,13 @@ class Study:
         """Whether the runs carry the hash of today's rule and sizes; empty for a study without a
         design.
         """
-        found = {run.header.registered for run in runs}
-        if found == {""}:
+        hashes = {run.header.registered for run in runs}
+        if hashes == {""}:
             return "not registered before the runs" if scale in self.designs else ""
-        if found == {content_hash(self.registered_content(scale))}:
-            return f"registered before the runs ({found.pop()})"
-        others = ", ".join(sorted(name or "none" for name in found))
-        return f"rule or sizes have changed since the runs, whose records carry the hash {others}"
+        if hashes == {content_hash(self.registered_content(scale))}:
+            return f"registered before the runs ({hashes.pop()})"
+        listed = ", ".join(sorted(recorded or "none" for recorded in hashes))
+        return f"rule or sizes have changed since the runs, whose records carry the hash {listed}"
 
     @property
     def history(self) -> tuple[str, ...]:
@@ -366,6 +370,7 @@ class Study:
 
 
 def _x_label(figure: Figure) -> str:
+    """The figure's own label, else that of its column; none where x shows names, not numbers."""
     return figure.x_label or (
         "" if figure.x_names or figure.x == "method" else AXES.get(figure.x, figure.x)
     )
@@ -385,26 +390,26 @@ def typed_like(name: str, value: Any, like: Any) -> Any:
         Traceback (most recent call last):
         mindgap.base.check.RuleError: steps must be a whole number, got '2.5'
     """
-    text = value.strip() if isinstance(value, str) else value
+    given = value.strip() if isinstance(value, str) else value
     if isinstance(like, bool):
         words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        if str(text).lower() not in words:
+        if str(given).lower() not in words:
             fail(name, "must be true or false", value)
-        return words[str(text).lower()]
+        return words[str(given).lower()]
     if isinstance(like, int):
         try:
-            if isinstance(text, float) and text != int(text):
+            if isinstance(given, float) and given != int(given):
                 raise ValueError
-            return int(text)
+            return int(given)
         except (TypeError, ValueError):
             fail(name, "must be a whole number", value)
     if isinstance(like, float):
         try:
-            return float(text)
+            return float(given)
         except (TypeError, ValueError):
             fail(name, "must be a number", value)
     if isinstance(like, (list, tuple)):
-        parts = text.split(",") if isinstance(text, str) else list(text)
+        parts = given.split(",") if isinstance(given, str) else list(given)
         return [typed_like(name, part, like[0]) if like else part for part in parts]
     if not isinstance(value, str):
         fail(name, "must be a text", value)

@@ -93,35 +93,39 @@ class StatisticsRun:
 
         train = self.run.texts["train"]
         windows = replace(train, length=2 * train.length)
-        drawn = windows.windows(torch_stream(self.trial.seed, name, *names), samples // size * size)
-        return [(part,) for part in drawn.split(size)]
+        text_windows = windows.windows(
+            torch_stream(self.trial.seed, name, *names), samples // size * size
+        )
+        return [(part,) for part in text_windows.split(size)]
 
     def gradients(self, batches: Sequence[tuple[Any, ...]], *, exact: bool = False) -> Row:
         """Loss, gradient norm and noise; ``exact``: the samples are all there are, so that the
         norm has no bias.
         """
-        found = self.statistics.read(batches)[-1]
-        square = found.gradient_norm**2 if exact else found.gradient_square
+        reading = self.statistics.read(batches)[-1]
+        gradient_square = reading.gradient_norm**2 if exact else reading.gradient_square
         row: Row = {
-            "samples": found.samples,
-            "sample_loss": found.loss,
-            "noise": found.noise,
-            "gradient_square": square,
-            "gradient_norm": math.sqrt(max(square, 0.0)),
+            "samples": reading.samples,
+            "sample_loss": reading.loss,
+            "noise": reading.noise,
+            "gradient_square": gradient_square,
+            "gradient_norm": math.sqrt(max(gradient_square, 0.0)),
         }
-        return row if self.right is None else {**row, "accuracy": float(self.right) / found.samples}
+        return (
+            row if self.right is None else {**row, "accuracy": float(self.right) / reading.samples}
+        )
 
     def sharpness(self, batches: Sequence[tuple[Any, ...]]) -> Row:
         """‖H‖ over the first ``sharp_m`` samples; nothing where the loss is not finite any more."""
         from mindgap.measure.gradients import NonFiniteError
 
-        part = batches[: max(self.trial["sharp_m"] // self.trial["batch"], 1)]
+        first_batches = batches[: max(self.trial["sharp_m"] // self.trial["batch"], 1)]
         try:
             return {
                 "sharpness": self.statistics.sharpness(
-                    part, tol=self.trial["sharp_tol"], seed=self.trial.seed
+                    first_batches, tol=self.trial["sharp_tol"], seed=self.trial.seed
                 )[0],
-                "sharpness_samples": len(part) * self.trial["batch"],
+                "sharpness_samples": len(first_batches) * self.trial["batch"],
             }
         except NonFiniteError:
             return {}
@@ -133,7 +137,7 @@ class StatisticsRun:
         steps.
         """
         trial = self.trial
-        more: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "schedule": trial["schedule"],
             "kept": self.kept,
             "at_start": at_start,
@@ -145,10 +149,10 @@ class StatisticsRun:
             return read(number)
 
         if isinstance(self.run, LanguageRun):
-            return self.run.rows(self.optimizer, counted, **more)
+            return self.run.rows(self.optimizer, counted, **arguments)
         steps = round(trial["steps"] * trial.settings.get("stretch", 1.0))
         return self.run.rows(
-            self.optimizer, counted, steps=steps, every=trial["every"], epoch=epoch, **more
+            self.optimizer, counted, steps=steps, every=trial["every"], epoch=epoch, **arguments
         )
 
 
@@ -189,7 +193,7 @@ def statistics_run(trial: Trial, name: str) -> StatisticsRun:
 
     settings, lr = trial.settings, trial["lr"] * trial.settings.get("factor", 1.0)
     if settings.get("network") == "transformer-xl":
-        words = language_run(trial, name)
+        language = language_run(trial, name)
 
         def text_loss(model: Any, windows: Any) -> Any:
             length = trial["length"]
@@ -199,22 +203,29 @@ def statistics_run(trial: Trial, name: str) -> StatisticsRun:
             return cross_entropy(scores.flatten(0, 1), windows[:, length + 1 :].flatten())
 
         statistics = CapturedStatistics(
-            words.model, text_loss, training=False, graph=trial["graph"]
+            language.model, text_loss, training=False, graph=trial["graph"]
         )
         return StatisticsRun(
-            trial, name, words, _optimizer(settings, lr, words.model), statistics, None
+            trial, name, language, _optimizer(settings, lr, language.model), statistics, None
         )
-    images = image_run(trial, name)
-    right = torch.zeros((), dtype=torch.long, device=images.parts["train"][1].device)
+    image_network = image_run(trial, name)
+    right_answers = torch.zeros((), dtype=torch.long, device=image_network.parts["train"][1].device)
 
     def loss(model: Any, x: Any, y: Any) -> Any:
         scores = model(x)
-        right.add_((scores.detach().argmax(1) == y).sum())
+        right_answers.add_((scores.detach().argmax(1) == y).sum())
         return cross_entropy(scores, y)
 
-    statistics = CapturedStatistics(images.model, loss, counts=[right], graph=trial["graph"])
+    statistics = CapturedStatistics(
+        image_network.model, loss, counts=[right_answers], graph=trial["graph"]
+    )
     return StatisticsRun(
-        trial, name, images, _optimizer(settings, lr, images.model), statistics, right
+        trial,
+        name,
+        image_network,
+        _optimizer(settings, lr, image_network.model),
+        statistics,
+        right_answers,
     )
 
 

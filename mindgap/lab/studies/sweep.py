@@ -88,10 +88,10 @@ def spread(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tup
         yield from _on_cluster(execute, work, sweep)
     elif sweep.jobs == 1 or len(work) < 2:
         for study, header, folder in work:
-            late = TimeoutError(
+            timeout = TimeoutError(
                 f"it took longer than the limit of {sweep.limit:g} s; its rows are kept"
             )
-            with time_limit(sweep.limit, late):
+            with time_limit(sweep.limit, timeout):
                 end = execute(study, header, folder)
             yield header, end
     else:
@@ -111,18 +111,18 @@ def _on_cluster(
     """
     cluster = _dask(sweep.address) if sweep.backend == "dask" else _ray(sweep.address)
     try:
-        waiting, running = iter(work), dict[Any, Header]()
+        remaining, header_of = iter(work), dict[Any, Header]()
         while True:
-            room = len(work) if sweep.jobs is None else sweep.jobs - len(running)
-            for study, header, folder in islice(waiting, room):
+            free_places = len(work) if sweep.jobs is None else sweep.jobs - len(header_of)
+            for study, header, folder in islice(remaining, free_places):
                 call = partial(execute, study, header, folder, go_on=wanted)
                 with _reachable(sweep):
-                    running[cluster.submit(call)] = header
-            if not running:
+                    header_of[cluster.submit(call)] = header
+            if not header_of:
                 return
             with _reachable(sweep):
-                future = cluster.first(list(running))
-            header = running.pop(future)
+                future = cluster.first(list(header_of))
+            header = header_of.pop(future)
             try:
                 end = cluster.result(future)
             except Exception as error:
@@ -213,9 +213,15 @@ def died(error: Exception) -> bool:
         False
     """
     kinds = type(error).__mro__
-    own = {kind.__module__.partition(".")[0] for kind in kinds} & {"ray", "distributed", "dask"}
-    lost = isinstance(error, ConnectionError) or type(error).__name__ == "CancelledError"
-    return (bool(own) or lost) and "RayTaskError" not in {kind.__name__ for kind in kinds}
+    cluster_packages = {kind.__module__.partition(".")[0] for kind in kinds} & {
+        "ray",
+        "distributed",
+        "dask",
+    }
+    connection_lost = isinstance(error, ConnectionError) or type(error).__name__ == "CancelledError"
+    return (bool(cluster_packages) or connection_lost) and "RayTaskError" not in {
+        kind.__name__ for kind in kinds
+    }
 
 
 def wanted() -> bool:

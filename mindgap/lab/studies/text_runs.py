@@ -80,10 +80,10 @@ class LanguageRun:
         schedule: str = "constant",
         kept: dict[str, Any] | None = None,
         at_start: bool = False,
-        marks: Sequence[int] = (),
+        reading_steps: Sequence[int] = (),
     ) -> Iterator[Row]:
         """Train for the trial's ``steps``; a row every ``every`` steps, or after the steps of
-        ``marks`` (see `device_runs.device_run`).
+        ``reading_steps`` (see `device_runs.device_run`).
 
         The state goes on from segment to segment. On CUDA the transformer computes in bf16 and the
         LSTM in TF32: the LSTM of cuDNN would take float16 under autocast.
@@ -99,8 +99,8 @@ class LanguageRun:
         warnings.filterwarnings(
             "ignore", message="RNN module weights are not part of single contiguous chunk"
         )
-        carried, loss = going_on(self.model.blank(len(train.rows)))
-        narrow = train.rows.is_cuda and trial["network"] == "transformer-xl"
+        memory_state, loss = going_on(self.model.blank(len(train.rows)))
+        in_bf16 = train.rows.is_cuda and trial["network"] == "transformer-xl"
         with tf32(True):
             yield from device_run(
                 trial,
@@ -110,10 +110,10 @@ class LanguageRun:
                 lambda number: train.segments(),
                 read,
                 steps=trial["steps"],
-                every=marks or trial["every"],
+                every=reading_steps or trial["every"],
                 schedule=schedule,
-                autocast=torch.bfloat16 if narrow else None,
-                carried=carried,
+                autocast=torch.bfloat16 if in_bf16 else None,
+                carried=memory_state,
                 kept=kept,
                 graph=trial["graph"],
                 at_start=at_start,
@@ -183,12 +183,14 @@ def text_optimizer_run(
     if "device" in trial.settings:
         run, lr = language_run(trial, trial["streams"]), trial["middle"] * trial["factor"]
         optimizer = build(lr, list(run.model.parameters()))
-        more = watch(optimizer) if watch else dict
+        watched_columns = watch(optimizer) if watch else dict
         for row in run.rows(
-            optimizer, lambda: {**run.held_out("validation", "test"), **more()}, trial["schedule"]
+            optimizer,
+            lambda: {**run.held_out("validation", "test"), **watched_columns()},
+            trial["schedule"],
         ):
-            last = row["step"] == trial["steps"]
-            floor = {"bigram_loss": bigram_loss(trial["text"], trial["words"])} if last else {}
+            at_end = row["step"] == trial["steps"]
+            floor = {"bigram_loss": bigram_loss(trial["text"], trial["words"])} if at_end else {}
             yield {**row, **floor, "lr": lr}
         return
 
@@ -204,7 +206,7 @@ def text_optimizer_run(
             seed=stream_seed(trial.seed, f"{trial['streams']} {phase}"),
         )
         optimizer = build(lr, problem.objective.parameters)
-        more = watch(optimizer) if watch else dict
+        watched_columns = watch(optimizer) if watch else dict
         parts = ("validation",) if phase == "tuning" else ("validation", "test")
 
         def read() -> Row:
@@ -213,7 +215,7 @@ def text_optimizer_run(
                     f"{name}_loss": float(problem.objective.value(problem.parts[name]))
                     for name in parts
                 }
-            return {**losses, **more()}
+            return {**losses, **watched_columns()}
 
         return Training(
             problem, optimizer, trial.torch_generator(f"{trial['streams']} {phase} order"), {}

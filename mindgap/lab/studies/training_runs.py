@@ -81,12 +81,14 @@ class Training:
         """
         from mindgap.measure.captured import CapturedGradient
 
-        objective, drawn = self.problem.objective, self.problem.draw(self.order, size)
-        one = not isinstance(drawn, tuple)
-        batch = (drawn,) if one else drawn
+        objective, sample = self.problem.objective, self.problem.draw(self.order, size)
+        single_tensor = not isinstance(sample, tuple)
+        batch = (sample,) if single_tensor else sample
         if self._gradient is None:
             self._gradient = CapturedGradient(
-                objective.model, lambda m, *b: objective.loss(m, b[0] if one else b), batch
+                objective.model,
+                lambda m, *b: objective.loss(m, b[0] if single_tensor else b),
+                batch,
             )
         if factor is not None:
             scale_rates(self.optimizer, self._rates, factor)
@@ -138,11 +140,12 @@ def bounded_losses(row: Mapping[str, Any], bound: Callable[[str], float]) -> dic
         {'a_loss': 9.0, 'b_loss': 2.0, 'c': inf}
     """
 
-    def most(name: str, loss: float) -> float:
+    def bounded(name: str, loss: float) -> float:
         return min(loss, bound(name)) if math.isfinite(loss) else bound(name)
 
     return {
-        name: most(name, value) if name.endswith("loss") else value for name, value in row.items()
+        name: bounded(name, value) if name.endswith("loss") else value
+        for name, value in row.items()
     }
 
 
@@ -174,8 +177,11 @@ def has_settled(losses: Sequence[float] | np.ndarray) -> bool:
         (True, False)
     """
     quarter = max(len(losses) // 4, 1)
-    now, then = float(np.mean(losses[-quarter:])), float(np.mean(losses[-2 * quarter : -quarter]))
-    return abs(now - then) <= SETTLED * then
+    last_quarter, quarter_before = (
+        float(np.mean(losses[-quarter:])),
+        float(np.mean(losses[-2 * quarter : -quarter])),
+    )
+    return abs(last_quarter - quarter_before) <= SETTLED * quarter_before
 
 
 def step_factor(schedule: str, step: int, steps: int) -> float:
@@ -200,8 +206,12 @@ def step_factor(schedule: str, step: int, steps: int) -> float:
     if schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * step / steps))
     if schedule == "linear":
-        warm = max(steps // 10, 1)
-        return min((step + 1) / warm, (steps - step) / (steps - warm)) if steps > warm else 1.0
+        warm_up = max(steps // 10, 1)
+        return (
+            min((step + 1) / warm_up, (steps - step) / (steps - warm_up))
+            if steps > warm_up
+            else 1.0
+        )
     return 1.0
 
 
@@ -254,8 +264,8 @@ def digits_or_prose(settings: Mapping[str, Any], seed: int) -> TrainingProblem:
 
     if settings["source"] != "digits":
         return text_problem(settings, seed)
-    own = {"width": settings["width"]} if "width" in settings else {}
-    return digits_network(seed=seed, **own)
+    own_width = {"width": settings["width"]} if "width" in settings else {}
+    return digits_network(seed=seed, **own_width)
 
 
 def image_problem(
@@ -273,9 +283,9 @@ def image_problem(
     from mindgap.lab.tasks.problems.training import cifar_network, digits_network
 
     one_of("images", settings["images"], ("digits", "cifar10"))
-    parts = {name: settings[name] for name in ("train", "validation") if name in settings}
+    sizes = {name: settings[name] for name in ("train", "validation") if name in settings}
     build = digits_network if settings["images"] == "digits" else cifar_network
-    return build(width=settings["width"], seed=seed, start=start, **parts)
+    return build(width=settings["width"], seed=seed, start=start, **sizes)
 
 
 def descent(

@@ -52,7 +52,7 @@ OnTrial = Callable[[str, int, float], None]
 def search(
     ask: Callable[[Sequence[TunedTrial]], Settings | None],
     evaluate: Callable[[Settings], float],
-    before: Sequence[TunedTrial] = (),
+    earlier: Sequence[TunedTrial] = (),
     seconds: Callable[[], float] = lambda: 0.0,
 ) -> Iterator[TunedTrial]:
     """Try what ``ask`` proposes until it proposes nothing.
@@ -60,7 +60,7 @@ def search(
     Args:
         ask: what was tried so far -> the next settings, or None.
         evaluate: settings -> a score; one that is not finite counts as infinite.
-        before: what was tried before an interruption; it is not handed out again.
+        earlier: what was tried before an interruption; it is not handed out again.
         seconds: a stopwatch that runs while settings are evaluated.
 
     Example:
@@ -68,27 +68,27 @@ def search(
         >>> best(tried).settings
         {'lr': 3.0}
     """
-    made = list(before)
-    while (settings := ask(made)) is not None:
+    tried = list(earlier)
+    while (settings := ask(tried)) is not None:
         start = seconds()
         try:
             score = float(evaluate(settings))
         except DIVERGENCE:
             score = math.inf
-        made.append(
+        tried.append(
             TunedTrial(settings, score if math.isfinite(score) else math.inf, seconds() - start)
         )
-        yield made[-1]
+        yield tried[-1]
 
 
 def listed(points: Sequence[Settings]) -> Callable[[Sequence[TunedTrial]], Settings | None]:
     """Propose the given settings in their order."""
-    return lambda made: points[len(made)] if len(made) < len(points) else None
+    return lambda tried: points[len(tried)] if len(tried) < len(points) else None
 
 
 def best(tried: Sequence[TunedTrial]) -> TunedTrial:
     """The one with the smallest score, the first of equals."""
-    return min(tried, key=lambda one: one.value)
+    return min(tried, key=lambda trial: trial.value)
 
 
 def random_points(
@@ -158,43 +158,31 @@ def tune(
     whole("trials", trials, least=1)
     whole("seeds", seeds, least=1)
     whole("jobs", jobs, least=1)
-    study = study.at(one_of("scale", scale, study.scales))
-    if not (study.grid if grid else study.tunable) or not study.tune_on:
-        which = "grid" if grid else "tunable"
-        fail(
-            "study",
-            f"must say what may be tuned ({which}) and on which column (tune_on)",
-            study.name,
-        )
-    space = study.grid if grid else study.tunable
-    untouched = {method: study.settings(scale, method) for method in study.seeds(scale)}
-    settings = {
-        m: study.settings(scale, m, overrides)
-        for m, own in untouched.items()
-        if all(own.get(name) is not None or name in study.grid_where_present for name in space)
-    }
-    if not settings:
-        fail("scale", f"must be one at which a method has the settings {', '.join(space)}", scale)
-    if not grid:
-        _optuna()
     from mindgap.lab.studies.run import command, machine, now, versions
 
+    study = study.at(one_of("scale", scale, study.scales))
+    space = study.grid if grid else study.tunable
+    if not space or not study.tune_on:
+        kind = "grid" if grid else "tunable"
+        rule = f"must say what may be tuned ({kind}) and on which column (tune_on)"
+        fail("study", rule, study.name)
+    settings = _settings_to_tune(study, scale, tuple(space), overrides)
     started, folder = now(), out / study.name / scale
     folder.mkdir(parents=True, exist_ok=True)
-    on_seeds = study.tuning_seeds if grid else tuple(FIRST_SEED + k for k in range(seeds))
-    trials = len(grid_points(study.grid)) if grid else trials
     if grid:
-        made = _grid(study, settings, folder, jobs, on_trial)
+        tuning_seeds, trials = study.tuning_seeds, len(grid_points(study.grid))
+        trials_of = _grid(study, settings, folder, jobs, on_trial)
     else:
-        made = _searches(study, settings, folder, trials, on_seeds, jobs, on_trial)
+        tuning_seeds = tuple(FIRST_SEED + k for k in range(seeds))
+        trials_of = _searches(study, settings, folder, trials, tuning_seeds, jobs, on_trial)
     tuning = Tuning(
         study=study.name,
         scale=scale,
         metric=study.tune_on,
         space={name: [min(values), max(values)] for name, values in space.items()},
         trials=trials,
-        seeds=on_seeds,
-        methods={method: _summary(made[method]) for method in settings},
+        seeds=tuning_seeds,
+        methods={method: _summary(trials_of[method]) for method in settings},
         overrides=dict(overrides or {}),
         command=command(),
         versions=dict(versions()),
@@ -203,11 +191,27 @@ def tune(
         registered=registered_hash(folder),
     )
     if study.left_out and (folder / TUNING_FILE).exists():
-        before = read_form(Tuning, folder / TUNING_FILE)
-        if before.identity == tuning.identity:  # the same search, of other methods
-            tuning = replace(tuning, methods={**before.methods, **tuning.methods})
+        written = read_form(Tuning, folder / TUNING_FILE)
+        if written.identity == tuning.identity:  # the same search, of other methods
+            tuning = replace(tuning, methods={**written.methods, **tuning.methods})
     write_form(folder / TUNING_FILE, tuning)
     return tuning
+
+
+def _settings_to_tune(
+    study: Study, scale: str, names: Sequence[str], overrides: Mapping[str, Any] | None
+) -> dict[str, Settings]:
+    """Method -> its settings, for every method that has the settings to be searched; an error if
+    there is none.
+    """
+    settings = {}
+    for method in study.seeds(scale):
+        planned = study.settings(scale, method)
+        if all(planned.get(name) is not None or name in study.grid_where_present for name in names):
+            settings[method] = study.settings(scale, method, overrides)
+    if not settings:
+        fail("scale", f"must be one at which a method has the settings {', '.join(names)}", scale)
+    return settings
 
 
 def _grid(
@@ -226,12 +230,15 @@ def _grid(
             [study.name, method, {**settings[method], **point}, seed, study.tune_on]
         )
 
-    journal = folder / GRID_FILE
     grids = {
-        method: {n: values for n, values in study.grid.items() if own.get(n) is not None}
-        for method, own in settings.items()
+        method: {
+            setting: values
+            for setting, values in study.grid.items()
+            if own_settings.get(setting) is not None
+        }
+        for method, own_settings in settings.items()
     }
-    return grid_search(grids, study.tuning_seeds, score, name, journal, jobs, on_trial)
+    return grid_search(grids, study.tuning_seeds, score, name, folder / GRID_FILE, jobs, on_trial)
 
 
 def _searches(
@@ -245,19 +252,20 @@ def _searches(
 ) -> dict[str, list[TunedTrial]]:
     """The trials of Optuna's search, method by method or several methods at the same time."""
     calls = {
-        m: partial(_search, study, m, own, folder, trials, seeds) for m, own in settings.items()
+        method: partial(_search, study, method, own_settings, folder, trials, seeds)
+        for method, own_settings in settings.items()
     }
     if jobs == 1:
         return {method: call(on_trial) for method, call in calls.items()}
-    made: dict[str, list[TunedTrial]] = {}
-    for place, tried in in_processes(list(calls.values()), jobs):
+    trials_of: dict[str, list[TunedTrial]] = {}
+    for place, result in in_processes(list(calls.values()), jobs):
         method = list(calls)[place]
-        if isinstance(tried, Lost):
-            raise RuntimeError(f"{method}: {tried.reason}")
-        made[method] = tried
-        for number, one in enumerate(tried, 1):
-            on_trial(method, number, one.value)
-    return made
+        if isinstance(result, Lost):
+            raise RuntimeError(f"{method}: {result.reason}")
+        trials_of[method] = result
+        for number, trial in enumerate(result, 1):
+            on_trial(method, number, trial.value)
+    return trials_of
 
 
 def _search(
@@ -269,17 +277,17 @@ def _search(
     seeds: Sequence[int],
     on_trial: OnTrial = lambda method, number, value: None,
 ) -> list[TunedTrial]:
-    """The first ``trials`` trials of one method, made now or before."""
-    clock = [0.0]
+    """The first ``trials`` trials of one method, from its journal or carried out now."""
+    spent = [0.0]
 
     def evaluate(guess: Settings) -> float:
         score, seconds = validation_score(study, method, {**settings, **guess}, seeds)
-        clock[0] += seconds
+        spent[0] += seconds
         return score
 
     ask, keep, before = _sampler(study, method, settings, folder, trials, len(seeds))
     made = list(before)
-    for tried in search(ask, evaluate, before, lambda: clock[0]):
+    for tried in search(ask, evaluate, before, lambda: spent[0]):
         made.append(tried)
         keep(tried)
         on_trial(method, len(made), tried.value)
@@ -289,7 +297,9 @@ def _search(
 def _sampler(
     study: Study, method: str, settings: Settings, folder: Path, trials: int, seeds: int
 ) -> Any:
-    """Optuna's proposals, what keeps a trial in its journal, and the trials kept before."""
+    """Three things: what proposes the next settings, what writes a trial into Optuna's journal,
+    and the trials that the journal holds.
+    """
     optuna = _optuna()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -297,12 +307,12 @@ def _sampler(
         storage = optuna.storages.JournalStorage(journal)
     # Trials of another space, budget or number of seeds are another search.
     identity = content_hash(
-        [settings, {k: list(v) for k, v in study.tunable.items()}, study.tune_on, seeds]
+        [settings, {name: list(ends) for name, ends in study.tunable.items()}, study.tune_on, seeds]
     )
     optimize = optuna.create_study(
         study_name=f"{method}/{identity}", storage=storage, load_if_exists=True
     )
-    asked: list[Any] = []
+    proposals: list[Any] = []
 
     def ask(made: Sequence[TunedTrial]) -> Settings | None:
         if len(made) >= trials:
@@ -312,23 +322,26 @@ def _sampler(
         optimize.sampler = optuna.samplers.TPESampler(
             seed=stream_seed(0, f"tune-{len(made)}") % 2**32
         )
-        asked.append(optimize.ask())
+        proposals.append(optimize.ask())
         return {
-            n: asked[-1].suggest_float(n, low, high, log=True)
+            n: proposals[-1].suggest_float(n, low, high, log=True)
             for n, (low, high) in study.tunable.items()
         }
 
     def keep(tried: TunedTrial) -> None:
-        asked[-1].set_user_attr("seconds", tried.seconds)
-        optimize.tell(asked[-1], tried.value)
+        proposals[-1].set_user_attr("seconds", tried.seconds)
+        optimize.tell(proposals[-1], tried.value)
 
     # A trial that was killed does not count.
-    done = optimize.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
-    ordered = sorted(done, key=lambda t: t.number)
+    complete = optimize.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+    ordered = sorted(complete, key=lambda trial: trial.number)
     return (
         ask,
         keep,
-        [TunedTrial(dict(t.params), t.value, t.user_attrs.get("seconds", 0.0)) for t in ordered],
+        [
+            TunedTrial(dict(trial.params), trial.value, trial.user_attrs.get("seconds", 0.0))
+            for trial in ordered
+        ],
     )
 
 
@@ -340,21 +353,23 @@ def validation_score(
     A run that ends with ``diverged`` counts as infinite. Nothing but that column is looked at: test
     data cannot leak into a choice.
     """
-    values, seconds = [], 0.0
+    scores, seconds = [], 0.0
     for seed in seeds:
         trial = Trial(method, seed, settings)
-        value, diverged = math.inf, False
+        score, diverged = math.inf, False
         for row in study.loop(trial):
-            value, diverged = float(row.get(study.tune_on, value)), bool(row.get("diverged", False))
-        values.append(value if math.isfinite(value) and not diverged else math.inf)
+            score = float(row.get(study.tune_on, score))
+            diverged = bool(row.get("diverged", False))
+        scores.append(score if math.isfinite(score) and not diverged else math.inf)
         seconds += trial.seconds
-    return sum(values) / len(values), seconds
+    return sum(scores) / len(scores), seconds
 
 
-def _summary(made: Sequence[TunedTrial]) -> MethodTuning:
-    first = best(made)
+def _summary(trials: Sequence[TunedTrial]) -> MethodTuning:
+    """What a search chose for one method, with all its trials."""
+    chosen = best(trials)
     return MethodTuning(
-        first.settings, first.value, sum(trial.seconds for trial in made), tuple(made)
+        chosen.settings, chosen.value, sum(trial.seconds for trial in trials), tuple(trials)
     )
 
 

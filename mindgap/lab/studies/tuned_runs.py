@@ -67,32 +67,32 @@ def tuned_run(
     candidates = (
         [trial["middle"] * factor for factor in factors] if factors else trial["candidates"]
     )
-    ends: list[Row] = []
-
-    # The last reading decides.
+    score_of = score or _last
+    # Without a score only the last reading counts, so a candidate is read at its end alone.
     every = trial["every"] if score else trial["steps"] // trial["every"] * trial["every"]
+    last_rows: list[Row] = []
 
     def evaluate(settings: Mapping[str, Any]) -> float:
-        *_, end = _train(trial, start, settings["lr"], "tuning", on, score or _last, {}, {}, every)
-        ends.append(end)
-        return float(end["score"])
+        *_, last_row = _train(trial, start, settings["lr"], "tuning", on, score_of, {}, {}, every)
+        last_rows.append(last_row)
+        return float(last_row["score"])
 
     points = [{"lr": candidate} for candidate in candidates]
-    tried = [TunedTrial(point, done) for point, done in zip(points, restored.get("scores", []))]
-    for one in search(listed(points), evaluate, tried):
-        tried.append(one)
-        trial.save({"scores": [t.value for t in tried]})
+    scores = list(restored.get("scores", []))
+    trials = [TunedTrial(point, known_score) for point, known_score in zip(points, scores)]
+    for tried in search(listed(points), evaluate, trials):
+        trials.append(tried)
+        scores.append(tried.value)
+        trial.save({"scores": list(scores)})
         row = {
-            "candidate": one.settings["lr"],
-            "candidate_score": one.value,
-            "candidate_loss": ends[-1][on],
+            "candidate": tried.settings["lr"],
+            "candidate_score": tried.value,
+            "candidate_loss": last_rows[-1][on],
         }
-        yield {**row, "factor": factors[len(tried) - 1]} if factors else row
-    scores = [t.value for t in tried]
-    chosen, kept = best(tried).settings["lr"], {"scores": scores}
-    yield from _train(
-        trial, start, chosen, "run", on, score or _last, kept, restored, trial["every"]
-    )
+        yield {**row, "factor": factors[len(trials) - 1]} if factors else row
+    chosen_lr = best(trials).settings["lr"]
+    state = {"scores": scores}
+    yield from _train(trial, start, chosen_lr, "run", on, score_of, state, restored, trial["every"])
 
 
 def optimizer_of(
@@ -166,31 +166,34 @@ def mean_log(losses: Sequence[float]) -> float:
 
 
 def _last(losses: Sequence[float]) -> float:
+    """The score of a run of which only the end counts."""
     return losses[-1]
 
 
 def _train(
     trial: Trial,
     start: Start,
-    candidate: float,
+    lr: float,
     phase: str,
-    on: str,
+    column: str,
     score: Callable[[Sequence[float]], float],
-    kept: Mapping[str, Any],
-    before: Mapping[str, Any],
+    extra_state: Mapping[str, Any],
+    restored: Mapping[str, Any],
     every: int,
 ) -> Iterator[Row]:
-    """One training run, read every so many steps; the checkpoints it offers hold ``kept``
-    beside its own state.
+    """Train once with step size ``lr``, and yield a row every ``every`` steps.
+
+    A row's ``score`` is that of the readings of ``column`` so far. The checkpoints hold
+    ``extra_state`` beside the state of the run; ``restored`` is the last of them, or empty.
     """
-    run, read = start(candidate, phase)
-    first = read()  # before any state is restored
+    run, read_row = start(lr, phase)
+    first_row = read_row()  # before any state is restored
     schedule, steps = trial.settings.get("schedule", "constant"), trial["steps"]
-    history: list[float] = list(before.get("history", []))
-    for step in range(run.restore(before) + 1, steps + 1):
+    history: list[float] = list(restored.get("history", []))
+    for step in range(run.restore(restored) + 1, steps + 1):
         run.step(trial, step_factor(schedule, step - 1, steps))
         if step % every == 0:
-            row = bounded_losses(read(), lambda name: WORST * first[name])
-            history.append(row[on])
-            trial.save(lambda: run.state(step, history=list(history), **kept))  # noqa: B023
-            yield {"step": step, **row, "lr": candidate, "score": score(history)}
+            row = bounded_losses(read_row(), lambda name: WORST * first_row[name])
+            history.append(row[column])
+            trial.save(lambda: run.state(step, history=list(history), **extra_state))  # noqa: B023
+            yield {"step": step, **row, "lr": lr, "score": score(history)}

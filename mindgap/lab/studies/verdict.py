@@ -84,8 +84,8 @@ class Parts:
         refuted = not holds if refuted is None else refuted
         answer = "no" if refuted else "yes" if holds else "open"
         self.asked.append(Part(name, answer, words, one_of("reading", reading, READINGS)))
-        shown = name if reading in name else f"{reading}, {name}"
-        self.note(f"{shown}: {answer}" + (f" ({words})" if words else ""), numbers)
+        label = name if reading in name else f"{reading}, {name}"
+        self.note(f"{label}: {answer}" + (f" ({words})" if words else ""), numbers)
 
     def certified(self, study: str) -> None:
         """One part per erratum of a sentence that the study judges and that a certificate refutes.
@@ -95,20 +95,22 @@ class Parts:
         """
         from mindgap.lab.theory.erratum import about
 
-        for row in about(study):
-            if row.certificate:
-                found = row.certify()
-                words = f"printed {row.printed}, counterexample {found.words()}"
+        for erratum in about(study):
+            if erratum.certificate:
+                certificate = erratum.certify()
+                words = f"printed {erratum.printed}, counterexample {certificate.words()}"
                 self.add(
-                    row.place.replace("; ", ", "),
-                    not found.valid,
+                    erratum.place.replace("; ", ", "),
+                    not certificate.valid,
                     reading="as printed",
                     words=words.replace("; ", ", "),  # a page breaks lines at semicolons
-                    numbers={f"certificate, {row.place}": found.ratio},
+                    numbers={f"certificate, {erratum.place}": certificate.ratio},
                 )
 
     def note(self, sentence: str, numbers: Mapping[str, Any] | None = None) -> None:
-        """Print and keep something that is not judged."""
+        """Add a sentence to the verdict's words, and numbers to its numbers, without judging
+        them.
+        """
         self.sentences += [sentence] if sentence else []
         self.numbers.update(numbers or {})
 
@@ -128,9 +130,12 @@ class Parts:
         log of their ratio.
         """
         log = log_ratio(over, under)
-        ratios = {name: as_ratios(log)}
         self.add(
-            name, log.low > math.log(least), log.high < math.log(least), ratio_words(log), ratios
+            name,
+            holds=log.low > math.log(least),
+            refuted=log.high < math.log(least),
+            words=ratio_words(log),
+            numbers={name: as_ratios(log)},
         )
 
     def below(
@@ -147,10 +152,16 @@ class Parts:
         Refuted where less than the share ``negligible`` is saved, by an interval that errs in one
         of 20 studies of so many ``parts``.
         """
-        log, wide = log_ratio(ours, rivals), log_ratio(ours, rivals, miss=0.05 / parts)
-        none = wide.low > math.log1p(-negligible)
+        log = log_ratio(ours, rivals)
+        corrected = log_ratio(ours, rivals, miss=0.05 / parts)
+        nothing_saved = corrected.low > math.log1p(-negligible)
         self.add(
-            name, log.high < 0 and not none, none, ratio_words(log), {name: as_ratios(log)}, reading
+            name,
+            holds=log.high < 0 and not nothing_saved,
+            refuted=nothing_saved,
+            words=ratio_words(log),
+            numbers={name: as_ratios(log)},
+            reading=reading,
         )
 
     def ahead_of_all(
@@ -165,29 +176,25 @@ class Parts:
         confidence of 95 % for all comparisons together (Bonferroni).
         ``tests/lab/studies/test_cleaning_study.py`` simulates how often it says what.
         """
-        others, seeds = len(values) - 1, len(values[one])
+        rivals, seeds = len(values) - 1, len(values[one])
         # A two-sided interval that misses 10 % has 5 % on each side.
         standing = against_all(values, one, lambda gap: mean_interval(gap, miss=0.1))
-        corrected = against_all(values, one, lambda gap: mean_interval(gap, miss=0.1 / others))
-        above = all(lead.low > 0 and lead.mean >= smallest for lead in standing.leads.values())
-        below = [
-            n for n, lead in corrected.leads.items() if lead.high < 0 and lead.mean <= -smallest
+        corrected = against_all(values, one, lambda gap: mean_interval(gap, miss=0.1 / rivals))
+        clearly_better = [
+            rival
+            for rival, lead in corrected.leads.items()
+            if lead.high < 0 and lead.mean <= -smallest
         ]
-        place, first = standing.order.index(one) + 1, standing.order[0]
-        words = (
-            f"{values[one].mean():.3f} ± {spread(values[one]):.3f}, place {place} of {others + 1}; "
-            f"best: {first} "
-            f"{values[first].mean():.3f}; {standing.words}; the rule asks for all {others}"
-        )
+        place, best = standing.order.index(one) + 1, standing.order[0]
+        leads = {rival: lead.triple for rival, lead in standing.leads.items()}
         self.add(
             name,
-            above,
-            bool(below),
-            words,
-            {
-                "lead_of_" + one.lower(): {n: lead.triple for n, lead in standing.leads.items()},
-                "clearly_above": below,
-            },
+            holds=all(lead.low > 0 and lead.mean >= smallest for lead in standing.leads.values()),
+            refuted=bool(clearly_better),
+            words=f"{values[one].mean():.3f} ± {spread(values[one]):.3f}, "
+            f"place {place} of {rivals + 1}; best: {best} {values[best].mean():.3f}; "
+            f"{standing.words}; the rule asks for all {rivals}",
+            numbers={"lead_of_" + one.lower(): leads, "clearly_above": clearly_better},
         )
         if seeds < LEAST_SEEDS:
             self.decide_nothing(f"{seeds} seeds are too few: the rule asks for {LEAST_SEEDS}")
@@ -203,10 +210,10 @@ class Parts:
         gap = mean_interval(gaps, miss=0.1)
         self.add(
             name,
-            -margin < gap.low and gap.high < margin,
-            gap.low > margin or gap.high < -margin,
-            f"{gap.words(unit)} within ±{margin * unit:g}",
-            {name: gap.triple},
+            holds=-margin < gap.low and gap.high < margin,
+            refuted=gap.low > margin or gap.high < -margin,
+            words=f"{gap.words(unit)} within ±{margin * unit:g}",
+            numbers={name: gap.triple},
         )
         return gap
 
@@ -218,10 +225,10 @@ class Parts:
         log = mean_interval(logs, miss=0.1)
         self.add(
             name,
-            log.low > 0,
-            log.high < 0,
-            f"{words}{ratio_words(log)}",
-            {name: as_ratios(log)},
+            holds=log.low > 0,
+            refuted=log.high < 0,
+            words=f"{words}{ratio_words(log)}",
+            numbers={name: as_ratios(log)},
         )
         return log
 
@@ -230,22 +237,18 @@ class Parts:
         low, high = min(ratios), max(ratios)
         self.add(
             name,
-            low >= 0.5 * (1 - 1e-9) and high <= 2 * (1 + 1e-9),
+            holds=low >= 0.5 * (1 - 1e-9) and high <= 2 * (1 + 1e-9),
             reading=reading,
             words=f"{words} lies in [{low:.4f}, {high:.4f}] over {len(ratios)} random draws",
             numbers={name: {"low": low, "high": high, "draws": len(ratios)}},
         )
 
     def reading(self, which: str) -> str:
-        """The verdict on one reading of the statement."""
+        """The verdict on one reading of the statement, ``"as printed"`` or ``"as corrected"``."""
         answers = [part.answer for part in self.asked if part.reading in ("", which)]
         if not self.trained:
             return "not trained"
-        if not self.usable or not answers:
-            return "inconclusive"
-        return (
-            "does not hold" if "no" in answers else "inconclusive" if "open" in answers else "holds"
-        )
+        return verdict_of(answers) if self.usable and answers else "inconclusive"
 
     @property
     def verdict(self) -> str:
@@ -271,6 +274,17 @@ class Parts:
         )
 
 
+def verdict_of(answers: Iterable[str]) -> str:
+    """The verdict on a statement whose parts have these answers.
+
+    Example:
+        >>> verdict_of(["yes", "open"]), verdict_of(["no", "open"])
+        ('inconclusive', 'does not hold')
+    """
+    given = set(answers)
+    return "does not hold" if "no" in given else "inconclusive" if "open" in given else "holds"
+
+
 def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Runs grouped by method, in order of first appearance."""
     groups: dict[str, list[Run]] = {}
@@ -287,25 +301,22 @@ def rows_by_method(runs: Iterable[Run]) -> dict[str, list[dict[str, Any]]]:
 
 
 def by_seed(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Runs grouped by method, each group in the order of the seeds that every method has:
-    compared seed by seed.
+    """Method -> its runs with the seeds that every method has, in the order of the seeds: place i
+    of every list has the same seed.
     """
     groups = {
-        name: {run.header.seed: run for run in group} for name, group in by_method(runs).items()
+        method: {run.header.seed: run for run in group} for method, group in by_method(runs).items()
     }
-    seeds = sorted(set.intersection(*(set(group) for group in groups.values())))
-    return {name: [group[seed] for seed in seeds] for name, group in groups.items()}
+    common_seeds = sorted(set.intersection(*(set(group) for group in groups.values())))
+    return {method: [group[seed] for seed in common_seeds] for method, group in groups.items()}
 
 
 def by_setting(runs: Iterable[Run], *names: str) -> dict[tuple[Any, ...], dict[int, Run]]:
-    """Runs grouped by the values of some settings, then by seed: groups are compared seed by
-    seed.
-    """
+    """(values of the named settings) -> seed -> run."""
     groups: dict[tuple[Any, ...], dict[int, Run]] = {}
     for run in runs:
-        groups.setdefault(tuple(run.header.settings[name] for name in names), {})[
-            run.header.seed
-        ] = run
+        values = tuple(run.header.settings[name] for name in names)
+        groups.setdefault(values, {})[run.header.seed] = run
     return groups
 
 
@@ -325,6 +336,24 @@ def finals(runs: Iterable[Run], column: str) -> dict[str, np.ndarray]:
     }
 
 
+def last_values(groups: Mapping[str, Sequence[Run]], column: str) -> dict[str, np.ndarray]:
+    """Method -> the last value of a column in each of its runs, in their order."""
+    return {
+        method: np.array([run.rows[-1][column] for run in group])
+        for method, group in groups.items()
+    }
+
+
+def means(values: Mapping[str, Values]) -> dict[str, float]:
+    """Method -> the mean of its values."""
+    return {method: float(np.mean(of_method)) for method, of_method in values.items()}
+
+
+def triples(intervals: Mapping[str, Interval]) -> dict[str, list[float]]:
+    """Method -> mean, low and high of its interval, for a verdict's numbers."""
+    return {method: interval.triple for method, interval in intervals.items()}
+
+
 def medians(runs: Sequence[Run], columns: Iterable[str]) -> dict[str, float]:
     """Column -> the median over the runs of its last value."""
     return {column: float(np.median([last(run, column) for run in runs])) for column in columns}
@@ -334,17 +363,19 @@ def chosen_steps(group: Sequence[Run]) -> tuple[float, int]:
     """The median of the steps that the runs chose among their candidates, and how often that
     was the first or last.
     """
-    ends = 0
+    at_an_end = 0
     for run in group:
-        tried = run.column("candidate") or run.header.settings.get("candidates", [])
-        ends += len(tried) > 1 and last(run, "lr") in (min(tried), max(tried))
-    return float(np.median([last(run, "lr") for run in group])), ends
+        candidates = run.column("candidate") or run.header.settings.get("candidates", [])
+        at_an_end += len(candidates) > 1 and last(run, "lr") in (min(candidates), max(candidates))
+    return float(np.median([last(run, "lr") for run in group])), at_an_end
 
 
 def step_words(group: Sequence[Run]) -> str:
     """The step chosen, and how often it stood at an end of its list."""
-    step, ends = chosen_steps(group)
-    return f"step {step:.3g}" + (f", {ends} of {len(group)} at an end of the list" if ends else "")
+    step, at_an_end = chosen_steps(group)
+    return f"step {step:.3g}" + (
+        f", {at_an_end} of {len(group)} at an end of the list" if at_an_end else ""
+    )
 
 
 def median_of_means(values: Sequence[float], blocks: int = 8) -> float:
@@ -369,13 +400,13 @@ def slope(x: Values, y: Values) -> tuple[float, float]:
         >>> slope([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
         (2.0, 0.0)
     """
-    x_, y_ = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    centred = x_ - x_.mean()
+    xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    centred = xs - xs.mean()
     spread = float(centred @ centred)
-    b = float(centred @ y_) / spread
-    residual = y_ - y_.mean() - b * centred
-    error = float(np.sqrt(residual @ residual / max(len(x_) - 2, 1) / spread))
-    return b, error
+    gradient = float(centred @ ys) / spread
+    residual = ys - ys.mean() - gradient * centred
+    standard_error = float(np.sqrt(residual @ residual / max(len(xs) - 2, 1) / spread))
+    return gradient, standard_error
 
 
 @dataclass(frozen=True)
@@ -417,15 +448,19 @@ def mean_interval(values: Values, *, miss: float = 0.05) -> Interval:
     array = np.asarray(values, dtype=float)
     if len(array) < 2:
         return Interval(float(array.mean()), -math.inf, math.inf)
-    half = float(
+    half_width = float(
         student_quantile(1 - miss / 2, len(array) - 1) * array.std(ddof=1) / math.sqrt(len(array))
     )
-    return Interval(float(array.mean()), float(array.mean()) - half, float(array.mean()) + half)
+    return Interval(
+        float(array.mean()), float(array.mean()) - half_width, float(array.mean()) + half_width
+    )
 
 
 @cache
 def student_quantile(share: float, degrees: int) -> float:
-    """Student's quantile."""
+    """The value that Student's t with so many degrees of freedom stays below with probability
+    ``share``.
+    """
     from scipy.stats import t as student
 
     return float(student.ppf(share, degrees))
@@ -468,14 +503,14 @@ class Standing:
 
 def against_all(
     values: Mapping[str, np.ndarray],
-    one: str,
+    method: str,
     interval: Callable[[np.ndarray], Interval] = mean_interval,
 ) -> Standing:
     """Compare one method with every other, seed by seed.
 
     Args:
         values: method -> one number per seed, higher is better, the same seeds in the same order.
-        one: the method that is said to be ahead.
+        method: the method that is said to be ahead.
         interval: of the mean of the differences.
 
     Example:
@@ -486,21 +521,26 @@ def against_all(
         >>> standing.words
         'beats 1, ties with 1, loses to none of 2'
     """
-    leads = {name: interval(values[one] - other) for name, other in values.items() if name != one}
+    leads = {
+        name: interval(values[method] - other) for name, other in values.items() if name != method
+    }
     return Standing(leads, sorted(values, key=lambda name: -values[name].mean()))
 
 
 def log_ratio(over: Values, under: Values, *, miss: float = 0.05) -> Interval:
-    """Interval for the mean log of the ratio of paired positive values."""
-    return mean_interval(
-        np.log(np.maximum(over, 1e-12)) - np.log(np.maximum(under, 1e-12)), miss=miss
-    )
+    """Interval for the mean log of the ratio of paired positive values; those below 1e-12 count
+    as 1e-12, so that a zero has a logarithm.
+    """
+    over_log, under_log = (np.log(np.maximum(values, 1e-12)) for values in (over, under))
+    return mean_interval(over_log - under_log, miss=miss)
 
 
 def as_ratios(log: Interval) -> dict[str, float]:
-    """The interval of a log as one of ratios, kept finite."""
-    values = (math.exp(min(max(v, -700.0), 700.0)) for v in log.triple)
-    return dict(zip(("ratio", "low", "high"), values))
+    """The interval of a logarithm as ratio, low and high; cut at e^±700, so that they are
+    finite.
+    """
+    ratio, low, high = (math.exp(min(max(value, -700.0), 700.0)) for value in log.triple)
+    return {"ratio": ratio, "low": low, "high": high}
 
 
 def ratio_words(log: Interval) -> str:

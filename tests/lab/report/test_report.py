@@ -209,6 +209,8 @@ def test_records_of_other_settings_are_counted_not_drawn(tmp_path: Path) -> None
         path.rename(folder / path.name)
     study = load_study(folder)
     assert (len(study.runs), study.others) == (4, 2)
+    page = write_page(tmp_path / "runs", tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "2 further records of other settings" in page
 
 
 def test_a_damaged_record_is_named_with_its_line_and_the_others_are_drawn(tmp_path: Path) -> None:

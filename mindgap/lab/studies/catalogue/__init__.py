@@ -49,20 +49,20 @@ def names_that(wanted: Callable[[str], bool]) -> list[str]:
         >>> names_that(lambda name: name.startswith("e5-"))
         ['e5-cycle']
     """
-    found = []
+    candidates = []
     for module, text in modules().items():
         if any(wanted(name) for name in re.findall(r'"([a-z]\d+-[a-z0-9-]+)"', text)):
-            found += [study for study in studies_of(module) if wanted(study.name)]
-    return list(dict.fromkeys(study.name for study in sorted(found, key=_place)))
+            candidates += [study for study in studies_of(module) if wanted(study.name)]
+    return list(dict.fromkeys(study.name for study in sorted(candidates, key=_place)))
 
 
 def studies_of(module: str) -> list[Study]:
     """The studies that one module declares."""
     declared = vars(import_module(module))
     return [
-        thing
-        for thing in (*declared.values(), *declared.get("STUDIES", ()))
-        if isinstance(thing, Study)
+        value
+        for value in (*declared.values(), *declared.get("STUDIES", ()))
+        if isinstance(value, Study)
     ]
 
 

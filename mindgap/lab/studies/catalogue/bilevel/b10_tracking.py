@@ -109,36 +109,36 @@ def judge(runs: Sequence[Run]) -> Parts:
     """x frozen: the distance to plain SGD. x moving: the error over √(lag² + floor²), with the
     floor seen frozen.
     """
-    gap, floors, ratios, growth, parts = 0.0, {}, {}, {}, Parts()
+    largest_gap, floors, ratios, growth, parts = 0.0, {}, {}, {}, Parts()
     groups = by_method(runs)
-    tails = {name: [_last_half(run) for run in group] for name, group in groups.items()}
-    error = {
-        name: float(np.sqrt(np.mean([np.mean(np.square(t)) for t in tails[name]])))
+    last_halves = {name: [_last_half(run) for run in group] for name, group in groups.items()}
+    errors = {
+        name: float(np.sqrt(np.mean([np.mean(np.square(tail)) for tail in last_halves[name]])))
         for name in groups
     }
     for name, group in groups.items():
         settings = group[0].header.settings
         if settings["drift"] == 0:
-            gap = max(gap, max(max(run.column("sgd_gap")) for run in group))
-            floors[settings["lr_y"]] = error[name]
+            largest_gap = max(largest_gap, max(max(run.column("sgd_gap")) for run in group))
+            floors[settings["lr_y"]] = errors[name]
     for name, group in groups.items():
         settings = group[0].header.settings
         lag = float(np.sqrt(np.mean([run.rows[-1]["lag"] ** 2 for run in group])))
         growth[name] = float(
             np.median(
                 [
-                    np.mean(t[len(t) // 2 :]) / max(np.mean(t[: len(t) // 2]), 1e-300)
-                    for t in tails[name]
+                    np.mean(tail[len(tail) // 2 :]) / max(np.mean(tail[: len(tail) // 2]), 1e-300)
+                    for tail in last_halves[name]
                 ]
             )
         )
         if settings["drift"] > 0:
-            ratios[name] = error[name] / float(np.hypot(lag, floors[settings["lr_y"]]))
+            ratios[name] = errors[name] / float(np.hypot(lag, floors[settings["lr_y"]]))
     parts.add(
         "x frozen, y is plain SGD's",
-        gap <= 1e-12,
-        words=f"differs by {gap:.1e}",
-        numbers={"sgd_gap": gap},
+        largest_gap <= 1e-12,
+        words=f"differs by {largest_gap:.1e}",
+        numbers={"sgd_gap": largest_gap},
     )
     parts.add(
         "x moving, the error is as predicted",
@@ -149,14 +149,15 @@ def judge(runs: Sequence[Run]) -> Parts:
     )
     parts.add(
         "no error still grows",
-        all(g < 1.25 for g in growth.values()),
+        all(factor < 1.25 for factor in growth.values()),
         words=f"over the last quarters by at most a factor {max(growth.values()):.2f}",
-        numbers={"growth": growth, "floor": {str(k): v for k, v in floors.items()}},
+        numbers={"growth": growth, "floor": {str(rate): floor for rate, floor in floors.items()}},
     )
     return parts
 
 
 def _last_half(run: Run) -> np.ndarray:
+    """The errors of the last half of a run."""
     column = np.asarray(run.column("error"), dtype=float)
     return column[len(column) - len(column) // 2 :]
 

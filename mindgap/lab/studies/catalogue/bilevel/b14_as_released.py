@@ -56,24 +56,24 @@ class Faulty:
         from mindgap.bilevel.data.sample import Batches
 
         task, (inputs, labels) = self._task, self._task.train
-        lower = task.lower
+        lower_loss = task.lower
         numbers = torch.arange(len(labels), device=labels.device)
-        above = task.validation
-        below = (inputs, labels, numbers)
+        upper_data = task.validation
+        lower_data = (inputs, labels, numbers)
         if "norm not squared" in self._faults:
-            lower = self.lower
+            lower_loss = self.lower
         if "noisy validation" in self._faults:
-            above = task.train
+            upper_data = task.train
         if "noise drawn anew" in self._faults:
-            drawn = torch.cat(self._draws())
-            copies = len(drawn) // len(labels)
-            below = (
+            noisy_labels = torch.cat(self._draws())
+            copies = len(noisy_labels) // len(labels)
+            lower_data = (
                 inputs.repeat(copies, *[1] * (inputs.dim() - 1)),
-                drawn,
+                noisy_labels,
                 numbers.repeat(copies),
             )
-        data = [Batches(part, batch_size, last="drop") for part in (above, below)]
-        return BilevelProblem(task.upper, lower, task.x0, task.y0, *data)
+        data = [Batches(samples, batch_size, last="drop") for samples in (upper_data, lower_data)]
+        return BilevelProblem(task.upper, lower_loss, task.x0, task.y0, *data)
 
     def _draws(self) -> list[Any]:
         """Training labels with noise of their own for each copy."""

@@ -58,19 +58,21 @@ def released_method(trial: Trial, task: HyperRepresentation, faults: set[str]) -
     if PLAIN in faults:
         chosen["key"] = "soba"
     method = representation_runs.representation_method(trial, **chosen)
-    own = {field.name: getattr(method, field.name) for field in fields(method) if field.init}
+    settings = {field.name: getattr(method, field.name) for field in fields(method) if field.init}
     if PLAIN in faults:  # SOBA's steps decay by default, SABA's do not
-        own |= {name: Constant(own[name]) for name in ("lr_x", "lr_y", "lr_z")}
+        settings |= {name: Constant(settings[name]) for name in ("lr_x", "lr_y", "lr_z")}
         faults = faults | {QUERY} if ALL in faults else faults
 
     def oracle(self: Any, problem: Any, seed: int = 0, distributed: bool = False) -> Any:
         self.check_problem(problem)
-        found = released_oracle(problem, task, faults, first=trial["key"] == "slip")
-        try_problem(found, seed, second_order=self.second_order, needs_x=not self.resets)
-        found.query = found.last = found.before = None
-        return found
+        oracle_ = released_oracle(problem, task, faults, first=trial["key"] == "slip")
+        try_problem(oracle_, seed, second_order=self.second_order, needs_x=not self.resets)
+        oracle_.query = oracle_.last = oracle_.before = None
+        return oracle_
 
-    return type(f"{type(method).__name__}AsReleased", (type(method),), {"oracle": oracle})(**own)
+    return type(f"{type(method).__name__}AsReleased", (type(method),), {"oracle": oracle})(
+        **settings
+    )
 
 
 def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], first: bool) -> Any:
@@ -87,33 +89,40 @@ def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], f
     from mindgap.bilevel.backends.oracles import TorchOracle
     from mindgap.bilevel.data.problem import BilevelProblem
 
-    other = BilevelProblem(
+    # The same losses with the data of the two levels exchanged: its lower loss is on queries.
+    exchanged = BilevelProblem(
         task.upper, task.lower, task.x0, task.y0, problem.lower_data, problem.upper_data
     )
 
     class Released(TorchOracle):
-        query: Any = None
-        last: Any = None
-        before: Any = None
+        """The derivatives of the library, with the faults."""
+
+        query: Any = None  # the query batch of the last call of ``upper``
+        last: Any = None  # its f_y
+        before: Any = None  # the f_y of the call before
 
         def upper(self, x: Any, y: Any, token: Any) -> Any:
+            """f_x and f_y, which later calls remember."""
             f_x, f_y = super().upper(x, y, token)
             self.query, self.before, self.last = token, self.last, f_y
             return f_x, f_y
 
         def lower(self, x: Any, y: Any, token: Any) -> Any:
+            """g_y, with the f_y of the iteration before where that fault is on."""
             return self._faulty_gradient(
                 super().lower(x, y, token), self.before if first else self.last
             )
 
         def system(self, x: Any, y: Any, z: Any, token: Any) -> Any:
+            """g_y, Hz and Jz on one batch, with the faults of g_y and Jz."""
             g_y, hz, jz = super().system(x, y, z, token)
             return self._faulty_gradient(g_y, self.last), hz, self._along(x, y, token, jz)
 
         def mixed(self, x: Any, y: Any, z: Any, token: Any) -> Any:
+            """Jz: on the query batch, zero, or with g_x taken off, as the faults say."""
             if QUERY in faults:
                 self.calls.add("Jz")
-                return self._along(x, y, token, TorchOracle(other).mixed(x, y, z, self.query))
+                return self._along(x, y, token, TorchOracle(exchanged).mixed(x, y, z, self.query))
             jz = super().mixed(x, y, z, token)
             return 0 * jz if DROPPED in faults else self._along(x, y, token, jz)
 
@@ -128,6 +137,7 @@ def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], f
             return g_y, hz - f_y, f_x - self.mixed(x, y, z, lower)
 
         def _faulty_gradient(self, g_y: Any, f_y: Any) -> Any:
+            """g_y with a remembered f_y added, where that fault is on and there is one."""
             return g_y + f_y if F_Y in faults and f_y is not None else g_y
 
         def _along(self, x: Any, y: Any, token: Any, jz: Any) -> Any:
@@ -145,8 +155,8 @@ def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], f
 def loop(trial: Trial) -> Iterator[Row]:
     """Run one method with one fault to the budget of oracle calls."""
     fault = one_of("fault", trial["fault"], (NONE, *FAULTS, ALL))
-    of = OF[trial.method.split(", ")[0]]
-    faults = {*of, ALL} if fault == ALL else {fault} & set(of)
+    own_faults = OF[trial.method.split(", ")[0]]
+    faults = {*own_faults, ALL} if fault == ALL else {fault} & set(own_faults)
     task = representation_runs.task_of(trial)
     method = released_method(trial, task, faults)
     budget, readings = trial["oracle_calls"], trial["readings"]
@@ -163,6 +173,7 @@ _METHODS = {
 
 
 def _steps(steps: Any) -> dict[str, Any]:
+    """Label -> the steps of its method, whatever the fault."""
     return {label: steps[label.split(", ")[0]] for label in _METHODS}
 
 

@@ -43,7 +43,15 @@ from mindgap.lab.studies.representation_runs import (
     task_of,
 )
 from mindgap.lab.studies.spec import Design, Figure, Parts, Row, Run, Scale, Source, Study, Trial
-from mindgap.lab.studies.verdict import against_all, by_seed, mean_interval, spread
+from mindgap.lab.studies.verdict import (
+    against_all,
+    by_seed,
+    last_values,
+    mean_interval,
+    means,
+    spread,
+    triples,
+)
 
 CASES = {"train": "training", "test": "test"}
 
@@ -62,58 +70,46 @@ def judge(runs: Sequence[Run]) -> Parts:
     """SLIP's final training and test accuracy against every other method's, over paired seeds."""
     parts, groups = Parts(), by_seed(runs)
     shared = groups.pop(SHARED, None)
-    common = min(run.rows[-1]["x_epoch"] for group in groups.values() for run in group)
-    tests = {
-        name: np.array([run.rows[-1]["test_accuracy"] for run in group])
-        for name, group in groups.items()
-    }
+    common_epoch = min(run.rows[-1]["x_epoch"] for group in groups.values() for run in group)
     if runs[0].header.scale in ("gpu", "paper"):
-        trained_gate(parts, groups[max(tests, key=lambda name: float(tests[name].mean()))])
-    parts.note("", {"equal_epochs": common})
-    elsewhere = [
-        name for name, group in groups.items() if not all(map(read_at_its_solution, group))
-    ]
+        test_means = means(last_values(groups, "test_accuracy"))
+        trained_gate(parts, groups[max(test_means, key=test_means.__getitem__)])
+    parts.note("", {"equal_epochs": common_epoch})
+    misread = [name for name, group in groups.items() if not all(map(read_at_its_solution, group))]
     for case, word in CASES.items():
         column = f"{case}_accuracy"
-        used = {
-            name: group
-            for name, group in groups.items()
-            if case == "test" or name not in elsewhere  # the test trains new heads for every method
-        }
-        ends = {
-            name: np.array([run.rows[-1][column] for run in group]) for name, group in used.items()
-        }
+        judged = dict(groups)
+        if case == "train":  # the test trains new heads for every method
+            judged = {name: group for name, group in groups.items() if name not in misread}
+        final = last_values(judged, column)
         early = {
-            name: np.array([at_epoch(run, column, common) for run in group])
-            for name, group in used.items()
+            name: np.array([at_epoch(run, column, common_epoch) for run in group])
+            for name, group in judged.items()
         }
-        standing = parts.ahead_of_all(f"SLIP ahead in {word} accuracy", ends, "SLIP", SMALLEST)
-        equal = against_all(early, "SLIP")
+        standing = parts.ahead_of_all(f"SLIP ahead in {word} accuracy", final, "SLIP", SMALLEST)
+        early_standing = against_all(early, "SLIP")
+        numbers = {
+            "accuracy": means(final),
+            "deviation": {name: spread(values) for name, values in final.items()},
+            "lead_of_slip": triples(standing.leads),
+            "accuracy_at_equal_epochs": means(early),
+            "lead_at_equal_epochs": triples(early_standing.leads),
+        }
         parts.note(
-            f"at equal epochs ({common:.3g}) it {equal.words} in {word} accuracy",
-            {
-                word: {
-                    "accuracy": {name: float(values.mean()) for name, values in ends.items()},
-                    "deviation": {name: spread(values) for name, values in ends.items()},
-                    "lead_of_slip": {name: i.triple for name, i in standing.leads.items()},
-                    "accuracy_at_equal_epochs": {
-                        name: float(values.mean()) for name, values in early.items()
-                    },
-                    "lead_at_equal_epochs": {name: i.triple for name, i in equal.leads.items()},
-                }
-            },
+            f"at equal epochs ({common_epoch:.3g}) it {early_standing.words} in {word} accuracy",
+            {word: numbers},
         )
         if shared:
-            gain = mean_interval([run.rows[-1][column] for run in shared] - ends["SLIP"])
+            gain = mean_interval([run.rows[-1][column] for run in shared] - final["SLIP"])
             parts.note(
                 f"with shared samples SLIP ends {gain.words(100)} points above in {word} accuracy",
                 {f"gain_of_sharing_in_{word}": gain.triple},
             )
-    if elsewhere:
+    if misread:
         parts.note(
-            f"left out of training accuracy: {', '.join(elsewhere)}, read at a variable that "
+            f"left out of training accuracy: {', '.join(misread)}, read at a variable that "
             "learns from the query examples",
-            {"left_out_of_training": elsewhere},
+            {"left_out_of_training": misread},
         )
     return parts
 
@@ -174,24 +170,26 @@ LONG = {
 
 
 def _length(settings: Mapping[str, Any]) -> str:
-    steps = 10 if settings["batch_size"] == 2 else 20  # per epoch
-    return f"{settings['oracle_calls'] / 5 / steps:.3g} of 20 epochs (SLIP)"
+    """How long SLIP trains, in words; a step of it takes five oracle calls."""
+    steps_per_epoch = 10 if settings["batch_size"] == 2 else 20
+    return f"{settings['oracle_calls'] / 5 / steps_per_epoch:.3g} of 20 epochs (SLIP)"
 
 
 def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) -> Study:
-    """The study of Fig. 1 on one set of texts."""
-    none = dict.fromkeys(FURTHER, 0)
+    """The study of Fig. 1 on one set of texts; ``quick`` and ``cpu`` name the data of these
+    scales.
+    """
+    none_of_further = dict.fromkeys(FURTHER, 0)
+    small = {**QUICK, "data": quick, "oracle_calls": 375, "readings": 3}
     scales = {
-        "quick": Scale(
-            {**QUICK, "data": quick, "oracle_calls": 375, "readings": 3}, 8, own_steps(quick), none
-        ),
-        "cpu": Scale({**CPU, "data": cpu}, 8, own_steps(cpu), none),
+        "quick": Scale(small, 8, own_steps(quick), none_of_further),
+        "cpu": Scale({**CPU, "data": cpu}, 8, own_steps(cpu), none_of_further),
     }
     methods = {**KEYS, **FURTHER}
-    few = {} if cpu == "snli" else {name: 0 for name in methods if name not in ON_REVIEWS}
-    scales["gpu"] = Scale(
-        GPU_SIZES[cpu], 16 if cpu == "snli" else 60, GPU_STEPS, few, GPU_GRID, (1000,)
-    )
+    seeds, left_out = 16, {}
+    if cpu != "snli":
+        seeds, left_out = 60, {name: 0 for name in methods if name not in ON_REVIEWS}
+    scales["gpu"] = Scale(GPU_SIZES[cpu], seeds, GPU_STEPS, left_out, GPU_GRID, (1000,))
     models = {
         "quick": f"tanh encoder and linear heads on {quick}",
         "cpu": f"averaged word vectors on {cpu}",

@@ -53,7 +53,7 @@ from mindgap.lab.studies.spec import (
     Study,
     Trial,
 )
-from mindgap.lab.studies.verdict import by_seed, mean_interval, spread
+from mindgap.lab.studies.verdict import by_seed, last_values, mean_interval, means, spread
 
 #: The smallest difference in accuracy that matters.
 SMALLEST = 0.005
@@ -93,17 +93,13 @@ def judge(runs: Sequence[Run]) -> Parts:
     refused = [
         name for name, group in groups.items() if any("refused" in run.rows[-1] for run in group)
     ]
-    ends = {
-        name: [run.rows[-1] for run in group]
-        for name, group in groups.items()
-        if name not in refused
-    }
-    if not controls or not all("solved_accuracy" in row for rows in ends.values() for row in rows):
-        return _old({name: groups[name] for name in ends})
-    accuracy = {
-        name: np.array([row["solved_accuracy"] for row in rows]) for name, rows in ends.items()
-    }
-    headroom(parts, {name: [run.rows[-1] for run in group] for name, group in controls.items()})
+    for name in refused:
+        groups.pop(name)
+    solved = all("solved_accuracy" in run.rows[-1] for group in groups.values() for run in group)
+    if not controls or not solved:
+        return _without_solve(groups)
+    accuracy = last_values(groups, "solved_accuracy")
+    headroom(parts, controls)
     rivals = {name: values for name, values in accuracy.items() if name != SHARED}
     # The same seed is the same data, corruption and start.
     parts.ahead_of_all("SLIP ahead in test accuracy", rivals, "SLIP", SMALLEST)
@@ -113,17 +109,14 @@ def judge(runs: Sequence[Run]) -> Parts:
             f"with shared samples SLIP ends {gain.words(100)} points above",
             {"gain_of_sharing": gain.triple},
         )
-    parts.note(*_note_on_spread(ends))
-    auc = {name: float(np.mean([row["weight_auc"] for row in rows])) for name, rows in ends.items()}
+    parts.note(*_note_on_spread({name: groups[name] for name in rivals}))
+    auc = means(last_values(groups, "weight_auc"))
     parts.note(
         f"area under the curve of SLIP's weights {auc['SLIP']:.3f}",
         {
-            "accuracy": {name: float(values.mean()) for name, values in accuracy.items()},
+            "accuracy": means(accuracy),
             "deviation": {name: spread(values) for name, values in accuracy.items()},
-            "own_accuracy": {
-                name: float(np.mean([row["test_accuracy"] for row in rows]))
-                for name, rows in ends.items()
-            },
+            "own_accuracy": means(last_values(groups, "test_accuracy")),
             "weight_auc": auc,
             "refused": refused,
         },
@@ -133,94 +126,86 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-def headroom(parts: Parts, controls: Mapping[str, Sequence[Row]]) -> None:
+def headroom(parts: Parts, controls: Mapping[str, Sequence[Run]]) -> None:
     """The gates: perfect weights must beat no cleaning by at least two points, and a net with them
     must beat a linear model.
     """
-    ends = {
-        name: np.array([row["solved_accuracy"] for row in rows]) for name, rows in controls.items()
-    }
-    none, perfect = ends["no cleaning"], ends["perfect weights"]
+    accuracy = last_values(controls, "solved_accuracy")
+    none, perfect = accuracy["no cleaning"], accuracy["perfect weights"]
     gap = mean_interval(perfect - none)
     parts.gate(
         "perfect weights beat no cleaning by 2 points",
         gap.mean >= HEADROOM,
         f"{100 * perfect.mean():.1f} and {100 * none.mean():.1f} %",
     )
-    rows = controls["perfect weights"]
-    if all("linear_accuracy" in row for row in rows):
-        linear = float(np.mean([row["linear_accuracy"] for row in rows]))
+    final_rows = [run.rows[-1] for run in controls["perfect weights"]]
+    if all("linear_accuracy" in row for row in final_rows):
+        linear = float(np.mean([row["linear_accuracy"] for row in final_rows]))
         parts.gate(
             "the net with perfect weights beats a linear model",
             float(perfect.mean()) > linear,
             f"{100 * perfect.mean():.1f} and {100 * linear:.1f} %",
         )
-    parts.note("", {"controls": {name: float(values.mean()) for name, values in ends.items()}})
+    parts.note("", {"controls": means(accuracy)})
 
 
-def _old(groups: Mapping[str, Sequence[Run]]) -> Parts:
-    """Records without a common solve and controls decide nothing; of a net the best method that is
-    read at its lower solution must beat a linear model all the same.
+def _without_solve(groups: Mapping[str, Sequence[Run]]) -> Parts:
+    """Records without a common solve or without controls decide nothing. The gate is asked all the
+    same: the best method that is read at its lower solution must beat a linear model.
     """
     parts = Parts()
-    accuracy = {
-        name: float(np.mean([run.rows[-1]["test_accuracy"] for run in group]))
-        for name, group in groups.items()
-    }
-    order = sorted(accuracy, key=lambda name: -accuracy[name])
-    own = [name for name in order if all(map(read_at_its_solution, groups[name]))]
-    if own and groups[own[0]][0].header.scale in ("gpu", "paper"):
-        trained_gate(parts, groups[own[0]])
+    accuracy = means(last_values(groups, "test_accuracy"))
+    best_first = sorted(accuracy, key=lambda name: -accuracy[name])
+    well_read = [name for name in best_first if all(map(read_at_its_solution, groups[name]))]
+    if well_read and groups[well_read[0]][0].header.scale in ("gpu", "paper"):
+        trained_gate(parts, groups[well_read[0]])
     parts.decide_nothing(
         "the records have no common solve of the lower problem and no controls, and F²SA was read "
         "at a variable that learns from the validation data: nothing follows from "
-        + ", ".join(f"{name} {accuracy[name]:.3f}" for name in order)
+        + ", ".join(f"{name} {accuracy[name]:.3f}" for name in best_first)
     )
     parts.note("", {"accuracy": accuracy})
     return parts
 
 
-def _note_on_spread(ends: Mapping[str, Sequence[Row]]) -> tuple[str, dict[str, Any]]:
+def _note_on_spread(groups: Mapping[str, Sequence[Run]]) -> tuple[str, dict[str, Any]]:
     """The spread between seeds and the accuracy of each method's own lower solution, judged beside
     the rule: the sentence, and its numbers.
     """
-    rivals = {name: rows for name, rows in ends.items() if name != SHARED}
     beside = Parts()
-    tests = {
-        name: np.array([row["solved_accuracy"] for row in rows]) for name, rows in rivals.items()
-    }
-    lower_spread(beside, tests, "SLIP")
+    lower_spread(beside, last_values(groups, "solved_accuracy"), "SLIP")
     for column, words in (
         ("test_accuracy", "test accuracy of its own net"),
         ("train_accuracy", "training accuracy of its own net"),
     ):
-        if all(column in row for rows in rivals.values() for row in rows):
-            own = {name: np.array([row[column] for row in rows]) for name, rows in rivals.items()}
-            beside.ahead_of_all(f"SLIP ahead in {words}", own, "SLIP", SMALLEST)
+        if all(column in run.rows[-1] for group in groups.values() for run in group):
+            accuracy = last_values(groups, column)
+            beside.ahead_of_all(f"SLIP ahead in {words}", accuracy, "SLIP", SMALLEST)
     answers = {part.name: part.answer for part in beside.asked}
     # The page shows what stands between two semicolons on a line of its own.
-    return f"beside the rule: {beside.measured.replace('; ', ', ')}", {
-        "beside": {**beside.numbers, "answers": answers}
-    }
+    sentence = f"beside the rule: {beside.measured.replace('; ', ', ')}"
+    return sentence, {"beside": {**beside.numbers, "answers": answers}}
 
 
-def lower_spread(parts: Parts, values: Mapping[str, np.ndarray], one: str) -> None:
-    """A part: one method's standard deviation over seeds lies below what all others have
-    together (F-test, 5 %).
+def lower_spread(parts: Parts, values: Mapping[str, np.ndarray], method: str) -> None:
+    """A part: the standard deviation of ``method`` over seeds lies below that of all others
+    together (F-test, 5 % on each side).
     """
     from scipy.stats import f
 
-    others = [v for name, v in values.items() if name != one]
-    pooled = float(np.sqrt(np.mean([spread(v) ** 2 for v in others])))
-    mine, free = spread(values[one]), len(values[one]) - 1
-    ratio = (mine / pooled) ** 2 if pooled else 1.0
-    low, high = f.ppf([0.05, 0.95], free, free * len(others)) if free else (0.0, np.inf)
+    rival_spreads = [spread(of_rival) for name, of_rival in values.items() if name != method]
+    pooled = float(np.sqrt(np.mean(np.square(rival_spreads))))
+    own_spread, degrees = spread(values[method]), len(values[method]) - 1
+    ratio = (own_spread / pooled) ** 2 if pooled else 1.0
+    low, high = 0.0, np.inf
+    if degrees:
+        low, high = f.ppf([0.05, 0.95], degrees, degrees * len(rival_spreads))
     parts.add(
-        f"{one}'s spread between seeds is low",
-        ratio < low,
-        ratio > high,
-        f"{mine:.4f} against {pooled:.4f} of the others together",
-        {"spread": mine, "spread_of_others": pooled},
+        f"{method}'s spread between seeds is low",
+        holds=ratio < low,
+        refuted=ratio > high,
+        words=f"{own_spread:.4f} against {pooled:.4f} of the others together",
+        numbers={"spread": own_spread, "spread_of_others": pooled},
     )
 
 
@@ -232,13 +217,13 @@ def _scales(corruption: float) -> dict[str, Scale]:
     )
     quick |= {"oracle_calls": 250, "readings": 5}
     paper |= {"oracle_calls": 2500, "readings": 5}
-    further = {name: 0 for name in TUNED if name not in GPU_METHODS}
-    others = {name: 0 for name in TUNED if name not in CONTENDERS}
+    not_at_gpu = {name: 0 for name in TUNED if name not in GPU_METHODS}
+    not_at_paper = {name: 0 for name in TUNED if name not in CONTENDERS}
     return {
         "quick": Scale(quick, 8, seeds_of={SHARED: 0}),
         "cpu": Scale(cpu, 8, seeds_of={SHARED: 0}),
-        "gpu": Scale(gpu, 20, GPU_STEPS, {**further, SHARED: 0}, GPU_GRID, (1000,)),
-        "paper": Scale(paper, 8, PAPER_STEPS, {**others, SHARED: 0}, GPU_GRID, (1000,)),
+        "gpu": Scale(gpu, 20, GPU_STEPS, {**not_at_gpu, SHARED: 0}, GPU_GRID, (1000,)),
+        "paper": Scale(paper, 8, PAPER_STEPS, {**not_at_paper, SHARED: 0}, GPU_GRID, (1000,)),
     }
 
 
@@ -270,7 +255,8 @@ PAPER_DESIGN = replace(
 
 
 def _length(settings: Mapping[str, Any]) -> str:
-    calls = settings["oracle_calls"]  # five per step of SLIP, 20 steps per epoch
+    """How long SLIP trains, in words: five oracle calls per step, 20 steps per epoch."""
+    calls = settings["oracle_calls"]
     return f"{calls / 100:.3g} of 25 epochs (SLIP; {calls:,} oracle calls for every method)"
 
 

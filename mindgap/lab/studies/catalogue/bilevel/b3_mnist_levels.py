@@ -12,12 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from mindgap.lab.studies.bilevel_runs import counters, method_of, runner_of
 from mindgap.lab.studies.cleaning_runs import PAPER_MODEL
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
-from mindgap.lab.studies.verdict import by_seed, mean_interval
+from mindgap.lab.studies.verdict import by_seed, last_values, mean_interval, means
 
 CLEAN, NOISY = "right labels alone", "all labels"
 #: One percentage point.
@@ -77,41 +75,28 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 def judge(runs: Sequence[Run]) -> Parts:
     """Final accuracies against the two controls, over paired seeds."""
-    ends = {
-        name: np.array([run.rows[-1]["test_accuracy"] for run in group])
-        for name, group in by_seed(runs).items()
-    }
-    behind = {name: ends[CLEAN] - values for name, values in ends.items()}
-    methods = {
-        name: mean_interval(gap) for name, gap in behind.items() if name not in (CLEAN, NOISY)
-    }
-    near, possible = (
-        sum(value <= POINT for value in values)
-        for values in (
-            [gap.mean for gap in methods.values()],
-            [gap.low for gap in methods.values()],
-        )
-    )
+    accuracy = last_values(by_seed(runs), "test_accuracy")
+    behind = {name: accuracy[CLEAN] - values for name, values in accuracy.items()}
+    methods = [name for name in accuracy if name not in (CLEAN, NOISY)]
+    gaps = [mean_interval(behind[name]) for name in methods]
+    near = sum(gap.mean <= POINT for gap in gaps)
+    possibly_near = sum(gap.low <= POINT for gap in gaps)
     noisy = mean_interval(behind[NOISY])
     parts = Parts()
     parts.add(
         "two methods end within one point of the right labels alone",
-        near >= 2,
-        possible < 2,
-        f"{CLEAN} {ends[CLEAN].mean():.4f}; "
-        + ", ".join(
-            f"{name} {values.mean():.4f}"
-            for name, values in ends.items()
-            if name not in (CLEAN, NOISY)
-        ),
-        {"accuracy": {name: float(values.mean()) for name, values in ends.items()}},
+        holds=near >= 2,
+        refuted=possibly_near < 2,
+        words=f"{CLEAN} {accuracy[CLEAN].mean():.4f}; "
+        + ", ".join(f"{name} {accuracy[name].mean():.4f}" for name in methods),
+        numbers={"accuracy": means(accuracy)},
     )
     parts.add(
         "training on all labels is worse by more than one point",
-        noisy.low > POINT,
-        noisy.high <= POINT,
-        f"{ends[NOISY].mean():.4f}, behind by {noisy.words(100)} points",
-        {"noisy_behind": noisy.triple},
+        holds=noisy.low > POINT,
+        refuted=noisy.high <= POINT,
+        words=f"{accuracy[NOISY].mean():.4f}, behind by {noisy.words(100)} points",
+        numbers={"noisy_behind": noisy.triple},
     )
     return parts
 

@@ -56,6 +56,7 @@ def representation_loop(trial: Trial) -> Iterator[Row]:
 def _time_alone(
     trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator[Row]], perfect: float
 ) -> Iterator[Row]:
+    """Rows of a timed run; on a GPU it waits until it has the device to itself."""
     with _alone(trial):
         yield from _time_run(trial, task, method, rows_of, perfect)
 
@@ -84,16 +85,22 @@ def _time_run(
     interrupts.
     """
     _throw_away(task.problem(trial["batch_size"]), method, trial.seed)
-    budget, net = trial["oracle_calls"], trial["data"] in NETS
-    if net:
-        alone = Trial(trial.method, trial.seed, trial.settings)
+    budget, on_net = trial["oracle_calls"], trial["data"] in NETS
+    if on_net:
+        clock_trial = Trial(trial.method, trial.seed, trial.settings)
         rows = rows_of(
-            alone, task, method, budget=trial.settings.get("clock_calls", budget), readings=1
+            clock_trial, task, method, budget=trial.settings.get("clock_calls", budget), readings=1
         )
-        (first, begun), (last, ended) = [(row["oracle_calls"], alone.seconds) for row in rows]
-        per_call = (ended - begun) / (last - first)
+        (first_calls, start_seconds), (last_calls, end_seconds) = [
+            (row["oracle_calls"], clock_trial.seconds) for row in rows
+        ]
+        seconds_per_call = (end_seconds - start_seconds) / (last_calls - first_calls)
     for row in rows_of(trial, task, method, budget=budget, readings=trial["readings"]):
-        seconds = begun + per_call * (row["oracle_calls"] - first) if net else trial.seconds
+        seconds = (
+            start_seconds + seconds_per_call * (row["oracle_calls"] - first_calls)
+            if on_net
+            else trial.seconds
+        )
         yield {
             **row,
             "cpu_seconds": round(trial.cpu_seconds, 6),
@@ -118,8 +125,8 @@ def reach(run: Run, share: float) -> tuple[float, float, bool]:
     """
     level = share * run.rows[0]["perfect_accuracy"]
     row = next((row for row in run.rows if row["test_accuracy"] >= level), None)
-    last = run.rows[-1] if row is None else row
-    return last[clock_of(run)], last["oracle_calls"], row is not None
+    row_reached = run.rows[-1] if row is None else row
+    return row_reached[clock_of(run)], row_reached["oracle_calls"], row is not None
 
 
 def clock_of(run: Run) -> str:
@@ -142,24 +149,28 @@ def judge(runs: Sequence[Run]) -> Parts:
     if len(seeds) < 2:
         parts.decide_nothing("too few runs reach an accuracy")
         return parts
-    of_each_seed = [
+    means_of_seeds = [
         np.mean([of_seeds[seed] for of_seeds in ratios.values() if seed in of_seeds], axis=0)
         for seed in seeds
     ]
-    in_time, in_calls = (np.array(logs) for logs in zip(*of_each_seed))
+    in_time, in_calls = (np.array(logs) for logs in zip(*means_of_seeds))
     words = "seconds on the GPU" if clock_of(runs[0]) == "seconds" else "CPU seconds"
     parts.sooner("SLIP sooner", in_time, f"{words}: ")
     calls = mean_interval(in_calls, miss=0.1)
-    reached = {", ".join(place): list(found.values()) for place, found in ratios.items() if found}
+    logs_of = {
+        ", ".join(place): list(of_seeds_.values())
+        for place, of_seeds_ in ratios.items()
+        if of_seeds_
+    }
     parts.note(
         f"in oracle calls: {ratio_words(calls)}",
         {
             "ratio_of_oracle_calls": as_ratios(calls),
-            "ratio": {name: float(np.exp(np.mean(logs, 0)[0])) for name, logs in reached.items()},
+            "ratio": {name: float(np.exp(np.mean(logs, 0)[0])) for name, logs in logs_of.items()},
         },
     )
     parts.note(*_note_on_others(groups, settings["levels"]))
-    unreached = [", ".join(place) for place, found in ratios.items() if not found]
+    unreached = [", ".join(place) for place, of_seeds_ in ratios.items() if not of_seeds_]
     parts.note(
         f"not reached: {', '.join(unreached)}" if unreached else "", {"not_reached": unreached}
     )
@@ -174,11 +185,11 @@ def _ratios_to_slip(
     """How much longer than SLIP the method of that key takes to each accuracy in each case; seeds
     in which neither reaches it are left out.
     """
-    found: Ratios = {}
+    ratios: Ratios = {}
     for case in sorted({case for case, other in groups if other == key}):
         slip, other = groups[case, "slip"], groups[case, key]
         for level in levels:
-            of_seeds = found[case, f"{level:.0%}"] = {}
+            of_seeds = ratios[case, f"{level:.0%}"] = {}
             for seed in sorted(slip.keys() & other.keys()):
                 time, calls, reached = reach(slip[seed], level)
                 other_time, other_calls, other_reached = reach(other[seed], level)
@@ -188,7 +199,7 @@ def _ratios_to_slip(
                         math.log(max(other_time, 1e-9) / max(time, 1e-9)),
                         math.log(max(other_calls, 1) / max(calls, 1)),
                     )
-    return found
+    return ratios
 
 
 def _note_on_others(
@@ -199,8 +210,8 @@ def _note_on_others(
     """
     ratios = {}
     for key in dict.fromkeys(key for _, key in groups if key not in ("slip", "borep")):
-        found = _ratios_to_slip(groups, key, levels).values()
-        logs = [log for of_seeds in found for log, _ in of_seeds.values()]
+        ratios_of_case = _ratios_to_slip(groups, key, levels).values()
+        logs = [log for of_seeds in ratios_of_case for log, _ in of_seeds.values()]
         if logs:
             ratios[key] = float(np.exp(np.mean(logs)))
     fastest_first = sorted(ratios, key=lambda key: ratios[key])
@@ -222,20 +233,23 @@ DESIGN = Design(
 
 
 def _length(settings: Mapping[str, Any]) -> str:
+    """How long a network is trained, in words: 100 oracle calls per epoch of a method with five
+    calls per step.
+    """
     if "corruption" in settings:
         return f"{settings['oracle_calls'] / 100:.3g} of 25 epochs"
     return f"{settings['oracle_calls'] * settings['batch_size'] / 100:.3g} of 20 epochs"
 
 
 def _study(
-    name: str, on: str, loop: Callable[[Trial], Iterator[Row]], facet: str, **parts: Any
+    name: str, task: str, loop: Callable[[Trial], Iterator[Row]], facet: str, **parts: Any
 ) -> Study:
     """The study of Fig. 3 on one task, with the parts that differ between tasks."""
     return Study(
         name=name,
         claim="B5",
-        title=f"SLIP against BO-REP in running time: {on}",
-        statement=f"On {on} SLIP reaches given accuracies in less time than BO-REP (here: CPU "
+        title=f"SLIP against BO-REP in running time: {task}",
+        statement=f"On {task} SLIP reaches given accuracies in less time than BO-REP (here: CPU "
         "seconds, and seconds of the clock on a GPU).",
         source=Source("slip-rebuttal-a", "Fig. 3; A3 to g3Q2"),
         loop=loop,
@@ -295,18 +309,18 @@ def _cleaning() -> Study:
     methods = {
         f"{title}, p = {p:g}": title for p in (0.2, 0.4) for title in cleaning_runs.GPU_METHODS
     }
-    others = {label: title for label, title in methods.items() if title not in _BOTH}
+    other_labels = {label: title for label, title in methods.items() if title not in _BOTH}
     steps = {label: cleaning_runs.GPU_STEPS[title] for label, title in methods.items()}
-    none = dict.fromkeys(others, 0)
+    no_seeds = dict.fromkeys(other_labels, 0)
     return _study(
         "b5-running-time",
         "data hyper-cleaning",
         loop,
         "corruption",
         scales={
-            "quick": Scale(quick, 6, seeds_of=none),
-            "cpu": Scale(cpu, 10, seeds_of=none),
-            "gpu": Scale(gpu, 12, steps, none),
+            "quick": Scale(quick, 6, seeds_of=no_seeds),
+            "cpu": Scale(cpu, 10, seeds_of=no_seeds),
+            "gpu": Scale(gpu, 12, steps, no_seeds),
         },
         lengths={"gpu": "10 of 25 epochs"},
         methods={
@@ -326,28 +340,33 @@ def _cleaning() -> Study:
 def _representation(name: str, texts: str, quick: str, cpu: str) -> Study:
     """The study of Fig. 3 on one set of texts."""
     runs = representation_runs
-    others = [title for title in runs.EIGHT if title not in _BOTH]
+    rivals = [title for title in runs.EIGHT if title not in _BOTH]
 
     def scale(
         settings: Mapping[str, Any], source: str, tasks: list[int], readings: int, seeds: int
     ) -> Scale:
         steps = runs.own_steps(source)
-        own = {"data": source, "levels": REACHED[source], "tasks": tasks, "readings": readings}
+        shared_settings = {
+            "data": source,
+            "levels": REACHED[source],
+            "tasks": tasks,
+            "readings": readings,
+        }
         return Scale(
-            {**settings, **own},
+            {**settings, **shared_settings},
             seeds,
             {title: steps[title] for title in _BOTH},
-            dict.fromkeys(others, 0),
+            dict.fromkeys(rivals, 0),
         )
 
-    large = runs.GPU_SIZES[cpu]
-    own = {"levels": REACHED[large["data"]], **runs.TASKS}
-    gpu = {**large, **own, "oracle_calls": 400, "readings": 40, "alone": 1}
-    none = dict.fromkeys(others, 0)
+    gpu_settings = runs.GPU_SIZES[cpu]
+    shared_settings = {"levels": REACHED[gpu_settings["data"]], **runs.TASKS}
+    gpu = {**gpu_settings, **shared_settings, "oracle_calls": 400, "readings": 40, "alone": 1}
+    no_seeds = dict.fromkeys(rivals, 0)
     scales = {
         "quick": scale(runs.QUICK, quick, [40, 1, 40], 15, 3),
         "cpu": scale(runs.CPU, cpu, runs.TASKS["tasks"], 100, 10),
-        "gpu": Scale(gpu, 12, {title: runs.GPU_STEPS[title] for title in runs.EIGHT}, none),
+        "gpu": Scale(gpu, 12, {title: runs.GPU_STEPS[title] for title in runs.EIGHT}, no_seeds),
     }
     models = {
         "quick": f"tanh encoder and linear heads on {quick}",
@@ -355,8 +374,14 @@ def _representation(name: str, texts: str, quick: str, cpu: str) -> Study:
         "gpu": runs.GPU_MODELS[cpu],
     }
     if cpu == "snli":
-        paper = {**runs.PAPER, **own, "oracle_calls": 160, "readings": 8, "clock_calls": 40}
-        scales["paper"] = Scale({**paper, "alone": 1}, 8, runs.PAPER_STEPS, none)
+        paper = {
+            **runs.PAPER,
+            **shared_settings,
+            "oracle_calls": 160,
+            "readings": 8,
+            "clock_calls": 40,
+        }
+        scales["paper"] = Scale({**paper, "alone": 1}, 8, runs.PAPER_STEPS, no_seeds)
         models["paper"] = runs.SHORT_PAPER_MODELS[cpu]
     return _study(
         name,

@@ -31,7 +31,9 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def representation_loop(trial: Trial) -> Iterator[Row]:
-    """Hyper-representation: the same on its tasks."""
+    """Hyper-representation: run a method for a number of epochs of x- or of y-updates and read it
+    after each.
+    """
     task = representation_runs.task_of(trial)
     yield from _by_epochs(
         trial, task, representation_runs.representation_method(trial), representation_runs.rows_of
@@ -64,27 +66,29 @@ def judge(runs: Sequence[Run]) -> Parts:
     slip = [run for run in runs if run.header.settings["key"] == "slip"]
     parts, groups = Parts(), by_case(slip, "counted")
     cases = sorted({case for case, _ in groups})
-    worst, fewer, ends = 0.0, set(), {}
+    largest, fewer, last_gaps = 0.0, set(), {}
     for case in cases:
         by_x, by_y = groups[case, "x"], groups[case, "y"]
         seeds = sorted(by_x.keys() & by_y.keys())
-        fewer |= {by_x[s].rows[-1]["step"] - by_y[s].rows[-1]["step"] for s in seeds}
+        fewer |= {by_x[seed].rows[-1]["step"] - by_y[seed].rows[-1]["step"] for seed in seeds}
         for split in ("test", "train"):
-            x, y = (
-                np.array([run[s].column(f"{split}_accuracy")[1:] for s in seeds])
-                for run in (by_x, by_y)
+            column = f"{split}_accuracy"
+            accuracy_x, accuracy_y = (
+                np.array([counting[seed].column(column)[1:] for seed in seeds])
+                for counting in (by_x, by_y)
             )
-            worst = max(worst, float(np.abs((x - y).mean(0)).max()))
-            gaps = x.mean(1) - y.mean(1)
-            parts.equivalent(f"{case}, {split}: negligible", gaps, MARGIN, 100)
-            ends[f"{case}, {split}"] = mean_interval(x[:, -1] - y[:, -1], miss=0.1).triple
-    last = ", ".join(f"{name} {100 * gap[0]:+.2f}" for name, gap in ends.items())
+            gap = accuracy_x - accuracy_y  # (seeds, epochs)
+            largest = max(largest, float(np.abs(gap.mean(0)).max()))
+            mean_gaps = accuracy_x.mean(1) - accuracy_y.mean(1)
+            parts.equivalent(f"{case}, {split}: negligible", mean_gaps, MARGIN, 100)
+            last_gaps[f"{case}, {split}"] = mean_interval(gap[:, -1], miss=0.1).triple
+    last_words = ", ".join(f"{name} {100 * mean:+.2f}" for name, (mean, _, _) in last_gaps.items())
     parts.note(
-        f"{', '.join(str(n) for n in sorted(fewer))} updates of x fewer; beside, at the last epoch "
-        f"{last}; at single epochs up to {100 * worst:.2f} points",
+        f"{', '.join(map(str, sorted(fewer)))} updates of x fewer; beside, at the last epoch "
+        f"{last_words}; at single epochs up to {100 * largest:.2f} points",
         {
-            "at_the_end": ends,
-            "largest_at_one_epoch": worst,
+            "at_the_end": last_gaps,
+            "largest_at_one_epoch": largest,
             "fewer_updates_of_x": sorted(fewer),
         },
     )
@@ -98,33 +102,26 @@ def _note_on_others(runs: Sequence[Run]) -> tuple[str, dict[str, dict[str, dict[
     """Mean final test accuracy of all methods after equal epochs of y, over the seeds that all
     have: words, numbers.
     """
-    groups: dict[str, dict[str, Mapping[int, Run]]] = {}
+    runs_of: dict[str, dict[str, Mapping[int, Run]]] = {}  # case -> method -> seed -> run
     for (case, counted, key), group in by_case(runs, "counted", "key").items():
         if counted == "y":
-            groups.setdefault(case, {})[key] = group
-    found: dict[str, dict[str, float]] = {}
-    for case, of in groups.items():
-        seeds = set.intersection(*(set(group) for group in of.values()))
-        ends = {
-            key: [group[seed].rows[-1]["test_accuracy"] for seed in seeds]
-            for key, group in of.items()
+            runs_of.setdefault(case, {})[key] = group
+    accuracies: dict[str, dict[str, float]] = {}
+    rankings = []
+    for case, groups in sorted(runs_of.items()):
+        seeds = set.intersection(*(set(group) for group in groups.values()))
+        accuracies[case] = accuracy = {
+            key: float(np.mean([group[seed].rows[-1]["test_accuracy"] for seed in seeds]))
+            for key, group in groups.items()
         }
-        found[case] = {key: float(np.mean(values)) for key, values in ends.items()}
-    orders = [
-        f"{case}: "
-        + ", ".join(
-            f"{METHODS[key].name} {value:.3f}"
-            for key, value in sorted(ends.items(), key=lambda item: -item[1])
-        )
-        for case, ends in sorted(found.items())
-        if len(ends) > 1
-    ]
-    words = (
-        f"beside, on common seeds, test accuracy after equal epochs of y, {', '.join(orders)}"
-        if orders
-        else ""
-    )
-    return words, {"test_accuracy_by_y": found} if orders else {}
+        if len(accuracy) > 1:
+            best_first = sorted(accuracy, key=lambda key: -accuracy[key])
+            names = (f"{METHODS[key].name} {accuracy[key]:.3f}" for key in best_first)
+            rankings.append(f"{case}: {', '.join(names)}")
+    if not rankings:
+        return "", {}
+    words = f"beside, on common seeds, test accuracy after equal epochs of y, {', '.join(rankings)}"
+    return words, {"test_accuracy_by_y": accuracies}
 
 
 #: The margin of *negligible*, in accuracy: one point.
@@ -152,10 +149,10 @@ _PAPER_EPOCHS = 3
 
 def _study(
     name: str,
-    on: str,
+    task: str,
     figure: str,
     labels: Mapping[str, tuple[str, Mapping[str, Any]]],
-    own: Mapping[str, Mapping[str, Any]],
+    settings_of: Mapping[str, Mapping[str, Any]],
     sizes: Mapping[str, Size],
     **parts: Any,
 ) -> Study:
@@ -163,23 +160,27 @@ def _study(
 
     Args:
         labels: label -> (method, how it counts and what its case is).
-        own: method -> its settings at every scale.
+        settings_of: method -> its settings at every scale.
         sizes: of the scales; a method without steps does not run there.
     """
     scales = {}
     for scale, (settings, seeds, steps) in sizes.items():
-        here = {label: steps[method] for label, (method, _) in labels.items() if method in steps}
-        others = {label: 0 for label, (method, _) in labels.items() if method != "SLIP"}
-        scales[scale] = Scale(settings, seeds, here, others)
+        steps_here = {
+            label: steps[method] for label, (method, _) in labels.items() if method in steps
+        }
+        rivals = {label: 0 for label, (method, _) in labels.items() if method != "SLIP"}
+        scales[scale] = Scale(settings, seeds, steps_here, rivals)
     return Study(
         name=name,
         claim="B6",
-        title=f"Epochs counted in updates of y or of x: {on}",
+        title=f"Epochs counted in updates of y or of x: {task}",
         statement="Counting SLIP's epochs in updates of y, which leaves it three updates of x "
-        f"fewer, makes a negligible difference on {on}.",
+        f"fewer, makes a negligible difference on {task}.",
         source=Source("slip-rebuttal-a", f"{figure}; A4 to P6Br"),
         scales=scales,
-        methods={label: {**own[method], **case} for label, (method, case) in labels.items()},
+        methods={
+            label: {**settings_of[method], **case} for label, (method, case) in labels.items()
+        },
         judge=judge,
         rule="For each corruption (or set of tasks) the difference of training and of test "
         "accuracy, on average over the epochs, lies within ± 1 point: two one-sided tests of 5 % "
@@ -192,6 +193,7 @@ def _study(
 
 
 def _figures(facet: str = "", names: str = "") -> tuple[Figure, ...]:
+    """The figures of test and of training accuracy; ``names`` begins their captions."""
     return tuple(
         Figure(
             f"{name} accuracy",
@@ -210,7 +212,7 @@ def _figures(facet: str = "", names: str = "") -> tuple[Figure, ...]:
 def _cleaning() -> Study:
     """The study of Fig. 5, on hyper-cleaning."""
     runs = cleaning_runs
-    alone: Mapping[str, Any] = {"SLIP": {}}
+    slip_alone: Mapping[str, Any] = {"SLIP": {}}
     labels = {
         f"epochs of {c}, p = {p:g}": ("SLIP", {"counted": c, "corruption": p})
         for p in (0.2, 0.4)
@@ -229,8 +231,8 @@ def _cleaning() -> Study:
         labels,
         tuned_methods(runs.TUNED),
         {
-            "quick": ({**runs.QUICK, "epochs": 25}, 10, alone),
-            "cpu": ({**runs.CPU, "epochs": 100}, 20, alone),
+            "quick": ({**runs.QUICK, "epochs": 25}, 10, slip_alone),
+            "cpu": ({**runs.CPU, "epochs": 100}, 20, slip_alone),
             "gpu": ({**runs.GPU, "epochs": 25}, 20, runs.GPU_STEPS),
             "paper": (
                 {**runs.PAPER, "epochs": _PAPER_EPOCHS},
@@ -256,10 +258,13 @@ def _representation(name: str, texts: str, figure: str, quick: str, data: str) -
     runs = representation_runs
     labels = {f"SLIP, epochs of {c}": ("SLIP", {"counted": c}) for c in "xy"}
     labels |= {title: (title, {"counted": "y"}) for title in runs.EIGHT if title != "SLIP"}
-    small = {**runs.QUICK, "data": quick, "tasks": [40, 1, 40], "epochs": 8}
-    large = {**runs.GPU_SIZES[data], **runs.TASKS, "epochs": 20}
-    alone = {"SLIP": runs.own_steps(quick)["SLIP"]}
-    sizes: dict[str, Size] = {"quick": (small, 5, alone), "gpu": (large, 20, runs.GPU_STEPS)}
+    quick_settings = {**runs.QUICK, "data": quick, "tasks": [40, 1, 40], "epochs": 8}
+    gpu_settings = {**runs.GPU_SIZES[data], **runs.TASKS, "epochs": 20}
+    slip_alone = {"SLIP": runs.own_steps(quick)["SLIP"]}
+    sizes: dict[str, Size] = {
+        "quick": (quick_settings, 5, slip_alone),
+        "gpu": (gpu_settings, 20, runs.GPU_STEPS),
+    }
     models = {"quick": f"tanh encoder and linear heads on {quick}", "gpu": runs.GPU_MODELS[data]}
     if data == "snli":
         steps = {"SLIP": runs.PAPER_STEPS["SLIP"]}

@@ -64,15 +64,16 @@ DESIGNS = {
 
 def loop(trial: Trial) -> Iterator[Row]:
     """Hyper-cleaning: search the steps on other data, then run with the best of them."""
-    of, space = cleaning_runs, GPU_SPACE if trial["data"] in cleaning_runs.TEXTS else SPACE
-    yield from _search_and_run(trial, of.task_of, of.rows_of, of.cleaning_method, space)
+    runs = cleaning_runs
+    space = GPU_SPACE if trial["data"] in runs.TEXTS else SPACE
+    yield from _search_and_run(trial, runs.task_of, runs.rows_of, runs.cleaning_method, space)
 
 
 def representation_loop(trial: Trial) -> Iterator[Row]:
     """Hyper-representation: search the steps on other tasks, then run with the best of them."""
-    of = representation_runs
+    runs = representation_runs
     yield from _search_and_run(
-        trial, of.task_of, of.rows_of, of.representation_method, REPRESENTATION_SPACE
+        trial, runs.task_of, runs.rows_of, runs.representation_method, REPRESENTATION_SPACE
     )
 
 
@@ -84,37 +85,35 @@ def _search_and_run(
     space: Mapping[str, tuple[float, float]],
 ) -> Iterator[Row]:
     """Rows of a run after a search over its steps, on samples that the run does not see."""
-    one = one_of("steps", trial["steps"], ("one", "two")) == "one"
+    one_step = one_of("steps", trial["steps"], ("one", "two")) == "one"
     if not trial["tried"]:
-        yield from _run_with_settings(trial, task_of, rows_of, method_for, one)
+        yield from _run_with_settings(trial, task_of, rows_of, method_for, one_step)
         return
     column = "held_loss" if trial.settings.get("held") else "validation_loss"
 
     def saba(steps: Mapping[str, Any]) -> Any:
         return method_for(trial, **{**steps, "key": "saba"})
 
-    seed = FIRST_SEED + trial.seed
-    other = task_of(Trial(trial.method, seed, trial.settings))
-    points = [
-        {**p, "lr_z": p["lr_y"]} if one else p for p in random_points(trial, space, trial["tried"])
-    ]
-    first = best(
-        list(
-            search(
-                listed(points),
-                lambda steps: end_of(trial, rows_of, other, saba(steps), seed)[column],
-            )
-        )
-    )
-    task, steps = task_of(trial), first.settings
-    more = {**steps, "search_loss": first.value}
-    if not one:
+    search_seed = FIRST_SEED + trial.seed
+    search_task = task_of(Trial(trial.method, search_seed, trial.settings))
+
+    def search_loss(steps: Mapping[str, Any]) -> float:
+        last_row = end_of(trial, rows_of, search_task, saba(steps), search_seed)
+        return float(last_row[column])
+
+    points = random_points(trial, space, trial["tried"])
+    if one_step:
+        points = [{**point, "lr_z": point["lr_y"]} for point in points]
+    chosen = best(list(search(listed(points), search_loss)))
+    task, steps = task_of(trial), chosen.settings
+    columns = {**steps, "search_loss": chosen.value}
+    if not one_step:
         reset = end_of(trial, rows_of, task, saba({**steps, "lr_z": steps["lr_y"]}), trial.seed)
-        more |= {f"reset_{name}": reset[name] for name in ("test_accuracy", "train_accuracy")}
+        columns |= {f"reset_{name}": reset[name] for name in ("test_accuracy", "train_accuracy")}
     for row in rows_of(
         trial, task, saba(steps), budget=trial["oracle_calls"], readings=trial["readings"]
     ):
-        yield {**row, **more}
+        yield {**row, **columns}
 
 
 def _run_with_settings(
@@ -122,12 +121,12 @@ def _run_with_settings(
     task_of: Callable[[Trial], Any],
     rows_of: Callable[..., Iterator[Row]],
     method_for: Callable[..., Any],
-    one: bool,
+    one_step: bool,
 ) -> Iterator[Row]:
     """A run with the steps of the settings, which a search has chosen."""
-    used = in_units({**trial.settings, "key": "saba"})
-    steps = {name: used[name] for name in ("lr_x", "lr_y", "lr_z")}
-    if one:
+    scaled = in_units({**trial.settings, "key": "saba"})
+    steps = {name: scaled[name] for name in ("lr_x", "lr_y", "lr_z")}
+    if one_step:
         steps["lr_z"] = steps["lr_y"]
     method = method_for(trial, **steps, key="saba", units=[])
     rows = rows_of(
@@ -155,8 +154,8 @@ def judge(runs: Sequence[Run]) -> Parts:
             gain = parts.equivalent(f"{name}: slight, in points", with_one - with_two, margin)
             gains[name] = gain.triple
             if all(f"reset_{column}" in two[seed].rows[-1] for seed in seeds):
-                again = [100 * two[seed].rows[-1][f"reset_{column}"] for seed in seeds]
-                reset = mean_interval(np.array(again) - with_two, miss=0.1)
+                reset_accuracies = [100 * two[seed].rows[-1][f"reset_{column}"] for seed in seeds]
+                reset = mean_interval(np.array(reset_accuracies) - with_two, miss=0.1)
                 resets[name] = reset.triple
                 parts.note(f"{name}, without a new search: {reset.words()} points")
     if runs[0].header.scale in ("gpu", "paper"):
@@ -166,6 +165,9 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 def _length(settings: Mapping[str, Any]) -> str:
+    """How long a network is trained, in words: 100 oracle calls per epoch of hyper-cleaning, 50
+    of hyper-representation.
+    """
     calls = settings["oracle_calls"]
     if "corruption" in settings:
         return f"{calls / 100:.3g} of 25 epochs"
@@ -222,6 +224,7 @@ def _study(
 
 
 def _label(steps: str) -> str:
+    """The label of a variant: one step, two steps."""
     return f"{steps} step{'s' if steps == 'two' else ''}"
 
 

@@ -47,7 +47,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         return quadratic_losses()
 
     runner = runner_of(trial["backend"], losses)
-    first = float(task.hypergradient(task.x0).norm())
+    start_norm = float(task.hypergradient(task.x0).norm())
     fewest = {2.0 ** -(k / 2): math.inf for k in range(1, trial["levels"] + 1)}
     for rung in range(trial["rungs"]):
         method, readings = _method(trial.settings, rung), []
@@ -58,7 +58,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         while state.total_calls < trial["oracle_calls"]:
             with trial.timed():
                 state = runner.run(state, 1 + state.t // 10, None, None)
-            norm = float(task.hypergradient(state.oracle.to_torch(state.x)).norm()) / first
+            norm = float(task.hypergradient(state.oracle.to_torch(state.x)).norm()) / start_norm
             readings.append((state.total_calls, norm))
             if not math.isfinite(norm):
                 break
@@ -74,12 +74,12 @@ def loop(trial: Trial) -> Iterator[Row]:
 def _method(settings: Mapping[str, Any], rung: int) -> Any:
     """The method with its steps on the rung of the ladder; the step of a Neumann series stays."""
     shrink = 3.0**-rung
-    own = {
+    on_rung = {
         "lr_x": settings["lr_x"] * shrink,
         "lr_y": settings["lr_y"] * shrink,
         "terms": settings["terms"] + 5 * rung,
     }
-    return method_of({**settings, **own})
+    return method_of({**settings, **on_rung})
 
 
 def calls_until(readings: Sequence[tuple[int, float]], share: float) -> float:
@@ -109,39 +109,44 @@ def stated(complexity: str) -> int:
 def judge(runs: Sequence[Run]) -> Parts:
     """Each method's exponent with an interval over the seeds, against the stated one."""
     parts, groups = Parts(), by_seed(runs)
-    middle: dict[str, float] = {}
+    exponents: dict[str, float] = {}
     for name, group in groups.items():
         complexity = SIXTEEN[TITLES[name]].complexity
         counts = [{row["step"]: row["calls"] for row in run.rows if row["step"]} for run in group]
-        steps = sorted(set.intersection(*(set(found) for found in counts)))
-        part, power = f"{name}: at most {stated(complexity)}", stated(complexity)
+        steps = sorted(set.intersection(*(set(exponent) for exponent in counts)))
+        question, power = f"{name}: at most {stated(complexity)}", stated(complexity)
         if len(steps) < LEAST or len(group) < 2:
-            parts.add(part, False, False, f"only {len(steps)} of the values of ε reached")
+            parts.add(question, False, False, f"only {len(steps)} of the values of ε reached")
             continue
         slopes = [
-            slope([s * math.log(2) / 2 for s in steps], [math.log(at[s]) for s in steps])[0]
-            for at in counts
+            slope(
+                [level * math.log(2) / 2 for level in steps],
+                [math.log(calls_of[level]) for level in steps],
+            )[0]
+            for calls_of in counts
         ]
-        found = mean_interval(slopes, miss=0.05 / len(groups))
-        middle[name] = found.mean
+        exponent = mean_interval(slopes, miss=0.05 / len(groups))
+        exponents[name] = exponent.mean
         parts.add(
-            part,
-            found.high <= power,
-            found.low > power,
-            f"{found.words(digits='.2f')} down to {2 ** -(steps[-1] / 2):.2g}",
+            question,
+            exponent.high <= power,
+            exponent.low > power,
+            f"{exponent.words(digits='.2f')} down to {2 ** -(steps[-1] / 2):.2g}",
             {
                 name: {
-                    "exponent": found.triple,
+                    "exponent": exponent.triple,
                     "stated": complexity,
                     "smallest": 2 ** -(steps[-1] / 2),
                 }
             },
         )
-    if middle and max(middle.values()) < min(stated(SIXTEEN[TITLES[n]].complexity) for n in middle):
+    if exponents and max(exponents.values()) < min(
+        stated(SIXTEEN[TITLES[n]].complexity) for n in exponents
+    ):
         parts.note(
             "the problem is too easy to tell the methods apart: every measured exponent "
-            f"({min(middle.values()):.2f} to {max(middle.values()):.2f}) lies below every stated "
-            "one, so the counts confirm no entry of the table against another",
+            f"({min(exponents.values()):.2f} to {max(exponents.values()):.2f}) lies below every "
+            "stated one, so the counts confirm no entry of the table against another",
             {"tells_methods_apart": False},
         )
     return parts

@@ -22,7 +22,15 @@ from mindgap.lab.studies.bilevel_runs import end_of
 from mindgap.lab.studies.cleaning_runs import CPU, QUICK, rows_of, task_of
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.tune import listed, random_points, search
-from mindgap.lab.studies.verdict import as_ratios, by_method, by_seed, mean_interval, ratio_words
+from mindgap.lab.studies.verdict import (
+    as_ratios,
+    by_method,
+    by_seed,
+    mean_interval,
+    means,
+    ratio_words,
+    triples,
+)
 from mindgap.record.forms import TunedTrial
 
 #: ends of the search; 1 - beta takes the place of beta, so that it can be drawn on a log scale
@@ -51,8 +59,12 @@ def numbers_of(key: str) -> list[str]:
     """
     from dataclasses import fields
 
-    kinds = {"Rate", "float", "int"}
-    return [f.name for f in fields(METHODS[key].load()) if kinds & set(str(f.type).split(" | "))]
+    numeric_types = {"Rate", "float", "int"}
+    return [
+        field.name
+        for field in fields(METHODS[key].load())
+        if numeric_types & set(str(field.type).split(" | "))
+    ]
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -85,36 +97,38 @@ def loop(trial: Trial) -> Iterator[Row]:
         }
 
 
-def needed(losses: Sequence[float], aim: float) -> float:
+def needed(losses: Sequence[float], highest: float) -> float:
     """Settings a search in random order needs on average to meet one with a loss of at most
-    ``aim``: (K + 1)/(m + 1).
+    ``highest``: (K + 1)/(m + 1).
 
     Example:
         >>> needed([1.0, 1.05, 2.0, 3.0, 4.0], 1.1)
         2.0
     """
-    return (len(losses) + 1) / (sum(loss <= aim for loss in losses) + 1)
+    return (len(losses) + 1) / (sum(loss <= highest for loss in losses) + 1)
 
 
 def judge(runs: Sequence[Run]) -> Parts:
     """The numbers that each class takes, and BO-REP's cost of tuning over SLIP's."""
     parts, groups = Parts(), by_seed(runs)
     margin = 1 + float(runs[0].header.settings["margin"])
-    first = {method: group[0].rows[0] for method, group in by_method(runs).items()}
-    names = {method: set(first[method]["numbers"].split(", ")) for method in ("SLIP", "BO-REP")}
+    first_rows = {method: group[0].rows[0] for method, group in by_method(runs).items()}
+    names = {
+        method: set(first_rows[method]["numbers"].split(", ")) for method in ("SLIP", "BO-REP")
+    }
+    # One list of losses per seed, in the order tried.
     losses = {
         method: [run.column("validation_loss") for run in group] for method, group in groups.items()
     }
-    least = {method: np.array([min(row) for row in rows]) for method, rows in losses.items()}
-    cost = {
-        method: np.array([needed(row, margin * aim) for row, aim in zip(rows, least[method])])
-        for method, rows in losses.items()
-    }
-    common = np.minimum(least["SLIP"], least["BO-REP"])
-    far = {
-        m: float(np.mean([needed(row, margin * aim) for row, aim in zip(losses[m], common)]))
-        for m in losses
-    }
+    lowest = {method: np.array([min(row) for row in rows]) for method, rows in losses.items()}
+
+    def cost_of(method: str, targets: np.ndarray) -> np.ndarray:
+        """Settings needed to come within the margin of a target, seed by seed."""
+        searches = zip(losses[method], targets, strict=True)
+        return np.array([needed(row, margin * target) for row, target in searches])
+
+    cost = {method: cost_of(method, lowest[method]) for method in losses}
+    lowest_of_both = np.minimum(lowest["SLIP"], lowest["BO-REP"])
     log = mean_interval(np.log(cost["BO-REP"] / cost["SLIP"]))
     costs = {method: mean_interval(values) for method, values in cost.items()}
     parts.add(
@@ -124,22 +138,24 @@ def judge(runs: Sequence[Run]) -> Parts:
         words=f"SLIP {len(names['SLIP'])}, BO-REP {len(names['BO-REP'])}",
         numbers={
             "numbers_in_class": {method: sorted(known) for method, known in names.items()},
-            "searched": {method: row["searched"] for method, row in first.items()},
+            "searched": {method: row["searched"] for method, row in first_rows.items()},
         },
     )
     parts.add(
         "SLIP is cheaper to tune",
-        log.low > 0,
-        log.high < 0,
-        f"BO-REP's cost over SLIP's: {ratio_words(log)}; "
+        holds=log.low > 0,
+        refuted=log.high < 0,
+        words=f"BO-REP's cost over SLIP's: {ratio_words(log)}; "
         + "; ".join(
-            f"{method} {i.words(digits='.2f')}, best loss {least[method].mean():.3f}"
-            for method, i in costs.items()
+            f"{method} {interval.words(digits='.2f')}, best loss {lowest[method].mean():.3f}"
+            for method, interval in costs.items()
         ),
-        {
-            "settings_needed": {method: i.triple for method, i in costs.items()},
-            "settings_needed_for_best_of_both": far,
-            "best_loss": {method: float(values.mean()) for method, values in least.items()},
+        numbers={
+            "settings_needed": triples(costs),
+            "settings_needed_for_best_of_both": means(
+                {method: cost_of(method, lowest_of_both) for method in losses}
+            ),
+            "best_loss": means(lowest),
             "ratio": list(as_ratios(log).values()),
         },
     )

@@ -37,10 +37,13 @@ from mindgap.lab.studies.verdict import (
     chosen_steps,
     finals,
     log_ratio,
+    means,
     ratio_words,
     step_words,
+    verdict_of,
 )
 
+#: Losses that differ by at most this share are comparable.
 COMPARABLE = 0.02
 #: Parts that can refute.
 PARTS = 4
@@ -53,8 +56,8 @@ def loop(trial: Trial) -> Iterator[Row]:
     """
     return text_optimizer_run(
         trial,
-        lambda lr, p: optimizer_of(
-            trial["optimizer"], lr, p, tau=trial["tau"], eps=trial.settings.get("eps")
+        lambda lr, parameters: optimizer_of(
+            trial["optimizer"], lr, parameters, tau=trial["tau"], eps=trial.settings.get("eps")
         ),
     )
 
@@ -68,11 +71,11 @@ def judge(runs: Sequence[Run]) -> Parts:
     ]
     parts.note(
         "loss on test text: " + ", ".join(words),
-        {"loss": {n: float(np.mean(v)) for n, v in losses.items()}},
+        {"loss": means(losses)},
     )
-    ends = [run.rows[-1] for run in by_method(runs)["Adam"]]
     if runs[0].header.scale == "gpu":
-        floor = float(np.mean([row.get("bigram_loss", BIGRAM) for row in ends]))
+        adam_rows = [run.rows[-1] for run in by_method(runs)["Adam"]]
+        floor = float(np.mean([row.get("bigram_loss", BIGRAM) for row in adam_rows]))
         worst = max(losses, key=lambda name: float(np.mean(losses[name])))
         parts.gate(
             "every optimizer ends below a bigram model",
@@ -81,16 +84,15 @@ def judge(runs: Sequence[Run]) -> Parts:
         )
     parts.below(COMMON[0], losses["GClip"], losses["SGD"], NEGLIGIBLE, PARTS)
     parts.below(COMMON[1], losses["Adam"], losses["GClip"], NEGLIGIBLE, PARTS)
-    near, wide = (
-        log_ratio(losses["CClip"], losses["Adam"], miss=miss) for miss in (0.05, 0.05 / PARTS)
-    )
+    log = log_ratio(losses["CClip"], losses["Adam"])
+    corrected = log_ratio(losses["CClip"], losses["Adam"], miss=0.05 / PARTS)
     low, high = math.log1p(-COMPARABLE), math.log1p(COMPARABLE)
     parts.add(
         COMMON[2],
-        low <= near.low and near.high <= high,
-        wide.high < low or wide.low > high,
-        ratio_words(near),
-        {COMMON[2]: as_ratios(near)},
+        holds=low <= log.low and log.high <= high,
+        refuted=corrected.high < low or corrected.low > high,
+        words=ratio_words(log),
+        numbers={COMMON[2]: as_ratios(log)},
     )
     parts.below("ACClip below Adam", losses["ACClip"], losses["Adam"], NEGLIGIBLE, PARTS)
     if SECOND in losses:
@@ -113,16 +115,14 @@ def _per_form(parts: Parts, runs: Sequence[Run], losses: Mapping[str, np.ndarray
             f"{form} below Adam", losses[form], losses["Adam"], NEGLIGIBLE, PARTS, reading="variant"
         )
     answers = {part.name: part.answer for part in parts.asked}
-    words = {}
-    for form in forms:
-        given = [answers[name] for name in (*COMMON, f"{form} below Adam")]
-        words[form] = (
-            "does not hold" if "no" in given else "inconclusive" if "open" in given else "holds"
-        )
+    verdicts = {
+        form: verdict_of(answers[name] for name in (*COMMON, f"{form} below Adam"))
+        for form in forms
+    }
     parts.note(
         "the statement with each form: "
-        + ", ".join(f"{form} {word}" for form, word in words.items()),
-        {"per form": words},
+        + ", ".join(f"{form} {verdict}" for form, verdict in verdicts.items()),
+        {"per form": verdicts},
     )
     steps = {name: chosen_steps(group)[0] for name, group in by_method(runs).items()}
     parts.note(
@@ -131,11 +131,15 @@ def _per_form(parts: Parts, runs: Sequence[Run], losses: Mapping[str, np.ndarray
     )
     validation = finals(runs, "validation_loss")
     perplexity = {
-        name: [float(np.exp(np.mean(v[name]))) for v in (validation, losses)] for name in losses
+        name: [float(np.exp(np.mean(part[name]))) for part in (validation, losses)]
+        for name in losses
     }
     parts.note(
         "perplexity on validation and test text: "
-        + ", ".join(f"{name} {a:.0f} and {b:.0f}" for name, (a, b) in perplexity.items()),
+        + ", ".join(
+            f"{name} {on_validation:.0f} and {on_test:.0f}"
+            for name, (on_validation, on_test) in perplexity.items()
+        ),
         {"perplexity": perplexity},
     )
 

@@ -27,6 +27,7 @@ from mindgap.lab.studies.verdict import (
     mean_interval,
     ratio_words,
     step_words,
+    verdict_of,
 )
 
 DEPTHS = ("shallow", "deep")
@@ -48,7 +49,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     _, rows = masked_run(
         trial,
         layers,
-        lambda p: optimizer_of(trial["optimizer"], lr, p, tau=trial["tau"]),
+        lambda parameters: optimizer_of(trial["optimizer"], lr, parameters, tau=trial["tau"]),
         "h4, BERT",
     )
     for row in rows:
@@ -109,16 +110,17 @@ def judge(runs: Sequence[Run]) -> Parts:
     steps = {name: step_words(group) for name, group in by_method(runs).items()}
     floor = last(runs[0], "by_frequency")
     depths = [depth for depth in DEPTHS if f"{depth}, ACClip" in losses]
+    asked = PARTS * len(depths)
     for depth in depths:
-        own = {name.split(", ", 1)[1]: name for name in losses if name.startswith(f"{depth}, ")}
-        table: dict[str, dict[str, Any]]
-        table = {
-            name: {
-                "loss": float(np.mean(losses[full])),
-                "accuracy": float(np.mean(accuracies[full])),
-                "step": steps[full],
+        # optimizer -> method
+        methods = {name.split(", ", 1)[1]: name for name in losses if name.startswith(f"{depth}, ")}
+        table: dict[str, dict[str, Any]] = {
+            optimizer: {
+                "loss": float(np.mean(losses[method])),
+                "accuracy": float(np.mean(accuracies[method])),
+                "step": steps[method],
             }
-            for name, full in own.items()
+            for optimizer, method in methods.items()
         }
         lines = [
             f"{name} {row['loss']:.4g} and {row['accuracy']:.1%} ({row['step']})"
@@ -130,21 +132,19 @@ def judge(runs: Sequence[Run]) -> Parts:
                 f"{depth}: nothing learnt beyond the frequencies of words, whose loss is "
                 f"{floor:.4g}"
             )
-        here = {name: (losses[full], accuracies[full]) for name, full in own.items()}
-        words = {"ACClip": _judge_form(parts, depth, "ACClip", here, PARTS * len(depths))}
-        if SECOND in own:
-            words |= {
-                form: _judge_form(parts, depth, form, here, PARTS * len(depths), "variant")
-                for form in (OTHER, SECOND)
-            }
+        scores = {name: (losses[full], accuracies[full]) for name, full in methods.items()}
+        verdicts = {"ACClip": _judge_form(parts, depth, "ACClip", scores, asked)}
+        if SECOND in methods:
+            for form in (OTHER, SECOND):
+                verdicts[form] = _judge_form(parts, depth, form, scores, asked, "variant")
             layers = runs[0].header.settings["depths"][DEPTHS.index(depth)]
             parts.note(
                 f"{layers} layers; the statement with each form: "
-                + ", ".join(f"{form} {word}" for form, word in words.items()),
-                {"per form": words},
+                + ", ".join(f"{form} {verdict}" for form, verdict in verdicts.items()),
+                {"per form": verdicts},
             )
-        elif OTHER in own:
-            other = log_ratio(losses[own[OTHER]], losses[own["Adam"]])
+        elif OTHER in methods:
+            other = log_ratio(losses[methods[OTHER]], losses[methods["Adam"]])
             parts.note(
                 f"not judged: {OTHER} against Adam, {ratio_words(other)}",
                 {f"{depth}, {OTHER}": as_ratios(other)},
@@ -156,30 +156,41 @@ def _judge_form(
     parts: Parts,
     depth: str,
     form: str,
-    ends: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    scores: Mapping[str, tuple[np.ndarray, np.ndarray]],
     asked: int,
     reading: str = "",
 ) -> str:
-    """The four parts of one depth with that form in the place of ACClip; the verdict on them."""
-    before = len(parts.asked)
+    """The four parts of one depth with that form in the place of ACClip.
+
+    Args:
+        parts: the parts are added to these.
+        depth: one of ``DEPTHS``.
+        form: of ACClip.
+        scores: optimizer -> losses and accuracies by seed.
+        asked: questions of all depths together, which share one error rate.
+        reading: of the statement that the parts belong to.
+
+    Returns:
+        The verdict on these four parts alone.
+    """
+    asked_before = len(parts.asked)
+    losses, accuracies = scores[form]
     for rival in RIVALS:
-        parts.below(
-            f"{depth}: {form} below {rival}",
-            ends[form][0],
-            ends[rival][0],
-            NEGLIGIBLE,
-            asked,
-            reading,
-        )
-    gain, part = ends[form][1] - ends["Adam"][1], f"{depth}: {form} more often right than Adam"
-    near, wide = mean_interval(gain), mean_interval(gain, miss=0.05 / asked)
+        name = f"{depth}: {form} below {rival}"
+        parts.below(name, losses, scores[rival][0], NEGLIGIBLE, asked, reading)
+    gain, part = accuracies - scores["Adam"][1], f"{depth}: {form} more often right than Adam"
+    interval, corrected = mean_interval(gain), mean_interval(gain, miss=0.05 / asked)
     parts.add(
-        part, near.low > 0, wide.high < 0, f"{near.words(100)} points", {part: vars(near)}, reading
+        part,
+        holds=interval.low > 0,
+        refuted=corrected.high < 0,
+        words=f"{interval.words(100)} points",
+        numbers={part: vars(interval)},
+        reading=reading,
     )
-    answers = [one.answer for one in parts.asked[before:]]
     if not parts.usable:
         return "inconclusive"
-    return "does not hold" if "no" in answers else "inconclusive" if "open" in answers else "holds"
+    return verdict_of(part.answer for part in parts.asked[asked_before:])
 
 
 _OPTIMIZERS: dict[str, dict[str, Any]] = {

@@ -40,25 +40,25 @@ def loop(trial: Trial) -> Iterator[Row]:
 def _on_device(trial: Trial) -> Iterator[Row]:
     """One fine-tuning of BERT with the step ``middle`` times ``factor``."""
     layers, lr = trial["layers"], trial["middle"] * trial["factor"]
-    own = {name: trial[name] for name in bert_runs.BERT} | {
+    sizes = {name: trial[name] for name in bert_runs.BERT} | {
         name: trial[f"pre_{name}"] for name in ("steps", "batch")
     }
-    before = Trial(
+    pre_training = Trial(
         "Adam",
         0,
-        {**bert_runs.PRE_TRAINING, **own, "every": own["steps"], "held_out": trial["held_out"]},
+        {**bert_runs.PRE_TRAINING, **sizes, "every": sizes["steps"], "held_out": trial["held_out"]},
     )
     encoder = bert_runs.pre_trained(
-        before,
+        pre_training,
         layers,
-        lambda p: optimizer_of("adam", trial["pre_lr"], p, tau=1.0),
+        lambda parameters: optimizer_of("adam", trial["pre_lr"], parameters, tau=1.0),
         f"h4, BERT, step {trial['pre_lr']:g}",
     )
     for row in bert_runs.question_run(
         trial,
         layers,
         encoder,
-        lambda p: optimizer_of(trial["optimizer"], lr, p, tau=1.0),
+        lambda parameters: optimizer_of(trial["optimizer"], lr, parameters, tau=1.0),
         "h5, BERT",
     ):
         yield {**row, "lr": lr}
@@ -111,8 +111,8 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
                     inputs, answers = problem.parts[name]
                     # Scores are not finite after a step that was too large.
                     scores = torch.nan_to_num(problem.objective.model(inputs))
-                    found = best_spans(scores, after=trial["question"] + 1, longest=longest)
-                    exact, f1 = exact_and_f1(found, answers)
+                    spans = best_spans(scores, after=trial["question"] + 1, longest=longest)
+                    exact, f1 = exact_and_f1(spans, answers)
                     row |= {f"{name}_exact": exact, f"{name}_f1": f1, f"{name}_miss": 1 - f1}
                 frequent = pairs[counts.argmax()].expand(len(answers), 2)
                 row["by_place"] = exact_and_f1(frequent, answers)[0]
@@ -159,28 +159,32 @@ def judge(runs: Sequence[Run]) -> Parts:
         table = {
             key: [float(np.mean(scores[key][name])), spread(scores[key][name])] for key in SCORES
         }
-        said = ", ".join(
+        score_words = ", ".join(
             f"{title} {100 * table[key][0]:.2f} ± {100 * table[key][1]:.2f}"
             for key, title in SCORES.items()
         )
         parts.note(
-            f"{name} ({step_words(group)}): {said}", {name: {**table, "step": step_words(group)}}
+            f"{name} ({step_words(group)}): {score_words}",
+            {name: {**table, "step": step_words(group)}},
         )
-    guess = float(np.mean([last(run, "by_place") for run in runs]))
-    if max(np.mean(scores["exact"][name]) for name in ("Adam", "ACClip")) < 2 * guess:
-        parts.decide_nothing(f"nothing learnt: the most frequent place is right in {guess:.1%}")
+    by_place = float(np.mean([last(run, "by_place") for run in runs]))
+    if max(np.mean(scores["exact"][name]) for name in ("Adam", "ACClip")) < 2 * by_place:
+        parts.decide_nothing(f"nothing learnt: the most frequent place is right in {by_place:.1%}")
     for form in ("ACClip", *((OTHER, SECOND) if SECOND in scores["f1"] else ())):
         for key, title in SCORES.items():
             gains = scores[key][form] - scores[key]["Adam"]
-            near, wide = mean_interval(gains), mean_interval(gains, miss=0.05 / len(SCORES))
+            interval, corrected = (
+                mean_interval(gains),
+                mean_interval(gains, miss=0.05 / len(SCORES)),
+            )
             part = f"{form}'s {title} above Adam's"
             parts.add(
                 part,
-                near.low > 0 and wide.high >= SMALLEST,
-                wide.high < SMALLEST,
-                f"{near.words(100)} points",
-                {part: vars(near)},
-                "" if form == "ACClip" else "variant",
+                holds=interval.low > 0 and corrected.high >= SMALLEST,
+                refuted=corrected.high < SMALLEST,
+                words=f"{interval.words(100)} points",
+                numbers={part: vars(interval)},
+                reading="" if form == "ACClip" else "variant",
             )
     return parts
 

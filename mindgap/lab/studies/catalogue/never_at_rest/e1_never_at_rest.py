@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -80,28 +80,28 @@ def _run_small(trial: Trial) -> Iterator[Row]:
 
     def read(step: int) -> Row:
         batches = problem.batches(reader, parts if step else 8 * parts, trial["part"])
-        found = training_statistics(
+        statistics = training_statistics(
             objective, batches, growth=False, with_sharpness=False, seed=trial.seed
         )
-        square = found.gradient_norm**2 - found.noise**2 / found.samples
+        square = statistics.gradient_norm**2 - statistics.noise**2 / statistics.samples
         row: Row = {
             "seconds": trial.seconds,
-            "loss": found.loss,
-            "noise": found.noise,
+            "loss": statistics.loss,
+            "noise": statistics.noise,
             "gradient_square": square,
             "gradient_norm": math.sqrt(max(square, 0.0)),
             "lr": optimizer.param_groups[0]["lr"],
         }
         if step // trial["every"] % trial["sharp_every"] == 0:
             # One graph costs less than several of as many samples.
-            whole = [joined(batches[:parts])]
-            row["sharpness"] = sharpness(objective, whole, tol=1e-2, seed=trial.seed).norm
+            one_batch = [joined(batches[:parts])]
+            row["sharpness"] = sharpness(objective, one_batch, tol=1e-2, seed=trial.seed).norm
         if trial["source"] in IMAGES:
             with torch.no_grad():
-                right = [
+                shares_right = [
                     (objective.model(x).argmax(dim=1) == y).double().mean() for x, y in batches
                 ]
-            row["accuracy"] = float(torch.stack(right).mean())
+            row["accuracy"] = float(torch.stack(shares_right).mean())
         return row
 
     order = trial.torch_generator("never at rest, floor, order")
@@ -140,13 +140,19 @@ def level(run: Run, column: str, start: float, end: float) -> float:
     """
     values = run.column(column)[1:]
     # The last reading, where there are few.
-    first = min(round(start * len(values)), len(values) - 1)
-    mean = float(np.mean(values[first : max(round(end * len(values)), first + 1)]))
+    begin = min(round(start * len(values)), len(values) - 1)
+    mean = float(np.mean(values[begin : max(round(end * len(values)), begin + 1)]))
     return math.sqrt(max(mean, 0.0)) if column == "gradient_square" else mean
 
 
 def common(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Parts:
-    """The parts that E1 and E2 share: losses that settle, norms that stay, noise that grows."""
+    """The parts that E1 and E2 share: losses that settle, norms that stay, noise that grows.
+
+    Args:
+        runs: of all methods.
+        schedule: the method whose noise must grow.
+        periods: method -> periods of constant step, each of which must settle; else one.
+    """
     parts = Parts()
     for name, group in by_method(runs).items():
         mean_loss = np.mean([run.column("loss")[1:] for run in group], axis=0)
@@ -161,37 +167,33 @@ def common(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Pa
         )
         if accuracy >= FITTED:
             parts.decide_nothing(f"{name}: the network over-fits")
-        shares = [
-            level(run, "gradient_square", 0.75, 1.0) / max(run.column("gradient_norm")[0], 1e-12)
-            for run in group
-        ]
-        loss, norm = (
-            float(np.median([level(run, column, 0.75, 1.0) for run in group]))
-            for column in ("loss", "gradient_square")
-        )
-        part = f"{name}: the gradient norm stays"
-        numbers = {
-            "loss": loss,
-            "norm": norm,
-            "shares": shares,
-            "settled": settled,
-            "accuracy": accuracy,
-        }
-        parts.add(
-            part,
-            min(shares) >= STAYS,
-            float(np.median(shares)) <= ZERO,
-            f"loss {loss:.3g}, norm {norm:.2g}, {min(shares):.2g} to {max(shares):.2g} of the "
-            "start",
-            {part: numbers},
-        )
+        _judge_norm(parts, name, group, {"settled": settled, "accuracy": accuracy})
         if name == schedule:
-            noises = [
-                [run.column("noise")[0] for run in group],
-                [level(run, "noise", 0.75, 1.0) for run in group],
-            ]
-            parts.ratio(f"{name}: noise grows", noises[1], noises[0], 1.0)
+            at_start = [run.column("noise")[0] for run in group]
+            late = [level(run, "noise", 0.75, 1.0) for run in group]
+            parts.ratio(f"{name}: noise grows", late, at_start, 1.0)
     return parts
+
+
+def _judge_norm(parts: Parts, name: str, group: Sequence[Run], numbers: dict[str, Any]) -> None:
+    """A part: late gradient norms of a method are a tenth of those at the start or more."""
+    shares = [
+        level(run, "gradient_square", 0.75, 1.0) / max(run.column("gradient_norm")[0], 1e-12)
+        for run in group
+    ]
+    loss, norm = (
+        float(np.median([level(run, column, 0.75, 1.0) for run in group]))
+        for column in ("loss", "gradient_square")
+    )
+    part = f"{name}: the gradient norm stays"
+    parts.add(
+        part,
+        holds=min(shares) >= STAYS,
+        refuted=float(np.median(shares)) <= ZERO,
+        words=f"loss {loss:.3g}, norm {norm:.2g}, {min(shares):.2g} to {max(shares):.2g} of the "
+        "start",
+        numbers={part: {"loss": loss, "norm": norm, "shares": shares, **numbers}},
+    )
 
 
 def judge_images(runs: Sequence[Run]) -> Parts:
@@ -199,14 +201,18 @@ def judge_images(runs: Sequence[Run]) -> Parts:
     smaller step.
     """
     parts, groups = common(runs, DROPS, {DROPS: 3}), by_seed(runs)
-    end = 0.3  # where the other runs end
-    late = {
+    common_end = 0.3  # where the other runs end
+    late_norms = {
         name: [level(run, "gradient_square", 0.75, 1.0) for run in group]
         for name, group in groups.items()
     }
-    before = [level(run, "gradient_square", 0.75 * end, end) for run in groups[LONG]]
-    parts.ratio("longer training does not lower the norm", late[LONG], before, NO_LOWER)
-    parts.ratio("a smaller step gives a larger norm", late[LONG], late[FULL], 1.0)
+    earlier_norms = [
+        level(run, "gradient_square", 0.75 * common_end, common_end) for run in groups[LONG]
+    ]
+    parts.ratio(
+        "longer training does not lower the norm", late_norms[LONG], earlier_norms, NO_LOWER
+    )
+    parts.ratio("a smaller step gives a larger norm", late_norms[LONG], late_norms[FULL], 1.0)
     more_at_a_smaller_step(parts, groups, LONG, FULL)
     return parts
 
@@ -214,15 +220,19 @@ def judge_images(runs: Sequence[Run]) -> Parts:
 def judge_language(runs: Sequence[Run]) -> Parts:
     """E2: the common parts, norms that do not decrease, and a larger norm at each smaller step."""
     parts, groups = common(runs, COSINE, {}), by_seed(runs)
-    late = {
+    late_norms = {
         name: [level(run, "gradient_square", 0.75, 1.0) for run in group]
         for name, group in groups.items()
     }
     for name, group in groups.items():
-        before = [level(run, "gradient_square", 0.25, 0.5) for run in group]
-        parts.ratio(f"{name}: the norm does not decrease", late[name], before, NO_LOWER)
+        earlier_norms = [level(run, "gradient_square", 0.25, 0.5) for run in group]
+        parts.ratio(
+            f"{name}: the norm does not decrease", late_norms[name], earlier_norms, NO_LOWER
+        )
     for small, large in pairwise(CONSTANT):
-        parts.ratio(f"{small}: a larger norm than {large}", late[small], late[large], 1.0)
+        parts.ratio(
+            f"{small}: a larger norm than {large}", late_norms[small], late_norms[large], 1.0
+        )
         more_at_a_smaller_step(parts, groups, small, large)
     return parts
 
@@ -232,13 +242,14 @@ def more_at_a_smaller_step(
 ) -> None:
     """Two parts (6.2.1): noise and sharpness are larger at the smaller step, late in the runs."""
     for column in ("noise", "sharpness"):
-        more, less = (
+        at_small, at_large = (
             [level(run, column, 0.75, 1.0) for run in groups[name]] for name in (small, large)
         )
-        parts.ratio(f"{small}: larger {column} than {large}", more, less, 1.0)
+        parts.ratio(f"{small}: larger {column} than {large}", at_small, at_large, 1.0)
 
 
 def _figures(caption: str) -> tuple[Figure, ...]:
+    """Loss, gradient norm, noise and sharpness along training; ``caption`` is that of the loss."""
     return (
         Figure("Loss", "loss", "training loss", caption=caption),
         Figure(

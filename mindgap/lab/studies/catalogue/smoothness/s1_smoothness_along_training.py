@@ -57,15 +57,16 @@ class _LastStep:
     @contextmanager
     def undone(self) -> Iterator[list[Tensor]]:
         """Inside the block the parameters are where the last step began; gives that step."""
-        after = [p.detach().clone() for p in self._parameters]
+        current = [p.detach().clone() for p in self._parameters]
         _put(self._parameters, self._before)
         try:
-            yield [b - a for a, b in zip(self._before, after, strict=True)]
+            yield [b - a for a, b in zip(self._before, current, strict=True)]
         finally:
-            _put(self._parameters, after)
+            _put(self._parameters, current)
 
 
 def _put(into: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy values into tensors."""
     for tensor, value in zip(into, values, strict=True):
         tensor.detach().copy_(value.detach())
 
@@ -80,11 +81,13 @@ def _resnet(trial: Trial) -> Iterator[Row]:
     def reader(model: Any, optimizer: Any, parts: Any) -> Callable[[], Row]:
         last_step = _LastStep(optimizer, list(model.parameters()))
         objective = Objective(model, lambda m, batch: cross_entropy(m(batch[0]), batch[1]))
-        fixed = list(zip(*(whole[: trial["m"]].split(trial["part"]) for whole in parts["train"])))
+        batches = list(
+            zip(*(tensor[: trial["m"]].split(trial["part"]) for tensor in parts["train"]))
+        )
 
         def read() -> Row:
             with last_step.undone() as step, tf32(False):
-                return _row(measure.local_smoothness(objective, fixed, step))
+                return _row(measure.local_smoothness(objective, batches, step))
 
         return read
 
@@ -97,14 +100,15 @@ def _resnet(trial: Trial) -> Iterator[Row]:
     )
 
 
-def _row(found: Any) -> Row:
+def _row(reading: Any) -> Row:
+    """The columns of a row from a reading of `measure.local_smoothness`."""
     return {
-        "loss": found.loss,
-        "gradient_norm": found.gradient_norm,
-        "smoothness": found.value,
-        "curvature": found.curvature,
-        "noise_floor": found.noise_floor,
-        "length": found.displacement,
+        "loss": reading.loss,
+        "gradient_norm": reading.gradient_norm,
+        "smoothness": reading.value,
+        "curvature": reading.curvature,
+        "noise_floor": reading.noise_floor,
+        "length": reading.displacement,
     }
 
 
@@ -121,20 +125,22 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     parameters, train, size = list(run.model.parameters()), run.texts["train"], trial["part"]
     optimizer = descent(trial.settings, trial["lr"], parameters)
     last_step, objective = _LastStep(optimizer, parameters), Objective(run.model, window_loss)
-    fixed = train.windows(trial.torch_generator("smoothness samples"), trial["m"]).split(size)
+    windows = train.windows(trial.torch_generator("smoothness samples"), trial["m"]).split(size)
 
     def read() -> Row:
         number = trial.restored.get("step", 0) + last_step.number
-        fresh = trial.torch_generator(f"smoothness chunks {number}")
-        chunks = [train.windows(fresh, trial["m"]).split(size) for _ in range(2)]
+        generator = trial.torch_generator(f"smoothness chunks {number}")
+        chunks = [train.windows(generator, trial["m"]).split(size) for _ in range(2)]
         with last_step.undone() as step, tf32(False):
-            row = _row(measure.local_smoothness(objective, fixed, step, train=False))
+            row = _row(measure.local_smoothness(objective, windows, step, train=False))
             row["naive_norm"], row["naive_smoothness"] = _naive(objective, chunks, step)
         return {**row, **run.held_out("validation")}
 
     readings = 0 if "every" in trial.settings else trial["readings"]
-    marks = np.unique(np.geomspace(1, trial["steps"], readings).round().astype(int)).tolist()
-    return run.rows(optimizer, read, marks=marks)
+    reading_steps = np.unique(
+        np.geomspace(1, trial["steps"], readings).round().astype(int)
+    ).tolist()
+    return run.rows(optimizer, read, reading_steps=reading_steps)
 
 
 def _naive(
@@ -147,16 +153,20 @@ def _naive(
     """
     from mindgap.measure.gradients import gradient_passes, passes_mean
 
-    means = []
-    for half, own in zip((0.0, 0.5), chunks, strict=True):
+    mean_gradients = []
+    for share, own_chunks in zip((0.0, 0.5), chunks, strict=True):
         with (
-            gradient_passes(objective, own, train=False, move=True) as passes,
-            passes.moved(list(step), half),
+            gradient_passes(objective, own_chunks, train=False, move=True) as passes,
+            passes.moved(list(step), share),
         ):
-            means.append([g.double() for g in passes_mean(passes)])
+            mean_gradients.append([gradient.double() for gradient in passes_mean(passes)])
     norm, change, length = (
-        math.sqrt(sum(float(t.double().square().sum()) for t in tensors))
-        for tensors in (means[0], [b - a for a, b in zip(*means, strict=True)], step)
+        math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
+        for tensors in (
+            mean_gradients[0],
+            [at_end - at_start for at_start, at_end in zip(*mean_gradients, strict=True)],
+            step,
+        )
     )
     return norm, change / (0.5 * length)
 
@@ -186,8 +196,8 @@ def rank_interval(ranks: Sequence[float]) -> Interval:
         >>> -1 < found.low < found.mean < found.high < 1
         True
     """
-    around = mean_interval(np.arctanh(np.clip(ranks, -0.9999, 0.9999)))
-    return Interval(*(float(np.tanh(value)) for value in around.triple))
+    interval = mean_interval(np.arctanh(np.clip(ranks, -0.9999, 0.9999)))
+    return Interval(*(float(np.tanh(value)) for value in interval.triple))
 
 
 def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
@@ -202,12 +212,11 @@ def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
             fit_relaxed_smoothness(run.column("gradient_norm"), run.column("smoothness"))
             for run in group
         ]
-        rank, low, high, power, span = (
-            float(np.median(values))
-            for values in zip(*((f.rank, *f.rank_interval, f.slope, f.span) for f in fits))
-        )
-        grow, refused = (sum(f.grows is answer for f in fits) for answer in (True, None))
-        there = rank >= least and 2 * grow > len(fits)
+        columns = zip(*((fit.rank, *fit.rank_interval, fit.slope, fit.span) for fit in fits))
+        rank, low, high, power, span = (float(np.median(values)) for values in columns)
+        grow = sum(fit.grows is True for fit in fits)
+        refused = sum(fit.grows is None for fit in fits)
+        correlated = rank >= least and 2 * grow > len(fits)
         weak = rank < PRESENT and 2 * refused < len(fits)
         words = (
             f"rank correlation {rank:.2f} [{low:.2f}, {high:.2f}], slope {power:.2f}, gradient "
@@ -225,9 +234,9 @@ def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
             "seeds": len(fits),
         }
         if name in clipped:
-            parts.add(f"{name}: correlated", there, weak, words, {name: numbers})
+            parts.add(f"{name}: correlated", correlated, weak, words, {name: numbers})
         else:
-            parts.add(f"{name}: weakly correlated", weak, there, words, {name: numbers})
+            parts.add(f"{name}: weakly correlated", weak, correlated, words, {name: numbers})
         if "naive_norm" in group[0].rows[0]:
             _note_on_estimators(parts, name, group, [fit.rank for fit in fits])
     return parts
@@ -241,19 +250,22 @@ def _note_on_estimators(
     """
     from mindgap.measure.relaxed_smoothness import fit_relaxed_smoothness
 
-    naive = [
+    naive_ranks = [
         fit_relaxed_smoothness(run.column("naive_norm"), run.column("naive_smoothness")).rank
         for run in group
     ]
-    over_seeds = {"our": rank_interval(ranks), "the naive": rank_interval(naive)}
+    intervals = {"our": rank_interval(ranks), "the naive": rank_interval(naive_ranks)}
     perplexity = math.exp(float(np.mean([last(run, "validation_loss") for run in group])))
     parts.note(
         f"{name}, mean over seeds with 95 % interval: "
-        + ", ".join(f"{found.words()} by {which} estimator" for which, found in over_seeds.items())
+        + ", ".join(
+            f"{interval.words()} by {estimator} estimator"
+            for estimator, interval in intervals.items()
+        )
         + f", perplexity {perplexity:.0f} on validation text",
         {
             f"{name}, over seeds": {
-                **{which: found.triple for which, found in over_seeds.items()},
+                **{estimator: interval.triple for estimator, interval in intervals.items()},
                 "perplexity": perplexity,
             }
         },

@@ -49,11 +49,13 @@ def loop(trial: Trial) -> Iterator[Row]:
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
         problem = training_problem(trial.settings, stream_seed(trial.seed, f"clipping {phase}"))
         optimizer = descent(trial.settings, lr, problem.objective.parameters)
-        samples = problem.draw(trial.torch_generator(f"clipping {phase} readings"), trial["m"])
+        fixed_samples = problem.draw(
+            trial.torch_generator(f"clipping {phase} readings"), trial["m"]
+        )
 
         def read() -> Row:
             with torch.no_grad():
-                return {"loss": float(problem.objective.value(samples))}
+                return {"loss": float(problem.objective.value(fixed_samples))}
 
         return Training(
             problem, optimizer, trial.torch_generator(f"clipping {phase} order"), {}
@@ -67,47 +69,52 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     row before.
     """
     lr = trial["lr"] * trial["factor"]
-    kept: dict[str, list[float]] = {"losses": []}
+    checkpointed: dict[str, list[float]] = {"losses": []}
     if trial.settings.get("network") == "awd-lstm":
         run = language_run(trial, "clipping")
         optimizer = descent(trial.settings, lr, list(run.model.parameters()))
-        rows = run.rows(optimizer, lambda: run.held_out("validation"), kept=kept)
+        rows = run.rows(optimizer, lambda: run.held_out("validation"), kept=checkpointed)
     else:
         rows = resnet_run(
             trial,
             lambda parameters: descent(trial.settings, lr, parameters),
             "clipping",
-            kept=kept,
+            kept=checkpointed,
             evaluate_training=False,
         )
     for row in rows:
-        kept["losses"].append(row["train_loss"])
-        yield {**row, "loss": row["train_loss"], "lr": lr, "score": mean_log(kept["losses"])}
+        checkpointed["losses"].append(row["train_loss"])
+        yield {
+            **row,
+            "loss": row["train_loss"],
+            "lr": lr,
+            "score": mean_log(checkpointed["losses"]),
+        }
 
 
 def judge(runs: Sequence[Run]) -> Parts:
     """Heights of the clipped curve and of its rivals', over paired seeds."""
     parts, groups = Parts(), by_method(runs)
     heights = finals(runs, "score")
-    for name, rival in (pair for pair in PAIRS if pair[0] in heights):
+    for name, rival in PAIRS:
+        if name not in heights:
+            continue
         gap = mean_interval(heights[name] - heights[rival])
-        none = gap.low > math.log1p(-NEGLIGIBLE)
-        middle = {m: medians(groups[m], ("lr", "loss")) for m in (name, rival)}
-        steps, ends = ({m: middle[m][column] for m in middle} for column in ("lr", "loss"))
-        words = "; ".join(f"{m}: step {steps[m]:g}, last loss {ends[m]:.3g}" for m in middle)
+        nothing_saved = gap.low > math.log1p(-NEGLIGIBLE)
+        last = {method: medians(groups[method], ("lr", "loss")) for method in (name, rival)}
+        words = [f"{m}: step {row['lr']:g}, last loss {row['loss']:.3g}" for m, row in last.items()]
+        numbers = {
+            **as_ratios(gap),
+            "seeds": len(heights[name]),
+            "lr": {method: row["lr"] for method, row in last.items()},
+            "loss": {method: row["loss"] for method, row in last.items()},
+        }
         parts.add(
             f"{name} below {rival}",
-            gap.high < 0 and not none,
-            none,
-            f"{ratio_words(gap)}; {words}",
-            {
-                f"{name} / {rival}": {
-                    **as_ratios(gap),
-                    "seeds": len(heights[name]),
-                    "lr": steps,
-                    "loss": ends,
-                }
-            },
+            holds=gap.high < 0 and not nothing_saved,
+            refuted=nothing_saved,
+            words=f"{ratio_words(gap)}; {'; '.join(words)}",
+            numbers={f"{name} / {rival}": numbers},
         )
     return parts
 

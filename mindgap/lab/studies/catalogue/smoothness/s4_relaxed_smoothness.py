@@ -31,12 +31,12 @@ def loop_counts(trial: Trial) -> Iterator[Row]:
             continue
         replicas = 1 if family == "toothed" else trial["replicas"]
         start = np.concatenate([cell["start"] for cell in cells])
-        owner = np.repeat(np.arange(len(cells)), replicas)
-        step = _stack([cell["step"] for cell in cells], owner)
+        cell_of = np.repeat(np.arange(len(cells)), replicas)
+        step = _stack([cell["step"] for cell in cells], cell_of)
         bounds = np.array([cell["bound"] for cell in cells])
         rng = trial.numpy_generator(f"noise {family}")
-        radius = np.array([cell["tau"] for cell in cells])[owner]
-        gradient = _gradient(family, cells, owner)
+        radius = np.array([cell["tau"] for cell in cells])[cell_of]
+        gradient = _gradient(family, cells, cell_of)
 
         def noise(n: int, who: np.ndarray, rng=rng, radius=radius, start=start) -> np.ndarray:  # type: ignore[no-untyped-def]
             z = rng.standard_normal((n, start.shape[1]))
@@ -50,9 +50,9 @@ def loop_counts(trial: Trial) -> Iterator[Row]:
             hits, _ = first_hits(
                 gradient, start, step, epsilon, limit, noise if stochastic else None
             )
-        for i, cell in enumerate(cells):
-            mine = hits[owner == i]
-            count = float(np.median(mine)) if stochastic else float(mine.max())
+        for number, cell in enumerate(cells):
+            hits_of_cell = hits[cell_of == number]
+            count = float(np.median(hits_of_cell)) if stochastic else float(hits_of_cell.max())
             # A run that was stopped before its bound says nothing against the theorem.
             yield {
                 "family": family,
@@ -60,7 +60,7 @@ def loop_counts(trial: Trial) -> Iterator[Row]:
                 "bound": cell["bound"],
                 "ratio": count / cell["bound"],
                 "cut_short": bool(count > limit and limit < cell["bound"]),
-                **{k: cell[k] for k in ("L0", "L1", "M", "tau")},
+                **{name: cell[name] for name in ("L0", "L1", "M", "tau")},
             }
 
 
@@ -85,50 +85,50 @@ def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
     theorem, factor = trial["theorem"], trial["bound_factor"]
     stochastic, epsilon = _noisy(trial)
     rng = trial.numpy_generator(f"starts {family}")
-    growths, steepest, radii = (
+    all_L1, all_M, all_tau = (
         (trial["L1_noisy"], trial["M_noisy"], trial["tau"])
         if stochastic
         else (trial["L1"], trial["M"], [0.0])
     )
-    for L0, L1, M, tau in itertools.product(trial["L0"], growths, steepest, radii):
+    for L0, L1, M, tau in itertools.product(trial["L0"], all_L1, all_M, all_tau):
         if family == "cosh":
             if theorem == "3.4.5":
                 continue  # its gradient is not bounded everywhere
-            f: Any = HyperbolicCosine(L0=L0, L1=L1, dimension=2)
-            start = f.start(M) * rng.uniform(-1, 1, (trial["replicas"], 2))
-            delta = float(f.value(start).max() - f.value(np.zeros(2)))
+            function: Any = HyperbolicCosine(L0=L0, L1=L1, dimension=2)
+            start = function.start(M) * rng.uniform(-1, 1, (trial["replicas"], 2))
+            delta = float(function.value(start).max() - function.value(np.zeros(2)))
             # On the sublevel set the gradient is largest with all the height in one coordinate.
-            top = L0 / L1 * math.sqrt((1 + delta * L1**2 / L0) ** 2 - 1)
-            a = RelaxedSmooth(L0=L0, L1=L1, delta=delta, M=top)
+            steepest_gradient = L0 / L1 * math.sqrt((1 + delta * L1**2 / L0) ** 2 - 1)
+            constants = RelaxedSmooth(L0=L0, L1=L1, delta=delta, M=steepest_gradient)
         elif family == "slope":
             if 3 * 0.55 * epsilon > L0:
                 continue
             slow = SlowFunction(epsilon=0.55 * epsilon)  # slope 1.1 ε
-            a = slow.constants(delta=M * epsilon, L0=L0, L1=L1)
-            f, start = slow, np.full((trial["replicas"], 1), slow.start(M * epsilon))
+            constants = slow.constants(delta=M * epsilon, L0=L0, L1=L1)
+            function, start = slow, np.full((trial["replicas"], 1), slow.start(M * epsilon))
         else:
             if stochastic or min(trial["L1"]) != L1:
                 continue
-            f, a = _slope_with_teeth(
+            function, constants = _slope_with_teeth(
                 theorem, L0, L1, epsilon, trial["teeth"], RelaxedSmooth, ToothedSlope
             )
-            start = np.array([[f.start]])
+            start = np.array([[function.start]])
         noise = BoundedNoise(tau=tau) if stochastic else None
-        step, bound = _theorem(theorem, a, noise, epsilon)
+        step, bound = _theorem(theorem, constants, noise, epsilon)
         yield {
-            "f": f,
+            "f": function,
             "start": start,
             "step": step,
             "bound": factor * bound,
             "L0": L0,
             "L1": L1,
-            "M": a.M,
+            "M": constants.M,
             "tau": tau,
         }
 
 
 def _slope_with_teeth(
-    theorem: str, L0: float, L1: float, epsilon: float, teeth: int, constants: Any, make: Any
+    theorem: str, L0: float, L1: float, epsilon: float, teeth: int, constants: Any, toothed: Any
 ) -> Any:
     """The slope with teeth made for the step of that theorem, on which the bound is nearly
     reached.
@@ -136,10 +136,10 @@ def _slope_with_teeth(
     from mindgap.lab.theory import clipped_gd_step, gd_step
 
     height = epsilon * (1 + 1e-6)
-    plain = constants(L0=L0, L1=L1, delta=1.0, M=height)
-    h = float(clipped_gd_step(plain)(np.array(height))) if theorem == "3.4.1" else gd_step(plain)
-    f = make(slope=height, step=h, L=L0, teeth=teeth)
-    return f, f.constants(L0, L1)
+    flat = constants(L0=L0, L1=L1, delta=1.0, M=height)
+    step = float(clipped_gd_step(flat)(np.array(height))) if theorem == "3.4.1" else gd_step(flat)
+    function = toothed(slope=height, step=step, L=L0, teeth=teeth)
+    return function, function.constants(L0, L1)
 
 
 def _theorem(theorem: str, a: Any, noise: Any, epsilon: float) -> tuple[Any, float]:
@@ -156,58 +156,62 @@ def _theorem(theorem: str, a: Any, noise: Any, epsilon: float) -> tuple[Any, flo
     return theory.sgd_step(a, noise, math.ceil(bound)), bound
 
 
-def _stack(steps: list[Any], owner: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+def _stack(steps: list[Any], cell_of: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """One step rule for all runs: the cells' rules are of one kind and differ in their
     constants, now vectors.
     """
     if isinstance(steps[0], float):
-        h = np.array(steps)[owner]
-        return lambda g, who: h[who]
-    kind = type(steps[0])
+        step_sizes = np.array(steps)[cell_of]
+        return lambda gradients, rows: step_sizes[rows]
+    rule_class = type(steps[0])
     constants = {
-        name: np.array([getattr(step, name) for step in steps])[owner] for name in vars(steps[0])
+        name: np.array([getattr(step, name) for step in steps])[cell_of] for name in vars(steps[0])
     }
 
-    def rule(g: np.ndarray, who: np.ndarray) -> np.ndarray:
-        return kind(**{name: value[who] for name, value in constants.items()})(
-            np.sqrt((g * g).sum(1))
+    def rule(gradients: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return rule_class(**{name: value[rows] for name, value in constants.items()})(
+            np.sqrt((gradients * gradients).sum(1))
         )
 
     return rule
 
 
 def _gradient(
-    family: str, cells: list[dict[str, Any]], owner: np.ndarray
+    family: str, cells: list[dict[str, Any]], cell_of: np.ndarray
 ) -> Callable[..., np.ndarray]:
     """The gradients of all runs in one formula where the family allows it."""
     if family == "cosh":
-        L0 = np.array([c["L0"] for c in cells])[owner]
-        L1 = np.array([c["L1"] for c in cells])[owner]
-        return lambda x, who: (L0 / L1)[who, None] * np.sinh(L1[who, None] * x)
+        L0 = np.array([cell["L0"] for cell in cells])[cell_of]
+        L1 = np.array([cell["L1"] for cell in cells])[cell_of]
+        return lambda x, rows: (L0 / L1)[rows, None] * np.sinh(L1[rows, None] * x)
     if family == "slope":
-        return lambda x, who: cells[0]["f"].gradient(x)  # one function, many starts and steps
-    return lambda x, who: np.stack([cells[owner[w]]["f"].gradient(row) for w, row in zip(who, x)])
+        return lambda x, rows: cells[0]["f"].gradient(x)  # one function, many starts and steps
+    return lambda x, rows: np.stack(
+        [cells[cell_of[row_number]]["f"].gradient(row) for row_number, row in zip(rows, x)]
+    )
 
 
 def judge_counts(runs: Sequence[Run]) -> Parts:
     """No count above its bound, for any method, family and grid point."""
     parts = Parts()
     for name, rows in rows_by_method(runs).items():
-        ratios, cut = (np.array([row[column] for row in rows]) for column in ("ratio", "cut_short"))
-        above = int((ratios > 1)[~cut].sum())
+        ratios, cut_short = (
+            np.array([row[column] for row in rows]) for column in ("ratio", "cut_short")
+        )
+        above = int((ratios > 1)[~cut_short].sum())
         parts.add(
             f"{name} stays below its bound",
-            not above and not cut.any(),
+            not above and not cut_short.any(),
             above > 0,
             reading=CORRECTED.get(name, ""),
             words=f"largest count/bound {ratios.max():.2g}, {above} of {len(ratios)} above, "
-            f"{cut.sum()} cut short",
+            f"{cut_short.sum()} cut short",
             numbers={
                 name: {
                     "largest": float(ratios.max()),
                     "cells": len(ratios),
                     "above": above,
-                    "cut_short": int(cut.sum()),
+                    "cut_short": int(cut_short.sum()),
                 }
             },
         )
@@ -228,30 +232,39 @@ def loop_ratio(trial: Trial) -> Iterator[Row]:
     L1, epsilon, delta = trial["L1"], trial["epsilon"], trial["delta"]
     fast, slow = theory.ExponentialQuadratic(L1=L1), theory.SlowFunction(epsilon=epsilon)
     for M in trial["M"]:
-        a = theory.RelaxedSmooth(L0=L1, L1=L1, delta=delta, M=M)
-        lower = theory.fixed_step_lower_bound(a, epsilon)
+        constants = theory.RelaxedSmooth(L0=L1, L1=L1, delta=delta, M=M)
+        lower = theory.fixed_step_lower_bound(constants, epsilon)
         factors = np.array(trial["step_factors"]) if trial["fixed"] else np.ones(1)
-        h = factors * fast.longest_step(M)
+        step_sizes = factors * fast.longest_step(M)
         limit = int(trial["patience"] * lower) + 1000
-        clipped = theory.clipped_gd_step(a)
+        clipped_step = theory.clipped_gd_step(constants)
 
-        def step(g: np.ndarray, who: np.ndarray, h=h, clipped=clipped) -> np.ndarray:  # type: ignore[no-untyped-def]
-            return h[who] if trial["fixed"] else clipped(row_norm(g))
+        def step(
+            gradients: np.ndarray,
+            rows: np.ndarray,
+            step_sizes=step_sizes,
+            clipped_step=clipped_step,
+        ) -> np.ndarray:  # type: ignore[no-untyped-def]
+            return step_sizes[rows] if trial["fixed"] else clipped_step(row_norm(gradients))
 
-        worst = np.zeros(len(h))
+        most_steps = np.zeros(len(step_sizes))
         with trial.timed():
-            for f, x0 in ((fast, fast.start(M)), (slow, slow.start(delta))):
+            for function, x0 in ((fast, fast.start(M)), (slow, slow.start(delta))):
                 hits, _ = first_hits(
-                    _of_x(f.gradient), np.full((len(h), 1), x0), step, epsilon, limit
+                    _of_x(function.gradient),
+                    np.full((len(step_sizes), 1), x0),
+                    step,
+                    epsilon,
+                    limit,
                 )
-                worst = np.maximum(worst, np.where(hits > limit, np.inf, hits))
+                most_steps = np.maximum(most_steps, np.where(hits > limit, np.inf, hits))
         yield {
             "product": M * L1,
             "M": M,
-            "count": float(worst.min()),
+            "count": float(most_steps.min()),
             "lower_bound": lower,
-            "upper_bound": theory.clipped_gd_bound(a, epsilon),
-            "best_factor": float(factors[worst.argmin()]),
+            "upper_bound": theory.clipped_gd_bound(constants, epsilon),
+            "best_factor": float(factors[most_steps.argmin()]),
         }
 
 
@@ -266,28 +279,28 @@ def judge_ratio(runs: Sequence[Run]) -> Parts:
     """
     parts, groups = Parts(), by_method(runs)
     fixed, clipped = (groups[name][0] for name in ("GD, best fixed step", "clipped GD"))
-    counts, others = np.array(fixed.column("count")), np.array(clipped.column("count"))
+    counts, clipped_counts = np.array(fixed.column("count")), np.array(clipped.column("count"))
     M, product = np.array(fixed.column("M")), np.array(fixed.column("product"))
     below = int((counts < np.array(fixed.column("lower_bound"))).sum())
-    above = int((others > np.array(clipped.column("upper_bound"))).sum())
-    ratio = counts / others
-    b, error = slope(np.log(product / (np.log(M) + 1)), np.log(ratio))
+    above = int((clipped_counts > np.array(clipped.column("upper_bound"))).sum())
+    ratio = counts / clipped_counts
+    exponent, error = slope(np.log(product / (np.log(M) + 1)), np.log(ratio))
     parts.add(
         "the ratio of counts grows as stated",
-        abs(b - 1) <= 0.15 + 2 * error,
-        words=f"like (M L1/(log M + 1))^{b:.2f}±{2 * error:.2f}, from {ratio[0]:.3g} (M L1 = "
-        f"{product[0]:g}) to {ratio[-1]:.3g} (M L1 = {product[-1]:g})",
-        numbers={"slope": b, "slope_error": error},
+        abs(exponent - 1) <= 0.15 + 2 * error,
+        words=f"like (M L1/(log M + 1))^{exponent:.2f}±{2 * error:.2f}, from {ratio[0]:.3g} "
+        f"(M L1 = {product[0]:g}) to {ratio[-1]:.3g} (M L1 = {product[-1]:g})",
+        numbers={"slope": exponent, "slope_error": error},
     )
     delta, epsilon = (fixed.header.settings[name] for name in ("delta", "epsilon"))
     printed = (
         np.array(fixed.column("lower_bound")) * (delta - 0.625 * epsilon) / (delta - 1.25 * epsilon)
     )
-    under = int((counts < printed).sum())
+    below_printed = int((counts < printed).sum())
     parts.add(
         "GD stays above the printed lower bound, with Δ - 5ε/8",
-        not under,
-        words=f"{under} counts below",
+        not below_printed,
+        words=f"{below_printed} counts below",
     )
     parts.note(f"{below} counts lie below what the proof's own line gives, with Δ - 5ε/4")
     parts.add("clipped GD stays below the upper bound", not above, words=f"{above} counts above")

@@ -45,7 +45,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts = Parts()
     parts.factor_two(
         "h_n within a factor 2 of h_c",
-        [r for run in runs for r in run.column("ratio")],
+        [ratio for run in runs for ratio in run.column("ratio")],
         "h_n / h_c",
     )
     return parts

@@ -24,8 +24,8 @@ def loop_polynomials(trial: Trial) -> Iterator[Row]:
 
     rng = trial.numpy_generator("coefficients")
     for number in range(trial["polynomials"]):
-        f = Polynomial(tuple(rng.normal(size=trial["degree"] + 1)))
-        L0 = polynomial_l0(f, trial["L1"])
+        polynomial = Polynomial(tuple(rng.normal(size=trial["degree"] + 1)))
+        L0 = polynomial_l0(polynomial, trial["L1"])
         for radius in trial["radii"]:
             with trial.timed():
                 x = np.concatenate(
@@ -34,13 +34,13 @@ def loop_polynomials(trial: Trial) -> Iterator[Row]:
                         rng.uniform(-radius, radius, 1000),
                     ]
                 )
-                curvature = np.abs(f.curvature(x))
-                rest = curvature - trial["L1"] * f.gradient_norm(x)
+                curvature = np.abs(polynomial.curvature(x))
+                relaxed = curvature - trial["L1"] * polynomial.gradient_norm(x)
             yield {
                 "polynomial": number,
                 "radius": radius,
                 "smoothness": float(curvature.max()),
-                "relaxed": float(rest.max()),
+                "relaxed": float(relaxed.max()),
                 "L0": trial["l0_factor"] * L0,
             }
 
@@ -51,31 +51,22 @@ def judge_polynomials(runs: Sequence[Run]) -> Parts:
     for name, group in by_method(runs).items():
         degree = group[0].header.settings["degree"]
         rows = [row for run in group for row in run.rows]
-        over = sum(row["relaxed"] > row["L0"] * (1 + 1e-9) for row in rows)
-        far = sorted({row["radius"] for row in rows})[-2:]
-        growth = float(
-            np.median(
-                [
-                    slope(
-                        np.log(far),
-                        np.log(
-                            [row["smoothness"] for row in run.rows if row["radius"] in far][
-                                i : i + 2
-                            ]
-                        ),
-                    )[0]
-                    for run in group
-                    for i in range(0, 2 * run.header.settings["polynomials"], 2)
-                ]
-            )
-        )
+        above = sum(row["relaxed"] > row["L0"] * (1 + 1e-9) for row in rows)
+        radii = sorted({row["radius"] for row in rows})[-2:]  # the two largest
+        exponents = []
+        for run in group:
+            # A row per polynomial and radius, in this order.
+            largest = [row["smoothness"] for row in run.rows if row["radius"] in radii]
+            for pair in zip(largest[::2], largest[1::2]):
+                exponents.append(slope(np.log(radii), np.log(pair))[0])
+        growth = float(np.median(exponents))
         parts.add(
             f"{name}: |f''| is not bounded",
             abs(growth - (degree - 2)) < 0.1,
             words=f"grows like R^{growth:.2f}",
-            numbers={name: {"over": over, "growth": growth}},
+            numbers={name: {"over": above, "growth": growth}},
         )
-        parts.add(f"{name}: |f''| <= L0 + L1|f'|", over == 0, words=f"{over} times above")
+        parts.add(f"{name}: |f''| <= L0 + L1|f'|", above == 0, words=f"{above} times above")
     return parts
 
 
@@ -87,25 +78,27 @@ def loop_networks(trial: Trial) -> Iterator[Row]:
 
     rng = trial.numpy_generator("network")
     if trial["valley"]:
-        net = DeepLinear(np.ones((1, 1)), np.ones((1, 1)), hidden=(1,))
-        points = [net.valley(t) for t in np.geomspace(1, trial["farthest"], 13)]
+        network = DeepLinear(np.ones((1, 1)), np.ones((1, 1)), hidden=(1,))
+        points = [network.valley(t) for t in np.geomspace(1, trial["farthest"], 13)]
     else:
-        d, n = trial["width"], trial["samples"]
-        net = DeepLinear(
-            rng.standard_normal((d, n)),
-            rng.standard_normal((1, n)),
-            hidden=(d,) * (trial["layers"] - 1),
+        width, samples = trial["width"], trial["samples"]
+        network = DeepLinear(
+            rng.standard_normal((width, samples)),
+            rng.standard_normal((1, samples)),
+            hidden=(width,) * (trial["layers"] - 1),
         )
-        sizes = np.exp(rng.uniform(np.log(0.1), np.log(3.0), trial["points"]))
-        points = [size * rng.standard_normal(net.dimension) / np.sqrt(d) for size in sizes]
-    for number, w in enumerate(points):
+        scales_ = np.exp(rng.uniform(np.log(0.1), np.log(3.0), trial["points"]))
+        points = [
+            size * rng.standard_normal(network.dimension) / np.sqrt(width) for size in scales_
+        ]
+    for number, weights in enumerate(points):
         with trial.timed():
-            norm, curvature = float(net.gradient_norm(w)), net.hessian_norm(w)
+            norm, curvature = float(network.gradient_norm(weights)), network.hessian_norm(weights)
         yield {
             "step": number,
             "gradient": max(norm, 1e-16),
             "curvature": curvature,
-            "size": float(np.linalg.norm(w)),
+            "size": float(np.linalg.norm(weights)),
         }
 
 
@@ -116,13 +109,16 @@ def judge_networks(runs: Sequence[Run]) -> Parts:
     from scipy.stats import spearmanr
 
     parts, table = Parts(), rows_by_method(runs)
-    random, valley = table["random weights"], table["valley of zero loss"]
+    random_rows, valley_rows = table["random weights"], table["valley of zero loss"]
     rank = float(
-        spearmanr([r["gradient"] for r in random], [r["curvature"] for r in random]).statistic
+        spearmanr(
+            [row_["gradient"] for row_ in random_rows], [row_["curvature"] for row_ in random_rows]
+        ).statistic
     )
-    flat = max(row["gradient"] for row in valley)
+    largest_gradient = max(row["gradient"] for row in valley_rows)
     growth, _ = slope(
-        np.log([r["size"] for r in valley[-6:]]), np.log([r["curvature"] for r in valley[-6:]])
+        np.log([row_["size"] for row_ in valley_rows[-6:]]),
+        np.log([row_["curvature"] for row_ in valley_rows[-6:]]),
     )
     parts.add(
         "gradient and Hessian norm are correlated",
@@ -131,10 +127,9 @@ def judge_networks(runs: Sequence[Run]) -> Parts:
         numbers={"rank_correlation": rank},
     )
     parts.note(
-        f"no bound follows from it: on the valley of zero loss the gradient stays below {flat:.1g} "
-        "while the "
-        f"curvature grows like |w|^{growth:.2f}, up to {valley[-1]['curvature']:.2g}",
-        {"valley_growth": growth, "valley_gradient": flat},
+        "no bound follows from it: on the valley of zero loss the gradient stays below "
+        f"{largest_gradient:.1g} while the curvature grows like |w|^{growth:.2f}, up to {valley_rows[-1]['curvature']:.2g}",
+        {"valley_growth": growth, "valley_gradient": largest_gradient},
     )
     return parts
 

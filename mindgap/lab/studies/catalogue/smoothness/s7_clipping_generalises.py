@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from mindgap.lab.studies.image_runs import image_run
+from mindgap.lab.studies.image_runs import CPU, QUICK, SMALL_MODELS, image_run, noted_accuracies
 from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS, TUNE_ON
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
-from mindgap.lab.studies.verdict import by_method, finals, mean_interval, step_words
+from mindgap.lab.studies.verdict import mean_interval
 
 if TYPE_CHECKING:
     import torch
@@ -50,41 +48,28 @@ def judge(runs: Sequence[Run]) -> Parts:
     """Clipping's test accuracy against the stated one (ResNet20 only) and against SGD's, over
     paired seeds.
     """
-    parts, accuracy = Parts(), finals(runs, "test_accuracy")
-    for name, group in by_method(runs).items():
-        parts.note(f"{name} {np.mean(accuracy[name]):.2%} ({step_words(group)})")
+    parts = Parts()
+    accuracy = noted_accuracies(parts, runs)
     if runs[0].header.settings.get("model") == "ResNet20":
-        own = mean_interval(accuracy["clipped SGD"], miss=MISS)
+        clipped = mean_interval(accuracy["clipped SGD"], miss=MISS)
         parts.add(
             "as printed, clipping reaches 95.2 %",
-            own.low >= STATED,
-            own.high < STATED,
-            f"{100 * own.mean:.2f} % [{100 * own.low:.2f}, {100 * own.high:.2f}]",
-            {"accuracy": vars(own)},
+            holds=clipped.low >= STATED,
+            refuted=clipped.high < STATED,
+            words=f"{100 * clipped.mean:.2f} % [{100 * clipped.low:.2f}, {100 * clipped.high:.2f}]",
+            numbers={"accuracy": vars(clipped)},
             reading="as printed",
         )
     gap = mean_interval(accuracy["clipped SGD"] - accuracy["SGD with momentum"], miss=MISS)
     parts.add(
         "clipping generalises as well as SGD with momentum",
-        gap.low >= -MARGIN,
-        gap.high < -MARGIN,
-        f"{gap.words(100)} points",
-        {"gap": vars(gap)},
+        holds=gap.low >= -MARGIN,
+        refuted=gap.high < -MARGIN,
+        words=f"{gap.words(100)} points",
+        numbers={"gap": vars(gap)},
     )
     return parts
 
-
-_QUICK = {
-    "images": "digits",
-    "train": 500,
-    "validation": 300,
-    "width": 8,
-    "steps": 40,
-    "every": 20,
-    "batch": 64,
-    "schedule": "late drops",
-    "weight_decay": 0.0,
-}
 
 STUDY = Study(
     name="s7-clipping-generalises",
@@ -94,18 +79,7 @@ STUDY = Study(
     "test accuracy in 200 epochs for ResNet20 on CIFAR-10.",
     source=Source("thesis", "3.1, Fig. 3-4d"),
     scales={
-        **scales(
-            _QUICK,
-            {
-                "images": "cifar10",
-                "train": 6000,
-                "validation": 2000,
-                "steps": 600,
-                "every": 60,
-                "batch": 32,
-            },
-            seeds=(2, 4),
-        ),
+        **scales({**QUICK, "schedule": "late drops"}, CPU, seeds=(2, 4)),
         "gpu": Scale(
             {
                 **SETTINGS,
@@ -131,11 +105,7 @@ STUDY = Study(
     "lies at 95.2 % or above; refuted where it lies below. As corrected: clipping is at most one "
     "point behind SGD with momentum, by the 90 % interval over paired seeds; refuted where it is "
     "certainly more.",
-    models={
-        "quick": "three convolutions, width 8, on digits",
-        "cpu": "three convolutions, width 8, on CIFAR-10",
-        "gpu": RESNET20,
-    },
+    models={**SMALL_MODELS, "gpu": RESNET20},
     grid=GRID,
     tune_on=TUNE_ON,
     tuning_seeds=(1000,),

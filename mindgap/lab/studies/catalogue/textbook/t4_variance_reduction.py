@@ -34,7 +34,7 @@ PASSES = {"sgd": 1, "svrg": 3}
 
 
 def epoch(
-    rule: str, gradient: Any, theta: list[Any], steps: Any, n: int, batch: int, generator: Any
+    rule: str, gradient: Any, theta: list[Any], steps: Any, samples: int, batch: int, generator: Any
 ) -> list[Any]:
     """n // batch updates of all copies: θ ← θ − η(g_B(θ) − g_B(θ̃) + ∇F(θ̃)), for SGD without the
     last two terms.
@@ -44,20 +44,23 @@ def epoch(
         gradient: (θ, indices) -> the gradient of the mean loss over these samples, a list like θ.
         theta: parameters, with an axis of copies in front; the snapshot θ̃ is their value now.
         steps: η, one a copy, of a shape that multiplies θ.
-        n: how many samples there are.
+        samples: how many samples there are.
         batch: samples in a minibatch, drawn with replacement.
         generator: of the draws.
     """
     import torch
 
     snapshot = theta
-    full = gradient(snapshot, torch.arange(n)) if rule == "svrg" else []
-    for _ in range(n // batch):
-        pick = torch.randint(n, (batch,), generator=generator)
+    full = gradient(snapshot, torch.arange(samples)) if rule == "svrg" else []
+    for _ in range(samples // batch):
+        pick = torch.randint(samples, (batch,), generator=generator)
         direction = gradient(theta, pick)
         if rule == "svrg":
-            direction = [g - s + f for g, s, f in zip(direction, gradient(snapshot, pick), full)]
-        theta = [t - steps * d for t, d in zip(theta, direction)]
+            direction = [
+                gradient_ - at_snapshot + full_
+                for gradient_, at_snapshot, full_ in zip(direction, gradient(snapshot, pick), full)
+            ]
+        theta = [parameter - steps * direction_ for parameter, direction_ in zip(theta, direction)]
     return theta
 
 
@@ -116,13 +119,13 @@ def loop(trial: Trial) -> Iterator[Row]:
         return
     digits = _digits(trial)
     convex = trial["layers"] == 1
-    least = float(digits.value(_minimum(digits, trial))[0]) if convex else 0.0
+    lowest = float(digits.value(_minimum(digits, trial))[0]) if convex else 0.0
     candidates = [(lr, drops) for drops in (False, True) for lr in trial["steps"]]
     chosen = trial.restored.get("chosen", -1)
     cost, problem = PASSES[trial["rule"]], "convex" if convex else "network"
     if trial.restored.get("phase", 0) == 0:
         for state in _epochs(trial, digits, candidates, phase=0):
-            gaps = _gaps(digits, state["theta"], least)
+            gaps = _gaps(digits, state["theta"], lowest)
             chosen = int(gaps.argmin())
             trial.save({**state, "chosen": chosen})
             row = {"choosing_passes": state["epoch"] * cost, "choosing_gap": float(gaps[chosen])}
@@ -132,7 +135,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         trial.save({**state, "chosen": chosen})
         yield {
             "passes": state["epoch"] * cost,
-            "gap": float(_gaps(digits, state["theta"], least)[0]),
+            "gap": float(_gaps(digits, state["theta"], lowest)[0]),
             "test_error": digits.test_error(state["theta"]),
             "lr": lr,
             "drops": drops,
@@ -140,13 +143,13 @@ def loop(trial: Trial) -> Iterator[Row]:
         }
 
 
-def _gaps(digits: _Digits, theta: list[Tensor], least: float) -> Tensor:
+def _gaps(digits: _Digits, theta: list[Tensor], lowest: float) -> Tensor:
     """How far the losses of all copies are above the least possible one."""
-    return (digits.value(theta) - least).nan_to_num(math.inf, math.inf).clamp(min=1e-14)
+    return (digits.value(theta) - lowest).nan_to_num(math.inf, math.inf).clamp(min=1e-14)
 
 
 def _epochs(
-    trial: Trial, digits: _Digits, tried: Sequence[tuple[float, bool]], *, phase: int
+    trial: Trial, digits: _Digits, candidates: Sequence[tuple[float, bool]], *, phase: int
 ) -> Iterator[dict[str, Any]]:
     """Train one copy per candidate (step, whether it drops); phase 0 chooses, phase 1 is judged,
     each with a random stream of its own.
@@ -158,14 +161,17 @@ def _epochs(
 
     generator = trial.torch_generator(f"t4 {('choosing', 'judged')[phase]}")
     start = digits.net.start(1, trial["radius"], generator)
-    theta, first = [t.expand(len(tried), -1, -1).clone() for t in start], 0
+    theta, first_epoch = (
+        [parameter.expand(len(candidates), -1, -1).clone() for parameter in start],
+        0,
+    )
     if trial.restored.get("phase") == phase:
-        theta, first = trial.restored["theta"], trial.restored["epoch"]
+        theta, first_epoch = trial.restored["theta"], trial.restored["epoch"]
         generator.set_state(trial.restored["generator"])
     rule, epochs = trial["rule"], trial["passes"] // PASSES[trial["rule"]]
-    for number in range(first, epochs):
+    for number in range(first_epoch, epochs):
         dropped = 0.1 ** sum(number >= share * epochs for share in (0.5, 0.75))
-        rates = [lr * (dropped if drops else 1.0) for lr, drops in tried]
+        rates = [lr * (dropped if drops else 1.0) for lr, drops in candidates]
         steps = torch.tensor(rates, dtype=torch.float64)[:, None, None]
         with trial.timed():
             theta = epoch(
@@ -189,12 +195,12 @@ def _resnet(trial: Trial) -> Iterator[Row]:
         svrg=trial["rule"] == "svrg",
     )
     for row in rows:
-        found = {
+        columns = {
             "passes": row["step"],
             "gap": max(row["train_loss"], 1e-14),
             "test_error": 1 - row["test_accuracy"],
         }
-        yield {**row, **found, "lr": lr, "drops": True, "problem": "network"}
+        yield {**row, **columns, "lr": lr, "drops": True, "problem": "network"}
 
 
 def _minimum(digits: _Digits, trial: Trial) -> list[Tensor]:
@@ -203,13 +209,19 @@ def _minimum(digits: _Digits, trial: Trial) -> list[Tensor]:
     """
     import torch
 
-    every_sample, L = torch.arange(digits.train), 0.5 + digits.decay
-    q = (digits.decay / L) ** 0.5
+    every_sample, smoothness = torch.arange(digits.train), 0.5 + digits.decay
+    q = (digits.decay / smoothness) ** 0.5
     start = digits.net.start(1, 1.0, trial.torch_generator("t4 minimum"))
-    theta = ahead = [t.zero_() for t in start]
+    theta = ahead = [parameter.zero_() for parameter in start]
     for _ in range(math.ceil(40 / q)):  # (1 - q)^(40/q) is below 1e-17
-        moved = [a - g / L for a, g in zip(ahead, digits.gradient(ahead, every_sample))]
-        ahead = [m + (1 - q) / (1 + q) * (m - t) for m, t in zip(moved, theta)]
+        moved = [
+            ahead_ - gradient / smoothness
+            for ahead_, gradient in zip(ahead, digits.gradient(ahead, every_sample))
+        ]
+        ahead = [
+            moved_ + (1 - q) / (1 + q) * (moved_ - parameter)
+            for moved_, parameter in zip(moved, theta)
+        ]
         theta = moved
     return theta
 
@@ -221,31 +233,36 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts, groups = Parts(), by_method(runs)
     gains = {}
     for problem in ("network", "convex"):
-        ends = {
+        final_gaps = {
             rule: [last(run, "gap") for run in groups[f"{problem}, {rule}"]]
             for rule in ("SGD", "SVRG")
         }
-        gain = gains[problem] = mean_interval(np.log(ends["SGD"]) - np.log(ends["SVRG"]), miss=MISS)
+        gain = gains[problem] = mean_interval(
+            np.log(final_gaps["SGD"]) - np.log(final_gaps["SVRG"]), miss=MISS
+        )
         errors = {
-            r: float(np.mean([last(run, "test_error") for run in groups[f"{problem}, {r}"]]))
-            for r in ends
+            rule_: float(
+                np.mean([last(run, "test_error") for run in groups[f"{problem}, {rule_}"]])
+            )
+            for rule_ in final_gaps
         }
-        middle = {rule: float(np.median(values)) for rule, values in ends.items()}
+        median_gaps = {rule: float(np.median(values)) for rule, values in final_gaps.items()}
         parts.note(
             f"{problem}: SGD's gap is {_factor(gain.mean)} times SVRG's ({_factor(gain.low)} to "
-            f"{_factor(gain.high)}; medians {middle['SGD']:.2g} and {middle['SVRG']:.2g}; test "
-            f"errors {errors['SGD']:.1%} and {errors['SVRG']:.1%})",
-            {problem: {"log_gain": vars(gain), "gap": middle, "test_error": errors}},
+            f"{_factor(gain.high)}; medians {median_gaps['SGD']:.2g} and "
+            f"{median_gaps['SVRG']:.2g}; test errors {errors['SGD']:.1%} and {errors['SVRG']:.1%})",
+            {problem: {"log_gain": vars(gain), "gap": median_gaps, "test_error": errors}},
         )
     if gains["convex"].low <= 0:
         parts.decide_nothing("SVRG gains nothing on the convex control, where it ought to")
-    network, none = gains["network"], gains["network"].high < math.log(MARGIN)
-    parts.add("no gain on the network", none, network.low > 0 and not none)
+    gain_of_network, no_gain = gains["network"], gains["network"].high < math.log(MARGIN)
+    parts.add("no gain on the network", no_gain, gain_of_network.low > 0 and not no_gain)
     return parts
 
 
 def _factor(logarithm: float) -> str:
-    return f"{np.exp(logarithm):.3g}"  # infinite where one seed says nothing
+    """A logarithm as a factor, in words; infinite where one seed has no interval."""
+    return f"{np.exp(logarithm):.3g}"
 
 
 _QUICK = {

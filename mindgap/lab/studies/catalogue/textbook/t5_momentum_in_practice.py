@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from mindgap.lab.studies.image_runs import image_run
+from mindgap.lab.studies.image_runs import CPU, QUICK, SMALL_MODELS, image_run, noted_accuracies
 from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS, TUNE_ON
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
-from mindgap.lab.studies.verdict import by_method, finals, mean_interval, step_words
+from mindgap.lab.studies.verdict import mean_interval
 
 if TYPE_CHECKING:
     import torch
@@ -46,32 +44,18 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 def judge(runs: Sequence[Run]) -> Parts:
     """The difference in test accuracy over paired seeds."""
-    parts, accuracy = Parts(), finals(runs, "test_accuracy")
-    for name, group in by_method(runs).items():
-        parts.note(f"{name} {np.mean(accuracy[name]):.2%} ({step_words(group)})")
+    parts = Parts()
+    accuracy = noted_accuracies(parts, runs)
     gap = mean_interval(accuracy["Nesterov"] - accuracy["heavy ball"], miss=MISS)
     parts.add(
         "hardly a difference",
-        gap.low >= -MARGIN and gap.high <= MARGIN,
-        gap.low > MARGIN or gap.high < -MARGIN,
-        f"Nesterov minus heavy ball {gap.words(100)} points",
-        {"gap": vars(gap)},
+        holds=gap.low >= -MARGIN and gap.high <= MARGIN,
+        refuted=gap.low > MARGIN or gap.high < -MARGIN,
+        words=f"Nesterov minus heavy ball {gap.words(100)} points",
+        numbers={"gap": vars(gap)},
     )
     return parts
 
-
-_QUICK = {
-    "images": "digits",
-    "train": 500,
-    "validation": 300,
-    "width": 8,
-    "steps": 40,
-    "every": 20,
-    "batch": 64,
-    "schedule": "cosine",
-    "candidates": [0.03, 0.1, 0.3],
-    "weight_decay": 0.0,
-}
 
 STUDY = Study(
     name="t5-momentum-in-practice",
@@ -82,16 +66,7 @@ STUDY = Study(
     source=Source("thesis", "2.2.1"),
     scales={
         **scales(
-            _QUICK,
-            {
-                "images": "cifar10",
-                "train": 6000,
-                "validation": 2000,
-                "steps": 600,
-                "every": 60,
-                "batch": 32,
-            },
-            seeds=(2, 6),
+            {**QUICK, "schedule": "cosine", "candidates": [0.03, 0.1, 0.3]}, CPU, seeds=(2, 6)
         ),
         "gpu": Scale(
             {**SETTINGS, "epochs": 30, "schedule": "cosine", "lr": 0.1, "weight_decay": 5e-4},
@@ -103,11 +78,7 @@ STUDY = Study(
     judge=judge,
     rule="The 90 % interval of the difference in test accuracy over paired seeds lies within "
     "one point; refuted where it lies outside.",
-    models={
-        "quick": "three convolutions, width 8, on digits",
-        "cpu": "three convolutions, width 8, on CIFAR-10",
-        "gpu": f"proxy: {RESNET20}",
-    },
+    models={**SMALL_MODELS, "gpu": f"proxy: {RESNET20}"},
     grid=GRID,
     tune_on=TUNE_ON,
     tuning_seeds=(1000,),

@@ -31,16 +31,20 @@ def rates_loop(trial: Trial) -> Iterator[Row]:
     from mindgap.lab.theory import SmoothConvex
 
     name = trial["method"]
-    strong = [(SmoothConvex(1.0, 1 / Q), trial["epsilon"], "Q", Q) for Q in trial["conditions"]]
-    convex = [(SmoothConvex(1.0), e, "1/ε", 1 / e) for e in trial["accuracies"]]
+    strongly_convex = [
+        (SmoothConvex(1.0, 1 / Q), trial["epsilon"], "Q", Q) for Q in trial["conditions"]
+    ]
+    convex = [
+        (SmoothConvex(1.0), accuracy, "1/ε", 1 / accuracy) for accuracy in trial["accuracies"]
+    ]
     convex += [(SmoothConvex(L), trial["accuracies"][-1], "L", L) for L in trial["smoothness"]]
     # the worst quadratic is the same for every seed
-    for constants, epsilon, axis, at in (
-        (strong + (convex if name != "heavy-ball" else [])) if trial.seed == 0 else []
+    for constants, epsilon, axis, grid_value in (
+        (strongly_convex + (convex if name != "heavy-ball" else [])) if trial.seed == 0 else []
     ):
         with trial.timed():
             count, bound = _count(name, constants, epsilon, trial["step_factor"])
-        yield {"part": axis, "at": at, "iterations": count, "bound": bound}
+        yield {"part": axis, "at": grid_value, "iterations": count, "bound": bound}
     with trial.timed():
         yield {"part": "random", "worst_ratio": _random_quadratics(trial)}
 
@@ -56,8 +60,8 @@ def _count(name: str, constants, epsilon: float, step_factor: float):  # type: i
     alpha = (parameters(name, constants)[0] if constants.mu > 0 else 1 / constants.L) * step_factor
     with np.errstate(over="ignore", invalid="ignore"):
         gap = worst_gap(name, constants, min(3 * bound // 2 + 50, 40_000), alpha=alpha)
-    above = np.flatnonzero(~(gap <= epsilon))
-    return (math.inf if above[-1] == len(gap) - 1 else int(above[-1]) + 1), bound
+    too_large = np.flatnonzero(~(gap <= epsilon))
+    return (math.inf if too_large[-1] == len(gap) - 1 else int(too_large[-1]) + 1), bound
 
 
 def _random_quadratics(trial: Trial) -> float:
@@ -70,19 +74,19 @@ def _random_quadratics(trial: Trial) -> float:
         return 0.0  # no bound is stated for it
     worst = 0.0
     for Q in trial["conditions"]:
-        c = SmoothConvex(1.0, 1 / Q)
+        constants = SmoothConvex(1.0, 1 / Q)
         curvature = np.exp(
             rng.uniform(-math.log(Q), 0, size=(trial["functions"], trial["dimension"]))
         )
-        curvature[:, 0], curvature[:, 1] = c.mu, c.L
+        curvature[:, 0], curvature[:, 1] = constants.mu, constants.L
         start = rng.standard_normal(curvature.shape)
         start /= np.linalg.norm(start, axis=1, keepdims=True)
-        alpha, beta = parameters(name, c)
-        run = amplitudes(name, curvature, alpha * trial["step_factor"], beta)
+        alpha, beta = parameters(name, constants)
+        factors = amplitudes(name, curvature, alpha * trial["step_factor"], beta)
         bound = gd_gap_printed if name == "gd" else nesterov_gap
         for k in range(trial["steps"]):
-            gap = float((curvature * (next(run) * start) ** 2).sum(axis=1).max()) / 2
-            worst = max(worst, gap / bound(c, k))
+            gap = float((curvature * (next(factors) * start) ** 2).sum(axis=1).max()) / 2
+            worst = max(worst, gap / bound(constants, k))
     return worst
 
 
@@ -98,12 +102,11 @@ def judge_rates(runs: Sequence[Run]) -> Parts:
     """
     parts = Parts()
     for method, group in by_method(runs).items():
-        rows = {
-            part: found
-            for part in EXPONENTS
-            if (found := [row for row in group[0].rows if row["part"] == part])
-        }
-        powers = {part: _power(found) for part, found in rows.items()}
+        rows: dict[str, list[Row]] = {}
+        for row in group[0].rows:
+            if row["part"] in EXPONENTS:
+                rows.setdefault(row["part"], []).append(row)
+        powers = {part: _power(of_part) for part, of_part in rows.items()}
         corrected = {part: EXPONENTS[part][method != "GD"] for part in powers}
         printed = {
             part: PRINTED.get(part, power) if method == "Nesterov" else power
@@ -122,15 +125,15 @@ def judge_rates(runs: Sequence[Run]) -> Parts:
                 ),
                 reading=reading,
             )
-        within = method == "heavy-ball" or all(
-            row["iterations"] <= row["bound"] for found in rows.values() for row in found
+        within_bounds = method == "heavy-ball" or all(
+            row["iterations"] <= row["bound"] for of_part in rows.values() for row in of_part
         )
         ratio = max(
             row["worst_ratio"] for run in group for row in run.rows if row["part"] == "random"
         )
         parts.add(
             f"{method}: below its bounds",
-            within and ratio <= 1,
+            within_bounds and ratio <= 1,
             words=f"random runs at {ratio:.2f} of them",
             numbers={method: {"exponents": powers, "random_over_bound": ratio}},
         )
@@ -140,7 +143,7 @@ def judge_rates(runs: Sequence[Run]) -> Parts:
 def _power(rows: Sequence[Row]) -> float:
     """The exponent with which the iterations grow; infinite where some never arrived."""
     counts = [row["iterations"] for row in rows]
-    if not all(math.isfinite(n) for n in counts):
+    if not all(math.isfinite(count) for count in counts):
         return math.inf
     return slope(np.log([row["at"] for row in rows]), np.log(counts))[0]
 
@@ -186,7 +189,8 @@ def judge_worst_case(runs: Sequence[Run]) -> Parts:
     if missing := [row["reason"] for rows in table.values() for row in rows if "reason" in row]:
         parts.decide_nothing(missing[0])
         return parts
-    rate = {m: {row["Q"]: row for row in rows if "Q" in row} for m, rows in table.items()}
+    # method -> condition number -> row
+    rate = {name: {row["Q"]: row for row in rows if "Q" in row} for name, rows in table.items()}
     error = max(abs(row["rate"] - row["proved"]) for row in rate["GD"].values())
     gaps = [
         abs(row["pep_gap"] - row["analytic_gap"])
@@ -196,9 +200,12 @@ def judge_worst_case(runs: Sequence[Run]) -> Parts:
     ]
     # Heavy-ball has none: the simulation of equal methods may draw it alone.
     gap = max(gaps, default=math.inf)
-    between = all(r["on_quadratics"] < r["rate"] < r["proved"] for r in rate["Nesterov"].values())
-    lost = [Q for Q, row in rate["heavy-ball"].items() if row["rate"] >= 1]
-    kept = max((Q for Q, row in rate["heavy-ball"].items() if row["rate"] < 1), default=0.0)
+    between = all(
+        row["on_quadratics"] < row["rate"] < row["proved"] for row in rate["Nesterov"].values()
+    )
+    heavy_ball = {Q: row["rate"] for Q, row in rate["heavy-ball"].items()}
+    last_below_1 = max((Q for Q, value in heavy_ball.items() if value < 1), default=0.0)
+    first_at_1 = min((Q for Q, value in heavy_ball.items() if value >= 1), default=math.inf)
     parts.add(
         "GD has its analytic rate",
         error < 1e-4,
@@ -218,12 +225,9 @@ def judge_worst_case(runs: Sequence[Run]) -> Parts:
     )
     parts.add(
         "heavy-ball has a rate below 1 up to Q near 18 only",
-        bool(lost) and kept < 17.95 <= min(lost) + 0.1,
-        words=f"up to {kept:g}, not from {min(lost, default=math.inf):g} on",
-        numbers={
-            "heavy_ball_certified_to": kept,
-            "heavy_ball_lost_from": min(lost, default=math.inf),
-        },
+        last_below_1 < 17.95 <= first_at_1 + 0.1 < math.inf,
+        words=f"up to {last_below_1:g}, not from {first_at_1:g} on",
+        numbers={"heavy_ball_certified_to": last_below_1, "heavy_ball_lost_from": first_at_1},
     )
     return parts
 
@@ -234,18 +238,18 @@ def regret_loop(trial: Trial) -> Iterator[Row]:
 
     problem = RareLargeLoss(trial["C"], trial["s"], trial["period"])
     beta2 = trial["beta2"] or problem.forgetting()
-    last = trial["periods"] * problem.period
-    at = sorted(
+    last_step = trial["periods"] * problem.period
+    read_steps = sorted(
         {
-            int(t) // problem.period * problem.period
-            for t in np.geomspace(10 * problem.period, last, 25)
+            int(step_) // problem.period * problem.period
+            for step_ in np.geomspace(10 * problem.period, last_step, 25)
         }
     )
     with trial.timed():
         regrets, points = online_regret(
-            problem, trial["rule"], trial["alpha"], (trial["beta1"], beta2), at
+            problem, trial["rule"], trial["alpha"], (trial["beta1"], beta2), read_steps
         )
-    for step, regret, point in zip(at, regrets, points, strict=True):
+    for step, regret, point in zip(read_steps, regrets, points, strict=True):
         yield {"step": step, "regret": regret, "point": point, "floor": problem.adam_floor()}
 
 
@@ -257,9 +261,8 @@ def judge_regret(runs: Sequence[Run]) -> Parts:
     for run in runs:
         regret, floor = run.column("regret"), run.rows[0]["floor"]
         half = len(regret) // 2
-        power = slope(np.log(run.column("step")[half:]), np.log(np.maximum(regret[half:], 1e-12)))[
-            0
-        ]
+        late_steps, late_regret = run.column("step")[half:], np.maximum(regret[half:], 1e-12)
+        power, _ = slope(np.log(late_steps), np.log(late_regret))
         adam, method = run.header.settings["rule"] == "adam", run.header.method
         holds = min(regret) >= 0.9 * floor if adam else regret[-1] < floor / 2 and power < -0.3
         parts.add(
