@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mindgap.base.check import one_of
 from mindgap.base.rng import stream_seed
 from mindgap.lab.studies.device_runs import device_of, device_run
-from mindgap.lab.studies.spec import Row, Trial
+from mindgap.lab.studies.spec import Parts, Row, Run, Trial
 from mindgap.lab.studies.training_runs import Training
 from mindgap.lab.studies.tuned_runs import tuned_run
+from mindgap.lab.studies.verdict import by_method, finals, means, step_words
 
 if TYPE_CHECKING:
     import torch
@@ -155,6 +158,17 @@ def language_run(trial: Trial, stream: str) -> LanguageRun:
         for part in PARTS
     }
     return LanguageRun(trial, model, texts)
+
+
+def noted_losses(parts: Parts, runs: Sequence[Run]) -> dict[str, np.ndarray]:
+    """Method -> last losses on test text; a note to the verdict gives their means and the steps."""
+    losses = finals(runs, "test_loss")
+    words = [
+        f"{name} {np.mean(losses[name]):.4g} ({step_words(group)})"
+        for name, group in by_method(runs).items()
+    ]
+    parts.note(f"loss on test text: {', '.join(words)}", {"loss": means(losses)})
+    return losses
 
 
 def text_optimizer_run(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mindgap.base.check import one_of
-from mindgap.lab.studies.spec import Row, Trial
+from mindgap.lab.studies.spec import Figure, Row, Trial
 from mindgap.lab.studies.training_runs import Training, bounded_losses, step_factor
 from mindgap.lab.studies.tune import best, listed, search
 from mindgap.record.forms import TunedTrial
@@ -27,6 +27,26 @@ OTHER, SECOND = "ACClip over its moment", "ACClip over its second moment"
 
 #: A loss that is not finite, or larger, is recorded as so many times the first.
 WORST = 100.0
+
+#: Factors around its middle step that ``mindgap tune --grid`` tries for every optimizer.
+FACTORS = {"factor": (1 / 9, 1 / 3, 1.0, 3.0, 9.0)}
+#: How a figure of runs at a chosen step came about.
+CHOSEN = "Each optimizer at the best of its candidate steps, chosen on other random numbers."
+
+
+def tuning_figure(column: str, label: str, **options: Any) -> Figure:
+    """What every candidate step ended with, at the scales where each trial tunes first."""
+    return Figure(
+        "What tuning saw",
+        column,
+        label,
+        x="factor",
+        x_label="times the step in the middle",
+        log_x=True,
+        scales=("quick", "cpu"),
+        **options,
+    )
+
 
 #: (candidate, phase) -> a network in training, and what reads it: a row without ``step`` and
 #: ``lr``.

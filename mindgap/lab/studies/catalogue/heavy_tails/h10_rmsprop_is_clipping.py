@@ -26,29 +26,31 @@ def loop(trial: Trial) -> Iterator[Row]:
         alpha = 10 ** rng.uniform(-5, 0)
         epsilon = 10 ** rng.uniform(-10, -2)
         beta2 = 1 - 10 ** rng.uniform(-4, -0.1)
-        v, g = 10 ** rng.uniform(-8, 4), 10 ** rng.uniform(-5, 5)
-        a = epsilon + (beta2 * v) ** 0.5
-        eta, tau = trial["eta_factor"] * alpha / a, a / (1 - beta2) ** 0.5
+        second_moment, gradient = 10 ** rng.uniform(-8, 4), 10 ** rng.uniform(-5, 5)
+        denominator = epsilon + (beta2 * second_moment) ** 0.5
+        eta, tau = trial["eta_factor"] * alpha / denominator, denominator / (1 - beta2) ** 0.5
         with trial.timed():
-            rmsprop = _rmsprop_step(torch, g, v, alpha, beta2, epsilon)
+            rmsprop = _rmsprop_step(torch, gradient, second_moment, alpha, beta2, epsilon)
             point = torch.zeros((), dtype=torch.float64, requires_grad=True)
-            point.grad = torch.tensor(g, dtype=torch.float64)
+            point.grad = torch.tensor(gradient, dtype=torch.float64)
             CClip([point], lr=eta, tau=tau).step()
         yield {
             "step": draw,
-            "gradient_over_tau": g / tau,
+            "gradient_over_tau": gradient / tau,
             "ratio": rmsprop / -float(point.detach()),
         }
 
 
-def _rmsprop_step(torch, g: float, v: float, lr: float, beta2: float, epsilon: float) -> float:  # type: ignore[no-untyped-def]
+def _rmsprop_step(
+    torch, gradient: float, second_moment: float, lr: float, beta2: float, epsilon: float
+) -> float:  # type: ignore[no-untyped-def]
     """One step of torch's own RMSprop from a given second moment."""
     point = torch.zeros((), dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.RMSprop([point], lr=lr, alpha=beta2, eps=epsilon)
-    point.grad = torch.tensor(g, dtype=torch.float64)
+    point.grad = torch.tensor(gradient, dtype=torch.float64)
     optimizer.state[point] = {
         "step": torch.zeros(()),
-        "square_avg": torch.tensor(v, dtype=torch.float64),
+        "square_avg": torch.tensor(second_moment, dtype=torch.float64),
     }
     optimizer.step()
     return -float(point.detach())
@@ -60,7 +62,10 @@ def judge(runs: Sequence[Run]) -> Parts:
     for name, group in by_method(runs).items():
         reading = "as printed" if name == "as printed" else "as corrected"
         parts.factor_two(
-            name, [r for run in group for r in run.column("ratio")], "h_Adam / h_clip", reading
+            name,
+            [ratio for run in group for ratio in run.column("ratio")],
+            "h_Adam / h_clip",
+            reading,
         )
     return parts
 

@@ -56,25 +56,28 @@ def _ratios(lemma: str, law: Any, alpha: float, share: float, multiple: float) -
     if lemma == "4.7.2":
         tau = multiple * noise
         mean = share / 2 * tau  # ‖∇f‖ <= τ/2
-        m = theory.clipped_moments(law, mean, tau)
-        second = m.second / theory.small_gradient_second_moment_bound(alpha, noise, tau, mean)
-        bias = (m.mean - mean) ** 2 / theory.small_gradient_bias_bound(alpha, noise, tau, mean)
+        moments = theory.clipped_moments(law, mean, tau)
+        second = moments.second / theory.small_gradient_second_moment_bound(alpha, noise, tau, mean)
+        bias = (moments.mean - mean) ** 2 / theory.small_gradient_bias_bound(
+            alpha, noise, tau, mean
+        )
         return {"second": second, "bias": bias}
     mean = share * noise
-    G = law.expect(lambda x: np.abs(mean + x) ** alpha, (-mean,)) ** (1 / alpha)
-    tau = multiple * G
-    m = theory.clipped_moments(law, mean, tau)
-    limit = theory.clipped_bias_bound(alpha, G, tau)
+    gradient_moment = law.expect(lambda x: np.abs(mean + x) ** alpha, (-mean,)) ** (1 / alpha)
+    tau = multiple * gradient_moment
+    moments = theory.clipped_moments(law, mean, tau)
+    limit = theory.clipped_bias_bound(alpha, gradient_moment, tau)
     if lemma == "2 as printed":
         return {
-            "second": m.second / theory.clipped_second_moment_bound(alpha, G, tau),
-            "bias": m.error / limit,
+            "second": moments.second
+            / theory.clipped_second_moment_bound(alpha, gradient_moment, tau),
+            "bias": moments.error / limit,
         }
     printed = lemma == "4.7.5 as printed"
     second = (printed_coordinate_second_moment if printed else theory.clipped_second_moment_bound)(
-        alpha, G, tau
+        alpha, gradient_moment, tau
     )
-    return {"second": m.second / second, "bias": (m.mean - mean) ** 2 / limit}
+    return {"second": moments.second / second, "bias": (moments.mean - mean) ** 2 / limit}
 
 
 def judge(runs: Sequence[Run]) -> Parts:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
-from mindgap.lab.studies.text_runs import TRANSFORMER_XL, text_optimizer_run
+from mindgap.lab.studies.text_runs import TRANSFORMER_XL, noted_losses, text_optimizer_run
 from mindgap.lab.studies.tuned_runs import NEGLIGIBLE, OTHER, optimizer_of
-from mindgap.lab.studies.verdict import by_method, finals, step_words
+from mindgap.lab.studies.verdict import by_method, means
 
 if TYPE_CHECKING:
     import torch
@@ -46,14 +46,15 @@ def judge_orders(runs: Sequence[Run]) -> Parts:
     """The last loss on test text with α = 1 against that with each other order, over paired
     seeds.
     """
-    parts, losses = _losses(runs)
+    parts = Parts()
+    losses = noted_losses(parts, runs)
     for name in (PLAIN, OVER):
         for order in ORDERS if name.format(1) in losses else ():
-            one, other = name.format(1), name.format(order)
+            with_alpha_1, with_order = name.format(1), name.format(order)
             parts.below(
-                f"{one} below {other.rpartition(', ')[2]}",
-                losses[one],
-                losses[other],
+                f"{with_alpha_1} below {with_order.rpartition(', ')[2]}",
+                losses[with_alpha_1],
+                losses[with_order],
                 NEGLIGIBLE,
                 len(ORDERS),
                 "" if name == PLAIN else "variant",
@@ -76,6 +77,7 @@ def loop_steps(trial: Trial) -> Iterator[Row]:
 
 
 def _growing(tau: float, steps: int) -> Callable[[int], float]:
+    """Step number -> a threshold that grows like its square root and has the mean ``tau``."""
     return lambda k: 1.5 * tau * math.sqrt(k / steps)
 
 
@@ -94,17 +96,19 @@ def step_length(optimizer: torch.optim.Optimizer) -> Callable[[], Row]:
     """
     import torch
 
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    total, before = torch.zeros(2, device=parameters[0].device), list[Any]()
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    total, positions = torch.zeros(2, device=parameters[0].device), list[Any]()
 
     def keep(*_: Any) -> None:
-        before[:] = [p.detach().clone() for p in parameters]
+        positions[:] = [parameter.detach().clone() for parameter in parameters]
 
     def add(*_: Any) -> None:
-        moved = torch._foreach_norm(torch._foreach_sub([p.detach() for p in parameters], before))
+        moved = torch._foreach_norm(
+            torch._foreach_sub([parameter.detach() for parameter in parameters], positions)
+        )
         total[0] += torch.stack(moved).square().sum().sqrt()
         total[1] += 1
-        before.clear()
+        positions.clear()
 
     def read() -> Row:
         length, number = total.tolist()
@@ -120,15 +124,16 @@ def judge_steps(runs: Sequence[Run]) -> Parts:
     """Mean step of ACClip over that of Adam; losses with a growing and with a fixed threshold;
     over paired seeds.
     """
-    parts, losses = _losses(runs)
-    groups = by_method(runs)
+    parts, groups = Parts(), by_method(runs)
+    losses = noted_losses(parts, runs)
     length = {
         name: np.array([np.mean(run.column("step_length")) for run in groups[name]])
         for name in ("Adam", "ACClip", OTHER)
     }
     parts.note(
-        "mean step: " + ", ".join(f"{name} {np.mean(v):.3g}" for name, v in length.items()),
-        {"step_length": {name: float(np.mean(v)) for name, v in length.items()}},
+        "mean step: "
+        + ", ".join(f"{name} {np.mean(values):.3g}" for name, values in length.items()),
+        {"step_length": means(length)},
     )
     parts.ratio("ACClip's steps are larger than Adam's", length["ACClip"], length["Adam"], 1.0)
     for name in CLIPPINGS:
@@ -140,19 +145,6 @@ def judge_steps(runs: Sequence[Run]) -> Parts:
             len(CLIPPINGS),
         )
     return parts
-
-
-def _losses(runs: Sequence[Run]) -> tuple[Parts, dict[str, np.ndarray]]:
-    parts, losses = Parts(), finals(runs, "test_loss")
-    words = [
-        f"{name} {np.mean(losses[name]):.4g} ({step_words(group)})"
-        for name, group in by_method(runs).items()
-    ]
-    parts.note(
-        "loss on test text: " + ", ".join(words),
-        {"loss": {n: float(np.mean(v)) for n, v in losses.items()}},
-    )
-    return parts, losses
 
 
 _QUICK = {

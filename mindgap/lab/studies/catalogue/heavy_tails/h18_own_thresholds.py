@@ -45,35 +45,36 @@ def _train(trial: Trial, tail: float, lr: float) -> Row:
     from torch import nn
 
     inputs, width, steps = (trial[name] for name in ("inputs", "width", "steps"))
-    draw = trial.torch_generator(f"targets {tail:g}")
-    first = torch.randn(inputs, 32, generator=draw) * 2 / inputs**0.5
-    second = torch.randn(32, 1, generator=draw) * 2 / 32**0.5
+    generator = trial.torch_generator(f"targets {tail:g}")
+    teacher_in = torch.randn(inputs, 32, generator=generator) * 2 / inputs**0.5
+    teacher_out = torch.randn(32, 1, generator=generator) * 2 / 32**0.5
 
     def points(number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs, and what the network that makes the targets says of them."""
-        x = torch.randn(number, inputs, generator=draw)
-        return x, torch.tanh(x @ first) @ second
+        """Random inputs, and the teacher's outputs for them."""
+        x = torch.randn(number, inputs, generator=generator)
+        return x, torch.tanh(x @ teacher_in) @ teacher_out
 
-    held = {name: points(2000) for name in ("validation", "test")}
-    sizes = ((inputs, width), (width, width), (width, 1))
-    model = nn.Sequential(*(m for a, b in sizes for m in (nn.Linear(a, b), nn.Tanh())))[:-1]
+    held_out = {name: points(2000) for name in ("validation", "test")}
+    layers = (nn.Linear(inputs, width), nn.Linear(width, width), nn.Linear(width, 1))
+    model = nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
     with torch.no_grad():
-        for p in model.parameters():
-            scale = 1 / p.shape[1] ** 0.5 if p.dim() > 1 else 0.0
-            p.copy_(scale * torch.randn(p.shape, generator=draw))
+        for parameter in model.parameters():  # biases begin at 0
+            scale = 1 / parameter.shape[1] ** 0.5 if parameter.dim() > 1 else 0.0
+            parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
     optimizer = optimizer_of(trial.settings, lr, list(model.parameters()))
     for step in range(steps):
         x, y = points(trial["batch"])
-        noisy = y + trial["noise"] * _student(draw, tail, y.shape)
+        noisy = y + trial["noise"] * _student(generator, tail, y.shape)
         with trial.timed():
-            warm, cosine = 20 * (step + 1) / steps, 0.5 + 0.5 * np.cos(np.pi * step / steps)
-            optimizer.param_groups[0]["lr"] = lr * min(1.0, warm) * cosine
+            warm_up = 20 * (step + 1) / steps  # over the first twentieth
+            cosine = 0.5 + 0.5 * np.cos(np.pi * step / steps)
+            optimizer.param_groups[0]["lr"] = lr * min(1.0, warm_up) * cosine
             optimizer.zero_grad()
             (model(x) - noisy).square().mean().backward()
             optimizer.step()
     with torch.no_grad():
-        losses = {name: float((model(x) - y).square().mean()) for name, (x, y) in held.items()}
-    variance = float(held["test"][1].var())
+        losses = {name: float((model(x) - y).square().mean()) for name, (x, y) in held_out.items()}
+    variance = float(held_out["test"][1].var())
     return {"tail": tail, "lr": lr, "step": steps, "variance": variance, **losses}
 
 
@@ -105,8 +106,8 @@ def _tables(runs: Sequence[Run], tail: float) -> dict[str, dict[float, np.ndarra
             for row in run.rows:
                 if row["tail"] == tail:
                     pair = [[row["validation"], row["test"]]]
-                    before = tables.setdefault(method, {}).get(row["lr"], np.zeros((0, 2)))
-                    tables[method][row["lr"]] = np.concatenate([before, pair])
+                    pairs = tables.setdefault(method, {}).get(row["lr"], np.zeros((0, 2)))
+                    tables[method][row["lr"]] = np.concatenate([pairs, pair])
     return tables
 
 
@@ -130,13 +131,13 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts = Parts()
     spread = float(np.median([row["variance"] for run in runs for row in run.rows]))
     for tail in runs[0].header.settings["tails"]:
-        found = {name: _chosen(table) for name, table in _tables(runs, tail).items()}
-        clips = {name: one for name, one in found.items() if name.startswith("clip ")}
-        best = min(clips, key=lambda name: clips[name][1])
-        lr, _, losses = clips[best]
-        own_lr, _, own = found[OURS]
-        words = f"{OURS} (lr {own_lr:g}) against {best} (lr {lr:g}): "
-        logs = np.log(np.maximum(losses, 1e-300) / np.maximum(own, 1e-300))
+        chosen = {name: _chosen(table) for name, table in _tables(runs, tail).items()}
+        norm_clips = {name: choice for name, choice in chosen.items() if name.startswith("clip ")}
+        best_clip = min(norm_clips, key=lambda name: norm_clips[name][1])
+        lr, _, losses = norm_clips[best_clip]
+        our_lr, _, our_losses = chosen[OURS]
+        words = f"{OURS} (lr {our_lr:g}) against {best_clip} (lr {lr:g}): "
+        logs = np.log(np.maximum(losses, 1e-300) / np.maximum(our_losses, 1e-300))
         if 0 < tail < 2:
             explained = 1 - float(np.median(losses)) / spread
             parts.gate(
@@ -149,7 +150,7 @@ def judge(runs: Sequence[Run]) -> Parts:
             ratio = float(np.exp(np.mean(logs)))
             law = f"α = {tail:g}" if tail else "Gaussian noise"
             parts.note(f"not judged, {law}: {words}ratio {ratio:.3g}")
-        plain = float(np.exp(np.mean(np.log(found["AdamW"][2] / own))))
+        plain = float(np.exp(np.mean(np.log(chosen["AdamW"][2] / our_losses))))
         parts.note(f"AdamW without clipping ends {plain:.3g} times as high")
     return parts
 

@@ -63,56 +63,55 @@ def loop(trial: Trial) -> Iterator[Row]:
     """
     from mindgap.measure.probes.shape import shape_distance
 
-    before = trial.restored
+    restored = trial.restored
     run, sample, start = _on_device(trial) if "device" in trial.settings else _on_cpu(trial)
-    done = run.restore(before)
-    first = np.array(before["first"] if before else start().norms)
-    earlier = np.array(before.get("earlier", first))
+    steps_done = run.restore(restored)
+    start_norms = np.array(restored["first"] if restored else start().norms)
+    norms = np.array(restored.get("earlier", start_norms))  # of the moment before
+    recorded = restored.get("places", 0)  # moments
     for place, step in enumerate([0, *trial["moments"]]):
-        if place < before.get("places", 0) - 1:
+        if place < recorded - 1:
             continue
-        # Else its row is recorded, and only its histogram may be missing.
-        if place >= before.get("places", 0):
-            for _ in range(done, step):
+        # The last recorded moment has its row, but its histogram may be missing.
+        if place >= recorded:
+            for _ in range(steps_done, step):
                 run.step(trial)
-            done, found = step, sample()
-            moved = shape_distance(first, found, seed=trial.seed)
-            previous = shape_distance(earlier, found, seed=trial.seed) if place else moved
-            tail, earlier = tail_index(found, seed=trial.seed), found.norms
+            steps_done, noise = step, sample()
+            from_start = shape_distance(start_norms, noise, seed=trial.seed)
+            from_before = shape_distance(norms, noise, seed=trial.seed) if place else from_start
+            tail, norms = tail_index(noise, seed=trial.seed), noise.norms
             trial.save(
                 lambda: run.state(
                     step,  # noqa: B023
                     places=place + 1,  # noqa: B023
-                    first=first.tolist(),
-                    earlier=earlier.tolist(),  # noqa: B023
+                    first=start_norms.tolist(),
+                    earlier=norms.tolist(),  # noqa: B023
                 )
             )
-            yield {
+            row: Row = {
                 "step": step,
-                "loss": found.loss,
-                "level": found.variance**0.5,
-                "distance": moved.distance,
-                "p_value": moved.p_value,
-                "null": moved.null[1],
-                "null_high": moved.null[2],
-                "distance_before": previous.distance,
-                "p_before": previous.p_value,
-                "spread": float(np.quantile(found.norms, 0.9) / np.median(found.norms)),
+                "loss": noise.loss,
+                "level": noise.variance**0.5,
+                "distance": from_start.distance,
+                "p_value": from_start.p_value,
+                "null": from_start.null[1],
+                "null_high": from_start.null[2],
+                "distance_before": from_before.distance,
+                "p_before": from_before.p_value,
+                "spread": float(np.quantile(norms, 0.9) / np.median(norms)),
                 "index": min(tail.index, 1e3),
                 "index_low": min(tail.interval[0], 1e3),
                 "index_high": min(tail.interval[1], 1e3),
                 "heavier": number(tail.heavier),
-                **(
-                    _published_estimate(trial, run, found, step)
-                    if trial.settings.get("published")
-                    else {}
-                ),
             }
-        for row in histogram_rows(earlier):
+            if trial.settings.get("published"):
+                row |= _published_estimate(trial, run, noise, step)
+            yield row
+        for row in histogram_rows(norms):
             yield {**row, "moment": f"step {step}"}
 
 
-def _published_estimate(trial: Trial, run: Training, found: Any, step: int) -> Row:
+def _published_estimate(trial: Trial, run: Training, sampled: Any, step: int) -> Row:
     """The estimator of Simsekli et al. on the norms and, at the start, on the coordinates of
     one minibatch's noise.
     """
@@ -122,7 +121,7 @@ def _published_estimate(trial: Trial, run: Training, found: Any, step: int) -> R
 
     row = {
         "block_sum": min(
-            tail_index(found, "block-sum", bootstrap=20, null=20, seed=trial.seed).index, 1e3
+            tail_index(sampled, "block-sum", bootstrap=20, null=20, seed=trial.seed).index, 1e3
         )
     }
     if step:
@@ -131,10 +130,10 @@ def _published_estimate(trial: Trial, run: Training, found: Any, step: int) -> R
     stream = torch_stream(trial.seed, "h16 one minibatch", device=parameters[0].device)
 
     def gradient() -> torch.Tensor:
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             problem.objective.value(problem.draw(stream, trial["batch"])), parameters
         )
-        return torch.cat([g.flatten() for g in found]).double()
+        return torch.cat([part.flatten() for part in gradients]).double()
 
     noise = gradient() - sum(gradient() for _ in range(WITHIN)) / WITHIN
     order = torch.randperm(len(noise), generator=trial.torch_generator("h16 order")).to(
@@ -176,14 +175,14 @@ def _on_device(trial: Trial) -> _Run:
         for name in ("readings", "order")
     )
     run = Training(problem, _optimizer(trial, problem), order, {"reader": reader})
-    ahead: list[Any] = []
+    drawn_early: list[Any] = []
 
     def sample() -> Any:
-        return ahead.pop() if ahead else noise_on_device(trial, problem, reader)
+        return drawn_early.pop() if drawn_early else noise_on_device(trial, problem, reader)
 
     def start() -> Any:
         # Before the shared sample, which another process may be measuring meanwhile.
-        ahead.append(sample())
+        drawn_early.append(sample())
         return noise_at_start(trial, network)
 
     return run, sample, start
@@ -201,41 +200,42 @@ def _optimizer(trial: Trial, problem: TrainingProblem) -> torch.optim.Optimizer:
 
 def judge(runs: Sequence[Run]) -> Parts:
     """How many seeds of each network drift, and how many keep their shape."""
-    parts, answers, fooled = Parts(), {}, 0
+    parts, answers, false_alarms = Parts(), {}, 0
     for name, group in by_method(runs).items():
         readings = [[row for row in run.rows if "distance" in row] for run in group]
-        said = [_drifts(rows[1:], len(rows) - 1) for rows in readings]
-        fooled += sum(_drifts(rows[:1], len(rows) - 1) == 1.0 for rows in readings)
-        answers[name] = of_nearly_all(said)
+        drifts = [_drifts(rows[1:], len(rows) - 1) for rows in readings]
+        false_alarms += sum(_drifts(rows[:1], len(rows) - 1) == 1.0 for rows in readings)
+        answers[name] = of_nearly_all(drifts)
         largest = [max(row["distance"] for row in rows[1:]) for rows in readings]
-        control, middle = (
-            float(np.median([rows[0][c] for rows in readings])) for c in ("distance", "null")
-        )
+        control = float(np.median([rows[0]["distance"] for rows in readings]))
+        null = float(np.median([rows[0]["null"] for rows in readings]))
+        # column -> median at the start and at the end
         ends = {
-            c: tuple(float(np.median([rows[i][c] for rows in readings])) for i in (0, -1))
-            for c in ("spread", "index", "heavier", "loss", "level")
+            column: tuple(float(np.median([rows[i][column] for rows in readings])) for i in (0, -1))
+            for column in ("spread", "index", "heavier", "loss", "level")
         }
-        said_of = {c: "{:.3g} to {:.3g}".format(*pair) for c, pair in ends.items()}
+        spans = {column: "{:.3g} to {:.3g}".format(*pair) for column, pair in ends.items()}
+        drift, keep = drifts.count(1.0), drifts.count(0.0)
         parts.note(
             f"{name}: the shape moves {min(largest):.2f} to {max(largest):.2f} from the start "
-            f"(two samples of the start: {control:.2f}; one shape: {middle:.2f}), drifts in "
-            f"{said.count(1.0)} and keeps in {said.count(0.0)} of {len(said)} seeds, 90 % over 50 "
-            f"% quantile {said_of['spread']}, Hill index {said_of['index']}, noise "
-            f"{said_of['level']}, loss {said_of['loss']}",
+            f"(two samples of the start: {control:.2f}; one shape: {null:.2f}), drifts in "
+            f"{drift} and keeps in {keep} of {len(drifts)} seeds, 90 % over 50 "
+            f"% quantile {spans['spread']}, Hill index {spans['index']}, noise "
+            f"{spans['level']}, loss {spans['loss']}",
             {
                 name: {
-                    "drift": said.count(1.0),
-                    "keep": said.count(0.0),
-                    "seeds": len(said),
+                    "drift": drift,
+                    "keep": keep,
+                    "seeds": len(drifts),
                     "largest": largest,
                     "control": control,
-                    "null": middle,
+                    "null": null,
                     **ends,
                 }
             },
         )
-    if fooled:
-        parts.decide_nothing(f"two samples of one moment are told apart in {fooled} runs")
+    if false_alarms:
+        parts.decide_nothing(f"two samples of one moment are told apart in {false_alarms} runs")
     text, image = answers["transformer"], answers["convolutional network"]
     parts.add("the transformer's noise drifts", text == 1.0, text == 0.0)
     parts.add("the image network's noise keeps its shape", image == 0.0, image == 1.0)
@@ -254,25 +254,23 @@ def judge_appendix(runs: Sequence[Run]) -> Parts:
     index on the way.
     """
     parts = Parts()
-    middle: dict[str, dict[str, Any]] = {}
+    medians: dict[str, dict[str, Any]] = {}
     for name, group in by_method(runs).items():
         readings = [[row for row in run.rows if "block_sum" in row] for run in group]
-        one = middle[name] = {
+        indices = np.median([[row["block_sum"] for row in rows] for rows in readings], axis=0)
+        numbers = {
             "heavier": float(np.median([rows[-1]["heavier"] for rows in readings])),
             "within": float(np.median([rows[0]["within"] for rows in readings])),
-            "block_sum": [
-                float(np.median(column))
-                for column in zip(*([r["block_sum"] for r in rows] for rows in readings))
-            ],
+            "block_sum": indices.tolist(),
         }
-        last = readings[0][-1]["step"]
+        medians[name] = numbers
         parts.note(
-            f"{name}: norms heavier than Gaussian after {last} steps {word(one['heavier'])}; "
-            f"within one minibatch {one['within']:.2f}; norms by the published estimator "
-            + ", ".join(f"{v:.2f}" for v in one["block_sum"]),
-            {name: one},
+            f"{name}: norms heavier than Gaussian after {readings[0][-1]['step']} steps "
+            f"{word(numbers['heavier'])}; within one minibatch {numbers['within']:.2f}; norms by "
+            f"the published estimator {', '.join(f'{index:.2f}' for index in indices)}",
+            {name: numbers},
         )
-    image, text = middle["convolutional network"], middle["transformer"]
+    image, text = medians["convolutional network"], medians["transformer"]
     if image["heavier"] == 0.5:
         parts.decide_nothing("the tail of the image network's norms cannot be told")
     parts.add(
@@ -298,6 +296,16 @@ _QUICK = {
     "width": 8,
     **SMALL_TEXT,
 }
+
+_NORMS = Figure(
+    "Norms of the gradient noise over their median",
+    "share",
+    "share of minibatches",
+    x="norm",
+    x_label="norm / median norm",
+    facet="moment",
+    caption="One panel per moment. Norms above 4 medians are not drawn.",
+)
 
 STUDY = Study(
     name="h2-noise-drifts",
@@ -364,15 +372,7 @@ STUDY = Study(
             "largest difference of the distribution functions",
             hlines={"almost unchanged below": NEGLIGIBLE},
         ),
-        Figure(
-            "Norms of the gradient noise over their median",
-            "share",
-            "share of minibatches",
-            x="norm",
-            x_label="norm / median norm",
-            facet="moment",
-            caption="One panel per moment. Norms above 4 medians are not drawn.",
-        ),
+        _NORMS,
         Figure(
             "Tail index of the noise norms (Hill)",
             "index",
@@ -437,15 +437,7 @@ H16_NOISE_OF_THE_APPENDIX = Study(
     },
     paper_model="AlexNet on ImageNet and BERT on Wikipedia",
     figures=(
-        Figure(
-            "Norms of the gradient noise over their median",
-            "share",
-            "share of minibatches",
-            x="norm",
-            x_label="norm / median norm",
-            facet="moment",
-            caption="One panel per moment. Norms above 4 medians are not drawn.",
-        ),
+        _NORMS,
         Figure(
             "Tail index of the noise norms (published estimator)",
             "block_sum",

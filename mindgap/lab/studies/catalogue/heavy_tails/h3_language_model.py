@@ -29,17 +29,23 @@ from mindgap.lab.studies.spec import (
     Trial,
     scales,
 )
-from mindgap.lab.studies.text_runs import TRANSFORMER_XL, text_optimizer_run
-from mindgap.lab.studies.tuned_runs import NEGLIGIBLE, OTHER, SECOND, optimizer_of
+from mindgap.lab.studies.text_runs import TRANSFORMER_XL, noted_losses, text_optimizer_run
+from mindgap.lab.studies.tuned_runs import (
+    CHOSEN,
+    FACTORS,
+    NEGLIGIBLE,
+    OTHER,
+    SECOND,
+    optimizer_of,
+    tuning_figure,
+)
 from mindgap.lab.studies.verdict import (
     as_ratios,
     by_method,
     chosen_steps,
     finals,
     log_ratio,
-    means,
     ratio_words,
-    step_words,
     verdict_of,
 )
 
@@ -64,15 +70,8 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 def judge(runs: Sequence[Run]) -> Parts:
     """Ratios of the last losses on test text over paired seeds."""
-    parts, losses = Parts(), finals(runs, "test_loss")
-    words = [
-        f"{name} {np.mean(losses[name]):.4g} ({step_words(group)})"
-        for name, group in by_method(runs).items()
-    ]
-    parts.note(
-        "loss on test text: " + ", ".join(words),
-        {"loss": means(losses)},
-    )
+    parts = Parts()
+    losses = noted_losses(parts, runs)
     if runs[0].header.scale == "gpu":
         adam_rows = [run.rows[-1] for run in by_method(runs)["Adam"]]
         floor = float(np.mean([row.get("bigram_loss", BIGRAM) for row in adam_rows]))
@@ -230,7 +229,7 @@ STUDY = Study(
             {"factor": (0.5, 1.0, 2.0), "eps": (1e-8, 3e-7, 1e-5)},
         ),
     },
-    grid={"factor": (1 / 9, 1 / 3, 1.0, 3.0, 9.0)},
+    grid=FACTORS,
     grid_where_present=("eps",),
     lengths={"gpu": "3,600 steps (9.9 epochs)"},
     length_of=lambda s: f"{s['steps']:,} steps ({s['steps'] / 363:.2g} epochs; the paper: unknown)",
@@ -271,18 +270,12 @@ STUDY = Study(
             "Loss on test text at the chosen step",
             "test_loss",
             "loss on test text",
-            caption="Each optimizer at the best of its candidate steps, chosen on other random "
-            "numbers.",
+            caption=CHOSEN,
         ),
-        Figure(
-            "What tuning saw",
+        tuning_figure(
             "candidate_loss",
             "last loss on validation text",
-            x="factor",
-            x_label="times the step in the middle",
-            log_x=True,
             log_y=True,
-            scales=("quick", "cpu"),
             caption="The same factors around a step of its own for every optimizer.",
         ),
     ),

@@ -17,7 +17,16 @@ import numpy as np
 from mindgap.lab.studies.bert_runs import BERT_ON_TEXT, PRE_TRAINING, masked_run
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import Training
-from mindgap.lab.studies.tuned_runs import NEGLIGIBLE, OTHER, SECOND, optimizer_of, tuned_run
+from mindgap.lab.studies.tuned_runs import (
+    CHOSEN,
+    FACTORS,
+    NEGLIGIBLE,
+    OTHER,
+    SECOND,
+    optimizer_of,
+    tuned_run,
+    tuning_figure,
+)
 from mindgap.lab.studies.verdict import (
     as_ratios,
     by_method,
@@ -262,7 +271,7 @@ STUDY = Study(
             seeds_of={f"deep, {name}": 0 for name in _OPTIMIZERS},
         ),
     },
-    grid={"factor": (1 / 9, 1 / 3, 1.0, 3.0, 9.0)},
+    grid=FACTORS,
     tune_on="validation_loss",
     tuning_seeds=(1000,),
     methods={
@@ -293,8 +302,7 @@ STUDY = Study(
             "test_loss",
             "loss at masked places",
             facet="depth",
-            caption="Each optimizer at the best of its candidate steps, chosen on other random "
-            "numbers.",
+            caption=CHOSEN,
         ),
         Figure(
             "Masked words that are right",
@@ -302,16 +310,6 @@ STUDY = Study(
             "accuracy at masked places",
             facet="depth",
         ),
-        Figure(
-            "What tuning saw",
-            "candidate_loss",
-            "last loss on validation text",
-            x="factor",
-            x_label="times the step in the middle",
-            log_x=True,
-            log_y=True,
-            facet="depth",
-            scales=("quick", "cpu"),
-        ),
+        tuning_figure("candidate_loss", "last loss on validation text", log_y=True, facet="depth"),
     ),
 )

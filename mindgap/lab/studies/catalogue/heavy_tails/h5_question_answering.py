@@ -20,7 +20,15 @@ from mindgap.base.rng import stream_seed, torch_stream
 from mindgap.lab.studies import bert_runs
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import Training, step_factor
-from mindgap.lab.studies.tuned_runs import OTHER, SECOND, optimizer_of, tuned_run
+from mindgap.lab.studies.tuned_runs import (
+    CHOSEN,
+    FACTORS,
+    OTHER,
+    SECOND,
+    optimizer_of,
+    tuned_run,
+    tuning_figure,
+)
 from mindgap.lab.studies.verdict import by_method, finals, last, mean_interval, spread, step_words
 
 #: A gain below this is none.
@@ -251,7 +259,7 @@ STUDY = Study(
         "cpu": replace(_SMALL["cpu"], seeds_of={SECOND: 0}),
         "gpu": Scale(_GPU, 5, {name: {"middle": middle} for name, middle in _MIDDLE.items()}),
     },
-    grid={"factor": (1 / 9, 1 / 3, 1.0, 3.0, 9.0)},
+    grid=FACTORS,
     tune_on="validation_miss",
     tuning_seeds=(1000,),
     methods={
@@ -282,18 +290,9 @@ STUDY = Study(
             "Exact match on test questions",
             "test_exact",
             "share of answers found exactly",
-            caption="Each optimizer at the best of its candidate steps, chosen on other random "
-            "numbers.",
+            caption=CHOSEN,
         ),
         Figure("F1 on test questions", "test_f1", "F1 of the words marked"),
-        Figure(
-            "What tuning saw",
-            "candidate_score",
-            "1 − F1 on validation questions",
-            x="factor",
-            x_label="times the step in the middle",
-            log_x=True,
-            scales=("quick", "cpu"),
-        ),
+        tuning_figure("candidate_score", "1 − F1 on validation questions"),
     ),
 )

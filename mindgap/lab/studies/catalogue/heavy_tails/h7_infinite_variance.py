@@ -9,13 +9,14 @@ means) against log n, and on quantiles over time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
-from mindgap.lab.studies.verdict import by_method, median_of_means, slope
+from mindgap.lab.studies.verdict import by_method, median_of_means, slope, spread
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -125,9 +126,7 @@ def _block_slope(runs: Sequence[Run]) -> tuple[float, float]:
     for run in runs:
         block, mean = np.array(run.column("block")), np.array(run.column("block_mean"))
         slopes.append(slope(np.log(block[block >= 16]), np.log(mean[block >= 16]))[0])
-    return float(np.mean(slopes)), float(np.std(slopes, ddof=1) / np.sqrt(len(slopes))) if len(
-        slopes
-    ) > 1 else 0.0
+    return float(np.mean(slopes)), spread(slopes) / math.sqrt(len(slopes))
 
 
 _SETTINGS = {"steps": 256, "replicas": 16_384, "tail": 1.5, "alpha": 1.4, "tau": 1.0, "lr": 1.0}

@@ -23,19 +23,24 @@ def loop_bounds(trial: Trial) -> Iterator[Row]:
     """
     from mindgap.lab import theory
 
-    d, optimum, horizons, runs = trial["dimension"], 0.4, trial["horizons"], trial["replicas"]
+    dimension, optimum, horizons, replicas = (
+        trial["dimension"],
+        0.4,
+        trial["horizons"],
+        trial["replicas"],
+    )
     for name, alpha, mu in itertools.product(trial["laws"], trial["alphas"], trial["mus"]):
         law = noise_law(name, alpha, max(horizons))
         rng = trial.numpy_generator(f"{name} {alpha} {mu}")
         # On the box [-1, 1]^d a coordinate of the gradient is at most 1.4 μ; Minkowski adds the
         # noise.
-        a = theory.CoordinateMoment(
-            alpha=alpha, B=(1.4 * mu + float(law.moment(alpha)) ** (1 / alpha),) * d, mu=mu
+        coordinate = theory.CoordinateMoment(
+            alpha=alpha, B=(1.4 * mu + float(law.moment(alpha)) ** (1 / alpha),) * dimension, mu=mu
         )
-        g = theory.StronglyConvexMoment(alpha=alpha, G=a.norm(alpha), mu=mu)
-        start = rng.uniform(-1, 1, (runs, d))
+        strongly_convex = theory.StronglyConvexMoment(alpha=alpha, G=coordinate.norm(alpha), mu=mu)
+        start = rng.uniform(-1, 1, (replicas, dimension))
         tau = theory.cclip_threshold if trial["clip"] == "cclip" else theory.gclip_threshold
-        record: Any = a if trial["clip"] == "cclip" else g
+        record: Any = coordinate if trial["clip"] == "cclip" else strongly_convex
 
         def gradient(x: np.ndarray, k: int, mu=mu, law=law, rng=rng) -> np.ndarray:  # type: ignore[no-untyped-def]
             return mu * (x - optimum) + law.sample(rng, x.shape)
@@ -44,7 +49,7 @@ def loop_bounds(trial: Trial) -> Iterator[Row]:
             return 4 / (mu * (k + 1))
 
         with trial.timed():
-            out = theory.weighted_average_runs(
+            averages = theory.weighted_average_runs(
                 gradient,
                 start,
                 step,
@@ -53,10 +58,12 @@ def loop_bounds(trial: Trial) -> Iterator[Row]:
                 method=trial["clip"],
                 box=(-1.0, 1.0),
             )
-        for k, points in zip(horizons, out):
+        for k, points in zip(horizons, averages):
             error = mu / 2 * ((points - optimum) ** 2).sum(1)
             bound = (
-                theory.cclip_bound(a, k) if trial["clip"] == "cclip" else theory.gclip_bound(g, k)
+                theory.cclip_bound(coordinate, k)
+                if trial["clip"] == "cclip"
+                else theory.gclip_bound(strongly_convex, k)
             )
             bound *= trial["bound_factor"]
             yield {
@@ -65,7 +72,7 @@ def loop_bounds(trial: Trial) -> Iterator[Row]:
                 "mu": mu,
                 "k": k,
                 "error": float(error.mean()),
-                "se": float(error.std() / math.sqrt(runs)),
+                "se": float(error.std() / math.sqrt(replicas)),
                 "bound": bound,
                 "ratio": float(error.mean()) / bound,
             }
@@ -85,69 +92,94 @@ def loop_dimension(trial: Trial) -> Iterator[Row]:
     Coordinates jump independently: -J with p = (B_i/J)^α, else a x_i. Jumps are drawn as positions,
     because there is about one of them in K·d draws at the sizes that matter.
     """
-    K, alpha = trial["horizon"], trial["alpha"]
-    for d in trial.cells(trial["dimensions"]):
-        B = d**-0.5
-        G = d ** (1 / alpha) * B  # ‖B‖_α
-        runs = max(trial["least_runs"], trial["coordinates"] // d)
+    horizon, alpha = trial["horizon"], trial["alpha"]
+    for dimension in trial.cells(trial["dimensions"]):
+        coordinate_moment = dimension**-0.5
+        norm_moment = dimension ** (1 / alpha) * coordinate_moment  # ‖B‖_α
+        replicas = max(trial["least_runs"], trial["coordinates"] // dimension)
         # Jumps around the thresholds of both methods at the horizon: each is worst near its own.
         sizes = sorted(
             {
-                float(s * m)
-                for s in (B * K ** (1 / alpha), G * K ** (1 / alpha))
-                for m in trial["multiples"]
+                float(threshold * multiple)
+                for threshold in (
+                    coordinate_moment * horizon ** (1 / alpha),
+                    norm_moment * horizon ** (1 / alpha),
+                )
+                for multiple in trial["multiples"]
             }
         )
-        best: dict[str, float] = {"error": 0.0, "se": 0.0, "jump": 0.0}
+        worst: dict[str, float] = {"error": 0.0, "se": 0.0, "jump": 0.0}
         for J in sizes:
-            rng = trial.numpy_generator(f"{d} {J}")
+            rng = trial.numpy_generator(f"{dimension} {J}")
             with trial.timed():
-                error = _rare_jumps(rng, d, runs, K, alpha, B, G, J, trial["clip"])
-            if error.mean() > best["error"]:
-                best = {
+                error = _rare_jumps(
+                    rng,
+                    dimension,
+                    replicas,
+                    horizon,
+                    alpha,
+                    coordinate_moment,
+                    norm_moment,
+                    J,
+                    trial["clip"],
+                )
+            if error.mean() > worst["error"]:
+                worst = {
                     "error": float(error.mean()),
-                    "se": float(error.std() / math.sqrt(runs)),
+                    "se": float(error.std() / math.sqrt(replicas)),
                     "jump": J,
                 }
         yield {
-            "dimension": d,
-            **best,
-            "printed_bound": 16 * d * G**2 / (K + 1) ** (2 * (alpha - 1) / alpha),
+            "dimension": dimension,
+            **worst,
+            "printed_bound": 16
+            * dimension
+            * norm_moment**2
+            / (horizon + 1) ** (2 * (alpha - 1) / alpha),
         }
 
 
 def _rare_jumps(
     rng: np.random.Generator,
-    d: int,
-    runs: int,
-    K: int,
+    dimension: int,
+    replicas: int,
+    horizon: int,
     alpha: float,
-    B: float,
-    G: float,
-    J: float,
+    coordinate_moment: float,
+    norm_moment: float,
+    jump: float,
     clip: str,
 ) -> np.ndarray:
     """f(x̄_K) - f* of every run from x_0 = 0, μ = 1; the weighted average is kept on the fly."""
-    p = (B / J) ** alpha
-    a, b = 1 / (1 - p), p * J
-    x, total, flat = np.zeros((runs, d)), np.zeros((runs, d)), np.arange(runs)
-    for k in range(1, K + 1):
+    probability = (coordinate_moment / jump) ** alpha
+    slope, optimum = 1 / (1 - probability), probability * jump
+    x, total, row_numbers = (
+        np.zeros((replicas, dimension)),
+        np.zeros((replicas, dimension)),
+        np.arange(replicas),
+    )
+    for k in range(1, horizon + 1):
         total += k * x
-        where = rng.choice(runs * d, rng.binomial(runs * d, p), replace=False, shuffle=False)
-        row, column = where // d, where % d
-        tau = (B if clip == "cclip" else G) * k ** (1 / alpha)
-        g = a * x
-        g[row, column] = -J
+        jump_places = rng.choice(
+            replicas * dimension,
+            rng.binomial(replicas * dimension, probability),
+            replace=False,
+            shuffle=False,
+        )
+        row, column = jump_places // dimension, jump_places % dimension
+        tau = (coordinate_moment if clip == "cclip" else norm_moment) * k ** (1 / alpha)
+        gradient = slope * x
+        gradient[row, column] = -jump
         if clip == "cclip":
-            np.clip(g, -tau, tau, out=g)
+            np.clip(gradient, -tau, tau, out=gradient)
         else:
-            norm = np.sqrt(np.einsum("ij,ij->i", g, g))
-            over = flat[norm > tau]
-            g[over] *= (tau / norm[over])[:, None]
-        g *= 4 / (k + 1)
-        x -= g
-    mean = total / (K * (K + 1) / 2)
-    return ((mean - b) ** 2).sum(1) / 2
+            norm = np.sqrt(np.einsum("ij,ij->i", gradient, gradient))
+            clipped_rows = row_numbers[norm > tau]
+            gradient[clipped_rows] *= (tau / norm[clipped_rows])[:, None]
+        gradient *= 4 / (k + 1)
+        x -= gradient
+    mean = total / (horizon * (horizon + 1) / 2)
+    return ((mean - optimum) ** 2).sum(1) / 2
 
 
 def judge_dimension(runs: Sequence[Run]) -> Parts:
@@ -159,22 +191,28 @@ def judge_dimension(runs: Sequence[Run]) -> Parts:
         d = np.array(group[0].column("dimension"))
         error = np.mean([run.column("error") for run in group], axis=0)
         se = np.sqrt(np.sum([np.square(run.column("se")) for run in group], axis=0)) / len(group)
-        b, fit = slope(np.log(d), np.log(error))
+        exponent, fit_error = slope(np.log(d), np.log(error))
         # Sampling error of the slope from the errors' own standard errors, added to the fit's.
-        off = np.log(d) - np.log(d).mean()
-        fits[name] = (
-            b,
-            math.hypot(fit, float(np.sqrt(((off * se / error) ** 2).sum()) / (off @ off))),
-        )
-    (g, ge), (c, ce), sharp = fits["GClip"], fits["CClip"], 2 / alpha - 1
-    parts.note(f"‖B‖_2 = 1, α = {alpha:g}", {"GClip": [g, ge], "CClip": [c, ce], "sharp": sharp})
+        centred = np.log(d) - np.log(d).mean()
+        sampling_error = np.sqrt(((centred * se / error) ** 2).sum()) / (centred @ centred)
+        fits[name] = exponent, math.hypot(fit_error, float(sampling_error))
+    sharp = 2 / alpha - 1
+    gclip, gclip_error = fits["GClip"]
+    cclip, cclip_error = fits["CClip"]
+    parts.note(
+        f"‖B‖_2 = 1, α = {alpha:g}",
+        {"GClip": [gclip, gclip_error], "CClip": [cclip, cclip_error], "sharp": sharp},
+    )
     parts.add(
-        "CClip's worst error is free of d", abs(c) <= 0.05 + 2 * ce, words=f"d^{c:.2f}±{2 * ce:.2f}"
+        "CClip's worst error is free of d",
+        abs(cclip) <= 0.05 + 2 * cclip_error,
+        words=f"d^{cclip:.2f}±{2 * cclip_error:.2f}",
     )
     parts.add(
         "GClip's grows as the sharp bound",
-        g - 2 * ge > 0.05 and abs(g - sharp) <= 0.1 + 2 * ge,
-        words=f"d^{g:.2f}±{2 * ge:.2f}; sharp bound d^{sharp:.2f}, printed bound d^{2 / alpha:.2f}",
+        gclip - 2 * gclip_error > 0.05 and abs(gclip - sharp) <= 0.1 + 2 * gclip_error,
+        words=f"d^{gclip:.2f}±{2 * gclip_error:.2f}; sharp bound d^{sharp:.2f}, printed bound "
+        f"d^{2 / alpha:.2f}",
     )
     return parts
 

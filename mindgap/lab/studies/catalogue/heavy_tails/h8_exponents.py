@@ -29,8 +29,10 @@ def loop_strongly_convex(trial: Trial) -> Iterator[Row]:
     jumps = 10 ** (1 / alphas) * np.geomspace(1, trial["largest_jump"], trial["jumps"])[None, :]
     power = 1 / alphas if trial["threshold"] == "proved" else alphas - 1
     horizons = [
-        int(h)
-        for h in np.unique(np.geomspace(trial["first"], trial["last"], trial["horizons"]).round())
+        int(horizon)
+        for horizon in np.unique(
+            np.geomspace(trial["first"], trial["last"], trial["horizons"]).round()
+        )
     ]
     with trial.timed():
         error = averaged_error(
@@ -39,11 +41,11 @@ def loop_strongly_convex(trial: Trial) -> Iterator[Row]:
             lambda k: k**power,
             horizons,
         )
-    for i, alpha in enumerate(trial["alphas"]):
-        for k, row in zip(horizons, error[:, i]):
+    for number, alpha in enumerate(trial["alphas"]):
+        for k, row in zip(horizons, error[:, number]):
             worst = int(row.argmax())
             sampled = (
-                _sample_error(trial, alpha, float(jumps[i, worst]), k, float(power[i, 0]))
+                _sample_error(trial, alpha, float(jumps[number, worst]), k, float(power[number, 0]))
                 if trial["replicas"]
                 else {}
             )
@@ -51,7 +53,7 @@ def loop_strongly_convex(trial: Trial) -> Iterator[Row]:
                 "alpha": alpha,
                 "k": k,
                 "error": float(row[worst]),
-                "jump": float(jumps[i, worst]),
+                "jump": float(jumps[number, worst]),
                 **sampled,
             }
 
@@ -67,17 +69,21 @@ def _sample_error(
     from mindgap.lab.theory import RareJump, weighted_average_runs
 
     problem = RareJump(np.array(alpha), np.array(jump))
-    p, a, b = float(problem.probability), float(problem.slope), float(problem.optimum)
+    probability, slope, optimum = (
+        float(problem.probability),
+        float(problem.slope),
+        float(problem.optimum),
+    )
     rng = trial.numpy_generator(f"jumps {alpha} {k}")
-    out = weighted_average_runs(
-        lambda x, j: np.where(rng.random(x.shape) < p, -jump, a * x),
+    averages = weighted_average_runs(
+        lambda x, step: np.where(rng.random(x.shape) < probability, -jump, slope * x),
         np.zeros((trial["replicas"], 1)),
-        lambda j: trial["step_factor"] * 4 / (j + 1),
-        lambda j: float(j) ** power,
+        lambda step: trial["step_factor"] * 4 / (step + 1),
+        lambda step: float(step) ** power,
         [k],
         method="gclip",
     )
-    error = (out[0, :, 0] - b) ** 2 / 2
+    error = (averages[0, :, 0] - optimum) ** 2 / 2
     return {"sampled": float(error.mean()), "sampled_se": float(error.std() / np.sqrt(len(error)))}
 
 
@@ -89,21 +95,29 @@ def judge_strongly_convex(runs: Sequence[Run]) -> Parts:
     for name, group in groups.items():
         fits = _exponents(group, "k")
         words = ", ".join(
-            f"α={a:g}: {b:.3f}±{2 * e:.3f} (stated {-2 * (a - 1) / a:.3f})"
-            for a, (b, e) in fits.items()
+            f"α={alpha:g}: {exponent:.3f}±{2 * error:.3f} (stated {-2 * (alpha - 1) / alpha:.3f})"
+            for alpha, (exponent, error) in fits.items()
         )
         parts.add(
             name,
-            all(abs(b + 2 * (a - 1) / a) <= 0.03 + 2 * e for a, (b, e) in fits.items()),
+            all(
+                abs(exponent + 2 * (alpha - 1) / alpha) <= 0.03 + 2 * error
+                for alpha, (exponent, error) in fits.items()
+            ),
             words=words,
-            numbers={name: {f"alpha={a:g}": [b, e] for a, (b, e) in fits.items()}},
+            numbers={
+                name: {
+                    f"alpha={alpha:g}": [exponent, error]
+                    for alpha, (exponent, error) in fits.items()
+                }
+            },
             reading="as printed" if name == PRINTED else "as corrected",
         )
-    apart = _disagreement(groups[PROVED])
+    largest_gap = _disagreement(groups[PROVED])
     parts.add(
         "sampled runs agree with the recursion",
-        apart <= 5,
-        words=f"within {apart:.1f} standard errors",
+        largest_gap <= 5,
+        words=f"within {largest_gap:.1f} standard errors",
     )
     return parts
 
@@ -115,9 +129,11 @@ def _exponents(runs: Sequence[Run], x: str) -> dict[float, tuple[float, float]]:
     rows = [row for run in runs for row in run.rows]
     result = {}
     for alpha in sorted({row["alpha"] for row in rows}):
-        mine = sorted((row[x], row["error"]) for row in rows if row["alpha"] == alpha)
-        late = mine[len(mine) // 2 :]
-        result[alpha] = slope(np.log([k for k, _ in late]), np.log([e for _, e in late]))
+        points = sorted((row[x], row["error"]) for row in rows if row["alpha"] == alpha)
+        later_half = points[len(points) // 2 :]
+        result[alpha] = slope(
+            np.log([k for k, _ in later_half]), np.log([error for _, error in later_half])
+        )
     return result
 
 
@@ -127,7 +143,8 @@ def _disagreement(runs: Sequence[Run]) -> float:
     """
     rows = [row for run in runs for row in run.rows if "sampled" in row]
     gaps = [
-        max(0.0, abs(r["sampled"] - r["error"]) - 0.01 * r["error"]) / r["sampled_se"] for r in rows
+        max(0.0, abs(row["sampled"] - row["error"]) - 0.01 * row["error"]) / row["sampled_se"]
+        for row in rows
     ]
     return max(gaps, default=0.0)
 
@@ -140,29 +157,29 @@ def loop_nonconvex(trial: Trial) -> Iterator[Row]:
 
     multiples = np.geomspace(0.1, 30, trial["jumps"])
     horizons = np.geomspace(trial["first"], trial["last"], trial["horizons"])
-    for alpha, K in trial.cells(product(trial["alphas"], horizons)):
+    for alpha, horizon in trial.cells(product(trial["alphas"], horizons)):
         if trial["theorem"] == "4.4.1":
-            a = theory.HeavyTail(alpha=alpha, sigma=1.1, L=1.0, delta=0.5)
-            c = theory.gclip_nonconvex_parameters(a, int(K))
-            bound = theory.gclip_nonconvex_bound(a, int(K))
+            constants = theory.HeavyTail(alpha=alpha, sigma=1.1, L=1.0, delta=0.5)
+            parameters = theory.gclip_nonconvex_parameters(constants, int(horizon))
+            bound = theory.gclip_nonconvex_bound(constants, int(horizon))
         else:
             # E|g|^α: the jump's 1, and the slope's share on |x - b| <= 1.5.
-            m = theory.SmoothMoment(
+            moments = theory.SmoothMoment(
                 alpha=alpha, G=(1 + 1.5**alpha) ** (1 / alpha), L=1.0, delta=0.5
             )
-            c = theory.moment_nonconvex_parameters(m, int(K))
-            bound = theory.moment_nonconvex_bound(m, int(K))
-        eta, tau = c.eta * trial["step_factor"], c.tau
+            parameters = theory.moment_nonconvex_parameters(moments, int(horizon))
+            bound = theory.moment_nonconvex_bound(moments, int(horizon))
+        eta, tau = parameters.eta * trial["step_factor"], parameters.tau
         jumps = np.maximum(tau * multiples, 10 ** (1 / alpha))
         with trial.timed():
             problem = theory.RareJump(np.full(len(jumps), alpha), jumps)
             error = theory.mean_square_gradient(
-                problem, np.array(eta), np.array(tau), np.array(K), np.array(1.0)
+                problem, np.array(eta), np.array(tau), np.array(horizon), np.array(1.0)
             )
         worst = int(error.argmax())
         yield {
             "alpha": alpha,
-            "K": float(K),
+            "K": float(horizon),
             "error": float(error[worst]),
             "jump": float(jumps[worst]),
             "bound": bound,
@@ -177,16 +194,25 @@ def judge_nonconvex(runs: Sequence[Run]) -> Parts:
     parts = Parts()
     for name, group in by_method(runs).items():
         fits = _exponents(group, "K")
-        ratio = max(r for run in group for r in run.column("ratio"))
-        stated = {a: -(a - 1) / (3 * a - 2) for a in fits}
-        words = ", ".join(f"{b / 2:.3f} (stated {stated[a]:.3f})" for a, (b, _) in fits.items())
+        ratio = max(ratio_ for run in group for ratio_ in run.column("ratio"))
+        stated = {alpha: -(alpha - 1) / (3 * alpha - 2) for alpha in fits}
+        words = ", ".join(
+            f"{exponent / 2:.3f} (stated {stated[alpha]:.3f})"
+            for alpha, (exponent, _) in fits.items()
+        )
         parts.add(
             f"{name}: exponents of ‖∇f‖ as stated",
             words=words,
-            holds=all(abs(b - 2 * stated[a]) <= 0.01 + 2 * e for a, (b, e) in fits.items()),
+            holds=all(
+                abs(exponent - 2 * stated[alpha]) <= 0.01 + 2 * error
+                for alpha, (exponent, error) in fits.items()
+            ),
         )
         numbers = {
-            **{f"alpha={a:g}": [b / 2, e / 2] for a, (b, e) in fits.items()},
+            **{
+                f"alpha={alpha:g}": [exponent / 2, error / 2]
+                for alpha, (exponent, error) in fits.items()
+            },
             "largest_ratio": ratio,
         }
         parts.add(

@@ -25,20 +25,24 @@ def loop(trial: Trial) -> Iterator[Row]:
     """(1/K) Σ_{k<K} of ‖∇f(x_k)‖² (or of min{‖∇f‖², τ‖∇f‖/3}), averaged over replicas, against
     its bound.
     """
-    d, runs, K = trial["dimension"], trial["replicas"], trial["horizon"]
+    dimension, replicas, horizon = trial["dimension"], trial["replicas"], trial["horizon"]
     cells = [_cell(trial, name, alpha) for name in trial["laws"] for alpha in trial["alphas"]]
-    eta = np.repeat([c["eta"] for c in cells], runs)[:, None]
-    tau = np.repeat(np.array([c["tau"] for c in cells]), runs)[:, None]
-    x = np.full((len(cells) * runs, d), trial["start"])
+    eta = np.repeat([law_cell["eta"] for law_cell in cells], replicas)[:, None]
+    tau = np.repeat(np.array([law_cell["tau"] for law_cell in cells]), replicas)[:, None]
+    x = np.full((len(cells) * replicas, dimension), trial["start"])
     total = np.zeros(len(x))
-    rngs = [trial.numpy_generator(f"{c['law']} {c['alpha']}") for c in cells]
+    rngs = [trial.numpy_generator(f"{law_cell['law']} {law_cell['alpha']}") for law_cell in cells]
     with trial.timed():
-        for first in range(0, K, trial["block"]):
-            length = min(trial["block"], K - first)
+        for begin in range(0, horizon, trial["block"]):
+            block_length = min(trial["block"], horizon - begin)
             noise = np.concatenate(
-                [c["noise"].sample(rng, (length, runs, d)) for c, rng in zip(cells, rngs)], axis=1
+                [
+                    law_cell["noise"].sample(rng, (block_length, replicas, dimension))
+                    for law_cell, rng in zip(cells, rngs)
+                ],
+                axis=1,
             )
-            for xi in noise:
+            for noise_of_step in noise:
                 exact = x / (1 + x * x) ** 2
                 norm = np.sqrt((exact * exact).sum(1))
                 total += (
@@ -46,21 +50,21 @@ def loop(trial: Trial) -> Iterator[Row]:
                     if trial["theorem"] == "4.4.1"
                     else norm**2
                 )
-                g = exact + xi
+                gradient = exact + noise_of_step
                 if trial["theorem"] == "5":
-                    g = np.clip(g, -tau, tau)
+                    gradient = np.clip(gradient, -tau, tau)
                 else:
-                    length_of_g = np.sqrt((g * g).sum(1, keepdims=True))
-                    g *= np.minimum(1.0, tau / np.maximum(length_of_g, tau))
-                x = x - eta * g
-    for i, cell in enumerate(cells):
-        mean = total[i * runs : (i + 1) * runs] / K
+                    gradient_norm = np.sqrt((gradient * gradient).sum(1, keepdims=True))
+                    gradient *= np.minimum(1.0, tau / np.maximum(gradient_norm, tau))
+                x = x - eta * gradient
+    for number, cell in enumerate(cells):
+        mean = total[number * replicas : (number + 1) * replicas] / horizon
         yield {
             "law": cell["law"],
             "alpha": cell["alpha"],
             "error": float(mean.mean()),
             "bound": cell["bound"],
-            "se": float(mean.std() / math.sqrt(runs)),
+            "se": float(mean.std() / math.sqrt(replicas)),
             "ratio": float(mean.mean()) / cell["bound"],
         }
 
@@ -69,28 +73,40 @@ def _cell(trial: Trial, name: str, alpha: float) -> dict[str, Any]:
     """Noise, step, threshold and bound for one law and one α."""
     from mindgap.lab import theory
 
-    d, K = trial["dimension"], trial["horizon"]
-    law = noise_law(name, alpha, K)
+    dimension, horizon = trial["dimension"], trial["horizon"]
+    law = noise_law(name, alpha, horizon)
     moment = float(law.moment(alpha)) ** (1 / alpha)
     start = trial["start"]
-    f0 = d * start**2 / (2 * (1 + start**2))
+    start_gap = dimension * start**2 / (2 * (1 + start**2))
     # ‖ξ‖_2 <= ‖ξ‖_α, so the norm's moment is at most d^(1/α) times a coordinate's.
     if trial["theorem"] == "4.4.1":
-        a = theory.HeavyTail(alpha=alpha, sigma=d ** (1 / alpha) * moment, L=1.0, delta=f0)
-        c, bound = theory.gclip_nonconvex_parameters(a, K), theory.gclip_nonconvex_bound(a, K)
-        tau = c.tau
+        constants = theory.HeavyTail(
+            alpha=alpha, sigma=dimension ** (1 / alpha) * moment, L=1.0, delta=start_gap
+        )
+        parameters, bound = (
+            theory.gclip_nonconvex_parameters(constants, horizon),
+            theory.gclip_nonconvex_bound(constants, horizon),
+        )
+        tau = parameters.tau
     else:
-        B = (STEEPEST + moment,) * d
+        coordinate_bounds = (STEEPEST + moment,) * dimension
         method = "cclip" if trial["theorem"] == "5" else "gclip"
-        G = theory.coordinate_moment(alpha, B, method=method)
-        m = theory.SmoothMoment(alpha=alpha, G=G, L=1.0, delta=f0)
-        c, bound = theory.moment_nonconvex_parameters(m, K), theory.moment_nonconvex_bound(m, K)
-        tau = c.tau if method == "gclip" else B[0] * c.eta ** (-1 / alpha)
+        moment_bound = theory.coordinate_moment(alpha, coordinate_bounds, method=method)
+        moments = theory.SmoothMoment(alpha=alpha, G=moment_bound, L=1.0, delta=start_gap)
+        parameters, bound = (
+            theory.moment_nonconvex_parameters(moments, horizon),
+            theory.moment_nonconvex_bound(moments, horizon),
+        )
+        tau = (
+            parameters.tau
+            if method == "gclip"
+            else coordinate_bounds[0] * parameters.eta ** (-1 / alpha)
+        )
     return {
         "law": name,
         "alpha": alpha,
         "noise": law,
-        "eta": c.eta,
+        "eta": parameters.eta,
         "tau": tau,
         "bound": trial["bound_factor"] * bound,
     }

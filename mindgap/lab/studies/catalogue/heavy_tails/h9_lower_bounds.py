@@ -40,26 +40,28 @@ def loop_quadratics(trial: Trial) -> Iterator[Row]:
         }
 
 
-def _runs(trial: Trial, alpha: float, epsilon: float, k: int, nu: int) -> np.ndarray:
+def _runs(trial: Trial, alpha: float, epsilon: float, k: int, number: int) -> np.ndarray:
     """f(x̄_k) of runs of GClip (Theorem 4.4.2) or averaged SGD on problem ν, projected on [0,
     1/2].
     """
 
-    f = theory.BernoulliQuadratic(alpha, epsilon, nu)
-    rng = trial.numpy_generator(f"coins {alpha} {k} {nu}")
+    problem = theory.BernoulliQuadratic(alpha, epsilon, number)
+    rng = trial.numpy_generator(f"coins {alpha} {k} {number}")
     threshold = (
-        (lambda j: float(j) ** (1 / alpha)) if trial["rule"] == "gclip" else (lambda j: math.inf)
+        (lambda step: float(step) ** (1 / alpha))
+        if trial["rule"] == "gclip"
+        else (lambda step: math.inf)
     )
-    out = theory.weighted_average_runs(
-        lambda x, j: f.stochastic_gradient(x, rng.random(x.shape) < f.probability),
+    averages = theory.weighted_average_runs(
+        lambda x, step: problem.stochastic_gradient(x, rng.random(x.shape) < problem.probability),
         np.full((trial["replicas"], 1), 0.25),
-        lambda j: 4 / (j + 1),
+        lambda step: 4 / (step + 1),
         threshold,
         [k],
         method="cclip",
         box=(0.0, 0.5),
     )
-    return np.asarray(f.value(out[0, :, 0]))
+    return np.asarray(problem.value(averages[0, :, 0]))
 
 
 def judge_quadratics(runs: Sequence[Run]) -> Parts:
@@ -67,19 +69,20 @@ def judge_quadratics(runs: Sequence[Run]) -> Parts:
     Bayes risk.
     """
     parts, table = Parts(), rows_by_method(runs)
-    bayes = {(r["alpha"], r["k"]): r["error"] for r in table["Bayes rule"]}
+    bayes = {(row["alpha"], row["k"]): row["error"] for row in table["Bayes rule"]}
     for name, rows in table.items():
-        under = [
-            r
-            for r in rows
-            if r["error"] + 4 * r["se"] < max(r["bound"], 0.999 * bayes[r["alpha"], r["k"]])
+        below = [
+            row
+            for row in rows
+            if row["error"] + 4 * row["se"]
+            < max(row["bound"], 0.999 * bayes[row["alpha"], row["k"]])
         ]
-        least = min(r["ratio"] for r in rows)
+        smallest = min(row["ratio"] for row in rows)
         parts.add(
             f"{name} stays above",
-            not under,
-            words=f"smallest error/bound {least:.3g}, {len(under)} below",
-            numbers={name: {"below": len(under), "smallest_ratio": least}},
+            not below,
+            words=f"smallest error/bound {smallest:.3g}, {len(below)} below",
+            numbers={name: {"below": len(below), "smallest_ratio": smallest}},
         )
     return parts
 
@@ -93,15 +96,17 @@ def loop_chain(trial: Trial) -> Iterator[Row]:
         hard = theory.HardChain(alpha, 1.0, trial["delta"], _moment(alpha, trial), epsilon)
         rng = trial.numpy_generator(f"chain {alpha} {epsilon}")
         steps = int(min(hard.steps * trial["stretch"], trial["limit"]))
-        x, least = np.zeros((trial["replicas"], hard.dimension)), math.inf
+        x, least_norm = np.zeros((trial["replicas"], hard.dimension)), math.inf
         with trial.timed():
             for _ in range(steps + 1):
                 exact = hard.gradient(x)
                 norm = np.linalg.norm(exact, axis=1)
-                least = min(least, float(norm.mean() + 4 * norm.std() / math.sqrt(len(norm))))
-                z = (rng.random(len(x)) < hard.probability).astype(float)
-                g = hard.oracle.noisy(exact, x / hard.scale, z)
-                x = x - trial["step"] * _rule(trial["rule"], g, hard)
+                least_norm = min(
+                    least_norm, float(norm.mean() + 4 * norm.std() / math.sqrt(len(norm)))
+                )
+                coins = (rng.random(len(x)) < hard.probability).astype(float)
+                gradient = hard.oracle.noisy(exact, x / hard.scale, coins)
+                x = x - trial["step"] * _rule(trial["rule"], gradient, hard)
         finished = float((theory.prog(x / hard.scale, 0.0) >= hard.dimension).mean())
         yield {
             "alpha": alpha,
@@ -110,7 +115,7 @@ def loop_chain(trial: Trial) -> Iterator[Row]:
             "probability": hard.probability,
             "steps": hard.steps,
             "run": steps,
-            "ratio": least / epsilon,
+            "ratio": least_norm / epsilon,
             "finished": finished,
         }
 
@@ -123,37 +128,38 @@ def _moment(alpha: float, trial: Trial) -> float:
     return 4 * math.sqrt(trial["delta"]) + margin * (1 + 1e-9)
 
 
-def _rule(name: str, g: np.ndarray, hard: Any) -> np.ndarray:
+def _rule(name: str, gradient: np.ndarray, hard: Any) -> np.ndarray:
     """SGD, GClip, sign descent on what was seen: all of them move only along coordinates that a
     gradient has shown.
     """
     from mindgap.lab.theory import clip_global
 
     if name == "sgd":
-        return g
+        return gradient
     if name == "gclip":
-        return clip_global(g, hard.G)
-    return np.sign(g) * hard.scale
+        return clip_global(gradient, hard.G)
+    return np.sign(gradient) * hard.scale
 
 
 def judge_chain(runs: Sequence[Run]) -> Parts:
     """E‖∇f‖ stays above ε for all stated steps, and their number grows like ε^(-(3α-2)/(α-1))."""
     parts, table = Parts(), rows_by_method(runs)
     for name, rows in table.items():
-        least = min(row["ratio"] for row in rows)
+        least_ratio = min(row["ratio"] for row in rows)
         parts.add(
             f"{name} stays above ε",
-            least >= 1,
-            words=f"least E‖∇f‖/ε {least:.2f}",
+            least_ratio >= 1,
+            words=f"least E‖∇f‖/ε {least_ratio:.2f}",
             numbers={
-                name: {"least_ratio": least, "finished": max(row["finished"] for row in rows)}
+                name: {"least_ratio": least_ratio, "finished": max(row["finished"] for row in rows)}
             },
         )
     powers = {}
     for alpha in sorted({row["alpha"] for row in rows}):
-        mine = [row for row in rows if row["alpha"] == alpha]
+        rows_of_alpha = [row for row in rows if row["alpha"] == alpha]
         power = powers[alpha] = -slope(
-            np.log([r["epsilon"] for r in mine]), np.log([r["steps"] for r in mine])
+            np.log([row_["epsilon"] for row_ in rows_of_alpha]),
+            np.log([row_["steps"] for row_ in rows_of_alpha]),
         )[0]
         stated = (3 * alpha - 2) / (alpha - 1)
         # ⌊·⌋ and d - 1 bend the line at small d
@@ -162,7 +168,9 @@ def judge_chain(runs: Sequence[Run]) -> Parts:
             abs(power / stated - 1) < 0.15,
             words=f"ε^-{power:.2f}, stated {stated:.2f}",
         )
-    parts.note("", {"powers": {f"alpha={a:g}": p for a, p in powers.items()}})
+    parts.note(
+        "", {"powers": {f"alpha={alpha_:g}": exponent for alpha_, exponent in powers.items()}}
+    )
     return parts
 
 

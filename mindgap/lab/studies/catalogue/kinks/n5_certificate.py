@@ -37,35 +37,42 @@ def zigzag_instance(rng: np.random.Generator) -> Instance:
 
     breaks = np.cumsum(rng.uniform(0.1, 0.6, size=8))
     slopes = rng.uniform(-1, 1, size=9)
-    f = PiecewiseLinear(
-        tuple(Fraction(float(b)) for b in breaks), tuple(Fraction(float(s)) for s in slopes)
+    function = PiecewiseLinear(
+        tuple(Fraction(float(position)) for position in breaks),
+        tuple(Fraction(float(slope)) for slope in slopes),
     )
     x = rng.uniform(breaks[0], breaks[-1], size=1)
-    return Instance(x, f.gradients, lambda delta: float(f.distance(float(x[0]), delta)))
+    return Instance(
+        x, function.gradients, lambda delta: float(function.distance(float(x[0]), delta))
+    )
 
 
 def affine_instance(rng: np.random.Generator, dimension: int = 4, pieces: int = 8) -> Instance:
     """max_i a_i·x + b_i with ‖a_i‖ <= 1: the Goldstein set is the hull of the a_i that are
     largest within the ball.
     """
-    a = rng.standard_normal((pieces, dimension))
-    a /= np.linalg.norm(a, axis=1, keepdims=True) / rng.uniform(0.3, 1.0, (pieces, 1))
-    b = rng.uniform(-0.2, 0.2, pieces)
+    slopes = rng.standard_normal((pieces, dimension))
+    slopes /= np.linalg.norm(slopes, axis=1, keepdims=True) / rng.uniform(0.3, 1.0, (pieces, 1))
+    offsets = rng.uniform(-0.2, 0.2, pieces)
     x = 0.3 * rng.standard_normal(dimension)
 
     def distance(delta: float) -> float:
         from mindgap.measure.min_norm import min_norm_weights
 
-        near = np.array(
-            [a[i] for i in range(pieces) if np.linalg.norm(shortest_way(i, a, b, x)) <= delta]
+        near_slopes = np.array(
+            [
+                slopes[i]
+                for i in range(pieces)
+                if np.linalg.norm(shortest_way(i, slopes, offsets, x)) <= delta
+            ]
         )
-        weights, _ = min_norm_weights(near @ near.T)
-        return float(np.linalg.norm(weights @ near))
+        weights, _ = min_norm_weights(near_slopes @ near_slopes.T)
+        return float(np.linalg.norm(weights @ near_slopes))
 
-    return Instance(x, lambda at: a[np.argmax(a @ at + b)], distance)
+    return Instance(x, lambda point: slopes[np.argmax(slopes @ point + offsets)], distance)
 
 
-def shortest_way(i: int, a: np.ndarray, b: np.ndarray, x: np.ndarray) -> np.ndarray:
+def shortest_way(i: int, slopes: np.ndarray, offsets: np.ndarray, x: np.ndarray) -> np.ndarray:
     """The shortest s such that piece i is largest at x + s; infinite where it never is.
 
     min ‖s‖ with (a_i - a_j)·s >= the lead of j at x, by non-negative least squares (Lawson and
@@ -73,13 +80,15 @@ def shortest_way(i: int, a: np.ndarray, b: np.ndarray, x: np.ndarray) -> np.ndar
     """
     from scipy.optimize import nnls
 
-    others = [j for j in range(len(a)) if j != i]
-    rows = np.array([a[i] - a[j] for j in others])
-    lead = np.array([(a[j] - a[i]) @ x + b[j] - b[i] for j in others])
-    stacked = np.vstack([rows.T, lead])
+    other_pieces = [other for other in range(len(slopes)) if other != i]
+    rows = np.array([slopes[i] - slopes[other] for other in other_pieces])
+    leads = np.array(
+        [(slopes[other] - slopes[i]) @ x + offsets[other] - offsets[i] for other in other_pieces]
+    )
+    stacked = np.vstack([rows.T, leads])
     target = np.append(np.zeros(len(x)), 1.0)
-    weights, left = nnls(stacked, target)
-    if left < 1e-12:
+    weights, misfit = nnls(stacked, target)
+    if misfit < 1e-12:
         return np.full(len(x), math.inf)
     residual = stacked @ weights - target
     return -residual[:-1] / residual[-1]
@@ -111,7 +120,7 @@ def quadratic_instance(
         )
         return float(np.linalg.norm(values * (x + step(nu))))
 
-    return Instance(x, lambda at: values * at, distance)
+    return Instance(x, lambda point: values * point, distance)
 
 
 INSTANCES = {"zigzag": zigzag_instance, "affine": affine_instance, "quadratic": quadratic_instance}
@@ -125,6 +134,8 @@ def _bounds(instance: Instance, delta: float, samples: int, seed: int) -> np.nda
     from mindgap.measure.probes.stationarity import goldstein_distance
 
     class Point(torch.nn.Module):
+        """A model whose only parameter is the point."""
+
         def __init__(self) -> None:
             super().__init__()
             self.x = torch.nn.Parameter(torch.tensor(instance.x))
@@ -143,31 +154,35 @@ def loop(trial: Trial) -> Iterator[Row]:
     5.3.1.
     """
     rng, samples = trial.numpy_generator("instances"), trial["samples"]
-    make, epsilon = INSTANCES[trial["family"]], trial["epsilon"]
+    make_instance, epsilon = INSTANCES[trial["family"]], trial["epsilon"]
     curves, rows = [], []
     for number in range(trial["instances"]):
-        instance = make(rng)
+        instance = make_instance(rng)
         delta = float(rng.choice(trial["deltas"]))
         exact = instance.distance(delta)
         with trial.timed():
             curve = _bounds(instance, delta, samples, trial.seed + 1000 * number)
         curves.append(curve - exact)
-        length = float(np.linalg.norm(instance.gradient(instance.x)))
-        close = instance.distance(trial["radius_factor"] * epsilon / 3) <= epsilon / 3
+        gradient_norm = float(np.linalg.norm(instance.gradient(instance.x)))
+        passes_stronger_test = (
+            instance.distance(trial["radius_factor"] * epsilon / 3) <= epsilon / 3
+        )
         rows.append(
             {
                 "below": curve[-1] < exact - 1e-7,
                 "near": exact <= epsilon / 2,
                 "shown": exact <= epsilon / 2 and curve[-1] <= epsilon,
-                "first_fails": exact > length + 1e-9,
-                "close": close,
-                "second_fails": close and length > epsilon,
+                "first_fails": exact > gradient_norm + 1e-9,
+                "close": passes_stronger_test,
+                "second_fails": passes_stronger_test and gradient_norm > epsilon,
             }
         )
-    for n in np.unique(np.geomspace(1, samples, 12).round().astype(int)):
+    for number_of_gradients in np.unique(np.geomspace(1, samples, 12).round().astype(int)):
         yield {
-            "step": int(n),
-            "excess": float(np.mean([curve[min(n, len(curve)) - 1] for curve in curves])),
+            "step": int(number_of_gradients),
+            "excess": float(
+                np.mean([curve[min(number_of_gradients, len(curve)) - 1] for curve in curves])
+            ),
         }
     yield {name: int(sum(bool(row[name]) for row in rows)) for name in rows[0]}
 
@@ -178,8 +193,8 @@ def judge(runs: Sequence[Run]) -> Parts:
     """
     parts = Parts()
     for name, group in by_method(runs).items():
-        ends = [run.rows[-1] for run in group]
-        count = {key: sum(row[key] for row in ends) for key in ends[0]}
+        last_rows = [run.rows[-1] for run in group]
+        count = {name_: sum(row[name_] for row in last_rows) for name_ in last_rows[0]}
         parts.add(
             f"{name}: no bound below the exact distance",
             not count["below"],
@@ -187,7 +202,7 @@ def judge(runs: Sequence[Run]) -> Parts:
             numbers={name: count},
         )
         parts.add(f"{name}: no gradient shorter than the distance", not count["first_fails"])
-        longer = (
+        stronger_words = (
             f"{count['close']} points passed the stronger test, and at {count['second_fails']} of "
             "them ‖∇f‖ > ε"
         )
@@ -196,10 +211,10 @@ def judge(runs: Sequence[Run]) -> Parts:
                 f"{name}: (ε/(3L), ε/3)-stationary points are ε-stationary",
                 not count["second_fails"] and count["close"] >= ENOUGH,
                 count["second_fails"] > 0,
-                longer,
+                stronger_words,
             )
         else:
-            parts.note(f"{name}: {longer}, which kinks allow")
+            parts.note(f"{name}: {stronger_words}, which kinks allow")
         parts.note(f"{name}: {count['shown']} of {count['near']} near points certified for ε")
     return parts
 

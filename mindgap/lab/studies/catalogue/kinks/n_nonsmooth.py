@@ -40,7 +40,7 @@ def zigzag(rng: np.random.Generator, L: float, teeth: int = 6):  # type: ignore[
 
     widths = rng.uniform(0.05, 0.5, size=2 * teeth)
     widths[0::2] *= 1.5  # falls are longer than rises
-    breaks = tuple(Fraction(float(b)) for b in np.cumsum(widths))
+    breaks = tuple(Fraction(float(position)) for position in np.cumsum(widths))
     slope = Fraction(L)
     return PiecewiseLinear((Fraction(0), *breaks), (-slope, *[-slope, slope] * teeth, slope))
 
@@ -51,29 +51,34 @@ def ingd_loop(trial: Trial) -> Iterator[Row]:
     """
 
     for L in trial["L"]:
-        for share in trial["epsilon_over_L"]:
+        for epsilon_share in trial["epsilon_over_L"]:
             for delta in trial["delta"]:
                 if trial["function"] == "zigzag":
-                    f = zigzag(trial.numpy_generator("teeth"), L)
-                    c = NonsmoothTarget(
-                        L, float(f.value(-0.5) - f.infimum), delta, share * L, trial["gamma"]
+                    function = zigzag(trial.numpy_generator("teeth"), L)
+                    target = NonsmoothTarget(
+                        L,
+                        float(function.value(-0.5) - function.infimum),
+                        delta,
+                        epsilon_share * L,
+                        trial["gamma"],
                     )
-                    row = _run_ingd(trial, c, [-0.5], _oracle(f))
-                    row["distance"] = float(f.distance(row.pop("x")[0], delta))
+                    row = _run_ingd(trial, target, [-0.5], _oracle(function))
+                    row["distance"] = float(function.distance(row.pop("x")[0], delta))
                 else:
-                    row, c = _smooth_quadratic(trial, L, share)
+                    row, target = _smooth_quadratic(trial, L, epsilon_share)
                 yield {
                     "L": L,
-                    "delta": c.delta,
-                    "epsilon": c.epsilon,
-                    "bound_printed": ingd_calls_printed(c),
-                    "share": row["oracle_calls"] / ingd_calls_printed(c),
-                    "bound_proved": 2 * ingd_gradient_calls(c),
+                    "delta": target.delta,
+                    "epsilon": target.epsilon,
+                    "bound_printed": ingd_calls_printed(target),
+                    "share": row["oracle_calls"] / ingd_calls_printed(target),
+                    "bound_proved": 2 * ingd_gradient_calls(target),
                     **row,
                 }
 
 
 def _oracle(f: Any) -> Callable[[np.ndarray], tuple[Any, Any]]:
+    """Point -> value and gradient of a piecewise linear function."""
     return lambda at: (f.values(at)[0], f.gradients(at))
 
 
@@ -85,14 +90,16 @@ def _smooth_quadratic(trial: Trial, L: float, share: float) -> tuple[Row, Any]:
     epsilon = share * L
     start = 10 * epsilon / L * np.array([0.6, -0.8])
     delta = 0.999 * trial["radius_factor"] * one_inner_step_radius(L, epsilon)
-    c = NonsmoothTarget(11 * epsilon, L / 2 * float(start @ start), delta, epsilon, trial["gamma"])
-    row = _run_ingd(trial, c, start, lambda at: (L / 2 * at @ at, L * at))
+    target = NonsmoothTarget(
+        11 * epsilon, L / 2 * float(start @ start), delta, epsilon, trial["gamma"]
+    )
+    row = _run_ingd(trial, target, start, lambda point: (L / 2 * point @ point, L * point))
     row["distance"] = max(0.0, L * float(np.linalg.norm(row.pop("x"))) - L * delta)
-    return row, c
+    return row, target
 
 
 def _run_ingd(
-    trial: Trial, c: Any, start: Any, oracle: Callable[[np.ndarray], tuple[Any, Any]]
+    trial: Trial, target: Any, start: Any, oracle: Callable[[np.ndarray], tuple[Any, Any]]
 ) -> Row:
     """mindgap's INGD until its certificate, or until more calls than stated are spent."""
     import torch
@@ -100,9 +107,14 @@ def _run_ingd(
     from mindgap.optim import INGD
 
     x = torch.tensor(np.asarray(start, dtype=float), requires_grad=True)
-    inner = trial["inner"] or ingd_inner_steps(c)
+    inner_steps = trial["inner"] or ingd_inner_steps(target)
     optimizer = INGD(
-        [x], lr=c.delta, epsilon=c.epsilon, lipschitz=c.L, inner=inner, seed=trial.seed
+        [x],
+        lr=target.delta,
+        epsilon=target.epsilon,
+        lipschitz=target.L,
+        inner=inner_steps,
+        seed=trial.seed,
     )
 
     def closure() -> torch.Tensor:
@@ -110,19 +122,19 @@ def _run_ingd(
         x.grad = torch.from_numpy(np.asarray(gradient))
         return torch.tensor(float(value), dtype=torch.float64)
 
-    longest = 0
+    longest_search = 0
     with trial.timed():
         while (
             not optimizer.result().certified
-            and optimizer.result().oracle_calls <= ingd_calls_printed(c)
+            and optimizer.result().oracle_calls <= ingd_calls_printed(target)
         ):
             optimizer.step(closure)
-            longest = max(longest, optimizer.result().inner_steps)
+            longest_search = max(longest_search, optimizer.result().inner_steps)
     result = optimizer.result()
     return {
         "oracle_calls": result.oracle_calls,
         "certified": result.certified,
-        "longest_search": longest,
+        "longest_search": longest_search,
         "x": x.detach().numpy(),
     }
 
@@ -134,78 +146,88 @@ def judge_ingd(runs: Sequence[Run]) -> Parts:
     parts, table = Parts(), rows_by_method(runs)
     gamma = runs[0].header.settings["gamma"]
     rows = [row for group in table.values() for row in group]
-    late = float(
+    share_too_late = float(
         np.mean(
             [not row["certified"] or row["oracle_calls"] > row["bound_printed"] for row in rows]
         )
     )
     share = max(row["oracle_calls"] / row["bound_printed"] for row in rows)
-    untrue = sum(row["certified"] and row["distance"] > row["epsilon"] * (1 + 1e-9) for row in rows)
-    inner = max(row["longest_search"] for row in table["smooth"])
+    false_certificates = sum(
+        row["certified"] and row["distance"] > row["epsilon"] * (1 + 1e-9) for row in rows
+    )
+    longest_search = max(row["longest_search"] for row in table["smooth"])
     parts.add(
         "within the stated calls",
-        late <= gamma,
-        numbers={"late": late, "largest_share": share},
-        words=f"{late:.0%} of {len(rows)} runs over them (allowed {gamma:.0%}), the costliest at "
+        share_too_late <= gamma,
+        numbers={"late": share_too_late, "largest_share": share},
+        words=f"{share_too_late:.0%} of {len(rows)} runs over them (allowed {gamma:.0%}), the "
+        "costliest at "
         f"{share:.1%}",
     )
     parts.add(
-        "certificates are true", untrue == 0, words=f"{untrue} untrue", numbers={"untrue": untrue}
+        "certificates are true",
+        false_certificates == 0,
+        words=f"{false_certificates} untrue",
+        numbers={"untrue": false_certificates},
     )
     parts.add(
         "one inner step on smooth functions",
-        inner == 1,
-        words=f"at most {inner} per search",
-        numbers={"smooth_inner_steps": inner},
+        longest_search == 1,
+        words=f"at most {longest_search} per search",
+        numbers={"smooth_inner_steps": longest_search},
     )
     return parts
 
 
 def stochastic_loop(trial: Trial) -> Iterator[Row]:
-    """Algorithm 3 with Theorem 5.5.1's parameters, ``runs`` runs side by side; outputs by the
+    """Algorithm 3 with Theorem 5.5.1's parameters, ``number`` runs side by side; outputs by the
     rule x_{max(i-K,1)}.
 
     f = L|x|, so that Δ = f(x_1) exactly and d(0, ∂f(x + δB)) is 0 within δ of the kink and L
     elsewhere.
     """
-    c = StochasticTarget(
+    target = StochasticTarget(
         trial["L"], trial["sigma"], trial["Delta"], trial["delta"], trial["epsilon"]
     )
-    rule, rng, runs = stochastic_rule(c), trial.numpy_generator("run"), trial["runs"]
+    rule, rng, number = stochastic_rule(target), trial.numpy_generator("run"), trial["runs"]
     beta = 1 - trial["beta_factor"] * (1 - rule.beta)
-    drawn = rng.integers(1, rule.T + 1, size=runs)
-    output_at = np.array([rule.output_index(int(i)) for i in drawn])
-    x = np.full(runs, c.Delta / c.L)
-    output = x.copy()
-    m = c.L * np.sign(x) + c.sigma * rng.choice([-1.0, 1.0], size=runs)
+    drawn_steps = rng.integers(1, rule.T + 1, size=number)
+    output_at = np.array([rule.output_index(int(step_)) for step_ in drawn_steps])
+    positions = np.full(number, target.Delta / target.L)
+    output = positions.copy()
+    directions = target.L * np.sign(positions) + target.sigma * rng.choice([-1.0, 1.0], size=number)
     # Stop where a row is due or an output is taken; between two stops nothing but Algorithm 3 runs.
-    marks = {*np.geomspace(1, rule.T, 30).astype(int).tolist(), rule.T}
-    stops = sorted(marks | set(output_at.tolist()) | set(range(1, rule.T, 4096)))
-    total, reached = 0.0, trial.restored.get("step", 0)
+    row_steps = {*np.geomspace(1, rule.T, 30).astype(int).tolist(), rule.T}
+    stops = sorted(row_steps | set(output_at.tolist()) | set(range(1, rule.T, 4096)))
+    total, last_row_step = 0.0, trial.restored.get("step", 0)
     if trial.restored:
-        x, m, output = (trial.restored[name].numpy().copy() for name in ("x", "m", "output"))
+        positions, directions, output = (
+            trial.restored[name].numpy().copy() for name in ("x", "m", "output")
+        )
         total, rng.bit_generator.state = trial.restored["total"], trial.restored["rng"]
-    for step, following in zip(stops, [*stops[1:], rule.T + 1], strict=True):
-        if step < reached:
+    for step, next_step in zip(stops, [*stops[1:], rule.T + 1], strict=True):
+        if step < last_row_step:
             continue
-        output[output_at == step] = x[output_at == step]
-        if step in marks and step != reached:
-            trial.save(lambda: _state(step, rng, total, x=x, m=m, output=output))  # noqa: B023
+        output[output_at == step] = positions[output_at == step]
+        if step in row_steps and step != last_row_step:
+            trial.save(lambda: _state(step, rng, total, x=positions, m=directions, output=output))  # noqa: B023
             yield {
                 "step": step,
-                "mean_direction": float(total + np.abs(m).sum()) / (step * runs),
-                "bound": mean_direction_bound(c),
+                "mean_direction": float(total + np.abs(directions).sum()) / (step * number),
+                "bound": mean_direction_bound(target),
             }
         with trial.timed():
-            uniform = rng.random((following - step, runs))
-            noise = c.sigma * (2.0 * rng.integers(0, 2, size=uniform.shape) - 1)
-            x, m, total = _algorithm_3(c.L, rule, beta, x, m, total, uniform, noise)
-    distance = np.where(np.abs(output) <= c.delta, 0.0, c.L)
+            uniform = rng.random((next_step - step, number))
+            noise = target.sigma * (2.0 * rng.integers(0, 2, size=uniform.shape) - 1)
+            positions, directions, total = _algorithm_3(
+                target.L, rule, beta, positions, directions, total, uniform, noise
+            )
+    distance = np.where(np.abs(output) <= target.delta, 0.0, target.L)
     yield {
         "step": rule.T,
         "mean_distance": float(distance.mean()),
-        "stationary": float((distance <= c.epsilon).mean()),
-        "distance_bound": c.epsilon / 3,
+        "stationary": float((distance <= target.epsilon).mean()),
+        "distance_bound": target.epsilon / 3,
     }
 
 
@@ -213,8 +235,8 @@ def _algorithm_3(
     L: float,
     rule: Any,
     beta: float,
-    x: np.ndarray,
-    m: np.ndarray,
+    positions: np.ndarray,
+    directions: np.ndarray,
     total: float,
     uniform: np.ndarray,
     noise: np.ndarray,
@@ -222,14 +244,14 @@ def _algorithm_3(
     """Steps of Algorithm 3 on L|x| for all runs at once, one per row of the draws; returns x, the
     direction m, and ``total`` with |m| of every step added.
     """
-    for share, kick in zip(uniform, (1 - beta) * noise):
-        size = np.abs(m)
+    for uniform_share, noise_share in zip(uniform, (1 - beta) * noise):
+        size = np.abs(directions)
         total += np.add.reduce(size)
-        step = m / (rule.p * size + rule.q)
-        slope = np.sign(x - share * step)
-        x = x - step
-        m = beta * m + ((1 - beta) * L) * slope + kick
-    return x, m, total
+        step = directions / (rule.p * size + rule.q)
+        slope = np.sign(positions - uniform_share * step)
+        positions = positions - step
+        directions = beta * directions + ((1 - beta) * L) * slope + noise_share
+    return positions, directions, total
 
 
 def _state(
@@ -248,8 +270,8 @@ def judge_stochastic(runs: Sequence[Run]) -> Parts:
     """
     parts = Parts()
     direction, distance, stationary = (
-        float(np.mean([last(run, c) for run in runs]))
-        for c in ("mean_direction", "mean_distance", "stationary")
+        float(np.mean([last(run, column) for run in runs]))
+        for column in ("mean_direction", "mean_distance", "stationary")
     )
     bound, limit = runs[0].column("bound")[0], runs[0].column("distance_bound")[0]
     parts.add(
@@ -326,10 +348,18 @@ class _Honest:
             output = algorithm(self, 0.4)
         except OutOfCalls:
             output = self.queries[-1]
-        f = PiecewiseLinear((Fraction(0),), (Fraction(-1), Fraction(1)))
-        best = min(float(f.distance(x, self.delta)) for x in [*self.queries, output])
+        absolute_value = PiecewiseLinear((Fraction(0),), (Fraction(-1), Fraction(1)))
+        smallest = min(
+            float(absolute_value.distance(query, self.delta)) for query in [*self.queries, output]
+        )
         return Defeat(
-            f, tuple(self.queries), output, float(f.distance(output, self.delta)), best, True, True
+            absolute_value,
+            tuple(self.queries),
+            output,
+            float(absolute_value.distance(output, self.delta)),
+            smallest,
+            True,
+            True,
         )
 
 
@@ -365,16 +395,16 @@ def judge_adversary(runs: Sequence[Run]) -> Parts:
     """
     parts, table = Parts(), rows_by_method(runs)
     rows = [row for group in table.values() for row in group]
-    closest = min(row["best_distance"] for row in rows)
-    winners = sorted(
+    smallest = min(row["best_distance"] for row in rows)
+    undefeated = sorted(
         name for name, group in table.items() if min(row["best_distance"] for row in group) < 1
     )
     parts.add(
         "no optimizer comes near a stationary point",
-        closest == 1.0,
-        words=f"{len(table)} optimizers, {len(rows)} games, smallest distance {closest:g} (L = 1)"
-        + (f"; not defeated: {', '.join(winners)}" if winners else ""),
-        numbers={"closest": closest, "games": len(rows)},
+        smallest == 1.0,
+        words=f"{len(table)} optimizers, {len(rows)} games, smallest distance {smallest:g} (L = 1)"
+        + (f"; not defeated: {', '.join(undefeated)}" if undefeated else ""),
+        numbers={"closest": smallest, "games": len(rows)},
     )
     parts.add(
         "the functions shown agree with the answers",

@@ -34,21 +34,28 @@ def _on_device(trial: Trial) -> Iterator[Row]:
 
     def read(number: int) -> Row:
         pairs = []
-        for again in range(2):
-            batches = run.draw(trial["m"], number, again)
-            found = run.statistics.read(batches)[-1]
+        for draw in range(2):
+            batches = run.draw(trial["m"], number, draw)
+            statistics = run.statistics.read(batches)[-1]
             pairs.append(
                 {
-                    "loss": found.loss,
-                    "gradient_norm": found.gradient_norm,
-                    "noise": found.noise,
-                    "gradient_norm_unbiased": math.sqrt(max(found.gradient_square, 0.0)),
-                    "samples": found.samples,
+                    "loss": statistics.loss,
+                    "gradient_norm": statistics.gradient_norm,
+                    "noise": statistics.noise,
+                    "gradient_norm_unbiased": math.sqrt(max(statistics.gradient_square, 0.0)),
+                    "samples": statistics.samples,
                     **run.sharpness(batches),
                 }
             )
         first, second = pairs
-        return {**first, **{f"{q}_again": second[q] for q in QUANTITIES if q in second}}
+        return {
+            **first,
+            **{
+                f"{quantity}_again": second[quantity]
+                for quantity in QUANTITIES
+                if quantity in second
+            },
+        }
 
     for row in run.rows(read, at_start=True):
         row.pop("train_loss", None)
@@ -95,40 +102,42 @@ def judge(runs: Sequence[Run]) -> Parts:
 
     parts = Parts()
     for name, group in by_method(runs).items():
-        shares, start = {}, group[0].rows[0]
+        shares, start_row = {}, group[0].rows[0]
+        rows = [row for run in group for row in run.rows]
         earlier: list[str] = []
         for quantity in QUANTITIES:
-            m = int(start.get(f"{quantity}_samples") or start["samples"])
-            close = AGREE * math.sqrt(max(LARGE / m, 1.0))
-            pairs = np.array(
-                [[r[quantity], r[f"{quantity}_again"]] for run in group for r in run.rows]
-            )
-            agree = np.abs(pairs[:, 0] - pairs[:, 1]) <= close * pairs.mean(axis=1)
+            words = quantity.replace("_", " ")
+            m = int(start_row.get(f"{quantity}_samples") or start_row["samples"])
+            tolerance = AGREE * math.sqrt(max(LARGE / m, 1.0))
+            pairs = np.array([[row[quantity], row[f"{quantity}_again"]] for row in rows])
+            gaps, levels = np.abs(pairs[:, 0] - pairs[:, 1]), pairs.mean(axis=1)
+            agree = gaps <= tolerance * levels
             shares[quantity] = float(np.mean(agree))
-            strict = np.abs(pairs[:, 0] - pairs[:, 1]) <= AGREE * pairs.mean(axis=1)
-            if close > AGREE:
-                earlier.append(f"{quantity.replace('_', ' ')} {strict.sum()} of {len(strict)}")
+            if tolerance > AGREE:
+                earlier.append(f"{words} {(gaps <= AGREE * levels).sum()} of {len(gaps)}")
+            # So few agreements have a chance below 5 % where nine in ten are expected.
             rare = bool(binom.cdf(int(agree.sum()), len(agree), 0.9) < 0.05)
             parts.add(
-                f"{name}: {quantity.replace('_', ' ')} can be read off",
-                shares[quantity] >= 0.9,
-                rare and shares[quantity] < 0.9,
-                f"{agree.sum()} of {len(agree)} readings agree within {close:.0%} at m = {m}",
+                f"{name}: {words} can be read off",
+                holds=shares[quantity] >= 0.9,
+                refuted=rare and shares[quantity] < 0.9,
+                words=f"{agree.sum()} of {len(agree)} readings agree within {tolerance:.0%} at "
+                f"m = {m}",
             )
         if earlier:
             parts.note(
                 f"under the earlier rule (within {AGREE:.0%} at every m) {name}: "
                 f"{', '.join(earlier)} readings agree"
             )
-        norms, losses = (
-            [float(np.median([run.column(c)[i] for run in group])) for i in (0, -1)]
-            for c in ("gradient_norm_unbiased", "loss")
+        (first_norm, last_norm), (first_loss, last_loss) = (
+            [float(np.median([run.column(column)[i] for run in group])) for i in (0, -1)]
+            for column in ("gradient_norm_unbiased", "loss")
         )
-        ends = {"gradient_first": norms[0], "gradient_last": norms[1]}
+        numbers = {"gradient_first": first_norm, "gradient_last": last_norm}
         parts.note(
-            f"{name}: loss {losses[0]:.2f} to {losses[1]:.2f}, gradient norm {norms[0]:.2g} to "
-            f"{norms[1]:.2g}",
-            {name: {**shares, "readings": len(agree), **ends}},
+            f"{name}: loss {first_loss:.2f} to {last_loss:.2f}, gradient norm {first_norm:.2g} to "
+            f"{last_norm:.2g}",
+            {name: {**shares, "readings": len(rows), **numbers}},
         )
     return parts
 

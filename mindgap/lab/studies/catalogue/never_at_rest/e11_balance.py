@@ -45,21 +45,30 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         return {**run.gradients(batches), **run.sharpness(batches)} if batches else {}
 
     for row in run.rows(read):
-        found = {"step": row["step"], "seconds": trial.seconds, "loss": row["train_loss"], "lr": lr}
+        columns = {
+            "step": row["step"],
+            "seconds": trial.seconds,
+            "loss": row["train_loss"],
+            "lr": lr,
+        }
         if "sharpness" in row:
-            left, noise, sharp = max(row["gradient_square"], 0.0), row["noise"], row["sharpness"]
+            gradient_square, noise, sharpness = (
+                max(row["gradient_square"], 0.0),
+                row["noise"],
+                row["sharpness"],
+            )
             noise /= math.sqrt(trial["batch"])
-            moment = left + noise**2
-            right = lr * noise * sharp * math.sqrt(moment)
-            found |= {
-                "left": left,
-                "right": right,
-                "ratio": left / right,
-                "edge": lr * sharp / 2,
-                "sharpness": sharp,
-                "mended_ratio": left / (lr * sharp * moment / 2),
+            second_moment = gradient_square + noise**2
+            product = lr * noise * sharpness * math.sqrt(second_moment)
+            columns |= {
+                "left": gradient_square,
+                "right": product,
+                "ratio": gradient_square / product,
+                "edge": lr * sharpness / 2,
+                "sharpness": sharpness,
+                "mended_ratio": gradient_square / (lr * sharpness * second_moment / 2),
             }
-        yield found
+        yield columns
 
 
 def _run_small(trial: Trial) -> Iterator[Row]:
@@ -74,21 +83,21 @@ def _run_small(trial: Trial) -> Iterator[Row]:
 
     def read(_: int) -> Row:
         batches = problem.batches(reader, trial["m"] // trial["part"], trial["part"])
-        found = training_statistics(
+        statistics = training_statistics(
             problem.objective, batches, growth=False, tol=1e-2, seed=trial.seed
         )
-        balance = equilibrium(found, lr, batch)
-        moment = balance.left + found.noise**2 / batch
+        balance = equilibrium(statistics, lr, batch)
+        second_moment = balance.left + statistics.noise**2 / batch
         return {
             "seconds": trial.seconds,
-            "loss": found.loss,
+            "loss": statistics.loss,
             "left": balance.left,
             "right": balance.right,
             "ratio": balance.ratio,
             "edge": balance.edge,
             "lr": lr,
-            "sharpness": found.sharpness,
-            "mended_ratio": balance.left / (lr * found.sharpness * moment / 2),
+            "sharpness": statistics.sharpness,
+            "mended_ratio": balance.left / (lr * statistics.sharpness * second_moment / 2),
         }
 
     run = Training(problem, optimizer, trial.torch_generator("order"), {"reader": reader})
@@ -102,15 +111,17 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts, groups = Parts(), by_method(runs)
     networks: dict[str, list[dict[str, float]]] = {name.split(",")[0]: [] for name in groups}
     for name, group in groups.items():
-        late = [row for run in group for row in run.rows[len(run.rows) // 2 :] if "ratio" in row]
-        middle = {
-            key: float(np.median([row[key] for row in late]))
+        late_rows = [
+            row for run in group for row in run.rows[len(run.rows) // 2 :] if "ratio" in row
+        ]
+        medians = {
+            key: float(np.median([row[key] for row in late_rows]))
             for key in ("ratio", "mended_ratio", "edge", "sharpness")
         }
         settled = has_settled(np.mean([run.column("loss") for run in group], axis=0))
-        parts.note("", {name: {**middle, "settled": settled}})
+        parts.note("", {name: {**medians, "settled": settled}})
         if settled:
-            networks[name.split(",")[0]].append({"lr": late[0]["lr"], **middle})
+            networks[name.split(",")[0]].append({"lr": late_rows[0]["lr"], **medians})
     for network, steps in networks.items():
         _judge_network(parts, network, sorted(steps, key=lambda step: step["lr"]))
     return parts

@@ -35,10 +35,9 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         batches = run.draw(0, number)
         row = run.gradients(batches, exact=True)
         if trial["augment"]:
-            one, other = (
-                run.statistics.gradient(drawn) for drawn in (batches, run.draw(0, number, "again"))
-            )
-            row["gradient_norm"] = max(float(one @ other), 0.0) ** 0.5
+            gradient = run.statistics.gradient(batches)
+            second_gradient = run.statistics.gradient(run.draw(0, number, "again"))
+            row["gradient_norm"] = max(float(gradient @ second_gradient), 0.0) ** 0.5
         return row
 
     for row in run.rows(read, at_start=True):
@@ -83,41 +82,43 @@ def judge(runs: Sequence[Run]) -> Parts:
     """The last gradient norm as a share of the first, of the network that over-fits and of the
     one that does not.
     """
-    parts, share = Parts(), {}
-    right: dict[str, list[float]] = {}
+    parts, shares = Parts(), {}
+    accuracies: dict[str, list[float]] = {}
     for name, group in by_method(runs).items():
-        first, end = ([run.column("gradient_norm")[i] for run in group] for i in (0, -1))
-        share[name] = np.array(end) / np.array(first)
-        right[name] = [last(run, "train_accuracy") for run in group]
+        first_norms, last_norms = (
+            [run.column("gradient_norm")[i] for run in group] for i in (0, -1)
+        )
+        shares[name] = np.array(last_norms) / np.array(first_norms)
+        accuracies[name] = [last(run, "train_accuracy") for run in group]
         numbers = {
-            "first": float(np.median(first)),
-            "last": float(np.median(end)),
-            "right": min(right[name]),
-            "share": float(np.median(share[name])),
-            "most_right": max(right[name]),
+            "first": float(np.median(first_norms)),
+            "last": float(np.median(last_norms)),
+            "right": min(accuracies[name]),
+            "share": float(np.median(shares[name])),
+            "most_right": max(accuracies[name]),
         }
         parts.note(
-            f"{name}: {np.median(right[name]):.1%} of the training data right, gradient norm "
-            f"{np.median(first):.2g} to {np.median(end):.2g}",
+            f"{name}: {np.median(accuracies[name]):.1%} of the training data right, gradient norm "
+            f"{np.median(first_norms):.2g} to {np.median(last_norms):.2g}",
             {name: numbers},
         )
-    if min(right[WIDE]) < FITTED or max(right[NARROW]) >= FITTED:
+    if min(accuracies[WIDE]) < FITTED or max(accuracies[NARROW]) >= FITTED:
         parts.decide_nothing("the two do not differ in over-fitting")
     words = {
         name: f"{values.min():.2g} to {values.max():.2g} of the start"
-        for name, values in share.items()
+        for name, values in shares.items()
     }
-    wide, narrow = share[WIDE], share[NARROW]
+    wide_shares, narrow_shares = shares[WIDE], shares[NARROW]
     parts.add(
         "over-fitted, the norm goes to zero",
-        wide.max() <= ZERO,
-        float(np.median(wide)) > STAYS,
+        wide_shares.max() <= ZERO,
+        float(np.median(wide_shares)) > STAYS,
         words[WIDE],
     )
     parts.add(
         "not over-fitted, the norm stays",
-        narrow.min() >= STAYS,
-        float(np.median(narrow)) < ZERO,
+        narrow_shares.min() >= STAYS,
+        float(np.median(narrow_shares)) < ZERO,
         words[NARROW],
     )
     return parts

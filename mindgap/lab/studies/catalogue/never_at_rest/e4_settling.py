@@ -35,40 +35,40 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     for _ in run.rows(lambda number: {}):
         pass
     trial.take_saved()  # rows begin after training: an interrupted trial starts again
-    whole = [torch.cat(parts) for parts in zip(*run.draw(trial["samples"], "all"))]
+    samples = [torch.cat(tensors) for tensors in zip(*run.draw(trial["samples"], "all"))]
     size = trial["batch"]
     for repeat in range(trial["orders"]):
-        order = torch.randperm(len(whole[0]), generator=trial.torch_generator(f"e4 order {repeat}"))
-        batches = list(zip(*(part[order.to(part.device)].split(size) for part in whole)))
-        halves = [len(batches) >> k for k in range(20) if len(batches) >> k >= 2]
-        found = run.statistics.read(batches, halves)
-        yield from (
-            {"order": repeat, "samples": f.samples, **_against(f, found[-1], QUANTITIES[:-1])}
-            for f in found
-        )
-        sharp, vector = [], None
+        generator = trial.torch_generator(f"e4 order {repeat}")
+        order = torch.randperm(len(samples[0]), generator=generator)
+        shuffled = (tensor[order.to(tensor.device)] for tensor in samples)
+        batches = list(zip(*(tensor.split(size) for tensor in shuffled)))
+        # All batches, half of them, a quarter, ..., down to two.
+        counts = [len(batches) >> k for k in range(20) if len(batches) >> k >= 2]
+        readings = run.statistics.read(batches, counts)
+        for reading in readings:
+            deviations = _deviations(reading, readings[-1], QUANTITIES[:-1])
+            yield {"order": repeat, "samples": reading.samples, **deviations}
+        norms, vector = {}, None  # samples -> sharpness
         for count in sorted({max(trial["sharp_m"] // size >> k, 1) for k in range(20)}):
-            norm, vector = run.statistics.sharpness(
+            norms[count * size], vector = run.statistics.sharpness(
                 batches[:count], tol=trial["sharp_tol"], start=vector, seed=trial.seed
             )
-            sharp.append((count * size, norm))
-        yield from (
-            {
+        for number, norm in norms.items():
+            deviation = norm / norms[max(norms)] - 1
+            yield {
                 "order": repeat,
-                "samples": m,
+                "samples": number,
                 "sharpness": norm,
-                "sharpness_off": norm / sharp[-1][1] - 1,
+                "sharpness_off": deviation,
             }
-            for m, norm in sharp
-        )
 
 
-def _against(found: Any, whole: Any, quantities: Sequence[str]) -> Row:
+def _deviations(reading: Any, of_all: Any, quantities: Sequence[str]) -> Row:
     """The quantities, and their relative deviations from those on all samples."""
     row: Row = {}
     for quantity in quantities:
-        value = getattr(found, quantity)
-        row |= {quantity: value, f"{quantity}_off": value / getattr(whole, quantity) - 1}
+        value = getattr(reading, quantity)
+        row |= {quantity: value, f"{quantity}_off": value / getattr(of_all, quantity) - 1}
     return row
 
 
@@ -92,18 +92,19 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     everything = problem.draw(order, n)
     for repeat in range(trial["orders"]):
         shuffled = torch.randperm(n, generator=order)
-        batches = [_part(everything, where) for where in shuffled.split(n // trial["parts"])]
-        found = training_statistics(problem.objective, batches, seed=trial.seed)
-        for growth in found.growth:
+        batches = [_chosen(everything, rows) for rows in shuffled.split(n // trial["parts"])]
+        statistics = training_statistics(problem.objective, batches, seed=trial.seed)
+        for growth in statistics.growth:
             yield {
                 "order": repeat,
                 "samples": growth.samples,
-                **_against(growth, found, QUANTITIES),
+                **_deviations(growth, statistics, QUANTITIES),
             }
 
 
-def _part(batch: Any, where: Any) -> Any:
-    return tuple(t[where] for t in batch) if isinstance(batch, tuple) else batch[where]
+def _chosen(batch: Any, rows: Any) -> Any:
+    """Some rows of a batch, which is a tensor or a tuple of them."""
+    return tuple(tensor[rows] for tensor in batch) if isinstance(batch, tuple) else batch[rows]
 
 
 def judge(runs: Sequence[Run]) -> Parts:
@@ -113,27 +114,26 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts = Parts()
     for name, rows in rows_by_method(runs).items():
         for quantity in QUANTITIES:
-            read = [row for row in rows if f"{quantity}_off" in row]
-            sizes = sorted({row["samples"] for row in read})
-            off = {
-                m: np.array([r[f"{quantity}_off"] for r in read if r["samples"] == m])
-                for m in sizes
-            }
-            few, half = (float(np.sqrt(np.mean(off[m] ** 2))) for m in (sizes[0], sizes[-2]))
-            bias = float(np.mean(off[sizes[0]]))
-            doubt = 2 * float(np.std(off[sizes[0]])) / np.sqrt(len(off[sizes[0]]))
+            deviations: dict[int, list[float]] = {}  # samples -> relative deviations
+            for row in rows:
+                if f"{quantity}_off" in row:
+                    deviations.setdefault(row["samples"], []).append(row[f"{quantity}_off"])
+            fewest, *_, half, most = sorted(deviations)
+            on_fewest, on_half = (
+                float(np.sqrt(np.mean(np.square(deviations[size])))) for size in (fewest, half)
+            )
+            bias = float(np.mean(deviations[fewest]))
+            two_errors = 2 * float(np.std(deviations[fewest])) / np.sqrt(len(deviations[fewest]))
             part = f"{name}, {quantity.replace('_', ' ')}"
             parts.add(
                 f"{part} settles",
-                half <= max(few / 2, NONE),
-                words=f"{few:.0%} off on {sizes[0]}, {half:.0%} on {sizes[-2]} of {sizes[-1]} "
-                "samples",
-                numbers={part: {"few": few, "half": half, "bias": bias}},
+                on_half <= max(on_fewest / 2, NONE),
+                words=f"{on_fewest:.0%} off on {fewest}, {on_half:.0%} on {half} of {most} samples",
+                numbers={part: {"few": on_fewest, "half": on_half, "bias": bias}},
             )
             if quantity in ("gradient_norm", "sharpness"):
-                parts.add(
-                    f"{part} is not too small", bias >= -NONE - doubt, words=f"mean {bias:+.0%}"
-                )
+                large_enough = bias >= -NONE - two_errors
+                parts.add(f"{part} is not too small", large_enough, words=f"mean {bias:+.0%}")
     return parts
 
 

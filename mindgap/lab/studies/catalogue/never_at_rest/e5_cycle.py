@@ -51,46 +51,52 @@ def judge(runs: Sequence[Run]) -> Parts:
     """Small step: the gradient vanishes. Large step: it stays large, yet both running averages
     settle.
     """
-    parts, (small, large) = Parts(), by_method(runs).values()
-    end_norm = max(run.rows[-1]["gradient_norm"] for run in small)
+    parts, (small_runs, large_runs) = Parts(), by_method(runs).values()
+    end_norm = max(run.rows[-1]["gradient_norm"] for run in small_runs)
     parts.add(
         "the small step converges",
         end_norm < 1e-6,
         words=f"‖∇f‖ ends at {end_norm:.1e}",
         numbers={"gradient_norm_small": end_norm},
     )
-    quiet = min(float(np.mean(_tail(run, "gradient_norm", 4))) for run in large)
-    moving = min(float(np.ptp(_tail(run, "loss", 4))) for run in large)
+    mean_norm = min(float(np.mean(_tail(run, "gradient_norm", 4))) for run in large_runs)
+    loss_range = min(float(np.ptp(_tail(run, "loss", 4))) for run in large_runs)
     parts.add(
         "the large step never rests",
-        quiet > 1.0 and moving > 1.0,
-        words=f"‖∇f‖ stays at {quiet:.1f} on average, the loss moves by {moving:.1f}",
-        numbers={"gradient_norm_large": quiet, "loss_range": moving},
+        mean_norm > 1.0 and loss_range > 1.0,
+        words=f"‖∇f‖ stays at {mean_norm:.1f} on average, the loss moves by {loss_range:.1f}",
+        numbers={"gradient_norm_large": mean_norm, "loss_range": loss_range},
     )
     # How much the averages still move over the second half, against how much the loss itself moves.
     drift = max(
         float(np.ptp(_tail(run, name, 2)))
-        for run in large
+        for run in large_runs
         for name in ("mean_loss", "mean_gradient_norm")
     )
     parts.add(
         "its running averages settle",
-        drift < 0.1 * max(moving, 1e-12),
+        drift < 0.1 * max(loss_range, 1e-12),
         words=f"they move by {drift:.2f}",
         numbers={"average_drift": drift},
     )
-    found = [clusters([(row["theta1"], row["theta2"]) for row in run.rows[-500:]]) for run in large]
-    number, widths = [len(widths) for widths in found], [max(widths) for widths in found]
+    cluster_widths = [
+        clusters([(row["theta1"], row["theta2"]) for row in run.rows[-500:]]) for run in large_runs
+    ]
+    number, widths = (
+        [len(widths) for widths in cluster_widths],
+        [max(widths) for widths in cluster_widths],
+    )
     parts.add(
         "its last 500 iterates only take values around a few points",
         max(number) <= FEW and max(widths) <= GAP,
-        words=f"{min(number)} to {max(number)} clusters in {len(found)} starts, none wider than "
+        words=f"{min(number)} to {max(number)} clusters in {len(cluster_widths)} starts, none "
+        "wider than "
         f"{max(widths):.2g}",
         numbers={"clusters": number, "widest": widths},
     )
     cells = [
         len({(round(row["theta1"], 3), round(row["theta2"], 3)) for row in run.rows[-500:]})
-        for run in large
+        for run in large_runs
     ]
     parts.note(
         f"the earlier rule, at most 10 cells of width 1e-3, would say no ({min(cells)} to "
@@ -107,16 +113,16 @@ def clusters(points: Sequence[tuple[float, float]], gap: float = GAP) -> list[fl
         >>> clusters([(0.0, 0.0), (0.04, 0.0), (1.0, 1.0)])
         [0.04, 0.0]
     """
-    places = np.asarray(points, dtype=float)
-    left, widths = set(range(len(places))), []
-    while left:
-        group, new = set(), {min(left)}
-        while new:
-            group |= new
-            near = np.abs(places[:, None] - places[sorted(new)]).max(2).min(1) < gap
-            new = {int(i) for i in np.flatnonzero(near)} - group
-        left -= group
-        widths.append(float(np.ptp(places[sorted(group)], axis=0).max()))
+    array = np.asarray(points, dtype=float)
+    unassigned, widths = set(range(len(array))), []
+    while unassigned:
+        group, frontier = set(), {min(unassigned)}
+        while frontier:
+            group |= frontier
+            reached = np.abs(array[:, None] - array[sorted(frontier)]).max(2).min(1) < gap
+            frontier = {int(i) for i in np.flatnonzero(reached)} - group
+        unassigned -= group
+        widths.append(float(np.ptp(array[sorted(group)], axis=0).max()))
     return widths
 
 

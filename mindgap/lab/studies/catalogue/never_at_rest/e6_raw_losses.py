@@ -18,6 +18,8 @@ from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Stu
 from mindgap.lab.studies.training_runs import Training, has_settled
 from mindgap.lab.studies.verdict import by_method
 
+#: A loss oscillates where its trend is below RATIO times its oscillation and less than PATH_RATIO
+#: of its way leads on; an average is smooth where it keeps at most SMOOTH of the oscillation.
 RATIO, PATH_RATIO, SMOOTH = 1.0, 0.1, 0.2
 CONTROL = "control: whole gradient, small step"
 #: Column -> what it is called.
@@ -34,14 +36,14 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     import torch
 
     run, burn_in = gpu.statistics_run(trial, "e6"), trial["steps"] // 2
-    fixed = tuple(torch.cat(parts) for parts in zip(*run.draw(trial["m"], "fixed")))
+    fixed_samples = tuple(torch.cat(parts) for parts in zip(*run.draw(trial["m"], "fixed")))
     run.kept["average"] = 0.0
 
     def read(number: int) -> Row:
-        return {"fixed": run.statistics.loss(fixed)} if number >= burn_in else {}
+        return {"fixed": run.statistics.loss(fixed_samples)} if number >= burn_in else {}
 
-    whole = trial["rule"] == "whole gradient"
-    for row in run.rows(read, epoch=(lambda number: [fixed]) if whole else None):
+    on_all_samples = trial["rule"] == "whole gradient"
+    for row in run.rows(read, epoch=(lambda number: [fixed_samples]) if on_all_samples else None):
         step, loss = row["step"], row["train_loss"]
         if step > burn_in:
             run.kept["average"] += (loss - run.kept["average"]) / (step - burn_in)
@@ -78,16 +80,16 @@ def _run_small(trial: Trial) -> Iterator[Row]:
             optimizer.zero_grad()
             value = objective.value(batch)  # at the point from which this step goes
             value.backward()
-        loss = whole = float(value.detach())
+        loss = fixed_loss = float(value.detach())
         if step > burn_in and trial["batch"]:
             with torch.no_grad():
-                whole = float(objective.value(fixed))
+                fixed_loss = float(objective.value(fixed))
         with trial.timed():
             optimizer.step()
         if step > burn_in:
             average += (loss - average) / (step - burn_in)
             trial.save(lambda: run.state(step, average=average))  # noqa: B023
-            yield {"step": step, "loss": loss, "fixed": whole, "average": average}
+            yield {"step": step, "loss": loss, "fixed": fixed_loss, "average": average}
 
 
 def shape_of(values: Any) -> dict[str, float]:
@@ -107,15 +109,17 @@ def shape_of(values: Any) -> dict[str, float]:
     """
     from mindgap.measure import oscillation, running_average
 
-    raw = oscillation(values)
-    mean = running_average(values)
-    rest = oscillation(mean[len(mean) // 4 :])
-    left = rest.oscillation / raw.oscillation if raw.oscillation else 1.0
+    oscillations = oscillation(values)
+    averages = running_average(values)
+    averaged = oscillation(averages[len(averages) // 4 :])
+    share_left = (
+        averaged.oscillation / oscillations.oscillation if oscillations.oscillation else 1.0
+    )
     return {
-        "ratio": raw.ratio,
-        "path_ratio": raw.path_ratio,
-        "oscillation": raw.oscillation,
-        "left": left,
+        "ratio": oscillations.ratio,
+        "path_ratio": oscillations.path_ratio,
+        "oscillation": oscillations.oscillation,
+        "left": share_left,
     }
 
 
@@ -131,29 +135,32 @@ def judge(runs: Sequence[Run]) -> Parts:
         # The control's batch is the fixed samples.
         for column, title in list(SERIES.items())[: 1 if control else None]:
             shapes = [shape_of(run.column(column)) for run in group]
-            moves = np.array([s["ratio"] < RATIO and s["path_ratio"] < PATH_RATIO for s in shapes])
-            smooth = np.array([s["left"] <= SMOOTH for s in shapes])
-            middle = {key: float(np.median([s[key] for s in shapes])) for key in shapes[0]}
-            words = (
-                f"the trend is {middle['ratio']:.2g} times the oscillation, "
-                f"{middle['path_ratio']:.1%} of the way leads on, the running average keeps "
-                f"{middle['left']:.0%} of the oscillation; of {len(group)} seeds {moves.sum()} "
-                f"oscillate and {smooth.sum()} have a smooth average"
+            oscillates = np.array(
+                [shape["ratio"] < RATIO and shape["path_ratio"] < PATH_RATIO for shape in shapes]
             )
-            counts = {
-                f"{name}, {title}": {
-                    **middle,
-                    "oscillates": int(moves.sum()),
-                    "smooth": int(smooth.sum()),
-                }
-            }
+            smooth = np.array([shape["left"] <= SMOOTH for shape in shapes])
+            medians = {key: float(np.median([shape[key] for shape in shapes])) for key in shapes[0]}
+            words = (
+                f"the trend is {medians['ratio']:.2g} times the oscillation, "
+                f"{medians['path_ratio']:.1%} of the way leads on, the running average keeps "
+                f"{medians['left']:.0%} of the oscillation; of {len(group)} seeds "
+                f"{oscillates.sum()} oscillate and {smooth.sum()} have a smooth average"
+            )
+            counts = {"oscillates": int(oscillates.sum()), "smooth": int(smooth.sum())}
+            numbers = {f"{name}, {title}": {**medians, **counts}}
             if control:
-                parts.note(f"{name}: {words}", counts)
-                if moves.any():
+                parts.note(f"{name}: {words}", numbers)
+                if oscillates.any():
                     parts.decide_nothing("the control oscillates")
             else:
-                both = moves & smooth
-                parts.add(f"{name}, {title}", bool(both.all()), not both.any(), words, counts)
+                as_stated = oscillates & smooth
+                parts.add(
+                    f"{name}, {title}",
+                    holds=bool(as_stated.all()),
+                    refuted=not as_stated.any(),
+                    words=words,
+                    numbers=numbers,
+                )
     return parts
 
 

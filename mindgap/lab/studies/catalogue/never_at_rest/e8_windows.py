@@ -19,18 +19,18 @@ def loop(trial: Trial) -> Iterator[Row]:
     """Gradient descent with step 1 on (6.11), and the average M_t over the last ``window``
     values of f.
     """
-    f = Sawtooth(trial["n"])
-    window = trial["window"] or f.n
-    theta = f.start
+    function = Sawtooth(trial["n"])
+    window = trial["window"] or function.n
+    theta = function.start
     values: list[float] = []
-    for step in range(trial["periods"] * f.period):
-        values.append(f.value(theta))
+    for step in range(trial["periods"] * function.period):
+        values.append(function.value(theta))
         row: Row = {"step": step, "theta": theta, "loss": values[-1]}
         if step + 1 >= window:
             row["window_average"] = float(np.mean(values[-window:]))
         yield row
         with trial.timed():
-            theta = f.step(theta)
+            theta = function.step(theta)
 
 
 def judge(runs: Sequence[Run]) -> Parts:

@@ -24,13 +24,13 @@ def change_loop(trial: Trial) -> Iterator[Row]:
     with trial.timed():
         change = one_step_change(*_trajectories(trial))
     for n in sorted(set(np.geomspace(4, trial["steps"], 20).astype(int).tolist())):
-        now = change[:, n - 1]
+        change_at_n = change[:, n - 1]
         bound = one_step_change_bound(constants, n)
         yield {
             "step": n,
-            "rms": float(np.sqrt(np.mean(now**2))),
+            "rms": float(np.sqrt(np.mean(change_at_n**2))),
             "bound": bound,
-            "over": float(np.mean(now > bound)),
+            "over": float(np.mean(change_at_n > bound)),
         }
 
 
@@ -47,15 +47,15 @@ def _trajectories(trial: Trial) -> tuple[np.ndarray, np.ndarray]:
     else:  # SGD on 1 - cos θ with noise ±1; φ = M cos θ is bounded, the iterates are not
         theta, eta = rng.uniform(-3, 3, size=runs), trial["eta"]
         values, expected = np.empty((runs, steps)), np.empty((runs, steps))
-        for t in range(steps):
+        for step in range(steps):
             theta = theta - eta * (np.sin(theta) + rng.choice([-1.0, 1.0], size=runs))
-            values[:, t] = M * np.cos(theta)
-            ahead = [np.cos(theta - eta * (np.sin(theta) + noise)) for noise in (-1.0, 1.0)]
-            expected[:, t] = M * (ahead[0] + ahead[1]) / 2
+            values[:, step] = M * np.cos(theta)
+            next_values = [np.cos(theta - eta * (np.sin(theta) + noise)) for noise in (-1.0, 1.0)]
+            expected[:, step] = M * (next_values[0] + next_values[1]) / 2
     # a drift makes φ unbounded: φ(θ_t) = bounded part + drift·t, and the next value is expected one
     # drift higher
-    climb = trial["drift"] * np.arange(1, steps + 1)
-    return values + climb, expected + climb + trial["drift"]
+    drifts = trial["drift"] * np.arange(1, steps + 1)
+    return values + drifts, expected + drifts + trial["drift"]
 
 
 def judge_change(runs: Sequence[Run]) -> Parts:
@@ -64,16 +64,16 @@ def judge_change(runs: Sequence[Run]) -> Parts:
     """
     parts = Parts()
     for method, group in by_method(runs).items():
-        over = float(max(np.mean([run.column("over") for run in group], axis=0)))
+        share_over = float(max(np.mean([run.column("over") for run in group], axis=0)))
         rms = np.mean([run.column("rms") for run in group], axis=0)
         power, error = slope(np.log(group[0].column("step")), np.log(rms))
         tight = abs(power + 0.5) < 0.05 if method == "uniform map" else power < -0.45
         parts.add(f"{method}: falls like n^-1/2", tight, words=f"n^{power:.3f}±{error:.3f}")
         parts.add(
             f"{method}: below the bound",
-            over <= group[0].header.settings["delta"],
-            words=f"over it in at most {over:.1%} of the runs",
-            numbers={method: {"power": power, "error": error, "over": over}},
+            share_over <= group[0].header.settings["delta"],
+            words=f"over it in at most {share_over:.1%} of the runs",
+            numbers={method: {"power": power, "error": error, "over": share_over}},
         )
     return parts
 
@@ -95,55 +95,63 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
     cells = itertools.product(trial["gamma"], trial["step_shares"])
     for cell, (gamma, share) in enumerate(cells):
         if cell >= trial.restored.get("cell", 0):
-            before = trial.restored if trial.restored.get("cell") == cell else {}
-            for row, state in _compact_cell(trial, gamma, share, before):
+            restored = trial.restored if trial.restored.get("cell") == cell else {}
+            for row, state in _compact_cell(trial, gamma, share, restored):
                 trial.save({"cell": cell, **state})
                 yield row
 
 
 def _compact_cell(
-    trial: Trial, gamma: float, share: float, before: Mapping[str, Any]
+    trial: Trial, gamma: float, share: float, restored: Mapping[str, Any]
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
-    """Rows of one γ and step, each with the state to go on from; ``before`` is such a state."""
+    """Rows of one γ and step, each with the state to go on from; ``restored`` is such a state."""
     import torch
 
     from mindgap.lab.theory.chapter6.network import Network
     from mindgap.lab.theory.chapter6.weight_decay import DecayedBatchNorm, DecayedNetwork
 
     x, y = _digits(trial["samples"])
-    copies, batch, normal = trial["copies"], trial["batch"], trial["batch_norm"]
+    copies, batch, batch_norm = trial["copies"], trial["batch"], trial["batch_norm"]
     generator = trial.torch_generator(f"training {gamma}")
     widths = (64, *[trial["width"]] * (trial["layers"] - 1), 10)
-    net = Network(widths, "relu", batch_norm=normal)
-    layer, deep = DecayedBatchNorm(batch, gamma), DecayedNetwork(max(trial["layers"], 3), gamma)
-    radius = 1.0 if normal else trial["radius_factor"] * deep.radius
-    theta = net.start(copies, radius, generator, scale=trial["radius_factor"] * layer.scale_bound)
-    theta = before.get("theta", theta)
-    if before:
-        generator.set_state(before["rng"])
+    net = Network(widths, "relu", batch_norm=batch_norm)
+    normalized, decayed = (
+        DecayedBatchNorm(batch, gamma),
+        DecayedNetwork(max(trial["layers"], 3), gamma),
+    )
+    radius = 1.0 if batch_norm else trial["radius_factor"] * decayed.radius
+    theta = net.start(
+        copies, radius, generator, scale=trial["radius_factor"] * normalized.scale_bound
+    )
+    theta = restored.get("theta", theta)
+    if restored:
+        generator.set_state(restored["rng"])
     eta = share * trial["step_factor"] / gamma
     panel = f"γ = {gamma:g}, ηγ = {eta * gamma:g}"
-    loss_bound = layer.loss_bound(10) if normal else deep.loss_bound(10)
-    largest, loss_share = before.get("worst", 0.0), before.get("loss_share", 0.0)
-    for step in range(before.get("step", 0) + 1, trial["steps"] + 1):
-        pick = torch.randint(len(x), (copies, batch), generator=generator)
+    loss_bound = normalized.loss_bound(10) if batch_norm else decayed.loss_bound(10)
+    largest, loss_share = restored.get("worst", 0.0), restored.get("loss_share", 0.0)
+    for step in range(restored.get("step", 0) + 1, trial["steps"] + 1):
+        samples = torch.randint(len(x), (copies, batch), generator=generator)
         with trial.timed():
-            losses, gradients = net.gradient(theta, x[pick], y[pick])
-            theta = [(1 - eta * gamma) * t - eta * d for t, d in zip(theta, gradients)]
-        if not all(bool(t.isfinite().all()) for t in theta):
+            losses, gradients = net.gradient(theta, x[samples], y[samples])
+            theta = [
+                (1 - eta * gamma) * weights_ - eta * gradient
+                for weights_, gradient in zip(theta, gradients)
+            ]
+        if not all(bool(weights_.isfinite().all()) for weights_ in theta):
             yield {"step": step, "panel": panel, "size": np.inf, "loss_share": np.inf}, {}
             return
-        if normal:
-            size = float(theta[-2].abs().max() / layer.scale_bound)
+        if batch_norm:
+            size = float(theta[-2].abs().max() / normalized.scale_bound)
         else:
             size = float(net.operator_norms(theta).max() / radius)
         largest = max(largest, size)
         loss_share = max(loss_share, float(losses.max()) / loss_bound)
         if step % max(1, trial["steps"] // 25) == 0 or step == 1:
             row = {"step": step, "panel": panel, "size": largest, "size_now": size}
-            more = {"loss_share": loss_share, "loss": float(losses.mean())}
+            loss_columns = {"loss_share": loss_share, "loss": float(losses.mean())}
             state = {"step": step, "theta": theta, "worst": largest, "loss_share": loss_share}
-            yield {**row, **more}, {**state, "rng": generator.get_state()}
+            yield {**row, **loss_columns}, {**state, "rng": generator.get_state()}
 
 
 def judge_compact(runs: Sequence[Run]) -> Parts:
@@ -180,16 +188,19 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
     every_x, every_y = x.expand(chains, -1, -1), y.expand(chains, -1)
 
     def value(weights: list[Any]) -> Any:
-        decay = sum(t.square().sum(dim=(1, 2)) for t in weights) * gamma / 2
+        decay = sum(weights_.square().sum(dim=(1, 2)) for weights_ in weights) * gamma / 2
         return net.loss(weights, every_x, every_y) + decay
 
     def moved(weights: list[Any], share: float) -> list[Any]:
         """After a step of that share of η along fresh stochastic gradients."""
-        pick = torch.randint(len(x), (chains, trial["batch"]), generator=generator)
-        gradients = net.gradient(weights, x[pick], y[pick])[1]
-        return [t - share * eta * (d + gamma * t) for t, d in zip(weights, gradients)]
+        samples = torch.randint(len(x), (chains, trial["batch"]), generator=generator)
+        gradients = net.gradient(weights, x[samples], y[samples])[1]
+        return [
+            weights_ - share * eta * (direction + gamma * weights_)
+            for weights_, direction in zip(weights, gradients)
+        ]
 
-    shares = [1.0, *(trial["direction"] * c for c in trial["c"])]
+    shares = [1.0, *(trial["direction"] * share_ for share_ in trial["c"])]
     snapshots = []
     for step in range(1, trial["burn_in"] + trial["snapshots"] * trial["every"] + 1):
         with trial.timed():
@@ -197,20 +208,21 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
         if step > trial["burn_in"] and step % trial["every"] == 0:
             loss = value(theta)
             gradient = [
-                d + gamma * t for t, d in zip(theta, net.gradient(theta, every_x, every_y)[1])
+                direction + gamma * weights_
+                for weights_, direction in zip(theta, net.gradient(theta, every_x, every_y)[1])
             ]
-            square = sum(d.square().sum(dim=(1, 2)) for d in gradient)
+            square = sum(direction.square().sum(dim=(1, 2)) for direction in gradient)
             changes = [value(moved(theta, share)) - loss for share in shares]
             snapshots.append(torch.stack([loss, square, *changes]))
     # (quantity, snapshot, chain); one number per chain: chains are independent, snapshots are not.
     losses, squares, *changes = torch.stack(snapshots, dim=1)
     full, *small = (change.mean(dim=0) for change in changes)
-    for c, change in zip(trial["c"], small):
+    for share_, change in zip(trial["c"], small):
         yield {
-            "c": c,
+            "c": share_,
             "change": float(change.mean()),
             "error": float(change.std() / chains**0.5),
-            "first_order": -c * eta * float(squares.mean()),
+            "first_order": -share_ * eta * float(squares.mean()),
             "grad_square": float(squares.mean()),
             "loss": float(losses.mean()),
             "full_step": float(full.mean()),
@@ -226,32 +238,38 @@ def judge_small_step(runs: Sequence[Run]) -> Parts:
     for run in runs:
         for row in run.rows:
             table.setdefault(row["c"], []).append(row)
-    mean = {c: float(np.mean([row["change"] for row in rows])) for c, rows in table.items()}
-    error = {
+    changes = {c: float(np.mean([row["change"] for row in rows])) for c, rows in table.items()}
+    errors = {
         c: float(np.sqrt(np.sum([row["error"] ** 2 for row in rows])) / len(rows))
         for c, rows in table.items()
     }
-    square = float(np.mean([row["grad_square"] for rows in table.values() for row in rows]))
-    small, parts = min(mean), Parts()
-    full = float(np.mean([run.rows[0]["full_step"] for run in runs]))
-    wobble = float(np.sqrt(np.sum([run.rows[0]["full_error"] ** 2 for run in runs])) / len(runs))
+    gradient_square = float(
+        np.mean([row["grad_square"] for rows in table.values() for row in rows])
+    )
+    smallest, parts = min(changes), Parts()
+    full_step = float(np.mean([run.rows[0]["full_step"] for run in runs]))
+    full_error = float(
+        np.sqrt(np.sum([run.rows[0]["full_error"] ** 2 for run in runs])) / len(runs)
+    )
     # invariance: a full step changes the loss by less than a tenth of its first-order term -ηE‖∇f‖²
-    if abs(full) > 4 * wobble + 0.1 * runs[0].header.settings["eta"] * square:
+    if abs(full_step) > 4 * full_error + 0.1 * runs[0].header.settings["eta"] * gradient_square:
         parts.decide_nothing(
-            f"the chains are not at their invariant law: a full step changes the loss by {full:.1e}"
+            "the chains are not at their invariant law: a full step changes the loss by "
+            f"{full_step:.1e}"
         )
     parts.add(
         "a small step lowers the loss",
-        all(mean[c] < -3 * error[c] for c in mean if c <= 0.2),
-        words=f"{small:g}η: by {mean[small]:.2e}±{error[small]:.0e}, the best of the grid by "
-        f"{min(mean.values()):.2e}, a full step by {full:.1e}±{wobble:.0e}",
-        numbers={"change": {f"{c:g}": v for c, v in mean.items()}},
+        all(changes[c] < -3 * errors[c] for c in changes if c <= 0.2),
+        words=f"{smallest:g}η: by {changes[smallest]:.2e}±{errors[smallest]:.0e}, the best of the "
+        "grid by "
+        f"{min(changes.values()):.2e}, a full step by {full_step:.1e}±{full_error:.0e}",
+        numbers={"change": {f"{c:g}": value for c, value in changes.items()}},
     )
     parts.add(
         "the law is not carried by stationary points",
-        square > 1e-6,
-        words=f"E‖∇f‖² = {square:.3g}",
-        numbers={"grad_square": square},
+        gradient_square > 1e-6,
+        words=f"E‖∇f‖² = {gradient_square:.3g}",
+        numbers={"grad_square": gradient_square},
     )
     return parts
 

@@ -38,11 +38,18 @@ def loop_counts(trial: Trial) -> Iterator[Row]:
         radius = np.array([cell["tau"] for cell in cells])[cell_of]
         gradient = _gradient(family, cells, cell_of)
 
-        def noise(n: int, who: np.ndarray, rng=rng, radius=radius, start=start) -> np.ndarray:  # type: ignore[no-untyped-def]
-            z = rng.standard_normal((n, start.shape[1]))
-            if trial.settings.get("law") == "gaussian":  # of the same mean square
-                return radius[who, None] * z / math.sqrt(start.shape[1])
-            return radius[who, None] * z / np.sqrt((z * z).sum(1))[:, None]
+        def noise(
+            number: int,
+            rows: np.ndarray,
+            rng: np.random.Generator = rng,
+            radius: np.ndarray = radius,
+            dimension: int = start.shape[1],
+        ) -> Any:
+            """Noise of length τ in a random direction, or Gaussian of the same mean square."""
+            directions = rng.standard_normal((number, dimension))
+            if trial.settings.get("law") == "gaussian":
+                return radius[rows, None] * directions / math.sqrt(dimension)
+            return radius[rows, None] * directions / row_norm(directions)[:, None]
 
         stochastic, epsilon = _noisy(trial)
         limit = int(min(trial["limit"], math.ceil(bounds.max()) + 1))
@@ -65,8 +72,8 @@ def loop_counts(trial: Trial) -> Iterator[Row]:
 
 
 def _noisy(trial: Trial) -> tuple[bool, float]:
-    """Is the method stochastic, and which accuracy it is asked for (noise makes the bounds
-    fourth powers of 1/ε).
+    """Whether the method is stochastic, and its accuracy ε: coarser for a stochastic method, whose
+    bound is a fourth power of 1/ε.
     """
     stochastic = trial["theorem"] in ("3.4.4", "3.4.5")
     return stochastic, trial["epsilon_noisy"] if stochastic else trial["epsilon"]
@@ -242,9 +249,9 @@ def loop_ratio(trial: Trial) -> Iterator[Row]:
         def step(
             gradients: np.ndarray,
             rows: np.ndarray,
-            step_sizes=step_sizes,
-            clipped_step=clipped_step,
-        ) -> np.ndarray:  # type: ignore[no-untyped-def]
+            step_sizes: np.ndarray = step_sizes,
+            clipped_step: Any = clipped_step,
+        ) -> Any:
             return step_sizes[rows] if trial["fixed"] else clipped_step(row_norm(gradients))
 
         most_steps = np.zeros(len(step_sizes))

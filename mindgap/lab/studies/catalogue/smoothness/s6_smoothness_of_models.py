@@ -128,7 +128,8 @@ def judge_networks(runs: Sequence[Run]) -> Parts:
     )
     parts.note(
         "no bound follows from it: on the valley of zero loss the gradient stays below "
-        f"{largest_gradient:.1g} while the curvature grows like |w|^{growth:.2f}, up to {valley_rows[-1]['curvature']:.2g}",
+        f"{largest_gradient:.1g} while the curvature grows like |w|^{growth:.2f}, up to "
+        f"{valley_rows[-1]['curvature']:.2g}",
         {"valley_growth": growth, "valley_gradient": largest_gradient},
     )
     return parts
