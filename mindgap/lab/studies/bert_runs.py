@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mindgap.base.rng import stream_seed, torch_stream
+from mindgap.base.rng import torch_stream
 from mindgap.lab.studies.device_runs import device_of, device_run
 from mindgap.lab.studies.spec import Row, Trial
 
@@ -55,7 +55,8 @@ def masked_run(
         alone.
     """
     from mindgap.lab.tasks.models import MaskedBert
-    from mindgap.lab.tasks.problems.word_pieces import masked_loss, masked_reading, masked_text
+    from mindgap.lab.tasks.problems.language import masked_loss
+    from mindgap.lab.tasks.problems.word_pieces import masked_reading, masked_text
 
     device = device_of(trial)
     text = masked_text(
@@ -162,20 +163,12 @@ def question_run(
 
 def _built(model_class: Any, trial: Trial, layers: int, stream: str) -> Any:
     """A BERT of that class in the trial's sizes; its start depends on seed and stream alone."""
-    import torch
+    from mindgap.lab.tasks.problems.training import seeded_network
 
-    width = trial["width"]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(trial.seed, stream))
-        return model_class(
-            trial["words"],
-            width,
-            layers=layers,
-            heads=max(width // 64, 1),
-            inner=4 * width,
-            length=trial["length"],
-            dropout=trial["dropout"],
-        )
+    words, width = trial["words"], trial["width"]
+    sizes = {"layers": layers, "heads": max(width // 64, 1), "inner": 4 * width}
+    options = {name: trial[name] for name in ("length", "dropout")}
+    return seeded_network(lambda: model_class(words, width, **sizes, **options), trial.seed, stream)
 
 
 def _train(

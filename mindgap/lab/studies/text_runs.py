@@ -141,20 +141,20 @@ def language_run(trial: Trial, stream: str) -> LanguageRun:
         >>> sorted(run.texts), run.texts["train"].rows.shape[0]
         (['test', 'train', 'validation'], 4)
     """
-    import torch
-
     from mindgap.lab.tasks.models import AWDLSTM, TransformerXL
     from mindgap.lab.tasks.problems.running_text import PARTS, running_text
+    from mindgap.lab.tasks.problems.training import seeded_network
 
     network, device = one_of("network", trial["network"], SIZES), device_of(trial)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(trial.seed, f"{stream} network"))
-        build: Any = TransformerXL if network == "transformer-xl" else AWDLSTM
-        model = build(trial["words"], **{name: trial[name] for name in SIZES[network]}).to(device)
-    begin = {"train": int(trial.numpy_generator(f"{stream} text").integers(1_000_000))}
+    model_class: Any = TransformerXL if network == "transformer-xl" else AWDLSTM
+    options = {name: trial[name] for name in SIZES[network]}
+    model = seeded_network(
+        lambda: model_class(trial["words"], **options), trial.seed, f"{stream} network"
+    ).to(device)
+    shifts = {"train": int(trial.numpy_generator(f"{stream} text").integers(1_000_000))}
     sizes = {name: trial[name] for name in ("words", "batch", "length")}
     texts = {
-        part: running_text(trial["text"], part, **sizes, device=device, shift=begin.get(part, 0))
+        part: running_text(trial["text"], part, **sizes, device=device, shift=shifts.get(part, 0))
         for part in PARTS
     }
     return LanguageRun(trial, model, texts)

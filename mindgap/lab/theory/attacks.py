@@ -25,18 +25,18 @@ LIMIT = 20_000
 
 def _count(gradient: Callable[[float], float], x: float, step: Any, epsilon: float) -> int:
     """T_ε of one run in one dimension, LIMIT + 1 where it was not reached."""
-    for k in range(LIMIT + 1):
-        g = gradient(x)
-        if abs(g) <= epsilon:
-            return k
-        x -= step(abs(g)) * g
+    for number in range(LIMIT + 1):
+        slope = gradient(x)
+        if abs(slope) <= epsilon:
+            return number
+        x -= step(abs(slope)) * slope
         if not abs(x) < 1e150:
             break
     return LIMIT + 1
 
 
 def _certificate(
-    given: Parameters,
+    parameters: Parameters,
     family: str,
     assumptions: dict[str, bool],
     measured: float,
@@ -45,73 +45,85 @@ def _certificate(
     claim: str = "at most",
 ) -> Certificate:
     """A certificate that names its family and parameters."""
-    return Certificate({"family": family, **given}, assumptions, measured, bound, claim, method)
+    return Certificate(
+        {"family": family, **parameters}, assumptions, measured, bound, claim, method
+    )
 
 
 # Chapter 3: counts of iterations.
 # --------------------------------------------------------------------------------------------------
 
 
-def _steps(kind: str, a: Any) -> Any:
+def _steps(kind: str, constants: Any) -> Any:
     """The step of the theorem ``kind`` as a function of the gradient's norm."""
     if kind == "3.4.1":
-        return theory.clipped_gd_step(a)
-    h = theory.gd_step(a)
-    return lambda norm: h
+        return theory.clipped_gd_step(constants)
+    step = theory.gd_step(constants)
+    return lambda norm: step
 
 
-def _bound(kind: str, a: Any, epsilon: float) -> float:
-    return (theory.clipped_gd_bound if kind == "3.4.1" else theory.gd_bound)(a, epsilon)
+def _bound(kind: str, constants: Any, epsilon: float) -> float:
+    """The most steps that the theorem ``kind`` allows."""
+    return (theory.clipped_gd_bound if kind == "3.4.1" else theory.gd_bound)(constants, epsilon)
 
 
-def _on_cosh(given: Parameters, *, kind: str) -> Certificate | None:
+def _on_cosh(parameters: Parameters, *, kind: str) -> Certificate | None:
     """The hyperbolic cosine against the step and bound of the theorem ``kind``."""
-    f = theory.HyperbolicCosine(L0=given["L0"], L1=given["L1"])
-    start = f.start(given["M"])
-    if given["L1"] * start > 300 or given["epsilon"] >= given["M"]:
+    function = theory.HyperbolicCosine(L0=parameters["L0"], L1=parameters["L1"])
+    start = function.start(parameters["M"])
+    if parameters["L1"] * start > 300 or parameters["epsilon"] >= parameters["M"]:
         return None
-    a = f.constants(given["M"])
-    bound = _bound(kind, a, given["epsilon"])
+    constants = function.constants(parameters["M"])
+    bound = _bound(kind, constants, parameters["epsilon"])
     if bound > LIMIT:
         return None
-    step = _steps(kind, a)
-    scale, L1 = given["L0"] / given["L1"], given["L1"]
-    seen = _count(
+    step = _steps(kind, constants)
+    scale, L1 = parameters["L0"] / parameters["L1"], parameters["L1"]
+    count = _count(
         lambda x: scale * math.sinh(min(max(L1 * x, -700), 700)),
         start,
-        lambda n: float(step(np.float64(n))),
-        given["epsilon"],
+        lambda norm: float(step(np.float64(norm))),
+        parameters["epsilon"],
     )
-    checks = {"(L0, L1)-smooth, M and f(x0) - f* exact": True, "ε > 0": given["epsilon"] > 0}
-    return _certificate(given, "hyperbolic cosine", checks, seen, bound, "a run, counted")
+    checks = {"(L0, L1)-smooth, M and f(x0) - f* exact": True, "ε > 0": parameters["epsilon"] > 0}
+    return _certificate(parameters, "hyperbolic cosine", checks, count, bound, "a run, counted")
 
 
-def _on_teeth(given: Parameters, *, kind: str) -> Certificate | None:
+def _on_teeth(parameters: Parameters, *, kind: str) -> Certificate | None:
     """The slope with teeth against the step and bound of the theorem ``kind``."""
-    slope = given["epsilon"] * (1 + 1e-6)
-    plain = theory.RelaxedSmooth(L0=given["L0"], L1=given["L1"], delta=1.0, M=slope)
-    h = float(_steps(kind, plain)(np.float64(slope)))
-    if h * given["L0"] > 1:
-        return None
-    f = theory.ToothedSlope(slope=slope, step=h, L=given["L0"], teeth=300)
-    a = f.constants(given["L0"], given["L1"])
-    step = _steps(kind, a)
-    seen = _count(
-        lambda x: float(f.gradient(np.float64(x))),
-        f.start,
-        lambda n: float(step(np.float64(n))),
-        given["epsilon"],
+    slope = parameters["epsilon"] * (1 + 1e-6)
+    without_teeth = theory.RelaxedSmooth(
+        L0=parameters["L0"], L1=parameters["L1"], delta=1.0, M=slope
     )
-    checks = {"curvature within L0": True, "the slope is M": slope == a.M}
-    bound = _bound(kind, a, given["epsilon"])
-    return _certificate(given, "toothed slope, 300 teeth", checks, seen, bound, "a run, counted")
+    step_size = float(_steps(kind, without_teeth)(np.float64(slope)))
+    if step_size * parameters["L0"] > 1:
+        return None
+    function = theory.ToothedSlope(slope=slope, step=step_size, L=parameters["L0"], teeth=300)
+    constants = function.constants(parameters["L0"], parameters["L1"])
+    step = _steps(kind, constants)
+    count = _count(
+        lambda x: float(function.gradient(np.float64(x))),
+        function.start,
+        lambda norm: float(step(np.float64(norm))),
+        parameters["epsilon"],
+    )
+    checks = {"curvature within L0": True, "the slope is M": slope == constants.M}
+    bound = _bound(kind, constants, parameters["epsilon"])
+    return _certificate(
+        parameters, "toothed slope, 300 teeth", checks, count, bound, "a run, counted"
+    )
 
 
-def _lower_3_4_2(given: Parameters) -> Certificate | None:
+def _lower_3_4_2(parameters: Parameters) -> Certificate | None:
     """The printed lower bound against the fewest steps of the best fixed step on the pair of 3.7.2,
     and against Theorem 3.4.3, which no true lower bound exceeds.
     """
-    L1, M, epsilon, delta = given["L1"], given["M"], given["epsilon"], given["delta"]
+    L1, M, epsilon, delta = (
+        parameters["L1"],
+        parameters["M"],
+        parameters["epsilon"],
+        parameters["delta"],
+    )
     if epsilon > L1 / 3 or delta < 1.25 * epsilon or 2 * epsilon >= M:
         return None
     printed = L1 * M * (delta - 0.625 * epsilon) / (8 * epsilon**2 * (math.log(M) + 1))
@@ -125,7 +137,7 @@ def _lower_3_4_2(given: Parameters) -> Certificate | None:
         "fewer steps than Theorem 3.4.3 allows": fewest <= upper,
     }
     return _certificate(
-        given,
+        parameters,
         "exponential and slow function, best fixed step",
         checks,
         fewest,
@@ -135,70 +147,89 @@ def _lower_3_4_2(given: Parameters) -> Certificate | None:
     )
 
 
-def _slope_3_4_5(given: Parameters, *, printed: bool) -> Certificate | None:
+def _slope_3_4_5(parameters: Parameters, *, printed: bool) -> Certificate | None:
     """The slow function of 3.7.2 against the printed bound or the proof's."""
-    epsilon, tau, L0, L1 = given["epsilon"], given["tau"], given["L0"], given["L1"]
-    M = given["slope"] * epsilon
-    f0 = given["height"] * epsilon
-    way = (f0 - 0.625 * M) / M
-    if 1.5 * M > L0 or way <= 0:
+    epsilon, tau, L0, L1 = (
+        parameters["epsilon"],
+        parameters["tau"],
+        parameters["L0"],
+        parameters["L1"],
+    )
+    M = parameters["slope"] * epsilon
+    gap = parameters["height"] * epsilon
+    distance = (gap - 0.625 * M) / M
+    if 1.5 * M > L0 or distance <= 0:
         return None
-    a, noise = theory.RelaxedSmooth(L0=L0, L1=L1, delta=f0, M=M), theory.BoundedNoise(tau=tau)
-    c = (5 * L0 + 4 * L1 * M) * (M + tau) ** 2
-    bound = (f0 + c) / epsilon**4 if printed else theory.sgd_bound(a, noise, epsilon)
+    constants, noise = (
+        theory.RelaxedSmooth(L0=L0, L1=L1, delta=gap, M=M),
+        theory.BoundedNoise(tau=tau),
+    )
+    noise_term = (5 * L0 + 4 * L1 * M) * (M + tau) ** 2
+    bound = (
+        (gap + noise_term) / epsilon**4 if printed else theory.sgd_bound(constants, noise, epsilon)
+    )
     if not 1 <= bound < 1e15:
         return None
-    h = theory.sgd_step(a, noise, math.ceil(bound))
+    step = theory.sgd_step(constants, noise, math.ceil(bound))
     checks = {
         "(L0, L1)-smooth: 3M/2 <= L0": 1.5 * M <= L0,
         "|f'| <= M everywhere": True,
         "noise within τ": True,
         "the slope is not ε-stationary": epsilon < M,
     }
-    fewest = way / (h * (M + tau))
+    fewest = distance / (step * (M + tau))
     words = "the way divided by the longest step"
-    return _certificate(given, "slow function of 3.7.2", checks, fewest, bound, words)
+    return _certificate(parameters, "slow function of 3.7.2", checks, fewest, bound, words)
 
 
-def _step_3_4_4(given: Parameters) -> Certificate | None:
-    if given["M"] > 1e12 or given["epsilon"] >= given["M"]:
+def _step_3_4_4(parameters: Parameters) -> Certificate | None:
+    """The certificate of the printed step of Theorem 3.4.4, at other constants."""
+    if parameters["M"] > 1e12 or parameters["epsilon"] >= parameters["M"]:
         return None
-    return theorem_3_4_4_step(given["epsilon"], given["M"], given["tau"])
+    return theorem_3_4_4_step(parameters["epsilon"], parameters["M"], parameters["tau"])
 
 
 # Chapter 4 and acclip.
 # --------------------------------------------------------------------------------------------------
 
 
-def _printed_4_4_1(a: Any, K: float, *, last_as_proved: bool = False) -> tuple[float, float, float]:
+def _printed_4_4_1(
+    constants: Any, K: float, *, last_as_proved: bool = False
+) -> tuple[float, float, float]:
     """η, τ and the bound as printed; its last term as printed or as proved."""
-    al, sigma, L, f0 = a.alpha, a.sigma, a.L, a.delta
-    e = (2 * al - 2) / (3 * al - 2)
-    rate = (f0 / (sigma**2 * K)) ** (al / (3 * al - 2)) / L**e
-    eta = min(1 / (4 * L), 1 / (L * (12 * sigma) ** (al / (al - 1))), rate)
-    proved = sigma ** (2 * al / (3 * al - 2)) * (L * f0 / K) ** e
-    last = proved if last_as_proved else f0 * L**e * (f0 / (K * sigma**2)) ** e
-    bound = 20 * max(4 * L * f0 / K, L * (12 * sigma) ** (al / (al - 1)) * f0 / K, last)
-    return eta, sigma * (eta * L) ** (-1 / al), bound
+    alpha, sigma, L, gap = constants.alpha, constants.sigma, constants.L, constants.delta
+    exponent = (2 * alpha - 2) / (3 * alpha - 2)
+    rate = (gap / (sigma**2 * K)) ** (alpha / (3 * alpha - 2)) / L**exponent
+    eta = min(1 / (4 * L), 1 / (L * (12 * sigma) ** (alpha / (alpha - 1))), rate)
+    proved = sigma ** (2 * alpha / (3 * alpha - 2)) * (L * gap / K) ** exponent
+    last_term = proved if last_as_proved else gap * L**exponent * (gap / (K * sigma**2)) ** exponent
+    bound = 20 * max(
+        4 * L * gap / K, L * (12 * sigma) ** (alpha / (alpha - 1)) * gap / K, last_term
+    )
+    return eta, sigma * (eta * L) ** (-1 / alpha), bound
 
 
-def _corrected_4_4_1(a: Any, K: float) -> tuple[float, float, float]:
-    c = theory.gclip_nonconvex_parameters(a, int(K))
-    return float(c.eta), float(c.tau), theory.gclip_nonconvex_bound(a, int(K))
+def _corrected_4_4_1(constants: Any, K: float) -> tuple[float, float, float]:
+    parameters = theory.gclip_nonconvex_parameters(constants, int(K))
+    return (
+        float(parameters.eta),
+        float(parameters.tau),
+        theory.gclip_nonconvex_bound(constants, int(K)),
+    )
 
 
-def _bowl_4_4_1(given: Parameters, *, corrected: bool) -> Certificate | None:
+def _bowl_4_4_1(parameters: Parameters, *, corrected: bool) -> Certificate | None:
     """Theorem 4.4.1, printed or corrected, against x²/2 without noise."""
-    given = {**given, "K": math.ceil(given["K"])}
-    alpha, sigma, K = min(given["alpha"], 2.0), given["sigma"], float(given["K"])
-    x0 = math.sqrt(2 * given["f0"])
-    a = theory.HeavyTail(alpha=alpha, sigma=sigma, L=1.0, delta=given["f0"])
-    eta, tau, bound = (_corrected_4_4_1 if corrected else _printed_4_4_1)(a, K)
+    parameters = {**parameters, "K": math.ceil(parameters["K"])}
+    alpha, sigma, K = min(parameters["alpha"], 2.0), parameters["sigma"], float(parameters["K"])
+    x0 = math.sqrt(2 * parameters["f0"])
+    constants = theory.HeavyTail(alpha=alpha, sigma=sigma, L=1.0, delta=parameters["f0"])
+    eta, tau, bound = (_corrected_4_4_1 if corrected else _printed_4_4_1)(constants, K)
     if x0 > min(1.0, tau):
         return None
     # Σ_{k=1..K} x_k² of gradient descent; min{‖∇f‖², τ‖∇f‖/3} is at most the square.
-    q = 2 * math.log1p(-eta)
-    total = x0**2 * math.exp(q) * math.expm1(K * q) / math.expm1(q)
+    log_decay = 2 * math.log1p(-eta)
+    total = x0**2 * math.exp(log_decay) * math.expm1(K * log_decay) / math.expm1(log_decay)
     if corrected:
         total = min(total, K * tau * x0 / 3)
     checks = {
@@ -208,121 +239,136 @@ def _bowl_4_4_1(given: Parameters, *, corrected: bool) -> Certificate | None:
         "|f'| <= 1": x0 <= 1,
     }
     words = "a geometric sum"
-    return _certificate(given, "x²/2 without noise", checks, total / K, bound, words)
+    return _certificate(parameters, "x²/2 without noise", checks, total / K, bound, words)
 
 
-def _slope_4_4_1(given: Parameters, *, corrected: bool) -> Certificate | None:
+def _slope_4_4_1(parameters: Parameters, *, corrected: bool) -> Certificate | None:
     """Theorem 4.4.1, its last term as proved or corrected, against the slope of a Huber function
     without noise.
     """
-    given = {**given, "K": math.ceil(given["K"])}
-    alpha, sigma, K, s = min(given["alpha"], 2.0), given["sigma"], float(given["K"]), given["slope"]
-    f0 = s * given["way"] + s**2 / 2  # of the Huber function with L = 1
-    a = theory.HeavyTail(alpha=alpha, sigma=sigma, L=1.0, delta=f0)
+    parameters = {**parameters, "K": math.ceil(parameters["K"])}
+    alpha, sigma, K, slope = (
+        min(parameters["alpha"], 2.0),
+        parameters["sigma"],
+        float(parameters["K"]),
+        parameters["slope"],
+    )
+    gap = slope * parameters["way"] + slope**2 / 2  # of the Huber function with L = 1
+    constants = theory.HeavyTail(alpha=alpha, sigma=sigma, L=1.0, delta=gap)
     if corrected:
-        eta, tau, bound = _corrected_4_4_1(a, K)
+        eta, tau, bound = _corrected_4_4_1(constants, K)
     else:
-        eta, tau, bound = _printed_4_4_1(a, K, last_as_proved=True)
-    on_slope = min(K, math.floor(given["way"] / (eta * min(tau, s))))
-    each = min(s**2, tau * s / 3) if corrected else min(s, s**2)
+        eta, tau, bound = _printed_4_4_1(constants, K, last_as_proved=True)
+    steps_on_slope = min(K, math.floor(parameters["way"] / (eta * min(tau, slope))))
+    per_step = min(slope**2, tau * slope / 3) if corrected else min(slope, slope**2)
     checks = {"f is 1-smooth": True, "E|g - f'|^α = 0 <= σ^α": True}
     words = "the steps that end on the slope"
-    seen = each * on_slope / K
-    return _certificate(given, "Huber function without noise", checks, seen, bound, words)
+    mean = per_step * steps_on_slope / K
+    return _certificate(parameters, "Huber function without noise", checks, mean, bound, words)
 
 
-def _slope_acclip_2(given: Parameters, *, printed: bool) -> Certificate | None:
+def _slope_acclip_2(parameters: Parameters, *, printed: bool) -> Certificate | None:
     """Theorem 2 of acclip against the slope of a Huber function without noise."""
-    given = {**given, "K": math.ceil(given["K"])}
-    alpha, L, K = min(given["alpha"], 2.0), given["L"], int(given["K"])
-    f0 = given["share"] * K / L
-    way = f0 - 1 / (2 * L)
-    if way <= 0:
+    parameters = {**parameters, "K": math.ceil(parameters["K"])}
+    alpha, L, K = min(parameters["alpha"], 2.0), parameters["L"], int(parameters["K"])
+    gap = parameters["share"] * K / L
+    distance = gap - 1 / (2 * L)
+    if distance <= 0:
         return None
-    a = theory.SmoothMoment(alpha=alpha, G=1.0, L=L, delta=f0)
-    c = theory.moment_nonconvex_parameters(a, K + 1 if printed else K)
-    bound = theory.moment_nonconvex_bound(a, K, printed=printed)
-    on_slope = min(K, math.floor(way / (c.eta * min(c.tau, 1.0))) + 1)
+    constants = theory.SmoothMoment(alpha=alpha, G=1.0, L=L, delta=gap)
+    settings = theory.moment_nonconvex_parameters(constants, K + 1 if printed else K)
+    bound = theory.moment_nonconvex_bound(constants, K, printed=printed)
+    steps_on_slope = min(K, math.floor(distance / (settings.eta * min(settings.tau, 1.0))) + 1)
     checks = {"f is L-smooth": True, "E|g|^α = |f'|^α <= 1 everywhere": True}
     words = "the steps that start on the slope"
-    seen = on_slope / K
-    return _certificate(given, "Huber function, slope 1, without noise", checks, seen, bound, words)
+    share = steps_on_slope / K
+    return _certificate(
+        parameters, "Huber function, slope 1, without noise", checks, share, bound, words
+    )
 
 
-def _jump_4_4_2_printed(given: Parameters) -> Certificate | None:
+def _jump_4_4_2_printed(parameters: Parameters) -> Certificate | None:
     """The bias of a clipped rare jump, as in ``certificates.chapter4.theorem_4_4_2``, any α."""
-    alpha, K = given["alpha"], given["K"]
+    alpha, K = parameters["alpha"], parameters["K"]
     tau = K ** (alpha - 1)
-    jump = given["multiple"] * tau
+    jump = parameters["multiple"] * tau
     domain = 0.25 ** (1 / alpha) / 2
     share = 1 - (1.1 * domain) ** alpha  # the slope's part of the α-moment is within the rest
-    prob = share / jump**alpha
-    optimum = prob * jump
-    mean = max(2 * prob, prob * tau)
+    probability = share / jump**alpha
+    optimum = probability * jump
+    mean = max(2 * probability, probability * tau)
     checks = {
         "α in (1, 2]": 1 < alpha <= 2,
         "the minimum lies in [0, B]": optimum < domain,
-        "E|g|^α <= 1 on [0, B]": prob < 0.05
-        and share + (domain / (1 - prob)) ** alpha * (1 - prob) <= 1,
+        "E|g|^α <= 1 on [0, B]": probability < 0.05
+        and share + (domain / (1 - probability)) ** alpha * (1 - probability) <= 1,
         "the jump is clipped up to K": jump > tau,
-        "the slope is never clipped": domain / (1 - prob) <= 1,
+        "the slope is never clipped": domain / (1 - probability) <= 1,
         "the mean stays below the minimum": mean < optimum,
     }
     if not all(checks.values()):
         return None
     error = (optimum - mean) ** 2 / 2
     bound = 16 * (K + 1) ** (-2 * (alpha - 1) / alpha)
-    return _certificate(given, "rare jump, clipped", checks, error, bound, "the bias of the mean")
+    return _certificate(
+        parameters, "rare jump, clipped", checks, error, bound, "the bias of the mean"
+    )
 
 
-def _jump_4_4_2(given: Parameters, *, dimension: int) -> Certificate | None:
+def _jump_4_4_2(parameters: Parameters, *, dimension: int) -> Certificate | None:
     """Theorems 4.4.2 and 4.5.1, with the proof's threshold, against rare jumps in that many
     coordinates.
     """
-    given = {**given, "K": math.ceil(given["K"])}
-    alpha, K = min(given["alpha"], 2.0), int(given["K"])
-    jumps = 10 ** (1 / alpha) * given["multiple"] * np.geomspace(1, given["ratio"], dimension)
+    parameters = {**parameters, "K": math.ceil(parameters["K"])}
+    alpha, K = min(parameters["alpha"], 2.0), int(parameters["K"])
+    jumps = (
+        10 ** (1 / alpha) * parameters["multiple"] * np.geomspace(1, parameters["ratio"], dimension)
+    )
     problem = theory.RareJump(np.full(dimension, alpha), jumps)
     error = theory.averaged_error(
         problem, lambda k: 4 / (k + 1), lambda k: np.asarray(k ** (1 / alpha)), [K]
     )[0]
     # On |x| <= 1/2 the slope adds (1-p)(x/(1-p))^α <= 1.2 (1/2)^α to the jump's share 1.
     B = (1 + 1.2 * 0.5**alpha) ** (1 / alpha)
-    a = theory.CoordinateMoment(alpha=alpha, B=(B,) * dimension, mu=1.0)
+    constants = theory.CoordinateMoment(alpha=alpha, B=(B,) * dimension, mu=1.0)
     checks = {
         "1-strongly convex": True,
         "E|g_i|^α <= B_i^α on |x_i| <= 1/2": bool((problem.probability <= 0.11).all()),
         "the minimum lies inside": bool((problem.optimum <= 0.5).all()),
     }
-    bound = theory.cclip_bound(a, K)
+    bound = theory.cclip_bound(constants, K)
     words = "the exact recursion"
-    return _certificate(given, "rare jumps", checks, float(error.sum()), bound, words)
+    return _certificate(parameters, "rare jumps", checks, float(error.sum()), bound, words)
 
 
-def _lemma(given: Parameters, *, which: str, printed: bool) -> Certificate | None:
+def _lemma(parameters: Parameters, *, which: str, printed: bool) -> Certificate | None:
     """Lemma 2 of acclip (``"2"``) or Lemma 4.7.5 against a law of two points."""
-    alpha, tau, share = min(given["alpha"], 2.0), given["tau"], min(given["share"], 0.5)
-    law, mean = theory.TwoPoint(probability=share, scale=given["scale"]), given["mean"]
+    alpha, tau, share = (
+        min(parameters["alpha"], 2.0),
+        parameters["tau"],
+        min(parameters["share"], 0.5),
+    )
+    law, mean = theory.TwoPoint(probability=share, scale=parameters["scale"]), parameters["mean"]
     moments = theory.clipped_moments(law, mean, tau)
     moment = law.expect(lambda x: np.abs(mean + x) ** alpha)
     if which == "2":
-        seen = moments.error if printed else (moments.mean - mean) ** 2
+        measured = moments.error if printed else (moments.mean - mean) ** 2
         bound = moment**2 * tau ** (-2 * (alpha - 1))
     else:
-        seen = moments.second
+        measured = moments.second
         bound = moment * tau ** (2 - (2 if printed else 1) * alpha)
     checks = {"E g = ∇f": True, "E|g|^α is the moment used": True, "τ > 0": tau > 0}
-    return _certificate(given, "two-point law", checks, seen, bound, "a sum of two terms")
+    return _certificate(parameters, "two-point law", checks, measured, bound, "a sum of two terms")
 
 
 # Chapters 5 and 6.
 # --------------------------------------------------------------------------------------------------
 
 
-def _coordinates_5_4_1(given: Parameters) -> Certificate | None:
+def _coordinates_5_4_1(parameters: Parameters) -> Certificate | None:
     """INGD at 0 on L·max(max_i x_i, -Δ/L): every gradient is a new L e_i, and no test passes."""
-    L, epsilon = 1.0, given["epsilon"]
-    gamma, T = given["gamma"], given["T"]
+    L, epsilon = 1.0, parameters["epsilon"]
+    gamma, T = parameters["gamma"], parameters["T"]
     if epsilon >= L:
         return None
     K = 48 * L**2 / epsilon**2
@@ -335,25 +381,25 @@ def _coordinates_5_4_1(given: Parameters) -> Certificate | None:
     checks = {"ε < L": True, "T = 4Δ/(εδ) >= 1": T >= 1, "γ <= 1/2": gamma <= 0.5}
     words = "calls of every run, whatever the draws"
     family = "L max(max_i x_i, -Δ/L) in many dimensions"
-    return _certificate(given, family, checks, calls, printed, words)
+    return _certificate(parameters, family, checks, calls, printed, words)
 
 
-def _coin_6_4_1(given: Parameters) -> Certificate | None:
+def _coin_6_4_1(parameters: Parameters) -> Certificate | None:
     """F(θ) = ±M with probabilities q and 1-q, whatever θ is: the change is a binomial mean."""
     from scipy.stats import binom
 
-    given = {**given, "n": math.ceil(given["n"])}
-    n, q, delta = int(given["n"]), min(given["q"], 0.5), given["delta"]
+    parameters = {**parameters, "n": math.ceil(parameters["n"])}
+    n, q, delta = int(parameters["n"]), min(parameters["q"], 0.5), parameters["delta"]
     # |2 S/n - 2q| with S ~ Bin(n, q): the smallest number that it exceeds with probability <= δ.
-    s = np.arange(n + 1)
-    order = np.argsort(np.abs(2 * s / n - 2 * q))
-    weights = binom.pmf(s, n, q)[order]
+    successes = np.arange(n + 1)
+    order = np.argsort(np.abs(2 * successes / n - 2 * q))
+    weights = binom.pmf(successes, n, q)[order]
     place = min(int(np.searchsorted(np.cumsum(weights), 1 - delta)), n)
-    seen = float(np.abs(2 * s / n - 2 * q)[order][place])
+    quantile = float(np.abs(2 * successes / n - 2 * q)[order][place])
     bound = theory.one_step_change_bound(theory.BoundedValues(1.0, delta), n)
     checks = {"|φ∘F| <= M = 1": True, "0 < δ < 1": 0 < delta < 1}
     words = "the exact binomial quantile"
-    return _certificate(given, "a coin, drawn anew each step", checks, seen, bound, words)
+    return _certificate(parameters, "a coin, drawn anew each step", checks, quantile, bound, words)
 
 
 _COUNTS = {"L0": (0.1, 10.0), "L1": (0.05, 10.0), "M": (0.5, 500.0), "epsilon": (0.05, 2.0)}

@@ -66,16 +66,17 @@ class Certificate:
         """Measured over printed; infinite where 0 is printed."""
         return float(self.measured / self.printed) if self.printed else float("inf")
 
-    def words(self, said: str = "printed") -> str:
-        """Instance and margin in one sentence; ``said``: where the bound comes from."""
-        given = ", ".join(f"{name} = {_short(value)}" for name, value in self.instance.items())
+    def words(self, source: str = "printed") -> str:
+        """Instance and margin in one sentence; ``source`` says where the bound comes from."""
+        instance = ", ".join(f"{name} = {_short(value)}" for name, value in self.instance.items())
         return (
-            f"{given}: {_short(self.measured)} where {self.claim} {_short(self.printed)} is "
-            f"{said} ({self.method})"
+            f"{instance}: {_short(self.measured)} where {self.claim} {_short(self.printed)} is "
+            f"{source} ({self.method})"
         )
 
 
 def _short(value: str | Number) -> str:
+    """Text as it is, a number with four significant digits or as a short whole number."""
     if isinstance(value, str):
         return value
     return str(value) if isinstance(value, int) and abs(value) < 10**7 else f"{float(value):.4g}"

@@ -52,26 +52,26 @@ def first_hits(
     """
     whole("limit", limit, least=1)
     runs = len(x0)
-    eps = np.broadcast_to(np.asarray(epsilon, dtype=float), (runs,))
+    accuracies = np.broadcast_to(np.asarray(epsilon, dtype=float), (runs,))
     hits = np.full(runs, limit + 1)
     final = np.array(x0, dtype=float)
     who, x = np.arange(runs), final.copy()
     with np.errstate(over="ignore", invalid="ignore"):
-        for t in range(limit + 1):
-            g = gradient(x, who)
-            norm = np.sqrt((g * g).sum(-1))
-            reached = norm <= eps[who]
-            gone = reached | ~np.isfinite(norm)
-            if gone.any():
-                hits[who[reached]] = t
-                final[who[gone]] = x[gone]
-                who, x, g = who[~gone], x[~gone], g[~gone]
+        for step_number in range(limit + 1):
+            gradients = gradient(x, who)
+            norm = np.sqrt((gradients * gradients).sum(-1))
+            reached = norm <= accuracies[who]
+            finished = reached | ~np.isfinite(norm)
+            if finished.any():
+                hits[who[reached]] = step_number
+                final[who[finished]] = x[finished]
+                who, x, gradients = who[~finished], x[~finished], gradients[~finished]
                 if not len(who):
                     break
-            if t < limit:
+            if step_number < limit:
                 if noise is not None:
-                    g = g + noise(len(who), who)
-                x = x - step(g, who)[:, None] * g
+                    gradients = gradients + noise(len(who), who)
+                x = x - step(gradients, who)[:, None] * gradients
     final[who] = x
     return hits, final
 

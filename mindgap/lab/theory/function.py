@@ -63,9 +63,9 @@ class Function(ABC):
 
     def gradient_norm(self, x: Any) -> Any:
         """‖∇f(x)‖ at every point."""
-        g = self.gradient(x)
-        xp = namespace(g)
-        return xp.abs(g) if self.dimension == 1 else xp.sqrt((g * g).sum(-1))
+        gradient = self.gradient(x)
+        xp = namespace(gradient)
+        return xp.abs(gradient) if self.dimension == 1 else xp.sqrt((gradient * gradient).sum(-1))
 
     def sample_value(self, x: Any, batch: Any | None) -> Any:
         """The loss of one batch; f itself where the function has no samples."""

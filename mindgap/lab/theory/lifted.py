@@ -79,10 +79,10 @@ class LiftedChain:
         from mindgap.bilevel import BilevelProblem
 
         whole("samples", samples, least=1)
-        draw = torch_stream(seed, "lifted chain")
-        z = (torch.rand(samples, generator=draw) < self.probability).double()
-        chain, d = self._chain(), self.dimension
-        zero = torch.zeros(d, dtype=torch.float64)
+        generator = torch_stream(seed, "lifted chain")
+        coins = (torch.rand(samples, generator=generator) < self.probability).double()
+        chain, dimension = self._chain(), self.dimension
+        zero = torch.zeros(dimension, dtype=torch.float64)
 
         def upper(x: torch.Tensor, y: torch.Tensor, batch: Any) -> torch.Tensor:
             return _chain_value(chain, self.probability, x, batch[0]) + 0.0 * y.sum()
@@ -96,26 +96,28 @@ class LiftedChain:
             x=zero,
             y=torch.ones(1, dtype=torch.float64),
             batch_size=1,
-            upper_data=(z,),
+            upper_data=(coins,),
             lower_data=(torch.zeros(samples, dtype=torch.float64),),
         )
 
 
 def _chain_value(
-    chain: HardChain, probability: float, x: torch.Tensor, z: torch.Tensor
+    chain: HardChain, probability: float, x: torch.Tensor, coins: torch.Tensor
 ) -> torch.Tensor:
     """f(x), with the chain's stochastic gradient in place of its own: the coordinate after the last
     one above 1/4 is multiplied by z/p.
     """
     import torch
 
-    place = x.detach() / chain.scale
-    exact = 2 * chain.epsilon * ZeroChain(chain.dimension).gradient(place)
-    index = torch.arange(1, chain.dimension + 1, dtype=place.dtype)
-    reached = (index * (place.abs() > 0.25)).amax(-1)
-    factor = torch.where(index == reached + 1, z.mean() / probability, torch.ones_like(index))
-    value = chain.L * chain.scale**2 / 152 * ZeroChain(chain.dimension).value(place)
-    return value + (factor * exact * (x - x.detach())).sum()
+    unscaled = x.detach() / chain.scale
+    gradient = 2 * chain.epsilon * ZeroChain(chain.dimension).gradient(unscaled)
+    index = torch.arange(1, chain.dimension + 1, dtype=unscaled.dtype)
+    last_large = (index * (unscaled.abs() > 0.25)).amax(-1)
+    factor = torch.where(
+        index == last_large + 1, coins.mean() / probability, torch.ones_like(index)
+    )
+    value = chain.L * chain.scale**2 / 152 * ZeroChain(chain.dimension).value(unscaled)
+    return value + (factor * gradient * (x - x.detach())).sum()
 
 
 check_arguments(__name__)

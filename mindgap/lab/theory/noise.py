@@ -97,8 +97,10 @@ class NoiseLaw(ABC):
         scales = _scales(self.scale)
         if scales.ndim:
             fail("scale", "must be one number for expect", self.scale)
-        s = float(scales)
-        return self.unit_expect(lambda x: function(s * x), [k / s for k in kinks])
+        scale_ = float(scales)
+        return self.unit_expect(
+            lambda points: function(scale_ * points), [kink / scale_ for kink in kinks]
+        )
 
 
 @cache
@@ -112,15 +114,15 @@ def _integrate(
     density: Callable[[Array], Array],
     function: Callable[[Array], Array],
     kinks: Sequence[float],
-    ends: tuple[float, float],
+    interval: tuple[float, float],
 ) -> float:
     """∫ function · density over an interval that may be infinite, split at the kinks.
 
     Finite pieces take Gauss-Legendre with 200 nodes; an infinite piece is mapped by x = edge ±
     t^(-m) so that algebraic tails become smooth at t = 0, and takes 600 nodes.
     """
-    lower, upper = ends
-    inner = sorted(
+    lower, upper = interval
+    breaks = sorted(
         {float(k) for k in kinks if lower < k < upper}
         | {k for k in (-1.0, 0.0, 1.0) if lower < k < upper}
     )
@@ -128,19 +130,23 @@ def _integrate(
     total = 0.0
     points = (
         ([lower] if math.isfinite(lower) else [])
-        + inner
+        + breaks
         + ([upper] if math.isfinite(upper) else [])
     )
-    for a, b in itertools.pairwise(points):
-        x = 0.5 * (b - a) * nodes + 0.5 * (a + b)
-        total += 0.5 * (b - a) * float(np.sum(weights * function(x) * density(x)))
+    for start, end in itertools.pairwise(points):
+        places = 0.5 * (end - start) * nodes + 0.5 * (start + end)
+        total += 0.5 * (end - start) * float(np.sum(weights * function(places) * density(places)))
     tail_nodes, tail_weights = _gauss(600)
-    t, w, power = 0.5 * (tail_nodes + 1), 0.5 * tail_weights, 12.0
-    for edge, sign in ([(points[0], -1.0)] if not math.isfinite(lower) else []) + (
-        [(points[-1], 1.0)] if not math.isfinite(upper) else []
-    ):
-        x = edge + sign * (t**-power - 1)
-        total += float(np.sum(w * power * t ** (-power - 1) * function(x) * density(x)))
+    mapped, tail_weight, power = 0.5 * (tail_nodes + 1), 0.5 * tail_weights, 12.0
+    tails = [] if math.isfinite(lower) else [(points[0], -1.0)]
+    tails += [] if math.isfinite(upper) else [(points[-1], 1.0)]
+    for edge, sign in tails:
+        places = edge + sign * (mapped**-power - 1)
+        total += float(
+            np.sum(
+                tail_weight * power * mapped ** (-power - 1) * function(places) * density(places)
+            )
+        )
     return total
 
 
@@ -203,10 +209,14 @@ class Student(NoiseLaw):
         return rng.standard_t(self.df, shape)
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
-        n = self.df
-        log_c = math.lgamma((n + 1) / 2) - math.lgamma(n / 2) - 0.5 * math.log(n * math.pi)
+        degrees = self.df
+        log_c = (
+            math.lgamma((degrees + 1) / 2)
+            - math.lgamma(degrees / 2)
+            - 0.5 * math.log(degrees * math.pi)
+        )
         return _integrate(
-            lambda x: np.exp(log_c - (n + 1) / 2 * np.log1p(x * x / n)),
+            lambda x: np.exp(log_c - (degrees + 1) / 2 * np.log1p(x * x / degrees)),
             function,
             kinks,
             (-math.inf, math.inf),
@@ -234,9 +244,9 @@ class SymmetricPareto(NoiseLaw):
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         # One uniform on (-1, 1] gives both sign and size: half the random numbers.
-        u = 1.0 - 2.0 * rng.random(shape)
-        size = np.abs(u)
-        return np.where(u < 0, -1.0, 1.0) * np.maximum(size, np.finfo(float).tiny) ** (
+        uniform = 1.0 - 2.0 * rng.random(shape)
+        size = np.abs(uniform)
+        return np.where(uniform < 0, -1.0, 1.0) * np.maximum(size, np.finfo(float).tiny) ** (
             -1.0 / self.index
         )
 
@@ -286,11 +296,11 @@ class Stable(NoiseLaw):
 
     def _noise_of(self, angle: Array, exponential: Array) -> Array:
         """ξ from an angle uniform on (-π/2, π/2) and an exponential variable."""
-        a = self.index
+        index = self.index
         return (
-            np.sin(a * angle)
-            / np.cos(angle) ** (1 / a)
-            * (np.cos((1 - a) * angle) / exponential) ** ((1 - a) / a)
+            np.sin(index * angle)
+            / np.cos(angle) ** (1 / index)
+            * (np.cos((1 - index) * angle) / exponential) ** ((1 - index) / index)
         )
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
@@ -332,16 +342,16 @@ class TwoPoint(NoiseLaw):
         return cls(gamma**alpha - 2 * nu * gamma * epsilon, 1 / (2 * gamma))
 
     def unit_moment(self, p: float) -> float:
-        q = self.probability
-        return q * (1 - q) ** p + (1 - q) * q**p
+        probability = self.probability
+        return probability * (1 - probability) ** p + (1 - probability) * probability**p
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         return self.probability - (rng.random(shape) < self.probability)
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
-        q = self.probability
-        values = function(np.array([q - 1.0, q]))
-        return float(q * values[0] + (1 - q) * values[1])
+        probability = self.probability
+        values = function(np.array([probability - 1.0, probability]))
+        return float(probability * values[0] + (1 - probability) * values[1])
 
 
 @dataclass(frozen=True, eq=False)

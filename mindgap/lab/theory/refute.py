@@ -52,7 +52,7 @@ class Outcome:
         return f"not refuted in {tries}, largest ratio {strength(self.best):.6g}"
 
 
-def strength(found: Certificate) -> float:
+def strength(certificate: Certificate) -> float:
     """How far an instance goes: measured over bound, or bound over measured where the statement is
     a lower bound. Above 1 it contradicts the statement.
 
@@ -60,13 +60,13 @@ def strength(found: Certificate) -> float:
         >>> strength(Certificate({}, {"x": True}, 2, 4, "at least", "counting"))
         2.0
     """
-    if not all(found.assumptions.values()):
+    if not all(certificate.assumptions.values()):
         return 0.0
-    if found.claim == "equal to":
-        return math.inf if found.contradicts else 1.0
-    if found.claim == "at most":
-        return found.ratio
-    return 1 / found.ratio if found.ratio > 0 else math.inf
+    if certificate.claim == "equal to":
+        return math.inf if certificate.contradicts else 1.0
+    if certificate.claim == "at most":
+        return certificate.ratio
+    return 1 / certificate.ratio if certificate.ratio > 0 else math.inf
 
 
 def search(attack: Attack, *, tries: int = 400, seconds: float = 20.0) -> Outcome:
@@ -84,36 +84,39 @@ def search(attack: Attack, *, tries: int = 400, seconds: float = 20.0) -> Outcom
         (True, 2.0)
     """
     whole("tries", tries, least=1)
-    until = time.monotonic() + positive("seconds", seconds)
+    deadline = time.monotonic() + positive("seconds", seconds)
     names = list(attack.ranges)
     logs = {name: (math.log(low), math.log(high)) for name, (low, high) in attack.ranges.items()}
-    seen: dict[tuple[float, ...], float] = {}
+    strengths: dict[tuple[float, ...], float] = {}
     best: Certificate | None = None
     best_strength = -1.0
 
     def value(point: tuple[float, ...]) -> float:
         nonlocal best, best_strength
-        if point not in seen:
-            found = attack.attempt({n: math.exp(x) for n, x in zip(names, point)})
-            seen[point] = -1.0 if found is None else strength(found)
-            if found is not None and seen[point] > best_strength:
-                best, best_strength = found, seen[point]
-        return seen[point]
+        if point not in strengths:
+            certificate = attack.attempt(
+                {name: math.exp(log_value) for name, log_value in zip(names, point)}
+            )
+            strengths[point] = -1.0 if certificate is None else strength(certificate)
+            if certificate is not None and strengths[point] > best_strength:
+                best, best_strength = certificate, strengths[point]
+        return strengths[point]
 
-    def left() -> bool:
-        return len(seen) < tries and time.monotonic() < until
+    def may_go_on() -> bool:
+        return len(strengths) < tries and time.monotonic() < deadline
 
-    lines = [_line(*logs[name], attack.points) for name in names]
-    for point in _spread(list(itertools.product(*lines)), tries // 2):
-        if not left():
+    values_of = [_line(*logs[name], attack.points) for name in names]
+    for point in _spread(list(itertools.product(*values_of)), tries // 2):
+        if not may_go_on():
             break
         value(point)
-    for start in sorted(seen, key=lambda p: -seen[p])[:3]:
-        _climb(start, logs, names, value, left)
-    return Outcome(attack, len(seen), best)
+    for start in sorted(strengths, key=strengths.__getitem__, reverse=True)[:3]:
+        _climb(start, logs, names, value, may_go_on)
+    return Outcome(attack, len(strengths), best)
 
 
 def _line(low: float, high: float, points: int) -> list[float]:
+    """The middles of so many equal parts of an interval."""
     return [low + (high - low) * (i + 0.5) / points for i in range(points)]
 
 
@@ -127,21 +130,23 @@ def _climb(
     logs: Mapping[str, tuple[float, float]],
     names: Sequence[str],
     value: Callable[[tuple[float, ...]], float],
-    left: Callable[[], bool],
+    may_go_on: Callable[[], bool],
 ) -> None:
-    """Coordinate steps that halve where none helps."""
-    here, step = start, 0.25
-    while step > 0.01 and left():
-        moved = False
-        for i, name in enumerate(names):
+    """Move from ``start`` along one axis at a time while the value grows; where no step of a length
+    helps, halve it, down to 1 % of the range.
+    """
+    point, step = start, 0.25
+    while step > 0.01 and may_go_on():
+        improved = False
+        for axis, name in enumerate(names):
             low, high = logs[name]
             for sign in (1, -1):
-                place = min(high, max(low, here[i] + sign * step * (high - low)))
-                there = (*here[:i], place, *here[i + 1 :])
-                if left() and value(there) > value(here):
-                    here, moved = there, True
+                coordinate = min(high, max(low, point[axis] + sign * step * (high - low)))
+                neighbour = (*point[:axis], coordinate, *point[axis + 1 :])
+                if may_go_on() and value(neighbour) > value(point):
+                    point, improved = neighbour, True
                     break
-        step = step if moved else step / 2
+        step = step if improved else step / 2
 
 
 def attacks_on(theorem: str) -> list[Attack]:
@@ -155,20 +160,24 @@ def attacks_on(theorem: str) -> list[Attack]:
         RuleError: no such statement is attacked here.
     """
     searched = {attack.place for attack in ATTACKS}
-    known = [
+    single_instances = [
         _attack_of_certificate(row)
         for row in ERRATA
         if row.kind == "refuted" and row.theorem not in searched
     ]
-    every, wanted = [*ATTACKS, *known], _words(theorem)
-    exact = [attack.place for attack in every if wanted == _words(attack.place)]
-    part = [attack.place for attack in every if wanted and wanted <= _words(attack.place)]
-    places = set(exact or part)
+    all_attacks, wanted_words = [*ATTACKS, *single_instances], _words(theorem)
+    exact = [attack.place for attack in all_attacks if wanted_words == _words(attack.place)]
+    partial = [
+        attack.place
+        for attack in all_attacks
+        if wanted_words and wanted_words <= _words(attack.place)
+    ]
+    places = set(exact or partial)
     if len(places) != 1:
-        names = ", ".join(dict.fromkeys(attack.place for attack in every))
+        names = ", ".join(dict.fromkeys(attack.place for attack in all_attacks))
         rule = "must name one statement of" if places else "must be one of"
         fail("THEOREM", f"{rule} {names}", theorem)
-    return [attack for attack in every if attack.place in places]
+    return [attack for attack in all_attacks if attack.place in places]
 
 
 def _words(text: str) -> set[str]:

@@ -12,10 +12,9 @@ from torch.nn import functional as F
 from mindgap.base.check import between, one_of, whole
 from mindgap.base.checked import check_arguments
 from mindgap.base.objective import Objective
-from mindgap.base.rng import stream_seed
 from mindgap.lab.tasks.data import cifar10, digits
 from mindgap.lab.tasks.models.small import small_convolutional_network
-from mindgap.lab.tasks.problems.training import TrainingProblem
+from mindgap.lab.tasks.problems.training import TrainingProblem, label_loss, seeded_network
 
 #: Channels and side of the images of a data set.
 SHAPES = {"digits": (1, 8), "cifar-10": (3, 32)}
@@ -59,21 +58,22 @@ def augmented_network(
     channels, side = SHAPES[one_of("data", data, SHAPES)]
     whole("shift", shift, least=0)
     between("wrong_labels", wrong_labels, 0, 1)
-    plain, labels = _images(data)
-    mean, std = plain.mean((0, 2, 3)), plain.std((0, 2, 3))
-    images = F.pad(plain, (shift,) * 4)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(seed, "network"))
-        model = small_convolutional_network(width, channels=channels, side=side)
-        for layer in model:
+    unpadded, labels = _images(data)
+    mean, std = unpadded.mean((0, 2, 3)), unpadded.std((0, 2, 3))
+    images = F.pad(unpadded, (shift,) * 4)
+
+    def build() -> torch.nn.Sequential:
+        network = small_convolutional_network(width, channels=channels, side=side)
+        for layer in network:
             # As a ResNet starts: without it the first steps move little.
             if isinstance(layer, torch.nn.Conv2d):
                 torch.nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        return network
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         chosen = torch.randint(0, len(images), (size,), generator=generator)
-        moves = torch.randint(0, 2 * shift + 1, (2, size, 1), generator=generator)
-        rows, columns = moves + torch.arange(side)  # a window of the padded image for each sample
+        offsets = torch.randint(0, 2 * shift + 1, (2, size, 1), generator=generator)
+        rows, columns = offsets + torch.arange(side)  # a window of the padded image for each sample
         if flip:
             mirrored = torch.randint(0, 2, (size, 1), generator=generator).bool()
             columns = torch.where(mirrored, columns.flip(1), columns)
@@ -88,7 +88,7 @@ def augmented_network(
             )
         return (window - mean[:, None, None]) / std[:, None, None], answers
 
-    objective = Objective(model, lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    objective = Objective(seeded_network(build, seed), label_loss)
     return TrainingProblem(objective, draw, len(images))
 
 

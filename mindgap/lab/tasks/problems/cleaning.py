@@ -94,7 +94,9 @@ class HyperCleaning:
         self, batch_size: int | tuple[int, int] = 64, *, order: SampleOrder = "partition"
     ) -> BilevelProblem:
         """The task as a bilevel problem; ``batch_size`` is one number or (upper, lower)."""
-        above, below = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+        upper_size, lower_size = (
+            batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+        )
         features, labels = self.train
         numbers = torch.arange(len(labels), device=labels.device)
         return BilevelProblem(
@@ -102,8 +104,8 @@ class HyperCleaning:
             self.lower,
             self.x0,
             self.y0,
-            Batches(self.validation, above, order=order),
-            Batches((features, labels, numbers), below, order=order),
+            Batches(self.validation, upper_size, order=order),
+            Batches((features, labels, numbers), lower_size, order=order),
         )
 
     def accuracy(self, y: Tensor, split: str = "test") -> float:
@@ -148,11 +150,12 @@ class HyperCleaning:
         features, labels = self.train
 
         def at(flat: Tensor) -> tuple[Tensor, Tensor]:
-            slope, curvature = softmax_derivatives(
+            """Gradient and Hessian at flat weights (classes, features)."""
+            gradient, curvature = softmax_derivatives(
                 features, labels, weights, flat.view(self.classes, -1)
             )
             decay = 2 * self.decay * torch.ones_like(flat)
-            return slope.reshape(-1) + decay * flat, curvature + torch.diag(decay)
+            return gradient.reshape(-1) + decay * flat, curvature + torch.diag(decay)
 
         def value(flat: Tensor) -> Tensor:
             losses = cross_entropy(
@@ -160,14 +163,14 @@ class HyperCleaning:
             )
             return (weights * losses).mean() + self.decay * flat.square().sum()
 
-        return _flip(newton(at, value, self.y0.reshape(-1)), self.classes)
+        return _transposed(newton(at, value, self.y0.reshape(-1)), self.classes)
 
-    def trained_on(self, used: Tensor) -> Tensor:
+    def trained_on(self, chosen: Tensor) -> Tensor:
         """The minimiser with weight 1 on the samples of a mask and 0 on the others, flat, by
         L-BFGS (many features).
         """
-        features, labels = (part[used] for part in self.train)
-        share = float(used.double().mean())
+        features, labels = (tensor[chosen] for tensor in self.train)
+        share = float(chosen.double().mean())
 
         def value(y: Tensor) -> Tensor:
             return share * cross_entropy(features @ y, labels) + self.decay * y.square().sum()
@@ -184,7 +187,7 @@ class HyperCleaning:
         """∇Φ(λ) = -J z with z = H⁻¹ f_W at W*(λ), H dense; (J z)_i = σ'(λ_i) ⟨∇ℓ_i, z⟩ / n."""
         features, labels = self.train
         weights = torch.sigmoid(x)
-        y = _flip(self.minimiser(weights), features.shape[1]).view(self.classes, -1)
+        y = _transposed(self.minimiser(weights), features.shape[1]).view(self.classes, -1)
         ones = torch.ones_like(self.validation[1])
         f_y, _ = softmax_derivatives(*self.validation, ones, y)
         curvature = softmax_derivatives(features, labels, weights, y)[1]
@@ -195,8 +198,8 @@ class HyperCleaning:
         return -weights * (1 - weights) * slopes / len(labels)
 
 
-def _flip(flat: Tensor, rows: int) -> Tensor:
-    """A flat (rows, columns) matrix as its flat transpose."""
+def _transposed(flat: Tensor, rows: int) -> Tensor:
+    """A matrix of so many rows, given and returned flat, transposed."""
     return flat.view(rows, -1).T.reshape(-1)
 
 
@@ -242,48 +245,55 @@ def hyper_cleaning(
     between("corruption", corruption, 0, 1)
     non_negative("decay", decay)
     order = numpy_stream(seed, "cleaning", "split").permutation(len(table))
-    spare = len(table) if test is not None else len(table) - len(table) // 5
-    train = spare // 2 if train is None else whole("train", train, least=1)
-    validation = spare - train if validation is None else whole("validation", validation, least=1)
-    used = train + validation + whole("held", held)
-    if used + (test is None) > len(table):
-        fail("train + validation + held", f"must leave samples of {len(table)}", used)
-    parts = [table.part(order[:train]), table.part(order[train : train + validation])]
-    parts.append(table.part(order[used:]) if test is None else test)
-    parts.append(table.part(order[train + validation : used]))
+    not_for_test = len(table) if test is not None else len(table) - len(table) // 5
+    train = not_for_test // 2 if train is None else whole("train", train, least=1)
+    validation = (
+        not_for_test - train if validation is None else whole("validation", validation, least=1)
+    )
+    needed = train + validation + whole("held", held)
+    if needed + (test is None) > len(table):
+        fail("train + validation + held", f"must leave samples of {len(table)}", needed)
+    parts = {
+        "train": table.part(order[:train]),
+        "validation": table.part(order[train : train + validation]),
+        "test": table.part(order[needed:]) if test is None else test,
+        "held": table.part(order[train + validation : needed]),
+    }
     if components is not None:
         parts = _whiten(parts, components)
-    classes = 1 + max(int(part.labels.max()) for part in parts[:3])
-    labels, mask = corrupt(parts[0].labels, classes, corruption, seed)
-    where = torch.device(device)
+    classes = 1 + max(int(parts[name].labels.max()) for name in ("train", "validation", "test"))
+    noisy_labels, mask = corrupt(parts["train"].labels, classes, corruption, seed)
+    device_ = torch.device(device)
 
     def tensors(features: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
-        return torch.from_numpy(features).to(where, dtype), torch.from_numpy(labels).to(where)
+        return torch.from_numpy(features).to(device_, dtype), torch.from_numpy(labels).to(device_)
 
     return HyperCleaning(
-        tensors(parts[0].features, labels),
-        tensors(parts[1].features, parts[1].labels),
-        tensors(parts[2].features, parts[2].labels),
-        torch.from_numpy(mask).to(where),
-        classes,
-        decay,
-        start,
-        tensors(parts[3].features, parts[3].labels),
+        train=tensors(parts["train"].features, noisy_labels),
+        validation=tensors(parts["validation"].features, parts["validation"].labels),
+        test=tensors(parts["test"].features, parts["test"].labels),
+        corrupted=torch.from_numpy(mask).to(device_),
+        classes=classes,
+        decay=decay,
+        start=start,
+        held=tensors(parts["held"].features, parts["held"].labels),
     )
 
 
-def _whiten(parts: list[Table], components: int) -> list[Table]:
-    """Principal components of the first two tables, applied to all: no test sample has a say."""
-    known = np.concatenate([part.features for part in parts[:2]])
-    if whole("components", components, least=1) > min(known.shape):
-        fail("components", f"must be at most {min(known.shape)}", components)
-    mean = known.mean(0)
-    _, spread, basis = np.linalg.svd(known - mean, full_matrices=False)
-    scale = spread[:components] / np.sqrt(len(known))
-    return [
-        replace(part, features=(part.features - mean) @ basis[:components].T / scale)
-        for part in parts
-    ]
+def _whiten(parts: dict[str, Table], components: int) -> dict[str, Table]:
+    """The parts in principal components of the training and validation samples, each scaled to
+    variance one; no test sample has a say.
+    """
+    fitted = np.concatenate([parts[name].features for name in ("train", "validation")])
+    if whole("components", components, least=1) > min(fitted.shape):
+        fail("components", f"must be at most {min(fitted.shape)}", components)
+    mean = fitted.mean(0)
+    _, singular_values, basis = np.linalg.svd(fitted - mean, full_matrices=False)
+    scale = singular_values[:components] / np.sqrt(len(fitted))
+    return {
+        name: replace(part, features=(part.features - mean) @ basis[:components].T / scale)
+        for name, part in parts.items()
+    }
 
 
 def corrupt(
@@ -300,11 +310,11 @@ def corrupt(
         >>> int(mask.sum()), bool((labels[mask] > 0).all()), bool((labels[~mask] == 0).all())
         (4, True, True)
     """
-    draw = numpy_stream(seed, "cleaning", "corruption")
+    generator = numpy_stream(seed, "cleaning", "corruption")
     mask = np.zeros(len(labels), dtype=bool)
-    mask[draw.permutation(len(labels))[: round(share * len(labels))]] = True
-    shift = draw.integers(1, classes, len(labels))
-    return np.where(mask, (labels + shift) % classes, labels), mask
+    mask[generator.permutation(len(labels))[: round(share * len(labels))]] = True
+    shifts = generator.integers(1, classes, len(labels))
+    return np.where(mask, (labels + shifts) % classes, labels), mask
 
 
 def area_under_curve(score: Tensor, positive: Tensor) -> float:
@@ -320,12 +330,12 @@ def area_under_curve(score: Tensor, positive: Tensor) -> float:
     """
     from scipy.stats import rankdata
 
-    chosen = positive.cpu().numpy().astype(bool)
-    count, others = int(chosen.sum()), int((~chosen).sum())
-    if not count or not others:
-        fail("positive", "must have both True and False entries", (count, others))
+    is_positive = positive.cpu().numpy().astype(bool)
+    count, negatives = int(is_positive.sum()), int((~is_positive).sum())
+    if not count or not negatives:
+        fail("positive", "must have both True and False entries", (count, negatives))
     ranks = rankdata(score.detach().cpu().numpy())
-    return float((ranks[chosen].sum() - count * (count + 1) / 2) / (count * others))
+    return float((ranks[is_positive].sum() - count * (count + 1) / 2) / (count * negatives))
 
 
 check_arguments(__name__)

@@ -77,18 +77,24 @@ def cleaning_losses(task: HyperCleaning) -> Pair:
 
 @jax.custom_jvp
 def _softplus(scores: Any) -> Any:
+    """log(1 + e^score), with a derivative of its own."""
     return jax.nn.softplus(scores)
 
 
 @_softplus.defjvp
 def _softplus_along(scores: tuple[Any], along: tuple[Any]) -> tuple[Any, Any]:
-    # JAX differentiates through the logarithm: where only derivatives are asked for, half the time
-    # of a sweep went into logarithms. A sigmoid needs none.
+    """Value and derivative of :func:`_softplus` along a direction.
+
+    JAX differentiates through the logarithm: where only derivatives are asked for, half the time
+    of a sweep went into logarithms. A sigmoid needs none.
+    """
     return jax.nn.softplus(scores[0]), jax.nn.sigmoid(scores[0]) * along[0]
 
 
 def _cross_entropy(scores: Any, labels: Any) -> Any:
-    # The right class by comparison rather than by a gather: its derivative is no scatter.
+    """Cross-entropy of each sample. The right class is found by comparison rather than by a gather,
+    so that the derivative is no scatter.
+    """
     right = (labels[:, None] == jnp.arange(scores.shape[1])[None, :]).astype(scores.dtype)
     return jax.nn.logsumexp(scores, axis=1) - (right * scores).sum(1)
 

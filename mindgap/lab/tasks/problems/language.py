@@ -5,6 +5,7 @@ masked words.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 
@@ -14,10 +15,15 @@ from torch.nn import functional as F
 from mindgap.base.check import fail, one_of, whole
 from mindgap.base.checked import check_arguments
 from mindgap.base.objective import Objective
-from mindgap.base.rng import stream_seed, torch_stream
+from mindgap.base.rng import torch_stream
 from mindgap.lab.tasks.data import kjv_words, language_tokens
 from mindgap.lab.tasks.models.small import SmallTransformer
-from mindgap.lab.tasks.problems.training import TrainingProblem
+from mindgap.lab.tasks.problems.training import (
+    TrainingProblem,
+    next_word_loss,
+    random_windows,
+    seeded_network,
+)
 
 #: Where words come from: an installed package, or ``MINDGAP_DATA``.
 TEXTS = ("prose", "ptb", "wikitext-2")
@@ -65,19 +71,16 @@ def language_model(
         (torch.Size([5, 7]), torch.Size([20, 7]))
     """
     train, *held_out = _tokens(one_of("text", text, TEXTS), whole("words", words, least=2))
-    model = _built(words, width, layers, length, seed, causal=True)
+    model = _transformer(words, width, layers, length, seed, causal=True)
 
     def draw(generator: torch.Generator, size: int) -> torch.Tensor:
-        return _windows(train, length + 1, generator, size)
-
-    def loss(m: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(m(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+        return random_windows(train, length + 1, generator, size)
 
     parts = {
-        name: _evenly(part, length + 1, validation)
+        name: evenly_spaced(part, length + 1, validation)
         for name, part in zip(("validation", "test"), held_out)
     }
-    return TrainingProblem(Objective(model, loss), draw, len(train) - length, parts)
+    return TrainingProblem(Objective(model, next_word_loss), draw, len(train) - length, parts)
 
 
 def masked_language_model(
@@ -111,17 +114,19 @@ def masked_language_model(
     *Differs from the paper*: windows of running text, and no prediction of next sentences.
     """
     train, *held_out = _tokens(one_of("text", text, TEXTS), whole("words", words, least=2))
-    model = _built(words, width, layers, length, seed, causal=False)
+    model = _transformer(words, width, layers, length, seed, causal=False)
+
+    def mask(windows: torch.Tensor, generator: torch.Generator) -> MaskedBatch:
+        return masked_windows(windows, generator, mask=words, others=(0, words))
 
     def draw(generator: torch.Generator, size: int) -> MaskedBatch:
-        return _mask(_windows(train, length, generator, size), words, generator)
+        return mask(random_windows(train, length, generator, size), generator)
 
     def loss(m: torch.nn.Module, batch: MaskedBatch) -> torch.Tensor:
-        inputs, places, answers = batch
-        return F.cross_entropy(m(inputs, places).flatten(0, 1), answers.flatten())
+        return masked_loss(m, *batch)
 
     parts = {
-        name: _mask(_evenly(part, length, validation), words, torch_stream(0, f"masked {name}"))
+        name: mask(evenly_spaced(part, length, validation), torch_stream(0, f"masked {name}"))
         for name, part in zip(("validation", "test"), held_out)
     }
     return TrainingProblem(Objective(model, loss), draw, len(train) - length + 1, parts)
@@ -138,45 +143,100 @@ def frequency_loss(text: str, words: int, answers: torch.Tensor) -> float:
         >>> 2.0 < frequency_loss("prose", 100, answers) < 4.6  # log 100 is 4.6
         True
     """
-    counts = torch.bincount(
-        _tokens(one_of("text", text, TEXTS), words)[0], minlength=words
-    ).double()
+    train = _tokens(one_of("text", text, TEXTS), words)[0]
+    return loss_of_frequencies(train, words, answers)
+
+
+def spans_in(
+    places: Sequence[tuple[int, int]], answers: Sequence[tuple[int, str]]
+) -> list[tuple[int, int]]:
+    """First and last token of every answer that some token touches.
+
+    Args:
+        places: of each token of the passage, where it begins and ends in letters.
+        answers: where each begins in letters, and its text.
+
+    Example:
+        >>> spans_in([(0, 3), (4, 7), (8, 11)], [(4, "two six")])
+        [(1, 2)]
+    """
+    spans = []
+    for start, text in answers:
+        end = start + len(text)
+        touched = [i for i, (a, b) in enumerate(places) if b > start and a < end]
+        if touched:
+            spans.append((touched[0], touched[-1]))
+    return spans
+
+
+def loss_of_frequencies(train: torch.Tensor, words: int, answers: torch.Tensor) -> float:
+    """Mean cross-entropy of the relative frequencies in ``train`` on the answers; a word that does
+    not occur counts as one of probability 1e-12.
+    """
+    counts = torch.bincount(train, minlength=words).double()
     return float(-(counts / counts.sum()).clamp_min(1e-12).log()[answers].mean())
 
 
-def _mask(windows: torch.Tensor, words: int, generator: torch.Generator) -> MaskedBatch:
-    """Windows with a share of their words hidden (80 % by the mask, 10 % by another word, 10 % not
-    at all), the places and the words that stood there.
+def masked_places(
+    windows: torch.Tensor, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Places of each window that are to be masked, 15 % of it (at least one), and the words that
+    stand there.
+
+    Example:
+        >>> windows = torch.arange(20).reshape(2, 10)
+        >>> masked_places(windows, torch.Generator().manual_seed(0))[0].shape
+        torch.Size([2, 2])
     """
-    size, length = windows.shape
-    count = max(round(MASKED * length), 1)
-    places = torch.rand(size, length, generator=generator).argsort(dim=1)[:, :count]
-    answers = windows.take_along_dim(places, dim=1)
-    kind = torch.rand(size, count, generator=generator)
-    other = torch.randint(0, words, (size, count), generator=generator)
-    put = torch.where(
-        kind < 0.8, torch.full_like(other, words), torch.where(kind < 0.9, other, answers)
-    )
-    return windows.scatter(1, places, put), places, answers
+    random = torch.rand(windows.shape, generator=generator, device=windows.device)
+    places = random.argsort(dim=1)[:, : max(round(MASKED * windows.shape[1]), 1)]
+    return places, windows.take_along_dim(places, dim=1)
 
 
-def _built(
+def hidden_words(
+    words: torch.Tensor, generator: torch.Generator, *, mask: int, others: tuple[int, int]
+) -> torch.Tensor:
+    """What stands in the place of words to be restored: of ten, eight become the mask, one another
+    word drawn from ``others[0]`` to ``others[1] - 1``, one stays.
+    """
+    kind = torch.rand(words.shape, generator=generator, device=words.device)
+    other = torch.randint(*others, words.shape, generator=generator, device=words.device)
+    hidden = torch.where(kind < 0.8, torch.full_like(other, mask), other)
+    return torch.where(kind < 0.9, hidden, words)
+
+
+def masked_windows(
+    windows: torch.Tensor, generator: torch.Generator, *, mask: int, others: tuple[int, int]
+) -> MaskedBatch:
+    """Windows with :func:`hidden_words` at their :func:`masked_places`, the places, and the words
+    that stood there.
+    """
+    places, answers = masked_places(windows, generator)
+    hidden = hidden_words(answers, generator, mask=mask, others=others)
+    return windows.scatter(1, places, hidden), places, answers
+
+
+def masked_loss(
+    model: torch.nn.Module, inputs: torch.Tensor, places: torch.Tensor, answers: torch.Tensor
+) -> torch.Tensor:
+    """Mean cross-entropy at the masked places."""
+    return F.cross_entropy(model(inputs, places).flatten(0, 1), answers.flatten())
+
+
+def _transformer(
     words: int, width: int, layers: int, length: int, seed: int, *, causal: bool
 ) -> SmallTransformer:
-    """The encoder has one word more, the mask."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(seed, "network"))
-        return SmallTransformer(words + (not causal), width, layers, length=length, causal=causal)
+    """The network of a language model (``causal``) or of an encoder, which has one word more: the
+    mask.
+    """
+    vocabulary = words if causal else words + 1
+    return seeded_network(
+        lambda: SmallTransformer(vocabulary, width, layers, length=length, causal=causal), seed
+    )
 
 
-def _windows(
-    tokens: torch.Tensor, length: int, generator: torch.Generator, size: int
-) -> torch.Tensor:
-    starts = torch.randint(0, len(tokens) - length + 1, (size,), generator=generator)
-    return tokens[starts.unsqueeze(1) + torch.arange(length)]
-
-
-def _evenly(tokens: torch.Tensor, length: int, count: int) -> torch.Tensor:
+def evenly_spaced(tokens: torch.Tensor, length: int, count: int) -> torch.Tensor:
+    """``count`` windows at equal distances over the whole text, none overlapping another."""
     if not 1 <= count <= len(tokens) // length:
         fail(
             "validation",
@@ -190,9 +250,9 @@ def _evenly(tokens: torch.Tensor, length: int, count: int) -> torch.Tensor:
 @cache
 def _tokens(text: str, words: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Text for training, validation and test as numbers of words; read once per process."""
-    known = known_words(text, words)
+    numbers = known_words(text, words)
     train, validation, test = (
-        torch.tensor([known.get(w, words - 1) for w in part]) for part in _texts(text)
+        torch.tensor([numbers.get(word, words - 1) for word in part]) for part in _texts(text)
     )
     return train, validation, test
 
@@ -207,16 +267,17 @@ def known_words(text: str, words: int) -> dict[str, int]:
         >>> known[","], known["the"], len(known)
         (0, 1, 99)
     """
-    return {word: i for i, (word, _) in enumerate(Counter(_texts(text)[0]).most_common(words - 1))}
+    frequent = Counter(_texts(text)[0]).most_common(words - 1)
+    return {word: number for number, (word, _) in enumerate(frequent)}
 
 
 @cache
 def _texts(text: str) -> list[list[str]]:
     """The words of the training, validation and test part of a text."""
     if text == "prose":
-        every = kjv_words()
-        cuts = [0, len(every) * 18 // 20, len(every) * 19 // 20, len(every)]
-        return [every[a:b] for a, b in pairwise(cuts)]
+        words = kjv_words()
+        cuts = [0, len(words) * 18 // 20, len(words) * 19 // 20, len(words)]
+        return [words[start:end] for start, end in pairwise(cuts)]
     return [language_tokens(text, split) for split in ("train", "valid", "test")]
 
 

@@ -63,7 +63,7 @@ class MetaTasks:
         return MetaLearner(lr_x=lr_x, lr_y=lr_y, inner=inner, gradient="unrolled", reset=reset)
 
     def logits(self, x: Tensor, y: Tensor, inputs: Tensor) -> Tensor:
-        """Of one task, with its own parameters y."""
+        """Scores of one task's inputs, with its own parameters y."""
         view = self.pack.view(y if self.whole else torch.cat([x[: self.body], y]))
         return self.task.encode(view, inputs) @ view["head"]
 
@@ -94,11 +94,11 @@ class MetaTasks:
         task's own steps.
         """
         problem = self.problem(len(self.task.train))
-        rows = adapt(problem, method, x)
+        adapted = adapt(problem, method, x)
         inputs, labels = problem.upper_data.fetch(Sample(0))
         with torch.no_grad():
-            found = torch.func.vmap(self.logits, in_dims=(None, 0, 0))(x, rows, inputs)
-        return float((found.argmax(-1) == labels).double().mean())
+            scores = torch.func.vmap(self.logits, in_dims=(None, 0, 0))(x, adapted, inputs)
+        return float((scores.argmax(-1) == labels).double().mean())
 
 
 check_arguments(__name__)

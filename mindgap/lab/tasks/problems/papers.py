@@ -7,20 +7,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn import functional as F
 
 from mindgap.base.check import one_of, whole
 from mindgap.base.checked import check_arguments
 from mindgap.base.objective import Objective
-from mindgap.base.rng import stream_seed
 from mindgap.lab.tasks.data.device_images import cifar_on
 from mindgap.lab.tasks.data.wordpiece import wikitext_pieces
 from mindgap.lab.tasks.models import AlexNet, MaskedBert, ResNet20
-from mindgap.lab.tasks.problems.training import TrainingProblem
+from mindgap.lab.tasks.problems.language import masked_loss, masked_places
+from mindgap.lab.tasks.problems.training import TrainingProblem, label_loss, seeded_network
 from mindgap.lab.tasks.problems.word_pieces import (
-    masked_loss,
     masked_pieces,
-    masked_places,
     padded_loss,
     padded_pieces,
 )
@@ -70,23 +67,23 @@ def masked_bert(
     pieces = torch.as_tensor(
         wikitext_pieces(whole("words", words, least=10))["train"], device=device
     ).long()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(seed, "network"))
-        model = MaskedBert(
+    sizes = {"layers": layers, "heads": max(width // 64, 1), "inner": 4 * width, "length": length}
+    dropout = DROPOUT if real else 0.0
+    model = seeded_network(
+        lambda: MaskedBert(
             words,
             width,
-            layers=layers,
-            heads=max(width // 64, 1),
-            inner=4 * width,
-            length=length,
-            dropout=DROPOUT if real else 0.0,
+            **sizes,
+            dropout=dropout,
             attention=attention,
             embedding=not gaussian,
-        )
+        ),
+        seed,
+    )
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, ...]:
-        on: dict[str, Any] = {"generator": generator, "device": pieces.device}
-        starts = torch.randint(0, len(pieces) - length + 1, (size, 1), **on)
+        options: dict[str, Any] = {"generator": generator, "device": pieces.device}
+        starts = torch.randint(0, len(pieces) - length + 1, (size, 1), **options)
         windows = pieces[starts + torch.arange(length, device=pieces.device)]
         batch: tuple[torch.Tensor, ...]
         if real:
@@ -95,7 +92,9 @@ def masked_bert(
             batch = (windows, *masked_places(windows, generator))
         else:
             batch = masked_pieces(windows, words, generator)
-        return (START * torch.randn(size, length, width, **on), *batch[1:]) if gaussian else batch
+        if gaussian:
+            return START * torch.randn(size, length, width, **options), *batch[1:]
+        return batch
 
     loss = padded_loss if real else masked_loss
     objective = Objective(model.to(device), lambda m, batch: loss(m, *batch))
@@ -120,16 +119,13 @@ def image_network(
         one_of("network", network, ("resnet20", "alexnet"))
     ]
     images, labels = cifar_on(device)["train"]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(seed, "network"))
-        model = build()
+    model: torch.nn.Module = seeded_network(build, seed)
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        chosen = torch.randint(0, len(images), (size,), generator=generator, device=images.device)
-        return images[chosen], labels[chosen]
+        rows = torch.randint(0, len(images), (size,), generator=generator, device=images.device)
+        return images[rows], labels[rows]
 
-    objective = Objective(model.to(device), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
-    return TrainingProblem(objective, draw, len(images))
+    return TrainingProblem(Objective(model.to(device), label_loss), draw, len(images))
 
 
 check_arguments(__name__)

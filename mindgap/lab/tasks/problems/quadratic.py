@@ -129,14 +129,16 @@ class Quadratic:
             batch_size: samples per minibatch, one number or (upper, lower).
             order: how minibatches are drawn, see :class:`~mindgap.bilevel.data.sample.Batches`.
         """
-        above, below = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+        upper_size, lower_size = (
+            batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+        )
         return BilevelProblem(
             quadratic_loss,
             quadratic_loss,
             self.x0,
             self.y0,
-            Batches(self.upper_samples, above, order=order, shuffle=False),
-            Batches(self.lower_samples, below, order=order, shuffle=False),
+            Batches(self.upper_samples, upper_size, order=order, shuffle=False),
+            Batches(self.lower_samples, lower_size, order=order, shuffle=False),
         )
 
 
@@ -174,17 +176,20 @@ def quadratic_problem(
     Source: benchmark_bilevel, data set ``simulated`` (the construction; own code).
     """
     constants = (smoothness_y, smoothness_x, smoothness_cross, convexity)
-    where = torch.device(device)
-    x0 = torch.full((dim_x,), -2.0, dtype=dtype, device=where)
-    y0 = torch.zeros(dim_y, dtype=dtype, device=where)
+    device_ = torch.device(device)
+    x0 = torch.full((dim_x,), -2.0, dtype=dtype, device=device_)
+    y0 = torch.zeros(dim_y, dtype=dtype, device=device_)
     # With few samples Phi may be unbounded below: such a draw is discarded.
     for attempt in range(_ATTEMPTS):
         levels = []
         for level, samples in (("lower", lower), ("upper", upper)):
-            draw = numpy_stream(seed, "quadratic", level, attempt)
-            in_y, in_x = _samples(draw, samples, dim_y, dim_x, *constants)
+            generator = numpy_stream(seed, "quadratic", level, attempt)
+            in_y, in_x = _samples(generator, samples, dim_y, dim_x, *constants)
             levels.append(
-                (torch.from_numpy(in_y).to(where, dtype), torch.from_numpy(in_x).to(where, dtype))
+                (
+                    torch.from_numpy(in_y).to(device_, dtype),
+                    torch.from_numpy(in_x).to(device_, dtype),
+                )
             )
         quadratic = Quadratic(levels[0], levels[1], x0, y0, _means(levels[0]), _means(levels[1]))
         if lower >= dim_y and float(torch.linalg.eigvalsh(quadratic.hessian())[0]) > 0:
@@ -197,8 +202,8 @@ def quadratic_problem(
 
 
 def _samples(
-    draw: np.random.Generator,
-    n: int,
+    generator: np.random.Generator,
+    samples: int,
     dim_y: int,
     dim_x: int,
     top_y: float,
@@ -210,14 +215,18 @@ def _samples(
     half = 0.5 * math.log10(low)
     spread_y = np.logspace(half, 0.5 * math.log10(top_y), dim_y)
     spread_x = np.concatenate([[0.0], np.logspace(half, 0.5 * math.log10(top_x), dim_x - 1)])
-    p = draw.standard_normal((n, dim_y)) @ _symmetric(draw, spread_y)
-    q = draw.standard_normal((n, dim_x)) @ _symmetric(draw, spread_x)
-    left, _, right = np.linalg.svd(draw.standard_normal((dim_x, dim_y)))
+    p = generator.standard_normal((samples, dim_y)) @ _symmetric(generator, spread_y)
+    q = generator.standard_normal((samples, dim_x)) @ _symmetric(generator, spread_x)
+    left_basis, _, right_basis = np.linalg.svd(generator.standard_normal((dim_x, dim_y)))
     rank = min(dim_x, dim_y)
-    w = draw.standard_normal((n, dim_y))
-    s = w[:, :rank] * np.logspace(math.log10(low), math.log10(top_c), rank) @ left[:, :rank].T
-    r = w @ right.T
-    a, b = draw.standard_normal((n, dim_y)), draw.standard_normal((n, dim_x))
+    shared = generator.standard_normal((samples, dim_y))
+    s = (
+        shared[:, :rank]
+        * np.logspace(math.log10(low), math.log10(top_c), rank)
+        @ left_basis[:, :rank].T
+    )
+    r = shared @ right_basis.T
+    a, b = generator.standard_normal((samples, dim_y)), generator.standard_normal((samples, dim_x))
     return np.stack([p, r, a], 1), np.stack([q, s, b], 1)
 
 
@@ -228,9 +237,10 @@ def _symmetric(draw: np.random.Generator, spread: np.ndarray) -> np.ndarray:
 
 
 def _means(samples: Batch) -> Means:
+    """The means of the rank-one matrices p p', q q', s r' and of the vectors a, b of samples."""
     (p, r, a), (q, s, b) = samples[0].unbind(1), samples[1].unbind(1)
-    n = len(p)
-    return Means(p.T @ p / n, q.T @ q / n, s.T @ r / n, a.mean(0), b.mean(0))
+    samples_ = len(p)
+    return Means(p.T @ p / samples_, q.T @ q / samples_, s.T @ r / samples_, a.mean(0), b.mean(0))
 
 
 check_arguments(__name__)

@@ -15,14 +15,17 @@ from torch.nn import functional as F
 from mindgap.base.check import fail, one_of, whole
 from mindgap.base.checked import check_arguments
 from mindgap.base.objective import Objective
-from mindgap.base.rng import stream_seed, torch_stream
+from mindgap.base.rng import torch_stream
 from mindgap.lab.tasks.data import squad
 from mindgap.lab.tasks.models.small import SmallTransformer, SpanFinder
-from mindgap.lab.tasks.problems.language import _tokens, known_words
-from mindgap.lab.tasks.problems.training import TrainingProblem
+from mindgap.lab.tasks.problems.language import _tokens, known_words, spans_in
+from mindgap.lab.tasks.problems.training import TrainingProblem, random_windows, seeded_network
 
 #: Where questions come from -> the text whose words are known, and longest answer in words.
 SOURCES = {"prose": ("prose", 2), "squad": ("wikitext-2", 8)}
+
+#: A word, or a sign that is no space.
+TOKEN = re.compile(r"\w+|[^\w\s]")
 
 #: Input, and the answers of every question: first and last place of each.
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -75,48 +78,51 @@ def question_answering(
     for name, value in (("question", question), ("held_out", held_out)):
         whole(name, value, least=1)
     whole("passage", passage, least=8)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(seed, "network"))
-        encoder = SmallTransformer(
-            words + 1, width, layers, length=question + 1 + passage, causal=False
-        )
-        model = SpanFinder(encoder)
+    length = question + 1 + passage
+    model = seeded_network(
+        lambda: SpanFinder(SmallTransformer(words + 1, width, layers, length=length, causal=False)),
+        seed,
+    )
     if start is not None:
-        encoder.load_state_dict(start)
-
-    def loss(m: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        inputs, answers = batch
-        scores = m(inputs)
-        return sum(F.cross_entropy(scores[..., i], answers[:, 0, i]) for i in range(2)) / 2  # type: ignore[return-value]
-
-    names = ("validation", "test")
+        model.encoder.load_state_dict(start)
+    objective = Objective(model, span_loss)
     if source == "prose":
-        train, *others = _tokens("prose", words)
+        train, *texts = _tokens("prose", words)
         parts = {
             name: _from_prose(
                 text, question, passage, words, torch_stream(0, f"questions {name}"), held_out
             )
-            for name, text in zip(names, others)
+            for name, text in zip(("validation", "test"), texts)
         }
 
         def draw(generator: torch.Generator, size: int) -> Batch:
             return _from_prose(train, question, passage, words, generator, size)
 
-        return TrainingProblem(Objective(model, loss), draw, len(train) - passage, parts)
+        return TrainingProblem(objective, draw, len(train) - passage, parts)
     inputs, answers = _from_squad(words, question, passage)
-    cuts = [0, len(inputs) * 70 // 100, len(inputs) * 85 // 100, len(inputs)]
-    if held_out > min(cuts[2] - cuts[1], cuts[3] - cuts[2]):
-        fail("held_out", f"must be at most {min(cuts[2] - cuts[1], cuts[3] - cuts[2])}", held_out)
+    number = len(inputs)
+    train_end, validation_end = number * 70 // 100, number * 85 // 100
+    most = min(validation_end - train_end, number - validation_end)
+    if held_out > most:
+        fail("held_out", f"must be at most {most}", held_out)
     parts = {
-        name: (inputs[a : a + held_out], answers[a : a + held_out])
-        for name, a in zip(names, cuts[1:])
+        name: (inputs[begin : begin + held_out], answers[begin : begin + held_out])
+        for name, begin in (("validation", train_end), ("test", validation_end))
     }
 
     def draw_squad(generator: torch.Generator, size: int) -> Batch:
-        chosen = torch.randint(0, cuts[1], (size,), generator=generator)
-        return inputs[chosen], answers[chosen]
+        rows = torch.randint(0, train_end, (size,), generator=generator)
+        return inputs[rows], answers[rows]
 
-    return TrainingProblem(Objective(model, loss), draw_squad, cuts[1], parts)
+    return TrainingProblem(objective, draw_squad, train_end, parts)
+
+
+def span_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """Mean of the cross-entropies of the first and the last place of the first answer."""
+    inputs, answers = batch
+    scores = model(inputs)
+    first, last = (F.cross_entropy(scores[..., end], answers[:, 0, end]) for end in range(2))
+    return (first + last) / 2
 
 
 def best_spans(scores: torch.Tensor, *, after: int, longest: int) -> torch.Tensor:
@@ -180,43 +186,40 @@ def _from_prose(
     """A minibatch of made-up questions: the answer is the two words that begin with the one asked
     for.
     """
-    starts = torch.randint(0, len(text) - passage + 1, (size,), generator=generator)
-    windows = text[starts.unsqueeze(1) + torch.arange(passage)]
-    at = torch.randint(0, passage - 1, (size, 1), generator=generator)
+    windows = random_windows(text, passage, generator, size)
+    asked_places = torch.randint(0, passage - 1, (size, 1), generator=generator)
     asked = torch.full((size, question + 1), words)
-    asked[:, :1] = windows.take_along_dim(at, dim=1)
-    first = at + question + 1
+    asked[:, :1] = windows.take_along_dim(asked_places, dim=1)
+    first = asked_places + question + 1
     return torch.cat([asked, windows], dim=1), torch.stack([first, first + 1], dim=2)
 
 
 @cache
 def _from_squad(words: int, question: int, passage: int) -> Batch:
     """All questions as numbers; a question with fewer answers repeats its last."""
-    known, placed = known_words("wikitext-2", words), torch_stream(0, "passages")
+    numbers, generator = known_words("wikitext-2", words), torch_stream(0, "passages")
     inputs, answers = [], []
     for item in squad():
-        tokens = list(re.finditer(r"\w+|[^\w\s]", item["context"]))
-        golds = []
-        for begin, text in item["answers"]:
-            inside = [
-                i for i, t in enumerate(tokens) if t.end() > begin and t.start() < begin + len(text)
-            ]
-            if inside:
-                golds.append((inside[0], inside[-1]))
-        if not golds or golds[0][1] - golds[0][0] >= min(passage, SOURCES["squad"][1]):
+        tokens = list(TOKEN.finditer(item["context"]))
+        spans = spans_in([token.span() for token in tokens], item["answers"])
+        if not spans or spans[0][1] - spans[0][0] >= min(passage, SOURCES["squad"][1]):
             continue
-        low = max(0, golds[0][1] - passage + 1)
-        high = min(golds[0][0], max(len(tokens) - passage, 0))
-        cut = int(torch.randint(low, high + 1, (), generator=placed))
-        shown = [known.get(t.group(), words - 1) for t in tokens[cut : cut + passage]]
-        asked = [known.get(t, words - 1) for t in re.findall(r"\w+|[^\w\s]", item["question"])][
-            :question
-        ]
-        row = asked + [words] * (question + 1 - len(asked)) + shown
+        # The passage begins at random, such that it holds the first answer.
+        lowest = max(0, spans[0][1] - passage + 1)
+        highest = min(spans[0][0], max(len(tokens) - passage, 0))
+        begin = int(torch.randint(lowest, highest + 1, (), generator=generator))
+        text = [token.group() for token in tokens[begin : begin + passage]]
+        asked = [numbers.get(word, words - 1) for word in TOKEN.findall(item["question"])]
+        row = asked[:question] + [words] * (question + 1 - len(asked[:question]))
+        row += [numbers.get(word, words - 1) for word in text]
         inputs.append(row + [words] * (question + 1 + passage - len(row)))
-        shift = question + 1 - cut
-        inside_cut = [(a + shift, b + shift) for a, b in golds if a >= cut and b < cut + passage]
-        answers.append((inside_cut + [inside_cut[-1]] * 6)[:6])
+        shift = question + 1 - begin  # from a place in the text to one in the row
+        inside = [
+            (first + shift, last + shift)
+            for first, last in spans
+            if first >= begin and last < begin + passage
+        ]
+        answers.append((inside + [inside[-1]] * 6)[:6])
     return torch.tensor(inputs), torch.tensor(answers)
 
 

@@ -61,48 +61,51 @@ def recurrent_code(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor:
         words: (texts, length) numbers, 0 at the end of a short text; words after the end do not
             count.
     """
-    read = embedding(words.t(), vectors)
-    seen = (_in_turn if weights["first"].shape[0] >= WIDE else _at_once)(weights, read)
-    known = (words.t() != 0).to(read.dtype)
-    return torch.einsum("lt,lth->th", known / known.sum(0).clamp(min=1), seen)
+    vectors_read = embedding(words.t(), vectors)
+    states = (_in_turn if weights["first"].shape[0] >= WIDE else _at_once)(weights, vectors_read)
+    is_word = (words.t() != 0).to(vectors_read.dtype)
+    return torch.einsum("lt,lth->th", is_word / is_word.sum(0).clamp(min=1), states)
 
 
-def _at_once(weights: Weights, read: Tensor) -> Tensor:
-    """Both layers in one recurrent product, the second one word behind the first: few kernels,
-    for a narrow net.
+def _at_once(weights: Weights, vectors: Tensor) -> Tensor:
+    """The second layer's units after each word, from one recurrent product for both layers, the
+    second one word behind the first: few kernels, for a narrow net.
+
+    ``vectors`` are (words, texts, dimensions); the result is (words, texts, hidden).
     """
-    texts, hidden = read.shape[1], weights["first"].shape[0]
+    texts, hidden = vectors.shape[1], weights["first"].shape[0]
     # The second layer needs one more turn at the end.
-    read = torch.cat([read, read.new_zeros(1, texts, read.shape[2])])
-    inputs = read.reshape(-1, read.shape[2]) @ weights["input"] + weights["first_bias"]
+    vectors = torch.cat([vectors, vectors.new_zeros(1, texts, vectors.shape[2])])
+    inputs = vectors.reshape(-1, vectors.shape[2]) @ weights["input"] + weights["first_bias"]
     bias = weights["second_bias"].expand(len(inputs), hidden)
-    inputs = torch.cat([inputs, bias], 1).view(len(read), texts, 2 * hidden)
-    below = torch.cat([torch.zeros_like(weights["second"]), weights["second"]], 1)
-    turn = torch.cat([torch.cat([weights["first"], weights["between"]], 1), below])
-    begun = torch.cat([inputs.new_ones(hidden), inputs.new_zeros(hidden)])
-    state, *later = inputs.unbind(0)
-    state = torch.tanh(state) * begun  # the second layer has not read anything yet
-    seen = []
-    for new in later:
-        state = torch.tanh(torch.addmm(new, state, turn))
-        seen.append(state)
-    return torch.stack(seen)[:, :, hidden:]
+    inputs = torch.cat([inputs, bias], 1).view(len(vectors), texts, 2 * hidden)
+    second_columns = torch.cat([torch.zeros_like(weights["second"]), weights["second"]], 1)
+    joint_turn = torch.cat([torch.cat([weights["first"], weights["between"]], 1), second_columns])
+    first_layer_only = torch.cat([inputs.new_ones(hidden), inputs.new_zeros(hidden)])
+    state, *later_inputs = inputs.unbind(0)
+    state = torch.tanh(state) * first_layer_only  # the second layer has not read anything yet
+    states = []
+    for inputs_of_word in later_inputs:
+        state = torch.tanh(torch.addmm(inputs_of_word, state, joint_turn))
+        states.append(state)
+    return torch.stack(states)[:, :, hidden:]
 
 
-def _in_turn(weights: Weights, read: Tensor) -> Tensor:
-    """One layer after the other, without products with zeros: for a wide net, where products
-    take the time.
+def _in_turn(weights: Weights, outputs: Tensor) -> Tensor:
+    """The same as :func:`_at_once`, one layer after the other and without products with zeros: for
+    a wide net, where products take the time.
     """
-    for inner, turn in (("input", "first"), ("between", "second")):
-        inputs = (read.reshape(-1, read.shape[2]) @ weights[inner] + weights[f"{turn}_bias"]).view(
-            *read.shape[:2], -1
-        )
-        state, *later = inputs.unbind(0)
-        seen = [torch.tanh(state)]
-        for new in later:
-            seen.append(torch.tanh(torch.addmm(new, seen[-1], weights[turn])))
-        read = torch.stack(seen)
-    return read
+    for input_name, turn_name in (("input", "first"), ("between", "second")):
+        inputs = (
+            outputs.reshape(-1, outputs.shape[2]) @ weights[input_name]
+            + weights[f"{turn_name}_bias"]
+        ).view(*outputs.shape[:2], -1)
+        state, *later_inputs = inputs.unbind(0)
+        states = [torch.tanh(state)]
+        for inputs_of_word in later_inputs:
+            states.append(torch.tanh(torch.addmm(inputs_of_word, states[-1], weights[turn_name])))
+        outputs = torch.stack(states)
+    return outputs
 
 
 def standardised(vectors: np.ndarray, words: np.ndarray) -> np.ndarray:
@@ -115,22 +118,22 @@ def standardised(vectors: np.ndarray, words: np.ndarray) -> np.ndarray:
                [-1.],
                [ 1.]])
     """
-    read = vectors[words[words != 0]]
-    found = (vectors - read.mean(0)) / np.maximum(read.std(0), 1e-6)
-    found[0] = 0.0
-    return found
+    vectors_used = vectors[words[words != 0]]
+    scaled = (vectors - vectors_used.mean(0)) / np.maximum(vectors_used.std(0), 1e-6)
+    scaled[0] = 0.0
+    return scaled
 
 
 def recurrent_logits(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor:
     """:func:`recurrent_code`, then two tanh layers and a linear one, ``head0`` to ``head2``:
     (texts, classes).
     """
-    found = recurrent_code(weights, vectors, words)
+    features = recurrent_code(weights, vectors, words)
     for number in range(2):
-        found = torch.tanh(
-            torch.addmm(weights[f"head{number}_bias"], found, weights[f"head{number}"])
+        features = torch.tanh(
+            torch.addmm(weights[f"head{number}_bias"], features, weights[f"head{number}"])
         )
-    return torch.addmm(weights["head2_bias"], found, weights["head2"])
+    return torch.addmm(weights["head2_bias"], features, weights["head2"])
 
 
 def recurrent_start(
@@ -149,20 +152,20 @@ def recurrent_start(
         seed, name: of the stream.
         dtype, device: of the weights, which are drawn on the CPU in double precision.
     """
-    draw = numpy_stream(seed, name, "start")
-    found = {}
+    generator = numpy_stream(seed, name, "start")
+    start = {}
     for name, (rows, columns) in shapes.items():
         variance = (1 / 3 if name in ("first", "second") else 1.0) / rows
         weights = torch.empty(rows * columns, dtype=dtype)
         # A hundred million numbers at once would take ten times as long.
-        for part in weights.split(1 << 16):
-            part.copy_(
-                torch.from_numpy(draw.uniform(-1, 1, len(part))).mul_(math.sqrt(3 * variance))
+        for chunk in weights.split(1 << 16):
+            chunk.copy_(
+                torch.from_numpy(generator.uniform(-1, 1, len(chunk))).mul_(math.sqrt(3 * variance))
             )
-        found[name] = weights.view(rows, columns).to(device)
+        start[name] = weights.view(rows, columns).to(device)
         if name not in ("input", "between"):
-            found[f"{name}_bias"] = torch.zeros(columns, dtype=dtype, device=device)
-    return found
+            start[f"{name}_bias"] = torch.zeros(columns, dtype=dtype, device=device)
+    return start
 
 
 @dataclass(frozen=True)
@@ -228,9 +231,9 @@ class RecurrentCleaning:
         """
         words, labels = self.train
         numbers = torch.arange(len(labels), device=labels.device)
-        above = Batches(self.validation, batch_size, last="drop", chunk=CHUNK // 2)
-        below = Batches((words, labels, numbers), batch_size, last="drop", chunk=CHUNK // 2)
-        return BilevelProblem(self.upper, self.lower, self.x0, self.y0, above, below)
+        upper_data = Batches(self.validation, batch_size, last="drop", chunk=CHUNK // 2)
+        lower_data = Batches((words, labels, numbers), batch_size, last="drop", chunk=CHUNK // 2)
+        return BilevelProblem(self.upper, self.lower, self.x0, self.y0, upper_data, lower_data)
 
     def _scores(self, y: Tensor, split: str) -> tuple[float, float]:
         """Mean loss and accuracy of flat weights on a split."""
@@ -289,29 +292,31 @@ class RecurrentCleaning:
         def loss(
             net: torch.nn.ParameterDict, words: Tensor, labels: Tensor, weights: Tensor
         ) -> Tensor:
-            own = dict(net.items())
-            logits = recurrent_logits(own, self.vectors, words)
+            weights_of_net = dict(net.items())
+            logits = recurrent_logits(weights_of_net, self.vectors, words)
             losses = cross_entropy(logits, labels, reduction="none")
-            norm = torch.cat([value.reshape(-1) for value in own.values()]).square().sum()
+            norm = (
+                torch.cat([value.reshape(-1) for value in weights_of_net.values()]).square().sum()
+            )
             return (weights * losses).mean() + self.decay * norm
 
         def batches() -> Iterator[Tensor]:
-            draw = numpy_stream(0, "recurrent cleaning", "common solve")
+            generator = numpy_stream(0, "recurrent cleaning", "common solve")
             while True:
-                order = torch.from_numpy(draw.permutation(len(labels))).to(words.device)
+                order = torch.from_numpy(generator.permutation(len(labels))).to(words.device)
                 yield from order[: len(labels) - len(labels) % size].split(size)
 
-        chosen = batches()
-        first = next(chosen)
+        batch_rows = batches()
+        first_rows = next(batch_rows)
         gradient = CapturedGradient(
-            net, loss, (words[first], labels[first], weights[first].detach())
+            net, loss, (words[first_rows], labels[first_rows], weights[first_rows].detach())
         )
         adam = torch.optim.Adam(net.values(), SOLVE_RATE, fused=words.is_cuda)
         for step in range(whole("steps", steps, least=1)):
             for group in adam.param_groups:
                 group["lr"] = SOLVE_RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
-            used = first if step == 0 else next(chosen)
-            gradient(words[used], labels[used], weights[used])
+            rows = first_rows if step == 0 else next(batch_rows)
+            gradient(words[rows], labels[rows], weights[rows])
             adam.step()
         return torch.cat([net[name].detach().reshape(-1) for name in self.y0])
 
@@ -332,10 +337,10 @@ class RecurrentCleaning:
 
         def mean_vectors(words: Tensor) -> Tensor:
             """(texts, dimensions and a constant)."""
-            known = (words != 0).to(self.vectors.dtype)
+            is_word = (words != 0).to(self.vectors.dtype)
             total = embedding(words, self.vectors).sum(1)  # the vector of no word is zero
-            found = total / known.sum(1, keepdim=True).clamp(min=1)
-            return torch.cat([found, found.new_ones(len(found), 1)], 1)
+            mean = total / is_word.sum(1, keepdim=True).clamp(min=1)
+            return torch.cat([mean, mean.new_ones(len(mean), 1)], 1)
 
         features = mean_vectors(self.train[0])
         y = lbfgs(
@@ -343,8 +348,8 @@ class RecurrentCleaning:
             features.new_zeros(features.shape[1], 2),
             max_iter=200,
         )
-        words, right = getattr(self, split)
-        return float(((mean_vectors(words) @ y).argmax(1) == right).double().mean())
+        words, right_labels = getattr(self, split)
+        return float(((mean_vectors(words) @ y).argmax(1) == right_labels).double().mean())
 
     def weight_auc(self, x: Tensor) -> float:
         """How likely a clean text has a larger weight than a corrupted one (ties: half)."""
@@ -392,12 +397,12 @@ def recurrent_cleaning(
     between("corruption", corruption, 0, 1)
     non_negative("decay", decay)
     sizes = [
-        whole(name, n, least=2) // 2
-        for name, n in (("train", train), ("validation", validation), ("test", test))
+        whole(name, number, least=2) // 2
+        for name, number in (("train", train), ("validation", validation), ("test", test))
     ]
     sizes.append(whole("held", held) // 2)
-    draw = numpy_stream(seed, "recurrent cleaning", "split")
-    classes = [draw.permutation(np.flatnonzero(tweets.labels == label)) for label in (0, 1)]
+    generator = numpy_stream(seed, "recurrent cleaning", "split")
+    classes = [generator.permutation(np.flatnonzero(tweets.labels == label)) for label in (0, 1)]
     if sum(sizes) > min(map(len, classes)):
         fail(
             "train + validation + test + held",
@@ -406,10 +411,10 @@ def recurrent_cleaning(
         )
     ends = np.cumsum(sizes)
     parts = [
-        draw.permutation(np.concatenate([rows[end - size : end] for rows in classes]))
+        generator.permutation(np.concatenate([rows[end - size : end] for rows in classes]))
         for size, end in zip(sizes, ends)
     ]
-    where, dimensions = torch.device(device), tweets.vectors.shape[1]
+    device_, dimensions = torch.device(device), tweets.vectors.shape[1]
     shapes = {
         "input": (dimensions, hidden),
         **dict.fromkeys(("first", "between", "second"), (hidden, hidden)),
@@ -417,24 +422,24 @@ def recurrent_cleaning(
         "head1": (head, head),
         "head2": (head, 2),
     }
-    weights = recurrent_start(shapes, seed, "recurrent cleaning", dtype, where)
+    weights = recurrent_start(shapes, seed, "recurrent cleaning", dtype, device_)
 
     def texts(words: np.ndarray, labels: np.ndarray) -> Texts:
-        return torch.from_numpy(words).to(where), torch.from_numpy(labels).to(where)
+        return torch.from_numpy(words).to(device_), torch.from_numpy(labels).to(device_)
 
     labels, mask = corrupt(tweets.labels[parts[0]], 2, corruption, seed)
-    split = [texts(tweets.words[rows], tweets.labels[rows]) for rows in parts[1:]]
+    held_out_texts = [texts(tweets.words[rows], tweets.labels[rows]) for rows in parts[1:]]
     return RecurrentCleaning(
         texts(tweets.words[parts[0]], labels),
-        split[0],
-        split[1],
+        held_out_texts[0],
+        held_out_texts[1],
         texts(*tweets.manual),
-        torch.from_numpy(mask).to(where),
-        torch.from_numpy(standardised(tweets.vectors, tweets.words[parts[0]])).to(where, dtype),
+        torch.from_numpy(mask).to(device_),
+        torch.from_numpy(standardised(tweets.vectors, tweets.words[parts[0]])).to(device_, dtype),
         decay,
         start,
         weights,
-        split[2],
+        held_out_texts[2],
     )
 
 

@@ -31,7 +31,7 @@ from mindgap.lab.tasks.problems.recurrent_cleaning import (
     recurrent_start,
     standardised,
 )
-from mindgap.lab.tasks.problems.representation import HyperRepresentation, Tasks, _draw
+from mindgap.lab.tasks.problems.representation import HyperRepresentation, Tasks, draw_tasks
 
 #: Setting -> the types of products in the forward and in the backward pass; None: those of the
 #: weights. float16 has as many digits as TF32, bfloat16 the range that gradients need.
@@ -49,7 +49,7 @@ class HalfCode(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        read: Tensor,
+        vectors: Tensor,
         share: Tensor,
         sizes: Sequence[int],
         dtypes: tuple[torch.dtype, torch.dtype],
@@ -59,21 +59,28 @@ class HalfCode(torch.autograd.Function):
 
         Args:
             ctx: keeps what the backward pass needs.
-            read: (words, dimensions) vectors.
+            vectors: (words, dimensions) word vectors.
             share: (words, 1) weight of each word in its text.
             sizes: texts that have a first, second, ... word.
             dtypes: of products, forward and backward.
             weights: those of :data:`WEIGHTS`.
         """
-        inner, bias, turn, between, second_bias, second = (w.to(dtypes[0]) for w in weights)
-        words = read.to(dtypes[0])
-        first = _turns(words, inner, bias, turn, sizes)
-        later = _turns(first, between, second_bias, second, sizes)
-        ctx.save_for_backward(words, share, first, later, *weights)
+        (
+            first_input,
+            first_bias,
+            first_turn,
+            second_input,
+            second_bias,
+            second_turn,
+        ) = (weight.to(dtypes[0]) for weight in weights)
+        words = vectors.to(dtypes[0])
+        first_units = _layer_outputs(words, first_input, first_bias, first_turn, sizes)
+        second_units = _layer_outputs(first_units, second_input, second_bias, second_turn, sizes)
+        ctx.save_for_backward(words, share, first_units, second_units, *weights)
         ctx.sizes, ctx.dtypes = sizes, dtypes
-        code = weights[0].new_zeros(sizes[0], second.shape[1])
-        for part in (later * share.to(dtypes[0])).split(sizes):
-            code[: len(part)] += part
+        code = weights[0].new_zeros(sizes[0], second_turn.shape[1])
+        for of_word in (second_units * share.to(dtypes[0])).split(sizes):
+            code[: len(of_word)] += of_word
         return code
 
     @staticmethod
@@ -81,54 +88,58 @@ class HalfCode(torch.autograd.Function):
         """The gradients of the weights, in their own type; words have none."""
         if torch.is_grad_enabled():
             fail("precision", "must be tf32 where an encoder is differentiated twice", "half")
-        words, share, first, later, *weights = ctx.saved_tensors
-        sizes, back = ctx.sizes, ctx.dtypes[1]
-        _, _, turn, between, _, second = (w.to(back) for w in weights)
-        grad = grad.to(back)
-        wanted = torch.cat([grad[:size] for size in sizes]).mul_(share.to(back))
-        slopes = _slopes(wanted, later, second, sizes)
-        found = _weight_gradients(first, later, slopes, sizes)
-        slopes = _slopes(slopes @ between.mT, first, turn, sizes)
-        found = _weight_gradients(words, first, slopes, sizes) + found
-        return None, None, None, None, *(g.to(w.dtype) for g, w in zip(found, weights, strict=True))
+        words, share, first_units, second_units, *weights = ctx.saved_tensors
+        sizes, dtype = ctx.sizes, ctx.dtypes[1]
+        _, _, first_turn, second_input, _, second_turn = (weight.to(dtype) for weight in weights)
+        grad = grad.to(dtype)
+        by_units = torch.cat([grad[:size] for size in sizes]).mul_(share.to(dtype))
+        by_inputs = _by_inputs(by_units, second_units, second_turn, sizes)
+        of_second = _weight_gradients(first_units, second_units, by_inputs, sizes)
+        by_inputs = _by_inputs(by_inputs @ second_input.mT, first_units, first_turn, sizes)
+        of_first = _weight_gradients(words, first_units, by_inputs, sizes)
+        gradients = zip(of_first + of_second, weights, strict=True)
+        return None, None, None, None, *(g.to(weight.dtype) for g, weight in gradients)
 
 
 #: The weights of the two layers, in the order of :class:`HalfCode`.
 WEIGHTS = ("input", "first_bias", "first", "between", "second_bias", "second")
 
 
-def _turns(
-    below: Tensor, inner: Tensor, bias: Tensor, turn: Tensor, sizes: Sequence[int]
+def _layer_outputs(
+    inputs: Tensor, weights: Tensor, bias: Tensor, turn: Tensor, sizes: Sequence[int]
 ) -> Tensor:
-    """One layer: what its units say after each word."""
-    seen = torch.addmm(bias, below, inner)
-    parts = seen.split(sizes)
-    parts[0].tanh_()
-    for before, here in pairwise(parts):
-        here.addmm_(before[: len(here)], turn).tanh_()
-    return seen
-
-
-def _slopes(wanted: Tensor, seen: Tensor, turn: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Derivatives by what enters each unit; ``wanted`` (those by what the units say) is
-    overwritten.
+    """The outputs of one layer's units after each word: tanh of inputs, bias, and the outputs after
+    the word before times ``turn``.
     """
-    bent = torch.addcmul(seen.new_ones(()), seen, seen, value=-1).to(wanted.dtype).split(sizes)
-    parts = wanted.split(sizes)
-    parts[-1].mul_(bent[-1])
-    for place in range(len(sizes) - 2, -1, -1):
-        parts[place][: sizes[place + 1]].addmm_(parts[place + 1], turn.mT)
-        parts[place].mul_(bent[place])
-    return wanted
+    outputs = torch.addmm(bias, inputs, weights)
+    of_words = outputs.split(sizes)
+    of_words[0].tanh_()
+    for previous, current in pairwise(of_words):
+        current.addmm_(previous[: len(current)], turn).tanh_()
+    return outputs
+
+
+def _by_inputs(by_units: Tensor, units: Tensor, turn: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Derivatives by the argument of each unit's tanh, from those by the outputs ``units``, which
+    are overwritten: backwards from the last word.
+    """
+    slopes = torch.addcmul(units.new_ones(()), units, units, value=-1)  # tanh' = 1 - tanh²
+    slope_of = slopes.to(by_units.dtype).split(sizes)
+    of_words = by_units.split(sizes)
+    of_words[-1].mul_(slope_of[-1])
+    for word in range(len(sizes) - 2, -1, -1):
+        of_words[word][: sizes[word + 1]].addmm_(of_words[word + 1], turn.mT)
+        of_words[word].mul_(slope_of[word])
+    return by_units
 
 
 def _weight_gradients(
-    below: Tensor, seen: Tensor, slopes: Tensor, sizes: Sequence[int]
+    inputs: Tensor, units: Tensor, by_inputs: Tensor, sizes: Sequence[int]
 ) -> tuple[Tensor, ...]:
-    """Those of a layer's inner weights, bias and turn: one product over all words each."""
-    before = [part[:size] for part, size in zip(seen.split(sizes), sizes[1:])]
-    turned = torch.cat(before or [seen[:0]]).to(slopes.dtype).mT @ slopes[sizes[0] :]
-    return below.to(slopes.dtype).mT @ slopes, slopes.sum(0), turned
+    """The gradients of a layer's input weights, bias and turn: one product over all words each."""
+    previous = [of_word[:size] for of_word, size in zip(units.split(sizes), sizes[1:])]
+    of_turn = torch.cat(previous or [units[:0]]).to(by_inputs.dtype).mT @ by_inputs[sizes[0] :]
+    return inputs.to(by_inputs.dtype).mT @ by_inputs, by_inputs.sum(0), of_turn
 
 
 @dataclass(frozen=True)
@@ -163,28 +174,36 @@ class RecurrentRepresentation(HyperRepresentation):
     def problem(
         self, batch_size: int | tuple[int, int] = 2, *, order: SampleOrder = "partition"
     ) -> BilevelProblem:
-        """As that of :class:`HyperRepresentation`; in half precision the words of its minibatches
-        are counted.
+        """The task as a bilevel problem; ``batch_size`` counts examples of every task, one number
+        or (upper, lower). In half precision the words of its minibatches are counted.
         """
-        here = self
+        task = self
         if PRECISIONS[self.precision] is not None and order == "partition":
-            here = replace(self, most=self._most(batch_size))
-        return HyperRepresentation.problem(here, batch_size, order=order)
+            task = replace(self, most=self._most(batch_size))
+        return HyperRepresentation.problem(task, batch_size, order=order)
 
     def _most(self, batch_size: int | tuple[int, int]) -> tuple[int, ...]:
         """How many texts of a minibatch of either level have a first, second, ... word at most;
         nothing where the levels' minibatches differ in size.
         """
-        above, below = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
-        if above != below:
+        upper_size, lower_size = (
+            batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+        )
+        if upper_size != lower_size:
             return ()
-        found = []
+        largest = []
         for words, _ in (self.train.query, self.train.support):
-            known = (words != 0).transpose(0, 1).flatten(2, -2).sum((1, 2))  # by example and word
-            batches = known[: len(known) // above * above].unflatten(0, (-1, above)).sum(1)
-            found.append(batches.max(0).values)
-        texts = above * self.train.query[0][:, 0, ..., 0].numel()
-        return (texts, *torch.maximum(*found).tolist()[1:])
+            words_of = (
+                (words != 0).transpose(0, 1).flatten(2, -2).sum((1, 2))
+            )  # by example and word
+            batches = (
+                words_of[: len(words_of) // upper_size * upper_size]
+                .unflatten(0, (-1, upper_size))
+                .sum(1)
+            )
+            largest.append(batches.max(0).values)
+        texts = upper_size * self.train.query[0][:, 0, ..., 0].numel()
+        return (texts, *torch.maximum(*largest).tolist()[1:])
 
     def encode(self, x: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """φ_x: word numbers (..., words), or (..., 2, words) for an encoder of pairs, to
@@ -214,7 +233,7 @@ def half_code(
     (texts, hidden).
 
     Args:
-        weights, vectors, words: as there.
+        weights, vectors, words: those of that function.
         dtypes: of products, forward and backward.
         most: bounds on how many texts have a first, second, ... word, for as many texts as the
             first one says; they are counted where there are none for so many.
@@ -224,18 +243,22 @@ def half_code(
     if most and most[0] == number:
         sizes = list(most)
         # The first text that is not read at a word must not have it.
-        short = [lengths[n] <= place for place, n in enumerate(sizes) if n < number]
-        torch._assert_async(torch.stack([lengths[0] <= longest, *short]).all())
+        is_short = [lengths[texts] <= place for place, texts in enumerate(sizes) if texts < number]
+        torch._assert_async(torch.stack([lengths[0] <= longest, *is_short]).all())
     elif words.is_cuda and torch.cuda.is_current_stream_capturing():
         sizes = [number] * longest
     else:
         places = torch.arange(1, longest, device=words.device)[:, None]
-        sizes = [number, *(n for n in (lengths > places).sum(1).tolist() if n)]
-    used = torch.cat([here[:size] for here, size in zip(words[order].t(), sizes)])
+        sizes = [number, *(texts for texts in (lengths > places).sum(1).tolist() if texts)]
+    words_read = torch.cat([of_place[:size] for of_place, size in zip(words[order].t(), sizes)])
     weight = 1 / lengths.clamp(min=1).to(vectors.dtype)
-    share = (used != 0) * torch.cat([weight[:size] for size in sizes])
+    share = (words_read != 0) * torch.cat([weight[:size] for size in sizes])
     code: Tensor = HalfCode.apply(
-        embedding(used, vectors), share[:, None], sizes, dtypes, *(weights[n] for n in WEIGHTS)
+        embedding(words_read, vectors),
+        share[:, None],
+        sizes,
+        dtypes,
+        *(weights[texts] for texts in WEIGHTS),
     )
     return code.index_select(0, order.argsort())
 
@@ -268,27 +291,28 @@ def recurrent_representation(
     """
     one_of("precision", precision, PRECISIONS)
     positive("decay", decay)
-    where, drawn = torch.device(device), []
+    device_, task_sets = torch.device(device), []
     for (name, tables), number in zip(
         {"train": train, "validation": validation, "test": test}.items(), tasks
     ):
-        levels = _draw(tables, number, ways, shots, seed, name)
+        levels = draw_tasks(tables, number, ways, shots, seed, name)
         support, query = (
-            (torch.from_numpy(a).to(where), torch.from_numpy(b).to(where)) for a, b in levels
+            (torch.from_numpy(inputs).to(device_), torch.from_numpy(labels).to(device_))
+            for inputs, labels in levels
         )
-        drawn.append(Tasks(support, query))
+        task_sets.append(Tasks(support, query))
     shapes = {
         "input": (vectors.shape[1], hidden),
         **dict.fromkeys(("first", "between", "second"), (hidden, hidden)),
         "join": ((4 if train[0].features.ndim == 3 else 1) * hidden, features),
     }
-    start = recurrent_start(shapes, seed, "recurrent representation", dtype, where)
+    start = recurrent_start(shapes, seed, "recurrent representation", dtype, device_)
     table = torch.from_numpy(
-        standardised(vectors, np.concatenate([t.features.ravel() for t in train]))
+        standardised(vectors, np.concatenate([table_.features.ravel() for table_ in train]))
     )
-    table = table.to(where, dtype)
+    table = table.to(device_, dtype)
     return RecurrentRepresentation(
-        drawn[0], drawn[1], drawn[2], ways, decay, start, table, precision
+        task_sets[0], task_sets[1], task_sets[2], ways, decay, start, table, precision
     )
 
 
@@ -303,9 +327,9 @@ def made_up_pairs(pairs: int = 600, length: int = 6, *, seed: int = 0) -> Table:
     """Pairs of made-up texts of three classes: both nice, both nasty, one of each kind."""
     from mindgap.lab.tasks.data.tweets import made_up_tweets
 
-    made = made_up_tweets(2 * pairs + pairs // 2, length, seed=seed)
-    moods = made.labels[: 2 * pairs].reshape(-1, 2).sum(1)
-    return Table(made.words[: 2 * pairs].reshape(-1, 2, length), moods, "made-up pairs")
+    texts = made_up_tweets(2 * pairs + pairs // 2, length, seed=seed)
+    moods = texts.labels[: 2 * pairs].reshape(-1, 2).sum(1)
+    return Table(texts.words[: 2 * pairs].reshape(-1, 2, length), moods, "made-up pairs")
 
 
 check_arguments(__name__)

@@ -75,9 +75,11 @@ class RegularisationSelection:
         self, batch_size: int | tuple[int, int] = 64, *, order: SampleOrder = "partition"
     ) -> BilevelProblem:
         """The task as a bilevel problem; ``batch_size`` is one number or (upper, lower)."""
-        above, below = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
-        upper_data = Batches(self.validation, above, order=order)
-        lower_data = Batches(self.train, below, order=order)
+        upper_size, lower_size = (
+            batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+        )
+        upper_data = Batches(self.validation, upper_size, order=order)
+        lower_data = Batches(self.train, lower_size, order=order)
         return BilevelProblem(self.upper, self.lower, self.x0, self.y0, upper_data, lower_data)
 
     def test_error(self, y: Tensor) -> float:
@@ -114,22 +116,23 @@ class RegularisationSelection:
         return float(self.upper(x, self.y_star(x).view(self.y0.shape), self.validation))
 
     def _value(self, x: Tensor, y: Tensor) -> Tensor:
+        """g on the whole training split, at flat y."""
         return self.lower(x, y.view(self.y0.shape), self.train)
 
     def _derivatives(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """g_y (flat) and the dense H of the whole training split."""
         features, labels = self.train
-        n = len(labels)
+        samples = len(labels)
         if self.binary:
             chance = torch.sigmoid(-labels * (features @ y))
-            gradient = -features.T @ (labels * chance) / n + x.exp() * y
-            curvature = features.T @ (features * (chance * (1 - chance))[:, None]) / n + torch.diag(
-                x.exp()
-            )
+            gradient = -features.T @ (labels * chance) / samples + x.exp() * y
+            curvature = features.T @ (
+                features * (chance * (1 - chance))[:, None]
+            ) / samples + torch.diag(x.exp())
             return gradient, curvature
         decay, weights = x.exp().repeat_interleave(self.y0.shape[1]), torch.ones_like(labels)
-        slope, curvature = softmax_derivatives(features, labels, weights, y.view(self.y0.shape))
-        return slope.reshape(-1) + decay * y, curvature + torch.diag(decay)
+        gradient_, curvature = softmax_derivatives(features, labels, weights, y.view(self.y0.shape))
+        return gradient_.reshape(-1) + decay * y, curvature + torch.diag(decay)
 
 
 def ijcnn1_selection(
@@ -154,9 +157,9 @@ def ijcnn1_selection(
         dtype, device: of the tensors.
     """
     parts = [ijcnn1(split, source=source, rows=rows, seed=seed) for split in ("train", "test")]
-    draw = numpy_stream(seed, "regularisation", "start")
-    y0 = torch.from_numpy(draw.standard_normal(22)).to(device, dtype)
-    x0 = torch.from_numpy(draw.random(22)).log().to(device, dtype)
+    generator = numpy_stream(seed, "regularisation", "start")
+    y0 = torch.from_numpy(generator.standard_normal(22)).to(device, dtype)
+    x0 = torch.from_numpy(generator.random(22)).log().to(device, dtype)
     train, validation = (_tensors(part, dtype, device, signed=True) for part in parts)
     return RegularisationSelection(train, validation, validation, 2, x0, y0, parts[0].origin)
 
@@ -174,11 +177,11 @@ def multiclass_selection(
     classes = 1 + max(int(part.labels.max()) for part in (train, validation, test))
     if classes < 3:
         fail("labels", "must have at least three classes", classes)
-    draw = numpy_stream(seed, "regularisation", "start")
-    y0 = torch.from_numpy(draw.standard_normal((classes, train.features.shape[1]))).to(
+    generator = numpy_stream(seed, "regularisation", "start")
+    y0 = torch.from_numpy(generator.standard_normal((classes, train.features.shape[1]))).to(
         device, dtype
     )
-    x0 = torch.from_numpy(draw.random(classes)).log().to(device, dtype)
+    x0 = torch.from_numpy(generator.random(classes)).log().to(device, dtype)
     splits = [_tensors(part, dtype, device) for part in (train, validation, test)]
     return RegularisationSelection(splits[0], splits[1], splits[2], classes, x0, y0, train.origin)
 
@@ -209,6 +212,7 @@ def covtype_selection(
 def _tensors(
     table: Table, dtype: torch.dtype, device: str | torch.device, *, signed: bool = False
 ) -> Batch:
+    """Features and labels of a table as tensors; ``signed``: labels 0 and 1 become -1 and 1."""
     labels = torch.from_numpy(table.labels).to(device)
     if signed:
         labels = (2 * labels - 1).to(dtype)

@@ -131,13 +131,15 @@ class HyperRepresentation:
         """The task as a bilevel problem; ``batch_size`` counts examples of every task: one
         number or (upper, lower).
         """
-        above, below = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+        upper_size, lower_size = (
+            batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+        )
         query, support = (
-            tuple(part.transpose(0, 1).contiguous() for part in level)
+            tuple(tensor.transpose(0, 1).contiguous() for tensor in level)
             for level in (self.train.query, self.train.support)
         )
-        upper_data = Batches(query, above, order=order)
-        lower_data = Batches(support, below, order=order)
+        upper_data = Batches(query, upper_size, order=order)
+        lower_data = Batches(support, lower_size, order=order)
         return BilevelProblem(self.upper, self.lower, self.x0, self.y0, upper_data, lower_data)
 
     def heads(self, x: Tensor, tasks: Tasks | None = None) -> Tensor:
@@ -150,9 +152,9 @@ class HyperRepresentation:
         """
         tasks = tasks or self.train
         rows = self._features(x, tasks.support[0]).double()
-        features, shrunk = rows.cpu(), None  # small and exact
+        features, span = rows.cpu(), None  # small and exact
         if rows.shape[-1] > rows.shape[-2]:  # c ‖Y‖² keeps the heads in the span of their examples
-            features, shrunk = _span(rows)
+            features, span = _span(rows)
         labels, shape = tasks.support[1].cpu(), (len(tasks), self.ways, features.shape[-1])
         weights = torch.ones_like(labels)
 
@@ -167,7 +169,7 @@ class HyperRepresentation:
             ) + self.decay * flat.square().sum(-1)
 
         heads = newton(at, value, features.new_zeros(shape).flatten(1)).view(shape).mT
-        heads = heads if shrunk is None else rows.mT @ (shrunk @ heads).to(rows)
+        heads = heads if span is None else rows.mT @ (span @ heads).to(rows)
         return heads.contiguous().to(self.y0)
 
     def adapted(self, x: Tensor, split: str = "test") -> tuple[float, float]:
@@ -195,11 +197,12 @@ class HyperRepresentation:
         """Features of all examples of tasks, without a gradient; a wide encoder would not hold
         them all at once.
         """
-        view, tasks = self._view(x), max(1, CHUNK // inputs[0, ..., 0].numel())
+        weights, tasks = self._view(x), max(1, CHUNK // inputs[0, ..., 0].numel())
         with torch.no_grad():
-            return torch.cat([self.encode(view, part) for part in inputs.split(tasks)])
+            return torch.cat([self.encode(weights, part) for part in inputs.split(tasks)])
 
     def _view(self, x: Tensor) -> Mapping[str, Tensor]:
+        """The encoder's weights by name, as views of a flat x."""
         view: Mapping[str, Tensor] = Pack("x", self.x0).view(x)
         return view
 
@@ -225,9 +228,9 @@ def _span(rows: Tensor) -> tuple[Tensor, Tensor]:
     zero.
     """
     values, vectors = torch.linalg.eigh((rows @ rows.mT).cpu())
-    known = values > 1e-13 * values[..., -1:]
-    lengths = torch.where(known, values, 0.0).sqrt()[..., None, :]
-    return vectors * lengths, torch.where(known[..., None, :], vectors / lengths, 0.0)
+    has_length = values > 1e-13 * values[..., -1:]
+    lengths = torch.where(has_length, values, 0.0).sqrt()[..., None, :]
+    return vectors * lengths, torch.where(has_length[..., None, :], vectors / lengths, 0.0)
 
 
 def hyper_representation(
@@ -285,64 +288,61 @@ def hyper_representation(
     if len(shapes) != 1:
         fail("tables", "must be there, with inputs of one shape", sorted(shapes))
     (shape,) = shapes
-    known = np.concatenate([table.features.reshape(-1, shape[-1]) for table in train])
-    mean, deviation = known.mean(0), known.std(0)
+    train_inputs = np.concatenate([table.features.reshape(-1, shape[-1]) for table in train])
+    mean, deviation = train_inputs.mean(0), train_inputs.std(0)
     deviation[deviation == 0] = 1.0  # a pixel that is always white
-    where = torch.device(device)
+    device_ = torch.device(device)
 
     def tensors(inputs: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
         scaled = torch.from_numpy((inputs - mean) / deviation)
-        return scaled.to(where, dtype), torch.from_numpy(labels).to(where)
+        return scaled.to(device_, dtype), torch.from_numpy(labels).to(device_)
 
-    drawn = []
+    task_sets = []
     for (name, tables), number in zip(groups.items(), tasks, strict=True):
-        support, query = _draw(tables, whole("tasks", number, least=1), ways, shots, seed, name)
-        drawn.append(Tasks(tensors(*support), tensors(*query)))
-    draw = numpy_stream(seed, "representation", "start")
-    joined = hidden * (4 if len(shape) == 2 else 1)
+        support, query = draw_tasks(
+            tables, whole("tasks", number, least=1), ways, shots, seed, name
+        )
+        task_sets.append(Tasks(tensors(*support), tensors(*query)))
+    generator = numpy_stream(seed, "representation", "start")
+    second_inputs = hidden * (4 if len(shape) == 2 else 1)
     start = {}
-    for name, rows, columns in (("first", shape[-1], hidden), ("second", joined, features)):
-        weights = torch.from_numpy(draw.standard_normal((rows, columns)) / np.sqrt(rows))
-        start[name] = weights.to(where, dtype)
-        start[f"{name}_bias"] = torch.zeros(columns, dtype=dtype, device=where)
-    return HyperRepresentation(drawn[0], drawn[1], drawn[2], ways, decay, start)
+    for name, rows, columns in (("first", shape[-1], hidden), ("second", second_inputs, features)):
+        weights = torch.from_numpy(generator.standard_normal((rows, columns)) / np.sqrt(rows))
+        start[name] = weights.to(device_, dtype)
+        start[f"{name}_bias"] = torch.zeros(columns, dtype=dtype, device=device_)
+    return HyperRepresentation(task_sets[0], task_sets[1], task_sets[2], ways, decay, start)
 
 
-def _draw(
+def draw_tasks(
     tables: Sequence[Table], number: int, ways: int, shots: int, seed: int, name: str
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Support and query of so many tasks: inputs (tasks, ways·shots, ...) and labels, in random
     order.
     """
-    draw = numpy_stream(seed, "representation", name)
+    generator = numpy_stream(seed, "representation", name)
     halves = []  # table -> half -> class -> rows
     for table in tables:
-        order = draw.permutation(len(table))
+        order = generator.permutation(len(table))
         half_rows = [np.sort(order[half::2]) for half in (0, 1)]
-        halves.append(
-            [[r[table.labels[r] == label] for label in np.unique(table.labels)] for r in half_rows]
-        )
-        least = min(len(of_a_class) for half in halves[-1] for of_a_class in half)
-        if len(halves[-1][0]) < ways or least < shots:
+        names = np.unique(table.labels)
+        halves.append([[rows[table.labels[rows] == name] for name in names] for rows in half_rows])
+        fewest = min(len(of_a_class) for half in halves[-1] for of_a_class in half)
+        if len(names) < ways or fewest < shots:
             rule = f"must have {ways} classes with {2 * shots} examples each"
-            fail(
-                "table",
-                rule,
-                f"{table.origin}: {len(halves[-1][0])} classes, {2 * least} examples of the "
-                "smallest",
-            )
+            found = f"{table.origin}: {len(names)} classes, {2 * fewest} examples of the smallest"
+            fail("table", rule, found)
     inputs: list[list[np.ndarray]] = [[], []]
     labels: list[list[np.ndarray]] = [[], []]
     for _ in range(number):
-        domain = int(draw.integers(len(tables)))
-        classes = draw.permutation(len(halves[domain][0]))[:ways]
+        domain = int(generator.integers(len(tables)))
+        classes = generator.permutation(len(halves[domain][0]))[:ways]
         for level in (0, 1):
             rows = np.concatenate(
-                [draw.permutation(halves[domain][level][c])[:shots] for c in classes]
+                [generator.permutation(halves[domain][level][label_])[:shots] for label_ in classes]
             )
             # A minibatch takes the same places of every task: in order of class it would show one
             # class alone.
-            order = draw.permutation(ways * shots)
+            order = generator.permutation(ways * shots)
             inputs[level].append(tables[domain].features[rows[order]])
             labels[level].append(np.repeat(np.arange(ways), shots)[order])
     return [(np.stack(inputs[level]), np.stack(labels[level])) for level in (0, 1)]

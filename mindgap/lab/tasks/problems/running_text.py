@@ -31,9 +31,11 @@ class StatefulModel(Protocol):
 
     training: bool
 
-    def blank(self, batch: int) -> Any: ...
+    def blank(self, batch: int) -> Any:
+        """The state at the beginning of so many texts."""
 
-    def train(self, mode: bool = True) -> Any: ...
+    def train(self, mode: bool = True) -> Any:
+        """Set training or evaluation mode."""
 
     def __call__(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]: ...
 
@@ -101,10 +103,13 @@ def running_text(
         zip(PARTS, prepared_tokens(one_of("text", text, TEXTS), whole("words", words, least=2)))
     )
     tokens = parts[one_of("part", part, PARTS)]
-    each = len(tokens) // whole("batch", batch, least=1)
-    if each <= whole("length", length, least=1):
-        fail("length", f"must be below {each}, the words per row", length)
-    return RunningText(tokens.roll(-shift)[: each * batch].reshape(batch, each).to(device), length)
+    words_per_row = len(tokens) // whole("batch", batch, least=1)
+    if words_per_row <= whole("length", length, least=1):
+        fail("length", f"must be below {words_per_row}, the words per row", length)
+    return RunningText(
+        tokens.roll(-shift)[: words_per_row * batch].reshape(batch, words_per_row).to(device),
+        length,
+    )
 
 
 @cache
@@ -115,10 +120,11 @@ def prepared_tokens(text: str, words: int) -> tuple[Tensor, ...]:
         >>> [len(part) > 10_000 for part in prepared_tokens("prose", 100)]
         [True, True, True]
     """
-    made = prepared(
-        f"{text}-{words}-words", lambda: {p: t.numpy() for p, t in zip(PARTS, _tokens(text, words))}
+    arrays = prepared(
+        f"{text}-{words}-words",
+        lambda: {part_: tokens.numpy() for part_, tokens in zip(PARTS, _tokens(text, words))},
     )
-    return tuple(torch.from_numpy(made[part]) for part in PARTS)
+    return tuple(torch.from_numpy(arrays[part]) for part in PARTS)
 
 
 def bigram_loss(text: str, words: int) -> float:
@@ -136,19 +142,20 @@ def bigram_loss(text: str, words: int) -> float:
     )
     pairs, counts = np.unique(train[:-1] * words + train[1:], return_counts=True)
     single = np.bincount(train, minlength=words) / len(train)
-    before = np.bincount(train[:-1], minlength=words)
+    first_counts = np.bincount(train[:-1], minlength=words)
 
     def models(part: np.ndarray) -> np.ndarray:
-        wanted = part[:-1] * words + part[1:]
-        place = np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)
-        seen = np.where(pairs[place] == wanted, counts[place], 0)
-        given = seen / np.maximum(before[part[:-1]], 1)
-        return np.stack([given, single[part[1:]], np.full(len(wanted), 1 / words)])
+        """Probability of each word after the first by pairs, by single words and by nothing."""
+        pair_numbers = part[:-1] * words + part[1:]
+        places = np.searchsorted(pairs, pair_numbers).clip(max=len(pairs) - 1)
+        counts_of_pairs = np.where(pairs[places] == pair_numbers, counts[places], 0)
+        conditional = counts_of_pairs / np.maximum(first_counts[part[:-1]], 1)
+        return np.stack([conditional, single[part[1:]], np.full(len(pair_numbers), 1 / words)])
 
-    known, weights = models(validation), np.full(3, 1 / 3)
-    for _ in range(50):
-        share = weights[:, None] * known
-        weights = (share / share.sum(0)).mean(1)
+    probabilities, weights = models(validation), np.full(3, 1 / 3)
+    for _ in range(50):  # expectation maximisation
+        mixed = weights[:, None] * probabilities
+        weights = (mixed / mixed.sum(0)).mean(1)
     return float(-np.log(weights @ models(test)).mean())
 
 

@@ -34,15 +34,15 @@ def softmax_derivatives(
         [0.125, 0.0, -0.125, 0.0]
     """
     *problems, classes, width = y.shape
-    chances = torch.softmax(features @ y.mT, -1)
-    share = (weights.to(y.dtype) / labels.shape[-1])[..., None]
-    gradient = (share * (chances - one_hot(labels, classes))).mT @ features
+    probabilities = torch.softmax(features @ y.mT, -1)
+    weight_shares = (weights.to(y.dtype) / labels.shape[-1])[..., None]
+    gradient = (weight_shares * (probabilities - one_hot(labels, classes))).mT @ features
     # -sum_i w_i (p_i ⊗ a_i)(p_i ⊗ a_i)', and on the diagonal blocks sum_i w_i p_ic a_i a_i'
-    joint = (chances[..., :, None] * features[..., None, :]).flatten(-2)
-    hessian = -((share * joint).mT @ joint).view(*problems, classes, width, classes, width)
-    blocks = (features.mT[..., None, :, :] * (share * chances).mT[..., :, None, :]) @ features[
-        ..., None, :, :
-    ]
+    joint = (probabilities[..., :, None] * features[..., None, :]).flatten(-2)
+    hessian = -((weight_shares * joint).mT @ joint).view(*problems, classes, width, classes, width)
+    blocks = (
+        features.mT[..., None, :, :] * (weight_shares * probabilities).mT[..., :, None, :]
+    ) @ features[..., None, :, :]
     hessian.diagonal(dim1=-4, dim2=-2).add_(blocks.movedim(-3, -1))
     return gradient, hessian.view(*problems, classes * width, classes * width)
 
@@ -98,15 +98,17 @@ def newton(
         if not bool(unsolved.any()):
             break
         direction = torch.linalg.solve(hessian, gradient[..., None])[..., 0]
-        before, slope = value(y), (gradient * direction).sum(-1)
+        start_value, slope = value(y), (gradient * direction).sum(-1)
         step = torch.ones_like(slope)
         while True:
             # Near the minimum rounding hides any decrease: there the full step is right.
-            least = before - 0.1 * step * slope
-            far = (step > 1e-8) & (slope > 1e-12) & (value(y - step[..., None] * direction) > least)
-            if not bool(far.any()):
+            allowed = start_value - 0.1 * step * slope
+            too_high = (
+                (step > 1e-8) & (slope > 1e-12) & (value(y - step[..., None] * direction) > allowed)
+            )
+            if not bool(too_high.any()):
                 break
-            step = torch.where(far, step / 2, step)
+            step = torch.where(too_high, step / 2, step)
         y = torch.where(unsolved[..., None], y - step[..., None] * direction, y)
     return y
 

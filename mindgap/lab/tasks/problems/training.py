@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.nn import functional as F
@@ -20,6 +20,30 @@ from mindgap.base.rng import stream_seed, torch_stream
 from mindgap.lab.tasks.data import cifar10, digits, kjv_words
 from mindgap.lab.tasks.data.tabular import Table
 from mindgap.lab.tasks.models.small import SmallLSTM, SmallTransformer, small_convolutional_network
+
+Network = TypeVar("Network", bound=torch.nn.Module)
+
+
+def seeded_network(build: Callable[[], Network], seed: int, *stream: str | int) -> Network:
+    """The network that ``build`` makes, with a random start that depends on the seed and the
+    stream's name alone (``"network"`` where none is given); torch's own stream stays as it was.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(seed, *(stream or ("network",))))
+        return build()
+
+
+def random_windows(
+    tokens: torch.Tensor, length: int, generator: torch.Generator, size: int
+) -> torch.Tensor:
+    """``size`` windows of ``length`` consecutive tokens, each with a start drawn at random."""
+    starts = torch.randint(0, len(tokens) - length + 1, (size,), generator=generator)
+    return tokens[starts.unsqueeze(1) + torch.arange(length)]
+
+
+def next_word_loss(model: torch.nn.Module, windows: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy of every word of the windows after the first."""
+    return F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
 
 
 @dataclass(frozen=True)
@@ -100,6 +124,7 @@ def cifar_network(
 
 @cache
 def _cifar() -> Table:
+    """The first 10,000 training images; read once per process."""
     return cifar10(batches=1)
 
 
@@ -116,9 +141,10 @@ def _image_network(
     channels, side = shape
     images = torch.tensor(data.features, dtype=torch.float32).reshape(-1, channels, side, side)
     images, labels = (images - images.mean()) / images.std(), torch.tensor(data.labels)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(seed if start is None else start, "network"))
-        model = small_convolutional_network(width, channels=channels, side=side)
+    model = seeded_network(
+        lambda: small_convolutional_network(width, channels=channels, side=side),
+        seed if start is None else start,
+    )
     parts = {"train": (images, labels)}
     if train is not None:
         sizes = [whole("train", train, least=1), whole("validation", validation, least=0)]
@@ -129,18 +155,24 @@ def _image_network(
                 train,
             )
         order = torch.randperm(len(images), generator=torch_stream(seed, "split"))
-        chosen = order.split([*sizes, len(images) - sum(sizes)])
+        rows_of = order.split([*sizes, len(images) - sum(sizes)])
         parts = {
-            name: (images[c], labels[c]) for name, c in zip(("train", "validation", "test"), chosen)
+            name: (images[rows], labels[rows])
+            for name, rows in zip(("train", "validation", "test"), rows_of)
         }
-    own_images, own_labels = parts["train"]
+    train_images, train_labels = parts["train"]
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        chosen = torch.randint(0, len(own_images), (size,), generator=generator)
-        return own_images[chosen], own_labels[chosen]
+        rows = torch.randint(0, len(train_images), (size,), generator=generator)
+        return train_images[rows], train_labels[rows]
 
-    objective = Objective(model, lambda m, b: F.cross_entropy(m(b[0]), b[1]))
-    return TrainingProblem(objective, draw, len(own_images), parts)
+    return TrainingProblem(Objective(model, label_loss), draw, len(train_images), parts)
+
+
+def label_loss(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Mean cross-entropy of a batch of inputs and labels."""
+    inputs, labels = batch
+    return F.cross_entropy(model(inputs), labels)
 
 
 def prose_transformer(
@@ -223,18 +255,12 @@ def _next_word(
 ) -> TrainingProblem:
     """Predict every next word of windows of prose with the network that ``build`` makes."""
     tokens = _prose(words)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(seed, "network"))
-        model = build()
 
     def draw(generator: torch.Generator, size: int) -> torch.Tensor:
-        starts = torch.randint(0, len(tokens) - length, (size,), generator=generator)
-        return tokens[starts.unsqueeze(1) + torch.arange(length + 1)]
+        return random_windows(tokens, length + 1, generator, size)
 
-    def loss(m: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(m(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
-
-    return TrainingProblem(Objective(model, loss), draw, len(tokens) - length)
+    objective = Objective(seeded_network(build, seed), next_word_loss)
+    return TrainingProblem(objective, draw, len(tokens) - length)
 
 
 @cache
@@ -242,8 +268,9 @@ def _prose(words: int) -> torch.Tensor:
     """The text as numbers of words, by frequency; read once per process."""
     whole("words", words, least=2)
     text = kjv_words()
-    known = {word: i for i, (word, _) in enumerate(Counter(text).most_common(words - 1))}
-    return torch.tensor([known.get(word, words - 1) for word in text])
+    frequent = Counter(text).most_common(words - 1)
+    numbers = {word: number for number, (word, _) in enumerate(frequent)}
+    return torch.tensor([numbers.get(word, words - 1) for word in text])
 
 
 check_arguments(__name__)

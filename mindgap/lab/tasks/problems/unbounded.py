@@ -55,34 +55,38 @@ class UnboundedSmoothness:
     def upper(self, x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
         """f on a batch of (centres, targets)."""
         centres, targets = batch
-        away = x - centres
+        distance = x - centres
         if self.growth == "quartic":
-            steep = away.pow(4) / 4
+            growing = distance.pow(4) / 4
         else:
-            steep = (torch.cosh(self.rate * away) - 1) / self.rate**2
-        return steep.sum(1).mean() + 0.5 * (y - targets).square().sum(1).mean()
+            growing = (torch.cosh(self.rate * distance) - 1) / self.rate**2
+        return growing.sum(1).mean() + 0.5 * (y - targets).square().sum(1).mean()
 
     def problem(
         self, batch_size: int | tuple[int, int] = 64, *, order: SampleOrder = "partition"
     ) -> BilevelProblem:
         """The bilevel problem; ``batch_size`` is one number or (upper, lower)."""
-        above, below = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+        upper_size, lower_size = (
+            batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+        )
         return BilevelProblem(
             self.upper,
             quadratic_loss,
             self.x0,
             self.quadratic.y0,
-            Batches((self.centres, self.targets), above, order=order),
-            Batches(self.quadratic.lower_samples, below, order=order),
+            Batches((self.centres, self.targets), upper_size, order=order),
+            Batches(self.quadratic.lower_samples, lower_size, order=order),
         )
 
     def upper_gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """(f_x, f_y) of the whole upper level."""
-        away = x - self.centres
-        steep = (
-            away.pow(3) if self.growth == "quartic" else torch.sinh(self.rate * away) / self.rate
+        distance = x - self.centres
+        growing = (
+            distance.pow(3)
+            if self.growth == "quartic"
+            else torch.sinh(self.rate * distance) / self.rate
         )
-        return steep.mean(0), y - self.targets.mean(0)
+        return growing.mean(0), y - self.targets.mean(0)
 
     def hypergradient(self, x: Tensor) -> Tensor:
         """∇Φ(x) = f_x - C̄ Ā⁻¹ f_y at y*(x)."""
@@ -96,8 +100,10 @@ class UnboundedSmoothness:
 
     def smoothness(self, x: Tensor) -> float:
         """‖∇²_xx f‖ at x: the constant a smooth-case step must respect there."""
-        away = x - self.centres
-        curvature = 3 * away.square() if self.growth == "quartic" else torch.cosh(self.rate * away)
+        distance = x - self.centres
+        curvature = (
+            3 * distance.square() if self.growth == "quartic" else torch.cosh(self.rate * distance)
+        )
         return float(curvature.mean(0).max())
 
 
@@ -134,11 +140,13 @@ def unbounded_problem(
     quadratic = quadratic_problem(
         lower=lower, upper=upper, dim_y=dim_y, dim_x=dim_x, seed=seed, dtype=dtype, device=device
     )
-    draw = torch_stream(seed, "unbounded")
-    centres = noise * torch.randn(upper, dim_x, generator=draw, dtype=torch.float64)
-    targets = torch.randn(upper, dim_y, generator=draw, dtype=torch.float64) + 1.0
-    magnitudes = distance * (0.5 + 0.5 * torch.rand(dim_x, generator=draw, dtype=torch.float64))
-    signs = 2.0 * torch.randint(0, 2, (dim_x,), generator=draw) - 1.0
+    generator = torch_stream(seed, "unbounded")
+    centres = noise * torch.randn(upper, dim_x, generator=generator, dtype=torch.float64)
+    targets = torch.randn(upper, dim_y, generator=generator, dtype=torch.float64) + 1.0
+    magnitudes = distance * (
+        0.5 + 0.5 * torch.rand(dim_x, generator=generator, dtype=torch.float64)
+    )
+    signs = 2.0 * torch.randint(0, 2, (dim_x,), generator=generator) - 1.0
     x0 = (magnitudes * signs).to(device, dtype)
     return UnboundedSmoothness(quadratic, centres.to(x0), targets.to(x0), growth, rate, x0)
 

@@ -21,7 +21,14 @@ from mindgap.base.rng import numpy_stream, torch_stream
 from mindgap.lab.tasks.data.prepared import prepared
 from mindgap.lab.tasks.data.text import squad
 from mindgap.lab.tasks.data.wordpiece import SPECIAL, known_word_pieces, wikitext_pieces
-from mindgap.lab.tasks.problems.language import MASKED, _evenly
+from mindgap.lab.tasks.problems.language import (
+    MASKED,
+    evenly_spaced,
+    hidden_words,
+    loss_of_frequencies,
+    masked_windows,
+    spans_in,
+)
 
 PAD, CLS, SEP, MASK = (SPECIAL.index(f"[{name}]") for name in ("PAD", "CLS", "SEP", "MASK"))
 #: Word pieces of the longest answer, and answers that are kept of a question.
@@ -29,22 +36,6 @@ LONGEST, ANSWERS = 20, 6
 
 #: Input, masked places and the pieces that stand there.
 Masked = tuple[Tensor, Tensor, Tensor]
-
-
-def masked_places(windows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Places of each window that are to be masked, 15 % of it (at least one), and the pieces that
-    stand there.
-
-    Example:
-        >>> masked_places(torch.arange(20).reshape(2, 10), torch.Generator().manual_seed(0))[
-        ...     0
-        ... ].shape
-        torch.Size([2, 2])
-    """
-    size, length = windows.shape
-    random = torch.rand(size, length, generator=generator, device=windows.device)
-    places = random.argsort(dim=1)[:, : max(round(MASKED * length), 1)]
-    return places, windows.take_along_dim(places, dim=1)
 
 
 def masked_pieces(windows: Tensor, words: int, generator: torch.Generator) -> Masked:
@@ -67,18 +58,7 @@ def masked_pieces(windows: Tensor, words: int, generator: torch.Generator) -> Ma
 
     Source: Devlin et al. 2019, 3.1.
     """
-    places, answers = masked_places(windows, generator)
-    on: dict[str, Any] = {"generator": generator, "device": windows.device}
-    kind = torch.rand(places.shape, **on)
-    other = torch.randint(len(SPECIAL), words, places.shape, **on)
-    mask = torch.full_like(other, MASK)
-    put = torch.where(kind < 0.8, mask, torch.where(kind < 0.9, other, answers))
-    return windows.scatter(1, places, put), places, answers
-
-
-def masked_loss(model: nn.Module, inputs: Tensor, places: Tensor, answers: Tensor) -> Tensor:
-    """Mean cross-entropy at the masked places."""
-    return F.cross_entropy(model(inputs, places).flatten(0, 1), answers.flatten())
+    return masked_windows(windows, generator, mask=MASK, others=(len(SPECIAL), words))
 
 
 #: Input, the pieces before masking, 1 where one is to be restored, True where a place is not
@@ -99,34 +79,32 @@ def padded_pieces(windows: Tensor, words: int, generator: torch.Generator) -> Pa
 
     Example:
         >>> windows = torch.randint(5, 30, (400, 20))
-        >>> inputs, answers, wanted, seen = padded_pieces(
+        >>> inputs, answers, masked, not_padding = padded_pieces(
         ...     windows, 30, torch.Generator().manual_seed(0)
         ... )
-        >>> bool((wanted.sum(1) >= 1).all()), len(wanted.sum(1).unique()) > 3
+        >>> bool((masked.sum(1) >= 1).all()), len(masked.sum(1).unique()) > 3
         (True, True)
-        >>> bool((wanted <= seen).all()), 0 < int((~seen[:, -1]).sum()) < 100
+        >>> bool((masked <= not_padding).all()), 0 < int((~not_padding[:, -1]).sum()) < 100
         (True, True)
 
     Source: Devlin et al. 2019, 3.1 and A.2; their code has the share of short sequences.
     """
     size, length = windows.shape
-    on: dict[str, Any] = {"generator": generator, "device": windows.device}
-    short = torch.rand(size, 1, **on) < SHORT
-    cut = torch.randint(2, length + 1, (size, 1), **on)
-    ends = torch.where(short, cut, torch.full_like(cut, length))
-    seen = torch.arange(length, device=windows.device) < ends
-    random = torch.rand(size, length, **on).masked_fill(~seen, 1.0)
-    wanted = (random < MASKED) | (random == random.amin(1, keepdim=True))
-    kind = torch.rand(size, length, **on)
-    other = torch.randint(len(SPECIAL), words, (size, length), **on)
-    mask = torch.full_like(other, MASK)
-    put = torch.where(kind < 0.8, mask, torch.where(kind < 0.9, other, windows))
-    inputs = torch.where(wanted, put, windows).masked_fill(~seen, PAD)
-    return inputs, windows, wanted.float(), seen
+    options: dict[str, Any] = {"generator": generator, "device": windows.device}
+    shortened = torch.rand(size, 1, **options) < SHORT
+    random_lengths = torch.randint(2, length + 1, (size, 1), **options)
+    lengths = torch.where(shortened, random_lengths, torch.full_like(random_lengths, length))
+    not_padding = torch.arange(length, device=windows.device) < lengths
+    random = torch.rand(size, length, **options).masked_fill(~not_padding, 1.0)
+    # The piece with the smallest number is masked in any case: at least one per window.
+    masked = (random < MASKED) | (random == random.amin(1, keepdim=True))
+    hidden = hidden_words(windows, generator, mask=MASK, others=(len(SPECIAL), words))
+    inputs = torch.where(masked, hidden, windows).masked_fill(~not_padding, PAD)
+    return inputs, windows, masked.float(), not_padding
 
 
 def padded_loss(
-    model: nn.Module, inputs: Tensor, answers: Tensor, wanted: Tensor, seen: Tensor
+    model: nn.Module, inputs: Tensor, answers: Tensor, masked: Tensor, not_padding: Tensor
 ) -> Tensor:
     """Mean cross-entropy over the pieces to be restored of a whole batch.
 
@@ -134,23 +112,23 @@ def padded_loss(
     depends on the batch's shape alone (a CUDA graph needs that). Were it too small, the loss would
     be NaN.
     """
-    places = wanted.flatten().topk(_most_wanted(*wanted.shape), sorted=False).indices
-    here = wanted.flatten().take_along_dim(places, dim=0)
-    each = F.cross_entropy(
-        model(inputs, places, seen),
+    places = masked.flatten().topk(_most_masked(*masked.shape), sorted=False).indices
+    is_masked = masked.flatten().take_along_dim(places, dim=0)
+    losses = F.cross_entropy(
+        model(inputs, places, not_padding),
         answers.flatten().take_along_dim(places, dim=0),
         reduction="none",
     )
-    count = wanted.sum()
-    return (each * here).sum() / torch.where(here.sum() == count, count, torch.nan)
+    count = masked.sum()
+    return (losses * is_masked).sum() / torch.where(is_masked.sum() == count, count, torch.nan)
 
 
-def _most_wanted(windows: int, length: int) -> int:
-    """Places to be restored among so many windows, at most: eight standard deviations above the
-    mean, and one place for every window that has none by chance; a multiple of 64 or all.
+def _most_masked(windows: int, length: int) -> int:
+    """Masked places among so many windows, at most: eight standard deviations above the mean, and
+    one place for every window that has none by chance; a multiple of 64 or all.
 
     Example:
-        >>> _most_wanted(1, 64), _most_wanted(32, 64)
+        >>> _most_masked(1, 64), _most_masked(32, 64)
         (64, 512)
     """
     places = windows * length
@@ -182,18 +160,14 @@ class MaskedText:
         if number < size:
             fail("batch", f"must be at most {number}, the windows of the text", size)
         windows = self.train[shift : shift + number * self.length].view(number, self.length)
-        order = torch.randperm(number, generator=generator, device=self.train.device)[
-            : number - number % size
-        ]
-        every = masked_pieces(windows[order], self.words, generator)
-        return list(zip(*(part.split(size) for part in every)))
+        order = torch.randperm(number, generator=generator, device=self.train.device)
+        full_batches = windows[order[: number - number % size]]
+        masked = masked_pieces(full_batches, self.words, generator)
+        return list(zip(*(tensor.split(size) for tensor in masked)))
 
     def by_frequency(self) -> float:
-        """The loss on test text of one who knows how often each piece stands in the training
-        text, and no more.
-        """
-        counts = torch.bincount(self.train, minlength=self.words).double()
-        return float(-(counts / counts.sum()).clamp_min(1e-12).log()[self.parts["test"][2]].mean())
+        """The loss on test text of the pieces' relative frequencies in the training text."""
+        return loss_of_frequencies(self.train, self.words, self.parts["test"][2])
 
 
 def masked_text(
@@ -215,14 +189,13 @@ def masked_text(
         reviews: train on the reviews of FDU-MTL too.
     """
     pieces = wikitext_pieces(whole("words", words, least=10), reviews=reviews)
-    train, *others = (torch.as_tensor(pieces[part]).long() for part in ("train", "valid", "test"))
     parts = {}
-    for name, part in zip(("validation", "test"), others):
-        batch = masked_pieces(
-            _evenly(part, length, held_out), words, torch_stream(0, f"masked {name}")
-        )
-        parts[name] = (batch[0].to(device), batch[1].to(device), batch[2].to(device))
-    return MaskedText(train.to(device), parts, words, length)
+    for name, file in (("validation", "valid"), ("test", "test")):
+        windows = evenly_spaced(torch.as_tensor(pieces[file]).long(), length, held_out)
+        inputs, places, answers = masked_pieces(windows, words, torch_stream(0, f"masked {name}"))
+        parts[name] = inputs.to(device), places.to(device), answers.to(device)
+    train = torch.as_tensor(pieces["train"]).long().to(device)
+    return MaskedText(train, parts, words, length)
 
 
 @torch.no_grad()
@@ -242,7 +215,7 @@ def masked_reading(model: nn.Module, batch: Masked, *, size: int = 256) -> tuple
     mode = model.training
     model.eval()
     total, right = torch.zeros((2, 1), dtype=torch.float64, device=batch[0].device)
-    for inputs, places, answers in zip(*(part.split(size) for part in batch)):
+    for inputs, places, answers in zip(*(tensor.split(size) for tensor in batch)):
         scores = model(inputs, places).float()
         total += F.cross_entropy(scores.flatten(0, 1), answers.flatten(), reduction="sum")
         right += (scores.argmax(dim=-1) == answers).sum()
@@ -285,10 +258,9 @@ class Questions:
         inputs, answers = self.parts["train"]
         if len(inputs) < size:
             fail("batch", f"must be at most {len(inputs)}, the training questions", size)
-        order = torch.randperm(len(inputs), generator=generator, device=inputs.device)[
-            : len(inputs) // size * size
-        ]
-        return list(zip(inputs[order].split(size), answers[order].split(size)))
+        order = torch.randperm(len(inputs), generator=generator, device=inputs.device)
+        rows = order[: len(inputs) // size * size]
+        return list(zip(inputs[rows].split(size), answers[rows].split(size)))
 
 
 def squad_questions(
@@ -315,41 +287,42 @@ def squad_questions(
     inputs, answers = (
         torch.as_tensor(arrays[name], device=device).long() for name in ("inputs", "answers")
     )
-    cuts = [0, len(inputs) * 70 // 100, len(inputs) * 85 // 100, len(inputs)]
-    names = ("train", "validation", "test")
-    return Questions(
-        {n: (inputs[a:b], answers[a:b]) for n, a, b in zip(names, cuts, cuts[1:])}, question
-    )
+    number = len(inputs)
+    rows = {
+        "train": slice(number * 70 // 100),
+        "validation": slice(number * 70 // 100, number * 85 // 100),
+        "test": slice(number * 85 // 100, number),
+    }
+    parts = {name: (inputs[part], answers[part]) for name, part in rows.items()}
+    return Questions(parts, question)
 
 
 def _squad_pieces(words: int, question: int, passage: int, reviews: bool) -> dict[str, np.ndarray]:
     """SQuAD as word pieces: inputs of question and passage, and the places of the answers."""
-    known = known_word_pieces(wikitext_pieces(words, reviews=reviews)["vocabulary"].tolist())
-    placed, inputs, answers = numpy_stream(0, "passages"), [], []
-    placed_once = cache(known.placed)  # several questions share a passage
+    vocabulary = known_word_pieces(wikitext_pieces(words, reviews=reviews)["vocabulary"].tolist())
+    random, inputs, answers = numpy_stream(0, "passages"), [], []
+    placed_once = cache(vocabulary.placed)  # several questions share a passage
     for item in squad():
-        pieces, spans = placed_once(item["context"])
-        golds = []
-        for begin, text in item["answers"]:
-            inside = [i for i, (a, b) in enumerate(spans) if b > begin and a < begin + len(text)]
-            if inside and inside[-1] - inside[0] < min(passage, LONGEST):
-                golds.append((inside[0], inside[-1]))
-        if not golds:
+        pieces, places = placed_once(item["context"])
+        spans = spans_in(places, item["answers"])
+        spans = [(first, last) for first, last in spans if last - first < min(passage, LONGEST)]
+        if not spans:
             continue
-        low = max(0, golds[0][1] - passage + 1)
-        high = min(golds[0][0], max(len(pieces) - passage, 0))
-        cut = int(placed.integers(low, high + 1))
-        asked = known.placed(item["question"])[0][:question]
-        row = (
-            [CLS, *asked, SEP]
-            + [PAD] * (question - len(asked))
-            + pieces[cut : cut + passage]
-            + [SEP]
-        )
+        # The passage begins at random, such that it holds the first answer.
+        lowest = max(0, spans[0][1] - passage + 1)
+        highest = min(spans[0][0], max(len(pieces) - passage, 0))
+        begin = int(random.integers(lowest, highest + 1))
+        asked = vocabulary.placed(item["question"])[0][:question]
+        row = [CLS, *asked, SEP, *[PAD] * (question - len(asked))]
+        row += [*pieces[begin : begin + passage], SEP]
         inputs.append(row + [PAD] * (question + passage + 3 - len(row)))
-        shift = question + 2 - cut
-        shown = [(a + shift, b + shift) for a, b in golds if a >= cut and b < cut + passage]
-        answers.append((shown + [shown[-1]] * ANSWERS)[:ANSWERS])
+        shift = question + 2 - begin  # from a place in the text to one in the row
+        inside = [
+            (first + shift, last + shift)
+            for first, last in spans
+            if first >= begin and last < begin + passage
+        ]
+        answers.append((inside + [inside[-1]] * ANSWERS)[:ANSWERS])
     return {"inputs": np.array(inputs, np.int32), "answers": np.array(answers, np.int32)}
 
 

@@ -16,10 +16,10 @@ def root(value: Fraction) -> Fraction:
         >>> root(Fraction(9, 4))
         Fraction(3, 2)
     """
-    found = Fraction(isqrt(value.numerator), isqrt(value.denominator))
-    if found * found != value:
+    candidate = Fraction(isqrt(value.numerator), isqrt(value.denominator))
+    if candidate * candidate != value:
         fail("value", "must be the square of a fraction", value)
-    return found
+    return candidate
 
 
 def theorem_4_4_1(

@@ -97,19 +97,19 @@ def _program(method: str, Q: float) -> Any:
     A, B, C = _system(method, *parameters(method, SmoothConvex(1.0, 1 / Q)))
     A_hat = np.block([[A, np.zeros((2, 1))], [-C, np.zeros((1, 1))]])
     B_hat = np.vstack([B, [[1.0]]])
-    both = np.hstack([A_hat, B_hat])
+    system = np.hstack([A_hat, B_hat])
     rho2 = cp.Parameter(nonneg=True)
     P, weight, slack = cp.Variable((3, 3), symmetric=True), cp.Variable(nonneg=True), cp.Variable()
-    keep = np.hstack([np.eye(3), np.zeros((3, 1))])
+    old_state = np.hstack([np.eye(3), np.zeros((3, 1))])
     # L y - u, to which ρ² times the filter's state is added.
-    first = np.hstack([C, np.zeros((1, 1)), [[-1.0]]])
+    lower_slope = np.hstack([C, np.zeros((1, 1)), [[-1.0]]])
     state = np.array([[0.0, 0.0, 1.0, 0.0]])
-    second = np.hstack([-C / Q, np.zeros((1, 1)), [[1.0]]])  # u - μ y
+    upper_slope = np.hstack([-C / Q, np.zeros((1, 1)), [[1.0]]])  # u - μ y
     inequality = (
-        both.T @ P @ both
-        - rho2 * (keep.T @ P @ keep)
-        + weight * (first.T @ second + second.T @ first)
-        + (rho2 * weight) * (state.T @ second + second.T @ state)
+        system.T @ P @ system
+        - rho2 * (old_state.T @ P @ old_state)
+        + weight * (lower_slope.T @ upper_slope + upper_slope.T @ lower_slope)
+        + (rho2 * weight) * (state.T @ upper_slope + upper_slope.T @ state)
     )
     rules = [P >> FLOOR * np.eye(3), cp.trace(P) == 1, inequality << slack * np.eye(4)]
     return cp.Problem(cp.Minimize(slack), rules), rho2
@@ -174,20 +174,24 @@ def pep_gap(method: str, constants: SmoothConvex, steps: int, *, measure: str = 
     from PEPit import PEP
     from PEPit.functions import SmoothStronglyConvexFunction
 
-    c = constants
-    alpha, beta = parameters(method, c) if c.mu > 0 else (1 / c.L, 0.0)
+    constants_ = constants
+    alpha, beta = parameters(method, constants_) if constants_.mu > 0 else (1 / constants_.L, 0.0)
     problem = PEP()
-    f = problem.declare_function(SmoothStronglyConvexFunction, mu=c.mu, L=c.L)
-    best = f.stationary_point()
+    function = problem.declare_function(
+        SmoothStronglyConvexFunction, mu=constants_.mu, L=constants_.L
+    )
+    minimiser = function.stationary_point()
     x = y = previous = problem.set_initial_point()
-    problem.set_initial_condition((x - best) ** 2 <= c.D**2)
+    problem.set_initial_condition((x - minimiser) ** 2 <= constants_.D**2)
     for k in range(steps):
         if method == "nesterov":
-            momentum = beta if c.mu > 0 else k / (k + 3.0)
-            new = x - alpha * f.gradient(x)
-            x, y = (1 + momentum) * new - momentum * y, new
+            momentum = beta if constants_.mu > 0 else k / (k + 3.0)
+            next_x = x - alpha * function.gradient(x)
+            x, y = (1 + momentum) * next_x - momentum * y, next_x
         else:
-            x, previous = x - alpha * f.gradient(x) + beta * (x - previous), x
+            x, previous = x - alpha * function.gradient(x) + beta * (x - previous), x
             y = x
-    problem.set_performance_metric(f(y) - f(best) if measure == "gap" else (y - best) ** 2)
+    problem.set_performance_metric(
+        function(y) - function(minimiser) if measure == "gap" else (y - minimiser) ** 2
+    )
     return float(problem.solve(verbose=0, wrapper="cvxpy", solver="CLARABEL"))

@@ -78,19 +78,19 @@ def online_regret(
     beta1, beta2 = betas
     large, small, period, ams = problem.C, -problem.s, problem.period, method == "amsgrad"
     x, m, v, peak, loss, best = 1.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    wanted = iter([*at, 0])
-    stop = next(wanted)
+    report_steps = iter([*at, 0])
+    next_report = next(report_steps)
     regrets, points = [], []
     for t in range(1, at[-1] + 1):
-        g = large if t % period == 1 else small
-        loss += g * x
-        best -= g  # the value at x = -1
-        if t == stop:
+        gradient = large if t % period == 1 else small
+        loss += gradient * x
+        best -= gradient  # the value at x = -1
+        if t == next_report:
             regrets.append((loss - best) / t)
             points.append(x)
-            stop = next(wanted)
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * g * g
+            next_report = next(report_steps)
+        m = beta1 * m + (1 - beta1) * gradient
+        v = beta2 * v + (1 - beta2) * gradient * gradient
         peak = v if v > peak or not ams else peak
         x -= alpha * m / math.sqrt(t * peak)
         x = 1.0 if x > 1 else -1.0 if x < -1 else x

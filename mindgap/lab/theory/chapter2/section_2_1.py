@@ -97,9 +97,9 @@ def amplitudes(
             x = shrink * x
             yield x
         else:
-            new = shrink * x
-            x = (1 + momentum) * new - momentum * y
-            y = new
+            next_x = shrink * x
+            x = (1 + momentum) * next_x - momentum * y
+            y = next_x
             yield y
         step += 1
 
@@ -127,17 +127,19 @@ def worst_gap(
     Source: thesis, 2.1.1 (the sup over a class, here quadratics).
     """
     curvature = spectrum(constants)
-    rule = (
-        parameters(method, constants)
-        if constants.mu > 0
-        else (1 / constants.L, None if method == "nesterov" else 0)
-    )
-    run = amplitudes(method, curvature, rule[0] if alpha is None else alpha, rule[1])
-    return (
-        np.array([(curvature * next(run) ** 2).max() for _ in range(steps + 1)])
-        * constants.D**2
-        / 2
-    )
+    step, momentum = _steps(method, constants)
+    run = amplitudes(method, curvature, step if alpha is None else alpha, momentum)
+    largest = np.array([(curvature * next(run) ** 2).max() for _ in range(steps + 1)])
+    return largest * constants.D**2 / 2
+
+
+def _steps(method: str, constants: SmoothConvex) -> tuple[float, float | None]:
+    """Step and momentum: those of :func:`parameters`, or for a convex f step 1/L and (Nesterov's
+    method) a momentum that grows, which is None.
+    """
+    if constants.mu > 0:
+        return parameters(method, constants)
+    return 1 / constants.L, None if method == "nesterov" else 0
 
 
 def iterations(method: str, constants: SmoothConvex, epsilon: float, most: int = 10**6) -> int:
@@ -152,19 +154,14 @@ def iterations(method: str, constants: SmoothConvex, epsilon: float, most: int =
     """
     positive("epsilon", epsilon)
     curvature = spectrum(constants)
-    rule = (
-        parameters(method, constants)
-        if constants.mu > 0
-        else (1 / constants.L, None if method == "nesterov" else 0)
-    )
-    first = -1
-    for k, a in enumerate(amplitudes(method, curvature, *rule)):
-        if (curvature * a**2).max() * constants.D**2 / 2 > epsilon:
-            first = -1
-        elif first < 0:
-            first = k
-        if first >= 0 and k >= 1.2 * first + 20:
-            return first
+    first_below = -1
+    for k, amplitude in enumerate(amplitudes(method, curvature, *_steps(method, constants))):
+        if (curvature * amplitude**2).max() * constants.D**2 / 2 > epsilon:
+            first_below = -1
+        elif first_below < 0:
+            first_below = k
+        if first_below >= 0 and k >= 1.2 * first_below + 20:
+            return first_below
         if k > most:
             fail("epsilon", f"must be reachable in {most} steps", epsilon)
     raise AssertionError("amplitudes never ends")
@@ -256,14 +253,23 @@ def iteration_bound(method: str, constants: SmoothConvex, epsilon: float) -> flo
     convex functions; √(L/ε) D holds for both. The strongly convex entry of (2.3)'s text has L‖x_0 -
     x*‖/ε inside the logarithm where the square of the distance belongs.
     """
-    c, ratio = constants, constants.L * constants.D**2 / positive("epsilon", epsilon)
-    if c.mu == 0:
+    constants_, ratio = constants, constants.L * constants.D**2 / positive("epsilon", epsilon)
+    if constants_.mu == 0:
         if method == "gd":
             return max(0.0, (ratio - 2) / 4)
         return max(0.0, (-5 + math.sqrt(25 - 4 * (6 - 2 * ratio))) / 2) if ratio > 3 else 0.0
     if method == "gd":
-        return max(0.0, math.log(ratio / 2) / (-2 * math.log1p(-c.mu / c.L))) if c.mu < c.L else 1.0
-    return max(0.0, math.sqrt(c.Q) * math.log((c.mu + c.L) * c.D**2 / (2 * epsilon)) + 1)
+        return (
+            max(0.0, math.log(ratio / 2) / (-2 * math.log1p(-constants_.mu / constants_.L)))
+            if constants_.mu < constants_.L
+            else 1.0
+        )
+    return max(
+        0.0,
+        math.sqrt(constants_.Q)
+        * math.log((constants_.mu + constants_.L) * constants_.D**2 / (2 * epsilon))
+        + 1,
+    )
 
 
 class Chain:

@@ -79,14 +79,14 @@ class Polynomial(Function):
         return _horner(_derivative(_derivative(self.coefficients)), x)
 
 
-def _derivative(a: Sequence[float]) -> tuple[float, ...]:
-    return tuple(i * c for i, c in enumerate(a))[1:] or (0.0,)
+def _derivative(coefficients: Sequence[float]) -> tuple[float, ...]:
+    return tuple(i * coefficient for i, coefficient in enumerate(coefficients))[1:] or (0.0,)
 
 
-def _horner(a: Sequence[float], x: Any) -> Any:
-    total = x * 0 + a[-1]
-    for c in reversed(a[:-1]):
-        total = total * x + c
+def _horner(coefficients: Sequence[float], x: Any) -> Any:
+    total = x * 0 + coefficients[-1]
+    for coefficient in reversed(coefficients[:-1]):
+        total = total * x + coefficient
     return total
 
 
@@ -116,7 +116,9 @@ def polynomial_l0(f: Polynomial, L1: float) -> float:
         mixed[: len(third)] += third
         candidates.append(np.roots(mixed[::-1]))
     candidates += [np.roots(first[::-1]), np.roots(second[::-1])]
-    points = np.concatenate([c[np.abs(c.imag) < 1e-7 * (1 + np.abs(c))].real for c in candidates])
+    points = np.concatenate(
+        [roots[np.abs(roots.imag) < 1e-7 * (1 + np.abs(roots))].real for roots in candidates]
+    )
     return max(0.0, float(np.max(np.abs(f.curvature(points)) - L1 * np.abs(f.gradient(points)))))
 
 
@@ -178,13 +180,13 @@ class DeepLinear(Function):
     def gradient(self, x: Vectors) -> Any:
         """∇f by back propagation, flat in the order of the weights."""
         xp = namespace(x)
-        weights, inputs, back = self._residual(x)
-        back = 2 * back
+        weights, inputs, by_output = self._residual(x)
+        by_output = 2 * by_output
         parts: list[Any] = []
-        for W, below in zip(reversed(weights), reversed(inputs[:-1])):
-            g = back @ below.swapaxes(-1, -2)
-            parts.insert(0, g.reshape(*x.shape[:-1], -1))
-            back = W.swapaxes(-1, -2) @ back
+        for W, layer_input in zip(reversed(weights), reversed(inputs[:-1])):
+            by_weight = by_output @ layer_input.swapaxes(-1, -2)
+            parts.insert(0, by_weight.reshape(*x.shape[:-1], -1))
+            by_output = W.swapaxes(-1, -2) @ by_output
         return xp.concatenate(parts, -1)
 
     def hessian_norm(self, x: Any) -> float:

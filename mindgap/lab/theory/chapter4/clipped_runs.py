@@ -96,8 +96,8 @@ def averaged_error(
         np.broadcast(problem.alpha, problem.jump).shape
     )
     errors = []
-    wanted = {whole("horizon", horizon, least=1) for horizon in horizons}
-    for k in range(1, max(wanted) + 1):
+    reported = {whole("horizon", horizon, least=1) for horizon in horizons}
+    for k in range(1, max(reported) + 1):
         jumped = step(k) * np.minimum(problem.jump, threshold(k))  # how far a clipped jump moves x
         shrunk = 1 - step(k) * problem.slope  # the factor on x without a jump
         sum_square = sum_square + 2 * k * cross + k * k * square
@@ -107,7 +107,7 @@ def averaged_error(
         after_jump = square + 2 * jumped * mean + jumped * jumped
         square = (1 - p) * shrunk * shrunk * square + p * after_jump
         mean = (1 - p) * shrunk * mean + p * (mean + jumped)
-        if k in wanted:
+        if k in reported:
             weight = k * (k + 1) / 2
             distance = sum_square / weight**2 - 2 * b * sum_mean / weight + b * b
             errors.append(problem.mu / 2 * distance)
@@ -132,22 +132,22 @@ def mean_square_gradient(
     The recursion of (E x, E x²) is affine with constant coefficients; the sum over k is taken in
     closed form from its fixed point and its two decay factors, so the cost does not depend on K.
     """
-    p, a, b = problem.probability, problem.slope, problem.optimum
-    q, K = 1 - p, np.asarray(horizon, dtype=float)
-    move = eta * np.minimum(problem.jump, tau)
+    probability, slope, optimum = problem.probability, problem.slope, problem.optimum
+    no_jump, steps = 1 - probability, np.asarray(horizon, dtype=float)
+    jump_move = eta * np.minimum(problem.jump, tau)
     # E x: m <- r m + p·move;  E x²: s <- t s + 2 p move m + p move²
-    r = q * (1 - eta * a) + p
-    t = q * (1 - eta * a) ** 2 + p
-    m_fix = p * move / (1 - r)
-    m0 = b + offset
+    r = no_jump * (1 - eta * slope) + probability
+    t = no_jump * (1 - eta * slope) ** 2 + probability
+    m_fix = probability * jump_move / (1 - r)
+    m0 = optimum + offset
     s0 = m0 * m0
-    s_fix = (2 * p * move * m_fix + p * move * move) / (1 - t)
+    s_fix = (2 * probability * jump_move * m_fix + probability * jump_move * jump_move) / (1 - t)
     # s_k = s_fix + A r^k + (s0 - s_fix - A) t^k with A from the slower mean.
-    A = 2 * p * move * (m0 - m_fix) / (r - t)
-    sum_r, sum_t = -np.expm1(K * np.log(r)) / (1 - r), -np.expm1(K * np.log(t)) / (1 - t)
-    sum_m = m_fix * K + (m0 - m_fix) * sum_r
-    sum_s = s_fix * K + A * sum_r + (s0 - s_fix - A) * sum_t
-    return problem.mu**2 * (sum_s - 2 * b * sum_m + b * b * K) / K
+    A = 2 * probability * jump_move * (m0 - m_fix) / (r - t)
+    sum_r, sum_t = -np.expm1(steps * np.log(r)) / (1 - r), -np.expm1(steps * np.log(t)) / (1 - t)
+    sum_m = m_fix * steps + (m0 - m_fix) * sum_r
+    sum_s = s_fix * steps + A * sum_r + (s0 - s_fix - A) * sum_t
+    return problem.mu**2 * (sum_s - 2 * optimum * sum_m + optimum * optimum * steps) / steps
 
 
 # Projected GClip and CClip over many runs at once, with the k-weighted average of Theorem 4.4.2.
@@ -194,13 +194,13 @@ def weighted_average_runs(
     """
     one_of("method", method, ("gclip", "cclip"))
     clip = clip_global if method == "gclip" else clip_coordinates
-    wanted = {whole("horizon", h, least=1) for h in horizons}
-    x, total, out = np.array(x0, dtype=float), np.zeros(x0.shape), []
-    for k in range(1, max(wanted) + 1):
+    reported = {whole("horizon", horizon, least=1) for horizon in horizons}
+    x, total, averages = np.array(x0, dtype=float), np.zeros(x0.shape), []
+    for k in range(1, max(reported) + 1):
         total += k * x
-        if k in wanted:
-            out.append(total / (k * (k + 1) / 2))
+        if k in reported:
+            averages.append(total / (k * (k + 1) / 2))
         x = x - step(k) * clip(gradient(x, k), threshold(k))
         if box is not None:
             x = np.clip(x, *box)
-    return np.stack(out)
+    return np.stack(averages)

@@ -118,11 +118,14 @@ def strongly_convex_lower_bound(alpha: float, k: int) -> float:
 
 
 def _likelihoods(alpha: float, epsilon: float, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The probabilities of 0, 1, ... jumps among k samples under the first and the second problem;
+    beyond 10,000 jumps they are left out.
+    """
     from scipy.stats import binom
 
-    n = np.arange(k + 1) if k <= 10_000 else np.arange(10_001)
+    counts = np.arange(k + 1) if k <= 10_000 else np.arange(10_001)
     p0, p1 = (BernoulliQuadratic(alpha, epsilon, nu).probability for nu in (0, 1))
-    return binom.pmf(n, k, p0), binom.pmf(n, k, p1)
+    return binom.pmf(counts, k, p0), binom.pmf(counts, k, p1)
 
 
 def success_bound(alpha: float, epsilon: float, k: int) -> float:
@@ -145,9 +148,11 @@ def bayes_risk(alpha: float, epsilon: float, k: int) -> float:
 
     Source: thesis, 4.7.6 (the proof bounds it from below).
     """
-    first, second = _likelihoods(alpha, epsilon, whole("k", k, least=1))
-    total = first + second
-    harmonic = np.where(total > 0, first * second / np.where(total > 0, total, 1.0), 0.0)
+    under_first, under_second = _likelihoods(alpha, epsilon, whole("k", k, least=1))
+    total = under_first + under_second
+    harmonic = np.where(
+        total > 0, under_first * under_second / np.where(total > 0, total, 1.0), 0.0
+    )
     return epsilon**2 / 4 * float(harmonic.sum())
 
 
@@ -183,8 +188,8 @@ def sgd_iterate(steps: Sequence[float] | np.ndarray) -> LinearIterate:
     eta = np.asarray(steps, dtype=float)
     if eta.ndim != 1 or not eta.size or not (eta > 0).all():
         fail("steps", "must be a non-empty list of positive numbers", steps)
-    after = np.concatenate([np.cumprod((1 - eta)[::-1])[::-1][1:], [1.0]])
-    return LinearIterate(float(np.prod(1 - eta)), eta * after)
+    later_factors = np.concatenate([np.cumprod((1 - eta)[::-1])[::-1][1:], [1.0]])
+    return LinearIterate(float(np.prod(1 - eta)), eta * later_factors)
 
 
 def stable_iterate_law(law: Stable, steps: Sequence[float] | np.ndarray) -> Stable:
@@ -195,7 +200,8 @@ def stable_iterate_law(law: Stable, steps: Sequence[float] | np.ndarray) -> Stab
         >>> stable_iterate_law(Stable(index=1.5), [1.0]).moment(2.0)
         inf
     """
-    w = np.abs(sgd_iterate(steps).weights)
+    weights = np.abs(sgd_iterate(steps).weights)
     return Stable(
-        law.index, float(np.asarray(law.scale)) * float((w**law.index).sum() ** (1 / law.index))
+        law.index,
+        float(np.asarray(law.scale)) * float((weights**law.index).sum() ** (1 / law.index)),
     )

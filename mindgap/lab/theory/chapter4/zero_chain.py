@@ -101,18 +101,20 @@ class ZeroChain(Function):
     dimension: Count
 
     def value(self, x: Vectors) -> Any:
-        before, after = x[..., :-1], x[..., 1:]
-        chain = psi(-before) * phi(-after) - psi(before) * phi(after)
+        previous, current = x[..., :-1], x[..., 1:]
+        chain = psi(-previous) * phi(-current) - psi(previous) * phi(current)
         return chain.sum(-1) - phi(x[..., 0])
 
     def gradient(self, x: Vectors) -> Any:
         """∇f along the last axis."""
         xp = namespace(x)
-        before, after = x[..., :-1], x[..., 1:]
-        first = -phi_slope(x[..., :1])
-        rest = -phi_slope(after) * (psi(-before) + psi(before))
-        through = -psi_slope(-before) * phi(-after) - psi_slope(before) * phi(after)
-        return xp.concatenate([first, rest], -1) + xp.concatenate([through, x[..., :1] * 0], -1)
+        previous, current = x[..., :-1], x[..., 1:]
+        of_first = -phi_slope(x[..., :1])
+        of_current = -phi_slope(current) * (psi(-previous) + psi(previous))
+        of_previous = -psi_slope(-previous) * phi(-current) - psi_slope(previous) * phi(current)
+        return xp.concatenate([of_first, of_current], -1) + xp.concatenate(
+            [of_previous, x[..., :1] * 0], -1
+        )
 
 
 @dataclass(frozen=True)

@@ -97,13 +97,17 @@ def resisting_function(
     starts at x_K - θδ.
     """
     between("theta", float(theta), 0, 0.5, ends="()")
-    x, slope = exact_points(points), Fraction(constants.L)
-    gap = min([b - a for a, b in pairwise(x)] + [Fraction(constants.Delta) / slope])
+    distinct, slope = exact_points(points), Fraction(constants.L)
+    gap = min(
+        [right - left for left, right in pairwise(distinct)] + [Fraction(constants.Delta) / slope]
+    )
     shift = theta * gap
-    breaks = [x[0] - shift]
-    for a, b in pairwise(x):
-        breaks += [(a + b) / 2 - shift, b - shift]
-    return PiecewiseLinear(tuple(breaks), tuple([-slope, slope] * len(x)), anchor=x[0])
+    breaks = [distinct[0] - shift]
+    for left, right in pairwise(distinct):
+        breaks += [(left + right) / 2 - shift, right - shift]
+    return PiecewiseLinear(
+        tuple(breaks), tuple([-slope, slope] * len(distinct)), anchor=distinct[0]
+    )
 
 
 class Adversary(ABC):
@@ -141,6 +145,21 @@ class Adversary(ABC):
     @abstractmethod
     def show(self, output: float) -> Defeat:
         """A function under which neither a query nor the output is stationary."""
+
+    def _defeat(
+        self, function: PiecewiseLinear, output: float, delta: Number, consistent: bool
+    ) -> Defeat:
+        """The end of the game with that function; distances are those within ``delta``."""
+        distances = [function.distance(x, delta) for x in (*self.queries, output)]
+        return Defeat(
+            function,
+            queries=tuple(self.queries),
+            output=output,
+            output_distance=float(distances[-1]),
+            best_distance=float(min(distances)),
+            consistent=consistent,
+            in_class=self.constants.holds(function, self.start),
+        )
 
 
 class ValueAdversary(Adversary):
@@ -182,6 +201,7 @@ class ValueAdversary(Adversary):
         return list(self._members(whole("count", count, least=1)))
 
     def _members(self, count: int) -> Iterator[PiecewiseLinear]:
+        """f_θ for ``count`` values of θ, evenly over (0, 1/2)."""
         for i in range(count):
             yield resisting_function(self.queries, self.constants, Fraction(i + 1, 2 * (count + 1)))
 
@@ -201,16 +221,7 @@ class ValueAdversary(Adversary):
             f.value(x) == 0 and f.subdifferential(x) == (self.constants.L,) * 2
             for x in self.queries
         )
-        best = min(f.distance(x) for x in [*self.queries, output])
-        return Defeat(
-            f,
-            tuple(self.queries),
-            output,
-            float(f.distance(output)),
-            float(best),
-            answered,
-            self.constants.holds(f, self.start),
-        )
+        return self._defeat(f, output, 0, answered)
 
 
 # Theorem 5.5.2: algorithms that see gradients only need at least Δ/(8δ) calls for a (δ,
@@ -231,19 +242,19 @@ def gradient_call_bound(Delta: float, delta: float) -> float:
 
 
 def _zigzag(
-    x: list[Fraction], close: Fraction, valley: Fraction, start: Fraction
+    points: list[Fraction], most_rise: Fraction, valley: Fraction, start: Fraction
 ) -> PiecewiseLinear:
-    """Rise at every point; where the next point is further than ``close``, fall back to the same
-    height before it.
+    """Rise at every point; where the next point is further than ``most_rise``, fall back to the
+    same height before it.
 
     The valley before a point lies ``valley`` to its left. Values at the points never fall, and rise
-    by at most ``close`` from one to the next; no valley is deeper than ``valley`` below the first
-    point.
+    by at most ``most_rise`` from one to the next; no valley is deeper than ``valley`` below the
+    first point.
     """
-    breaks = [x[0] - valley]
-    for a, b in pairwise(x):
-        if b - a > close:
-            breaks += [b - valley - (b - a) / 2, b - valley]
+    breaks = [points[0] - valley]
+    for left, right in pairwise(points):
+        if right - left > most_rise:
+            breaks += [right - valley - (right - left) / 2, right - valley]
     return PiecewiseLinear(
         tuple(breaks), tuple([Fraction(-1), Fraction(1)] * ((len(breaks) + 1) // 2)), anchor=start
     )
@@ -282,12 +293,12 @@ def separated_pair(
     *Differs from the paper.* The paper shifts one function by 1.5δ, which leaves points within δ of
     both.
     """
-    x = exact_points(points)
-    wide = Fraction(delta) * (1 + Fraction(1, 2 * len(x)))
-    near = Fraction(5, 4) * Fraction(delta)
+    distinct = exact_points(points)
+    wider = Fraction(delta) * (1 + Fraction(1, 2 * len(distinct)))
+    radius = Fraction(5, 4) * Fraction(delta)
     return (
-        _zigzag(x, 8 * wide, near + 2 * wide, Fraction(start)),
-        _zigzag(x, 8 * wide, near, Fraction(start)),
+        _zigzag(distinct, 8 * wider, radius + 2 * wider, Fraction(start)),
+        _zigzag(distinct, 8 * wider, radius, Fraction(start)),
     )
 
 
@@ -339,13 +350,4 @@ class GradientAdversary(Adversary):
         """
         f = plateau_function([*self.queries, output], self.delta, self.start)
         answered = all(f.subdifferential(x) == (1, 1) for x in self.queries)
-        best = min(f.distance(x, self.delta) for x in [*self.queries, output])
-        return Defeat(
-            f,
-            tuple(self.queries),
-            output,
-            float(f.distance(output, self.delta)),
-            float(best),
-            answered,
-            self.constants.holds(f, self.start),
-        )
+        return self._defeat(f, output, self.delta, answered)

@@ -71,13 +71,13 @@ def ingd_calls_printed(constants: NonsmoothTarget) -> float:
         >>> round(ingd_calls_printed(NonsmoothTarget(L=1.0, Delta=1.0, delta=0.1, epsilon=0.5)))
         102676
     """
-    c = constants
+    target = constants
     return (
         192
-        * c.Delta
-        * c.L**2
-        / (c.epsilon**3 * c.delta)
-        * math.log(4 * c.Delta / (c.gamma * c.delta * c.epsilon))
+        * target.Delta
+        * target.L**2
+        / (target.epsilon**3 * target.delta)
+        * math.log(4 * target.Delta / (target.gamma * target.delta * target.epsilon))
     )
 
 
@@ -199,12 +199,14 @@ def stochastic_rule(constants: StochasticTarget) -> StochasticRule:
     *Differs from the paper.* The paper has K = pδ, which is not whole: rounding it down loses β^K
     <= ε/(16G), rounding it up leaves the δ-ball. Here K is rounded up and p follows from it.
     """
-    c, G = constants, constants.G
-    K = math.ceil(64 * G**2 * math.log(16 * G / c.epsilon) / c.epsilon**2)
-    p = K / c.delta
+    target, G = constants, constants.G
+    K = math.ceil(64 * G**2 * math.log(16 * G / target.epsilon) / target.epsilon**2)
+    p = K / target.delta
     q = 4 * G * p
-    T = math.ceil(256 * q * c.Delta / c.epsilon**2 * max(1.0, G * c.delta / (8 * c.Delta)))
-    return StochasticRule(1 - c.epsilon**2 / (64 * G**2), p, q, K, T)
+    T = math.ceil(
+        256 * q * target.Delta / target.epsilon**2 * max(1.0, G * target.delta / (8 * target.Delta))
+    )
+    return StochasticRule(1 - target.epsilon**2 / (64 * G**2), p, q, K, T)
 
 
 def deterministic_rule(constants: NonsmoothTarget) -> StochasticRule:

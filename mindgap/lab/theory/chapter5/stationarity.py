@@ -71,6 +71,7 @@ class PiecewiseLinear:
 
     @cached_property
     def _offset(self) -> Fraction:
+        """What is added to the values up to a constant, so that f(anchor) = level."""
         return self.level - self._raw(self.anchor)
 
     def _raw(self, x: Fraction) -> Fraction:
@@ -94,10 +95,10 @@ class PiecewiseLinear:
         (Definition 5.3.1).
         """
         centre, reach = Fraction(x), Fraction(delta)
-        near = self.slopes[
+        slopes_within = self.slopes[
             bisect_left(self.breaks, centre - reach) : bisect_right(self.breaks, centre + reach) + 1
         ]
-        return min(near), max(near)
+        return min(slopes_within), max(slopes_within)
 
     def distance(self, x: Number, delta: Number = 0) -> Fraction:
         """d(0, ∂f(x + δB)): x is (δ, ε)-stationary when this is at most ε; δ = 0 gives
@@ -142,16 +143,19 @@ class PiecewiseLinear:
     def _arrays(
         self, x: np.ndarray
     ) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray, np.ndarray]:
+        """For points x: the numbers of their slopes and of the breaks left of them; then breaks,
+        heights at the breaks and slopes, in float64.
+        """
         breaks, heights, slopes = (
-            np.array([float(v) for v in part])
-            for part in (self.breaks or (Fraction(0),), self._heights, self.slopes)
+            np.array([float(number) for number in numbers])
+            for numbers in (self.breaks or (Fraction(0),), self._heights, self.slopes)
         )
-        i = (
+        pieces = (
             np.searchsorted(breaks, x, side="right")
             if self.breaks
             else np.zeros(x.shape, dtype=int)
         )
-        return (i, np.maximum(i - 1, 0)), breaks, heights, slopes
+        return (pieces, np.maximum(pieces - 1, 0)), breaks, heights, slopes
 
     def tensor(self, x: Tensor) -> Tensor:
         """f on a float64 tensor, differentiable by autograd; for gradients against ours."""

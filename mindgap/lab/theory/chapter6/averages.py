@@ -68,8 +68,8 @@ def one_step_change(values: np.ndarray, expected_next: np.ndarray) -> np.ndarray
     """
     import numpy as np
 
-    gap = np.asarray(values, dtype=float) - np.asarray(expected_next, dtype=float)
-    return np.abs(gap.cumsum(axis=-1)) / np.arange(1, gap.shape[-1] + 1)
+    differences = np.asarray(values, dtype=float) - np.asarray(expected_next, dtype=float)
+    return np.abs(differences.cumsum(axis=-1)) / np.arange(1, differences.shape[-1] + 1)
 
 
 # Theorems 6.4.3 and 6.4.4: time averages without a limit, and what the empirical measures do

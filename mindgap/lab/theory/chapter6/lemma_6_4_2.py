@@ -115,24 +115,24 @@ class SteepSawtooth(_Orbit):
 
     def _flat_length(self, theta: float) -> float:
         """Length of the flat intervals inside [θ, 0], in units of 1/(n+1)."""
-        u = -theta * (self.n + 1)  # the iterates left of zero lie at u = 0.8, 1.8, ..., n - 0.2
-        whole_intervals = min(max(math.floor(u - 0.8 + 0.5), 0), self.n)
+        place = -theta * (self.n + 1)  # the iterates left of zero lie at u = 0.8, 1.8, ..., n - 0.2
+        whole_intervals = min(max(math.floor(place - 0.8 + 0.5), 0), self.n)
         length = 2 * self._half * whole_intervals
         if whole_intervals < self.n:
-            length += min(max(u - (0.8 + whole_intervals - self._half), 0.0), 2 * self._half)
+            length += min(max(place - (0.8 + whole_intervals - self._half), 0.0), 2 * self._half)
         return length
 
     def value(self, theta: Any) -> Any:
-        h = 1 / (self.n + 1)
+        spacing = 1 / (self.n + 1)
         if theta > 0:
-            return self.n * h * theta
-        return -theta - h * self._flat_length(theta) * (1 - h)
+            return self.n * spacing * theta
+        return -theta - spacing * self._flat_length(theta) * (1 - spacing)
 
     def gradient(self, theta: float) -> float:
         """f'(θ): n/(n+1) to the right of 0, -1/(n+1) near the points of the orbit, -1 elsewhere."""
-        h = 1 / (self.n + 1)
+        spacing = 1 / (self.n + 1)
         if theta > 0:
-            return self.n * h
-        u = -theta * (self.n + 1)
-        nearest = min(max(round(u - 0.8), 0), self.n - 1) + 0.8
-        return -h if abs(u - nearest) <= self._half else -1.0
+            return self.n * spacing
+        place = -theta * (self.n + 1)
+        nearest = min(max(round(place - 0.8), 0), self.n - 1) + 0.8
+        return -spacing if abs(place - nearest) <= self._half else -1.0

@@ -56,8 +56,10 @@ class Network:
         """
         theta = []
         for rows, columns in zip(self.widths[1:], self.widths[:-1]):
-            w = torch.randn(copies, rows, columns, generator=generator, dtype=torch.float64)
-            theta.append(w * (radius / torch.linalg.matrix_norm(w, ord=2, keepdim=True)))
+            weights = torch.randn(copies, rows, columns, generator=generator, dtype=torch.float64)
+            theta.append(
+                weights * (radius / torch.linalg.matrix_norm(weights, ord=2, keepdim=True))
+            )
         if self.batch_norm:
             shape = (copies, 1, self.widths[-1])
             theta += [
@@ -89,10 +91,10 @@ class Network:
         """Losses and gradients of all copies: the copies share nothing, so the sum's gradient
         is each one's own.
         """
-        live = [t.detach().requires_grad_() for t in theta]
+        leaves = [tensor.detach().requires_grad_() for tensor in theta]
         with torch.enable_grad():
-            losses = self.loss(live, x, y)
-            gradients = torch.autograd.grad(losses.sum(), live)
+            losses = self.loss(leaves, x, y)
+            gradients = torch.autograd.grad(losses.sum(), leaves)
         return losses.detach(), list(gradients)
 
     def operator_norms(self, theta: Sequence[Tensor]) -> Tensor:

@@ -30,7 +30,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         denominator = epsilon + (beta2 * second_moment) ** 0.5
         eta, tau = trial["eta_factor"] * alpha / denominator, denominator / (1 - beta2) ** 0.5
         with trial.timed():
-            rmsprop = _rmsprop_step(torch, gradient, second_moment, alpha, beta2, epsilon)
+            rmsprop = _rmsprop_step(gradient, second_moment, alpha, beta2, epsilon)
             point = torch.zeros((), dtype=torch.float64, requires_grad=True)
             point.grad = torch.tensor(gradient, dtype=torch.float64)
             CClip([point], lr=eta, tau=tau).step()
@@ -42,9 +42,11 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _rmsprop_step(
-    torch, gradient: float, second_moment: float, lr: float, beta2: float, epsilon: float
-) -> float:  # type: ignore[no-untyped-def]
-    """One step of torch's own RMSprop from a given second moment."""
+    gradient: float, second_moment: float, lr: float, beta2: float, epsilon: float
+) -> float:
+    """The length of one step of torch's own RMSprop from a given second moment."""
+    import torch
+
     point = torch.zeros((), dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.RMSprop([point], lr=lr, alpha=beta2, eps=epsilon)
     point.grad = torch.tensor(gradient, dtype=torch.float64)
