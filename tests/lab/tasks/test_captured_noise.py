@@ -217,13 +217,13 @@ def test_the_loss_of_padded_pieces_is_the_mean_over_the_wanted_ones(monkeypatch)
     inputs, answers, wanted, seen = batch
     scores = model(inputs, None, seen).log_softmax(-1)
     terms = [-scores[i, j, answers[i, j]] for i in range(20) for j in range(20) if wanted[i, j]]
-    assert len(terms) == int(wanted.sum()) < word_pieces._most_wanted(20, 20) < 400
+    assert len(terms) == int(wanted.sum()) < word_pieces._most_masked(20, 20) < 400
     loss, literal = word_pieces.padded_loss(model, *batch), torch.stack(terms).mean()
     assert float(loss.detach()) == pytest.approx(float(literal.detach()), rel=1e-5)
     weight = model.encoder.blocks[0].triple.weight
     ours, theirs = (torch.autograd.grad(value, weight)[0] for value in (loss, literal))
     assert torch.allclose(ours, theirs, rtol=1e-3, atol=1e-7)
-    monkeypatch.setattr(word_pieces, "_most_wanted", lambda *_: int(wanted.sum()) - 1)
+    monkeypatch.setattr(word_pieces, "_most_masked", lambda *_: int(wanted.sum()) - 1)
     loss = word_pieces.padded_loss(model, *batch)
     assert loss.isnan()
     assert torch.autograd.grad(loss, weight)[0].isnan().all()
