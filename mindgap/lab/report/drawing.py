@@ -68,7 +68,6 @@ class Axis:
 class Drawing:
     """A figure with its numbers, ready for the page or for a picture.
 
-    ``single`` says that no method has more than one run, so that there is no band to draw.
     ``accent`` lists the methods that the claim is about; the others are drawn in grey.
     """
 
@@ -96,9 +95,9 @@ class Drawing:
 
     @property
     def single(self) -> bool:
-        return self.kind != "lines" or all(
-            s.columns["n"].max(initial=1) <= 1 for a in self.axes for s in a.series
-        )
+        """Whether no method has more than one run, so that there is no band to draw."""
+        series = [series for axis in self.axes for series in axis.series]
+        return self.kind != "lines" or all(one.columns["n"].max(initial=1) <= 1 for one in series)
 
     @property
     def statistic(self) -> str:

@@ -355,9 +355,9 @@ class Study:
             paper_model=self.paper_model,
             methods=tuple(self.seeds(scale)),
             figures=tuple(
-                replace(f, x_label=_x_label(f))
-                for f in self.figures
-                if scale in (f.scales or SCALES)
+                replace(figure, x_label=_x_label(figure))
+                for figure in self.figures
+                if scale in (figure.scales or SCALES)
             ),
             axes=AXES,
             ours=self.ours,

@@ -285,13 +285,13 @@ def _search(
         spent[0] += seconds
         return score
 
-    ask, keep, before = _sampler(study, method, settings, folder, trials, len(seeds))
-    made = list(before)
-    for tried in search(ask, evaluate, before, lambda: spent[0]):
-        made.append(tried)
-        keep(tried)
-        on_trial(method, len(made), tried.value)
-    return made[:trials]
+    ask, write, journalled = _sampler(study, method, settings, folder, trials, len(seeds))
+    all_trials = list(journalled)
+    for trial in search(ask, evaluate, journalled, lambda: spent[0]):
+        all_trials.append(trial)
+        write(trial)
+        on_trial(method, len(all_trials), trial.value)
+    return all_trials[:trials]
 
 
 def _sampler(
@@ -314,13 +314,14 @@ def _sampler(
     )
     proposals: list[Any] = []
 
-    def ask(made: Sequence[TunedTrial]) -> Settings | None:
-        if len(made) >= trials:
+    def ask(tried: Sequence[TunedTrial]) -> Settings | None:
+        """The next settings; None after so many trials."""
+        if len(tried) >= trials:
             return None
         # Seeded by how many trials are done: the search is the same for every method and after an
         # interruption.
         optimize.sampler = optuna.samplers.TPESampler(
-            seed=stream_seed(0, f"tune-{len(made)}") % 2**32
+            seed=stream_seed(0, f"tune-{len(tried)}") % 2**32
         )
         proposals.append(optimize.ask())
         return {
@@ -328,7 +329,8 @@ def _sampler(
             for n, (low, high) in study.tunable.items()
         }
 
-    def keep(tried: TunedTrial) -> None:
+    def write(tried: TunedTrial) -> None:
+        """Write the trial asked for last, and its score, into the journal."""
         proposals[-1].set_user_attr("seconds", tried.seconds)
         optimize.tell(proposals[-1], tried.value)
 
@@ -337,7 +339,7 @@ def _sampler(
     ordered = sorted(complete, key=lambda trial: trial.number)
     return (
         ask,
-        keep,
+        write,
         [
             TunedTrial(dict(trial.params), trial.value, trial.user_attrs.get("seconds", 0.0))
             for trial in ordered

@@ -125,11 +125,11 @@ class Parts:
         self.trained = self.trained and passed
 
     @checked
-    def ratio(self, name: str, over: Values, under: Values, least: Positive) -> None:
-        """A part: the first lies above ``least`` times the second, by a 95 % interval for the
-        log of their ratio.
+    def ratio(self, name: str, upper: Values, lower: Values, least: Positive) -> None:
+        """A part: ``upper`` lies above ``least`` times ``lower``, by a 95 % interval for the log
+        of their ratio over paired values.
         """
-        log = log_ratio(over, under)
+        log = log_ratio(upper, lower)
         self.add(
             name,
             holds=log.low > math.log(least),

@@ -54,19 +54,19 @@ class DataSet:
 
 def _read(text: str) -> dict[str, DataSet]:
     """The blocks of ``datasets.txt``."""
-    found = {}
+    data_sets = {}
     for block in text.split("\n\n")[1:]:
         head, *files = block.strip().splitlines()
         name, title, licence, *address = head.split(" | ")
         rows = [line.split() for line in files]
-        found[name] = DataSet(
+        data_sets[name] = DataSet(
             name,
             title,
             licence,
             tuple(DataFile(file, digest, int(size)) for digest, size, file in rows),
             *address,
         )
-    return found
+    return data_sets
 
 
 #: name -> data set

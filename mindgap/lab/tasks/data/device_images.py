@@ -37,15 +37,20 @@ def augmented_batches(
         (2, torch.Size([4, 3, 8, 8]))
     """
     device, (number, _, height, width) = images.device, images.shape
-    used = number - number % size
-    order = torch.randperm(number, generator=generator, device=device)[:used]
-    shift = torch.randint(0, 2 * pad + 1, (2, used, 1), generator=generator, device=device)
-    mirror = torch.rand(used, 1, generator=generator, device=device) < 0.5
+    kept_images = number - number % size
+    order = torch.randperm(number, generator=generator, device=device)[:kept_images]
+    shifts = torch.randint(0, 2 * pad + 1, (2, kept_images, 1), generator=generator, device=device)
+    mirrored = torch.rand(kept_images, 1, generator=generator, device=device) < 0.5
     rows, columns = torch.arange(height, device=device), torch.arange(width, device=device)
-    down, across = shift[0] + rows, shift[1] + torch.where(mirror, width - 1 - columns, columns)
+    source_rows, source_columns = (
+        shifts[0] + rows,
+        shifts[1] + torch.where(mirrored, width - 1 - columns, columns),
+    )
     padded = F.pad(images, (pad, pad, pad, pad)).permute(0, 2, 3, 1)
-    moved = padded[order[:, None, None], down[:, :, None], across[:, None, :]].permute(0, 3, 1, 2)
-    return list(zip(moved.split(size), labels[order].split(size)))
+    augmented = padded[
+        order[:, None, None], source_rows[:, :, None], source_columns[:, None, :]
+    ].permute(0, 3, 1, 2)
+    return list(zip(augmented.split(size), labels[order].split(size)))
 
 
 def shuffled_batches(
@@ -60,10 +65,10 @@ def shuffled_batches(
         >>> len(batches), batches[0][0].shape
         (2, torch.Size([4, 3, 8, 8]))
     """
-    used = len(labels) - len(labels) % size
-    order = torch.randperm(len(labels), generator=generator, device=images.device)[:used]
-    moved = images[order].contiguous(memory_format=torch.channels_last)
-    return list(zip(moved.split(size), labels[order].split(size)))
+    kept_images = len(labels) - len(labels) % size
+    order = torch.randperm(len(labels), generator=generator, device=images.device)[:kept_images]
+    shuffled = images[order].contiguous(memory_format=torch.channels_last)
+    return list(zip(shuffled.split(size), labels[order].split(size)))
 
 
 @torch.no_grad()
@@ -97,10 +102,13 @@ def cifar_on(device: torch.device | str) -> dict[str, tuple[Tensor, Tensor]]:
     """
 
     def decode() -> dict[str, np.ndarray]:
-        tables = {split: cifar10(split) for split in ("train", "test")}
-        return {
-            split: np.rint(t.features * 255).astype(np.uint8) for split, t in tables.items()
-        } | {f"{split}_labels": t.labels for split, t in tables.items()}
+        """Pixels as bytes, and labels, of both splits."""
+        arrays: dict[str, np.ndarray] = {}
+        for split in ("train", "test"):
+            table = cifar10(split)
+            arrays[split] = np.rint(table.features * 255).astype(np.uint8)
+            arrays[f"{split}_labels"] = table.labels
+        return arrays
 
     arrays = {
         name: torch.as_tensor(array, device=device)

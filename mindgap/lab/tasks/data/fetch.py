@@ -28,8 +28,8 @@ from mindgap.record.store import naming
 
 Progress = Callable[[int, int], None]
 
-_CHUNK = 1 << 16
-_TRIES = 4
+#: Bytes read at once, and attempts to fetch one file.
+_CHUNK, _TRIES = 1 << 16, 4
 
 
 class DataError(RuntimeError):
@@ -42,13 +42,13 @@ def data_folder() -> Path | None:
     Raises:
         DataError: when the variable names something that is not a folder.
     """
-    named = os.environ.get("MINDGAP_DATA")
-    if not named:
+    path = os.environ.get("MINDGAP_DATA")
+    if not path:
         return None
-    folder = Path(named).expanduser()
+    folder = Path(path).expanduser()
     if not folder.is_dir():
         raise DataError(
-            f"MINDGAP_DATA must name a folder, got {named!r}: create it or unset the variable"
+            f"MINDGAP_DATA must name a folder, got {path!r}: create it or unset the variable"
         )
     return folder
 
@@ -139,7 +139,7 @@ def fetch(
     if size is not None:
         whole("size", size)
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(target.name + ".part")
+    partial_file = target.with_name(target.name + ".part")
     # Another process waits, and finds the file finished.
     with FileLock(target.with_name(f".{target.name}.lock")):
         if target.is_file() and _sha256(target) == sha256:
@@ -147,7 +147,7 @@ def fetch(
         reason = ""
         for _ in range(_TRIES):
             try:
-                if _receive(address, part, size, progress):
+                if _receive(address, partial_file, size, progress):
                     break
                 reason = "the connection closed before the end"
             except urllib.error.HTTPError as problem:
@@ -155,19 +155,19 @@ def fetch(
             except (OSError, http.client.HTTPException) as problem:
                 reason = str(problem) or type(problem).__name__
         else:
-            arrived = part.stat().st_size if part.exists() else 0
+            arrived = partial_file.stat().st_size if partial_file.exists() else 0
             raise DataError(
                 f"{address} could not be fetched: {reason}; {arrived} bytes are kept, run again to "
                 "go on from there"
             )
-        found = _sha256(part)
-        if found != sha256:
-            part.unlink()
+        digest = _sha256(partial_file)
+        if digest != sha256:
+            partial_file.unlink()
             raise DataError(
-                f"{address} served other bytes than expected: sha256 {found}, expected {sha256}; "
+                f"{address} served other bytes than expected: sha256 {digest}, expected {sha256}; "
                 "removed"
             )
-        os.replace(part, target)
+        os.replace(partial_file, target)
     return target
 
 
@@ -187,9 +187,11 @@ def _web() -> urllib.request.OpenerDirector:
     return web
 
 
-def _receive(address: str, part: Path, size: int | None, progress: Progress | None) -> bool:
-    """Append to ``part`` what is missing; True when the server's whole length has arrived."""
-    start = part.stat().st_size if part.exists() else 0
+def _receive(address: str, partial_file: Path, size: int | None, progress: Progress | None) -> bool:
+    """Append to ``partial_file`` what is missing; True when the server's whole length has
+    arrived.
+    """
+    start = partial_file.stat().st_size if partial_file.exists() else 0
     request = urllib.request.Request(address, headers={"User-Agent": "mindgap"})
     if start:
         request.add_header("Range", f"bytes={start}-")
@@ -204,58 +206,63 @@ def _receive(address: str, part: Path, size: int | None, progress: Progress | No
         problem.close()
         if length == str(start):
             return True
-        part.unlink()
+        partial_file.unlink()
         return False
     with answer:
         if start and answer.status != 206:
             start = 0  # the server does not resume: begin again
         announced = answer.headers.get("Content-Length")
         total = start + int(announced) if announced else 0
-        _not_longer(address, total, size, part)
-        done = start
-        with part.open("ab" if start else "wb") as file:
+        _not_longer(address, total, size, partial_file)
+        received = start
+        with partial_file.open("ab" if start else "wb") as file:
             while chunk := answer.read(_CHUNK):
-                done += len(chunk)
-                _not_longer(address, done, size, part)
-                with naming(part):
+                received += len(chunk)
+                _not_longer(address, received, size, partial_file)
+                with naming(partial_file):
                     file.write(chunk)
                 if progress is not None:
-                    progress(done, total)
-    return total == 0 or done >= total
+                    progress(received, total)
+    return total == 0 or received >= total
 
 
-def _not_longer(address: str, length: int, size: int | None, part: Path) -> None:
+def _not_longer(address: str, length: int, size: int | None, partial_file: Path) -> None:
     if size is not None and length > size:
-        part.unlink(missing_ok=True)
+        partial_file.unlink(missing_ok=True)
         raise DataError(
             f"{address} serves {length} bytes or more, expected {size}; nothing was kept"
         )
 
 
 def _places(data: DataSet, file: DataFile) -> list[Path]:
-    named = data_folder()
+    """The paths where a file may lie: in ``$MINDGAP_DATA``, where that is set, then in the "
+    "cache."""
+    chosen = data_folder()
     return [
-        folder / data.name / file.name for folder in (named, cache_folder()) if folder is not None
+        folder / data.name / file.name for folder in (chosen, cache_folder()) if folder is not None
     ]
 
 
 def _addresses(data: DataSet, file: DataFile) -> list[str]:
+    """The web addresses of a file: the mirror's, where one is set, then the data set's own."""
     mirror = os.environ.get("MINDGAP_MIRROR")
-    own = [f"{mirror.rstrip('/')}/{data.name}/{file.name}"] if mirror else []
-    return own + ([data.address + file.name] if data.address else [])
+    mirrored = [f"{mirror.rstrip('/')}/{data.name}/{file.name}"] if mirror else []
+    return mirrored + ([data.address + file.name] if data.address else [])
 
 
 def _what_to_do(data: DataSet, file: DataFile) -> str:
-    where = " or ".join(str(place) for place in _places(data, file))
+    """Where a missing file can be put, and how its bytes are recognised, in words."""
+    paths = " or ".join(str(place) for place in _places(data, file))
     return (
         f"{data.name}/{file.name} ({file.size / 1e6:.1f} MB, licence: {data.licence}) is not on "
-        f"this machine: put it at {where} (set MINDGAP_DATA to a folder that holds {data.name}/), "
+        f"this machine: put it at {paths} (set MINDGAP_DATA to a folder that holds {data.name}/), "
         f"or set MINDGAP_MIRROR to a web address that serves {data.name}/{file.name}; its sha256 "
         f"must be {file.sha256}"
     )
 
 
 def _check(place: Path, file: DataFile) -> None:
+    """An error if the file at that place has another sum than expected."""
     status = place.stat()
     if _checked_sum(str(place), status.st_mtime_ns, status.st_size) != file.sha256:
         raise DataError(
@@ -265,6 +272,7 @@ def _check(place: Path, file: DataFile) -> None:
 
 @lru_cache(maxsize=256)
 def _checked_sum(place: str, changed: int, size: int) -> str:
+    """The sum of a file, computed once for each time of change and size."""
     return _sha256(Path(place))
 
 

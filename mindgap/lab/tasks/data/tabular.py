@@ -95,18 +95,18 @@ def covtype(
         ((500, 54), 6)
     """
     names = ("train", "validation", "test")
-    part = names.index(one_of("split", split, names))
-    rows = _rows(rows, _COVTYPE_ROWS[part])
+    split_number = names.index(one_of("split", split, names))
+    rows = _rows(rows, _COVTYPE_ROWS[split_number])
     if _real("covtype", source):
         with unpacking_text(find("covtype", "covtype.csv.xz")) as file:
             table = np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.int32)
         order = numpy_stream(seed, "covtype", "split").permutation(len(table))
         train = table[order[: _COVTYPE_ROWS[0]], :54].astype(np.float64)
-        start = sum(_COVTYPE_ROWS[:part])
-        chosen = table[order[start : start + rows]]
+        start = sum(_COVTYPE_ROWS[:split_number])
+        of_split = table[order[start : start + rows]]
         deviation = train.std(0)
-        features = (chosen[:, :54] - train.mean(0)) / np.where(deviation > 0, deviation, 1.0)
-        return Table(features, chosen[:, 54].astype(np.int64) - 1, "covtype")
+        features = (of_split[:, :54] - train.mean(0)) / np.where(deviation > 0, deviation, 1.0)
+        return Table(features, of_split[:, 54].astype(np.int64) - 1, "covtype")
     features, score = _synthetic(seed, "covtype", split, rows, 54, 7)
     # The real classes are uneven (half are class 1); offsets keep the synthetic ones uneven too.
     score = score + np.log(np.array([0.365, 0.488, 0.062, 0.005, 0.016, 0.03, 0.035]) * 7)
@@ -146,14 +146,15 @@ def _synthetic(
     common to all splits.
     """
     weights = numpy_stream(seed, name, "weights").standard_normal((width, classes))
-    draw = numpy_stream(seed, name, split)
-    features = draw.standard_normal((rows, width)) * np.logspace(-0.5, 0.5, width)
+    generator = numpy_stream(seed, name, split)
+    features = generator.standard_normal((rows, width)) * np.logspace(-0.5, 0.5, width)
     score = features @ weights
-    score = score / score.std(0) + 0.5 * draw.standard_normal(score.shape)
+    score = score / score.std(0) + 0.5 * generator.standard_normal(score.shape)
     return features, score / np.sqrt(1.25)
 
 
 def _real(name: str, source: str) -> bool:
+    """Whether to read the files: for ``"real"``, and for ``"auto"`` where they are here."""
     one_of("source", source, ("auto", "real", "synthetic"))
     return source == "real" or (source == "auto" and available(name))
 

@@ -101,14 +101,14 @@ def glove(words: Container[str] | None = None) -> tuple[list[str], np.ndarray[An
     """GloVe vectors of 50 dimensions: the words (those in ``words``, or all 91,116) and a
     float32 row for each.
     """
-    found, rows = [], []
+    known_words, rows = [], []
     with unpacking_text(find("glove", "glove.6B.50d.vocab-subset.txt.xz")) as lines:
         for line in lines:
             word, _, numbers = line.partition(" ")
             if words is None or word in words:
-                found.append(word)
+                known_words.append(word)
                 rows.append(np.array(numbers.split(), dtype=np.float32))
-    return found, np.stack(rows) if rows else np.zeros((0, 50), np.float32)
+    return known_words, np.stack(rows) if rows else np.zeros((0, 50), np.float32)
 
 
 def squad() -> list[dict[str, Any]]:
@@ -131,6 +131,7 @@ def squad() -> list[dict[str, Any]]:
 
 
 def _tsv(name: str, file: str) -> list[dict[str, str]]:
+    """The rows of a packed table with tabs, as dicts of its columns."""
     with unpacking_text(find(name, f"{file}.tsv.xz"), newline="\n") as lines:
         head = lines.readline().rstrip("\n").split("\t")
         return [dict(zip(head, line.rstrip("\n").split("\t"), strict=True)) for line in lines]

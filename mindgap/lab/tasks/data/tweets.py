@@ -4,24 +4,21 @@ per machine.
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 
 from mindgap.base.check import whole
 from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
-from mindgap.lab.tasks.data.fetch import cache_folder
+from mindgap.lab.tasks.data.prepared import prepared
 from mindgap.lab.tasks.data.tabular import Table
-from mindgap.lab.tasks.data.text import amazon_reviews, glove, sentiment140, snli
-from mindgap.lab.tasks.data.vectors import SNLI_LABELS, words_of
-from mindgap.record.unpacking import checked_zip
+from mindgap.lab.tasks.data.text import amazon_reviews, glove, sentiment140
+from mindgap.lab.tasks.data.vectors import labelled_sentences, words_of
 
 Array = np.ndarray[Any, Any]
 
@@ -51,15 +48,10 @@ def tweets(length: int = 20) -> Tweets:
     Raises:
         DataError: when the files are neither here nor to be had.
     """
-    kept = _cached_arrays(
-        f"sentiment140-{whole('length', length, least=1)}", lambda: _tweets(length)
-    )
-    return Tweets(
-        kept["words"],
-        kept["labels"],
-        (kept["manual_words"], kept["manual_labels"]),
-        kept["vectors"],
-    )
+    name = f"sentiment140-{whole('length', length, least=1)}"
+    arrays = prepared(name, lambda: _tweets(length))
+    manual = arrays["manual_words"], arrays["manual_labels"]
+    return Tweets(arrays["words"], arrays["labels"], manual, arrays["vectors"])
 
 
 @lru_cache(maxsize=2)
@@ -74,13 +66,13 @@ def snli_words(length: int = 16, rows: int = 40_000) -> tuple[list[Table], Array
     Raises:
         DataError: when the files are neither here nor to be had.
     """
-    kept = _cached_arrays(
-        f"snli-{whole('length', length, least=1)}-{rows}", lambda: _snli(length, rows)
-    )
+    name = f"snli-{whole('length', length, least=1)}-{rows}"
+    arrays = prepared(name, lambda: _snli(length, rows))
     tables = [
-        Table(kept[f"{split}_words"], kept[f"{split}_labels"], f"SNLI {split}") for split in SPLITS
+        Table(arrays[f"{split}_words"], arrays[f"{split}_labels"], f"SNLI {split}")
+        for split in SPLITS
     ]
-    return tables, kept["vectors"]
+    return tables, arrays["vectors"]
 
 
 @lru_cache(maxsize=2)
@@ -94,82 +86,57 @@ def review_words(length: int = 24) -> tuple[list[Table], Array]:
     Raises:
         DataError: when the files are neither here nor to be had.
     """
-    kept = _cached_arrays(f"reviews-{whole('length', length, least=1)}", lambda: _reviews(length))
-    tables = [
-        Table(kept["words"][rows], kept["labels"][rows], f"Amazon reviews: {domain}")
-        for domain in np.unique(kept["domains"])
-        for rows in [kept["domains"] == domain]
-    ]
-    return tables, kept["vectors"]
+    arrays = prepared(f"reviews-{whole('length', length, least=1)}", lambda: _reviews(length))
+    tables = []
+    for domain in np.unique(arrays["domains"]):
+        rows = arrays["domains"] == domain
+        origin = f"Amazon reviews: {domain}"
+        tables.append(Table(arrays["words"][rows], arrays["labels"][rows], origin))
+    return tables, arrays["vectors"]
 
 
 #: of SNLI
 SPLITS = ("train", "dev", "test")
 
 
-def _cached_arrays(name: str, make: Callable[[], dict[str, Array]]) -> dict[str, Array]:
-    """Arrays from a file in the cache, which one process makes while others wait."""
-    path = cache_folder() / "prepared" / f"{name}.npz"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock")):
-        if not path.exists():
-            part = path.with_suffix(".part.npz")
-            np.savez(part, **make())  # type: ignore[arg-type]
-            os.replace(part, path)
-    with np.load(checked_zip(path)) as kept:
-        return dict(kept)
-
-
 def _number_words(texts: Sequence[list[str]], length: int) -> tuple[Array, Array]:
     """Texts as the numbers of their first known words, 0 where there is none, and the vectors
     of the numbers.
     """
-    known, vectors = glove({word for words in texts for word in words})
-    place = {word: number for number, word in enumerate(known, 1)}
-    found = np.zeros((len(texts), length), dtype=np.int32)
-    for numbers, words in zip(found, texts):
-        here = [place[word] for word in words if word in place][:length]
-        numbers[: len(here)] = here
-    return found, np.concatenate([np.zeros((1, vectors.shape[1]), np.float32), vectors])
+    known_words, vectors = glove({word for words in texts for word in words})
+    number_of = {word: number for number, word in enumerate(known_words, 1)}
+    rows = np.zeros((len(texts), length), dtype=np.int32)
+    for row, words in zip(rows, texts):
+        numbers = [number_of[word] for word in words if word in number_of][:length]
+        row[: len(numbers)] = numbers
+    return rows, np.concatenate([np.zeros((1, vectors.shape[1]), np.float32), vectors])
 
 
 def _snli(length: int, rows: int) -> dict[str, Array]:
     """Words, labels and vectors of SNLI's splits; the training split has at most ``rows`` pairs."""
-    pairs = {split: snli(split) for split in SPLITS}
-    pairs["train"] = pairs["train"][:rows]
-    pairs = {
-        split: [pair for pair in of if pair["gold_label"] in SNLI_LABELS]
-        for split, of in pairs.items()
-    }
-    column = {"dev": "sentence{}_tokenised"}
-    texts = [
-        words_of(pair[column.get(split, "sentence{}").format(number)])
-        for split, of in pairs.items()
-        for pair in of
-        for number in (1, 2)
-    ]
-    words, vectors = _number_words(texts, length)
-    parts = np.split(
-        words.reshape(-1, 2, length), np.cumsum([len(of) for of in pairs.values()])[:-1]
-    )
-    kept = {f"{split}_words": part for split, part in zip(pairs, parts)}
-    labels = {
-        f"{split}_labels": np.array(
-            [SNLI_LABELS.index(pair["gold_label"]) for pair in of], dtype=np.int64
+    sentences, labels = {}, {}
+    for split in SPLITS:
+        sentences[split], labels[split] = labelled_sentences(
+            split, rows if split == "train" else None
         )
-        for split, of in pairs.items()
-    }
-    return {**kept, **labels, "vectors": vectors}
+    texts = [words_of(text) for of_split in sentences.values() for text in of_split]
+    words, vectors = _number_words(texts, length)
+    ends = np.cumsum([len(labels[split]) for split in SPLITS])
+    pairs = np.split(words.reshape(-1, 2, length), ends[:-1])
+    arrays = {f"{split}_words": of_split for split, of_split in zip(SPLITS, pairs)}
+    arrays |= {f"{split}_labels": labels[split] for split in SPLITS}
+    return {**arrays, "vectors": vectors}
 
 
 def _reviews(length: int) -> dict[str, Array]:
+    """Words, labels, domains and vectors of the Amazon reviews."""
     reviews = amazon_reviews()
     words, vectors = _number_words([words_of(text) for _, _, text in reviews], length)
     labels = np.array([positive for _, positive, _ in reviews], dtype=np.int64)
     return {
         "words": words,
         "labels": labels,
-        "domains": np.array([d for d, _, _ in reviews]),
+        "domains": np.array([domain for domain, _, _ in reviews]),
         "vectors": vectors,
     }
 
@@ -179,21 +146,21 @@ def _tweets(length: int) -> dict[str, Array]:
     rows = [*sentiment140("exact"), *sentiment140("random")]
     manual = [row for row in sentiment140("test") if row["target"] != "2"]
     split = [words_of(_NOISE.sub(" ", row["text"])) for row in (*rows, *manual)]
-    found, vectors = _number_words(split, length)
+    words, vectors = _number_words(split, length)
     labels = np.array([int(row["target"] == "4") for row in (*rows, *manual)], dtype=np.int64)
     # The random rows lost their first capital letter: equal texts agree from the second word on.
     seen: set[bytes] = set()
-    keep = []
-    for number, row in enumerate(found[: len(rows)]):
+    kept_rows = []
+    for number, row in enumerate(words[: len(rows)]):
         key = row[1:].tobytes()
         if row[1] and key not in seen:
-            keep.append(number)
+            kept_rows.append(number)
             seen.add(key)
     return {
-        "words": found[keep],
-        "labels": labels[keep],
+        "words": words[kept_rows],
+        "labels": labels[kept_rows],
         "vectors": vectors,
-        "manual_words": found[len(rows) :],
+        "manual_words": words[len(rows) :],
         "manual_labels": labels[len(rows) :],
     }
 
@@ -211,16 +178,16 @@ def made_up_tweets(
         >>> made.words.shape, made.vectors.shape, sorted(set(made.labels.tolist()))
         ((90, 5), (61, 8), [0, 1])
     """
-    draw = numpy_stream(seed, "made-up tweets")
-    vectors = draw.standard_normal((vocabulary + 1, 8)).astype(np.float32)
+    generator = numpy_stream(seed, "made-up tweets")
+    vectors = generator.standard_normal((vocabulary + 1, 8)).astype(np.float32)
     vectors[0] = 0.0
     mood = np.concatenate([[0], np.arange(vocabulary) % 3 - 1])  # -1, 0, 1
     vectors[:, 0] += mood
-    words = draw.integers(1, vocabulary + 1, (texts, length)).astype(np.int32)
-    words[np.arange(length)[None] >= draw.integers(2, length + 1, texts)[:, None]] = 0
-    labels = (mood[words].sum(1) + 0.5 * draw.standard_normal(texts) > 0).astype(np.int64)
-    last = max(texts // 10, 1)
-    return Tweets(words[:-last], labels[:-last], (words[-last:], labels[-last:]), vectors)
+    words = generator.integers(1, vocabulary + 1, (texts, length)).astype(np.int32)
+    words[np.arange(length)[None] >= generator.integers(2, length + 1, texts)[:, None]] = 0
+    labels = (mood[words].sum(1) + 0.5 * generator.standard_normal(texts) > 0).astype(np.int64)
+    manual = max(texts // 10, 1)
+    return Tweets(words[:-manual], labels[:-manual], (words[-manual:], labels[-manual:]), vectors)
 
 
 check_arguments(__name__)

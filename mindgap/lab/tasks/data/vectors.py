@@ -41,13 +41,13 @@ def text_vectors(texts: Sequence[str]) -> np.ndarray[Any, Any]:
         DataError: when the vectors are neither here nor to be had.
     """
     split = [words_of(text) for text in texts]
-    known, vectors = glove({word for words in split for word in words})
-    place = {word: row for row, word in enumerate(known)}
+    known_words, vectors = glove({word for words in split for word in words})
+    row_of = {word: row for row, word in enumerate(known_words)}
     rows = np.zeros((len(split), 100))
     for row, words in zip(rows, split):
-        found = vectors[[place[word] for word in words if word in place]]
-        if len(found):
-            row[:50], row[50:] = found.mean(0), found.max(0)
+        word_vectors = vectors[[row_of[word] for word in words if word in row_of]]
+        if len(word_vectors):
+            row[:50], row[50:] = word_vectors.mean(0), word_vectors.max(0)
     return rows
 
 
@@ -62,12 +62,26 @@ def snli_pairs(split: str = "train", *, rows: int | None = None) -> Table:
     Raises:
         DataError: when the files are neither here nor to be had.
     """
+    sentences, labels = labelled_sentences(split, rows)
+    return Table(text_vectors(sentences).reshape(-1, 2, 100), labels, f"SNLI {split}")
+
+
+def labelled_sentences(
+    split: str, rows: int | None = None
+) -> tuple[list[str], np.ndarray[Any, Any]]:
+    """The sentences of SNLI's labelled pairs, premise and hypothesis in turn, and the labels of the
+    pairs as numbers.
+
+    Args:
+        split: ``"train"``, ``"dev"`` or ``"test"``.
+        rows: only that many first pairs; pairs without a label are left out of them.
+    """
     pairs = snli(split)[: None if rows is None else whole("rows", rows, least=1)]
     pairs = [pair for pair in pairs if pair["gold_label"] in SNLI_LABELS]
     column = "sentence{}_tokenised" if split == "dev" else "sentence{}"
-    texts = [pair[column.format(number)] for pair in pairs for number in (1, 2)]
+    sentences = [pair[column.format(number)] for pair in pairs for number in (1, 2)]
     labels = np.array([SNLI_LABELS.index(pair["gold_label"]) for pair in pairs], dtype=np.int64)
-    return Table(text_vectors(texts).reshape(-1, 2, 100), labels, f"SNLI {split}")
+    return sentences, labels
 
 
 def review_domains() -> dict[str, Table]:

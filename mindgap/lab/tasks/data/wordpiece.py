@@ -49,7 +49,7 @@ class WordPieces:
 
     def words(self, numbers: Sequence[int] | np.ndarray) -> list[str]:
         """The word pieces of some numbers; a piece inside a word begins with ``##``."""
-        return [self.tokenizer.id_to_token(int(n)) for n in numbers]
+        return [self.tokenizer.id_to_token(int(number)) for number in numbers]
 
 
 def known_word_pieces(vocabulary: Sequence[str]) -> WordPieces:
@@ -60,7 +60,7 @@ def known_word_pieces(vocabulary: Sequence[str]) -> WordPieces:
         [array([5, 6])]
     """
     return WordPieces(
-        _package()(vocab={word: i for i, word in enumerate(vocabulary)}, lowercase=True)
+        _package()(vocab={word: number for number, word in enumerate(vocabulary)}, lowercase=True)
     )
 
 
@@ -89,6 +89,7 @@ def train_word_pieces(texts: Sequence[str], size: int = 30_522) -> WordPieces:
 
 
 def _package() -> type[BertWordPieceTokenizer]:
+    """The tokenizer's class; an error that says what to install where its package is missing."""
     try:
         from tokenizers import BertWordPieceTokenizer
     except ImportError as error:
@@ -117,6 +118,7 @@ def wikitext_pieces(size: int = 8192, *, reviews: bool = False) -> dict[str, np.
     """
 
     def make() -> dict[str, np.ndarray]:
+        """Train the vocabulary and number the pieces of every part."""
         texts = {}
         for split in ("train", "valid", "test"):
             words = (
@@ -125,14 +127,14 @@ def wikitext_pieces(size: int = 8192, *, reviews: bool = False) -> dict[str, np.
             )
             texts[split] = [line for line in " ".join(words).split("<eos>") if line.strip()]
         texts["train"] += rated_reviews("train") if reviews else []
-        pieces, end = train_word_pieces(texts["train"], size), [SPECIAL.index("[SEP]")]
+        vocabulary, line_end = train_word_pieces(texts["train"], size), [SPECIAL.index("[SEP]")]
         arrays = {
             split: np.concatenate(
-                [np.asarray([*line, *end], np.int32) for line in pieces.numbers(lines)]
+                [np.asarray([*line, *line_end], np.int32) for line in vocabulary.numbers(lines)]
             )
             for split, lines in texts.items()
         }
-        return {**arrays, "vocabulary": np.array(pieces.words(range(len(pieces))))}
+        return {**arrays, "vocabulary": np.array(vocabulary.words(range(len(vocabulary))))}
 
     return prepared(f"wikitext-2{'-and-reviews' if reviews else ''}-{size}-pieces", make)
 

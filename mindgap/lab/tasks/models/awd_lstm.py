@@ -73,24 +73,28 @@ class AWDLSTM(nn.Module):
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Scores of the next word at every position, and the detached state to continue from."""
-        inputs, between, after, weights, word = self.drops
+        input_drop, hidden_drop, output_drop, weight_drop, word_drop = self.drops
         table = self.words.weight
-        if self.training and word:
-            table = table * (table.new_empty(len(table), 1).bernoulli_(1 - word) / (1 - word))
-        h = locked_dropout(F.embedding(x, table), inputs, self.training)
-        kept: State = []
-        for k, (layer, first) in enumerate(
-            zip(self.layers, state or self.blank(len(x)), strict=True)
-        ):
-            own: dict[str, Tensor] = dict(layer.named_parameters())
-            own["weight_hh_l0"] = F.dropout(own["weight_hh_l0"], weights, self.training)
-            # Not layer(h): nn.LSTM moves its weights to another place at each call with dropped
-            # weights, which a CUDA graph cannot follow, and cuDNN gives no gradient in evaluation
-            # mode. No dropout acts inside this call.
-            h, *last = torch.lstm(h, first, list(own.values()), True, 1, 0.0, True, False, True)
-            kept.append((last[0].detach(), last[1].detach()))
-            h = locked_dropout(h, after if k == len(self.layers) - 1 else between, self.training)
-        return F.linear(h, self.words.weight, self.bias), kept
+        if self.training and word_drop:
+            kept_words = table.new_empty(len(table), 1).bernoulli_(1 - word_drop)
+            table = table * (kept_words / (1 - word_drop))
+        output = locked_dropout(F.embedding(x, table), input_drop, self.training)
+        new_state: State = []
+        last = len(self.layers) - 1
+        states = state or self.blank(len(x))
+        for number, (layer, of_layer) in enumerate(zip(self.layers, states, strict=True)):
+            weights: dict[str, Tensor] = dict(layer.named_parameters())
+            weights["weight_hh_l0"] = F.dropout(weights["weight_hh_l0"], weight_drop, self.training)
+            # Not layer(output): nn.LSTM moves its weights to another place at each call with
+            # dropped weights, which a CUDA graph cannot follow, and cuDNN gives no gradient in
+            # evaluation mode. No dropout acts inside this call.
+            output, hidden, cell = torch.lstm(
+                output, of_layer, list(weights.values()), True, 1, 0.0, True, False, True
+            )
+            new_state.append((hidden.detach(), cell.detach()))
+            drop = output_drop if number == last else hidden_drop
+            output = locked_dropout(output, drop, self.training)
+        return F.linear(output, self.words.weight, self.bias), new_state
 
 
 check_arguments(__name__)

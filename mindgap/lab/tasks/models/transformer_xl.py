@@ -33,18 +33,20 @@ class RelativeAttention(nn.Module):
         distance: (texts, length, width).
         """
         batch, length, width = x.shape
-        whole = torch.cat([memory, x], 1)
-        reach = whole.shape[1]
+        attended = torch.cat([memory, x], 1)
+        reach = attended.shape[1]
         query = self.query(x).view(batch, length, self.heads, self.size)
-        key, value = self.pair(whole).view(batch, reach, 2, self.heads, self.size).unbind(2)
-        place = self.place(places).view(reach, self.heads, self.size)
+        key, value = self.pair(attended).view(batch, reach, 2, self.heads, self.size).unbind(2)
+        place_keys = self.place(places).view(reach, self.heads, self.size)
         content = torch.einsum("bihd,bjhd->bhij", query + self.content_bias, key)
-        relative = _shift_scores(torch.einsum("bihd,jhd->bhij", query + self.place_bias, place))
+        relative = _shift_scores(
+            torch.einsum("bihd,jhd->bhij", query + self.place_bias, place_keys)
+        )
         scores = (content + relative) / math.sqrt(self.size)
-        later = torch.ones(length, reach, dtype=torch.bool, device=x.device).triu(
+        is_later = torch.ones(length, reach, dtype=torch.bool, device=x.device).triu(
             1 + reach - length
         )
-        weights = scores.masked_fill(later, -math.inf).softmax(-1)
+        weights = scores.masked_fill(is_later, -math.inf).softmax(-1)
         weights = F.dropout(weights, self.dropout, self.training)
         mixed = torch.einsum("bhij,bjhd->bihd", weights, value).reshape(batch, length, width)
         return self.out(mixed)
@@ -116,22 +118,22 @@ class TransformerXL(nn.Module):
             self.words(x) * math.sqrt(self.words.embedding_dim), self.dropout, self.training
         )
         empty = h[:, :0]
-        before = memory if memory is not None else [empty] * len(self.attention)
-        reach = before[0].shape[1] + x.shape[1]
+        memories = memory if memory is not None else [empty] * len(self.attention)
+        reach = memories[0].shape[1] + x.shape[1]
         angles = torch.arange(reach - 1, -1, -1.0, device=x.device)[:, None] * self.get_buffer(
             "rates"
         )
         places = torch.cat([angles.sin(), angles.cos()], 1)[:, : h.shape[2]].to(h.dtype)
-        kept = []
+        new_memories = []
         for attention, norm, inner, inner_norm, old in zip(
-            self.attention, self.norms, self.inner, self.inner_norms, before, strict=True
+            self.attention, self.norms, self.inner, self.inner_norms, memories, strict=True
         ):
-            kept.append(
+            new_memories.append(
                 torch.cat([old, h], 1)[:, -self.memory :].detach() if self.memory else empty
             )
             h = norm(h + F.dropout(attention(h, old, places), self.dropout, self.training))
             h = inner_norm(h + F.dropout(inner(h), self.dropout, self.training))
-        return F.linear(h, self.words.weight, self.bias), kept
+        return F.linear(h, self.words.weight, self.bias), new_memories
 
 
 check_arguments(__name__)

@@ -81,11 +81,12 @@ def judge_change(runs: Sequence[Run]) -> Parts:
 def _digits(limit: int) -> tuple[Any, Any]:
     """Handwritten digits with ‖x‖ = 1, from scikit-learn: images (N, 64) and classes (N,)."""
     import torch
-    from sklearn.datasets import load_digits
 
-    data = load_digits()
-    x = torch.from_numpy(data.data[:limit].astype(float))
-    return x / x.norm(dim=1, keepdim=True), torch.from_numpy(data.target[:limit].astype(np.int64))
+    from mindgap.lab.tasks.data import digits
+
+    images = digits().part(slice(limit))
+    x = torch.from_numpy(images.features)
+    return x / x.norm(dim=1, keepdim=True), torch.from_numpy(images.labels)
 
 
 def compact_loop(trial: Trial) -> Iterator[Row]:

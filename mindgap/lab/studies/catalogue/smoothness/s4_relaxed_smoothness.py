@@ -175,10 +175,9 @@ def _stack(steps: list[Any], cell_of: np.ndarray) -> Callable[[np.ndarray, np.nd
         name: np.array([getattr(step, name) for step in steps])[cell_of] for name in vars(steps[0])
     }
 
-    def rule(gradients: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return rule_class(**{name: value[rows] for name, value in constants.items()})(
-            np.sqrt((gradients * gradients).sum(1))
-        )
+    def rule(gradients: np.ndarray, rows: np.ndarray) -> Any:
+        step = rule_class(**{name: value[rows] for name, value in constants.items()})
+        return step(row_norm(gradients))
 
     return rule
 
