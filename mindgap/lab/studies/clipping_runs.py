@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.lab.studies.spec import Parts, Row, Run, Trial
-from mindgap.lab.studies.verdict import by_method
+from mindgap.lab.studies.verdict import by_method, slope
 
 
 def noise_law(name: str, alpha: float, horizon: int) -> Any:
@@ -72,3 +72,18 @@ def resumed_draws(trial: Trial) -> Iterator[tuple[int, np.random.Generator]]:
     for draw in range(trial.restored.get("draw", 0), trial["draws"]):
         trial.save(lambda: {"draw": draw + 1, "rng": rng.bit_generator.state})  # noqa: B023
         yield draw, rng
+
+
+def exponents(runs: Sequence[Run], x: str) -> dict[float, tuple[float, float]]:
+    """α -> slope of log error against log horizon over the later half of the horizons, and its
+    standard error.
+    """
+    rows = [row for run in runs for row in run.rows]
+    result = {}
+    for alpha in sorted({row["alpha"] for row in rows}):
+        points = sorted((row[x], row["error"]) for row in rows if row["alpha"] == alpha)
+        later_half = points[len(points) // 2 :]
+        result[alpha] = slope(
+            np.log([k for k, _ in later_half]), np.log([error for _, error in later_half])
+        )
+    return result

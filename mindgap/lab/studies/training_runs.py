@@ -231,6 +231,23 @@ def training_problem(settings: Mapping[str, Any], seed: int) -> TrainingProblem:
     )
 
 
+def unit_digits(limit: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """scikit-learn's images of digits scaled to length 1, (N, 64), and their labels (N,).
+
+    Example:
+        >>> images, labels = unit_digits(5)
+        >>> images.shape, labels.tolist(), bool(abs(images[0].norm() - 1) < 1e-9)
+        (torch.Size([5, 64]), [0, 1, 2, 3, 4], True)
+    """
+    import torch
+
+    from mindgap.lab.tasks.data import digits
+
+    table = digits().part(slice(limit))
+    images = torch.from_numpy(table.features)
+    return images / images.norm(dim=1, keepdim=True), torch.from_numpy(table.labels)
+
+
 #: The transformer on prose of scale quick, and that of larger scales.
 SMALL_TEXT = {"words": 200, "text_width": 16, "layers": 1, "length": 8}
 LARGE_TEXT = {"words": 1000, "text_width": 32, "layers": 2, "length": 16}

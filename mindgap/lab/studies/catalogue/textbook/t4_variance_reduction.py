@@ -20,6 +20,7 @@ import numpy as np
 
 from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS, resnet_run
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
+from mindgap.lab.studies.training_runs import unit_digits
 from mindgap.lab.studies.verdict import by_method, last, mean_interval
 
 if TYPE_CHECKING:
@@ -100,14 +101,12 @@ def _digits(trial: Trial) -> _Digits:
     """The samples in the trial's random order, and its network."""
     import torch
 
-    from mindgap.lab.tasks.data import digits
     from mindgap.lab.theory.chapter6.network import Network
 
-    data = digits()
-    order = torch.randperm(len(data.labels), generator=trial.torch_generator("t4 split"))
-    x, y = (torch.from_numpy(column)[order] for column in (data.features, data.labels))
+    images, labels = unit_digits()
+    order = torch.randperm(len(labels), generator=trial.torch_generator("t4 split"))
     net = Network((64, *[trial["width"]] * (trial["layers"] - 1), 10), "relu")
-    return _Digits(net, x / x.norm(dim=1, keepdim=True), y, trial["train"], trial["decay"])
+    return _Digits(net, images[order], labels[order], trial["train"], trial["decay"])
 
 
 def loop(trial: Trial) -> Iterator[Row]:

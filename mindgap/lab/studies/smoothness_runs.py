@@ -1,33 +1,26 @@
-"""S1 and S2: local smoothness against gradient norm along training, with clipping and a large step
-and without.
-
-Gradient and smoothness are those of the mean loss over the same samples at every reading and at
-every point of a step. The released code takes different random chunks, which alone makes a
-correlation when clipping is on (docs/measure.md); at scale gpu its estimate is read beside ours.
-"""
+"""Local smoothness beside the gradient norm along training: the loop and the judge of S1 and S2."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mindgap import measure
 from mindgap.base.rng import stream_seed
-from mindgap.lab.studies.resnet_runs import RESNET20, SETTINGS, resnet_run
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
-from mindgap.lab.studies.text_runs import AWD_LSTM, language_run
+from mindgap.lab.studies.resnet_runs import resnet_run
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Trial
+from mindgap.lab.studies.text_runs import language_run
 from mindgap.lab.studies.training_runs import Training, descent, training_problem
 from mindgap.lab.studies.verdict import Interval, by_method, last, mean_interval
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
 
 STRONG, PRESENT = 0.5, 0.3
 
@@ -272,7 +265,7 @@ def _note_on_estimators(
     )
 
 
-_RULE = (
+RULE = (
     "Medians of Spearman's rank correlations over the seeds: at least {} for the clipped run with "
     "the large step, with "
     "growth by slope and rank shown in more than half of its seeds; below 0.3 for all others, with "
@@ -280,7 +273,8 @@ _RULE = (
     "refused in half of their seeds. Refuted where the clipped run is below 0.3, or another is as "
     "high and growing."
 )
-_PROSE = {
+
+PROSE = {
     "source": "prose",
     "width": 32,
     "steps": 100,
@@ -293,24 +287,8 @@ _PROSE = {
     "clip": False,
     "lr": 2.0,
 }
-#: Steps of one pass over Penn Treebank.
-EPOCH = 166
-#: A step of 2 is a fifteenth of the other: after six passes its runs knew word frequencies alone.
-_SLOW = {"steps": 100 * EPOCH}
-_TREEBANK = {
-    **AWD_LSTM,
-    "steps": 20 * EPOCH,
-    "readings": 40,
-    "m": 80,
-    "part": 40,
-    "tau": 0.25,
-    "momentum": 0.0,
-    "clip": False,
-    "lr": 2.0,
-}
-_DIGITS = {**_PROSE, "source": "digits", "width": 8, "m": 256, "part": 256, "lr": 0.3}
 
-_FIGURES = (
+FIGURES = (
     Figure(
         "Smoothness against gradient norm",
         "smoothness",
@@ -326,101 +304,4 @@ _FIGURES = (
     ),
     Figure("Smoothness along training", "smoothness", "local smoothness", log_y=True),
     Figure("Training loss at the readings", "loss", "loss"),
-)
-
-S1_SMOOTHNESS_LANGUAGE_MODEL = Study(
-    name="s1-smoothness-language-model",
-    claim="S1",
-    title="Does smoothness grow with the gradient? A language model",
-    statement="Along the training of an LSTM, local smoothness and gradient norm are strongly "
-    "correlated with clipping and step 30, and much less without clipping or at step 2.",
-    source=Source("thesis", "Fig. 3-1, 3-2"),
-    scales={
-        **scales(_PROSE, {"steps": 2000, "every": 20, "m": 512, "part": 64}, seeds=(3, 3)),
-        "gpu": Scale(_TREEBANK, 3, {"not clipped, step 2": _SLOW, "clipped, step 2": _SLOW}),
-    },
-    methods={
-        "clipped, step 30": {"clip": True, "lr": 30.0},
-        "not clipped, step 2": {"clip": False, "lr": 2.0},
-        "clipped, step 2": {"clip": True, "lr": 2.0},
-    },
-    null_draws=4,
-    loop=loop,
-    judge=partial(judge, clipped=("clipped, step 30",), least=STRONG),
-    lengths={"gpu": "20 epochs with step 30, 100 with step 2 (the paper does not say)"},
-    length_of=lambda s: f"{s.get('steps', 0) / EPOCH:.3g} epochs (the paper does not say)",
-    rule=_RULE.format(STRONG)
-    + " At scale gpu every run must end below a bigram model: otherwise not trained.",
-    paper_number="none: Fig. 3-1 and 3-2 are drawn without numbers. Merity et al. report "
-    "perplexity 60.0 on validation text, trained to the end",
-    models={
-        **dict.fromkeys(("quick", "cpu"), "one-layer LSTM on prose"),
-        "gpu": "AWD-LSTM on Penn Treebank",
-    },
-    paper_model="AWD-LSTM on Penn Treebank",
-    figures=(
-        *_FIGURES,
-        Figure(
-            "The same by the released code's estimator",
-            "naive_smoothness",
-            "naive smoothness",
-            x="naive_norm",
-            kind="points",
-            x_label="‖∇f‖ on other samples",
-            log_x=True,
-            log_y=True,
-            facet="method",
-            scales=("gpu",),
-            caption="The gradients at both ends of half a step are taken on different samples.",
-        ),
-        Figure("Loss on validation text", "validation_loss", "loss", scales=("gpu",)),
-    ),
-)
-
-S2_SMOOTHNESS_IMAGE_MODEL = Study(
-    name="s2-smoothness-image-model",
-    claim="S2",
-    title="Does smoothness grow with the gradient? An image model",
-    statement="Along the training of a convolutional network, local smoothness and gradient norm "
-    "are correlated "
-    "with clipping and a large step, and not for SGD with momentum nor without clipping.",
-    source=Source("thesis", "Fig. 3-3"),
-    scales={
-        **{
-            scale: replace(found, seeds_of={"not clipped, step 1": 0, "clipped, step 5": 0})
-            for scale, found in scales(
-                _DIGITS, {"steps": 3000, "every": 30, "m": 1792}, seeds=(3, 5)
-            ).items()
-        },
-        "gpu": Scale(
-            {
-                **SETTINGS,
-                "epochs": 20,
-                "every": 117,
-                "m": 2560,
-                "part": 512,
-                "tau": 0.25,
-                "momentum": 0.0,
-                "clip": False,
-                "lr": 1.0,
-            },
-            3,
-            methods={"SGD with momentum": {"lr": 1.0}},
-            seeds_of={"not clipped, step 0.3": 0, "clipped, step 1.5": 0},
-        ),
-    },
-    methods={
-        "SGD with momentum": {"clip": False, "lr": 0.3, "momentum": 0.9},
-        "not clipped, step 0.3": {"clip": False, "lr": 0.3},
-        "clipped, step 1.5": {"clip": True, "lr": 1.5},
-        "not clipped, step 1": {"clip": False, "lr": 1.0},
-        "clipped, step 5": {"clip": True, "lr": 5.0},
-    },
-    null_draws=4,
-    loop=loop,
-    judge=partial(judge, clipped=("clipped, step 1.5", "clipped, step 5"), least=PRESENT),
-    rule=_RULE.format(PRESENT),
-    models={**dict.fromkeys(("quick", "cpu"), "three convolutions on digits"), "gpu": RESNET20},
-    paper_model=RESNET20,
-    figures=_FIGURES,
 )

@@ -1,21 +1,20 @@
-"""H8, rates: k^(-2(α-1)/α) for strongly convex GClip and K^(-(α-1)/(3α-2)) for non-convex GClip,
-where they are tight.
+"""H8, rates: GClip's error falls like k^(-2(α-1)/α) on the worst law, and is tight there.
 
 An upper bound's exponent is a statement about the worst law with a given α-moment; a fixed law with
 a thinner tail converges faster and refutes nothing. So the error is taken on the worst of a family
-of rare jumps, solved exactly (no sampling, no mean of heavy tails), and for the strongly convex
-rate also on runs of the method itself, whose errors are bounded because every step is clipped.
+of rare jumps, solved exactly (no sampling, no mean of heavy tails), and also on runs of the method
+itself, whose errors are bounded because every step is clipped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import product
 
 import numpy as np
 
+from mindgap.lab.studies.clipping_runs import exponents
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
-from mindgap.lab.studies.verdict import by_method, slope
+from mindgap.lab.studies.verdict import by_method
 
 
 def loop_strongly_convex(trial: Trial) -> Iterator[Row]:
@@ -93,7 +92,7 @@ def judge_strongly_convex(runs: Sequence[Run]) -> Parts:
     """
     parts, groups = Parts(), by_method(runs)
     for name, group in groups.items():
-        fits = _exponents(group, "k")
+        fits = exponents(group, "k")
         words = ", ".join(
             f"α={alpha:g}: {exponent:.3f}±{2 * error:.3f} (stated {-2 * (alpha - 1) / alpha:.3f})"
             for alpha, (exponent, error) in fits.items()
@@ -122,21 +121,6 @@ def judge_strongly_convex(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-def _exponents(runs: Sequence[Run], x: str) -> dict[float, tuple[float, float]]:
-    """α -> slope of log error against log horizon over the later half of the horizons, and its
-    standard error.
-    """
-    rows = [row for run in runs for row in run.rows]
-    result = {}
-    for alpha in sorted({row["alpha"] for row in rows}):
-        points = sorted((row[x], row["error"]) for row in rows if row["alpha"] == alpha)
-        later_half = points[len(points) // 2 :]
-        result[alpha] = slope(
-            np.log([k for k, _ in later_half]), np.log([error for _, error in later_half])
-        )
-    return result
-
-
 def _disagreement(runs: Sequence[Run]) -> float:
     """Largest distance of a sampled mean from the exact value, in standard errors (1 % of the
     value allowed for).
@@ -147,83 +131,6 @@ def _disagreement(runs: Sequence[Run]) -> float:
         for row in rows
     ]
     return max(gaps, default=0.0)
-
-
-def loop_nonconvex(trial: Trial) -> Iterator[Row]:
-    """sup over jumps of the mean of E‖∇f(x_k)‖², k < K, with the theorem's step and threshold
-    for that K.
-    """
-    from mindgap.lab import theory
-
-    multiples = np.geomspace(0.1, 30, trial["jumps"])
-    horizons = np.geomspace(trial["first"], trial["last"], trial["horizons"])
-    for alpha, horizon in trial.cells(product(trial["alphas"], horizons)):
-        if trial["theorem"] == "4.4.1":
-            constants = theory.HeavyTail(alpha=alpha, sigma=1.1, L=1.0, delta=0.5)
-            parameters = theory.gclip_nonconvex_parameters(constants, int(horizon))
-            bound = theory.gclip_nonconvex_bound(constants, int(horizon))
-        else:
-            # E|g|^α: the jump's 1, and the slope's share on |x - b| <= 1.5.
-            moments = theory.SmoothMoment(
-                alpha=alpha, G=(1 + 1.5**alpha) ** (1 / alpha), L=1.0, delta=0.5
-            )
-            parameters = theory.moment_nonconvex_parameters(moments, int(horizon))
-            bound = theory.moment_nonconvex_bound(moments, int(horizon))
-        eta, tau = parameters.eta * trial["step_factor"], parameters.tau
-        jumps = np.maximum(tau * multiples, 10 ** (1 / alpha))
-        with trial.timed():
-            problem = theory.RareJump(np.full(len(jumps), alpha), jumps)
-            error = theory.mean_square_gradient(
-                problem, np.array(eta), np.array(tau), np.array(horizon), np.array(1.0)
-            )
-        worst = int(error.argmax())
-        yield {
-            "alpha": alpha,
-            "K": float(horizon),
-            "error": float(error[worst]),
-            "jump": float(jumps[worst]),
-            "bound": bound,
-            "ratio": float(error[worst]) / bound,
-        }
-
-
-def judge_nonconvex(runs: Sequence[Run]) -> Parts:
-    """Exponents within 0.01 of -2(α-1)/(3α-2) for ‖∇f‖² (half of it for ‖∇f‖), and no value
-    above its bound.
-    """
-    parts = Parts()
-    for name, group in by_method(runs).items():
-        fits = _exponents(group, "K")
-        ratio = max(ratio_ for run in group for ratio_ in run.column("ratio"))
-        stated = {alpha: -(alpha - 1) / (3 * alpha - 2) for alpha in fits}
-        words = ", ".join(
-            f"{exponent / 2:.3f} (stated {stated[alpha]:.3f})"
-            for alpha, (exponent, _) in fits.items()
-        )
-        parts.add(
-            f"{name}: exponents of ‖∇f‖ as stated",
-            words=words,
-            holds=all(
-                abs(exponent - 2 * stated[alpha]) <= 0.01 + 2 * error
-                for alpha, (exponent, error) in fits.items()
-            ),
-        )
-        numbers = {
-            **{
-                f"alpha={alpha:g}": [exponent / 2, error / 2]
-                for alpha, (exponent, error) in fits.items()
-            },
-            "largest_ratio": ratio,
-        }
-        parts.add(
-            f"{name}: below the bound",
-            ratio <= 1,
-            words=f"at most {ratio:.2g} of it",
-            numbers={name: numbers},
-            reading="as corrected",
-        )
-    parts.certified(runs[0].header.study)
-    return parts
 
 
 PROVED, PRINTED = "τ = G k^(1/α), as proved", "τ = G k^(α-1), as printed"
@@ -237,14 +144,6 @@ _SC = {
     "largest_jump": 3000.0,
     "replicas": 2000,
     "sample_until": 400,
-    "step_factor": 1.0,
-}
-_NC = {
-    "alphas": [1.2, 1.5, 1.8, 2.0],
-    "first": 1e9,
-    "last": 1e12,
-    "horizons": 9,
-    "jumps": 60,
     "step_factor": 1.0,
 }
 
@@ -284,36 +183,6 @@ H8_STRONGLY_CONVEX_EXPONENT = Study(
             facet="alpha",
             caption="Straight lines with slope -2(α-1)/α for the proved threshold; the printed "
             "one is flatter for α below 2.",
-        ),
-    ),
-)
-
-H8_NONCONVEX_EXPONENT = Study(
-    name="h8-nonconvex-exponent",
-    claim="H8",
-    title="GClip's gradient falls like K^(-(α-1)/(3α-2)) on the worst law",
-    statement="With the stated constant step and threshold (1/K) Σ E‖∇f(x_k)‖² stays below the "
-    "stated bound, which is O(K^(-2(α-1)/(3α-2))), and the exponent is attained.",
-    source=Source("thesis", "Theorem 4.4.1; acclip, Theorem 2"),
-    scales=scales(_NC, {"horizons": 25, "jumps": 400}),
-    methods={"Theorem 4.4.1": {"theorem": "4.4.1"}, "Theorem 2 of acclip": {"theorem": "2"}},
-    loop=loop_nonconvex,
-    judge=judge_nonconvex,
-    rule="The exponent of the mean square gradient is within 0.01 and two standard errors "
-    "of -2(α-1)/(3α-2) at every α, and no value exceeds its bound: as corrected the bound of the "
-    "proof. As printed, the bounds have no counterexample.",
-    figures=(
-        Figure(
-            "Mean square gradient on the worst rare jump",
-            "error",
-            "(1/K) Σ E‖∇f(x_k)‖²",
-            x="K",
-            x_label="K",
-            log_x=True,
-            log_y=True,
-            facet="alpha",
-            caption="Solved exactly, so the horizon can be as long as "
-            "the theorem's step needs to leave its first regime.",
         ),
     ),
 )

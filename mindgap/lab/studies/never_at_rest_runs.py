@@ -1,5 +1,4 @@
-"""E1, E2: where a network cannot over-fit its data the loss settles and the gradient norm does not
-go to zero.
+"""Training where a network cannot over-fit: the loop and the parts of a rule that E1 and E2 share.
 
 At every reading loss, gradient norm and noise of (6.2) are estimated on m fresh samples
 (``training_statistics``). The square of the norm without its bias may come out negative: it is
@@ -11,14 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mindgap.base.rng import stream_seed
 from mindgap.lab.studies import statistics_runs as gpu
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Trial
 from mindgap.lab.studies.training_runs import (
     FITTED,
     STAYS,
@@ -27,20 +25,19 @@ from mindgap.lab.studies.training_runs import (
     has_settled,
     joined,
 )
-from mindgap.lab.studies.verdict import by_method, by_seed
+from mindgap.lab.studies.verdict import by_method
 
 if TYPE_CHECKING:
     import torch
 
     from mindgap.lab.tasks.problems import TrainingProblem
 
+
 #: Sources of images; the others are texts.
 IMAGES = ("digits", "cifar-10")
+
 #: A norm at this share of another or more is no lower.
 NO_LOWER = 0.9
-DROPS, FULL, LONG = "step drops twice", "constant step", "a tenth of it, longer"
-COSINE = "cosine from the largest step"
-CONSTANT = ("constant, a fifth of it", "constant, two fifths", "constant, the largest step")
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -196,47 +193,6 @@ def _judge_norm(parts: Parts, name: str, group: Sequence[Run], numbers: dict[str
     )
 
 
-def judge_images(runs: Sequence[Run]) -> Parts:
-    """E1: the common parts, a norm that longer training does not lower, and a larger norm at a
-    smaller step.
-    """
-    parts, groups = common(runs, DROPS, {DROPS: 3}), by_seed(runs)
-    common_end = 0.3  # where the other runs end
-    late_norms = {
-        name: [level(run, "gradient_square", 0.75, 1.0) for run in group]
-        for name, group in groups.items()
-    }
-    earlier_norms = [
-        level(run, "gradient_square", 0.75 * common_end, common_end) for run in groups[LONG]
-    ]
-    parts.ratio(
-        "longer training does not lower the norm", late_norms[LONG], earlier_norms, NO_LOWER
-    )
-    parts.ratio("a smaller step gives a larger norm", late_norms[LONG], late_norms[FULL], 1.0)
-    more_at_a_smaller_step(parts, groups, LONG, FULL)
-    return parts
-
-
-def judge_language(runs: Sequence[Run]) -> Parts:
-    """E2: the common parts, norms that do not decrease, and a larger norm at each smaller step."""
-    parts, groups = common(runs, COSINE, {}), by_seed(runs)
-    late_norms = {
-        name: [level(run, "gradient_square", 0.75, 1.0) for run in group]
-        for name, group in groups.items()
-    }
-    for name, group in groups.items():
-        earlier_norms = [level(run, "gradient_square", 0.25, 0.5) for run in group]
-        parts.ratio(
-            f"{name}: the norm does not decrease", late_norms[name], earlier_norms, NO_LOWER
-        )
-    for small, large in pairwise(CONSTANT):
-        parts.ratio(
-            f"{small}: a larger norm than {large}", late_norms[small], late_norms[large], 1.0
-        )
-        more_at_a_smaller_step(parts, groups, small, large)
-    return parts
-
-
 def more_at_a_smaller_step(
     parts: Parts, groups: Mapping[str, Sequence[Run]], small: str, large: str
 ) -> None:
@@ -248,7 +204,7 @@ def more_at_a_smaller_step(
         parts.ratio(f"{small}: larger {column} than {large}", at_small, at_large, 1.0)
 
 
-def _figures(caption: str) -> tuple[Figure, ...]:
+def figures(caption: str) -> tuple[Figure, ...]:
     """Loss, gradient norm, noise and sharpness along training; ``caption`` is that of the loss."""
     return (
         Figure("Loss", "loss", "training loss", caption=caption),
@@ -264,7 +220,7 @@ def _figures(caption: str) -> tuple[Figure, ...]:
     )
 
 
-_RULE = (
+RULE = (
     "Late, the mean loss is within a tenth of the quarter before (with drops: in every period of "
     "constant step) and no image network knows 99.9 % of its samples, else nothing is decided. "
     "The late gradient norm is a tenth of that at the start or more, for every seed (refuted: a "
@@ -272,146 +228,6 @@ _RULE = (
     "the 95 % interval of the ratio over paired seeds lies above 0.9 (below: refuted). "
 )
 
-_IMAGES = {
-    "source": "digits",
-    "width": 4,
-    "shift": 1,
-    "wrong_labels": 0.2,
-    "steps": 120,
-    "every": 12,
-    "sharp_every": 5,
-    "batch": 32,
-    "m": 128,
-    "part": 64,
-    "lr": 0.05,
-    "factor": 1.0,
-    "stretch": 1.0,
-    "schedule": "constant",
-}
-_WORDS = {
-    "source": "prose",
-    "words": 200,
-    "width": 16,
-    "layers": 1,
-    "length": 8,
-    "steps": 180,
-    "every": 30,
-    "sharp_every": 6,
-    "batch": 16,
-    "m": 128,
-    "part": 64,
-    "lr": 0.01,
-    "factor": 1.0,
-    "stretch": 1.0,
-    "schedule": "constant",
-}
-
 #: Rows every twelfth of a run; of every third row gradient and noise are read, of every twelfth the
 #: sharpness.
-_READINGS = {"factor": 1.0, "stretch": 1.0, "read_every": 3, "sharp_every": 12}
-_GPU_IMAGES = {
-    **gpu.NOISY_IMAGES,
-    **_READINGS,
-    "source": "cifar-10",
-    "steps": 3504,
-    "every": 292,
-    "m": 22_400,
-    "sharp_m": 2048,
-}
-_GPU_WORDS = {
-    **gpu.WIKITEXT,
-    **_READINGS,
-    "source": "wikitext-2",
-    "steps": 1800,
-    "every": 150,
-    "m": 2560,
-    "sharp_m": 160,
-}
-
-E1_IMAGE_NETWORK = Study(
-    name="e1-image-network",
-    claim="E1",
-    title="The loss settles, the gradient norm does not: images",
-    statement="Training an image network that does not over-fit, the loss settles while the "
-    "gradient norm does not go to zero and the noise grows, with dropping and with constant steps "
-    "and however long; a smaller step gives a larger gradient norm.",
-    source=Source("thesis", "6.2, 6.2.1, Fig. 6-1 to 6-3"),
-    scales={
-        **scales(
-            _IMAGES,
-            {
-                "source": "cifar-10",
-                "width": 8,
-                "shift": 4,
-                "wrong_labels": 0.0,
-                "steps": 6000,
-                "every": 500,
-                "sharp_every": 12,
-                "m": 1024,
-                "lr": 0.02,
-            },
-            seeds=(3, 3),
-        ),
-        "gpu": Scale(_GPU_IMAGES, 3),
-    },
-    methods={DROPS: {"schedule": "drops"}, FULL: {}, LONG: {"factor": 0.1, "stretch": 10 / 3}},
-    loop=loop,
-    judge=judge_images,
-    rule=_RULE
-    + "A tenth of the step, trained 10/3 as long: its late norm is no lower than where the others "
-    "end, and norm, noise and sharpness are larger than those of the full step.",
-    models={
-        "quick": "three convolutions, width 4, on shifted digits",
-        "cpu": "three convolutions, width 8, on CIFAR-10 shifted and flipped",
-        "gpu": f"proxy: {gpu.NOISY_PROXY}",
-    },
-    paper_model="ResNet101 on ImageNet",
-    figures=_figures(
-        "The schedule drops by ten after each third; the run with a tenth of the step goes on."
-    ),
-)
-
-E2_LANGUAGE_MODEL = Study(
-    name="e2-language-model",
-    claim="E2",
-    title="The loss settles, the gradient norm does not: words",
-    statement="Training a language model, the loss settles while the gradient norm does not go to "
-    "zero and does "
-    "not even decrease, and the noise grows; a smaller step gives a larger gradient norm.",
-    source=Source("thesis", "6.2.2, Fig. 6-4"),
-    scales={
-        **scales(
-            _WORDS,
-            {
-                "source": "wikitext-2",
-                "words": 2000,
-                "width": 32,
-                "layers": 2,
-                "length": 16,
-                "steps": 3000,
-                "every": 250,
-                "sharp_every": 12,
-                "m": 512,
-                "lr": 0.003,
-            },
-            seeds=(3, 4),
-        ),
-        "gpu": Scale(_GPU_WORDS, 3),
-    },
-    methods={
-        COSINE: {"schedule": "cosine"},
-        **{name: {"factor": factor} for name, factor in zip(CONSTANT, (0.2, 0.4, 1.0))},
-    },
-    loop=loop,
-    judge=judge_language,
-    rule=_RULE
-    + "The late norm is no lower than in the second quarter, for all runs, and norm, noise and "
-    "sharpness are larger at each smaller constant step.",
-    models={
-        "quick": "one-layer transformer on prose",
-        "cpu": "two-layer transformer on WikiText-2",
-        "gpu": f"proxy: {gpu.TEXT_PROXY}",
-    },
-    paper_model="Transformer-XL on WikiText-103",
-    figures=_figures("Adam on a cosine schedule, and with three constant steps."),
-)
+READINGS = {"factor": 1.0, "stretch": 1.0, "read_every": 3, "sharp_every": 12}

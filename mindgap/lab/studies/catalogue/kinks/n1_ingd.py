@@ -1,0 +1,213 @@
+"""N1: INGD stays within its stated number of oracle calls (thesis, Theorem 5.4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.verdict import rows_by_method
+from mindgap.lab.theory.chapter5.ingd import (
+    NonsmoothTarget,
+    ingd_calls_printed,
+    ingd_gradient_calls,
+    ingd_inner_steps,
+    one_inner_step_radius,
+)
+from mindgap.lab.theory.chapter5.stationarity import PiecewiseLinear
+
+
+def zigzag(rng: np.random.Generator, L: float, teeth: int = 6):  # type: ignore[no-untyped-def]
+    """Random teeth of slope ±L that go down to the right and up again: many kinks, bounded
+    below.
+    """
+
+    widths = rng.uniform(0.05, 0.5, size=2 * teeth)
+    widths[0::2] *= 1.5  # falls are longer than rises
+    breaks = tuple(Fraction(float(position)) for position in np.cumsum(widths))
+    slope = Fraction(L)
+    return PiecewiseLinear((Fraction(0), *breaks), (-slope, *[-slope, slope] * teeth, slope))
+
+
+def ingd_loop(trial: Trial) -> Iterator[Row]:
+    """INGD with Theorem 5.4.1's parameters on a zigzag or a smooth function, over a grid of (L,
+    δ, ε).
+    """
+
+    for L in trial["L"]:
+        for epsilon_share in trial["epsilon_over_L"]:
+            for delta in trial["delta"]:
+                if trial["function"] == "zigzag":
+                    function = zigzag(trial.numpy_generator("teeth"), L)
+                    target = NonsmoothTarget(
+                        L,
+                        float(function.value(-0.5) - function.infimum),
+                        delta,
+                        epsilon_share * L,
+                        trial["gamma"],
+                    )
+                    row = _run_ingd(trial, target, [-0.5], _oracle(function))
+                    row["distance"] = float(function.distance(row.pop("x")[0], delta))
+                else:
+                    row, target = _smooth_quadratic(trial, L, epsilon_share)
+                yield {
+                    "L": L,
+                    "delta": target.delta,
+                    "epsilon": target.epsilon,
+                    "bound_printed": ingd_calls_printed(target),
+                    "share": row["oracle_calls"] / ingd_calls_printed(target),
+                    "bound_proved": 2 * ingd_gradient_calls(target),
+                    **row,
+                }
+
+
+def _oracle(f: Any) -> Callable[[np.ndarray], tuple[Any, Any]]:
+    """Point -> value and gradient of a piecewise linear function."""
+    return lambda at: (f.values(at)[0], f.gradients(at))
+
+
+def _smooth_quadratic(trial: Trial, L: float, share: float) -> tuple[Row, Any]:
+    """A quadratic of curvature L from ‖∇f‖ = 10ε, with δ = 3ε/(2L) less a little (times
+    ``radius_factor``).
+    """
+
+    epsilon = share * L
+    start = 10 * epsilon / L * np.array([0.6, -0.8])
+    delta = 0.999 * trial["radius_factor"] * one_inner_step_radius(L, epsilon)
+    target = NonsmoothTarget(
+        11 * epsilon, L / 2 * float(start @ start), delta, epsilon, trial["gamma"]
+    )
+    row = _run_ingd(trial, target, start, lambda point: (L / 2 * point @ point, L * point))
+    row["distance"] = max(0.0, L * float(np.linalg.norm(row.pop("x"))) - L * delta)
+    return row, target
+
+
+def _run_ingd(
+    trial: Trial, target: Any, start: Any, oracle: Callable[[np.ndarray], tuple[Any, Any]]
+) -> Row:
+    """mindgap's INGD until its certificate, or until more calls than stated are spent."""
+    import torch
+
+    from mindgap.optim import INGD
+
+    x = torch.tensor(np.asarray(start, dtype=float), requires_grad=True)
+    inner_steps = trial["inner"] or ingd_inner_steps(target)
+    optimizer = INGD(
+        [x],
+        lr=target.delta,
+        epsilon=target.epsilon,
+        lipschitz=target.L,
+        inner=inner_steps,
+        seed=trial.seed,
+    )
+
+    def closure() -> torch.Tensor:
+        value, gradient = oracle(x.detach().numpy())
+        x.grad = torch.from_numpy(np.asarray(gradient))
+        return torch.tensor(float(value), dtype=torch.float64)
+
+    longest_search = 0
+    with trial.timed():
+        while (
+            not optimizer.result().certified
+            and optimizer.result().oracle_calls <= ingd_calls_printed(target)
+        ):
+            optimizer.step(closure)
+            longest_search = max(longest_search, optimizer.result().inner_steps)
+    result = optimizer.result()
+    return {
+        "oracle_calls": result.oracle_calls,
+        "certified": result.certified,
+        "longest_search": longest_search,
+        "x": x.detach().numpy(),
+    }
+
+
+def judge_ingd(runs: Sequence[Run]) -> Parts:
+    """At most a share γ of the runs needs more calls than stated; certificates are true;
+    smooth: one inner step.
+    """
+    parts, table = Parts(), rows_by_method(runs)
+    gamma = runs[0].header.settings["gamma"]
+    rows = [row for group in table.values() for row in group]
+    share_too_late = float(
+        np.mean(
+            [not row["certified"] or row["oracle_calls"] > row["bound_printed"] for row in rows]
+        )
+    )
+    share = max(row["oracle_calls"] / row["bound_printed"] for row in rows)
+    false_certificates = sum(
+        row["certified"] and row["distance"] > row["epsilon"] * (1 + 1e-9) for row in rows
+    )
+    longest_search = max(row["longest_search"] for row in table["smooth"])
+    parts.add(
+        "within the stated calls",
+        share_too_late <= gamma,
+        numbers={"late": share_too_late, "largest_share": share},
+        words=f"{share_too_late:.0%} of {len(rows)} runs over them (allowed {gamma:.0%}), the "
+        "costliest at "
+        f"{share:.1%}",
+    )
+    parts.add(
+        "certificates are true",
+        false_certificates == 0,
+        words=f"{false_certificates} untrue",
+        numbers={"untrue": false_certificates},
+    )
+    parts.add(
+        "one inner step on smooth functions",
+        longest_search == 1,
+        words=f"at most {longest_search} per search",
+        numbers={"smooth_inner_steps": longest_search},
+    )
+    return parts
+
+
+_GRID = {"gamma": 0.1, "inner": 0, "radius_factor": 1.0}
+
+N1_INGD = Study(
+    name="n1-ingd",
+    claim="N1",
+    title="INGD stays within its stated number of oracle calls",
+    statement="INGD reaches a (δ, ε)-stationary point within the stated number of oracle calls "
+    "with probability 1 "
+    "- γ; on smooth functions every search takes one inner step (for δ < 3ε/(2L)).",
+    source=Source("thesis", "Theorem 5.4.1, Remark 5.4.1"),
+    scales={
+        "quick": Scale(
+            {**_GRID, "L": [0.5, 2.0], "epsilon_over_L": [0.8], "delta": [0.3, 0.05]}, seeds=20
+        ),
+        "cpu": Scale(
+            {
+                **_GRID,
+                "L": [0.1, 1.0, 10.0],
+                "epsilon_over_L": [0.2, 0.5, 0.8],
+                "delta": [0.3, 0.1, 0.03],
+            },
+            seeds=20,
+        ),
+    },
+    methods={"zigzag": {"function": "zigzag"}, "smooth": {"function": "smooth"}},
+    loop=ingd_loop,
+    judge=judge_ingd,
+    rule="At most a share γ of the runs needs more calls than stated, every certificate is true, "
+    "and on smooth functions every search takes one inner step.",
+    figures=(
+        Figure(
+            "Calls against the stated bound",
+            "share",
+            "oracle calls / stated number",
+            x="bound_printed",
+            x_label="stated number of calls",
+            kind="points",
+            log_x=True,
+            log_y=True,
+            hlines={"stated": 1.0},
+            caption="A point above 1 has needed more calls than stated; the bound is far from "
+            "tight here.",
+        ),
+    ),
+)

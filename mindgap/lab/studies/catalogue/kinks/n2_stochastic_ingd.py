@@ -1,0 +1,166 @@
+"""N2: Stochastic INGD finds stationary points with the theorem's parameters (thesis, Theorem
+5.5.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.verdict import last
+from mindgap.lab.theory.chapter5.ingd import (
+    StochasticTarget,
+    mean_direction_bound,
+    stochastic_rule,
+)
+
+
+def stochastic_loop(trial: Trial) -> Iterator[Row]:
+    """Algorithm 3 with Theorem 5.5.1's parameters, ``number`` runs side by side; outputs by the
+    rule x_{max(i-K,1)}.
+
+    f = L|x|, so that Δ = f(x_1) exactly and d(0, ∂f(x + δB)) is 0 within δ of the kink and L
+    elsewhere.
+    """
+    target = StochasticTarget(
+        trial["L"], trial["sigma"], trial["Delta"], trial["delta"], trial["epsilon"]
+    )
+    rule, rng, number = stochastic_rule(target), trial.numpy_generator("run"), trial["runs"]
+    beta = 1 - trial["beta_factor"] * (1 - rule.beta)
+    drawn_steps = rng.integers(1, rule.T + 1, size=number)
+    output_at = np.array([rule.output_index(int(step_)) for step_ in drawn_steps])
+    positions = np.full(number, target.Delta / target.L)
+    output = positions.copy()
+    directions = target.L * np.sign(positions) + target.sigma * rng.choice([-1.0, 1.0], size=number)
+    # Stop where a row is due or an output is taken; between two stops nothing but Algorithm 3 runs.
+    row_steps = {*np.geomspace(1, rule.T, 30).astype(int).tolist(), rule.T}
+    stops = sorted(row_steps | set(output_at.tolist()) | set(range(1, rule.T, 4096)))
+    total, last_row_step = 0.0, trial.restored.get("step", 0)
+    if trial.restored:
+        positions, directions, output = (
+            trial.restored[name].numpy().copy() for name in ("x", "m", "output")
+        )
+        total, rng.bit_generator.state = trial.restored["total"], trial.restored["rng"]
+    for step, next_step in zip(stops, [*stops[1:], rule.T + 1], strict=True):
+        if step < last_row_step:
+            continue
+        output[output_at == step] = positions[output_at == step]
+        if step in row_steps and step != last_row_step:
+            trial.save(lambda: _state(step, rng, total, x=positions, m=directions, output=output))  # noqa: B023
+            yield {
+                "step": step,
+                "mean_direction": float(total + np.abs(directions).sum()) / (step * number),
+                "bound": mean_direction_bound(target),
+            }
+        with trial.timed():
+            uniform = rng.random((next_step - step, number))
+            noise = target.sigma * (2.0 * rng.integers(0, 2, size=uniform.shape) - 1)
+            positions, directions, total = _algorithm_3(
+                target.L, rule, beta, positions, directions, total, uniform, noise
+            )
+    distance = np.where(np.abs(output) <= target.delta, 0.0, target.L)
+    yield {
+        "step": rule.T,
+        "mean_distance": float(distance.mean()),
+        "stationary": float((distance <= target.epsilon).mean()),
+        "distance_bound": target.epsilon / 3,
+    }
+
+
+def _algorithm_3(
+    L: float,
+    rule: Any,
+    beta: float,
+    positions: np.ndarray,
+    directions: np.ndarray,
+    total: float,
+    uniform: np.ndarray,
+    noise: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Steps of Algorithm 3 on L|x| for all runs at once, one per row of the draws; returns x, the
+    direction m, and ``total`` with |m| of every step added.
+    """
+    for uniform_share, noise_share in zip(uniform, (1 - beta) * noise):
+        size = np.abs(directions)
+        total += np.add.reduce(size)
+        step = directions / (rule.p * size + rule.q)
+        slope = np.sign(positions - uniform_share * step)
+        positions = positions - step
+        directions = beta * directions + ((1 - beta) * L) * slope + noise_share
+    return positions, directions, total
+
+
+def _state(
+    step: int, rng: np.random.Generator, total: float, **arrays: np.ndarray
+) -> dict[str, Any]:
+    """Where ``stochastic_loop`` stands after the row of that step, as tensors and numbers."""
+    import torch
+
+    saved = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+    return {"step": step, "total": float(total), "rng": rng.bit_generator.state, **saved}
+
+
+def judge_stochastic(runs: Sequence[Run]) -> Parts:
+    """(1/T) Σ E‖m_t‖ <= ε/4; the outputs' mean distance <= ε/3, and two thirds of them are
+    stationary.
+    """
+    parts = Parts()
+    direction, distance, stationary = (
+        float(np.mean([last(run, column) for run in runs]))
+        for column in ("mean_direction", "mean_distance", "stationary")
+    )
+    bound, limit = runs[0].column("bound")[0], runs[0].column("distance_bound")[0]
+    parts.add(
+        "mean ‖m_t‖ below its bound",
+        direction <= bound,
+        words=f"{direction:.3g}, bound {bound:.3g}",
+        numbers={"mean_direction": direction, "bound": bound},
+    )
+    parts.add(
+        "mean distance at the outputs below its bound",
+        distance <= limit,
+        words=f"{distance:.3g}, bound {limit:.3g}",
+        numbers={"mean_distance": distance},
+    )
+    parts.add(
+        "two thirds of the outputs are (δ, ε)-stationary",
+        stationary >= 2 / 3,
+        words=f"{stationary:.0%}",
+        numbers={"stationary": stationary},
+    )
+    return parts
+
+
+_STOCHASTIC = {"L": 1.0, "sigma": 0.1, "delta": 1.0, "epsilon": 0.98, "beta_factor": 1.0}
+
+N2_STOCHASTIC_INGD = Study(
+    name="n2-stochastic-ingd",
+    claim="N2",
+    title="Stochastic INGD finds stationary points with the theorem's parameters",
+    statement="With β, p, q, K, T of Theorem 5.5.1 the mean of ‖m_t‖ is at most ε/4, and "
+    "x_{max(i-K,1)} is (δ, "
+    "ε)-stationary with probability at least 2/3.",
+    source=Source("thesis", "Theorem 5.5.1"),
+    scales={
+        "quick": Scale({**_STOCHASTIC, "Delta": 1.1, "runs": 20}),
+        "cpu": Scale({**_STOCHASTIC, "Delta": 4.0, "epsilon": 0.9, "runs": 50}, seeds=4),
+    },
+    methods={"noise ±σ": {}, "no noise": {"sigma": 0.0}},
+    loop=stochastic_loop,
+    judge=judge_stochastic,
+    rule="The mean of ‖m_t‖ is at most ε/4, the outputs' mean distance from stationarity at most "
+    "ε/3, and at least two thirds of the outputs are (δ, ε)-stationary.",
+    figures=(
+        Figure(
+            "Mean of ‖m_t‖ up to step t",
+            "mean_direction",
+            "(1/t) Σ ‖m_s‖",
+            log_x=True,
+            log_y=True,
+            caption="At the last step it must be at most ε/4.",
+        ),
+    ),
+)

@@ -1,0 +1,173 @@
+"""N4: oracles that keep every optimizer away from stationary points (thesis, Theorems 5.3.1 and
+5.5.2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from typing import Any
+
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.verdict import rows_by_method
+from mindgap.lab.theory.chapter5.adversaries import (
+    Defeat,
+    GradientAdversary,
+    LipschitzClass,
+    OutOfCalls,
+    ValueAdversary,
+)
+from mindgap.lab.theory.chapter5.stationarity import PiecewiseLinear
+
+
+def black_box(name: str, calls: int) -> Callable[[Any, float], float]:
+    """An optimizer as an algorithm that sees nothing but the oracle's answers; runs until its
+    calls are spent.
+    """
+    import torch
+
+    from mindgap.optim import INGD, GClip, StochasticINGD
+
+    make: dict[str, Callable[[list[Any]], torch.optim.Optimizer]] = {
+        "SGD": lambda p: torch.optim.SGD(p, lr=0.05),
+        "GClip": lambda p: GClip(p, lr=0.05, tau=0.3),
+        "INGD": lambda p: INGD(p, lr=0.05, epsilon=0.1, lipschitz=1.0, inner=50),
+        "StochasticINGD": lambda p: StochasticINGD(p, clip=None),
+        "Adam": lambda p: torch.optim.Adam(p, lr=0.02),
+        "L-BFGS": lambda p: torch.optim.LBFGS(p, lr=0.2),
+    }
+
+    def algorithm(oracle: Any, start: float) -> float:
+        x = torch.tensor([start], dtype=torch.float64, requires_grad=True)
+        optimizer: Any = make[name]([x])
+
+        def closure() -> torch.Tensor:
+            answer = oracle(float(x.detach()))
+            value, gradient = answer if isinstance(answer, tuple) else (0.0, answer)
+            x.grad = torch.tensor([gradient], dtype=torch.float64)
+            return torch.tensor(value, dtype=torch.float64)
+
+        for _ in range(2 * calls):  # an optimizer that stops asking returns where it stands
+            optimizer.step(closure)
+        return float(x.detach())
+
+    return algorithm
+
+
+class _Honest:
+    """|x| with honest answers, in place of an adversary: the statement is false for it."""
+
+    def __init__(self, values: bool, calls: int, delta: float) -> None:
+        self.values, self.calls, self.delta, self.queries = values, calls, delta, [0.4]
+
+    def __call__(self, x: float, direction: float = 0.0) -> Any:
+        if len(self.queries) >= self.calls:
+            raise OutOfCalls
+        self.queries.append(x)
+        gradient = math.copysign(1.0, x) if x else 0.0
+        return (abs(x), gradient) if self.values else gradient
+
+    def play(self, algorithm: Callable[[Any, float], float]) -> Any:
+        """Let an algorithm run from 0.4 until its calls are spent, and measure how near it came."""
+        try:
+            output = algorithm(self, 0.4)
+        except OutOfCalls:
+            output = self.queries[-1]
+        absolute_value = PiecewiseLinear((Fraction(0),), (Fraction(-1), Fraction(1)))
+        smallest = min(
+            float(absolute_value.distance(query, self.delta)) for query in [*self.queries, output]
+        )
+        return Defeat(
+            absolute_value,
+            tuple(self.queries),
+            output,
+            float(absolute_value.distance(output, self.delta)),
+            smallest,
+            True,
+            True,
+        )
+
+
+def adversary_loop(trial: Trial) -> Iterator[Row]:
+    """One optimizer against both resisting oracles, over a grid of Δ and δ (L = 1)."""
+
+    for Delta in trial["Delta"]:
+        for calls in trial["calls"]:
+            delta = Delta / (8 * calls)
+            games: dict[str, Any] = {
+                "5.3.1": ValueAdversary(LipschitzClass(1.0, Delta), 0.4, calls),
+                "5.5.2": GradientAdversary(Delta, delta, 0.4),
+            }
+            if not trial["resist"]:
+                games = {"5.3.1": _Honest(True, calls, 1e-9), "5.5.2": _Honest(False, calls, delta)}
+            for theorem, game in games.items():
+                with trial.timed():
+                    defeat = game.play(black_box(trial["optimizer"], calls))
+                yield {
+                    "theorem": theorem,
+                    "Delta": Delta,
+                    "delta": delta,
+                    "oracle_calls": len(defeat.queries),
+                    "best_distance": defeat.best_distance,
+                    "consistent": defeat.consistent,
+                    "in_class": defeat.in_class,
+                }
+
+
+def judge_adversary(runs: Sequence[Run]) -> Parts:
+    """No optimizer comes to a (δ-)stationary point of the function shown, which agrees with
+    every answer.
+    """
+    parts, table = Parts(), rows_by_method(runs)
+    rows = [row for group in table.values() for row in group]
+    smallest = min(row["best_distance"] for row in rows)
+    undefeated = sorted(
+        name for name, group in table.items() if min(row["best_distance"] for row in group) < 1
+    )
+    parts.add(
+        "no optimizer comes near a stationary point",
+        smallest == 1.0,
+        words=f"{len(table)} optimizers, {len(rows)} games, smallest distance {smallest:g} (L = 1)"
+        + (f"; not defeated: {', '.join(undefeated)}" if undefeated else ""),
+        numbers={"closest": smallest, "games": len(rows)},
+    )
+    parts.add(
+        "the functions shown agree with the answers",
+        all(row["consistent"] and row["in_class"] for row in rows),
+    )
+    return parts
+
+
+N4_RESISTING_ORACLES = Study(
+    name="n4-resisting-oracles",
+    claim="N4",
+    title="Worst-case oracles keep every optimizer away from stationary points",
+    statement="Against the resisting oracles no algorithm reaches an ε-stationary point (values "
+    "and gradients), nor a (δ, ε)-stationary point within Δ/(8δ) gradient calls.",
+    source=Source("thesis", "Theorems 5.3.1 and 5.5.2"),
+    scales={
+        "quick": Scale({"Delta": [1.0], "calls": [16, 64], "resist": True}),
+        "cpu": Scale({"Delta": [0.01, 1.0, 100.0], "calls": [16, 128, 512], "resist": True}),
+    },
+    methods={
+        name: {"optimizer": name}
+        for name in ("SGD", "GClip", "INGD", "StochasticINGD", "Adam", "L-BFGS")
+    },
+    loop=adversary_loop,
+    judge=judge_adversary,
+    rule="Every query and output of every optimizer stays at distance L = 1 from stationarity, "
+    "and the functions shown agree with every answer and lie in the class.",
+    figures=(
+        Figure(
+            "Distance from stationarity after all calls",
+            "best_distance",
+            "d(0, ∂f(x + δB)) at the best point",
+            x="method",
+            kind="points",
+            facet="theorem",
+            hlines={"L": 1.0},
+            caption="Every optimizer stays at the largest possible distance, L = 1.",
+        ),
+    ),
+)

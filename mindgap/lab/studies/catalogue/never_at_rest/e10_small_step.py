@@ -1,0 +1,159 @@
+"""E10: at an invariant distribution a small step lowers the expected loss (thesis, Theorem "
+"6.5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.training_runs import unit_digits
+
+
+def small_step_loop(trial: Trial) -> Iterator[Row]:
+    """Chains of SGD at their invariant law: E f(θ - cηg) - E f(θ) for a range of c, f the
+    decayed loss itself.
+    """
+    import torch
+
+    from mindgap.lab.theory.chapter6.network import Network
+
+    x, y = unit_digits(trial["samples"])
+    generator, chains = trial.torch_generator("chains"), trial["chains"]
+    gamma, eta = trial["gamma"], trial["eta"]
+    net = Network((64, trial["width"], 10), "tanh")
+    theta = net.start(chains, 1.0, generator)
+    every_x, every_y = x.expand(chains, -1, -1), y.expand(chains, -1)
+
+    def value(weights: list[Any]) -> Any:
+        decay = sum(weights_.square().sum(dim=(1, 2)) for weights_ in weights) * gamma / 2
+        return net.loss(weights, every_x, every_y) + decay
+
+    def moved(weights: list[Any], share: float) -> list[Any]:
+        """After a step of that share of η along fresh stochastic gradients."""
+        samples = torch.randint(len(x), (chains, trial["batch"]), generator=generator)
+        gradients = net.gradient(weights, x[samples], y[samples])[1]
+        return [
+            weights_ - share * eta * (direction + gamma * weights_)
+            for weights_, direction in zip(weights, gradients)
+        ]
+
+    shares = [1.0, *(trial["direction"] * share_ for share_ in trial["c"])]
+    snapshots = []
+    for step in range(1, trial["burn_in"] + trial["snapshots"] * trial["every"] + 1):
+        with trial.timed():
+            theta = moved(theta, 1.0)
+        if step > trial["burn_in"] and step % trial["every"] == 0:
+            loss = value(theta)
+            gradient = [
+                direction + gamma * weights_
+                for weights_, direction in zip(theta, net.gradient(theta, every_x, every_y)[1])
+            ]
+            square = sum(direction.square().sum(dim=(1, 2)) for direction in gradient)
+            changes = [value(moved(theta, share)) - loss for share in shares]
+            snapshots.append(torch.stack([loss, square, *changes]))
+    # (quantity, snapshot, chain); one number per chain: chains are independent, snapshots are not.
+    losses, squares, *changes = torch.stack(snapshots, dim=1)
+    full, *small = (change.mean(dim=0) for change in changes)
+    for share_, change in zip(trial["c"], small):
+        yield {
+            "c": share_,
+            "change": float(change.mean()),
+            "error": float(change.std() / chains**0.5),
+            "first_order": -share_ * eta * float(squares.mean()),
+            "grad_square": float(squares.mean()),
+            "loss": float(losses.mean()),
+            "full_step": float(full.mean()),
+            "full_error": float(full.std() / chains**0.5),
+        }
+
+
+def judge_small_step(runs: Sequence[Run]) -> Parts:
+    """For c <= 0.2 the loss falls by more than 3 standard errors; a full step hardly changes
+    it; E‖∇f‖² is not 0.
+    """
+    table: dict[float, list[Row]] = {}
+    for run in runs:
+        for row in run.rows:
+            table.setdefault(row["c"], []).append(row)
+    changes = {c: float(np.mean([row["change"] for row in rows])) for c, rows in table.items()}
+    errors = {
+        c: float(np.sqrt(np.sum([row["error"] ** 2 for row in rows])) / len(rows))
+        for c, rows in table.items()
+    }
+    gradient_square = float(
+        np.mean([row["grad_square"] for rows in table.values() for row in rows])
+    )
+    smallest, parts = min(changes), Parts()
+    full_step = float(np.mean([run.rows[0]["full_step"] for run in runs]))
+    full_error = float(
+        np.sqrt(np.sum([run.rows[0]["full_error"] ** 2 for run in runs])) / len(runs)
+    )
+    # invariance: a full step changes the loss by less than a tenth of its first-order term -ηE‖∇f‖²
+    if abs(full_step) > 4 * full_error + 0.1 * runs[0].header.settings["eta"] * gradient_square:
+        parts.decide_nothing(
+            "the chains are not at their invariant law: a full step changes the loss by "
+            f"{full_step:.1e}"
+        )
+    parts.add(
+        "a small step lowers the loss",
+        all(changes[c] < -3 * errors[c] for c in changes if c <= 0.2),
+        words=f"{smallest:g}η: by {changes[smallest]:.2e}±{errors[smallest]:.0e}, the best of the "
+        "grid by "
+        f"{min(changes.values()):.2e}, a full step by {full_step:.1e}±{full_error:.0e}",
+        numbers={"change": {f"{c:g}": value for c, value in changes.items()}},
+    )
+    parts.add(
+        "the law is not carried by stationary points",
+        gradient_square > 1e-6,
+        words=f"E‖∇f‖² = {gradient_square:.3g}",
+        numbers={"grad_square": gradient_square},
+    )
+    return parts
+
+
+_SMALL = {
+    "samples": 60,
+    "width": 8,
+    "gamma": 0.02,
+    "eta": 0.5,
+    "batch": 1,
+    "direction": 1.0,
+    "c": [0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0],
+}
+
+E10_SMALL_STEP = Study(
+    name="e10-small-step",
+    claim="E10",
+    title="Once training has settled, a smaller step lowers the loss",
+    statement="Where SGD with step η no longer changes the expected loss, one step of length cη "
+    "with small c lowers it, unless the law is carried by stationary points.",
+    source=Source("thesis", "Theorem 6.5.1"),
+    scales={
+        "quick": Scale(
+            {**_SMALL, "chains": 64, "burn_in": 600, "snapshots": 10, "every": 20}, seeds=2
+        ),
+        "cpu": Scale(
+            {**_SMALL, "chains": 200, "burn_in": 3000, "snapshots": 40, "every": 50}, seeds=5
+        ),
+    },
+    methods={"network on digits": {}},
+    loop=small_step_loop,
+    judge=judge_small_step,
+    rule="Every step of at most 0.2η lowers the expected loss by more than three standard errors, "
+    "and E‖∇f‖² is above 1e-6. Chains that are not at their invariant law decide nothing.",
+    figures=(
+        Figure(
+            "Change of the expected loss after one step of cη",
+            "change",
+            "E f(θ - cηg) - E f(θ)",
+            x="c",
+            x_label="c",
+            log_x=True,
+            hlines={"no change": 0.0},
+            caption="Negative for small c, zero at c = 1 by invariance, positive beyond.",
+        ),
+    ),
+)

@@ -1,0 +1,118 @@
+"""E2: training a language model, the loss settles and the gradient norm does not go to zero."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from mindgap.lab.studies import statistics_runs as gpu
+from mindgap.lab.studies.never_at_rest_runs import (
+    NO_LOWER,
+    READINGS,
+    RULE,
+    common,
+    figures,
+    level,
+    loop,
+    more_at_a_smaller_step,
+)
+from mindgap.lab.studies.spec import Parts, Run, Scale, Source, Study, scales
+from mindgap.lab.studies.verdict import by_seed
+
+COSINE = "cosine from the largest step"
+
+CONSTANT = ("constant, a fifth of it", "constant, two fifths", "constant, the largest step")
+
+
+def judge_language(runs: Sequence[Run]) -> Parts:
+    """E2: the common parts, norms that do not decrease, and a larger norm at each smaller step."""
+    parts, groups = common(runs, COSINE, {}), by_seed(runs)
+    late_norms = {
+        name: [level(run, "gradient_square", 0.75, 1.0) for run in group]
+        for name, group in groups.items()
+    }
+    for name, group in groups.items():
+        earlier_norms = [level(run, "gradient_square", 0.25, 0.5) for run in group]
+        parts.ratio(
+            f"{name}: the norm does not decrease", late_norms[name], earlier_norms, NO_LOWER
+        )
+    for small, large in pairwise(CONSTANT):
+        parts.ratio(
+            f"{small}: a larger norm than {large}", late_norms[small], late_norms[large], 1.0
+        )
+        more_at_a_smaller_step(parts, groups, small, large)
+    return parts
+
+
+_WORDS = {
+    "source": "prose",
+    "words": 200,
+    "width": 16,
+    "layers": 1,
+    "length": 8,
+    "steps": 180,
+    "every": 30,
+    "sharp_every": 6,
+    "batch": 16,
+    "m": 128,
+    "part": 64,
+    "lr": 0.01,
+    "factor": 1.0,
+    "stretch": 1.0,
+    "schedule": "constant",
+}
+
+_GPU_WORDS = {
+    **gpu.WIKITEXT,
+    **READINGS,
+    "source": "wikitext-2",
+    "steps": 1800,
+    "every": 150,
+    "m": 2560,
+    "sharp_m": 160,
+}
+
+E2_LANGUAGE_MODEL = Study(
+    name="e2-language-model",
+    claim="E2",
+    title="The loss settles, the gradient norm does not: words",
+    statement="Training a language model, the loss settles while the gradient norm does not go to "
+    "zero and does "
+    "not even decrease, and the noise grows; a smaller step gives a larger gradient norm.",
+    source=Source("thesis", "6.2.2, Fig. 6-4"),
+    scales={
+        **scales(
+            _WORDS,
+            {
+                "source": "wikitext-2",
+                "words": 2000,
+                "width": 32,
+                "layers": 2,
+                "length": 16,
+                "steps": 3000,
+                "every": 250,
+                "sharp_every": 12,
+                "m": 512,
+                "lr": 0.003,
+            },
+            seeds=(3, 4),
+        ),
+        "gpu": Scale(_GPU_WORDS, 3),
+    },
+    methods={
+        COSINE: {"schedule": "cosine"},
+        **{name: {"factor": factor} for name, factor in zip(CONSTANT, (0.2, 0.4, 1.0))},
+    },
+    loop=loop,
+    judge=judge_language,
+    rule=RULE
+    + "The late norm is no lower than in the second quarter, for all runs, and norm, noise and "
+    "sharpness are larger at each smaller constant step.",
+    models={
+        "quick": "one-layer transformer on prose",
+        "cpu": "two-layer transformer on WikiText-2",
+        "gpu": f"proxy: {gpu.TEXT_PROXY}",
+    },
+    paper_model="Transformer-XL on WikiText-103",
+    figures=figures("Adam on a cosine schedule, and with three constant steps."),
+)

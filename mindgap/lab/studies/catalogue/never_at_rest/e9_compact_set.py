@@ -1,0 +1,143 @@
+"""E9: weight decay keeps the weights of a network in a compact set (thesis, Theorems 6.4.6 and
+6.4.7).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.training_runs import unit_digits
+from mindgap.lab.studies.verdict import rows_by_method
+
+
+def compact_loop(trial: Trial) -> Iterator[Row]:
+    """SGD with weight decay on digits, 20 networks at once, from the edge of the compact set; one
+    cell per γ and step.
+    """
+    cells = itertools.product(trial["gamma"], trial["step_shares"])
+    for cell, (gamma, share) in enumerate(cells):
+        if cell >= trial.restored.get("cell", 0):
+            restored = trial.restored if trial.restored.get("cell") == cell else {}
+            for row, state in _compact_cell(trial, gamma, share, restored):
+                trial.save({"cell": cell, **state})
+                yield row
+
+
+def _compact_cell(
+    trial: Trial, gamma: float, share: float, restored: Mapping[str, Any]
+) -> Iterator[tuple[Row, dict[str, Any]]]:
+    """Rows of one γ and step, each with the state to go on from; ``restored`` is such a state."""
+    import torch
+
+    from mindgap.lab.theory.chapter6.network import Network
+    from mindgap.lab.theory.chapter6.weight_decay import DecayedBatchNorm, DecayedNetwork
+
+    x, y = unit_digits(trial["samples"])
+    copies, batch, batch_norm = trial["copies"], trial["batch"], trial["batch_norm"]
+    generator = trial.torch_generator(f"training {gamma}")
+    widths = (64, *[trial["width"]] * (trial["layers"] - 1), 10)
+    net = Network(widths, "relu", batch_norm=batch_norm)
+    normalized, decayed = (
+        DecayedBatchNorm(batch, gamma),
+        DecayedNetwork(max(trial["layers"], 3), gamma),
+    )
+    radius = 1.0 if batch_norm else trial["radius_factor"] * decayed.radius
+    theta = net.start(
+        copies, radius, generator, scale=trial["radius_factor"] * normalized.scale_bound
+    )
+    theta = restored.get("theta", theta)
+    if restored:
+        generator.set_state(restored["rng"])
+    eta = share * trial["step_factor"] / gamma
+    panel = f"γ = {gamma:g}, ηγ = {eta * gamma:g}"
+    loss_bound = normalized.loss_bound(10) if batch_norm else decayed.loss_bound(10)
+    largest, loss_share = restored.get("worst", 0.0), restored.get("loss_share", 0.0)
+    for step in range(restored.get("step", 0) + 1, trial["steps"] + 1):
+        samples = torch.randint(len(x), (copies, batch), generator=generator)
+        with trial.timed():
+            losses, gradients = net.gradient(theta, x[samples], y[samples])
+            theta = [
+                (1 - eta * gamma) * weights_ - eta * gradient
+                for weights_, gradient in zip(theta, gradients)
+            ]
+        if not all(bool(weights_.isfinite().all()) for weights_ in theta):
+            yield {"step": step, "panel": panel, "size": np.inf, "loss_share": np.inf}, {}
+            return
+        if batch_norm:
+            size = float(theta[-2].abs().max() / normalized.scale_bound)
+        else:
+            size = float(net.operator_norms(theta).max() / radius)
+        largest = max(largest, size)
+        loss_share = max(loss_share, float(losses.max()) / loss_bound)
+        if step % max(1, trial["steps"] // 25) == 0 or step == 1:
+            row = {"step": step, "panel": panel, "size": largest, "size_now": size}
+            loss_columns = {"loss_share": loss_share, "loss": float(losses.mean())}
+            state = {"step": step, "theta": theta, "worst": largest, "loss_share": loss_share}
+            yield {**row, **loss_columns}, {**state, "rng": generator.get_state()}
+
+
+def judge_compact(runs: Sequence[Run]) -> Parts:
+    """The weights (or the scale a_L) never leave the set, and the loss never exceeds its bound."""
+    parts = Parts()
+    for method, rows in rows_by_method(runs).items():
+        size, loss = (max(row[column] for row in rows) for column in ("size", "loss_share"))
+        # one update may round the last bit up
+        parts.add(
+            f"{method}: stays in the set",
+            bool(size <= 1 + 1e-9),
+            words=f"at most {size:.4f} of its radius",
+            numbers={method: {"size": size, "loss_share": loss}},
+        )
+        parts.add(
+            f"{method}: loss below its bound", bool(loss <= 1), words=f"at most {loss:.3f} of it"
+        )
+    return parts
+
+
+_COMPACT = {
+    "samples": 1797,
+    "batch": 32,
+    "width": 16,
+    "copies": 20,
+    "step_shares": [0.05, 1.0],
+    "step_factor": 1.0,
+    "radius_factor": 1.0,
+}
+
+E9_COMPACT_SET = Study(
+    name="e9-compact-set",
+    claim="E9",
+    title="Weight decay keeps the weights in a compact set",
+    statement="With weight decay γ and steps up to 1/γ the weights stay in C_w (without batch "
+    "normalisation), the scale within 2√m/γ (with it), and the loss below its bound.",
+    source=Source("thesis", "Theorems 6.4.6 and 6.4.7"),
+    scales={
+        "quick": Scale({**_COMPACT, "steps": 40, "gamma": [0.2, 2.0]}),
+        "cpu": Scale({**_COMPACT, "steps": 1000, "gamma": [0.05, 0.2, 1.0, 2.0]}),
+    },
+    methods={
+        "3 layers": {"layers": 3, "batch_norm": False},
+        "5 layers": {"layers": 5, "batch_norm": False},
+        "batch normalisation": {"layers": 2, "batch_norm": True},
+    },
+    loop=compact_loop,
+    judge=judge_compact,
+    rule="In no run do the weights (with batch normalisation: the scale) "
+    "leave the set or does the loss exceed its bound.",
+    figures=(
+        Figure(
+            "Size of the weights (or of the scale), against the set's radius",
+            "size_now",
+            "size / radius",
+            facet="panel",
+            hlines={"radius": 1.0},
+            caption="They start at the edge of the set; no line may cross 1.",
+        ),
+        Figure("Mean training loss", "loss", "loss", facet="panel"),
+    ),
+)

@@ -1,0 +1,76 @@
+"""S1: does smoothness grow with the gradient along the training of a language model?"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from mindgap.lab.studies.smoothness_runs import FIGURES, PROSE, RULE, STRONG, judge, loop
+from mindgap.lab.studies.spec import Figure, Scale, Source, Study, scales
+from mindgap.lab.studies.text_runs import AWD_LSTM
+
+#: Steps of one pass over Penn Treebank.
+EPOCH = 166
+
+#: A step of 2 is a fifteenth of the other: after six passes its runs knew word frequencies alone.
+_SLOW = {"steps": 100 * EPOCH}
+
+_TREEBANK = {
+    **AWD_LSTM,
+    "steps": 20 * EPOCH,
+    "readings": 40,
+    "m": 80,
+    "part": 40,
+    "tau": 0.25,
+    "momentum": 0.0,
+    "clip": False,
+    "lr": 2.0,
+}
+
+S1_SMOOTHNESS_LANGUAGE_MODEL = Study(
+    name="s1-smoothness-language-model",
+    claim="S1",
+    title="Does smoothness grow with the gradient? A language model",
+    statement="Along the training of an LSTM, local smoothness and gradient norm are strongly "
+    "correlated with clipping and step 30, and much less without clipping or at step 2.",
+    source=Source("thesis", "Fig. 3-1, 3-2"),
+    scales={
+        **scales(PROSE, {"steps": 2000, "every": 20, "m": 512, "part": 64}, seeds=(3, 3)),
+        "gpu": Scale(_TREEBANK, 3, {"not clipped, step 2": _SLOW, "clipped, step 2": _SLOW}),
+    },
+    methods={
+        "clipped, step 30": {"clip": True, "lr": 30.0},
+        "not clipped, step 2": {"clip": False, "lr": 2.0},
+        "clipped, step 2": {"clip": True, "lr": 2.0},
+    },
+    null_draws=4,
+    loop=loop,
+    judge=partial(judge, clipped=("clipped, step 30",), least=STRONG),
+    lengths={"gpu": "20 epochs with step 30, 100 with step 2 (the paper does not say)"},
+    length_of=lambda s: f"{s.get('steps', 0) / EPOCH:.3g} epochs (the paper does not say)",
+    rule=RULE.format(STRONG)
+    + " At scale gpu every run must end below a bigram model: otherwise not trained.",
+    paper_number="none: Fig. 3-1 and 3-2 are drawn without numbers. Merity et al. report "
+    "perplexity 60.0 on validation text, trained to the end",
+    models={
+        **dict.fromkeys(("quick", "cpu"), "one-layer LSTM on prose"),
+        "gpu": "AWD-LSTM on Penn Treebank",
+    },
+    paper_model="AWD-LSTM on Penn Treebank",
+    figures=(
+        *FIGURES,
+        Figure(
+            "The same by the released code's estimator",
+            "naive_smoothness",
+            "naive smoothness",
+            x="naive_norm",
+            kind="points",
+            x_label="‖∇f‖ on other samples",
+            log_x=True,
+            log_y=True,
+            facet="method",
+            scales=("gpu",),
+            caption="The gradients at both ends of half a step are taken on different samples.",
+        ),
+        Figure("Loss on validation text", "validation_loss", "loss", scales=("gpu",)),
+    ),
+)

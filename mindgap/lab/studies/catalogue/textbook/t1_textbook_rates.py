@@ -1,0 +1,204 @@
+"""T1: iteration counts of GD, Nesterov's method and heavy-ball against Table 2.1 (thesis, chapter
+2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.verdict import by_method, slope
+from mindgap.lab.theory.chapter2.section_2_1 import (
+    SmoothConvex,
+    amplitudes,
+    gd_gap_printed,
+    iteration_bound,
+    nesterov_gap,
+    parameters,
+    worst_gap,
+)
+
+
+def rates_loop(trial: Trial) -> Iterator[Row]:
+    """Steps to accuracy ε on the worst quadratic, over conditioning, accuracy and smoothness;
+    random ones beside it.
+    """
+    from mindgap.lab.theory import SmoothConvex
+
+    name = trial["method"]
+    strongly_convex = [
+        (SmoothConvex(1.0, 1 / Q), trial["epsilon"], "Q", Q) for Q in trial["conditions"]
+    ]
+    convex = [
+        (SmoothConvex(1.0), accuracy, "1/ε", 1 / accuracy) for accuracy in trial["accuracies"]
+    ]
+    convex += [(SmoothConvex(L), trial["accuracies"][-1], "L", L) for L in trial["smoothness"]]
+    # the worst quadratic is the same for every seed
+    for constants, epsilon, axis, grid_value in (
+        (strongly_convex + (convex if name != "heavy-ball" else [])) if trial.seed == 0 else []
+    ):
+        with trial.timed():
+            count, bound = _count(name, constants, epsilon, trial["step_factor"])
+        yield {"part": axis, "at": grid_value, "iterations": count, "bound": bound}
+    with trial.timed():
+        yield {"part": "random", "worst_ratio": _random_quadratics(trial)}
+
+
+def _count(name: str, constants, epsilon: float, step_factor: float):  # type: ignore[no-untyped-def]
+    """First step from which the worst gap stays at most ε, and the table's bound; infinite if
+    not within 1.5 bounds.
+    """
+
+    bound = math.ceil(
+        iteration_bound("nesterov" if name == "heavy-ball" else name, constants, epsilon)
+    )
+    alpha = (parameters(name, constants)[0] if constants.mu > 0 else 1 / constants.L) * step_factor
+    with np.errstate(over="ignore", invalid="ignore"):
+        gap = worst_gap(name, constants, min(3 * bound // 2 + 50, 40_000), alpha=alpha)
+    too_large = np.flatnonzero(~(gap <= epsilon))
+    return (math.inf if too_large[-1] == len(gap) - 1 else int(too_large[-1]) + 1), bound
+
+
+def _random_quadratics(trial: Trial) -> float:
+    """max_k (f(x_k) - f*) / bound over random spectra and starts: 1 is where a bound would
+    break.
+    """
+
+    name, rng = trial["method"], trial.numpy_generator("quadratics")
+    if name == "heavy-ball":
+        return 0.0  # no bound is stated for it
+    worst = 0.0
+    for Q in trial["conditions"]:
+        constants = SmoothConvex(1.0, 1 / Q)
+        curvature = np.exp(
+            rng.uniform(-math.log(Q), 0, size=(trial["functions"], trial["dimension"]))
+        )
+        curvature[:, 0], curvature[:, 1] = constants.mu, constants.L
+        start = rng.standard_normal(curvature.shape)
+        start /= np.linalg.norm(start, axis=1, keepdims=True)
+        alpha, beta = parameters(name, constants)
+        factors = amplitudes(name, curvature, alpha * trial["step_factor"], beta)
+        bound = gd_gap_printed if name == "gd" else nesterov_gap
+        for k in range(trial["steps"]):
+            gap = float((curvature * (next(factors) * start) ** 2).sum(axis=1).max()) / 2
+            worst = max(worst, gap / bound(constants, k))
+    return worst
+
+
+#: part -> exponent of the number of steps, for GD and for the accelerated methods.
+EXPONENTS = {"Q": (1.0, 0.5), "1/ε": (1.0, 0.5), "L": (1.0, 0.5)}
+
+#: part -> what Table 2.1 prints for Nesterov's method where it is another: O(L/√ε).
+PRINTED = {"L": 1.0}
+
+
+def judge_rates(runs: Sequence[Run]) -> Parts:
+    """Every count is within its bound, the exponents are Table 2.1's (√L for Nesterov), random
+    runs stay below.
+    """
+    parts = Parts()
+    for method, group in by_method(runs).items():
+        rows: dict[str, list[Row]] = {}
+        for row in group[0].rows:
+            if row["part"] in EXPONENTS:
+                rows.setdefault(row["part"], []).append(row)
+        powers = {part: _power(of_part) for part, of_part in rows.items()}
+        corrected = {part: EXPONENTS[part][method != "GD"] for part in powers}
+        printed = {
+            part: PRINTED.get(part, power) if method == "Nesterov" else power
+            for part, power in corrected.items()
+        }
+        readings = {"as printed": printed, "as corrected": corrected}
+        if printed == corrected:
+            readings = {"": corrected}
+        for reading, stated in readings.items():
+            parts.add(
+                f"{method}: exponents of Table 2.1 {reading}".rstrip(),
+                all(abs(power - stated[part]) < 0.12 for part, power in powers.items()),
+                words=", ".join(
+                    f"{part}^{power:.2f} (stated {stated[part]:g})"
+                    for part, power in powers.items()
+                ),
+                reading=reading,
+            )
+        within_bounds = method == "heavy-ball" or all(
+            row["iterations"] <= row["bound"] for of_part in rows.values() for row in of_part
+        )
+        ratio = max(
+            row["worst_ratio"] for run in group for row in run.rows if row["part"] == "random"
+        )
+        parts.add(
+            f"{method}: below its bounds",
+            within_bounds and ratio <= 1,
+            words=f"random runs at {ratio:.2f} of them",
+            numbers={method: {"exponents": powers, "random_over_bound": ratio}},
+        )
+    return parts
+
+
+def _power(rows: Sequence[Row]) -> float:
+    """The exponent with which the iterations grow; infinite where some never arrived."""
+    counts = [row["iterations"] for row in rows]
+    if not all(math.isfinite(count) for count in counts):
+        return math.inf
+    return slope(np.log([row["at"] for row in rows]), np.log(counts))[0]
+
+
+_RATES = {"epsilon": 1e-8, "step_factor": 1.0, "functions": 50, "dimension": 20, "steps": 300}
+
+T1_TEXTBOOK_RATES = Study(
+    name="t1-textbook-rates",
+    claim="T1",
+    title="Iteration counts agree with the textbook",
+    statement="GD needs (L/μ) log(1/ε) or L/ε steps, Nesterov's method √(L/μ) log(1/ε) or L/√ε, "
+    "and both stay below their bounds; heavy-ball accelerates on quadratics too.",
+    source=Source("thesis", "2.1, Table 2.1, Theorem 2.1.3"),
+    scales={
+        "quick": Scale(
+            {
+                **_RATES,
+                "conditions": [64.0, 256.0, 1024.0],
+                "accuracies": [1e-2, 1e-3, 1e-4],
+                "smoothness": [0.5, 1.0, 4.0],
+            },
+            seeds=2,
+        ),
+        "cpu": Scale(
+            {
+                **_RATES,
+                "functions": 500,
+                "steps": 1000,
+                "conditions": [64.0, 128.0, 256.0, 512.0, 1024.0],
+                "accuracies": [1e-2, 1e-3, 1e-4],
+                "smoothness": [0.25, 0.5, 1.0, 2.0, 4.0],
+            },
+            seeds=20,
+        ),
+    },
+    methods={
+        "GD": {"method": "gd"},
+        "Nesterov": {"method": "nesterov"},
+        "heavy-ball": {"method": "heavy-ball"},
+    },
+    loop=rates_loop,
+    judge=judge_rates,
+    rule="Every count is within its bound, the exponents are within 0.12 of Table 2.1's (as "
+    "printed L¹ for Nesterov's method on convex functions, as corrected √L), and random "
+    "quadratics stay below the bounds.",
+    figures=(
+        Figure(
+            "Steps to accuracy ε on the worst quadratic",
+            "iterations",
+            "iterations",
+            x="at",
+            x_label="Q, 1/ε or L",
+            facet="part",
+            log_x=True,
+            log_y=True,
+            caption="Slopes: 1 for GD, 1/2 for the accelerated methods, in all three panels.",
+        ),
+    ),
+)

@@ -1,0 +1,196 @@
+"""Runs of GD, SGD and their clipped forms with the steps of Theorems 3.4.1 to 3.4.5: counts of
+iterations beside the bounds, for the studies S4 and S8.
+
+All grid points and all seeds of a method run in one array, so a study costs as much as its slowest
+run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from mindgap.lab import theory
+from mindgap.lab.studies.spec import Row, Trial
+from mindgap.lab.theory.descent import first_hits, row_norm
+
+
+def loop_counts(trial: Trial) -> Iterator[Row]:
+    """Measured T_ε and its bound for every cell of the grid; ``replicas`` random starts (and
+    noises) a cell.
+    """
+
+    for family in ("cosh", "slope", "toothed"):
+        cells = list(_cells(trial, family))
+        if not cells:
+            continue
+        replicas = 1 if family == "toothed" else trial["replicas"]
+        start = np.concatenate([cell["start"] for cell in cells])
+        cell_of = np.repeat(np.arange(len(cells)), replicas)
+        step = _stack([cell["step"] for cell in cells], cell_of)
+        bounds = np.array([cell["bound"] for cell in cells])
+        rng = trial.numpy_generator(f"noise {family}")
+        radius = np.array([cell["tau"] for cell in cells])[cell_of]
+        gradient = _gradient(family, cells, cell_of)
+
+        def noise(
+            number: int,
+            rows: np.ndarray,
+            rng: np.random.Generator = rng,
+            radius: np.ndarray = radius,
+            dimension: int = start.shape[1],
+        ) -> Any:
+            """Noise of length τ in a random direction, or Gaussian of the same mean square."""
+            directions = rng.standard_normal((number, dimension))
+            if trial.settings.get("law") == "gaussian":
+                return radius[rows, None] * directions / math.sqrt(dimension)
+            return radius[rows, None] * directions / row_norm(directions)[:, None]
+
+        stochastic, epsilon = _noisy(trial)
+        limit = int(min(trial["limit"], math.ceil(bounds.max()) + 1))
+        with trial.timed():
+            hits, _ = first_hits(
+                gradient, start, step, epsilon, limit, noise if stochastic else None
+            )
+        for number, cell in enumerate(cells):
+            hits_of_cell = hits[cell_of == number]
+            count = float(np.median(hits_of_cell)) if stochastic else float(hits_of_cell.max())
+            # A run that was stopped before its bound says nothing against the theorem.
+            yield {
+                "family": family,
+                "count": count,
+                "bound": cell["bound"],
+                "ratio": count / cell["bound"],
+                "cut_short": bool(count > limit and limit < cell["bound"]),
+                **{name: cell[name] for name in ("L0", "L1", "M", "tau")},
+            }
+
+
+def _noisy(trial: Trial) -> tuple[bool, float]:
+    """Whether the method is stochastic, and its accuracy ε: coarser for a stochastic method, whose
+    bound is a fourth power of 1/ε.
+    """
+    stochastic = trial["theorem"] in ("3.4.4", "3.4.5")
+    return stochastic, trial["epsilon_noisy"] if stochastic else trial["epsilon"]
+
+
+def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
+    """Constants, starts, step rule and bound of every grid point of one family of functions."""
+    from mindgap.lab.theory import (
+        BoundedNoise,
+        HyperbolicCosine,
+        RelaxedSmooth,
+        SlowFunction,
+        ToothedSlope,
+    )
+
+    theorem, factor = trial["theorem"], trial["bound_factor"]
+    stochastic, epsilon = _noisy(trial)
+    rng = trial.numpy_generator(f"starts {family}")
+    all_L1, all_M, all_tau = (
+        (trial["L1_noisy"], trial["M_noisy"], trial["tau"])
+        if stochastic
+        else (trial["L1"], trial["M"], [0.0])
+    )
+    for L0, L1, M, tau in itertools.product(trial["L0"], all_L1, all_M, all_tau):
+        if family == "cosh":
+            if theorem == "3.4.5":
+                continue  # its gradient is not bounded everywhere
+            function: Any = HyperbolicCosine(L0=L0, L1=L1, dimension=2)
+            start = function.start(M) * rng.uniform(-1, 1, (trial["replicas"], 2))
+            delta = float(function.value(start).max() - function.value(np.zeros(2)))
+            # On the sublevel set the gradient is largest with all the height in one coordinate.
+            steepest_gradient = L0 / L1 * math.sqrt((1 + delta * L1**2 / L0) ** 2 - 1)
+            constants = RelaxedSmooth(L0=L0, L1=L1, delta=delta, M=steepest_gradient)
+        elif family == "slope":
+            if 3 * 0.55 * epsilon > L0:
+                continue
+            slow = SlowFunction(epsilon=0.55 * epsilon)  # slope 1.1 ε
+            constants = slow.constants(delta=M * epsilon, L0=L0, L1=L1)
+            function, start = slow, np.full((trial["replicas"], 1), slow.start(M * epsilon))
+        else:
+            if stochastic or min(trial["L1"]) != L1:
+                continue
+            function, constants = _slope_with_teeth(
+                theorem, L0, L1, epsilon, trial["teeth"], RelaxedSmooth, ToothedSlope
+            )
+            start = np.array([[function.start]])
+        noise = BoundedNoise(tau=tau) if stochastic else None
+        step, bound = _theorem(theorem, constants, noise, epsilon)
+        yield {
+            "f": function,
+            "start": start,
+            "step": step,
+            "bound": factor * bound,
+            "L0": L0,
+            "L1": L1,
+            "M": constants.M,
+            "tau": tau,
+        }
+
+
+def _slope_with_teeth(
+    theorem: str, L0: float, L1: float, epsilon: float, teeth: int, constants: Any, toothed: Any
+) -> Any:
+    """The slope with teeth made for the step of that theorem, on which the bound is nearly
+    reached.
+    """
+    from mindgap.lab.theory import clipped_gd_step, gd_step
+
+    height = epsilon * (1 + 1e-6)
+    flat = constants(L0=L0, L1=L1, delta=1.0, M=height)
+    step = float(clipped_gd_step(flat)(np.array(height))) if theorem == "3.4.1" else gd_step(flat)
+    function = toothed(slope=height, step=step, L=L0, teeth=teeth)
+    return function, function.constants(L0, L1)
+
+
+def _theorem(theorem: str, a: Any, noise: Any, epsilon: float) -> tuple[Any, float]:
+    """Step (a number, or a rule of the gradient's norm) and bound of one theorem."""
+
+    if theorem == "3.4.1":
+        return theory.clipped_gd_step(a), theory.clipped_gd_bound(a, epsilon)
+    if theorem == "3.4.3":
+        return theory.gd_step(a), theory.gd_bound(a, epsilon)
+    if theorem == "3.4.4":
+        bound = theory.clipped_sgd_bound(a, noise, epsilon)
+        return theory.clipped_sgd_step(a, noise, math.ceil(bound)), bound
+    bound = theory.sgd_bound(a, noise, epsilon)
+    return theory.sgd_step(a, noise, math.ceil(bound)), bound
+
+
+def _stack(steps: list[Any], cell_of: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """One step rule for all runs: the cells' rules are of one kind and differ in their
+    constants, now vectors.
+    """
+    if isinstance(steps[0], float):
+        step_sizes = np.array(steps)[cell_of]
+        return lambda gradients, rows: step_sizes[rows]
+    rule_class = type(steps[0])
+    constants = {
+        name: np.array([getattr(step, name) for step in steps])[cell_of] for name in vars(steps[0])
+    }
+
+    def rule(gradients: np.ndarray, rows: np.ndarray) -> Any:
+        step = rule_class(**{name: value[rows] for name, value in constants.items()})
+        return step(row_norm(gradients))
+
+    return rule
+
+
+def _gradient(
+    family: str, cells: list[dict[str, Any]], cell_of: np.ndarray
+) -> Callable[..., np.ndarray]:
+    """The gradients of all runs in one formula where the family allows it."""
+    if family == "cosh":
+        L0 = np.array([cell["L0"] for cell in cells])[cell_of]
+        L1 = np.array([cell["L1"] for cell in cells])[cell_of]
+        return lambda x, rows: (L0 / L1)[rows, None] * np.sinh(L1[rows, None] * x)
+    if family == "slope":
+        return lambda x, rows: cells[0]["f"].gradient(x)  # one function, many starts and steps
+    return lambda x, rows: np.stack(
+        [cells[cell_of[row_number]]["f"].gradient(row) for row_number, row in zip(rows, x)]
+    )

@@ -1,0 +1,204 @@
+"""Training with noise read at several moments: what H2 and H16 share.
+
+The *shape* of a noise is the law of norm over median norm. Two shapes are compared by
+``shape_distance``, the largest difference D between their distribution functions. At the start the
+noise is sampled twice: a control.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mindgap.base.rng import stream_seed, torch_stream
+from mindgap.lab.studies.device_runs import device_of
+from mindgap.lab.studies.noise_runs import (
+    device_network,
+    histogram_rows,
+    noise_at_start,
+    noise_on_device,
+    noise_side_by_side,
+    number,
+)
+from mindgap.lab.studies.spec import Figure, Row, Trial
+from mindgap.lab.studies.training_runs import (
+    SMALL_TEXT,
+    Training,
+    image_problem,
+    text_problem,
+)
+from mindgap.measure.probes.tails import tail_index
+
+if TYPE_CHECKING:
+    import torch
+
+    from mindgap.lab.tasks.problems.training import TrainingProblem
+
+
+#: Minibatches of the mean with which one is compared, and most coordinates that are read of it.
+WITHIN, MOST = 64, 2**20
+
+
+def loop(trial: Trial) -> Iterator[Row]:
+    """Train, and at every moment compare the noise with that at the start and with that at the
+    moment before.
+    """
+    from mindgap.measure.probes.shape import shape_distance
+
+    restored = trial.restored
+    run, sample, start = _on_device(trial) if "device" in trial.settings else _on_cpu(trial)
+    steps_done = run.restore(restored)
+    start_norms = np.array(restored["first"] if restored else start().norms)
+    norms = np.array(restored.get("earlier", start_norms))  # of the moment before
+    recorded = restored.get("places", 0)  # moments
+    for place, step in enumerate([0, *trial["moments"]]):
+        if place < recorded - 1:
+            continue
+        # The last recorded moment has its row, but its histogram may be missing.
+        if place >= recorded:
+            for _ in range(steps_done, step):
+                run.step(trial)
+            steps_done, noise = step, sample()
+            from_start = shape_distance(start_norms, noise, seed=trial.seed)
+            from_before = shape_distance(norms, noise, seed=trial.seed) if place else from_start
+            tail, norms = tail_index(noise, seed=trial.seed), noise.norms
+            trial.save(
+                lambda: run.state(
+                    step,  # noqa: B023
+                    places=place + 1,  # noqa: B023
+                    first=start_norms.tolist(),
+                    earlier=norms.tolist(),  # noqa: B023
+                )
+            )
+            row: Row = {
+                "step": step,
+                "loss": noise.loss,
+                "level": noise.variance**0.5,
+                "distance": from_start.distance,
+                "p_value": from_start.p_value,
+                "null": from_start.null[1],
+                "null_high": from_start.null[2],
+                "distance_before": from_before.distance,
+                "p_before": from_before.p_value,
+                "spread": float(np.quantile(norms, 0.9) / np.median(norms)),
+                "index": min(tail.index, 1e3),
+                "index_low": min(tail.interval[0], 1e3),
+                "index_high": min(tail.interval[1], 1e3),
+                "heavier": number(tail.heavier),
+            }
+            if trial.settings.get("published"):
+                row |= _published_estimate(trial, run, noise, step)
+            yield row
+        for row in histogram_rows(norms):
+            yield {**row, "moment": f"step {step}"}
+
+
+def _published_estimate(trial: Trial, run: Training, sampled: Any, step: int) -> Row:
+    """The estimator of Simsekli et al. on the norms and, at the start, on the coordinates of
+    one minibatch's noise.
+    """
+    import torch
+
+    from mindgap.measure.tail_estimators import published_block_sum_index
+
+    row = {
+        "block_sum": min(
+            tail_index(sampled, "block-sum", bootstrap=20, null=20, seed=trial.seed).index, 1e3
+        )
+    }
+    if step:
+        return row
+    problem, parameters = run.problem, run.problem.objective.parameters
+    stream = torch_stream(trial.seed, "h16 one minibatch", device=parameters[0].device)
+
+    def gradient() -> torch.Tensor:
+        gradients = torch.autograd.grad(
+            problem.objective.value(problem.draw(stream, trial["batch"])), parameters
+        )
+        return torch.cat([part.flatten() for part in gradients]).double()
+
+    noise = gradient() - sum(gradient() for _ in range(WITHIN)) / WITHIN
+    order = torch.randperm(len(noise), generator=trial.torch_generator("h16 order")).to(
+        noise.device
+    )
+    values = noise[order][noise[order] != 0].cpu().numpy()[:MOST]
+    return {**row, "within": published_block_sum_index(values)}
+
+
+#: A network in training, its noise where it stands, and its noise at the start.
+_Run = tuple[Training, Callable[[], Any], Callable[[], Any]]
+
+
+def _on_cpu(trial: Trial) -> _Run:
+    """The run of small scales: the noise at the start is drawn like any other."""
+    build = text_problem if trial["model"] == "transformer" else image_problem
+    problem = build(trial.settings, stream_seed(trial.seed, "noise along training"))
+    reader = trial.torch_generator("h2 readings")
+
+    def sample() -> Any:
+        batches = problem.batches(reader, trial["minibatches"], trial["batch"])
+        return noise_side_by_side(problem.objective, batches)
+
+    run = Training(
+        problem, _optimizer(trial, problem), trial.torch_generator("h2 order"), {"reader": reader}
+    )
+    return run, sample, sample
+
+
+def _on_device(trial: Trial) -> _Run:
+    """The run of scale gpu: training, a draw of noise, and the noise at the start."""
+
+    network = (
+        "bert" if trial["model"] == "transformer" else trial.settings.get("network", "resnet20")
+    )
+    problem = device_network(trial, network)
+    reader, order = (
+        torch_stream(trial.seed, f"h2 {name}", device=device_of(trial))
+        for name in ("readings", "order")
+    )
+    run = Training(problem, _optimizer(trial, problem), order, {"reader": reader})
+    drawn_early: list[Any] = []
+
+    def sample() -> Any:
+        return drawn_early.pop() if drawn_early else noise_on_device(trial, problem, reader)
+
+    def start() -> Any:
+        # Before the shared sample, which another process may be measuring meanwhile.
+        drawn_early.append(sample())
+        return noise_at_start(trial, network)
+
+    return run, sample, start
+
+
+def _optimizer(trial: Trial, problem: TrainingProblem) -> torch.optim.Optimizer:
+    """Adam for the transformer, SGD with momentum for the image network, as in the papers."""
+    import torch
+
+    parameters = problem.objective.parameters
+    if trial["model"] == "transformer":
+        return torch.optim.Adam(parameters, lr=trial["lr"])
+    return torch.optim.SGD(parameters, trial["lr"], momentum=0.9)
+
+
+QUICK = {
+    "model": "transformer",
+    "images": "digits",
+    "moments": [20, 180],
+    "minibatches": 256,
+    "batch": 8,
+    "lr": 3e-3,
+    "width": 8,
+    **SMALL_TEXT,
+}
+
+NORMS = Figure(
+    "Norms of the gradient noise over their median",
+    "share",
+    "share of minibatches",
+    x="norm",
+    x_label="norm / median norm",
+    facet="moment",
+    caption="One panel per moment. Norms above 4 medians are not drawn.",
+)
