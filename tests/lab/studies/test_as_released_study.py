@@ -10,7 +10,9 @@ from references.made_up_runs import made_up
 
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.catalogue.bilevel.b14_as_released import ALL, FAULTS, METHODS, NONE, Faulty
-from mindgap.lab.studies.catalogue.bilevel.b14_representation import (
+from mindgap.lab.studies.cleaning_runs import task_of
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.released_representation import (
     ADDED,
     DROPPED,
     F_Y,
@@ -20,8 +22,6 @@ from mindgap.lab.studies.catalogue.bilevel.b14_representation import (
     QUERY,
     released_method,
 )
-from mindgap.lab.studies.cleaning_runs import task_of
-from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.representation_runs import representation_method, task_of as tasks_of
 
 NAME = "b14-as-released"

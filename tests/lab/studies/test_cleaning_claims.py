@@ -13,10 +13,10 @@ from references.made_up_runs import made_up
 
 from mindgap.bilevel.registry import METHODS
 from mindgap.lab.studies.catalogue import find
-from mindgap.lab.studies.catalogue.bilevel.b5_running_time import reach
 from mindgap.lab.studies.catalogue.bilevel.b9_tuning_cost import FALLEN, SPACE, needed, numbers_of
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.run import simulate
+from mindgap.lab.studies.running_time_runs import reach
 from mindgap.lab.studies.verdict import mean_interval
 
 SMALL = {"train": 60, "validation": 60, "components": 3, "oracle_calls": 60}
@@ -175,7 +175,7 @@ def test_b5_a_throw_away_run_comes_before_the_clock_and_nothing_interrupts_the_c
 
 
 def test_b5_the_run_that_gives_the_seconds_may_be_shorter_than_the_run_that_is_read(monkeypatch):
-    from mindgap.lab.studies.catalogue.bilevel import b5_running_time
+    from mindgap.lab.studies import running_time_runs
 
     def rows_of(trial, task, method, *, budget, readings):
         budgets.append(budget)
@@ -186,7 +186,7 @@ def test_b5_the_run_that_gives_the_seconds_may_be_shorter_than_the_run_that_is_r
             yield {"oracle_calls": 2 + reading * budget // readings, "test_accuracy": 0.5}
 
     budgets: list[int] = []
-    monkeypatch.setattr(b5_running_time, "_throw_away", lambda problem, method, seed: None)
+    monkeypatch.setattr(running_time_runs, "_throw_away", lambda problem, method, seed: None)
     task = SimpleNamespace(problem=lambda size: None)
     settings = {
         "data": "words of snli",
@@ -195,7 +195,7 @@ def test_b5_the_run_that_gives_the_seconds_may_be_shorter_than_the_run_that_is_r
         "readings": 2,
         "clock_calls": 10,
     }
-    rows = list(b5_running_time._time_alone(Trial("SLIP", 0, settings), task, None, rows_of, 1.0))
+    rows = list(running_time_runs.time_alone(Trial("SLIP", 0, settings), task, None, rows_of, 1.0))
     assert budgets == [10, 40]
     assert [row["seconds"] for row in rows] == pytest.approx([1.0, 11.0, 21.0])
 

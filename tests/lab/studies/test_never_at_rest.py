@@ -11,8 +11,8 @@ from references.made_up_runs import made_up, only_first_seed, verdicts
 
 from mindgap.base.check import RuleError
 from mindgap.lab.studies.catalogue import find
-from mindgap.lab.studies.catalogue.never_at_rest.e1_never_at_rest import level
 from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.never_at_rest_runs import level
 from mindgap.lab.studies.training_runs import step_factor
 from mindgap.lab.tasks.problems import augmented_network, digits_network
 

@@ -14,8 +14,8 @@ from references.made_up_runs import made_up, verdicts
 from mindgap.base.check import RuleError
 from mindgap.lab.studies import bert_runs
 from mindgap.lab.studies.catalogue import find
-from mindgap.lab.studies.catalogue.heavy_tails.h5_question_answering import pre_trained
 from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.question_runs import pre_trained
 from mindgap.lab.tasks.problems import (
     best_spans,
     exact_and_f1,

@@ -9,7 +9,7 @@ import pytest
 from references.made_up_runs import verdicts
 
 from mindgap.lab.studies.catalogue import find
-from mindgap.lab.studies.catalogue.kinks.n5_certificate import INSTANCES, shortest_way
+from mindgap.lab.studies.certificate_runs import INSTANCES, shortest_way
 from mindgap.lab.studies.loop import Trial
 from mindgap.record.schema import End, Header, Run
 

@@ -12,8 +12,8 @@ from references.made_up_runs import made_up, verdicts
 from mindgap.base.check import RuleError
 from mindgap.base.rng import stream_seed, torch_stream
 from mindgap.lab.studies.catalogue import find
-from mindgap.lab.studies.catalogue.textbook.t4_variance_reduction import epoch
 from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.variance_runs import epoch
 from mindgap.lab.tasks.problems import digits_network
 from mindgap.optim import StochasticINGD
 from mindgap.record.schema import End, Header, Run

@@ -1,5 +1,5 @@
-"""H14 and H15: what the authors say of ACClip's choices: α = 1 is best, steps are larger than
-Adam's, and a threshold that grows during training helps. The tasks and the tuning are those of H3.
+"""H15: the authors say that ACClip takes larger steps than Adam, and that a threshold which grows
+during training helps.
 """
 
 from __future__ import annotations
@@ -11,55 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
-from mindgap.lab.studies.text_runs import TRANSFORMER_XL, noted_losses, text_optimizer_run
+from mindgap.lab.studies.text_runs import noted_losses, text_optimizer_run
 from mindgap.lab.studies.tuned_runs import NEGLIGIBLE, OTHER, optimizer_of
 from mindgap.lab.studies.verdict import by_method, means
 
 if TYPE_CHECKING:
     import torch
+from mindgap.lab.studies.acclip_runs import CPU, GPU, LOSS, MODELS, QUICK, TUNING
 
-#: Orders of the moment that are compared with 1.
-ORDERS = (1.25, 1.5, 2.0)
-#: What a method of Algorithm 1 and one of the form over the moment are called.
-PLAIN, OVER = "α = {:g}", "over its moment, α = {:g}"
 CLIPPINGS = ("GClip", "CClip")
-
-
-def loop_orders(trial: Trial) -> Iterator[Row]:
-    """Readings of the loss on validation and test text with a moment of one order."""
-
-    def build(lr: float, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
-        from mindgap.optim import ACClip
-
-        paper: dict[str, Any] = {
-            "eps": 1e-5,
-            "weight_decay": 1e-5,
-            "bias_correction": False,
-            "clip": None,
-        }
-        return ACClip(parameters, lr, alpha=trial["alpha"], form=trial["form"], **paper)
-
-    return text_optimizer_run(trial, build)
-
-
-def judge_orders(runs: Sequence[Run]) -> Parts:
-    """The last loss on test text with α = 1 against that with each other order, over paired
-    seeds.
-    """
-    parts = Parts()
-    losses = noted_losses(parts, runs)
-    for name in (PLAIN, OVER):
-        for order in ORDERS if name.format(1) in losses else ():
-            with_alpha_1, with_order = name.format(1), name.format(order)
-            parts.below(
-                f"{with_alpha_1} below {with_order.rpartition(', ')[2]}",
-                losses[with_alpha_1],
-                losses[with_order],
-                NEGLIGIBLE,
-                len(ORDERS),
-                "" if name == PLAIN else "variant",
-            )
-    return parts
 
 
 def loop_steps(trial: Trial) -> Iterator[Row]:
@@ -147,95 +107,6 @@ def judge_steps(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_QUICK = {
-    "text": "prose",
-    "words": 100,
-    "width": 16,
-    "layers": 1,
-    "length": 8,
-    "validation": 128,
-    "steps": 24,
-    "every": 12,
-    "batch": 16,
-    "tau": 0.25,
-    "schedule": "cosine",
-    "factors": [1 / 3, 1.0, 3.0],
-    "streams": "h14, shorter",
-}
-_CPU = {
-    "text": "ptb",
-    "words": 1000,
-    "width": 32,
-    "layers": 3,
-    "length": 16,
-    "steps": 500,
-    "every": 50,
-    "validation": 512,
-    "factors": [1 / 9, 1 / 3, 1.0, 3.0, 9.0],
-}
-_GPU = {
-    **TRANSFORMER_XL,
-    "steps": 1200,
-    "every": 120,
-    "tau": 0.25,
-    "schedule": "cosine",
-    "factor": 1.0,
-    "streams": "h14, Transformer-XL",
-}
-_MODELS = {
-    "quick": "one-layer transformer, width 16, on prose",
-    "cpu": "three-layer transformer, width 32, on Penn Treebank",
-    "gpu": "proxy, six-layer Transformer-XL on Penn Treebank",
-}
-_GRID: dict[str, Any] = {
-    "grid": {"factor": (1 / 9, 1 / 3, 1.0, 3.0, 9.0)},
-    "tune_on": "validation_loss",
-    "tuning_seeds": (1000,),
-}
-_LOSS = Figure(
-    "Loss on test text at the chosen step",
-    "test_loss",
-    "loss on test text",
-    caption="Each method at the best of its candidate steps, chosen on other random numbers.",
-)
-_EVERY_ORDER = (1.0, *ORDERS)
-
-H14_ORDER_OF_THE_MOMENT = Study(
-    name="h14-order-of-the-moment",
-    claim="H14",
-    title="Is α = 1 the best order of ACClip's moment?",
-    statement="Of the orders α of ACClip's moment, the conservative choice α = 1 leads to the "
-    "best performance.",
-    source=Source("thesis", "4.5.2"),
-    scales={
-        **{
-            name: Scale(
-                scale.settings, scale.seeds, seeds_of={OVER.format(a): 0 for a in _EVERY_ORDER}
-            )
-            for name, scale in scales(_QUICK, _CPU, seeds=(3, 3)).items()
-        },
-        "gpu": Scale(_GPU, 3, {PLAIN.format(a): {"middle": 0.4} for a in _EVERY_ORDER}),
-    },
-    methods={
-        **{PLAIN.format(a): {"alpha": a, "form": "algorithm", "middle": 3.0} for a in _EVERY_ORDER},
-        **{
-            OVER.format(a): {"alpha": a, "form": "first_moment", "middle": 0.0001}
-            for a in _EVERY_ORDER
-        },
-    },
-    loop=loop_orders,
-    judge=judge_orders,
-    rule="With Algorithm 1 as printed, the last loss on test text with α = 1 is below that with "
-    "1.25, 1.5 and 2: the 95 % interval of the ratio over paired seeds lies below 1. Refuted "
-    "where certainly less than 0.5 % is saved (an interval that errs in one of 20 studies of "
-    "three parts). At scale gpu the form over the moment is judged alike and does not decide.",
-    models=_MODELS,
-    paper_model="BERT on Wikipedia and books",
-    paper_number="none: one sentence",
-    figures=(_LOSS,),
-    **_GRID,
-)
-
 _STEPS: dict[str, tuple[str, float, float]] = {
     "Adam": ("adam", 0.01, 0.0003),
     "ACClip": ("acclip", 3.0, 0.4),
@@ -255,8 +126,8 @@ H15_STEPS_AND_THRESHOLDS = Study(
     "during training helps.",
     source=Source("acclip", "sections 3.1 and 5.1"),
     scales={
-        **scales(_QUICK, _CPU, seeds=(3, 3)),
-        "gpu": Scale(_GPU, 3, {name: {"middle": gpu} for name, (_, _, gpu) in _STEPS.items()}),
+        **scales(QUICK, CPU, seeds=(3, 3)),
+        "gpu": Scale(GPU, 3, {name: {"middle": gpu} for name, (_, _, gpu) in _STEPS.items()}),
     },
     methods={
         name: {"optimizer": optimizer, "middle": middle, "grows": "growing" in name}
@@ -269,9 +140,9 @@ H15_STEPS_AND_THRESHOLDS = Study(
     "certainly below. With GClip and with CClip the last loss on test text is lower with a "
     "threshold that grows like √k than with a fixed one of the same mean; refuted where certainly "
     "less than 0.5 % is saved.",
-    models=_MODELS,
+    models=MODELS,
     paper_model="BERT on Wikipedia and books",
     paper_number="none: two sentences",
-    figures=(_LOSS, Figure("Mean length of a step", "step_length", "‖x_k - x_(k-1)‖", log_y=True)),
-    **_GRID,
+    figures=(LOSS, Figure("Mean length of a step", "step_length", "‖x_k - x_(k-1)‖", log_y=True)),
+    **TUNING,
 )

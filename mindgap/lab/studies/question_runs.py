@@ -1,0 +1,141 @@
+"""Fine-tuning of a pre-trained encoder on questions: the loop of the study H5."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from mindgap.base.rng import stream_seed, torch_stream
+from mindgap.lab.studies import bert_runs
+from mindgap.lab.studies.spec import Row, Trial
+from mindgap.lab.studies.training_runs import Training, step_factor
+from mindgap.lab.studies.tuned_runs import (
+    optimizer_of,
+    tuned_run,
+)
+
+#: Step of the pre-training, as H4's Adam has it.
+PRE_STEP = 0.0025
+
+
+def loop(trial: Trial) -> Iterator[Row]:
+    """Fine-tune a pre-trained encoder; at small scales with every step, then with the best step
+    on another encoder.
+    """
+    return _on_device(trial) if "device" in trial.settings else _tune_and_train(trial)
+
+
+def _on_device(trial: Trial) -> Iterator[Row]:
+    """One fine-tuning of BERT with the step ``middle`` times ``factor``."""
+    layers, lr = trial["layers"], trial["middle"] * trial["factor"]
+    sizes = {name: trial[name] for name in bert_runs.BERT} | {
+        name: trial[f"pre_{name}"] for name in ("steps", "batch")
+    }
+    pre_training = Trial(
+        "Adam",
+        0,
+        {**bert_runs.PRE_TRAINING, **sizes, "every": sizes["steps"], "held_out": trial["held_out"]},
+    )
+    encoder = bert_runs.pre_trained(
+        pre_training,
+        layers,
+        lambda parameters: optimizer_of("adam", trial["pre_lr"], parameters, tau=1.0),
+        f"h4, BERT, step {trial['pre_lr']:g}",
+    )
+    for row in bert_runs.question_run(
+        trial,
+        layers,
+        encoder,
+        lambda parameters: optimizer_of(trial["optimizer"], lr, parameters, tau=1.0),
+        "h5, BERT",
+    ):
+        yield {**row, "lr": lr}
+
+
+def _tune_and_train(trial: Trial) -> Iterator[Row]:
+    """Rows of a run at small scales, after the steps were tried."""
+    import torch
+
+    from mindgap.lab.tasks.problems.questions import (
+        SOURCES,
+        best_spans,
+        exact_and_f1,
+        question_answering,
+    )
+
+    text, longest = SOURCES[trial["source"]]
+    sizes = (
+        trial["words"],
+        trial["width"],
+        trial["layers"],
+        trial["question"] + 1 + trial["passage"],
+    )
+
+    def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
+        """A fresh training at that step, and what reads its exact matches and F1."""
+        seed = stream_seed(trial.seed, f"h5 {phase}")
+        problem = question_answering(
+            trial["source"],
+            words=trial["words"],
+            width=trial["width"],
+            layers=trial["layers"],
+            question=trial["question"],
+            passage=trial["passage"],
+            held_out=trial["held_out"],
+            seed=seed,
+            start=pre_trained(
+                text, *sizes, steps=trial["pre_steps"], batch=trial["batch"], seed=seed
+            ),
+        )
+        optimizer = optimizer_of(trial["optimizer"], lr, problem.objective.parameters, tau=1.0)
+        _, places = problem.draw(torch.Generator().manual_seed(0), 2000)
+        pairs, counts = places[:, 0].unique(dim=0, return_counts=True)
+        parts = ("validation",) if phase == "tuning" else tuple(problem.parts)
+
+        def read() -> Row:
+            row: Row = {}
+            with torch.no_grad():
+                for name in parts:
+                    inputs, answers = problem.parts[name]
+                    # Scores are not finite after a step that was too large.
+                    scores = torch.nan_to_num(problem.objective.model(inputs))
+                    spans = best_spans(scores, after=trial["question"] + 1, longest=longest)
+                    exact, f1 = exact_and_f1(spans, answers)
+                    row |= {f"{name}_exact": exact, f"{name}_f1": f1, f"{name}_miss": 1 - f1}
+                frequent = pairs[counts.argmax()].expand(len(answers), 2)
+                row["by_place"] = exact_and_f1(frequent, answers)[0]
+            return row
+
+        return Training(problem, optimizer, trial.torch_generator(f"h5 {phase} order"), {}), read
+
+    yield from tuned_run(trial, start, on="validation_miss")
+
+
+@lru_cache(maxsize=16)
+def pre_trained(
+    text: str,
+    words: int,
+    width: int,
+    layers: int,
+    length: int,
+    *,
+    steps: int,
+    batch: int,
+    seed: int,
+) -> dict[str, Any]:
+    """The state of an encoder after that many steps of Adam on masked words; the same for the
+    same arguments.
+    """
+    import torch
+
+    from mindgap.lab.tasks.problems.language import masked_language_model
+
+    problem = masked_language_model(
+        text, words=words, width=width, layers=layers, length=length, seed=seed
+    )
+    optimizer = torch.optim.Adam(problem.objective.parameters, lr=PRE_STEP)
+    run = Training(problem, optimizer, torch_stream(seed, "pre-training"), {})
+    for step in range(steps):
+        run.advance(batch, step_factor("linear", step, steps))
+    return problem.objective.model.state_dict()

@@ -1,0 +1,153 @@
+"""The faults of the code published with SLIP on hyper-representation, as flags of the study B14;
+the library has none of them.
+
+They were found by running the authors' code on a tiny problem. Which methods have which fault is
+part of what they do to the ranking:
+
+* *x follows g_x*: x's direction is f_x - Jz + g_x, because the encoder's gradients of the support
+  loss are never set to zero (SLIP, BO-REP, SABA).
+* *y follows f_y*: y's step contains the previous query's f_y (SLIP, BO-REP, SABA).
+* *J on the query*: Jz is that of the lower loss on the query batch; SLIP's also at the new y and z
+  (SLIP, BO-REP, and SABA where it has no memory).
+* *gradients added up*: BO-REP's move of y is 2.98 times the paper's.
+* *no memory*: "SABA" has no table: it is SOBA with a constant step.
+* *no implicit gradient*: StocBio moves along f_x alone.
+
+MA-SOBA has none of them. The derivatives come from :class:`Released`, which is stepped eagerly.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mindgap.lab.studies import representation_runs
+from mindgap.lab.studies.released_runs import ALL
+from mindgap.lab.studies.spec import Trial
+
+if TYPE_CHECKING:
+    from mindgap.lab.tasks.problems import HyperRepresentation
+
+
+G_X, F_Y, QUERY = "x follows g_x", "y follows f_y", "J on the query"
+
+ADDED, PLAIN, DROPPED = "gradients added up", "no memory", "no implicit gradient"
+
+FAULTS = (G_X, F_Y, QUERY, ADDED, PLAIN, DROPPED)
+
+#: method -> the faults that its released code has
+OF = {
+    "SLIP": (G_X, F_Y, QUERY),
+    "BO-REP": (G_X, F_Y, QUERY, ADDED),
+    "SABA": (G_X, F_Y, PLAIN),
+    "StocBio": (DROPPED,),
+    "MA-SOBA": (),
+}
+
+
+def released_method(trial: Trial, task: HyperRepresentation, faults: set[str]) -> Any:
+    """The method of a trial, which takes its derivatives from :func:`released_oracle`."""
+    from dataclasses import fields
+
+    from mindgap.bilevel.backends.trial import try_problem
+    from mindgap.bilevel.core.settings import Constant
+
+    chosen: dict[str, Any] = {}
+    if ADDED in faults:
+        chosen["lr_y"] = 2.98 * trial["lr_y"]
+    if QUERY in faults and trial["key"] == "slip":
+        chosen["samples"] = "as released"
+    if PLAIN in faults:
+        chosen["key"] = "soba"
+    method = representation_runs.representation_method(trial, **chosen)
+    settings = {field.name: getattr(method, field.name) for field in fields(method) if field.init}
+    if PLAIN in faults:  # SOBA's steps decay by default, SABA's do not
+        settings |= {name: Constant(settings[name]) for name in ("lr_x", "lr_y", "lr_z")}
+        faults = faults | {QUERY} if ALL in faults else faults
+
+    def oracle(self: Any, problem: Any, seed: int = 0, distributed: bool = False) -> Any:
+        self.check_problem(problem)
+        oracle_ = released_oracle(problem, task, faults, first=trial["key"] == "slip")
+        try_problem(oracle_, seed, second_order=self.second_order, needs_x=not self.resets)
+        oracle_.query = oracle_.last = oracle_.before = None
+        return oracle_
+
+    return type(f"{type(method).__name__}AsReleased", (type(method),), {"oracle": oracle})(
+        **settings
+    )
+
+
+def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], first: bool) -> Any:
+    """Derivatives with some of the faults, for eager runs: they remember the query batch of the
+    iteration before.
+
+    Args:
+        problem: of the task.
+        task: its losses.
+        faults: some of ``FAULTS``.
+        first: whether a method asks for f_y before the g_y of the same iteration, as SLIP does.
+    """
+    from mindgap.base.count import OracleCount
+    from mindgap.bilevel.backends.oracles import TorchOracle
+    from mindgap.bilevel.data.problem import BilevelProblem
+
+    # The same losses with the data of the two levels exchanged: its lower loss is on queries.
+    exchanged = BilevelProblem(
+        task.upper, task.lower, task.x0, task.y0, problem.lower_data, problem.upper_data
+    )
+
+    class Released(TorchOracle):
+        """The derivatives of the library, with the faults."""
+
+        query: Any = None  # the query batch of the last call of ``upper``
+        last: Any = None  # its f_y
+        before: Any = None  # the f_y of the call before
+
+        def upper(self, x: Any, y: Any, token: Any) -> Any:
+            """f_x and f_y, which later calls remember."""
+            f_x, f_y = super().upper(x, y, token)
+            self.query, self.before, self.last = token, self.last, f_y
+            return f_x, f_y
+
+        def lower(self, x: Any, y: Any, token: Any) -> Any:
+            """g_y, with the f_y of the iteration before where that fault is on."""
+            return self._faulty_gradient(
+                super().lower(x, y, token), self.before if first else self.last
+            )
+
+        def system(self, x: Any, y: Any, z: Any, token: Any) -> Any:
+            """g_y, Hz and Jz on one batch, with the faults of g_y and Jz."""
+            g_y, hz, jz = super().system(x, y, z, token)
+            return self._faulty_gradient(g_y, self.last), hz, self._along(x, y, token, jz)
+
+        def mixed(self, x: Any, y: Any, z: Any, token: Any) -> Any:
+            """Jz: on the query batch, zero, or with g_x taken off, as the faults say."""
+            if QUERY in faults:
+                self.calls.add("Jz")
+                return self._along(x, y, token, TorchOracle(exchanged).mixed(x, y, z, self.query))
+            jz = super().mixed(x, y, z, token)
+            return 0 * jz if DROPPED in faults else self._along(x, y, token, jz)
+
+        def residuals(
+            self, x: Any, y: Any, z: Any, lower: Any, upper: Any, gradient: bool = True
+        ) -> Any:
+            """g_y, the residual of the linear system and the direction of x, all on the same
+            samples.
+            """
+            g_y = self.lower(x, y, lower) if gradient else None
+            hz, (f_x, f_y) = self.hessian(x, y, z, lower), self.upper(x, y, upper)
+            return g_y, hz - f_y, f_x - self.mixed(x, y, z, lower)
+
+        def _faulty_gradient(self, g_y: Any, f_y: Any) -> Any:
+            """g_y with a remembered f_y added, where that fault is on and there is one."""
+            return g_y + f_y if F_Y in faults and f_y is not None else g_y
+
+        def _along(self, x: Any, y: Any, token: Any, jz: Any) -> Any:
+            """Jz less g_x, which the released code has for nothing: it is not counted."""
+            if G_X not in faults:
+                return jz
+            counted, self.calls = self.calls, OracleCount()
+            g_x = self.lower_x(x, y, token)
+            self.calls = counted
+            return jz - g_x
+
+    return Released(problem)

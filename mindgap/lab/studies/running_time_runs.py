@@ -1,0 +1,195 @@
+"""Runs whose time is measured, and the rule that compares times: what the studies of B5 share.
+
+*Time* is CPU seconds of the process inside the method, warm start and refinement included; a
+throw-away run of a few iterations comes first, so that no method pays for what is loaded once. For
+a net, time is seconds of the clock in CUDA graphs, without the time that capturing them takes, and
+comes from a run of its own that nothing interrupts: the host's work at every reading would count
+otherwise, and takes longer than ten oracle calls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from mindgap.bilevel.registry import METHODS
+from mindgap.lab.studies import cleaning_runs, representation_runs
+from mindgap.lab.studies.bilevel_runs import by_case, trained_gate
+from mindgap.lab.studies.spec import Parts, Row, Run, Trial
+from mindgap.lab.studies.verdict import as_ratios, mean_interval, ratio_words
+
+#: data on which a recurrent net runs, on a GPU
+NETS = (*cleaning_runs.TEXTS, *representation_runs.WORDS)
+
+#: iterations of the run that is thrown away
+FIRST = 5
+
+
+def time_alone(
+    trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator[Row]], perfect: float
+) -> Iterator[Row]:
+    """Rows of a timed run; on a GPU it waits until it has the device to itself."""
+    with _alone(trial):
+        yield from _time_run(trial, task, method, rows_of, perfect)
+
+
+@contextmanager
+def _alone(trial: Trial) -> Iterator[None]:
+    """On a GPU: wait until no other run of this study has it, for clocks shared with other runs
+    tell nothing.
+    """
+    if not trial.settings.get("alone"):
+        yield
+        return
+    from filelock import FileLock
+
+    from mindgap.lab.tasks.data.fetch import cache_folder
+
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with FileLock(cache_folder() / "clocked.lock"):
+        yield
+
+
+def _time_run(
+    trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator[Row]], perfect: float
+) -> Iterator[Row]:
+    """Rows of a run with its clocks; for a net, seconds by the calls of a run that nothing
+    interrupts.
+    """
+    _throw_away(task.problem(trial["batch_size"]), method, trial.seed)
+    budget, on_net = trial["oracle_calls"], trial["data"] in NETS
+    if on_net:
+        clock_trial = Trial(trial.method, trial.seed, trial.settings)
+        rows = rows_of(
+            clock_trial, task, method, budget=trial.settings.get("clock_calls", budget), readings=1
+        )
+        (first_calls, start_seconds), (last_calls, end_seconds) = [
+            (row["oracle_calls"], clock_trial.seconds) for row in rows
+        ]
+        seconds_per_call = (end_seconds - start_seconds) / (last_calls - first_calls)
+    for row in rows_of(trial, task, method, budget=budget, readings=trial["readings"]):
+        seconds = (
+            start_seconds + seconds_per_call * (row["oracle_calls"] - first_calls)
+            if on_net
+            else trial.seconds
+        )
+        yield {
+            **row,
+            "cpu_seconds": round(trial.cpu_seconds, 6),
+            "perfect_accuracy": perfect,
+            "seconds": round(seconds, 6),
+        }
+
+
+def _throw_away(problem: Any, method: Any, seed: int) -> None:
+    """A few iterations, so that no method pays for what is loaded once."""
+    state = method.start(problem, seed=seed)
+    for _ in range(FIRST):
+        state = method.step(state)
+
+
+def reach(run: Run, share: float) -> tuple[float, float, bool]:
+    """Seconds and oracle calls until ``share`` of the perfect accuracy is first seen, and whether
+    it was.
+
+    Seconds are those of the processor, or of the clock for a net on a GPU. Where the accuracy was
+    not seen, the end of the run stands in: a lower bound.
+    """
+    level = share * run.rows[0]["perfect_accuracy"]
+    row = next((row for row in run.rows if row["test_accuracy"] >= level), None)
+    row_reached = run.rows[-1] if row is None else row
+    return row_reached[clock_of(run)], row_reached["oracle_calls"], row is not None
+
+
+def clock_of(run: Run) -> str:
+    """The column in which time is read."""
+    return "seconds" if run.header.settings["data"] in NETS else "cpu_seconds"
+
+
+#: (case, accuracy in words) -> seed -> (log of another method's time over SLIP's, log of its
+#: oracle calls over SLIP's).
+Ratios = dict[tuple[str, str], dict[int, tuple[float, float]]]
+
+
+def judge(runs: Sequence[Run]) -> Parts:
+    """BO-REP's time over SLIP's, pooled over corruptions and accuracies: one number per seed."""
+    parts, groups, settings = Parts(), by_case(runs, "key"), runs[0].header.settings
+    ratios = _ratios_to_slip(groups, "borep", settings["levels"])
+    if runs[0].header.scale in ("gpu", "paper"):
+        trained_gate(parts, runs)
+    seeds = sorted({seed for of_seeds in ratios.values() for seed in of_seeds})
+    if len(seeds) < 2:
+        parts.decide_nothing("too few runs reach an accuracy")
+        return parts
+    means_of_seeds = [
+        np.mean([of_seeds[seed] for of_seeds in ratios.values() if seed in of_seeds], axis=0)
+        for seed in seeds
+    ]
+    in_time, in_calls = (np.array(logs) for logs in zip(*means_of_seeds))
+    words = "seconds on the GPU" if clock_of(runs[0]) == "seconds" else "CPU seconds"
+    parts.sooner("SLIP sooner", in_time, f"{words}: ")
+    calls = mean_interval(in_calls, miss=0.1)
+    logs_of = {
+        ", ".join(place): list(of_seeds_.values())
+        for place, of_seeds_ in ratios.items()
+        if of_seeds_
+    }
+    parts.note(
+        f"in oracle calls: {ratio_words(calls)}",
+        {
+            "ratio_of_oracle_calls": as_ratios(calls),
+            "ratio": {name: float(np.exp(np.mean(logs, 0)[0])) for name, logs in logs_of.items()},
+        },
+    )
+    parts.note(*_note_on_others(groups, settings["levels"]))
+    unreached = [", ".join(place) for place, of_seeds_ in ratios.items() if not of_seeds_]
+    parts.note(
+        f"not reached: {', '.join(unreached)}" if unreached else "", {"not_reached": unreached}
+    )
+    if words == "seconds on the GPU" and not settings.get("alone"):
+        parts.decide_nothing("several runs shared the GPU while they were timed")
+    return parts
+
+
+def _ratios_to_slip(
+    groups: Mapping[tuple[Any, ...], Mapping[int, Run]], key: str, levels: Sequence[float]
+) -> Ratios:
+    """How much longer than SLIP the method of that key takes to each accuracy in each case; seeds
+    in which neither reaches it are left out.
+    """
+    ratios: Ratios = {}
+    for case in sorted({case for case, other in groups if other == key}):
+        slip, other = groups[case, "slip"], groups[case, key]
+        for level in levels:
+            of_seeds = ratios[case, f"{level:.0%}"] = {}
+            for seed in sorted(slip.keys() & other.keys()):
+                time, calls, reached = reach(slip[seed], level)
+                other_time, other_calls, other_reached = reach(other[seed], level)
+                if reached or other_reached:
+                    # A level met at the start of both, before any clock ran, is a tie.
+                    of_seeds[seed] = (
+                        math.log(max(other_time, 1e-9) / max(time, 1e-9)),
+                        math.log(max(other_calls, 1) / max(calls, 1)),
+                    )
+    return ratios
+
+
+def _note_on_others(
+    groups: Mapping[tuple[Any, ...], Mapping[int, Run]], levels: Sequence[float]
+) -> tuple[str, dict[str, Any]]:
+    """Every other method's time over SLIP's, for a note: the geometric mean over corruptions,
+    accuracies and seeds, in words and numbers.
+    """
+    ratios = {}
+    for key in dict.fromkeys(key for _, key in groups if key not in ("slip", "borep")):
+        ratios_of_case = _ratios_to_slip(groups, key, levels).values()
+        logs = [log for of_seeds in ratios_of_case for log, _ in of_seeds.values()]
+        if logs:
+            ratios[key] = float(np.exp(np.mean(logs)))
+    fastest_first = sorted(ratios, key=lambda key: ratios[key])
+    words = ", ".join(f"{METHODS[key].name} {ratios[key]:.2f}" for key in fastest_first)
+    return (f"time over SLIP's, beside: {words}" if words else "", {"ratio_beside": ratios})
