@@ -49,9 +49,9 @@ def facet_values(runs: Iterable[Run], facet: str) -> list[str]:
         ):
             seen.setdefault(tuple(value) if isinstance(value, list) else value)
     values = list(seen)
-    if all(isinstance(value_, (int, float)) for value_ in values):
+    if all(isinstance(one, (int, float)) for one in values):
         values.sort()
-    return [facet_label(facet, value_) for value_ in values]
+    return [facet_label(facet, one) for one in values]
 
 
 #: Settings that the papers write in Greek.
@@ -103,15 +103,15 @@ class Readings:
         """The values of a quantity and in which rows it is a number."""
         if name not in self._columns:
             raw = [row.get(name) for row in self.run.rows]
-            is_number_ = np.array([_is_number(value) for value in raw], dtype=bool)
+            number_mask = np.array([_is_number(value) for value in raw], dtype=bool)
             values = np.array(
                 [
                     value if is_number else np.nan
-                    for value, is_number in zip(raw, is_number_.tolist())
+                    for value, is_number in zip(raw, number_mask.tolist())
                 ],
                 dtype=float,
             )
-            self._columns[name] = values, is_number_
+            self._columns[name] = values, number_mask
         return self._columns[name]
 
     def panels(self, x: str, y: str, facet: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -294,7 +294,7 @@ def thin(series: Series, buckets: int, *, log_x: bool = False) -> Series:
             )
     index = np.array(sorted(kept_rows))
     return replace(
-        series, columns={name_: column_[index] for name_, column_ in series.columns.items()}
+        series, columns={statistic: values[index] for statistic, values in series.columns.items()}
     )
 
 

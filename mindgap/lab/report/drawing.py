@@ -113,7 +113,7 @@ class Drawing:
     def seeds(self) -> int:
         """The largest number of seeds of a method."""
         series = [series for axis in self.axes for series in axis.series if "n" in series.columns]
-        return int(max((one.columns["n"].max(initial=1) for one in series), default=1))
+        return int(max((each.columns["n"].max(initial=1) for each in series), default=1))
 
     @property
     def colours(self) -> list[int | None]:
@@ -289,10 +289,10 @@ def draw(
     drawn_axes = []
     for name, label in offered.items():
         axis = _axis(name, label, figure, runs, methods, facets, budget)
-        varies = any(np.ptp(series_.columns["x"]) > 0 for series_ in axis.series if len(series_))
+        varies = any(np.ptp(one.columns["x"]) > 0 for one in axis.series if len(one))
         if name == figure.x or varies:
             drawn_axes.append(axis)
-    facets_drawn = {series_.facet for axis in drawn_axes for series_ in axis.series}
+    facets_drawn = {one.facet for axis in drawn_axes for one in axis.series}
     panels = tuple(facet for facet in facets if facet in facets_drawn) or ("",)
     return Drawing(identity, figure, tuple(methods), panels, tuple(drawn_axes), tuple(accent))
 

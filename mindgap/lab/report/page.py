@@ -181,13 +181,13 @@ def filters(
         for words in LENGTHS
         if any(section.length == words for section in page_sections)
     ]
-    filters_ = (
+    candidates = (
         ("paper", "Paper", [(key, key) for key in papers]),
         ("verdict", "Verdict", verdicts),
         ("kind", "Measured on", kinds),
         ("length", "Length", lengths),
     )
-    return [(name, label, choices) for name, label, choices in filters_ if len(choices) > 1]
+    return [(name, label, choices) for name, label, choices in candidates if len(choices) > 1]
 
 
 def packed_data(data: Any) -> str:
@@ -251,8 +251,8 @@ def encode(drawing: Drawing) -> dict[str, Any]:
                 "name": axis.name,
                 "label": signs(axis.label),
                 "alone": drawing.alone(axis),
-                "series": [columns(series_, names) for series_ in axis.series],
-                "runs": [columns(series_, ("x", "y")) for series_ in axis.runs],
+                "series": [columns(of_axis, names) for of_axis in axis.series],
+                "runs": [columns(of_axis, ("x", "y")) for of_axis in axis.runs],
             }
             for axis in drawing.axes
         ],

@@ -257,7 +257,7 @@ def failed(study: Loaded) -> list[tuple[str, ...]]:
 def tuned(study: Loaded) -> list[tuple[str, ...]]:
     """What ``mindgap tune`` chose for each method, from how many trials and at what cost."""
 
-    def words(settings: Mapping[str, Any]) -> str:
+    def words(settings: Mapping[str, float]) -> str:
         return ", ".join(f"{name} = {value:.3g}" for name, value in settings.items())
 
     return [

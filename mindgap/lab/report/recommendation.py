@@ -13,10 +13,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from mindgap.lab.report.templates import asset, template
+from mindgap.lab.report.templates import asset, template, write_drawn
 from mindgap.lab.report.words import number
 from mindgap.record.schema import RecordError
-from mindgap.record.store import read_json, write_atomically
+from mindgap.record.store import read_json
 
 #: The version of the written form that is drawn.
 SCHEMA = 2
@@ -35,15 +35,7 @@ def write_recommendation_page(answer: Path, out: Path) -> Path:
         raise RecordError(f"{answer} must be a recommendation written by 'mindgap recommend'")
     if content.get("schema") != SCHEMA:
         raise RecordError(f"{answer} must have schema {SCHEMA}, got {content.get('schema')!r:.50}")
-    try:
-        html_text = page(content)
-    except Exception as error:  # a file may be made up: any of its fields may be anything
-        raise RecordError(
-            f"{answer} must be whole, got a field that cannot be drawn "
-            f"({type(error).__name__}: {error})"
-        ) from error
-    write_atomically(Path(out), html_text)
-    return Path(out)
+    return write_drawn(page, content, answer, out)
 
 
 def page(answer: dict[str, Any]) -> str:
@@ -181,13 +173,13 @@ def _paths(plane: _Plane, curves: list[_Curve], kinds: dict[str, str]) -> Iterat
 
 def _names(plane: _Plane, curves: list[_Curve], kinds: dict[str, str]) -> Iterator[str]:
     """The names of the lines in colour, above the ends of their lines and clear of each other."""
-    ends = {name: plane.place(*points[-1]) for name, points in curves}
+    end_points = {name: plane.place(*points[-1]) for name, points in curves}
     taken_heights: list[float] = []
     for name, kind in kinds.items():
-        if name in ends:
-            x, y = ends[name]
+        if name in end_points:
+            x, y = end_points[name]
             y -= 8
-            while any(abs(y - other) < 18 for other in taken_heights):
+            while any(abs(y - height) < 18 for height in taken_heights):
                 y -= 18
             taken_heights.append(y)
             place = f"x='{x - 6:.1f}' y='{y:.1f}' text-anchor='end'"
@@ -206,4 +198,5 @@ def _caption(answer: dict[str, Any]) -> str:
 
 
 def _text(value: object) -> str:
+    """A value as text that HTML shows as it is."""
     return html.escape(str(value), quote=True)

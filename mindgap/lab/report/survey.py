@@ -16,10 +16,8 @@ from markupsafe import Markup, escape
 
 from mindgap.advise import diagnose, prescribe
 from mindgap.lab.report.figure import CONFIG, SCHEMA_URL, figure_svg
-from mindgap.lab.report.templates import asset, template
+from mindgap.lab.report.templates import asset, template, write_drawn
 from mindgap.lab.report.words import plain
-from mindgap.record.schema import RecordError
-from mindgap.record.store import write_atomically
 from mindgap.record.survey import Survey, read_survey
 
 _BLUE, _ORANGE, _GREEN, _VIOLET = "#0b5cad", "#c2410c", "#15803d", "#8b2fc9"
@@ -33,17 +31,7 @@ _CONFIG = {
 
 def write_survey_page(survey: Path, out: Path) -> Path:
     """Draw the page of a survey; the file appears whole or not at all."""
-    content = read_survey(Path(survey))
-    out = Path(out)
-    try:
-        html_text = render(content)
-    except Exception as error:  # a file may be made up: any of its fields may be anything
-        raise RecordError(
-            f"{survey} must be whole, got a field that cannot be drawn "
-            f"({type(error).__name__}: {error})"
-        ) from error
-    write_atomically(out, html_text)
-    return out
+    return write_drawn(render, read_survey(Path(survey)), survey, out)
 
 
 #: Assumption -> what it means that it fails.

@@ -109,7 +109,8 @@ def question_run(
     Args:
         trial: with the settings of :data:`BERT`, ``question``, ``passage``, ``batch``,
             ``schedule``, ``steps`` and ``every``.
-        layers, encoder: of the encoder, as :func:`pre_trained` gives it.
+        layers: of the encoder.
+        encoder: its state, which :func:`pre_trained` returns.
         build: parameters -> optimizer.
         stream: the start of the two scores and the order of questions are drawn from streams of
             this name.

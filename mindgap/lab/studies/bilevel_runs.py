@@ -32,7 +32,7 @@ TITLES = {row.name: key for key, row in SIXTEEN.items()}
 
 
 def tuned_methods(
-    steps: Mapping[str, tuple[float, float]], **more: Any
+    steps: Mapping[str, tuple[float, float]], **shared: Any
 ) -> dict[str, dict[str, Any]]:
     """Title -> settings of every method that has tuned steps (lr_x, lr_y); a method without them is
     left out.
@@ -42,7 +42,7 @@ def tuned_methods(
         {'SLIP': {'key': 'slip', 'lr_x': 1.0, 'lr_y': 0.1}}
     """
     return {
-        title: {"key": key, "lr_x": steps[title][0], "lr_y": steps[title][1], **more}
+        title: {"key": key, "lr_x": steps[title][0], "lr_y": steps[title][1], **shared}
         for title, key in TITLES.items()
         if title in steps
     }
@@ -119,6 +119,7 @@ def states(
     from mindgap.bilevel import pack_state, unpack_state
 
     spent = spent or (lambda state: state.total_calls)
+    # What must be spent before each state is handed out; those reached are removed.
     targets = [budget * (i + 1) // readings for i in range(readings)]
 
     def reached(state: State) -> bool:

@@ -84,6 +84,7 @@ def rows_of(trial: Trial, task: Any, method: Any, **how: Any) -> Iterator[Row]:
     """
 
     def measure(x: Tensor, y: Tensor) -> Row:
+        """Accuracies, the area under the weights' curve, and losses at one reading."""
         row = {
             "test_accuracy": task.accuracy(y),
             "train_accuracy": task.accuracy(y, "train"),
@@ -95,6 +96,7 @@ def rows_of(trial: Trial, task: Any, method: Any, **how: Any) -> Iterator[Row]:
         return {**row, "manual_accuracy": task.accuracy(y, "manual")} if on_texts else row
 
     def at_end(x: Tensor) -> Row:
+        """Further columns of the last reading."""
         row = {"linear_accuracy": task.linear_accuracy(task.train[1])} if on_texts else {}
         if trial.settings.get("solve"):
             row |= solved_row(trial, task, solution(task, trial, x))

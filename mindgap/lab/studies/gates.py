@@ -73,6 +73,7 @@ def _means(last_rows: Ends, column: str) -> dict[str, float]:
 def _all_below(
     parts: Parts, name: str, losses: Mapping[str, float], floor: float, floor_name: str
 ) -> None:
+    """A gate: the worst method's loss lies below ``floor``."""
     worst = max(losses, key=lambda method: losses[method])
     parts.gate(
         name, losses[worst] < floor, f"{worst} {losses[worst]:.3f}, {floor_name} {floor:.3f}"

@@ -137,13 +137,13 @@ class Rates:
     @property
     def words(self) -> str:
         """The three numbers in one sentence."""
-        between = (
+        deviation_words = (
             f" and a deviation of {self.deviation:g} {self.unit} between seeds"
             if self.deviation
             else ""
         )
         return (
-            f"with {self.seeds} seeds{between} the rule says *holds* in "
+            f"with {self.seeds} seeds{deviation_words} the rule says *holds* in "
             f"{100 * self.holds_if_false:.1f} % of studies where the true effect is "
             f"{self.false:g} {self.unit} (false by the smallest effect that matters), *does not "
             f"hold* in {100 * self.does_not_hold_if_true:.1f} % and *holds* in "

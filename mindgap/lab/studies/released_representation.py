@@ -66,10 +66,10 @@ def released_method(trial: Trial, task: HyperRepresentation, faults: set[str]) -
 
     def oracle(self: Any, problem: Any, seed: int = 0, distributed: bool = False) -> Any:
         self.check_problem(problem)
-        oracle_ = released_oracle(problem, task, faults, first=trial["key"] == "slip")
-        try_problem(oracle_, seed, second_order=self.second_order, needs_x=not self.resets)
-        oracle_.query = oracle_.last = oracle_.before = None
-        return oracle_
+        derivatives = released_oracle(problem, task, faults, first=trial["key"] == "slip")
+        try_problem(derivatives, seed, second_order=self.second_order, needs_x=not self.resets)
+        derivatives.query = derivatives.last = derivatives.before = None
+        return derivatives
 
     return type(f"{type(method).__name__}AsReleased", (type(method),), {"oracle": oracle})(
         **settings

@@ -8,13 +8,34 @@ import numpy as np
 
 from mindgap.bilevel.registry import METHODS
 from mindgap.lab.studies.bilevel_runs import trained_gate
-from mindgap.lab.studies.spec import Parts, Run
+from mindgap.lab.studies.spec import Figure, Parts, Run
 from mindgap.lab.studies.verdict import by_setting, mean_interval
 
 NONE, ALL = "none", "all"
 
 #: A change of SLIP's lead that matters: half a point of accuracy.
 SMALLEST = 0.005
+
+
+#: The rule of both studies.
+RULE = (
+    "With each fault alone and with all together, the change of SLIP's lead lies within ± one "
+    "percentage point, over paired seeds: two one-sided tests of 5 % each, and all must say so. "
+    "Refuted where an interval (all together miss with probability 5 %) excludes 0 and the change "
+    "is at least half a point on average. At scale gpu the best method without faults must end "
+    "above a linear model (hyper-cleaning) or above the encoder's start: otherwise not trained."
+)
+#: What both studies draw.
+FIGURES = (
+    Figure(
+        "Test accuracy with each fault",
+        "test_accuracy",
+        "test accuracy",
+        x="oracle_calls",
+        facet="fault",
+        caption="One panel per fault; the first has none.",
+    ),
+)
 
 
 def judge(runs: Sequence[Run]) -> Parts:

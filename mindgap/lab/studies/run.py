@@ -205,25 +205,25 @@ def run_all(
         on_end: called in this process after each trial.
     """
     spreading = sweep or Sweep(whole("jobs", jobs, least=1))
-    for plan_ in plans:
-        folder = plan_.folder(out)
+    for item in plans:
+        folder = item.folder(out)
         folder.mkdir(parents=True, exist_ok=True)
         tidy(folder)
-        files = tuple(path.name for path in plan_.files(out))
-        write_form(folder / STUDY_FILE, replace(plan_.study.describe(plan_.scale), files=files))
-    hashes = {plan_.folder(out): registered_hash(plan_.folder(out)) for plan_ in plans}
+        files = tuple(path.name for path in item.files(out))
+        write_form(folder / STUDY_FILE, replace(item.study.describe(item.scale), files=files))
+    hashes = {item.folder(out): registered_hash(item.folder(out)) for item in plans}
     work = [
         (
-            plan_.study,
-            replace(header, command=command(), registered=hashes[plan_.folder(out)]),
-            plan_.folder(out).absolute(),
+            item.study,
+            replace(header, command=command(), registered=hashes[item.folder(out)]),
+            item.folder(out).absolute(),
         )
-        for plan_ in plans
-        for header in plan_.missing(out)
+        for item in plans
+        for header in item.missing(out)
     ]
     for header, end in spread(partial(execute, every=every), work, spreading):
         on_end(header, end)
-    return [judge_and_write(plan_, out) for plan_ in plans]
+    return [judge_and_write(item, out) for item in plans]
 
 
 def overwritten(plans: Sequence[StudyPlan], out: Path) -> list[Path]:

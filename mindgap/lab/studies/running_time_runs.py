@@ -134,9 +134,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts.sooner("SLIP sooner", in_time, f"{words}: ")
     calls = mean_interval(in_calls, miss=0.1)
     logs_of = {
-        ", ".join(place): list(of_seeds_.values())
-        for place, of_seeds_ in ratios.items()
-        if of_seeds_
+        ", ".join(place): list(by_seed.values()) for place, by_seed in ratios.items() if by_seed
     }
     parts.note(
         f"in oracle calls: {ratio_words(calls)}",
@@ -146,7 +144,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         },
     )
     parts.note(*_note_on_others(groups, settings["levels"]))
-    unreached = [", ".join(place) for place, of_seeds_ in ratios.items() if not of_seeds_]
+    unreached = [", ".join(place) for place, by_seed in ratios.items() if not by_seed]
     parts.note(
         f"not reached: {', '.join(unreached)}" if unreached else "", {"not_reached": unreached}
     )

@@ -155,9 +155,11 @@ class Study:
                 one_of("method", method, self.methods)
         if "test" in self.tune_on.lower():
             fail("tune_on", "must be a column of validation data", self.tune_on)
-        for name, ends in self.tunable.items():
-            if not (isinstance(ends, (list, tuple)) and len(ends) == 2 and 0 < ends[0] < ends[1]):
-                fail("tunable", f"must have 0 < low < high for {name}", ends)
+        for name, bounds in self.tunable.items():
+            if not (
+                isinstance(bounds, (list, tuple)) and len(bounds) == 2 and 0 < bounds[0] < bounds[1]
+            ):
+                fail("tunable", f"must have 0 < low < high for {name}", bounds)
 
     def settings(
         self, scale: str, method: str, overrides: Mapping[str, Any] | None = None

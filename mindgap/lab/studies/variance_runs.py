@@ -47,10 +47,10 @@ def epoch(
         direction = gradient(theta, pick)
         if rule == "svrg":
             direction = [
-                gradient_ - at_snapshot + full_
-                for gradient_, at_snapshot, full_ in zip(direction, gradient(snapshot, pick), full)
+                current - at_snapshot + mean
+                for current, at_snapshot, mean in zip(direction, gradient(snapshot, pick), full)
             ]
-        theta = [parameter - steps * direction_ for parameter, direction_ in zip(theta, direction)]
+        theta = [parameter - steps * change for parameter, change in zip(theta, direction)]
     return theta
 
 
@@ -198,17 +198,17 @@ def _minimum(digits: _Digits, trial: Trial) -> list[Tensor]:
     import torch
 
     every_sample, smoothness = torch.arange(digits.train), 0.5 + digits.decay
-    q = (digits.decay / smoothness) ** 0.5
+    ratio = (digits.decay / smoothness) ** 0.5
     start = digits.net.start(1, 1.0, trial.torch_generator("t4 minimum"))
     theta = ahead = [parameter.zero_() for parameter in start]
-    for _ in range(math.ceil(40 / q)):  # (1 - q)^(40/q) is below 1e-17
-        moved = [
-            ahead_ - gradient / smoothness
-            for ahead_, gradient in zip(ahead, digits.gradient(ahead, every_sample))
+    for _ in range(math.ceil(40 / ratio)):  # (1 - q)^(40/q) is below 1e-17
+        next_theta = [
+            leading - gradient / smoothness
+            for leading, gradient in zip(ahead, digits.gradient(ahead, every_sample))
         ]
         ahead = [
-            moved_ + (1 - q) / (1 + q) * (moved_ - parameter)
-            for moved_, parameter in zip(moved, theta)
+            new + (1 - ratio) / (1 + ratio) * (new - parameter)
+            for new, parameter in zip(next_theta, theta)
         ]
-        theta = moved
+        theta = next_theta
     return theta

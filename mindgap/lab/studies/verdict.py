@@ -243,9 +243,9 @@ class Parts:
             numbers={name: {"low": low, "high": high, "draws": len(ratios)}},
         )
 
-    def reading(self, which: str) -> str:
+    def reading(self, name: str) -> str:
         """The verdict on one reading of the statement, ``"as printed"`` or ``"as corrected"``."""
-        answers = [part.answer for part in self.asked if part.reading in ("", which)]
+        answers = [part.answer for part in self.asked if part.reading in ("", name)]
         if not self.trained:
             return "not trained"
         return verdict_of(answers) if self.usable and answers else "inconclusive"

@@ -33,7 +33,7 @@ def first_hits(
     Args:
         gradient: ``gradient(x, who)`` for points ``x`` of shape (n, d) of the runs ``who``.
         x0: starting points, shape (runs, d).
-        step: effective step h from the (noisy) gradient; see ``StepRule``.
+        step: effective step h, (runs,), from the (noisy) gradients, (runs, d), of the runs ``who``.
         epsilon: accuracy, one number, or one per run.
         limit: most iterations.
         noise: ``noise(n, who)`` of shape (n, d) that is added to the gradient before the step; None

@@ -97,9 +97,9 @@ class NoiseLaw(ABC):
         scales = _scales(self.scale)
         if scales.ndim:
             fail("scale", "must be one number for expect", self.scale)
-        scale_ = float(scales)
+        unit = float(scales)
         return self.unit_expect(
-            lambda points: function(scale_ * points), [kink / scale_ for kink in kinks]
+            lambda points: function(unit * points), [kink / unit for kink in kinks]
         )
 
 

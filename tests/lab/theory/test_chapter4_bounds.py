@@ -29,7 +29,6 @@ from mindgap.lab.theory import (
     SymmetricPareto,
     averaged_error,
     cclip_bound,
-    cclip_step,
     cclip_threshold,
     coordinate_moment,
     gclip_bound,
@@ -88,7 +87,7 @@ def test_projected_gclip_and_cclip_stay_below_their_bounds(law, alpha: float, mu
         ),
         (
             "cclip",
-            lambda k: cclip_step(a, k),
+            lambda k: gclip_step(g, k),
             lambda k: cclip_threshold(a, k),
             lambda k: cclip_bound(a, k),
         ),

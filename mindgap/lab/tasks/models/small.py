@@ -182,8 +182,10 @@ class _Layer(nn.Module):
         """A block's output for (texts, places, width): attention, if any, then two layers."""
         if self.attention:
             parts = self.queries_keys_values(self.before(x)).chunk(3, dim=-1)
-            q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
-            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+            query, key, value = (
+                projected.unflatten(-1, (self.heads, -1)).transpose(1, 2) for projected in parts
+            )
+            mixed = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
             x = x + self.mix(mixed.transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.between(x))))
 

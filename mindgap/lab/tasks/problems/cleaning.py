@@ -130,7 +130,10 @@ class HyperCleaning:
         return self.minimiser(torch.sigmoid(x))
 
     def control(self, name: str) -> Tensor:
-        """The same solve without any method: see :data:`CONTROLS`."""
+        """The lower problem solved to the end without any method: with all weights at their start
+        (``"none"``), with weight 1 on right labels and 0 on wrong ones (``"perfect"``), or on the
+        clean validation samples alone (``"validation"``).
+        """
         if one_of("control", name, CONTROLS) == "validation":
             ones = torch.ones_like(self.validation[0][:, 0])
             return replace(self, train=self.validation).minimiser(ones)
@@ -263,16 +266,16 @@ def hyper_cleaning(
         parts = _whiten(parts, components)
     classes = 1 + max(int(parts[name].labels.max()) for name in ("train", "validation", "test"))
     noisy_labels, mask = corrupt(parts["train"].labels, classes, corruption, seed)
-    device_ = torch.device(device)
+    target = torch.device(device)
 
     def tensors(features: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
-        return torch.from_numpy(features).to(device_, dtype), torch.from_numpy(labels).to(device_)
+        return torch.from_numpy(features).to(target, dtype), torch.from_numpy(labels).to(target)
 
     return HyperCleaning(
         train=tensors(parts["train"].features, noisy_labels),
         validation=tensors(parts["validation"].features, parts["validation"].labels),
         test=tensors(parts["test"].features, parts["test"].labels),
-        corrupted=torch.from_numpy(mask).to(device_),
+        corrupted=torch.from_numpy(mask).to(target),
         classes=classes,
         decay=decay,
         start=start,

@@ -100,8 +100,15 @@ def masked_language_model(
     ten become the mask (the number ``words``), one of ten another word at random, one stays. A
     batch is (input, places, answers).
 
-    Args: as :func:`language_model`. Which words of the held-out text are masked is the same for all
-    seeds.
+    Args:
+        text: ``"prose"``, ``"ptb"`` or ``"wikitext-2"``, with text held out as for
+            :func:`language_model`.
+        words: size of the vocabulary, without the mask.
+        width, layers: of the network.
+        length: of a window.
+        validation: how many windows the parts ``"validation"`` and ``"test"`` have each; which of
+            their words are masked is the same for all seeds.
+        seed: of the network's start.
 
     Example:
         >>> problem = masked_language_model("prose", words=100, width=8, length=16, validation=20)

@@ -127,7 +127,8 @@ class Quadratic:
 
         Args:
             batch_size: samples per minibatch, one number or (upper, lower).
-            order: how minibatches are drawn, see :class:`~mindgap.bilevel.data.sample.Batches`.
+            order: how minibatches are drawn; :class:`~mindgap.bilevel.data.sample.Batches` names
+                the choices.
         """
         upper_size, lower_size = (
             batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
@@ -176,9 +177,9 @@ def quadratic_problem(
     Source: benchmark_bilevel, data set ``simulated`` (the construction; own code).
     """
     constants = (smoothness_y, smoothness_x, smoothness_cross, convexity)
-    device_ = torch.device(device)
-    x0 = torch.full((dim_x,), -2.0, dtype=dtype, device=device_)
-    y0 = torch.zeros(dim_y, dtype=dtype, device=device_)
+    target = torch.device(device)
+    x0 = torch.full((dim_x,), -2.0, dtype=dtype, device=target)
+    y0 = torch.zeros(dim_y, dtype=dtype, device=target)
     # With few samples Phi may be unbounded below: such a draw is discarded.
     for attempt in range(_ATTEMPTS):
         levels = []
@@ -187,8 +188,8 @@ def quadratic_problem(
             in_y, in_x = _samples(generator, samples, dim_y, dim_x, *constants)
             levels.append(
                 (
-                    torch.from_numpy(in_y).to(device_, dtype),
-                    torch.from_numpy(in_x).to(device_, dtype),
+                    torch.from_numpy(in_y).to(target, dtype),
+                    torch.from_numpy(in_x).to(target, dtype),
                 )
             )
         quadratic = Quadratic(levels[0], levels[1], x0, y0, _means(levels[0]), _means(levels[1]))
@@ -239,8 +240,8 @@ def _symmetric(draw: np.random.Generator, spread: np.ndarray) -> np.ndarray:
 def _means(samples: Batch) -> Means:
     """The means of the rank-one matrices p p', q q', s r' and of the vectors a, b of samples."""
     (p, r, a), (q, s, b) = samples[0].unbind(1), samples[1].unbind(1)
-    samples_ = len(p)
-    return Means(p.T @ p / samples_, q.T @ q / samples_, s.T @ r / samples_, a.mean(0), b.mean(0))
+    number = len(p)
+    return Means(p.T @ p / number, q.T @ q / number, s.T @ r / number, a.mean(0), b.mean(0))
 
 
 check_arguments(__name__)

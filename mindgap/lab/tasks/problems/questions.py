@@ -55,7 +55,8 @@ def question_answering(
 
     Args:
         source: of the questions.
-        words, width, layers: of the encoder, as :func:`masked_language_model` builds it.
+        words: size of the vocabulary, without the mask.
+        width, layers: of the encoder.
         question, passage: words of each in an input; longer questions are cut, shorter ones filled
             with the mask.
         held_out: how many questions the parts ``"validation"`` and ``"test"`` have each, the same

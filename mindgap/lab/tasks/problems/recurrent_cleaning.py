@@ -92,8 +92,9 @@ def _at_once(weights: Weights, vectors: Tensor) -> Tensor:
 
 
 def _in_turn(weights: Weights, outputs: Tensor) -> Tensor:
-    """The same as :func:`_at_once`, one layer after the other and without products with zeros: for
-    a wide net, where products take the time.
+    """The second layer's units after each word (words, texts, hidden), one layer after the other
+    and without the products with zeros of :func:`_at_once`: for a wide net, where products take
+    the time.
     """
     for input_name, turn_name in (("input", "first"), ("between", "second")):
         inputs = (
@@ -414,7 +415,7 @@ def recurrent_cleaning(
         generator.permutation(np.concatenate([rows[end - size : end] for rows in classes]))
         for size, end in zip(sizes, ends)
     ]
-    device_, dimensions = torch.device(device), tweets.vectors.shape[1]
+    target, dimensions = torch.device(device), tweets.vectors.shape[1]
     shapes = {
         "input": (dimensions, hidden),
         **dict.fromkeys(("first", "between", "second"), (hidden, hidden)),
@@ -422,10 +423,10 @@ def recurrent_cleaning(
         "head1": (head, head),
         "head2": (head, 2),
     }
-    weights = recurrent_start(shapes, seed, "recurrent cleaning", dtype, device_)
+    weights = recurrent_start(shapes, seed, "recurrent cleaning", dtype, target)
 
     def texts(words: np.ndarray, labels: np.ndarray) -> Texts:
-        return torch.from_numpy(words).to(device_), torch.from_numpy(labels).to(device_)
+        return torch.from_numpy(words).to(target), torch.from_numpy(labels).to(target)
 
     labels, mask = corrupt(tweets.labels[parts[0]], 2, corruption, seed)
     held_out_texts = [texts(tweets.words[rows], tweets.labels[rows]) for rows in parts[1:]]
@@ -434,8 +435,8 @@ def recurrent_cleaning(
         held_out_texts[0],
         held_out_texts[1],
         texts(*tweets.manual),
-        torch.from_numpy(mask).to(device_),
-        torch.from_numpy(standardised(tweets.vectors, tweets.words[parts[0]])).to(device_, dtype),
+        torch.from_numpy(mask).to(target),
+        torch.from_numpy(standardised(tweets.vectors, tweets.words[parts[0]])).to(target, dtype),
         decay,
         start,
         weights,

@@ -233,7 +233,9 @@ def half_code(
     (texts, hidden).
 
     Args:
-        weights, vectors, words: those of that function.
+        weights: those of :data:`WEIGHTS` by name.
+        vectors: (vocabulary, dimensions) word vectors; row 0 is that of no word.
+        words: (texts, length) numbers, 0 at the end of a short text.
         dtypes: of products, forward and backward.
         most: bounds on how many texts have a first, second, ... word, for as many texts as the
             first one says; they are counted where there are none for so many.
@@ -286,18 +288,24 @@ def recurrent_representation(
         train, validation, test: tables of word numbers (texts, words) or (pairs, 2, words).
         vectors: (vocabulary, dimensions); row 0 is that of no word.
         hidden: units of each recurrent layer.
-        tasks, ways, shots, features, decay, seed, dtype, device: as for ``hyper_representation``.
+        decay: c, weight of a head's squared norm.
+        tasks: how many (training, validation, test) tasks.
+        ways: classes of a task, drawn from the table's.
+        shots: examples of each class in the support set, and as many in the query set.
+        features: numbers that the encoder gives to a head.
+        seed: of the tasks and the encoder's start.
+        dtype, device: of the tensors.
         precision: of products inside the encoder, ``"tf32"`` or ``"half"``.
     """
     one_of("precision", precision, PRECISIONS)
     positive("decay", decay)
-    device_, task_sets = torch.device(device), []
+    target, task_sets = torch.device(device), []
     for (name, tables), number in zip(
         {"train": train, "validation": validation, "test": test}.items(), tasks
     ):
         levels = draw_tasks(tables, number, ways, shots, seed, name)
         support, query = (
-            (torch.from_numpy(inputs).to(device_), torch.from_numpy(labels).to(device_))
+            (torch.from_numpy(inputs).to(target), torch.from_numpy(labels).to(target))
             for inputs, labels in levels
         )
         task_sets.append(Tasks(support, query))
@@ -306,11 +314,11 @@ def recurrent_representation(
         **dict.fromkeys(("first", "between", "second"), (hidden, hidden)),
         "join": ((4 if train[0].features.ndim == 3 else 1) * hidden, features),
     }
-    start = recurrent_start(shapes, seed, "recurrent representation", dtype, device_)
+    start = recurrent_start(shapes, seed, "recurrent representation", dtype, target)
     table = torch.from_numpy(
-        standardised(vectors, np.concatenate([table_.features.ravel() for table_ in train]))
+        standardised(vectors, np.concatenate([words.features.ravel() for words in train]))
     )
-    table = table.to(device_, dtype)
+    table = table.to(target, dtype)
     return RecurrentRepresentation(
         task_sets[0], task_sets[1], task_sets[2], ways, decay, start, table, precision
     )

@@ -131,8 +131,8 @@ class RegularisationSelection:
             ) / samples + torch.diag(x.exp())
             return gradient, curvature
         decay, weights = x.exp().repeat_interleave(self.y0.shape[1]), torch.ones_like(labels)
-        gradient_, curvature = softmax_derivatives(features, labels, weights, y.view(self.y0.shape))
-        return gradient_.reshape(-1) + decay * y, curvature + torch.diag(decay)
+        slope, curvature = softmax_derivatives(features, labels, weights, y.view(self.y0.shape))
+        return slope.reshape(-1) + decay * y, curvature + torch.diag(decay)
 
 
 def ijcnn1_selection(

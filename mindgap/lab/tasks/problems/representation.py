@@ -291,11 +291,11 @@ def hyper_representation(
     train_inputs = np.concatenate([table.features.reshape(-1, shape[-1]) for table in train])
     mean, deviation = train_inputs.mean(0), train_inputs.std(0)
     deviation[deviation == 0] = 1.0  # a pixel that is always white
-    device_ = torch.device(device)
+    target = torch.device(device)
 
     def tensors(inputs: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
         scaled = torch.from_numpy((inputs - mean) / deviation)
-        return scaled.to(device_, dtype), torch.from_numpy(labels).to(device_)
+        return scaled.to(target, dtype), torch.from_numpy(labels).to(target)
 
     task_sets = []
     for (name, tables), number in zip(groups.items(), tasks, strict=True):
@@ -308,8 +308,8 @@ def hyper_representation(
     start = {}
     for name, rows, columns in (("first", shape[-1], hidden), ("second", second_inputs, features)):
         weights = torch.from_numpy(generator.standard_normal((rows, columns)) / np.sqrt(rows))
-        start[name] = weights.to(device_, dtype)
-        start[f"{name}_bias"] = torch.zeros(columns, dtype=dtype, device=device_)
+        start[name] = weights.to(target, dtype)
+        start[f"{name}_bias"] = torch.zeros(columns, dtype=dtype, device=target)
     return HyperRepresentation(task_sets[0], task_sets[1], task_sets[2], ways, decay, start)
 
 
@@ -338,7 +338,10 @@ def draw_tasks(
         classes = generator.permutation(len(halves[domain][0]))[:ways]
         for level in (0, 1):
             rows = np.concatenate(
-                [generator.permutation(halves[domain][level][label_])[:shots] for label_ in classes]
+                [
+                    generator.permutation(halves[domain][level][class_number])[:shots]
+                    for class_number in classes
+                ]
             )
             # A minibatch takes the same places of every task: in order of class it would show one
             # class alone.

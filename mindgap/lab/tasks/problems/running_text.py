@@ -84,7 +84,9 @@ def running_text(
     """One part of a text on a device.
 
     Args:
-        text, words: see :func:`~mindgap.lab.tasks.problems.language.language_model`.
+        text: ``"prose"``, ``"ptb"`` or ``"wikitext-2"``.
+        words: the ``words`` - 1 most frequent words have a number of their own; all others share
+            the last.
         part: ``"train"``, ``"validation"`` or ``"test"``.
         batch: rows; words that do not fill all rows are left out.
         length: words per segment.
@@ -122,7 +124,7 @@ def prepared_tokens(text: str, words: int) -> tuple[Tensor, ...]:
     """
     arrays = prepared(
         f"{text}-{words}-words",
-        lambda: {part_: tokens.numpy() for part_, tokens in zip(PARTS, _tokens(text, words))},
+        lambda: {name: tokens.numpy() for name, tokens in zip(PARTS, _tokens(text, words))},
     )
     return tuple(torch.from_numpy(arrays[part]) for part in PARTS)
 

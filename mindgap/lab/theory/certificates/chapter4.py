@@ -175,14 +175,14 @@ def theorem_2_acclip(L: Fraction = Fraction(20_000), K: int = 10**6) -> Certific
     """
     G = Fraction(1)
     gap = 2 * G**2 * K / L
-    way = (gap - G**2 / (2 * L)) / G  # to x = G/L, where the slope ends
+    distance = (gap - G**2 / (2 * L)) / G  # to x = G/L, where the slope ends
     eta_square = gap / (G**2 * (K + 1) * L)
     return Certificate(
         instance={"f": "Huber function, slope G", "α": 2, "G": G, "L": L, "f0": gap, "K": K},
         assumptions={
             "f is L-smooth": True,
             "E‖g‖² = f'² <= G² everywhere": True,
-            "K steps, of ηG at most, do not reach the end of the slope": way**2
+            "K steps, of ηG at most, do not reach the end of the slope": distance**2
             > K**2 * eta_square * G**2,
         },
         measured=G**2,

@@ -174,18 +174,17 @@ def pep_gap(method: str, constants: SmoothConvex, steps: int, *, measure: str = 
     from PEPit import PEP
     from PEPit.functions import SmoothStronglyConvexFunction
 
-    constants_ = constants
-    alpha, beta = parameters(method, constants_) if constants_.mu > 0 else (1 / constants_.L, 0.0)
+    alpha, beta = parameters(method, constants) if constants.mu > 0 else (1 / constants.L, 0.0)
     problem = PEP()
     function = problem.declare_function(
-        SmoothStronglyConvexFunction, mu=constants_.mu, L=constants_.L
+        SmoothStronglyConvexFunction, mu=constants.mu, L=constants.L
     )
     minimiser = function.stationary_point()
     x = y = previous = problem.set_initial_point()
-    problem.set_initial_condition((x - minimiser) ** 2 <= constants_.D**2)
+    problem.set_initial_condition((x - minimiser) ** 2 <= constants.D**2)
     for k in range(steps):
         if method == "nesterov":
-            momentum = beta if constants_.mu > 0 else k / (k + 3.0)
+            momentum = beta if constants.mu > 0 else k / (k + 3.0)
             next_x = x - alpha * function.gradient(x)
             x, y = (1 + momentum) * next_x - momentum * y, next_x
         else:

@@ -253,22 +253,16 @@ def iteration_bound(method: str, constants: SmoothConvex, epsilon: float) -> flo
     convex functions; √(L/ε) D holds for both. The strongly convex entry of (2.3)'s text has L‖x_0 -
     x*‖/ε inside the logarithm where the square of the distance belongs.
     """
-    constants_, ratio = constants, constants.L * constants.D**2 / positive("epsilon", epsilon)
-    if constants_.mu == 0:
+    c, ratio = constants, constants.L * constants.D**2 / positive("epsilon", epsilon)
+    if c.mu == 0:
         if method == "gd":
             return max(0.0, (ratio - 2) / 4)
         return max(0.0, (-5 + math.sqrt(25 - 4 * (6 - 2 * ratio))) / 2) if ratio > 3 else 0.0
     if method == "gd":
-        return (
-            max(0.0, math.log(ratio / 2) / (-2 * math.log1p(-constants_.mu / constants_.L)))
-            if constants_.mu < constants_.L
-            else 1.0
-        )
+        return max(0.0, math.log(ratio / 2) / (-2 * math.log1p(-c.mu / c.L))) if c.mu < c.L else 1.0
     return max(
         0.0,
-        math.sqrt(constants_.Q)
-        * math.log((constants_.mu + constants_.L) * constants_.D**2 / (2 * epsilon))
-        + 1,
+        math.sqrt(c.Q) * math.log((c.mu + c.L) * c.D**2 / (2 * epsilon)) + 1,
     )
 
 

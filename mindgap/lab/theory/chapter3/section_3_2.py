@@ -65,7 +65,7 @@ class Polynomial(Function):
 
     @property
     def degree(self) -> int:
-        """d."""
+        """d, the degree."""
         return len(self.coefficients) - 1
 
     def value(self, x: Any) -> Any:
@@ -152,8 +152,8 @@ class DeepLinear(Function):
             fail("X, Y", "must be matrices with one column per sample", (X.shape, Y.shape))
         self.X, self.Y = np.asarray(X, dtype=float), np.asarray(Y, dtype=float)
         self.widths = (X.shape[0], *hidden, Y.shape[0])
-        self.shapes = [(b, a) for a, b in itertools.pairwise(self.widths)]
-        self.dimension = sum(a * b for a, b in self.shapes)
+        self.shapes = [(rows, columns) for columns, rows in itertools.pairwise(self.widths)]
+        self.dimension = sum(rows * columns for rows, columns in self.shapes)
 
     def matrices(self, w: Vectors) -> list[Any]:
         """W_1, ..., W_ℓ as views of the flat vector(s); leading axes are kept."""

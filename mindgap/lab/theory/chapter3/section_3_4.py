@@ -379,7 +379,7 @@ def error_terms(
     inner = values @ gradient
     c = 5 * a.L0 + 4 * a.L1 * n
     mean_h = float(weights @ h)
-    left = (
+    remaining = (
         float(-weights @ (h * inner)),
         float(c * (weights @ (h**2 * inner))),
         float(c / 2 * (weights @ (h**2 * (values**2).sum(1)))),
@@ -390,4 +390,4 @@ def error_terms(
         9 * eta**2 * tau * a.L0**2 / a.need_l1() + mean_h * n**2 / 8,
         (5 * a.L0 + 2 * a.L1 * tau) * eta**2 * tau**2 + mean_h * n**2 / 8,
     )
-    return ErrorTerms(left, right)
+    return ErrorTerms(remaining, right)

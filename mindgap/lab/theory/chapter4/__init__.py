@@ -34,7 +34,6 @@ from mindgap.lab.theory.chapter4.upper_bounds import (
     ConstantClip,
     SmoothMoment,
     cclip_bound,
-    cclip_step,
     cclip_threshold,
     coordinate_moment,
     gclip_bound,

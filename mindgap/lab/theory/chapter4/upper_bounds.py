@@ -176,7 +176,7 @@ def coordinate_moment(alpha: float, B: tuple[float, ...], *, method: str) -> flo
 
 
 def gclip_step(a: StronglyConvexMoment, k: Any) -> Any:
-    """η_k = 4/(μ(k+1)), k = 1, 2, ...
+    """η_k = 4/(μ(k+1)), k = 1, 2, ...; CClip's step is the same.
 
     Example:
         >>> gclip_step(StronglyConvexMoment(alpha=1.5, G=1.0, mu=2.0), 1)
@@ -213,16 +213,6 @@ def gclip_bound(a: StronglyConvexMoment, k: int) -> float:
 # Theorem 4.5.1 (= Theorem 3 of acclip): CClip under coordinate-wise moments, strongly convex.
 # *Differs from the papers*: the threshold is printed as B k^(α-1), the proofs use B_i k^(1/α).
 # "Independent of d" means that the bound depends on d only through ‖B‖_2.
-
-
-def cclip_step(a: CoordinateMoment, k: Any) -> Any:
-    """η_k = 4/(μ(k+1)).
-
-    Example:
-        >>> cclip_step(CoordinateMoment(alpha=1.5, B=(1.0,), mu=1.0), 3)
-        1.0
-    """
-    return 4 / (a.mu * (k + 1))
 
 
 def cclip_threshold(a: CoordinateMoment, k: float) -> np.ndarray:

@@ -22,8 +22,8 @@ from typing import Any
 from mindgap.base.check import one_of
 from mindgap.lab.studies import cleaning_runs
 from mindgap.lab.studies.bilevel_runs import tuned_methods
-from mindgap.lab.studies.released_runs import ALL, NONE, judge
-from mindgap.lab.studies.spec import Figure, Row, Scale, Source, Study, Trial
+from mindgap.lab.studies.released_runs import ALL, FIGURES, NONE, RULE, judge
+from mindgap.lab.studies.spec import Row, Scale, Source, Study, Trial
 
 FAULTS = ("noise drawn anew", "noisy validation", "norm not squared", "gradients added up")
 METHODS = ("SLIP", "BO-REP", "MA-SOBA", "SABA", "StocBio")
@@ -141,22 +141,9 @@ STUDY = Study(
     judge=judge,
     lengths={"gpu": "10 of 25 epochs"},
     length_of=lambda s: f"{s['oracle_calls'] / 100:.3g} of 25 epochs",
-    rule="With each fault alone and with all together, the change of SLIP's lead lies within ± one "
-    "percentage point, over paired seeds: two one-sided tests of 5 % each, and all must say so. "
-    "Refuted where an interval (all together miss with probability 5 %) excludes 0 and the change "
-    "is at least half a point on average. At scale gpu the best method without faults must end "
-    "above a linear model (hyper-cleaning) or above the encoder's start: otherwise not trained.",
+    rule=RULE,
     models={"quick": "linear softmax on digits", "gpu": cleaning_runs.GPU_MODEL},
     paper_model=cleaning_runs.PAPER_MODEL,
-    figures=(
-        Figure(
-            "Test accuracy with each fault",
-            "test_accuracy",
-            "test accuracy",
-            x="oracle_calls",
-            facet="fault",
-            caption="One panel per fault; the first has none.",
-        ),
-    ),
+    figures=FIGURES,
     tuned_by="b3-hyper-cleaning",
 )

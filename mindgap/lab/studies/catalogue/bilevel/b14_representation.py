@@ -10,8 +10,8 @@ from typing import Any
 from mindgap.base.check import one_of
 from mindgap.lab.studies import representation_runs
 from mindgap.lab.studies.released_representation import FAULTS, OF, released_method
-from mindgap.lab.studies.released_runs import ALL, NONE, judge
-from mindgap.lab.studies.spec import Figure, Row, Scale, Source, Study, Trial
+from mindgap.lab.studies.released_runs import ALL, FIGURES, NONE, RULE, judge
+from mindgap.lab.studies.spec import Row, Scale, Source, Study, Trial
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -70,26 +70,12 @@ STUDY = Study(
     judge=judge,
     lengths={"gpu": "8 of 20 epochs"},
     length_of=lambda s: f"{s['oracle_calls'] / 50:.3g} of 20 epochs",
-    rule="With each fault alone and with all together, the change of SLIP's lead lies within ± one "
-    "percentage point, over paired seeds: two one-sided tests of 5 % each, and all must say so. "
-    "Refuted where an interval (all together miss with probability 5 %) excludes 0 and the change "
-    "is at least half a point on average. At scale gpu the best method without faults must end "
-    "above a linear model (hyper-cleaning) or above the encoder's start: otherwise not trained. A "
-    "method without that fault enters with its run without faults.",
+    rule=f"{RULE} A method without that fault enters with its run without faults.",
     models={
         "quick": "tanh encoder and linear heads on digits",
         "gpu": representation_runs.GPU_MODELS["snli"],
     },
     paper_model=representation_runs.PAPER_MODELS["snli"],
-    figures=(
-        Figure(
-            "Test accuracy with each fault",
-            "test_accuracy",
-            "test accuracy",
-            x="oracle_calls",
-            facet="fault",
-            caption="One panel per fault; the first has none.",
-        ),
-    ),
+    figures=FIGURES,
     tuned_by="b1-hyper-representation",
 )

@@ -23,8 +23,9 @@ CLIPPINGS = ("GClip", "CClip")
 
 
 def loop_steps(trial: Trial) -> Iterator[Row]:
-    """As :func:`loop_orders`, with the mean length of a step; a growing threshold is τ_k =
-    1.5·τ·√(k/K) after K steps in all, which has the mean τ."""
+    """Readings of the loss on validation and test text, with the mean length of a step. A growing
+    threshold is τ_k = 1.5·τ·√(k/K) with K steps in all, which has the mean τ.
+    """
 
     def build(lr: float, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
         optimizer = optimizer_of(trial["optimizer"], lr, parameters, tau=trial["tau"])

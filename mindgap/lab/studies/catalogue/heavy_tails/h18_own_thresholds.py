@@ -87,15 +87,15 @@ def optimizer_of(settings: Mapping[str, Any], lr: float, parameters: Sequence[An
     return AdamW(parameters, lr=lr, clip=settings["clip"] or None)
 
 
-def _student(draw: Any, tail: float, shape: Any) -> Any:
+def _student(generator: Any, tail: float, shape: Any) -> Any:
     """Student's t with ``tail`` degrees by Bailey's polar method; 0 stands for Gaussian noise."""
     import torch
 
     if not tail:
-        return torch.randn(shape, generator=draw)
-    u = torch.rand(shape, generator=draw).clamp_min(1e-12)
-    angle = 2 * np.pi * torch.rand(shape, generator=draw)
-    return torch.sqrt(tail * (u ** (-2 / tail) - 1)) * torch.cos(angle)
+        return torch.randn(shape, generator=generator)
+    uniform = torch.rand(shape, generator=generator).clamp_min(1e-12)
+    angle = 2 * np.pi * torch.rand(shape, generator=generator)
+    return torch.sqrt(tail * (uniform ** (-2 / tail) - 1)) * torch.cos(angle)
 
 
 def _tables(runs: Sequence[Run], tail: float) -> dict[str, dict[float, np.ndarray]]:

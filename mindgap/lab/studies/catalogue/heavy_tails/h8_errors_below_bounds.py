@@ -42,14 +42,11 @@ def loop_bounds(trial: Trial) -> Iterator[Row]:
         def gradient(x: np.ndarray, k: int, mu=mu, law=law, rng=rng) -> np.ndarray:  # type: ignore[no-untyped-def]
             return mu * (x - optimum) + law.sample(rng, x.shape)
 
-        def step(k: int, mu: float = mu) -> float:
-            return 4 / (mu * (k + 1))
-
         with trial.timed():
             averages = theory.weighted_average_runs(
                 gradient,
                 start,
-                step,
+                partial(theory.gclip_step, strongly_convex),
                 partial(tau, record),
                 horizons,
                 method=trial["clip"],

@@ -58,7 +58,7 @@ def judge_nonconvex(runs: Sequence[Run]) -> Parts:
     parts = Parts()
     for name, group in by_method(runs).items():
         fits = exponents(group, "K")
-        ratio = max(ratio_ for run in group for ratio_ in run.column("ratio"))
+        ratio = max(value for run in group for value in run.column("ratio"))
         stated = {alpha: -(alpha - 1) / (3 * alpha - 2) for alpha in fits}
         words = ", ".join(
             f"{exponent / 2:.3f} (stated {stated[alpha]:.3f})"

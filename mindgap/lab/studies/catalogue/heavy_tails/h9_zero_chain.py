@@ -85,8 +85,8 @@ def judge_chain(runs: Sequence[Run]) -> Parts:
     for alpha in sorted({row["alpha"] for row in rows}):
         rows_of_alpha = [row for row in rows if row["alpha"] == alpha]
         power = powers[alpha] = -slope(
-            np.log([row_["epsilon"] for row_ in rows_of_alpha]),
-            np.log([row_["steps"] for row_ in rows_of_alpha]),
+            np.log([point["epsilon"] for point in rows_of_alpha]),
+            np.log([point["steps"] for point in rows_of_alpha]),
         )[0]
         stated = (3 * alpha - 2) / (alpha - 1)
         # ⌊·⌋ and d - 1 bend the line at small d
@@ -95,9 +95,7 @@ def judge_chain(runs: Sequence[Run]) -> Parts:
             abs(power / stated - 1) < 0.15,
             words=f"ε^-{power:.2f}, stated {stated:.2f}",
         )
-    parts.note(
-        "", {"powers": {f"alpha={alpha_:g}": exponent for alpha_, exponent in powers.items()}}
-    )
+    parts.note("", {"powers": {f"alpha={order:g}": exponent for order, exponent in powers.items()}})
     return parts
 
 

@@ -31,7 +31,7 @@ def stochastic_loop(trial: Trial) -> Iterator[Row]:
     rule, rng, number = stochastic_rule(target), trial.numpy_generator("run"), trial["runs"]
     beta = 1 - trial["beta_factor"] * (1 - rule.beta)
     drawn_steps = rng.integers(1, rule.T + 1, size=number)
-    output_at = np.array([rule.output_index(int(step_)) for step_ in drawn_steps])
+    output_at = np.array([rule.output_index(int(drawn)) for drawn in drawn_steps])
     positions = np.full(number, target.Delta / target.L)
     output = positions.copy()
     directions = target.L * np.sign(positions) + target.sigma * rng.choice([-1.0, 1.0], size=number)

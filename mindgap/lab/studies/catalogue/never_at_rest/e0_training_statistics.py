@@ -79,15 +79,15 @@ def _run_small(trial: Trial) -> Iterator[Row]:
         )
 
     def read(_: int) -> Row:
-        first, second = statistics(), statistics()
+        statistics_1, statistics_2 = statistics(), statistics()
         return {
-            "samples": first.samples,
+            "samples": statistics_1.samples,
             "seconds": trial.seconds,
-            "gradient_norm_unbiased": first.gradient_norm_unbiased,
-            "noise_low": first.noise_interval[0],
-            "noise_high": first.noise_interval[1],
-            **{name: getattr(first, name) for name in QUANTITIES},
-            **{f"{name}_again": getattr(second, name) for name in QUANTITIES},
+            "gradient_norm_unbiased": statistics_1.gradient_norm_unbiased,
+            "noise_low": statistics_1.noise_interval[0],
+            "noise_high": statistics_1.noise_interval[1],
+            **{name: getattr(statistics_1, name) for name in QUANTITIES},
+            **{f"{name}_again": getattr(statistics_2, name) for name in QUANTITIES},
         }
 
     run = Training(problem, optimizer, trial.torch_generator("e0 order"), {"reader": reader})

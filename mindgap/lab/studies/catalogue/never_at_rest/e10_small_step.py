@@ -28,7 +28,7 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
     every_x, every_y = x.expand(chains, -1, -1), y.expand(chains, -1)
 
     def value(weights: list[Any]) -> Any:
-        decay = sum(weights_.square().sum(dim=(1, 2)) for weights_ in weights) * gamma / 2
+        decay = sum(matrix.square().sum(dim=(1, 2)) for matrix in weights) * gamma / 2
         return net.loss(weights, every_x, every_y) + decay
 
     def moved(weights: list[Any], share: float) -> list[Any]:
@@ -36,11 +36,11 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
         samples = torch.randint(len(x), (chains, trial["batch"]), generator=generator)
         gradients = net.gradient(weights, x[samples], y[samples])[1]
         return [
-            weights_ - share * eta * (direction + gamma * weights_)
-            for weights_, direction in zip(weights, gradients)
+            matrix - share * eta * (direction + gamma * matrix)
+            for matrix, direction in zip(weights, gradients)
         ]
 
-    shares = [1.0, *(trial["direction"] * share_ for share_ in trial["c"])]
+    shares = [1.0, *(trial["direction"] * fraction for fraction in trial["c"])]
     snapshots = []
     for step in range(1, trial["burn_in"] + trial["snapshots"] * trial["every"] + 1):
         with trial.timed():
@@ -48,8 +48,8 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
         if step > trial["burn_in"] and step % trial["every"] == 0:
             loss = value(theta)
             gradient = [
-                direction + gamma * weights_
-                for weights_, direction in zip(theta, net.gradient(theta, every_x, every_y)[1])
+                direction + gamma * matrix
+                for matrix, direction in zip(theta, net.gradient(theta, every_x, every_y)[1])
             ]
             square = sum(direction.square().sum(dim=(1, 2)) for direction in gradient)
             changes = [value(moved(theta, share)) - loss for share in shares]
@@ -57,12 +57,12 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
     # (quantity, snapshot, chain); one number per chain: chains are independent, snapshots are not.
     losses, squares, *changes = torch.stack(snapshots, dim=1)
     full, *small = (change.mean(dim=0) for change in changes)
-    for share_, change in zip(trial["c"], small):
+    for fraction, change in zip(trial["c"], small):
         yield {
-            "c": share_,
+            "c": fraction,
             "change": float(change.mean()),
             "error": float(change.std() / chains**0.5),
-            "first_order": -share_ * eta * float(squares.mean()),
+            "first_order": -fraction * eta * float(squares.mean()),
             "grad_square": float(squares.mean()),
             "loss": float(losses.mean()),
             "full_step": float(full.mean()),

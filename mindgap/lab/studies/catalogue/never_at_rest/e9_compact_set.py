@@ -62,10 +62,10 @@ def _compact_cell(
         with trial.timed():
             losses, gradients = net.gradient(theta, x[samples], y[samples])
             theta = [
-                (1 - eta * gamma) * weights_ - eta * gradient
-                for weights_, gradient in zip(theta, gradients)
+                (1 - eta * gamma) * matrix - eta * gradient
+                for matrix, gradient in zip(theta, gradients)
             ]
-        if not all(bool(weights_.isfinite().all()) for weights_ in theta):
+        if not all(bool(matrix.isfinite().all()) for matrix in theta):
             yield {"step": step, "panel": panel, "size": np.inf, "loss_share": np.inf}, {}
             return
         if batch_norm:

@@ -47,6 +47,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         return
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
+        """A fresh training at that step, and what reads its loss on fixed samples."""
         problem = training_problem(trial.settings, stream_seed(trial.seed, f"clipping {phase}"))
         optimizer = descent(trial.settings, lr, problem.objective.parameters)
         fixed_samples = problem.draw(

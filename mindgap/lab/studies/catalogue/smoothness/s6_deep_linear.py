@@ -31,10 +31,8 @@ def loop_networks(trial: Trial) -> Iterator[Row]:
             rng.standard_normal((1, samples)),
             hidden=(width,) * (trial["layers"] - 1),
         )
-        scales_ = np.exp(rng.uniform(np.log(0.1), np.log(3.0), trial["points"]))
-        points = [
-            size * rng.standard_normal(network.dimension) / np.sqrt(width) for size in scales_
-        ]
+        sizes = np.exp(rng.uniform(np.log(0.1), np.log(3.0), trial["points"]))
+        points = [size * rng.standard_normal(network.dimension) / np.sqrt(width) for size in sizes]
     for number, weights in enumerate(points):
         with trial.timed():
             norm, curvature = float(network.gradient_norm(weights)), network.hessian_norm(weights)
@@ -56,13 +54,14 @@ def judge_networks(runs: Sequence[Run]) -> Parts:
     random_rows, valley_rows = table["random weights"], table["valley of zero loss"]
     rank = float(
         spearmanr(
-            [row_["gradient"] for row_ in random_rows], [row_["curvature"] for row_ in random_rows]
+            [point["gradient"] for point in random_rows],
+            [point["curvature"] for point in random_rows],
         ).statistic
     )
     largest_gradient = max(row["gradient"] for row in valley_rows)
     growth, _ = slope(
-        np.log([row_["size"] for row_ in valley_rows[-6:]]),
-        np.log([row_["curvature"] for row_ in valley_rows[-6:]]),
+        np.log([point["size"] for point in valley_rows[-6:]]),
+        np.log([point["curvature"] for point in valley_rows[-6:]]),
     )
     parts.add(
         "gradient and Hessian norm are correlated",

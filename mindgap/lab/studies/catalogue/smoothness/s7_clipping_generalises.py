@@ -30,6 +30,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     """Readings on held-out images; at small scales the steps are tried first."""
 
     def build(lr: float, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
+        """GClip at the trial's threshold, or SGD with momentum where that is 0."""
         import torch
 
         from mindgap.optim import GClip

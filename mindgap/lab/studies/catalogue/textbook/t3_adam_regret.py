@@ -19,8 +19,8 @@ def regret_loop(trial: Trial) -> Iterator[Row]:
     last_step = trial["periods"] * problem.period
     read_steps = sorted(
         {
-            int(step_) // problem.period * problem.period
-            for step_ in np.geomspace(10 * problem.period, last_step, 25)
+            int(place) // problem.period * problem.period
+            for place in np.geomspace(10 * problem.period, last_step, 25)
         }
     )
     with trial.timed():

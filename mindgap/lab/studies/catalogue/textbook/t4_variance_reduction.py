@@ -41,10 +41,8 @@ def judge(runs: Sequence[Run]) -> Parts:
             np.log(final_gaps["SGD"]) - np.log(final_gaps["SVRG"]), miss=MISS
         )
         errors = {
-            rule_: float(
-                np.mean([last(run, "test_error") for run in groups[f"{problem}, {rule_}"]])
-            )
-            for rule_ in final_gaps
+            name: float(np.mean([last(run, "test_error") for run in groups[f"{problem}, {name}"]]))
+            for name in final_gaps
         }
         median_gaps = {rule: float(np.median(values)) for rule, values in final_gaps.items()}
         parts.note(
