@@ -4,6 +4,7 @@ lint``.
 
 from __future__ import annotations
 
+import ast
 import runpy
 import subprocess
 import sys
@@ -116,3 +117,54 @@ def test_the_lists_of_files_to_open_name_files_that_exist_and_count_them() -> No
         names = [name.strip("`") for name in files.split(", ")]
         assert int(number) == len(names)
         assert [name for name in names if not (PACKAGE / f"{name}.py").exists()] == []
+
+
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def stored_names(node: ast.AST) -> set[str]:
+    """Names that are assigned anywhere below a node."""
+    below = (n for n in ast.walk(node) if isinstance(n, ast.Name))
+    return {n.id for n in below if isinstance(n.ctx, ast.Store)}
+
+
+def mistaken_globals(function: ast.AST) -> set[str]:
+    """Names that a comprehension of a function reads from outside the function, and that another
+    comprehension of it uses as its variable.
+    """
+    comprehensions = [n for n in ast.walk(function) if isinstance(n, COMPREHENSIONS)]
+    variables = {c: stored_names(c) for c in comprehensions}
+    everything = [n for n in ast.walk(function) if isinstance(n, (ast.Name, ast.arg, ast.alias))]
+    inside = {n for c in comprehensions for n in ast.walk(c) if isinstance(n, ast.Name)}
+    own = {n.arg for n in everything if isinstance(n, ast.arg)}
+    own |= {(n.asname or n.name) for n in everything if isinstance(n, ast.alias)}
+    own |= {
+        n.id
+        for n in everything
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n not in inside
+    }
+    walrus = {n.target.id for n in ast.walk(function) if isinstance(n, ast.NamedExpr)}
+    around: dict[ast.Name, set[str]] = {}
+    for c in comprehensions:
+        for n in ast.walk(c):
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load):
+                around.setdefault(n, set()).update(variables[c])
+    read = {n.id for n, names in around.items() if n.id not in names}
+    return (read & set().union(*variables.values())) - own - walrus if variables else set()
+
+
+def test_python_3_12_reads_no_name_of_another_comprehension():
+    """Python 3.12.0 to 3.12.3 take a module's name for the variable of a comprehension elsewhere in
+    the function and raise UnboundLocalError; no other version does.
+    """
+    wrong = ast.parse(
+        "def f(v):\n if v: return [w for row in v for w in row]\n"
+        " return [[row(c, i) for i in v] for c in v]"
+    )
+    assert mistaken_globals(wrong.body[0]) == {"row"}
+    found = []
+    for path in sorted((ROOT / "mindgap").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and (names := mistaken_globals(node)):
+                found.append((str(path.relative_to(ROOT)), node.name, sorted(names)))
+    assert not found

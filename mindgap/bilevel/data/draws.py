@@ -167,7 +167,7 @@ def _rows(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     if value.which.ndim == 2 and isinstance(value.seed, int):
-        return [[Sample(w) for w in row] for row in value.which.tolist()]
+        return [[Sample(w) for w in indices] for indices in value.which.tolist()]
 
     return [
         [row(value, (c, i)) for i in range(value.which.shape[1])]
