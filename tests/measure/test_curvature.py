@@ -16,9 +16,10 @@ from torch import nn
 
 from mindgap.base.check import RuleError
 from mindgap.base.objective import Objective
+from mindgap.base.second_derivatives import twice_differentiable
 from mindgap.base.tensors import flatten
 from mindgap.measure.gradients import NonFiniteError, gradient_passes
-from mindgap.measure.hessian import HessianProduct, twice_differentiable
+from mindgap.measure.hessian import HessianProduct
 from mindgap.measure.probes.curvature import (
     effective_steps,
     lanczos,

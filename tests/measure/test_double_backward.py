@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mindgap.base.objective import Objective
+from mindgap.base.second_derivatives import QuickSecondDerivatives
 from mindgap.measure.gradients import gradient_passes
-from mindgap.measure.hessian import HessianProduct, QuickSecondDerivatives
+from mindgap.measure.hessian import HessianProduct
 from mindgap.measure.probes.curvature import sharpness
 
 

@@ -1,0 +1,529 @@
+"""Cheaper second derivatives of convolutions, of batch norm with fixed statistics, of layer norm
+and of GELU.
+
+torch differentiates the backward of a convolution by convolutions whose kernels are whole images,
+and the backward of the others by ten to thirty passes over each activation. Here they are written
+by the kernels of the first derivative, which the libraries have tuned: a Hessian product of a
+ResNet20 falls from 2.8 to 2 gradients, its count of convolutions (six per layer against three).
+What is kept for the backward is the same, the result equal to rounding.
+
+Letters in this file: a layer takes the input x, the weight w and the bias b and gives y. A first
+backward pass takes grad_y, the loss's derivative by y, and gives grad_x, grad_w and grad_b. The
+second backward pass takes cot_x, cot_w and cot_b (None for zero), the derivatives of some number by
+grad_x, grad_w and grad_b ("cotangents"), and gives that number's derivatives by grad_y, x and w.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function, forward_ad
+from torch.overrides import TorchFunctionMode
+
+aten = torch.ops.aten
+
+
+@contextmanager
+def twice_differentiable(model: nn.Module) -> Iterator[None]:
+    """Switch off kernels without a double backward, choose quick ones, and restore the switches on
+    leaving.
+
+    Flash and memory-efficient attention give way to the mathematical form; cuDNN gives way to
+    native recurrent layers where the model has any (only there: cuDNN convolutions are twice
+    differentiable); compiled functions run eagerly; convolutions and evaluating batch norms get
+    ``QuickSecondDerivatives``.
+
+    Example:
+        >>> q = torch.ones(1, 1, 2, 4, requires_grad=True)
+        >>> with twice_differentiable(nn.Linear(1, 1)):
+        ...     out = nn.functional.scaled_dot_product_attention(q, q, q)
+        >>> (g,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+        >>> torch.autograd.grad(g.sum(), q)[0].shape
+        torch.Size([1, 1, 2, 4])
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with ExitStack() as stack:
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+        if recurrent and torch.backends.cudnn.is_available():
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(QuickSecondDerivatives())
+        yield
+
+
+class QuickSecondDerivatives(TorchFunctionMode):
+    """Inside this block convolutions, evaluating batch norms, layer norms and GELU get the second
+    derivatives of this file.
+
+    Whatever they do not cover goes to torch as it came: complex, unbatched or mixed-type inputs,
+    padding given as a word, GELU by tanh, norms without weights, tensor subclasses, autocast,
+    ``torch.func`` transforms, batch norm in training mode, scripted modules, and checkpointed parts
+    (torch runs their forward again where no mode reaches, and both runs have to be alike).
+
+    Example:
+        >>> x, w = torch.ones(1, 1, 3), torch.ones(1, 1, 2, requires_grad=True)
+        >>> with QuickSecondDerivatives():
+        ...     y = F.conv1d(x, w)
+        >>> type(y.grad_fn).__name__
+        '_ConvolutionBackward'
+        >>> (g,) = torch.autograd.grad(y.pow(2).sum(), w, create_graph=True)
+        >>> torch.autograd.grad(g.sum(), w)[0]
+        tensor([[[8., 8.]]])
+    """
+
+    def __enter__(self) -> QuickSecondDerivatives:
+        self._hooks = _saving_hooks()
+        return super().__enter__()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Any = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        replacement = _REPLACEMENTS.get(func)
+        if replacement is not None and _saving_hooks() == self._hooks:
+            result = replacement(*args, **kwargs)
+            if result is not None:
+                return result
+        return func(*args, **kwargs)
+
+
+# What takes the place of a torch function: the same arguments, and None where torch must do it.
+
+
+def _convolution(dimensions: int) -> Callable[..., Tensor | None]:
+    """The replacement of a convolution over so many spatial dimensions."""
+
+    def convolve(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor | None:
+        if isinstance(padding, str) or not _is_covered(input, weight, bias):
+            return None
+        if not input.ndim == weight.ndim == dimensions + 2:
+            return None
+        sizes = [_per_dimension(size, dimensions) for size in (stride, padding, dilation)]
+        transposed, output_padding = False, [0] * dimensions
+        geometry = (*sizes, transposed, output_padding, groups)
+        return _Convolution.apply(input, weight, bias, geometry)
+
+    return convolve
+
+
+def _batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    """The replacement of ``F.batch_norm`` in evaluation mode."""
+    if training or running_mean is None or running_var is None or weight is None or bias is None:
+        return None
+    if not _is_covered(input, weight, bias, running_mean, running_var) or input.ndim < 2:
+        return None
+    return _BatchNorm.apply(input, weight, bias, running_mean, running_var, eps)
+
+
+def _layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    """The replacement of ``F.layer_norm`` with a weight."""
+    if weight is None or not _is_covered(input, weight, bias):
+        return None
+    return _LayerNorm.apply(input, weight, bias, list(normalized_shape), eps)
+
+
+def _gelu(input: Tensor, *, approximate: str = "none") -> Tensor | None:
+    """The replacement of ``F.gelu`` without an approximation."""
+    return _Gelu.apply(input) if approximate == "none" and _is_covered(input) else None
+
+
+_REPLACEMENTS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
+    torch.conv1d: _convolution(1),
+    torch.conv2d: _convolution(2),
+    torch.conv3d: _convolution(3),
+    F.batch_norm: _batch_norm,
+    F.layer_norm: _layer_norm,
+    F.gelu: _gelu,
+}
+
+
+def _is_covered(*tensors: Tensor | None) -> bool:
+    """Whether these are plain real tensors of one type, a derivative is wanted, no torch.func
+    transform is active.
+    """
+    given = [t for t in tensors if t is not None]
+    first = given[0]
+    return (
+        torch.is_grad_enabled()
+        and any(t.requires_grad for t in given)
+        and all(type(t) in (Tensor, nn.Parameter) and t.dtype == first.dtype for t in given)
+        and all(t.layout == torch.strided and t.device == first.device for t in given)
+        and first.is_floating_point()
+        and first.numel() > 0
+        and not torch.is_autocast_enabled(first.device.type)
+        and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0
+    )
+
+
+def _saving_hooks() -> Any:
+    """The hooks that see what is saved for a backward; checkpointing works by setting its own.
+
+    Where torch does not tell, never twice the same, so that torch does everything.
+    """
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return object() if top is None else top(False)
+
+
+def _per_dimension(size: Any, dimensions: int) -> list[int]:
+    """One size per dimension, of a number or of a sequence."""
+    sizes = [int(size)] if isinstance(size, int) else [int(each) for each in size]
+    return sizes * dimensions if len(sizes) == 1 else sizes
+
+
+# Sums of derivatives. Where no graph is built, what the caller made itself is overwritten.
+
+
+def _add(own: Tensor | None, other: Tensor) -> Tensor:
+    """Their sum, in the memory of ``own`` where no graph is built; ``own`` may be None for zero."""
+    if own is None:
+        return other
+    return own + other if torch.is_grad_enabled() else own.add_(other)
+
+
+def _multiply(own: Tensor, factor: Tensor) -> Tensor:
+    """Their product, in the memory of ``own`` where no graph is built."""
+    return own * factor if torch.is_grad_enabled() else own.mul_(factor)
+
+
+def _over_channels(vector: Tensor, like: Tensor) -> Tensor:
+    """One number per channel in a shape that broadcasts over ``like``."""
+    return vector.view(-1, *[1] * (like.ndim - 2))
+
+
+class _Convolution(Function):
+    """y = w * x + b; the geometry is what ``aten.convolution`` takes after the bias."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, geometry: tuple[Any, ...]
+    ) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.geometry, ctx.bias_shape = geometry, None if b is None else [len(b)]
+        return aten.convolution(x, w, b, *geometry)
+
+    @staticmethod
+    def backward(ctx: Any, grad_y: Tensor) -> Any:
+        wanted = list(ctx.needs_input_grad[:3])
+        grads = _ConvolutionGradient.apply(
+            grad_y, *ctx.saved_tensors, ctx.geometry, ctx.bias_shape, wanted
+        )
+        return *grads, None
+
+
+class _ConvolutionGradient(Function):
+    """(grad_x, grad_w, grad_b) of grad_y, x, w. It is linear in grad_y, and in x and w apart: its
+    derivative needs no new kernel, because <cot_x, grad_x> + <cot_w, grad_w> + <cot_b, grad_b> =
+    <grad_y, w * cot_x + cot_w * x + cot_b>.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        grad_y: Tensor,
+        x: Tensor,
+        w: Tensor,
+        geometry: tuple[Any, ...],
+        bias_shape: list[int] | None,
+        wanted: list[bool],
+    ) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(grad_y, x, w)
+        ctx.geometry = geometry
+        return aten.convolution_backward(grad_y, x, w, bias_shape, *geometry, wanted)
+
+    @staticmethod
+    def backward(ctx: Any, cot_x: Tensor | None, cot_w: Tensor | None, cot_b: Tensor | None) -> Any:
+        """Derivatives by grad_y, x and w."""
+        grad_y, x, w = ctx.saved_tensors
+        needs_grad_y, needs_x, needs_w = ctx.needs_input_grad[:3]
+        by_grad_y = by_x = by_w = None
+
+        def first_backward(x: Tensor, w: Tensor, place: int) -> Tensor:
+            """Only the gradient at one place: 0 for the input's, 1 for the weight's."""
+            wanted = [i == place for i in range(3)]
+            return aten.convolution_backward(grad_y, x, w, None, *ctx.geometry, wanted)[place]
+
+        if cot_x is not None:
+            by_grad_y = aten.convolution(cot_x, w, None, *ctx.geometry) if needs_grad_y else None
+            by_w = first_backward(cot_x, w, 1) if needs_w else None
+        if cot_w is not None:
+            by_x = first_backward(x, cot_w, 0) if needs_x else None
+            if needs_grad_y:
+                by_grad_y = _add(by_grad_y, aten.convolution(x, cot_w, cot_b, *ctx.geometry))
+        elif cot_b is not None and needs_grad_y:
+            by_grad_y = _add(by_grad_y, _over_channels(cot_b, grad_y).expand_as(grad_y))
+        return by_grad_y, by_x, by_w, None, None, None
+
+
+class _BatchNorm(Function):
+    """y = w (x - mean) s + b per channel, s = 1 / sqrt(variance + eps), mean and variance fixed."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, w: Tensor, b: Tensor, mean: Tensor, variance: Tensor, eps: float
+    ) -> Tensor:
+        ctx.save_for_backward(x, w, mean, variance)
+        ctx.eps = eps
+        return _normalise_batch(x, w, b, mean, variance, eps)
+
+    @staticmethod
+    def backward(ctx: Any, grad_y: Tensor) -> Any:
+        wanted = list(ctx.needs_input_grad[:3])
+        grads = _BatchNormGradient.apply(grad_y, *ctx.saved_tensors, ctx.eps, wanted)
+        return *grads, None, None, None
+
+
+class _BatchNormGradient(Function):
+    """(grad_x, grad_w, grad_b) of grad_y, x, w: grad_x = w s grad_y, grad_w = s sum (x - mean)
+    grad_y, grad_b = sum grad_y.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        grad_y: Tensor,
+        x: Tensor,
+        w: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        eps: float,
+        wanted: list[bool],
+    ) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(grad_y, x, w, mean, variance)
+        ctx.eps = eps
+        return _batch_norm_backward(grad_y, x, w, mean, variance, eps, wanted)
+
+    @staticmethod
+    def backward(ctx: Any, cot_x: Tensor | None, cot_w: Tensor | None, cot_b: Tensor | None) -> Any:
+        """Derivatives by grad_y, x and w."""
+        grad_y, x, w, mean, variance = ctx.saved_tensors
+        eps = ctx.eps
+        needs_grad_y, needs_x, needs_w = ctx.needs_input_grad[:3]
+        by_grad_y = by_x = by_w = None
+        if cot_w is not None:
+            if needs_grad_y:
+                by_grad_y = _normalise_batch(x, cot_w, cot_b, mean, variance, eps)
+            if needs_x:
+                by_x = grad_y * _over_channels(cot_w * (variance + eps).rsqrt(), grad_y)
+        if cot_x is not None:  # the same maps at mean zero: w s cot_x, and s sum grad_y cot_x
+            zero = torch.zeros_like(mean)
+            if needs_grad_y:
+                scaled = _normalise_batch(cot_x, w, None, zero, variance, eps)
+                by_grad_y = _add(by_grad_y, scaled)
+            if needs_w:
+                only_weight = [False, True, False]
+                by_w = _batch_norm_backward(grad_y, cot_x, w, zero, variance, eps, only_weight)[1]
+        if cot_w is None and cot_b is not None and needs_grad_y:
+            by_grad_y = _add(by_grad_y, _over_channels(cot_b, grad_y).expand_as(grad_y))
+        return by_grad_y, by_x, by_w, None, None, None, None
+
+
+def _normalise_batch(
+    x: Tensor, w: Tensor, b: Tensor | None, mean: Tensor, variance: Tensor, eps: float
+) -> Tensor:
+    """Batch norm with fixed statistics."""
+    return aten.native_batch_norm(x, w, b, mean, variance, False, 0.0, eps)[0]
+
+
+def _batch_norm_backward(
+    grad_y: Tensor,
+    x: Tensor,
+    w: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    eps: float,
+    wanted: list[bool],
+) -> Any:
+    """The gradients that ``wanted`` names: of input, weight and bias."""
+    # The statistics twice: as running and as saved ones, which CUDA insists on and the CPU does not
+    # read.
+    return aten.native_batch_norm_backward(
+        grad_y, x, w, mean, variance, mean, (variance + eps).rsqrt(), False, eps, wanted
+    )
+
+
+class _LayerNorm(Function):
+    """y = w z + b with z = (x - mean x) s, s = 1 / sqrt(var x + eps), over the last dimensions."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, shape: list[int], eps: float
+    ) -> Tensor:
+        y, mean, s = aten.native_layer_norm(x, shape, w, b, eps)
+        ctx.save_for_backward(x, w, mean, s)
+        ctx.shape, ctx.eps = shape, eps
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad_y: Tensor) -> Any:
+        wanted = list(ctx.needs_input_grad[:3])
+        grads = _LayerNormGradient.apply(grad_y, *ctx.saved_tensors, ctx.shape, ctx.eps, wanted)
+        return *grads, None, None
+
+
+class _LayerNormGradient(Function):
+    """(grad_x, grad_w, grad_b) of grad_y, x, w: with P c = c - mean c - z mean(c z), grad_x = s P(w
+    grad_y), grad_w = sum z grad_y, grad_b = sum grad_y.
+
+    P is symmetric, so that <cot_x, grad_x> = <s P(cot_x), w grad_y>.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        grad_y: Tensor,
+        x: Tensor,
+        w: Tensor,
+        mean: Tensor,
+        s: Tensor,
+        shape: list[int],
+        eps: float,
+        wanted: list[bool],
+    ) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(grad_y, x, w, mean, s)
+        ctx.shape, ctx.eps = shape, eps
+        # The bias only says that its gradient is wanted, and where.
+        bias = w if wanted[2] else None
+        return aten.native_layer_norm_backward(grad_y, x, shape, mean, s, w, bias, wanted)
+
+    @staticmethod
+    def backward(ctx: Any, cot_x: Tensor | None, cot_w: Tensor | None, cot_b: Tensor | None) -> Any:
+        """Derivatives by grad_y, x and w."""
+        grad_y, x, w, mean, s = ctx.saved_tensors
+        needs_grad_y, needs_x, needs_w = ctx.needs_input_grad[:3]
+        by_grad_y = by_x = by_w = None
+
+        def scaled_projection(c: Tensor, weight: Tensor | None) -> Tensor:
+            """s P(weight c)."""
+            only_input = [True, False, False]
+            return aten.native_layer_norm_backward(
+                c, x, ctx.shape, mean, s, weight, None, only_input
+            )[0]
+
+        if cot_w is not None:
+            if needs_grad_y:
+                by_grad_y = aten.native_layer_norm(x, ctx.shape, cot_w, cot_b, ctx.eps)[0]
+            by_x = scaled_projection(grad_y, cot_w) if needs_x else None
+        elif cot_b is not None and needs_grad_y:
+            by_grad_y = cot_b.expand_as(grad_y).clone()
+        if cot_x is not None:
+            if needs_grad_y or needs_w:
+                projected = scaled_projection(cot_x, None)
+                by_grad_y = _add(by_grad_y, projected * w) if needs_grad_y else None
+                samples = tuple(range(grad_y.ndim - len(ctx.shape)))
+                by_w = grad_y * projected if needs_w else None
+                by_w = by_w.sum(samples) if needs_w and samples else by_w
+            if needs_x:
+                bent = _layer_norm_bend(x, s, cot_x, w * grad_y, ctx.shape, ctx.eps)
+                by_x = bent if by_x is None else _add(bent, by_x)
+        return by_grad_y, by_x, by_w, None, None, None, None, None
+
+
+def _layer_norm_bend(
+    x: Tensor, s: Tensor, u: Tensor, c: Tensor, shape: list[int], eps: float
+) -> Tensor:
+    """Derivative of <u, s P(c)> by x, through s and z.
+
+    With a = mean(u z), b = mean(c z) and q the covariance of u and c it is -s^2 [z (q - 3 a b) + b
+    (u - mean u) + a (c - mean c)].
+
+    Args:
+        c: made by the caller, and overwritten where no graph is built.
+    """
+    last = tuple(range(-len(shape), 0))
+
+    def mean(values: Tensor) -> Tensor:
+        return values.mean(last, keepdim=True)
+
+    if torch.is_grad_enabled():
+        # s was saved as a number; whoever differentiates once more needs its graph.
+        s = (x.var(last, unbiased=False, keepdim=True) + eps).rsqrt()
+    z = aten.native_layer_norm(x, shape, None, None, eps)[0]
+    a, b, mean_u, mean_c = mean(u * z), mean(c * z), mean(u), mean(c)
+    q, square = mean(u * c) - mean_u * mean_c, s.square()
+    of_u, of_c = u * (-square * b), _multiply(c, -square * a)
+    bent = _multiply(z, -square * (q - 3 * a * b))
+    for part in (of_u, of_c, square * (b * mean_u + a * mean_c)):
+        bent = _add(bent, part)
+    return bent
+
+
+class _Gelu(Function):
+    """y = x Phi(x), Phi the normal distribution function."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return aten.gelu(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad_y: Tensor) -> Any:
+        return _GeluGradient.apply(grad_y, *ctx.saved_tensors)
+
+
+class _GeluGradient(Function):
+    """grad_x = grad_y y'(x); the second derivative is y''(x) = (2 - x^2) phi(x), phi the normal
+    density.
+
+    grad_y y''(x) depends on no vector: it is kept beside grad_y, and a product takes two passes.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, grad_y: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(grad_y, x, _gelu_bend(grad_y, x))
+        return aten.gelu_backward(grad_y, x)
+
+    @staticmethod
+    def backward(ctx: Any, cot_x: Tensor) -> Any:
+        """Derivatives by grad_y and x."""
+        grad_y, x, bend = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # It was kept as a number; whoever differentiates once more needs its graph.
+            bend = _gelu_bend(grad_y, x)
+        return aten.gelu_backward(cot_x, x), bend * cot_x
+
+
+def _gelu_bend(grad_y: Tensor, x: Tensor) -> Tensor:
+    """grad_y y''(x)."""
+    square = x * x
+    return (square * -0.5).exp() * (2.0 - square) * grad_y * (1 / math.sqrt(2 * math.pi))
