@@ -52,8 +52,9 @@ def read_curve(chart: Chart, patient: Patient, course: Course) -> None:
     scale = max(abs(start), abs(reference), 1e-12)
     _read_jumps(chart, course, scale)
     if math.isfinite(final) and final > start + 0.02 * scale:
-        text = f"The loss ends at {final:.3g}, above its start, {start:.3g}."
-        chart.find("above_start", 1.0, text)
+        chart.find(
+            "above_start", 1.0, f"The loss ends at {final:.3g}, above its start, {start:.3g}."
+        )
     if chart.facts.progress < 0.03:
         word = "its start" if chart.facts.trivial is None else "the best constant answer"
         chart.find("stalled", 1.0, f"The loss ends at {final:.3g}; {word} has {reference:.3g}.")
@@ -64,10 +65,16 @@ def read_curve(chart: Chart, patient: Patient, course: Course) -> None:
     ]
     if moves:
         chart.facts.move = move = middle(moves)
-        text = f"A step moves the weights by {move:.2g} of their size."
-        chart.find("moves_little", ramp(math.log10(max(move, 1e-12)), -3.3, -4.3), text)
-        text = f"A step moves the weights by {move:.0%} of their size."
-        chart.find("moves_much", ramp(move, 0.05, 0.2), text)
+        chart.find(
+            "moves_little",
+            ramp(math.log10(max(move, 1e-12)), -3.3, -4.3),
+            f"A step moves the weights by {move:.2g} of their size.",
+        )
+        chart.find(
+            "moves_much",
+            ramp(move, 0.05, 0.2),
+            f"A step moves the weights by {move:.0%} of their size.",
+        )
 
 
 def _read_jumps(chart: Chart, course: Course, scale: float) -> None:
@@ -84,8 +91,7 @@ def _read_jumps(chart: Chart, course: Course, scale: float) -> None:
     elif largest > 10 * max(scale, abs(middle(finite))) and final < 3 * scale:
         chart.facts.spike = largest
         step = course.losses.index(largest)
-        text = f"The loss jumps to {largest:.3g} at step {step} and comes back."
-        chart.find("spikes", 1.0, text)
+        chart.find("spikes", 1.0, f"The loss jumps to {largest:.3g} at step {step} and comes back.")
     if course.broke_at > 0 and largest > 20 * scale:
         chart.find("blew_up", 1.0, f"The loss grew from {start:.3g} to {largest:.3g}.")
     elif math.isfinite(final) and final > 3 * scale and final > 1.2 * start:
@@ -95,23 +101,31 @@ def _read_jumps(chart: Chart, course: Course, scale: float) -> None:
 def read_loop(chart: Chart, patient: Patient, course: Course) -> None:
     """What the user's step does with gradients, modes and the learning rate."""
     if course.share_doubled > 0.6:
-        text = "Each step's gradient still holds the gradient of the step before."
-        chart.find("zero_kept", 1.0, text)
+        chart.find(
+            "zero_kept", 1.0, "Each step's gradient still holds the gradient of the step before."
+        )
     if course.added_batches > 1:
         chart.facts.added = course.added_batches
-        text = f"Gradients of {course.added_batches} batches are added up without division."
-        chart.find("added", 1.0, text)
+        chart.find(
+            "added",
+            1.0,
+            f"Gradients of {course.added_batches} batches are added up without division.",
+        )
     _read_moves(chart, patient, course)
     _read_clipping(chart, patient, course)
     if course.evaluating_modules:
-        text = f"{names_in_words(course.evaluating_modules)} are in evaluation mode while training."
-        chart.find("evaluates", 1.0, text)
+        chart.find(
+            "evaluates",
+            1.0,
+            f"{names_in_words(course.evaluating_modules)} are in evaluation mode while training.",
+        )
     if course.rates:
         _read_rates(chart, patient, course.rates)
     growths = [growth for name, growth in course.weight_growth.items() if name.endswith("weight")]
     if chart.has("large_decay") and growths and middle(growths) < 0.5:
-        text = f"The weights shrink to {middle(growths):.2g} of their first size."
-        chart.find("shrinks", 1.0, text)
+        chart.find(
+            "shrinks", 1.0, f"The weights shrink to {middle(growths):.2g} of their first size."
+        )
     sizes = chart.facts.sizes
     has_batch_norm = any(
         isinstance(m, nn.modules.batchnorm._BatchNorm) for m in patient.model.modules()
@@ -134,8 +148,9 @@ def _read_moves(chart: Chart, patient: Patient, course: Course) -> None:
         del chart.findings["left_out"]  # another optimizer moves them
     if course.stuck_parameters and course.broke_at < 0:
         names = names_in_words(course.stuck_parameters)
-        text = f"{names} have a gradient, are in the optimizer, and no longer move."
-        chart.find("stuck", 1.0, text)
+        chart.find(
+            "stuck", 1.0, f"{names} have a gradient, are in the optimizer, and no longer move."
+        )
 
 
 def _read_clipping(chart: Chart, patient: Patient, course: Course) -> None:
@@ -149,8 +164,11 @@ def _read_clipping(chart: Chart, patient: Patient, course: Course) -> None:
         if isinstance(limit, (int, float)) and not isinstance(limit, bool) and median > 0:
             shrunk = min(shrunk, float(limit) / median)
     chart.facts.shrunk = shrunk
-    text = f"Clipping leaves {shrunk:.2g} of the gradient's norm."
-    chart.find("tight", ramp(math.log10(max(shrunk, 1e-12)), -1.3, -3), text)
+    chart.find(
+        "tight",
+        ramp(math.log10(max(shrunk, 1e-12)), -1.3, -3),
+        f"Clipping leaves {shrunk:.2g} of the gradient's norm.",
+    )
 
 
 def _read_rates(chart: Chart, patient: Patient, rates: list[float]) -> None:
@@ -164,8 +182,11 @@ def _read_rates(chart: Chart, patient: Patient, rates: list[float]) -> None:
         if steps_with_rate:
             steps_without = len(rates) - 1 - steps_with_rate[-1]
             first = steps_with_rate[-1] + 1
-            text = f"The learning rate is below 1/1000 of its maximum from step {first} on."
-            chart.find("rate_gone", ramp(steps_without / len(rates), 0.2, 0.4), text)
+            chart.find(
+                "rate_gone",
+                ramp(steps_without / len(rates), 0.2, 0.4),
+                f"The learning rate is below 1/1000 of its maximum from step {first} on.",
+            )
         if rates[-1] > 3 * rates[0]:
             chart.facts.warming = True
 
@@ -204,8 +225,11 @@ def read_break(chart: Chart, patient: Patient, course: Course) -> None:
         if trace.origin_half:
             chart.find("half_overflow", 1.0, f"{trace.origin} overflows in float16 ({place}).")
         else:
-            text = f"{trace.origin} {place} gives NaN or infinity at step {course.broke_at}."
-            chart.find("nan_op", 1.0, text)
+            chart.find(
+                "nan_op",
+                1.0,
+                f"{trace.origin} {place} gives NaN or infinity at step {course.broke_at}.",
+            )
         return
     # The forward pass is finite: the gradient of the step before was not.
     for step in range(max(0, course.broke_at - 1), course.broke_at + 1):
@@ -260,17 +284,19 @@ def _read_overfitting(chart: Chart, course: Course) -> None:
     rise = (last - lowest) / max(abs(reference - lowest), 0.1 * abs(reference), 1e-12)
     gap = (last - train_loss) / max(abs(reference), 1e-12)
     if rise > 0.1 and gap > 0.3 and best_step < len(course.losses):
-        text = (
+        chart.find(
+            "overfits",
+            ramp(rise, 0.08, 0.2),
             f"The validation loss was {lowest:.3g} at step {best_step} and is {last:.3g} at the "
-            f"end; training {train_loss:.3g}."
+            f"end; training {train_loss:.3g}.",
         )
-        chart.find("overfits", ramp(rise, 0.08, 0.2), text)
     elif gap > 0.15 and last > 5 * abs(train_loss) and 0 < len(chart.facts.sizes) < 60:
-        text = (
+        chart.find(
+            "overfits",
+            ramp(gap, 0.12, 0.25),
             f"The training loss is {train_loss:.3g}, the validation loss {last:.3g}, with "
-            f"{sum(chart.facts.sizes)} training samples."
+            f"{sum(chart.facts.sizes)} training samples.",
         )
-        chart.find("overfits", ramp(gap, 0.12, 0.25), text)
 
 
 def read_labels(chart: Chart, train: Ranks, held: Ranks | None) -> None:
@@ -355,11 +381,12 @@ def read_step(chart: Chart, patient: Patient, warm_up: int = 10) -> None:
         return
     chart.facts.overshoot = ratio = middle(ratios)
     if ratio > 2:
-        text = (
+        chart.find(
+            "overshoots",
+            ramp(math.log10(ratio), 0.3, 1.0),
             f"A step goes {ratio:.2g} times as far as the lowest point of its line (above 2 the "
-            "loss rises)."
+            "loss rises).",
         )
-        chart.find("overshoots", ramp(math.log10(ratio), 0.3, 1.0), text)
 
 
 def _overshoot(patient: Patient, batch: Any) -> float | None:
@@ -413,8 +440,11 @@ def read_growth(chart: Chart, patient: Patient) -> None:
         return
     power = math.log(bends[1] / bends[0]) / math.log(slopes[1] / slopes[0])
     chart.facts.loss_growth = power
-    text = f"The loss bends as the power {power:.2g} of its slope (squared error: 0)."
-    chart.find("steep", ramp(power, 0.2, 0.5), text)
+    chart.find(
+        "steep",
+        ramp(power, 0.2, 0.5),
+        f"The loss bends as the power {power:.2g} of its slope (squared error: 0).",
+    )
 
 
 def read_bounded_loss(chart: Chart, patient: Patient) -> None:
@@ -479,8 +509,11 @@ def read_ray(chart: Chart, patient: Patient) -> None:
         return
     power = math.log(smoothness[1] / smoothness[0]) / math.log(norms[1] / norms[0])
     chart.facts.steepening = power
-    text = f"The smoothness grows as the power {power:.2g} of the gradient's norm."
-    chart.find("steep", ramp(power, 0.2, 0.5), text)
+    chart.find(
+        "steep",
+        ramp(power, 0.2, 0.5),
+        f"The smoothness grows as the power {power:.2g} of the gradient's norm.",
+    )
 
 
 @torch.no_grad()

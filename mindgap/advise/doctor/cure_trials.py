@@ -212,11 +212,12 @@ class CureTrials:
         if warm is None or not warm.helps:
             return
         if progress(chart, warm.after) > progress(chart, slower.after) - 0.01:
-            text = (
+            chart.find(
+                "warmup_helps",
+                1.0,
                 f"With a warm-up at the same learning rate the loss ends at {warm.after:.3g}, not "
-                f"{warm.before:.3g}."
+                f"{warm.before:.3g}.",
             )
-            chart.find("warmup_helps", 1.0, text)
             chart.find("no_warmup_sign", 1.0, "Adam trains a deep attention network.")
 
     def compare_clipping(self) -> None:
@@ -238,11 +239,12 @@ class CureTrials:
         ahead = progress(chart, clipped.after) - progress(chart, slower_loss)
         if chart.facts.loss_growth > 0.3:
             ahead += 0.25  # the loss itself is steep: a smaller rate only hides it
-        text = (
+        chart.find(
+            "clipping_helps",
+            ramp(ahead, -0.05, 0.0),
             f"With clipping at the same learning rate the loss ends at {clipped.after:.3g}; "
-            f"with a smaller one at {loss_words(slower_loss)}."
+            f"with a smaller one at {loss_words(slower_loss)}.",
         )
-        chart.find("clipping_helps", ramp(ahead, -0.05, 0.0), text)
 
 
 def _rate_words(trial: Trial) -> str:

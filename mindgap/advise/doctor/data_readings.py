@@ -57,16 +57,20 @@ def _read_scales(chart: Chart, inputs: list[Tensor]) -> None:
     share_not_finite = (~features.isfinite()).double().mean(0)
     if float(share_not_finite.max()) > 0.99 and len(share_not_finite) > 1:
         feature = int(share_not_finite.argmax())
-        text = f"Input {feature} is NaN or infinite in every sample."
-        chart.find("feature_not_finite", 1.0, text)
+        chart.find(
+            "feature_not_finite", 1.0, f"Input {feature} is NaN or infinite in every sample."
+        )
     features = features.nan_to_num(0, 0, 0)
     if inputs[0].ndim in (2, 3):
         _read_features(chart, features)
     elif features.numel() < 1e7:
         upper_decile = float(features.abs().quantile(0.9))
         if upper_decile > 20:
-            text = f"Inputs reach {upper_decile:.3g} (90 %)."
-            chart.find("unscaled", ramp(math.log10(upper_decile), 1.3, 2.3), text)
+            chart.find(
+                "unscaled",
+                ramp(math.log10(upper_decile), 1.3, 2.3),
+                f"Inputs reach {upper_decile:.3g} (90 %).",
+            )
 
 
 def _read_features(chart: Chart, features: Tensor) -> None:
@@ -84,8 +88,11 @@ def _read_features(chart: Chart, features: Tensor) -> None:
     )
     if bool(constant.any()) and len(upper_deciles) > 1:
         feature = int(constant.nonzero()[0])
-        text = f"Input {feature} is {float(medians[feature]):.3g} in every sample."
-        chart.find("constant_large", 1.0, text)
+        chart.find(
+            "constant_large",
+            1.0,
+            f"Input {feature} is {float(medians[feature]):.3g} in every sample.",
+        )
     varied_deciles = upper_deciles.masked_fill(constant, 0)
     feature = int(varied_deciles.argmax())
     largest = float(varied_deciles[feature])
@@ -135,13 +142,19 @@ def _note_broken_samples(chart: Chart, not_finite: list[Tensor], kind: str) -> N
         return  # a feature of all samples, not an outlier
     if batches and len(batches) <= 0.1 * len(not_finite) + 1 and len(not_finite[batches[0]]) > 1:
         chart.facts.bad_batches = batches
-        text = f"Batch {numbers[batches[0]]} has {kind} that are NaN or infinite."
-        chart.find("batch_outlier", 1.0, text)
+        chart.find(
+            "batch_outlier",
+            1.0,
+            f"Batch {numbers[batches[0]]} has {kind} that are NaN or infinite.",
+        )
     elif len(samples) <= 0.02 * sum(map(len, not_finite)) + 1:
         chart.facts.bad_samples = samples
         batch, sample = samples[0]
-        text = f"Sample {sample} of batch {numbers[batch]} has NaN in its {kind}."
-        chart.find("sample_outlier", 1.0, text)
+        chart.find(
+            "sample_outlier",
+            1.0,
+            f"Sample {sample} of batch {numbers[batch]} has NaN in its {kind}.",
+        )
 
 
 def _note_large_batch(chart: Chart, sizes: list[Tensor], kind: str) -> bool:
@@ -159,8 +172,9 @@ def _note_large_batch(chart: Chart, sizes: list[Tensor], kind: str) -> bool:
         return False
     chart.facts.bad_batches = large
     number, ratio = chart.facts.numbers[large[0]], float(medians[large[0]]) / usual
-    text = f"Batch {number} has {kind} {ratio:.3g} times as large as the others."
-    chart.find("batch_outlier", 1.0, text)
+    chart.find(
+        "batch_outlier", 1.0, f"Batch {number} has {kind} {ratio:.3g} times as large as the others."
+    )
     return True
 
 
@@ -184,10 +198,12 @@ def _note_large_samples(chart: Chart, sizes: list[Tensor], typical: float, kind:
             chart.facts.bad_samples = large_samples
             batch, sample = large_samples[0]
             number, ratio = chart.facts.numbers[batch], float(smallest) / typical
-            text = (
-                f"Sample {sample} of batch {number} has {kind} {ratio:.3g} times the ordinary size."
+            chart.find(
+                "sample_outlier",
+                1.0,
+                f"Sample {sample} of batch {number} has {kind} {ratio:.3g} times the ordinary "
+                "size.",
             )
-            chart.find("sample_outlier", 1.0, text)
             return
 
 
@@ -201,8 +217,11 @@ def _read_repetitions(chart: Chart, inputs: list[Tensor]) -> None:
         chart.facts.bad_batches = zero_batches
         more = f" and those of {len(zero_batches) - 1} more" if len(zero_batches) > 1 else ""
         number = numbers[zero_batches[0]]
-        text = f"All inputs of batch {number}{more} are zero; no sample elsewhere is."
-        chart.find("inputs_lost", 1.0, text)
+        chart.find(
+            "inputs_lost",
+            1.0,
+            f"All inputs of batch {number}{more} are zero; no sample elsewhere is.",
+        )
     first_with: dict[bytes, int] = {}
     repeated = []  # (batch, an earlier one that is equal)
     for i, x in enumerate(inputs):
@@ -213,11 +232,12 @@ def _read_repetitions(chart: Chart, inputs: list[Tensor]) -> None:
     if repeated:
         later, first = repeated[0]
         share = len(repeated) / len(inputs)
-        text = (
+        chart.find(
+            "batches_repeat",
+            ramp(share, 0.1, 0.3),
             f"Batch {numbers[later]} equals batch {numbers[first]}; {share:.0%} of the batches "
-            "repeat another one."
+            "repeat another one.",
         )
-        chart.find("batches_repeat", ramp(share, 0.1, 0.3), text)
 
 
 def _zero_batches(inputs: list[Tensor]) -> list[int]:
@@ -250,8 +270,11 @@ def _read_targets(chart: Chart, inputs: list[Tensor], targets: list[Tensor]) -> 
         share_equal = (
             torch.cat([(x == y).flatten() for x, y in zip(inputs, targets)]).double().mean()
         )
-        text = f"{float(share_equal):.0%} of the targets equal the input at the same place."
-        chart.find("targets_are_inputs", ramp(float(share_equal), 0.95, 0.99), text)
+        chart.find(
+            "targets_are_inputs",
+            ramp(float(share_equal), 0.95, 0.99),
+            f"{float(share_equal):.0%} of the targets equal the input at the same place.",
+        )
 
 
 def _read_tails(chart: Chart, targets: list[Tensor]) -> None:
@@ -268,8 +291,11 @@ def _read_tails(chart: Chart, targets: list[Tensor]) -> None:
         (sizes[:tail_length] / sizes[tail_length]).log().mean()
     )
     if float(sizes[0] / sizes[1].clamp_min(1e-30)) < 30:  # else a single outlier
-        text = f"The targets have a tail of index {index:.2g} (below 2: infinite variance)."
-        chart.find("heavy_targets", ramp(index, 2.2, 1.6), text)
+        chart.find(
+            "heavy_targets",
+            ramp(index, 2.2, 1.6),
+            f"The targets have a tail of index {index:.2g} (below 2: infinite variance).",
+        )
 
 
 def _read_order(chart: Chart, targets: list[Tensor]) -> None:
@@ -291,11 +317,12 @@ def _read_order(chart: Chart, targets: list[Tensor]) -> None:
     between = torch.stack([part.mean(0) for part in parts]).var(0).sum()
     batch_size = sum(map(len, parts)) / len(parts)
     chart.facts.order_ratio = ratio = float(batch_size * between / within.clamp_min(1e-30))
-    text = (
+    chart.find(
+        "sorted",
+        ramp(ratio, 4.0, 10.0),
         f"Targets differ between batches {ratio:.3g} times as much as random order would give: "
-        "the data are sorted."
+        "the data are sorted.",
     )
-    chart.find("sorted", ramp(ratio, 4.0, 10.0), text)
 
 
 def _read_shared_samples(chart: Chart, inputs: list[Tensor], valid_inputs: list[Tensor]) -> None:
@@ -314,5 +341,8 @@ def _read_shared_samples(chart: Chart, inputs: list[Tensor], valid_inputs: list[
     )  # duplicates within training: a small space of inputs
     share = sum(shared) / len(shared)
     chart.facts.shared = shared
-    text = f"{share:.0%} of the validation samples are also training samples."
-    chart.find("shared_samples", ramp(share - 2 * share_duplicates, 0.02, 0.1), text)
+    chart.find(
+        "shared_samples",
+        ramp(share - 2 * share_duplicates, 0.02, 0.1),
+        f"{share:.0%} of the validation samples are also training samples.",
+    )

@@ -326,8 +326,11 @@ class _Doctor:
             self._compare_with_shuffled_targets(patient, steps, plain_loss)
         chart.facts.behind = plain_progress - progress_of_run
         if plain_progress - progress_of_run > 0.1:
-            text = f"A plain network with 128 units reaches {plain_loss:.3g} on the same samples."
-            chart.find("control_better", ramp(plain_progress - progress_of_run, 0.1, 0.3), text)
+            chart.find(
+                "control_better",
+                ramp(plain_progress - progress_of_run, 0.1, 0.3),
+                f"A plain network with 128 units reaches {plain_loss:.3g} on the same samples.",
+            )
             self._read_settling(plain_loss)
             self._read_width(patient)
 
@@ -378,8 +381,11 @@ class _Doctor:
         third_quarter, last_quarter = self.chart.facts.late
         fall = (third_quarter - last_quarter) / max(last_quarter - plain_loss, 1e-12)
         if last_quarter > plain_loss and math.isfinite(fall):
-            text = f"The training loss has settled: {third_quarter:.3g}, then {last_quarter:.3g}."
-            self.chart.find("settled", ramp(fall, 0.15, 0.05), text)
+            self.chart.find(
+                "settled",
+                ramp(fall, 0.15, 0.05),
+                f"The training loss has settled: {third_quarter:.3g}, then {last_quarter:.3g}.",
+            )
 
     def _read_width(self, patient: Patient) -> None:
         """Whether the model has no hidden layer or a very narrow one."""

@@ -56,8 +56,11 @@ def read_parameters(chart: Chart, patient: Patient) -> None:
     ]
     if untrained:
         places = names_in_words(sorted({place for place, _ in untrained}))
-        text = f"{places} hold tensors that torch does not register as parameters."
-        chart.find("unregistered", 1.0, text)
+        chart.find(
+            "unregistered",
+            1.0,
+            f"{places} hold tensors that torch does not register as parameters.",
+        )
         chart.facts.lost = untrained
 
 
@@ -67,8 +70,11 @@ def _read_frozen(chart: Chart, parameters: dict[str, nn.Parameter]) -> None:
     if not frozen:
         return
     share = _share_of_weights(frozen, parameters)
-    text = f"{share:.0%} of the weights have requires_grad=False: {names_in_words(frozen)}."
-    chart.find("frozen", ramp(share, 0.02, 0.3), text)
+    chart.find(
+        "frozen",
+        ramp(share, 0.02, 0.3),
+        f"{share:.0%} of the weights have requires_grad=False: {names_in_words(frozen)}.",
+    )
     if len(frozen) == len(parameters):
         chart.find("all_frozen", 1.0, "No parameter of the model requires a gradient.")
 
@@ -87,12 +93,16 @@ def _read_left_out(
         return
     chart.facts.left_out = left_out
     share = _share_of_weights(left_out, parameters)
-    text = f"The optimizer does not hold {names_in_words(left_out)} ({share:.0%} of the weights)."
-    chart.find("left_out", max(0.5, ramp(share, 0.0, 0.2)), text)
+    chart.find(
+        "left_out",
+        max(0.5, ramp(share, 0.0, 0.2)),
+        f"The optimizer does not hold {names_in_words(left_out)} ({share:.0%} of the weights).",
+    )
     foreign = len(trained - {id(p) for p in parameters.values()})
     if foreign and not any_unregistered:
-        text = f"The optimizer holds {foreign} tensors that are not the model's."
-        chart.find("foreign", 1.0, text)
+        chart.find(
+            "foreign", 1.0, f"The optimizer holds {foreign} tensors that are not the model's."
+        )
 
 
 def _share_of_weights(names: list[str], parameters: dict[str, nn.Parameter]) -> float:
@@ -155,30 +165,31 @@ def read_start(chart: Chart, patient: Patient) -> None:
     sizes, equal = _weight_sizes(patient.model)
     equal += _read_embeddings(chart, patient.model)
     if len(equal) >= 2 or (equal and not sizes):
-        text = (
-            f"All units of {names_in_words(list(dict.fromkeys(equal)))} start with equal weights."
+        chart.find(
+            "equal_weights",
+            1.0,
+            f"All units of {names_in_words(list(dict.fromkeys(equal)))} start with equal weights.",
         )
-        chart.find("equal_weights", 1.0, text)
     chart.facts.weight_sizes = sizes
     if not sizes or len(equal) >= 2:
         return
     name, largest = max(sizes.items(), key=lambda item: item[1])
     if largest > 4:
-        text = (
+        chart.find(
+            "large_weights",
+            ramp(math.log(largest), math.log(3), math.log(8)),
             f"The weights of {name or 'the model'} start {largest / DEFAULT_SIZE:.3g} times as "
-            "large as torch's default."
+            "large as torch's default.",
         )
-        chart.find("large_weights", ramp(math.log(largest), math.log(3), math.log(8)), text)
     varied_sizes = {name: size for name, size in sizes.items() if name not in equal}
     median_size = max(1e-12, middle(varied_sizes.values())) if varied_sizes else math.inf
     if median_size < 0.1:
         small_layers = [name for name, size in varied_sizes.items() if size < 0.1]
-        text = (
-            f"The weights start at {median_size / DEFAULT_SIZE:.2g} times torch's default size "
-            f"({names_in_words(small_layers)})."
-        )
         chart.find(
-            "small_weights", ramp(math.log(median_size), math.log(0.1), math.log(0.03)), text
+            "small_weights",
+            ramp(math.log(median_size), math.log(0.1), math.log(0.03)),
+            f"The weights start at {median_size / DEFAULT_SIZE:.2g} times torch's default size "
+            f"({names_in_words(small_layers)}).",
         )
 
 
@@ -211,8 +222,11 @@ def _read_embeddings(chart: Chart, model: nn.Module) -> list[str]:
             equal.append(name)
         rms = float(table.double().square().mean().sqrt()) if table.is_floating_point() else 0.0
         if rms > 8:  # torch draws them with root mean square 1
-            text = f"The entries of {name} start {rms:.3g} times as large as torch's default."
-            chart.find("large_weights", ramp(math.log(rms), math.log(6), math.log(16)), text)
+            chart.find(
+                "large_weights",
+                ramp(math.log(rms), math.log(6), math.log(16)),
+                f"The entries of {name} start {rms:.3g} times as large as torch's default.",
+            )
     return equal
 
 
@@ -231,8 +245,11 @@ def read_optimizer(chart: Chart, patient: Patient) -> None:
     chart.facts.momentum = "betas" if "betas" in group else "momentum"
     momentum = group.get("momentum", 0)
     if isinstance(momentum, float) and momentum > 0.985:
-        text = f"Momentum {momentum:g} averages over {1 / max(1e-9, 1 - momentum):.0f} steps."
-        chart.find("extreme_momentum", ramp(momentum, 0.985, 0.995), text)
+        chart.find(
+            "extreme_momentum",
+            ramp(momentum, 0.985, 0.995),
+            f"Momentum {momentum:g} averages over {1 / max(1e-9, 1 - momentum):.0f} steps.",
+        )
     betas = group.get("betas")
     if isinstance(betas, (tuple, list)) and len(betas) >= 2:
         first, second = float(betas[0]), float(betas[1])
@@ -260,13 +277,19 @@ def read_forward(chart: Chart, patient: Patient) -> None:
             warnings.simplefilter("always")
             patient.value(batch)
     if any("Using a target size" in str(w.message) for w in caught_warnings):
-        text = "torch warns that output and target have different sizes and broadcast."
-        chart.find("broadcasts", 1.0, text)
+        chart.find(
+            "broadcasts",
+            1.0,
+            "torch warns that output and target have different sizes and broadcast.",
+        )
     chart.facts.trace = trace
     read_activations(chart, trace)
     if trace.twice:
-        text = f"The loss is given probabilities ({trace.twice}) where it expects scores."
-        chart.find("probabilities_as_scores", 1.0, text)
+        chart.find(
+            "probabilities_as_scores",
+            1.0,
+            f"The loss is given probabilities ({trace.twice}) where it expects scores.",
+        )
     over_samples = [name for name, axis, ndim in trace.softmax_axes if axis == 0 and ndim > 1]
     if over_samples:
         chart.find("softmax_over_batch", 1.0, f"{over_samples[0]} runs over the samples (axis 0).")
@@ -288,8 +311,11 @@ def _read_scales(chart: Chart, trace: Trace) -> None:
     name, largest_scale = max(scales, key=lambda row: row[1])
     chart.facts.growth = growth = largest_scale / max(first_scale, 1e-12)
     if growth > 8 and not chart.facts.normalised:
-        text = f"The signal grows by a factor of {growth:.3g} from {first_name} to {name}."
-        chart.find("signal_grows", ramp(math.log10(growth), 0.9, 1.6), text)
+        chart.find(
+            "signal_grows",
+            ramp(math.log10(growth), 0.9, 1.6),
+            f"The signal grows by a factor of {growth:.3g} from {first_name} to {name}.",
+        )
     if {"add", "__add__", "add_", "__iadd__", "__radd__"} & trace.functions:
         chart.find("residual", 1.0, "The model adds a shortcut around its blocks.")
 
@@ -303,8 +329,11 @@ def _read_ranks(chart: Chart, trace: Trace) -> None:
     if inner_layers:
         name, rank, units = min(inner_layers, key=lambda layer: layer[1])
         chart.facts.rank = rank
-        text = f"The outputs of {name} use {rank:.2g} of {units} directions."
-        chart.find("collapsed", ramp(rank, 1.5, 1.1), text)
+        chart.find(
+            "collapsed",
+            ramp(rank, 1.5, 1.1),
+            f"The outputs of {name} use {rank:.2g} of {units} directions.",
+        )
 
 
 def read_activations(chart: Chart, trace: Trace) -> None:
@@ -313,14 +342,20 @@ def read_activations(chart: Chart, trace: Trace) -> None:
         name, share = max(trace.dead, key=lambda pair: pair[1])
         chart.facts.dead = share
         place = _layer(name) or "a relu"
-        text = f"{share:.0%} of the units after {place} are zero on every sample."
-        chart.find("dead", ramp(share, 0.6, 0.9), text)
+        chart.find(
+            "dead",
+            ramp(share, 0.6, 0.9),
+            f"{share:.0%} of the units after {place} are zero on every sample.",
+        )
     if trace.saturated:
         name, share = max(trace.saturated, key=lambda pair: pair[1])
         chart.facts.saturated = share
         place = _layer(name) or "a squashing"
-        text = f"{share:.0%} of the values after {place} are saturated."
-        chart.find("saturated", ramp(share, 0.5, 0.9), text)
+        chart.find(
+            "saturated",
+            ramp(share, 0.5, 0.9),
+            f"{share:.0%} of the values after {place} are saturated.",
+        )
 
 
 def _layer(name: str) -> str:
@@ -413,25 +448,37 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
     gradients = {n: _to_dense(g.detach()) for n, g in backward.gradients.items() if g is not None}
     not_finite = [name for name, g in gradients.items() if not bool(g.isfinite().all())]
     if not_finite and math.isfinite(backward.loss):
-        text = f"The loss is finite, the gradient of {not_finite[0]} is not."
-        chart.find("gradient_not_finite", 1.0, text)
+        chart.find(
+            "gradient_not_finite",
+            1.0,
+            f"The loss is finite, the gradient of {not_finite[0]} is not.",
+        )
     gradient_norm = math.sqrt(
         sum(float(g.abs().double().square().sum()) for g in gradients.values())
     )
     if math.isfinite(gradient_norm) and gradient_norm > 300:
-        text = f"The first gradient has norm {gradient_norm:.3g}."
-        chart.find("huge_gradient", ramp(math.log10(gradient_norm), 2.5, 4), text)
+        chart.find(
+            "huge_gradient",
+            ramp(math.log10(gradient_norm), 2.5, 4),
+            f"The first gradient has norm {gradient_norm:.3g}.",
+        )
     chart.facts.denormal = share = _denormal(list(gradients.values()))
-    text = f"{share:.0%} of the gradient's entries are denormal: below the least normal number."
-    chart.find("denormal", ramp(share, 0.01, 0.2), text)
+    chart.find(
+        "denormal",
+        ramp(share, 0.01, 0.2),
+        f"{share:.0%} of the gradient's entries are denormal: below the least normal number.",
+    )
     if gradient_norm == 0:
         chart.find("zero_gradient", 1.0, "The gradient is exactly zero at the start.")
     elif math.isfinite(gradient_norm):
         _read_depth(chart, patient, gradients)
     for name, share in backward.saturated_states:
         chart.facts.saturated = max(share, chart.facts.saturated)
-        text = f"{share:.0%} of the states of {_layer(name)} are saturated."
-        chart.find("saturated", ramp(share, 0.5, 0.9), text)
+        chart.find(
+            "saturated",
+            ramp(share, 0.5, 0.9),
+            f"{share:.0%} of the states of {_layer(name)} are saturated.",
+        )
     _read_time(chart, backward)
 
 
@@ -448,8 +495,11 @@ def _read_missing_gradients(chart: Chart, patient: Patient, backward: _BackwardP
             name: p for name, p in patient.named_parameters.items() if name in backward.gradients
         }
         chart.facts.cut = cut
-        text = f"{names_in_words(cut)} take part in the forward pass and get no gradient."
-        chart.find("cut", max(0.6, ramp(_share_of_weights(cut, trainable), 0.0, 0.2)), text)
+        chart.find(
+            "cut",
+            max(0.6, ramp(_share_of_weights(cut, trainable), 0.0, 0.2)),
+            f"{names_in_words(cut)} take part in the forward pass and get no gradient.",
+        )
 
 
 def _read_depth(chart: Chart, patient: Patient, gradients: dict[str, Tensor]) -> None:
@@ -468,11 +518,12 @@ def _read_depth(chart: Chart, patient: Patient, gradients: dict[str, Tensor]) ->
     (first_name, first), (last_name, last) = sizes[0], sizes[-1]
     chart.facts.depth_ratio = first / max(last, 1e-30)
     if last > 0 and first / last < 1e-2:
-        text = (
+        chart.find(
+            "vanishes",
+            ramp(math.log10(max(first / last, 1e-30)), -2, -3.5),
             f"The gradient of {first_name} is {first / last:.2g} times that of {last_name}: "
-            f"it vanishes over {len(sizes)} layers."
+            f"it vanishes over {len(sizes)} layers.",
         )
-        chart.find("vanishes", ramp(math.log10(max(first / last, 1e-30)), -2, -3.5), text)
     elif (
         last > 0
         and min(gradient_size for _, gradient_size in sizes) / last < 1e-4
@@ -481,8 +532,11 @@ def _read_depth(chart: Chart, patient: Patient, gradients: dict[str, Tensor]) ->
         chart.find("vanishes", 0.5, f"The gradient vanishes over {len(sizes)} layers.")
     growth = chart.facts.growth
     if growth > 30 and not chart.facts.normalised:
-        text = f"Signal and gradient grow over {len(sizes)} layers (factor {growth:.3g})."
-        chart.find("explodes_depth", ramp(math.log10(growth), 1.3, 2.0), text)
+        chart.find(
+            "explodes_depth",
+            ramp(math.log10(growth), 1.3, 2.0),
+            f"Signal and gradient grow over {len(sizes)} layers (factor {growth:.3g}).",
+        )
 
 
 def _read_time(chart: Chart, backward: _BackwardPass) -> None:
@@ -497,11 +551,17 @@ def _read_time(chart: Chart, backward: _BackwardPass) -> None:
             continue
         chart.facts.time_ratio = ratio = early / late
         if ratio > 30:
-            text = f"The gradient through time in {name} grows by {ratio:.2g} ({len(sizes)} steps)."
-            chart.find("explodes_time", ramp(math.log10(ratio), 1.5, 3), text)
+            chart.find(
+                "explodes_time",
+                ramp(math.log10(ratio), 1.5, 3),
+                f"The gradient through time in {name} grows by {ratio:.2g} ({len(sizes)} steps).",
+            )
         elif ratio < 1e-3:
-            text = f"The gradient through time in {name} shrinks to {ratio:.2g} of its size."
-            chart.find("vanishes_time", ramp(math.log10(max(ratio, 1e-30)), -3, -6), text)
+            chart.find(
+                "vanishes_time",
+                ramp(math.log10(max(ratio, 1e-30)), -3, -6),
+                f"The gradient through time in {name} shrinks to {ratio:.2g} of its size.",
+            )
 
 
 def _denormal(tensors: list[Tensor]) -> float:
@@ -556,8 +616,11 @@ def _read_dropout(chart: Chart, patient: Patient) -> None:
     with no_dropout():
         without = [_evaluation_loss(patient, batch, seed) for seed in (1, 2)]
     if abs(without[0] - without[1]) / size_of_loss < 1e-6:
-        text = f"Two evaluations of one batch give {first:.4g} and {second:.4g}: dropout is active."
-        chart.find("dropout_active", 1.0, text)
+        chart.find(
+            "dropout_active",
+            1.0,
+            f"Two evaluations of one batch give {first:.4g} and {second:.4g}: dropout is active.",
+        )
 
 
 def _read_sum(chart: Chart, patient: Patient, batch: Any) -> None:
@@ -594,8 +657,11 @@ def _read_mixing(chart: Chart, patient: Patient, batch: Any) -> None:
             continue
         difference = float((alone - output[part]).abs().max())
         if math.isfinite(difference) and difference > 1e-3 * max(float(output.abs().max()), 1e-9):
-            text = "The output of a sample depends on the other samples of the batch."
-            chart.find("samples_mix", 0.0 if chart.has("dropout_active") else 1.0, text)
+            chart.find(
+                "samples_mix",
+                0.0 if chart.has("dropout_active") else 1.0,
+                "The output of a sample depends on the other samples of the batch.",
+            )
 
 
 def _read_broadcast(
@@ -623,5 +689,8 @@ def _read_broadcast(
         targets_matter = abs(loss - constant_loss) > 1e-3 * abs(loss)
         order_does_not_matter = abs(loss - reversed_loss) < 1e-5 * max(abs(loss), 1e-9)
         if order_does_not_matter and targets_matter and outputs_vary and target_spread > 0:
-            text = "The loss stays the same when the targets are shuffled: it broadcasts."
-            chart.find("broadcasts", 1.0, text)
+            chart.find(
+                "broadcasts",
+                1.0,
+                "The loss stays the same when the targets are shuffled: it broadcasts.",
+            )

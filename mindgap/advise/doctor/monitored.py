@@ -202,8 +202,11 @@ class _Consultation:
         weights = Chart()
         chart.attempt("the weights", lambda: read_start(weights, patient))
         if (equal := weights.findings.get("equal_weights")) is not None:
-            text = equal.sentence.replace("start with equal weights", "have equal weights")
-            chart.find("equal_weights", 1.0, text)
+            chart.find(
+                "equal_weights",
+                1.0,
+                equal.sentence.replace("start with equal weights", "have equal weights"),
+            )
         if self.course.broke_at < 0:
             chart.attempt("the last gradients", self._compare_gradients)
 
@@ -229,8 +232,11 @@ class _Consultation:
         if count > 1 and 0.7 * count < ratio < 1.4 * count:
             self.course.added_batches = count
         elif ratio > max(5.0, 3.0 * count) and min(ratios)[0] > 2.0 * count:
-            text = f"The optimizer gets gradients {ratio:.3g} times as large as those of its batch."
-            self.chart.find("zero_kept", 0.6, text)
+            self.chart.find(
+                "zero_kept",
+                0.6,
+                f"The optimizer gets gradients {ratio:.3g} times as large as those of its batch.",
+            )
         self.course.clipped_share = min(1.0, ratio)
 
     def _read_autopsy(self) -> None:
@@ -265,8 +271,11 @@ class _Consultation:
         early, late = course.mean(0.0, 0.25), course.mean(0.75, 1.0)
         falls = math.isfinite(late) and late <= early + 0.02 * abs(early)
         if move < 5e-4 and progress < GOOD and falls and not chart.has("stuck"):
-            text = f"The loss goes from {early:.3g} to {late:.3g} in {course.updates} steps."
-            chart.find("crawls", ramp(math.log10(max(move, 1e-12)), -3.3, -4.0), text)
+            chart.find(
+                "crawls",
+                ramp(math.log10(max(move, 1e-12)), -3.3, -4.0),
+                f"The loss goes from {early:.3g} to {late:.3g} in {course.updates} steps.",
+            )
 
     def _drop_consequences(self) -> None:
         """Where steps are too long, what became of units and signals follows from it: units died,
