@@ -14,11 +14,11 @@ import math
 import time
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,8 +38,14 @@ class OutOfTimeError(RuleError):
     """A measurement did not end within its time."""
 
 
-#: (moment at which measuring must stop, seconds that were given) of the present block.
-_limit: ContextVar[tuple[float, float] | None] = ContextVar("_limit", default=None)
+class _TimeLimit(NamedTuple):
+    """When the present block of ``time_limit`` must stop."""
+
+    end: float  # moment of ``time.perf_counter``
+    seconds: float  # that the block was given
+
+
+_time_limit: ContextVar[_TimeLimit | None] = ContextVar("_time_limit", default=None)
 
 
 @contextmanager
@@ -57,20 +63,21 @@ def time_limit(seconds: float | None) -> Iterator[None]:
     if seconds is None:
         yield
         return
-    token = _limit.set((time.perf_counter() + seconds, seconds))
+    token = _time_limit.set(_TimeLimit(time.perf_counter() + seconds, seconds))
     try:
         yield
     finally:
-        _limit.reset(token)
+        _time_limit.reset(token)
 
 
 def check_time() -> None:
     """Raise where the time of ``time_limit`` has passed."""
-    limit = _limit.get()
-    if limit is not None and time.perf_counter() >= limit[0]:
-        said = f"this part did not end within its {limit[1]:.2g} s"
-        said = said if limit[1] > 0 else "none were left for this part"
-        raise OutOfTimeError(f"seconds must be more: {said}")
+    limit = _time_limit.get()
+    if limit is not None and time.perf_counter() >= limit.end:
+        sentence = f"this part did not end within its {limit.seconds:.2g} s"
+        if limit.seconds <= 0:
+            sentence = "none were left for this part"
+        raise OutOfTimeError(f"seconds must be more: {sentence}")
 
 
 def reason(error: Exception) -> str:
@@ -94,9 +101,8 @@ class BatchValue:
     batch: Any  # the batch itself
     samples: int  # length of the first axis of the batch's first tensor; 1 where there is none
     loss: Tensor  # 0-dim tensor; in ``values`` with its graph, in ``gradients`` without
-    gradient: list[
-        Tensor
-    ]  # one tensor per parameter (empty in ``values``), valid until the next batch is asked for
+    #: one tensor per parameter (empty in ``values``), valid until the next batch is asked for
+    gradient: list[Tensor]
 
 
 class GradientPasses:
@@ -110,8 +116,8 @@ class GradientPasses:
         self.parameters = objective.parameters
         self._guard = guard
         self._seed = seed
-        self._prints = array("Q")  # eight bytes per batch
-        self._length: int | None = None
+        self._checksums = array("Q")  # of the batches of the first pass, eight bytes each
+        self._batch_count: int | None = None  # known after the first pass
 
     def gradients(self) -> Iterator[BatchValue]:
         """Loss and gradient of every batch, one batch's gradient in memory at a time.
@@ -131,17 +137,14 @@ class GradientPasses:
                     f"a constant on batch {item.index}",
                 )
             with torch.inference_mode(False):
-                raw = torch.autograd.grad(item.loss, self.parameters, allow_unused=True)
-            gradient = [
-                torch.zeros_like(p) if g is None else dense(g)
-                for g, p in zip(raw, self.parameters, strict=True)
-            ]
+                derivatives = torch.autograd.grad(item.loss, self.parameters, allow_unused=True)
+            gradient = with_zeros(derivatives, self.parameters)
             if not _all_finite(gradient):
                 raise NonFiniteError(
                     f"gradient must be finite, got NaN or infinity on batch {item.index}"
                 )
             yield BatchValue(item.index, item.batch, item.samples, item.loss.detach(), gradient)
-            del raw, gradient  # or two gradients would be alive while the next one is computed
+            del derivatives, gradient  # or two would be alive while the next one is computed
 
     def values(self) -> Iterator[BatchValue]:
         """The loss of every batch with its graph, for whoever differentiates it himself
@@ -150,7 +153,7 @@ class GradientPasses:
         self._guard.rewind_loader()
         seed_everything(stream_seed(self._seed, "pass"))
         try:
-            source, index = iter(self.batches), 0
+            iterator, index = iter(self.batches), 0
         except TypeError as error:  # an __iter__ that gives no iterator
             raise RuleError(f"batches must be an iterable of batches, got {error}") from error
         while True:
@@ -164,24 +167,24 @@ class GradientPasses:
             # them to its user.
             with torch.inference_mode(False), torch.enable_grad():
                 try:
-                    batch = next(source)
+                    batch = next(iterator)
                 except StopIteration:
                     break
-                self._same_as_before(index, batch)
+                self._check_same(index, batch)
                 self._guard.rewind_buffers()
                 seed_everything(seed)
-                loss = self._loss(index, batch)
+                loss = self._loss_of(index, batch)
             yield BatchValue(index, batch, samples_in(batch), loss, [])
             index += 1
         if index == 0:
             fail("batches", "must give at least one batch", self.batches)
-        if self._length is not None and index != self._length:
+        if self._batch_count is not None and index != self._batch_count:
             fail(
                 "batches",
-                f"must give the same {self._length} batches in every pass",
+                f"must give the same {self._batch_count} batches in every pass",
                 f"{index} batches",
             )
-        self._length = index
+        self._batch_count = index
 
     @contextmanager
     def moved(self, direction: list[Tensor], scale: float = 1.0) -> Iterator[None]:
@@ -199,7 +202,7 @@ class GradientPasses:
         finally:
             self._guard.restore_parameters()
 
-    def _loss(self, index: int, batch: Any) -> Tensor:
+    def _loss_of(self, index: int, batch: Any) -> Tensor:
         """The loss of a batch; one that cannot be computed or is not finite ends in an error that
         names the batch.
         """
@@ -209,18 +212,17 @@ class GradientPasses:
             if isinstance(error, RuleError):
                 raise
             if not any(t.ndim for t in tensors_in(batch)):
-                said = (
+                sentence = (
                     f"batches must be what the loss takes, got {batch!r:.100} as batch {index}: "
                     f"{error}"
                 )
-                raise RuleError(said) from error
+                raise RuleError(sentence) from error
             devices = {str(p.device) for p in self.parameters}
-            odd = {str(t.device) for t in tensors_in(batch)} - devices
-            if odd and "device" in str(error):
+            other_devices = {str(t.device) for t in tensors_in(batch)} - devices
+            if other_devices and "device" in str(error):
                 raise RuleError(
                     f"batches must lie on the model's device {', '.join(sorted(devices))}, got a "
-                    "batch on "
-                    f"{', '.join(sorted(odd))}"
+                    f"batch on {', '.join(sorted(other_devices))}"
                 ) from error
             raise
         if loss.device.type == "meta":
@@ -232,11 +234,12 @@ class GradientPasses:
             )
         return loss
 
-    def _same_as_before(self, index: int, batch: Any) -> None:
-        mark = fingerprint(batch)
-        if index == len(self._prints) and self._length is None:
-            self._prints.append(mark)
-        elif index >= len(self._prints) or self._prints[index] != mark:
+    def _check_same(self, index: int, batch: Any) -> None:
+        """An error where a batch is another one than in the first pass."""
+        checksum = fingerprint(batch)
+        if index == len(self._checksums) and self._batch_count is None:
+            self._checksums.append(checksum)
+        elif index >= len(self._checksums) or self._checksums[index] != checksum:
             fail(
                 "batches",
                 "must be the same in every pass (give a list, or a loader that does not shuffle "
@@ -314,8 +317,8 @@ def passes_mean(passes: GradientPasses) -> list[Tensor]:
     of memory.
     """
     mean: list[Tensor] = []
-    for item in passes.gradients():
-        mean = add_to_mean(mean, item.gradient, item.index + 1)
+    for batch in passes.gradients():
+        mean = add_to_mean(mean, batch.gradient, batch.index + 1)
     return mean
 
 
@@ -325,7 +328,8 @@ def _all_finite(tensors: list[Tensor]) -> bool:
     """
     peaks = torch._foreach_norm([t.detach() for t in tensors if t.numel()], ord=math.inf)
     return all(
-        math.isfinite(v) for v in torch.stack([p.cpu() if p.is_cuda else p for p in peaks]).tolist()
+        math.isfinite(peak)
+        for peak in torch.stack([peak.cpu() if peak.is_cuda else peak for peak in peaks]).tolist()
     )
 
 
@@ -339,6 +343,19 @@ def dense(tensor: Tensor) -> Tensor:
     return tensor if tensor.layout == torch.strided else tensor.to_dense()
 
 
+def with_zeros(derivatives: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> list[Tensor]:
+    """One dense tensor per parameter; zero where the loss does not depend on it (None).
+
+    Example:
+        >>> with_zeros([None], [torch.ones(2)])
+        [tensor([0., 0.])]
+    """
+    return [
+        torch.zeros_like(p) if derivative is None else dense(derivative)
+        for derivative, p in zip(derivatives, parameters, strict=True)
+    ]
+
+
 def add_to_mean(mean: list[Tensor], gradient: Iterable[Tensor], count: int) -> list[Tensor]:
     """Running mean after ``count`` gradients: ``mean += (gradient - mean) / count``, in place after
     the first.
@@ -349,9 +366,9 @@ def add_to_mean(mean: list[Tensor], gradient: Iterable[Tensor], count: int) -> l
         [tensor([3.])]
     """
     if not mean:
-        return [g.to(accumulation_dtype(g.dtype), copy=True) for g in gradient]
-    for m, g in zip(mean, gradient, strict=True):
-        m.lerp_(g.to(m.dtype), 1.0 / count)
+        return [part.to(accumulation_dtype(part.dtype), copy=True) for part in gradient]
+    for mean_part, part in zip(mean, gradient, strict=True):
+        mean_part.lerp_(part.to(mean_part.dtype), 1.0 / count)
     return mean
 
 
@@ -387,17 +404,19 @@ def fingerprint(batch: Any) -> int:
         >>> fingerprint(torch.ones(2)) == fingerprint(torch.zeros(2))
         False
     """
-    mark = 0
+    checksum = 0
     for tensor in tensors_in(batch):
         flat = tensor.detach().contiguous().reshape(-1)
         if flat.is_meta or flat.numel() == 0:
-            mark = zlib.crc32(repr(tuple(tensor.shape)).encode(), mark)
+            checksum = zlib.crc32(repr(tuple(tensor.shape)).encode(), checksum)
             continue
-        raw = flat.view(torch.uint8)
-        if raw.device.type == "cpu":
-            mark = zlib.crc32(raw.numpy().data, mark)
+        bytes_of_tensor = flat.view(torch.uint8)
+        if bytes_of_tensor.device.type == "cpu":
+            checksum = zlib.crc32(bytes_of_tensor.numpy().data, checksum)
         else:
             # On a device the bytes stay there: a position-weighted sum, exact in integers.
-            weights = torch.arange(1, raw.numel() + 1, device=raw.device)
-            mark = zlib.crc32(str(int((raw.long() * weights).sum())).encode(), mark)
-    return mark
+            weights = torch.arange(1, bytes_of_tensor.numel() + 1, device=bytes_of_tensor.device)
+            checksum = zlib.crc32(
+                str(int((bytes_of_tensor.long() * weights).sum())).encode(), checksum
+            )
+    return checksum

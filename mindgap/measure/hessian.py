@@ -8,7 +8,7 @@ of the graph, which ``memory`` bounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from mindgap.base.check import fail, positive
 from mindgap.base.checked import checked_types
 from mindgap.base.second_derivatives import twice_differentiable
 from mindgap.base.tensors import flatten
-from mindgap.measure.gradients import GradientPasses, check_time, dense
+from mindgap.measure.gradients import GradientPasses, check_time, with_zeros
 
 #: Bytes of retained graphs allowed unless the caller says otherwise.
 DEFAULT_MEMORY = 2**31
@@ -131,14 +131,7 @@ class HessianProduct:
             derivatives = torch.autograd.grad(
                 outputs, self._parameters, cotangents, retain_graph=True, allow_unused=True
             )
-        return flatten(self._with_zeros(derivatives))
-
-    def _with_zeros(self, derivatives: Sequence[Tensor | None]) -> list[Tensor]:
-        """One dense tensor per parameter, zero where the derivative is None."""
-        return [
-            torch.zeros_like(p) if d is None else dense(d)
-            for d, p in zip(derivatives, self._parameters, strict=True)
-        ]
+        return flatten(with_zeros(derivatives, self._parameters))
 
     def _first_backward(self, counted: set[int]) -> Iterator[_BatchGradient]:
         """Loss and gradient of each batch, the gradient with its graph.
@@ -171,11 +164,12 @@ class HessianProduct:
                     return
                 if not value.loss.requires_grad:
                     fail("loss", "must depend on a parameter that takes a gradient", "a constant")
-                gradient = torch.autograd.grad(
+                derivatives = torch.autograd.grad(
                     value.loss, self._parameters, create_graph=True, allow_unused=True
                 )
             loss = value.loss.detach()
-            yield _BatchGradient(value.index, loss, self._with_zeros(gradient), graph_bytes)
+            gradient = with_zeros(derivatives, self._parameters)
+            yield _BatchGradient(value.index, loss, gradient, graph_bytes)
             graph_bytes = 0
 
 

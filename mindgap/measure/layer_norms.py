@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F, grad as weight_gradients
 
-#: Words that one temporary array may take (32 MB of float32), so that memory does not grow with the
-#: batch.
-ROOM = 2**23
+#: Numbers that one temporary array may hold (32 MB of float32), so that memory does not grow with
+#: the batch.
+LARGEST_ARRAY = 2**23
 
 
 @dataclass(frozen=True)
@@ -42,27 +42,29 @@ def squared_norms_of_products(a: Tensor, b: Tensor) -> Tensor:
         ... )
         tensor([10.])
     """
-    n, length, p = a.shape
-    q = b.shape[2]
+    samples, length, inputs = a.shape
+    outputs = b.shape[2]
     if length == 1:
         return a.square().sum((1, 2)) * b.square().sum((1, 2))
-    gram = length * (p + q) < p * q
-    step = max(1, ROOM // max(2 * length * length if gram else p * q, 1))
-    found = []
-    for x, y in zip(a.split(step), b.split(step), strict=True):
-        if gram:
-            found.append((x @ x.mT).mul_(y @ y.mT).sum((1, 2)))
+    by_gram = length * (inputs + outputs) < inputs * outputs
+    numbers_per_sample = 2 * length * length if by_gram else inputs * outputs
+    chunk = max(1, LARGEST_ARRAY // max(numbers_per_sample, 1))
+    parts = []
+    for x, y in zip(a.split(chunk), b.split(chunk), strict=True):
+        if by_gram:
+            parts.append((x @ x.mT).mul_(y @ y.mT).sum((1, 2)))
         else:
-            found.append((y.mT @ x).square().sum((1, 2)))
-    return torch.cat(found) if found else a.new_zeros(n)
+            parts.append((y.mT @ x).square().sum((1, 2)))
+    return torch.cat(parts) if parts else a.new_zeros(samples)
 
 
 def _positions(t: Tensor) -> Tensor:
-    """(n, ..., p) -> (n, T, p)."""
+    """(n, ..., p) -> (n, T, p): all axes between samples and features become one of positions."""
     return t.reshape(t.shape[0], -1, t.shape[-1])
 
 
 def _linear(module: nn.Linear, a: Tensor, b: Tensor) -> Tensor:
+    """Squared gradient norm of weight and bias for each sample."""
     a, b = _positions(a), _positions(b)
     total = b.new_zeros(b.shape[0])
     if module.weight.requires_grad:
@@ -73,17 +75,19 @@ def _linear(module: nn.Linear, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _embedding(module: nn.Embedding, a: Tensor, b: Tensor) -> Tensor:
+    """Squared gradient norm of the table for each sample; ``a`` holds the tokens."""
     tokens, b = a.reshape(a.shape[0], -1), _positions(b)
     if module.padding_idx is not None:
         b = b * (tokens != module.padding_idx).unsqueeze(2)
     if tokens.shape[1] == 1:
         return b.square().sum((1, 2))
-    step = max(1, ROOM // (2 * tokens.shape[1] ** 2))
-    # Rows of the table add up over the positions that hold the same token.
-    parts = zip(tokens.split(step), b.split(step), strict=True)
-    return torch.cat(
-        [((y @ y.mT) * (t.unsqueeze(1) == t.unsqueeze(2))).sum((1, 2)) for t, y in parts]
-    )
+    chunk = max(1, LARGEST_ARRAY // (2 * tokens.shape[1] ** 2))
+    # A row of the table gets the sum over the positions that hold its token.
+    parts = []
+    for t, y in zip(tokens.split(chunk), b.split(chunk), strict=True):
+        same_token = t.unsqueeze(1) == t.unsqueeze(2)
+        parts.append(((y @ y.mT) * same_token).sum((1, 2)))
+    return torch.cat(parts)
 
 
 def _convolution(module: Any, a: Tensor, b: Tensor) -> Tensor:
@@ -94,22 +98,22 @@ def _convolution(module: Any, a: Tensor, b: Tensor) -> Tensor:
     if not module.weight.requires_grad:
         return total
     weight_gradient = _WEIGHT_GRADIENTS[type(module)]
-    step, found = max(1, ROOM // module.weight.numel()), []
-    for x, y in zip(a.split(step), b.split(step), strict=True):
+    chunk, parts = max(1, LARGEST_ARRAY // module.weight.numel()), []
+    for x, y in zip(a.split(chunk), b.split(chunk), strict=True):
         # Samples as groups of channels: one grouped convolution gives each sample's own weight
         # gradient.
-        n = len(x)
+        samples = len(x)
         gradient = weight_gradient(
             x.reshape(1, -1, *x.shape[2:]),
-            (n * module.weight.shape[0], *module.weight.shape[1:]),
+            (samples * module.weight.shape[0], *module.weight.shape[1:]),
             y.reshape(1, -1, *y.shape[2:]),
             stride=module.stride,
             padding=module.padding,
             dilation=module.dilation,
-            groups=n * module.groups,
+            groups=samples * module.groups,
         )
-        found.append(gradient.reshape(n, -1).square().sum(1))
-    return total + torch.cat(found)
+        parts.append(gradient.reshape(samples, -1).square().sum(1))
+    return total + torch.cat(parts)
 
 
 _WEIGHT_GRADIENTS: dict[type[nn.Module], Callable[..., Tensor]] = {
@@ -120,8 +124,12 @@ _WEIGHT_GRADIENTS: dict[type[nn.Module], Callable[..., Tensor]] = {
 
 
 def _affine(module: Any, standard: Tensor, b: Tensor, shared: tuple[int, ...]) -> Tensor:
-    """Layers ``weight * standard + bias``; ``shared`` are the axes over which one weight is
-    used again.
+    """Squared gradient norm of weight and bias for each sample, of a layer that gives ``weight *
+    standard + bias``.
+
+    Args:
+        standard: the standardised input.
+        shared: axes over which one weight is used again.
     """
     total = b.new_zeros(b.shape[0])
     if module.weight.requires_grad:
@@ -133,11 +141,13 @@ def _affine(module: Any, standard: Tensor, b: Tensor, shared: tuple[int, ...]) -
 
 
 def _layer_norm(module: nn.LayerNorm, a: Tensor, b: Tensor) -> Tensor:
+    """Squared gradient norm of weight and bias for each sample."""
     standard = F.layer_norm(a, module.normalized_shape, None, None, module.eps)
     return _affine(module, standard, b, tuple(range(1, a.ndim - len(module.normalized_shape))))
 
 
 def _batch_norm(module: Any, a: Tensor, b: Tensor) -> Tensor:
+    """Squared gradient norm of weight and bias for each sample, in evaluation mode."""
     standard = F.batch_norm(
         a, module.running_mean, module.running_var, None, None, False, 0.0, module.eps
     )
@@ -145,6 +155,7 @@ def _batch_norm(module: Any, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _plain_convolution(module: Any, a: Tensor) -> bool:
+    """Whether a convolution pads by a number of zeros and gets a batch of samples."""
     return (
         module.padding_mode == "zeros"
         and not isinstance(module.padding, str)

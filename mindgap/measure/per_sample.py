@@ -10,11 +10,11 @@ that cannot trace falls back to a loop.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -30,8 +30,6 @@ from mindgap.base.objective import Objective
 from mindgap.base.restoring import seed_everything, undisturbed
 from mindgap.measure.gradients import NonFiniteError, check_time, samples_in
 from mindgap.measure.layer_norms import RULES
-
-_BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
 @dataclass(frozen=True)
@@ -86,67 +84,59 @@ def per_sample_norms(
     one_of("method", method, ["auto", "structure", "func", "loop"])
     whole("chunk", chunk, least=1, most=2**31)
     flag("check", check)
-    if not isinstance(objective, Objective):
-        fail("objective", "must be a mindgap Objective", objective)
-    size = samples_in(batch)
-    axes = {int(t.shape[0]) if t.ndim else 0 for t in tensors_in(batch)}
-    if axes != {size}:
-        fail(
-            "batch",
-            "must hold tensors with the samples on their first axis",
-            f"first axes {sorted(axes)}",
-        )
-    model = objective.model
-    if any(
-        isinstance(m, _BATCH_NORMS) and (m.training or not m.track_running_stats)
-        for m in model.modules()
-    ):
-        fail(
-            "model",
-            "must not hold batch norm in training mode: its samples share statistics",
-            "a module in training",
-        )
+    size = _check_problem(objective, batch)
     with (
-        undisturbed(model),
+        undisturbed(objective.model),
         torch.inference_mode(False),
         torch.enable_grad(),
-        _named_batch(objective, batch),
+        _blame_batch(objective, batch),
     ):
         seed_everything(whole("seed", seed, least=-(2**63), most=2**63 - 1))
         if method == "loop":
             return PerSampleNorms(_check_norms(_loop(objective, batch, size, None)), "loop", 0.0)
         if method == "func":
             return PerSampleNorms(*_norms_by_vmap(objective, batch, size, chunk, None), 0.0)
-        squares, structural = _norms_by_structure(objective, batch, size)
+        squares, explained = _norms_by_structure(objective, batch, size)
+        named = _named_parameters(objective)
+        others = [name for name, p in named.items() if id(p) not in explained]
         total = sum(p.numel() for p in objective.parameters)
-        rest = [name for name, p in _named_parameters(objective).items() if id(p) not in structural]
-        share = (
-            1
-            - sum(p.numel() for n, p in _named_parameters(objective).items() if n in set(rest))
-            / total
-        )
+        share = 1 - sum(named[name].numel() for name in others) / total
         label = "structure"
-        if rest:
-            others, how = _norms_by_vmap(objective, batch, size, chunk, rest)
-            squares, label = (
-                squares + torch.as_tensor(others**2),
-                f"structure+{how}" if share else how,
-            )
+        if others:
+            norms_of_others, label = _norms_by_vmap(objective, batch, size, chunk, others)
+            squares = squares + torch.as_tensor(norms_of_others**2)
+            label = f"structure+{label}" if share else label
         norms = _check_norms(squares.sqrt())
-        if share and check and not _random(model) and not _agrees(objective, batch, size, norms):
+        can_check = share and check and not _is_random(objective.model)
+        if can_check and not _last_agrees(objective, batch, size, norms):
             if method == "structure":
-                fail(
-                    "loss",
-                    "must be a mean over samples on the first axis that do not act on each other",
-                    "another",
-                )
+                rule = "must be a mean over samples on the first axis that do not act on each other"
+                fail("loss", rule, "another")
             return PerSampleNorms(*_norms_by_vmap(objective, batch, size, chunk, None), 0.0)
         return PerSampleNorms(norms, label, share)
 
 
+def _check_problem(objective: Objective, batch: Any) -> int:
+    """The number of samples; an error where single samples have no gradient of their own."""
+    if not isinstance(objective, Objective):
+        fail("objective", "must be a mindgap Objective", objective)
+    size = samples_in(batch)
+    axes = {int(t.shape[0]) if t.ndim else 0 for t in tensors_in(batch)}
+    if axes != {size}:
+        rule = "must hold tensors with the samples on their first axis"
+        fail("batch", rule, f"first axes {sorted(axes)}")
+    for module in objective.model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
+            module.training or not module.track_running_stats
+        ):
+            rule = "must not hold batch norm in training mode: its samples share statistics"
+            fail("model", rule, "a module in training")
+    return size
+
+
 @contextmanager
-def _named_batch(objective: Objective, batch: Any) -> Iterator[None]:
-    """Say so where the loss itself cannot be computed on the batch."""
+def _blame_batch(objective: Objective, batch: Any) -> Iterator[None]:
+    """An error inside this block names the batch where the loss itself fails on it."""
     try:
         yield
     except (TypeError, AttributeError, RuntimeError, IndexError, KeyError) as error:
@@ -157,132 +147,154 @@ def _named_batch(objective: Objective, batch: Any) -> Iterator[None]:
         raise
 
 
+class _Call(NamedTuple):
+    """One call of a module that has a rule."""
+
+    module: nn.Module
+    input: Tensor
+    output_edge: Any  # its place in the graph; None where the call is not an ordinary one
+
+
+class _Term(NamedTuple):
+    """Squared norms over some parameters, from the gradient at one place of the graph."""
+
+    squares: Callable[[Tensor], Tensor | None]  # None where the gradient has another shape
+    edge: Any
+    parameters: list[nn.Parameter]
+
+
 def _norms_by_structure(objective: Objective, batch: Any, size: int) -> tuple[Tensor, set[int]]:
     """Squared norms over the parameters that the layers' structure explains, and the ids of
     those parameters.
     """
-    calls: list[tuple[nn.Module, Tensor, Any]] = []
+    loss, calls = _loss_with_calls(objective, batch)
+    graph = _Graph(loss)
+    terms = _terms_of_layers(calls, graph, size)
+    of_layers = {id(p) for term in terms for p in term.parameters}
+    for p in objective.parameters:
+        users = graph.users(p)
+        edge = graph.sum_at(users[0]) if id(p) not in of_layers and len(users) == 1 else None
+        if edge is not None:
+            terms.append(_Term(partial(_norm_of_added, p), edge, [p]))
+    squares, explained = torch.zeros(size, dtype=torch.float64), set()
+    if terms:
+        edges = [term.edge for term in terms]
+        gradients = torch.autograd.grad(loss, edges, allow_unused=True)
+        with torch.no_grad():
+            for term, gradient in zip(terms, gradients, strict=True):
+                if gradient is None or gradient.shape[:1] != (size,):
+                    continue
+                # The loss is a mean: a sample's own gradient is ``size`` times its part of it.
+                term_squares = term.squares(gradient * size)
+                if term_squares is not None:
+                    squares = squares + term_squares.to("cpu", torch.float64)
+                    explained |= {id(p) for p in term.parameters}
+    return squares, explained
 
-    def keep(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-        if not (
-            len(inputs) == 1
-            and isinstance(inputs[0], Tensor)
-            and isinstance(output, Tensor)
-            and output.requires_grad
-        ):
-            calls.append((module, torch.empty(0), None))
+
+def _loss_with_calls(objective: Objective, batch: Any) -> tuple[Tensor, list[_Call]]:
+    """The loss of a batch with its graph, and the calls of modules that have a rule."""
+    calls: list[_Call] = []
+
+    def note_call(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+        single = len(inputs) == 1 and isinstance(inputs[0], Tensor)
+        if not (single and isinstance(output, Tensor) and output.requires_grad):
+            calls.append(_Call(module, torch.empty(0), None))
             return None
         # A later in-place ReLU turns the output into something else, so keep its edge in the graph,
         # not the tensor; writing into a view would even move the edge, so hand on a copy of it.
         output = output.clone() if output._is_view() else output
-        calls.append((module, inputs[0].detach(), torch.autograd.graph.get_gradient_edge(output)))
+        edge = torch.autograd.graph.get_gradient_edge(output)
+        calls.append(_Call(module, inputs[0].detach(), edge))
         return output
 
-    handles = [m.register_forward_hook(keep) for m in objective.model.modules() if type(m) in RULES]
+    modules = [module for module in objective.model.modules() if type(module) in RULES]
+    handles = [module.register_forward_hook(note_call) for module in modules]
     try:
-        loss = _check_loss(objective.value(batch))
+        return _check_loss(objective.value(batch)), calls
     finally:
         for handle in handles:
             handle.remove()
-    graph = _Graph(loss)
-    times = Counter(id(module) for module, _, _ in calls)
-    # (squares from the gradient there, edge at which to take the gradient, parameters explained)
-    wanted: list[tuple[Callable[[Tensor], Tensor | None], Any, list[nn.Parameter]]] = []
-    explained: set[int] = set()
+
+
+def _terms_of_layers(calls: list[_Call], graph: _Graph, size: int) -> list[_Term]:
+    """A term for each layer whose rule applies: the layer is called once, and each parameter is
+    used once in the graph (no tied weights), so that the call is all there is.
+    """
+    times_called = Counter(id(call.module) for call in calls)
+    terms = []
     for module, entered, edge in calls:
         own = [p for p in module.parameters(recurse=False) if p.requires_grad]
-        # One call and one use of each parameter in the graph: what the hook saw is all there is (no
-        # tied weights).
-        if (
-            edge is None
-            or times[id(module)] != 1
-            or not own
-            or any(len(graph.users(p)) != 1 for p in own)
-        ):
+        used_once = times_called[id(module)] == 1 and all(len(graph.users(p)) == 1 for p in own)
+        if edge is None or not own or not used_once:
             continue
         rule = RULES[type(module)]
-        square: Callable[[Tensor], Tensor | None] = partial(rule.squares, module, entered)
+        squares: Callable[[Tensor], Tensor | None] = partial(rule.squares, module, entered)
         if entered.shape[:1] != (size,):
             # Positions looked up once for all samples: go on to where they are added to something
             # of each sample.
             edge = graph.sum_of(edge.node) if isinstance(module, nn.Embedding) else None
-            square = partial(_looked_up, module, entered)
+            squares = partial(_norm_of_looked_up, module, entered)
         if edge is not None and rule.applies(module, entered):
-            wanted.append((square, edge, own))
-            explained |= {id(p) for p in own}
-    for p in objective.parameters:
-        users = graph.users(p)
-        edge = graph.sum_at(users[0]) if id(p) not in explained and len(users) == 1 else None
-        if edge is not None:
-            wanted.append((partial(_norm_of_added, p), edge, [p]))
-    squares = torch.zeros(size, dtype=torch.float64)
-    ends = (
-        torch.autograd.grad(loss, [edge for _, edge, _ in wanted], allow_unused=True)
-        if wanted
-        else ()
-    )
-    explained = set()
-    with torch.no_grad():
-        for (square, _, own), end in zip(wanted, ends, strict=True):
-            found = square(end * size) if end is not None and end.shape[:1] == (size,) else None
-            if found is not None:
-                squares = squares + found.to("cpu", torch.float64)
-                explained |= {id(p) for p in own}
-    return squares, explained
+            terms.append(_Term(squares, edge, own))
+    return terms
 
 
-def _norm_of_added(parameter: Tensor, end: Tensor) -> Tensor | None:
-    """A parameter added to something with a sample axis: its gradient for a sample is that at
-    the sum, summed back.
+def _norm_of_added(parameter: Tensor, gradient: Tensor) -> Tensor | None:
+    """Squared norms for a parameter that is added to something with a sample axis: its gradient
+    for a sample is that of the sum, added up over the axes along which it was repeated.
+
+    Args:
+        gradient: of the sum, samples first.
     """
-    own = tuple(
-        parameter.shape[1:]
-        if parameter.ndim == end.ndim and parameter.shape[0] == 1
-        else parameter.shape
-    )
-    shape = (1,) * (end.ndim - 1 - len(own)) + own
-    if len(shape) != end.ndim - 1 or any(
-        p not in (1, e) for p, e in zip(shape, end.shape[1:], strict=True)
-    ):
+    has_sample_axis = parameter.ndim == gradient.ndim and parameter.shape[0] == 1
+    own = tuple(parameter.shape[1:] if has_sample_axis else parameter.shape)
+    shape = (1,) * (gradient.ndim - 1 - len(own)) + own
+    if len(shape) != gradient.ndim - 1:
         return None
-    repeated = tuple(
-        i for i, (p, e) in enumerate(zip(shape, end.shape[1:], strict=True), 1) if p != e
-    )
+    sizes = list(zip(shape, gradient.shape[1:], strict=True))
+    if any(size not in (1, full) for size, full in sizes):
+        return None
+    repeated = tuple(axis for axis, (size, full) in enumerate(sizes, 1) if size != full)
     # A scalar parameter leaves one number per sample, without a second axis.
-    return (end.sum(repeated) if repeated else end).reshape(len(end), -1).square().sum(1)
+    per_sample = gradient.sum(repeated) if repeated else gradient
+    return per_sample.reshape(len(gradient), -1).square().sum(1)
 
 
-def _looked_up(module: nn.Module, places: Tensor, end: Tensor) -> Tensor | None:
-    """An embedding of the same places for all samples, added to something with a sample axis."""
-    if end.ndim < 3 or end.shape[1:-1].numel() != places.numel():
+def _norm_of_looked_up(module: nn.Module, places: Tensor, gradient: Tensor) -> Tensor | None:
+    """Squared norms for an embedding of the same places for all samples, added to something with a
+    sample axis, from the gradient of that sum.
+    """
+    if gradient.ndim < 3 or gradient.shape[1:-1].numel() != places.numel():
         return None
-    return RULES[nn.Embedding].squares(module, places.reshape(1, -1).expand(end.shape[0], -1), end)
+    repeated = places.reshape(1, -1).expand(gradient.shape[0], -1)
+    return RULES[nn.Embedding].squares(module, repeated, gradient)
 
 
 class _Graph:
-    """Who uses what in the graph of a loss."""
+    """Which nodes use which results and parameters in the graph of a loss."""
 
     def __init__(self, loss: Tensor) -> None:
-        self._users: dict[Any, list[Any]] = {}
-        self._leaves: dict[int, list[Any]] = {}
-        queue, seen = [loss.grad_fn], set()
-        while queue:
-            node = queue.pop()
-            if node is None or node in seen:
+        self._users: dict[Any, list[Any]] = {}  # node -> nodes that use its result
+        self._users_of_leaves: dict[int, list[Any]] = {}  # id of a parameter -> the same
+        to_visit, visited = [loss.grad_fn], set()
+        while to_visit:
+            node = to_visit.pop()
+            if node is None or node in visited:
                 continue
-            seen.add(node)
-            for following, _ in node.next_functions:
-                if following is None:
+            visited.add(node)
+            for source, _ in node.next_functions:
+                if source is None:
                     continue
-                if hasattr(following, "variable"):
-                    self._leaves.setdefault(id(following.variable), []).append(node)
+                if hasattr(source, "variable"):
+                    self._users_of_leaves.setdefault(id(source.variable), []).append(node)
                 else:
-                    self._users.setdefault(following, []).append(node)
-                    queue.append(following)
+                    self._users.setdefault(source, []).append(node)
+                    to_visit.append(source)
 
     def users(self, parameter: Tensor) -> list[Any]:
         """The nodes that use a parameter, once for every use."""
-        return self._leaves.get(id(parameter), [])
+        return self._users_of_leaves.get(id(parameter), [])
 
     def sum_of(self, node: Any) -> Any:
         """The edge of the one sum that a node's result goes into, if that is its only use."""
@@ -295,7 +307,7 @@ class _Graph:
         return torch.autograd.graph.GradientEdge(node, 0) if plain else None
 
 
-class _Whole(nn.Module):
+class _ModelWithLoss(nn.Module):
     """Model and loss as one module, so that any use of the model inside the loss sees the
     replaced parameters.
     """
@@ -309,8 +321,12 @@ class _Whole(nn.Module):
         return self.loss(self.model, batch).reshape(())
 
 
-def _named_parameters(objective: Objective) -> dict[str, nn.Parameter]:
-    return {f"model.{name}": p for name, p in objective.model.named_parameters() if p.requires_grad}
+def _named_parameters(
+    objective: Objective, names: Collection[str] | None = None
+) -> dict[str, nn.Parameter]:
+    """Parameters that take gradients, by their names in ``_ModelWithLoss``; all, or these."""
+    named = {f"model.{name}": p for name, p in objective.model.named_parameters()}
+    return {n: p for n, p in named.items() if p.requires_grad and (names is None or n in names)}
 
 
 def _norms_by_vmap(
@@ -318,92 +334,92 @@ def _norms_by_vmap(
 ) -> tuple[NDArray[np.float64], str]:
     """Norms over some parameters by ``vmap(grad)``, in chunks of samples; by a loop where that
     cannot be traced.
+
+    Returns:
+        The norms, and ``"func"`` or ``"loop"``.
     """
-    whole_model = _Whole(objective)
-    free = {
-        name: p.detach()
-        for name, p in _named_parameters(objective).items()
-        if names is None or name in set(names)
-    }
+    module = _ModelWithLoss(objective)
+    values = {name: p.detach() for name, p in _named_parameters(objective, names).items()}
 
-    def value(parameters: dict[str, Tensor], sample: Any) -> Tensor:
-        alone = _map_batch(sample, lambda t: t.unsqueeze(0))
-        return functional_call(whole_model, parameters, (alone,))
+    def loss_of_sample(parameters: dict[str, Tensor], sample: Any) -> Tensor:
+        batch_of_one = _map_batch(sample, lambda t: t.unsqueeze(0))
+        return functional_call(module, parameters, (batch_of_one,))
 
-    def square(parameters: dict[str, Tensor], sample: Any) -> Tensor:
-        return torch.stack(
-            [g.abs().square().sum() for g in grad(value)(parameters, sample).values()]
-        ).sum()
+    def squared_norm(parameters: dict[str, Tensor], sample: Any) -> Tensor:
+        gradients = grad(loss_of_sample)(parameters, sample).values()
+        return torch.stack([g.abs().square().sum() for g in gradients]).sum()
 
+    squared_norms = vmap(squared_norm, in_dims=(None, 0), randomness="different")
     found = []
     try:
         for start in range(0, size, chunk):
             check_time()
-            piece = _map_batch(batch, lambda t, start=start: t[start : start + chunk])  # type: ignore[misc]
-            with sdpa_kernel(
-                SDPBackend.MATH
-            ):  # vmap runs the other attention kernels sample by sample
-                found.append(
-                    vmap(square, in_dims=(None, 0), randomness="different")(free, piece)
-                    .detach()
-                    .cpu()
-                )
+            part = _samples(batch, start, start + chunk)
+            with sdpa_kernel(SDPBackend.MATH):  # vmap runs the others sample by sample
+                found.append(squared_norms(values, part).detach().cpu())
         return _check_norms(torch.cat(found).double().sqrt()), "func"
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        return _check_norms(_loop(objective, batch, size, list(free))), "loop"
+        return _check_norms(_loop(objective, batch, size, list(values))), "loop"
 
 
-def _loop(objective: Objective, batch: Any, size: int, names: list[str] | None) -> Tensor:
+def _loop(objective: Objective, batch: Any, size: int, names: Collection[str] | None) -> Tensor:
     """Norms by one backward pass per sample: slow, and right for whatever autograd can
     differentiate.
     """
-    parameters = [
-        p for name, p in _named_parameters(objective).items() if names is None or name in set(names)
-    ]
+    parameters = list(_named_parameters(objective, names).values())
     norms = torch.zeros(size, dtype=torch.float64)
     for i in range(size):
         check_time()
-        value = _check_loss(objective.value(_map_batch(batch, lambda t, i=i: t[i : i + 1])))  # type: ignore[misc]
-        gradient = torch.autograd.grad(value, parameters, allow_unused=True)
-        norms[i] = sum(float(g.double().abs().square().sum()) for g in gradient if g is not None)
+        loss = _check_loss(objective.value(_samples(batch, i, i + 1)))
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        norms[i] = sum(float(g.double().abs().square().sum()) for g in gradients if g is not None)
     return norms.sqrt()
 
 
-def _agrees(objective: Objective, batch: Any, size: int, norms: NDArray[np.float64]) -> bool:
-    alone = _map_batch(batch, lambda t: t[size - 1 :])
-    truth = float(_loop(objective, alone, 1, None)[0])
+def _last_agrees(objective: Objective, batch: Any, size: int, norms: NDArray[np.float64]) -> bool:
+    """Whether the norm of the last sample is that of its own gradient."""
+    exact = float(_loop(objective, _samples(batch, size - 1, size), 1, None)[0])
     # Single precision in another order of summation; a wrong axis or a coupled loss is wrong by far
     # more.
-    return abs(truth - norms[-1]) <= 1e-3 * max(truth, float(np.median(norms)))
+    return abs(exact - norms[-1]) <= 1e-3 * max(exact, float(np.median(norms)))
+
+
+def _samples(batch: Any, begin: int, end: int) -> Any:
+    """Some consecutive samples of a batch."""
+    return _map_batch(batch, lambda tensor: tensor[begin:end])
 
 
 def _map_batch(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The batch with every tensor and numpy array changed."""
 
-    def leaf(value: Any) -> Any:
+    def changed(value: Any) -> Any:
         return change(torch.as_tensor(value)) if isinstance(value, (Tensor, np.ndarray)) else value
 
-    return tree_map(leaf, plain_tree(batch))
+    return tree_map(changed, plain_tree(batch))
 
 
-def _random(model: nn.Module) -> bool:
+def _is_random(model: nn.Module) -> bool:
     """Whether dropout of any kind is active, so that two evaluations of one sample differ."""
-    drops = (nn.modules.dropout._DropoutNd, nn.RReLU)
-    hidden = any(m.training and getattr(m, "dropout", 0.0) not in (0, 0.0) for m in model.modules())
-    return hidden or any(
-        m.training and isinstance(m, drops) and getattr(m, "p", 1) > 0 for m in model.modules()
-    )
+    kinds = (nn.modules.dropout._DropoutNd, nn.RReLU)
+    for module in model.modules():
+        own_dropout = getattr(module, "dropout", 0.0) not in (0, 0.0)
+        is_dropout = isinstance(module, kinds) and getattr(module, "p", 1) > 0
+        if module.training and (own_dropout or is_dropout):
+            return True
+    return False
 
 
 def _check_loss(loss: Tensor) -> Tensor:
+    """The loss; an error where it is not finite."""
     if not bool(loss.isfinite()):
         raise NonFiniteError(f"loss must be finite, got {float(loss.detach())}")
     return loss
 
 
 def _check_norms(norms: Tensor) -> NDArray[np.float64]:
+    """The norms as numpy numbers; an error that names the first sample without a finite one."""
     values = norms.detach().double().cpu().numpy()
     if not np.isfinite(values).all():
         raise NonFiniteError(

@@ -21,7 +21,7 @@ LEAST_HISTORY = 20
 SPIKE = 5.0
 #: If the largest parameter grew by this factor in a few dozen steps, the updates threw it away.
 THROWN = 100.0
-#: The parameters' own size is read with every so-manyth reading of the gradients, at most.
+#: Readings of the gradients per reading of the parameters' own largest entries, at least.
 LOOKS = 4
 #: On a GPU norms are read together, once per so many steps: each reading waits for the device.
 FLUSH = 10
@@ -50,35 +50,35 @@ class LoopWatch:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self._names, self._parameters = [n for n, _ in named], [p for _, p in named]
         self.raises = nonfinite == "raise"
-        self._norms: deque[float] = deque(maxlen=HISTORY)
-        self._waiting: list[_Waiting] = []
-        #: (step, modulus of the largest entry of each parameter before it), the last few, read only
-        #: when needed.
-        self._largest: deque[tuple[int, Tensor]] = deque(maxlen=3)
-        self._look_next = self._readings = 0
-        self._bad = 0  # steps in a row, up to now, whose gradient was not finite
-        self._episodes = 0  # how often that began
+        self._recent_norms: deque[float] = deque(maxlen=HISTORY)
+        self._unread: list[_UnreadNorms] = []
+        #: (step, modulus of the largest entry of each parameter before it), the last few; on a GPU
+        #: they are not waited for unless a sentence needs them.
+        self._largest_entries: deque[tuple[int, Tensor]] = deque(maxlen=3)
+        self._next_look = self._readings = 0
+        self._steps_not_finite = 0  # steps in a row, up to now, whose gradient was not finite
+        self._times_not_finite = 0  # how often that began
         self._step = 0
         self._batch: Any = None
-        self._loss_told = False
+        self._loss_is_observed = False
         self._loss: Any = math.nan
-        self._last_update = (-1, math.nan)  # (step, its update over the parameters)
+        self._last_update = (-1, math.nan)  # (step, length of its update over the parameters)
         self.gradient_norm = math.nan
         self.loss = math.nan
         #: gradient norm of each parameter at the newest step; None where it was not read
         self.norms: Tensor | None = None
-        self._read: list[tuple[int, float]] = []
+        self._norms_read: list[tuple[int, float]] = []
 
     def take_read(self) -> list[tuple[int, float]]:
         """Steps and gradient norms that were read since the last call."""
-        read, self._read = self._read, []
+        read, self._norms_read = self._norms_read, []
         return read
 
     def observe(self, loss: Any, batch: Any = None) -> None:
         """The loss of the loop's present batch, and the batch's index where the loop knows it."""
         self._batch = batch
         self._loss = loss.detach() if isinstance(loss, Tensor) and loss.requires_grad else loss
-        self._loss_told = True
+        self._loss_is_observed = True
 
     def note_update(self, relative: float) -> None:
         """The last update's length over that of the parameters."""
@@ -93,43 +93,43 @@ class LoopWatch:
         Raises:
             NonFiniteError: a gradient that is not finite, with ``nonfinite="raise"``.
         """
-        held = [(i, p.grad) for i, p in enumerate(self._parameters) if p.grad is not None]
+        present = [(i, p.grad) for i, p in enumerate(self._parameters) if p.grad is not None]
         self.norms = None
         if step is not None:
             self._step = step
-        if held:
-            norms = _stacked([g.coalesce().values() if g.is_sparse else g for _, g in held])
-            if len(held) < len(self._parameters):
-                each, norms = norms, torch.zeros(len(self._parameters), device=norms.device)
-                norms[torch.tensor([i for i, _ in held], device=each.device)] = each
-            self._waiting.append(_Waiting(self._step, self._batch, self._loss, norms))
+        if present:
+            norms = _stacked([g.coalesce().values() if g.is_sparse else g for _, g in present])
+            if len(present) < len(self._parameters):
+                of_present, norms = norms, torch.zeros(len(self._parameters), device=norms.device)
+                norms[torch.tensor([i for i, _ in present], device=of_present.device)] = of_present
+            self._unread.append(_UnreadNorms(self._step, self._batch, self._loss, norms))
             self.norms = norms
             self._readings += 1
-            if self._step >= self._look_next and self._readings % LOOKS == 1:
-                self._look_next = self._step + FLUSH
-                own = [p.detach() for p in self._full()]
-                self._largest.append((self._step, _stacked(own, math.inf)))
+            if self._step >= self._next_look and self._readings % LOOKS == 1:
+                self._next_look = self._step + FLUSH
+                tensors = [p.detach() for p in self._nonempty_parameters()]
+                self._largest_entries.append((self._step, _stacked(tensors, math.inf)))
         self._step += 1
-        on_cpu = not held or held[0][1].device.type == "cpu"
+        on_cpu = not present or present[0][1].device.type == "cpu"
         if on_cpu or self.raises:
             return self.flush()
-        return self.flush(spare=1) if len(self._waiting) > FLUSH else []
+        return self.flush(spare=1) if len(self._unread) > FLUSH else []
 
     def flush(self, spare: int = 0) -> list[str]:
         """Look at the norms that wait to be read, except the newest ``spare``, which a GPU may not
         have computed yet.
         """
-        count = max(0, len(self._waiting) - spare)
-        waiting, self._waiting = self._waiting[:count], self._waiting[count:]
+        count = max(0, len(self._unread) - spare)
+        ready, self._unread = self._unread[:count], self._unread[count:]
         events = []
-        for waits in waiting:
-            self.loss, norms = waits.read()
+        for unread in ready:
+            self.loss, norms = unread.read()
             self.gradient_norm = math.sqrt(sum(norm * norm for norm in norms))
-            self._read.append((waits.step, self.gradient_norm))
-            if sentence := self._unusual(waits.step, waits.batch, norms):
+            self._norms_read.append((unread.step, self.gradient_norm))
+            if sentence := self._unusual(unread.step, unread.batch, norms):
                 events.append(sentence)
             if math.isfinite(self.gradient_norm):
-                self._norms.append(self.gradient_norm)
+                self._recent_norms.append(self.gradient_norm)
         return events
 
     def _unusual(self, step: int, batch: Any, norms: list[float]) -> str:
@@ -140,27 +140,27 @@ class LoopWatch:
             batch: what names the batch; None where the loop does not say.
             norms: gradient norm of each parameter.
         """
-        where = f"step {step}" + (f", batch {batch}" if batch is not None else "")
-        broken = [i for i, norm in enumerate(norms) if not math.isfinite(norm)]
-        if broken:
-            return self._not_finite(where, step, broken, len(norms))
-        lasted, self._bad = self._bad, 0
-        if lasted > 1 and _is_told(self._episodes):
-            return f"{where}: the gradient is finite again after {lasted} steps in which it was not"
-        total = self.gradient_norm
-        if len(self._norms) < LEAST_HISTORY or total <= SPIKE * max(self._norms):
+        place = f"step {step}" + (f", batch {batch}" if batch is not None else "")
+        not_finite = [i for i, norm in enumerate(norms) if not math.isfinite(norm)]
+        if not_finite:
+            return self._not_finite(place, step, not_finite, len(norms))
+        steps, self._steps_not_finite = self._steps_not_finite, 0
+        if steps > 1 and _deserves_sentence(self._times_not_finite):
+            return f"{place}: the gradient is finite again after {steps} steps in which it was not"
+        norm = self.gradient_norm
+        if len(self._recent_norms) < LEAST_HISTORY or norm <= SPIKE * max(self._recent_norms):
             return ""
-        middle, largest = self._usual()
-        top = max(range(len(norms)), key=norms.__getitem__)
-        share = (norms[top] / total) ** 2
-        times = f"{total / middle:.3g} times" if middle else "above"
+        median, largest = self._median_and_largest()
+        loudest = max(range(len(norms)), key=norms.__getitem__)
+        share = (norms[loudest] / norm) ** 2
+        times = f"{norm / median:.3g} times" if median else "above"
         return (
-            f"{where}: the gradient norm {total:.3g} is {times} the running median {middle:.3g} "
-            f"(largest {largest:.3g}); {100 * share:.0f} % of it is in {self._names[top]}; "
+            f"{place}: the gradient norm {norm:.3g} is {times} the running median {median:.3g} "
+            f"(largest {largest:.3g}); {100 * share:.0f} % of it is in {self._names[loudest]}; "
             f"{self._cause_of_spike(step)}"
         )
 
-    def _not_finite(self, where: str, step: int, broken: list[int], count: int) -> str:
+    def _not_finite(self, place: str, step: int, not_finite: list[int], count: int) -> str:
         """A sentence on gradients that are not finite; empty where one was said lately.
 
         Args:
@@ -170,75 +170,85 @@ class LoopWatch:
         Raises:
             NonFiniteError: with ``nonfinite="raise"``.
         """
-        self._bad += 1
-        self._episodes += self._bad == 1
-        if not self.raises and not (self._bad == 1 and _is_told(self._episodes)):
+        self._steps_not_finite += 1
+        self._times_not_finite += self._steps_not_finite == 1
+        if not self.raises and not (
+            self._steps_not_finite == 1 and _deserves_sentence(self._times_not_finite)
+        ):
             return ""
-        named = ", ".join(self._names[i] for i in broken[:3])
-        named += f" and {len(broken) - 3} more" if len(broken) > 3 else ""
-        times = f" (this began for the {self._episodes}th time)" if self._episodes > 3 else ""
-        usual = "there is no earlier gradient to compare with"
-        if self._norms:
-            middle, largest = self._usual()
-            usual = f"the gradient norms so far had median {middle:.3g}, largest {largest:.3g}"
+        names = ", ".join(self._names[i] for i in not_finite[:3])
+        names += f" and {len(not_finite) - 3} more" if len(not_finite) > 3 else ""
+        times = (
+            f" (this began for the {self._times_not_finite}th time)"
+            if self._times_not_finite > 3
+            else ""
+        )
+        history = "there is no earlier gradient to compare with"
+        if self._recent_norms:
+            median, largest = self._median_and_largest()
+            history = f"the gradient norms so far had median {median:.3g}, largest {largest:.3g}"
         sentence = (
-            f"{where}: the gradient of {named} is not finite ({len(broken)} of {count} "
-            f"parameters){times}; {usual}; {self._cause_of_nan(step)}"
+            f"{place}: the gradient of {names} is not finite ({len(not_finite)} of {count} "
+            f"parameters){times}; {history}; {self._cause_of_nan(step)}"
         )
         if self.raises:
             raise NonFiniteError(sentence)
         return sentence
 
-    def _usual(self) -> tuple[float, float]:
+    def _median_and_largest(self) -> tuple[float, float]:
         """Median and largest of the gradient norms so far."""
-        ordered = sorted(self._norms)
+        ordered = sorted(self._recent_norms)
         return ordered[len(ordered) // 2], ordered[-1]
 
     def _cause_of_nan(self, step: int) -> str:
         """The likeliest cause of gradients that are not finite, in words, from the sizes seen
         before.
         """
-        known = [(k, float(peaks.max())) for k, peaks in self._largest if k <= step]
+        peaks = [(at, float(entries.max())) for at, entries in self._largest_entries if at <= step]
         # On a GPU the norms are read some steps later, when the parameters have moved on.
         if step == self._step - 1:
-            known.append((step, max(float(p.detach().abs().max()) for p in self._full())))
-        if any(not math.isfinite(peak) for _, peak in known):
+            peaks.append(
+                (step, max(float(p.detach().abs().max()) for p in self._nonempty_parameters()))
+            )
+        if any(not math.isfinite(peak) for _, peak in peaks):
             return "an earlier step is the likely cause: a parameter itself is no longer finite"
-        if len(known) > 1 and known[-1][1] > THROWN * known[0][1] > 0:
+        if len(peaks) > 1 and peaks[-1][1] > THROWN * peaks[0][1] > 0:
             return (
                 "the updates before are the likely cause: they took the largest parameter from "
-                f"{known[0][1]:.3g} at step {known[0][0]} to {known[-1][1]:.3g}; lower the step"
+                f"{peaks[0][1]:.3g} at step {peaks[0][0]} to {peaks[-1][1]:.3g}; lower the step"
             )
-        before = self._update_before(step)
-        if before > 1.0:
+        last_update = self._update_before(step)
+        if last_update > 1.0:
             return (
                 "the update before is the likely cause: it moved the parameters by "
-                f"{100 * before:.0f} % of their length; lower the step"
+                f"{100 * last_update:.0f} % of their length; lower the step"
             )
-        if self._norms and self._norms[-1] > SPIKE * self._usual()[0]:
+        if self._recent_norms and self._recent_norms[-1] > SPIKE * self._median_and_largest()[0]:
             return "divergence is the likely cause: the gradients grew in the steps before"
         if math.isfinite(self.loss):
             return "an overflow in the backward pass is the likely cause: the loss is finite"
-        seen = "every parameter is finite"
-        if known and known[-1][0] < step:
-            seen = f"every parameter was finite at step {known[-1][0]}"
-        what = "the loss of this batch" if self._loss_told else "this batch or the forward pass"
-        return f"{what} is the likely cause: {seen}"
+        finite = "every parameter is finite"
+        if peaks and peaks[-1][0] < step:
+            finite = f"every parameter was finite at step {peaks[-1][0]}"
+        suspect = "this batch or the forward pass"
+        if self._loss_is_observed:
+            suspect = "the loss of this batch"
+        return f"{suspect} is the likely cause: {finite}"
 
-    def _full(self) -> list[nn.Parameter]:
+    def _nonempty_parameters(self) -> list[nn.Parameter]:
         """The parameters that have entries."""
         return [p for p in self._parameters if p.numel()]
 
     def _update_before(self, step: int) -> float:
         """Relative length of the update just before a step; NaN where it was not read."""
-        made, relative = self._last_update
-        return relative if made == step - 1 else math.nan
+        at, relative = self._last_update
+        return relative if at == step - 1 else math.nan
 
     def _cause_of_spike(self, step: int) -> str:
         """The likeliest cause of a spike, in words."""
-        recent = list(self._norms)[-3:]
+        recent = list(self._recent_norms)[-3:]
         grew = len(recent) == 3 and recent[-1] > 1.5 * recent[0] > 0
-        if grew and recent[-1] > 2 * self._usual()[0]:
+        if grew and recent[-1] > 2 * self._median_and_largest()[0]:
             return (
                 "divergence is the likely cause: the gradients grew in the steps before; lower "
                 "the step"
@@ -251,28 +261,28 @@ class LoopWatch:
         return "a rare batch is the likely cause: its gradient alone is large"
 
 
-class _Waiting:
+class _UnreadNorms:
     """Loss and gradient norms of a step. Those of a GPU are on their way to the CPU, so that
     reading them later does not wait for the steps queued since.
     """
 
-    __slots__ = ("_event", "_loss", "_norms", "batch", "step")
+    __slots__ = ("_copied", "_loss", "_norms", "batch", "step")
 
     def __init__(self, step: int, batch: Any, loss: Any, norms: Tensor) -> None:
         self.step, self.batch, self._loss, self._norms = step, batch, loss, norms
-        self._event: Any = None
+        self._copied: Any = None
         if norms.is_cuda:
             if isinstance(loss, Tensor):
-                seen = loss.detach().reshape(-1)[:1].to(norms)
-                self._loss, norms = None, torch.cat([norms, seen])
+                loss_on_device = loss.detach().reshape(-1)[:1].to(norms)
+                self._loss, norms = None, torch.cat([norms, loss_on_device])
             self._norms = norms.to("cpu", non_blocking=True)
-            self._event = torch.cuda.Event()
-            self._event.record(torch.cuda.current_stream(norms.device))
+            self._copied = torch.cuda.Event()
+            self._copied.record(torch.cuda.current_stream(norms.device))
 
     def read(self) -> tuple[float, list[float]]:
         """Loss and norms."""
-        if self._event is not None:
-            self._event.synchronize()
+        if self._copied is not None:
+            self._copied.synchronize()
         values = self._norms.tolist()
         return (values.pop() if self._loss is None else float(self._loss)), values
 
@@ -286,11 +296,11 @@ def _stacked(tensors: list[Tensor], order: float = 2.0) -> Tensor:
     return torch.stack(norms).detach()
 
 
-def _is_told(times: int) -> bool:
+def _deserves_sentence(times: int) -> bool:
     """Whether a repeated event gets a sentence: the first three times, then the 10th, 100th, ...
 
     Example:
-        >>> [times for times in range(1, 200) if _is_told(times)]
+        >>> [times for times in range(1, 200) if _deserves_sentence(times)]
         [1, 2, 3, 10, 100]
     """
     return times <= 3 or 10 ** round(math.log10(times)) == times

@@ -295,7 +295,7 @@ def test_both_ways_of_squaring_a_product_agree(length, p, q, monkeypatch):
     torch.testing.assert_close(
         layer_norms.squared_norms_of_products(a, b), truth, rtol=1e-12, atol=0
     )
-    monkeypatch.setattr(layer_norms, "ROOM", 10)
+    monkeypatch.setattr(layer_norms, "LARGEST_ARRAY", 10)
     torch.testing.assert_close(
         layer_norms.squared_norms_of_products(a, b), truth, rtol=1e-12, atol=0
     )
