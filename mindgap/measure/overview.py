@@ -97,240 +97,288 @@ def survey(
         fail("finished", "must be a function of a text", finished)
     if not isinstance(objective, Objective):
         fail("objective", "must be a mindgap Objective", objective)
-    begin = time.perf_counter()
-    held = first_batches(objective.model, batches, limit)
-    budget = _Budget(begin, seconds, _time_of_gradient(objective, held[0], seed))
-    few = held[: budget.batches(curvature_batches, 0.55, 110.0)]  # 2 x 25 products, ray, ball
-    noisy = held[: budget.batches(len(held), 0.25, 2.5)]
-    sampled = held[: budget.batches(16, 0.2, 60.0)]
-    figures: dict[str, Any] = {}
+    begun_at = time.perf_counter()
+    all_batches = first_batches(objective.model, batches, limit)
+    budget = _Budget(begun_at, seconds, _time_of_gradient(objective, all_batches[0], seed))
+    # Gradients per batch: 2 x 25 Hessian products, a ray and a ball; two passes; single samples.
+    for_curvature = all_batches[: budget.batches(curvature_batches, share=0.55, gradients=110.0)]
+    for_noise = all_batches[: budget.batches(len(all_batches), share=0.25, gradients=2.5)]
+    for_statistics = all_batches[: budget.batches(16, share=0.2, gradients=60.0)]
+    survey = _Surveyor(objective, budget, seed)
     parts: dict[str, Callable[[], list[SurveyLine]]] = {
-        "training statistics": lambda: _statistics(objective, sampled, budget, figures, seed),
-        "gradient noise": lambda: _noise(objective, noisy, figures, seed),
-        "sharpness": lambda: _curvature(objective, few, optimizer, budget, figures, seed),
-        "smoothness": lambda: _ray(objective, few, ray_points, figures, seed),
-        "Goldstein distance": lambda: _stationarity(objective, few, delta, seed),
+        "training statistics": lambda: survey.read_statistics(for_statistics),
+        "gradient noise": lambda: survey.read_noise(for_noise),
+        "sharpness": lambda: survey.read_sharpness(for_curvature, optimizer),
+        "smoothness": lambda: survey.read_smoothness(for_curvature, ray_points),
+        "Goldstein distance": lambda: survey.read_stationarity(for_curvature, delta),
     }
     findings: list[SurveyLine] = []
     for name in PARTS:
-        findings += _measured(name, parts[name], budget)
+        findings += _lines_of_part(name, parts[name], budget)
         if finished is not None:
             finished(name)
-    spent = time.perf_counter() - begin
+    spent = time.perf_counter() - begun_at
     if seconds is not None and spent > 1.2 * seconds:
-        said = (
+        sentence = (
             f"the survey took {spent:.3g} s, more than the {seconds:g} s that were given: one "
-            f"gradient of a batch takes {budget.gradient:.2g} s"
+            f"gradient of a batch takes {budget.seconds_per_gradient:.2g} s"
         )
-        findings.append(SurveyLine("time", said, spent))
+        findings.append(SurveyLine("time", sentence, spent))
     about = {
         "model": type(objective.model).__name__,
         "parameters": sum(p.numel() for p in objective.parameters),
         "tensors": len(objective.parameters),
-        "batches": len(noisy),
-        "curvature_batches": len(few),
+        "batches": len(for_noise),
+        "curvature_batches": len(for_curvature),
         "device": str(objective.parameters[0].device),
         "dtype": str(objective.parameters[0].dtype).removeprefix("torch."),
         "seconds": round(spent, 3),
         "seed": seed,
     }
-    return Survey(tuple(findings), figures, about)
+    return Survey(tuple(findings), survey.figures, about)
 
 
 @dataclass(frozen=True)
 class _Budget:
     """What a survey may cost, from the time of one gradient."""
 
-    begin: float  # moment at which the survey began
-    seconds: float | None  # None: as long as it takes
-    gradient: float  # seconds per gradient of a batch
+    begun_at: float  # moment of ``time.perf_counter``
+    seconds: float | None  # of the whole survey; None: as long as it takes
+    seconds_per_gradient: float  # of one batch
 
-    def batches(self, count: int, share: float, gradients: float) -> int:
+    def batches(self, count: int, *, share: float, gradients: float) -> int:
         """How many of ``count`` batches fit into a share of the time, at so many gradients per
         batch.
         """
         if self.seconds is None:
             return count
-        return max(2, min(count, int(share * self.seconds / (gradients * self.gradient))))
+        seconds_per_batch = gradients * self.seconds_per_gradient
+        return max(2, min(count, int(share * self.seconds / seconds_per_batch)))
 
-    def products(self, share: float, count: int) -> int:
-        """How many Hessian products over ``count`` batches fit into a share of the time."""
+    def products(self, share: float, batches: int) -> int:
+        """How many Hessian products over so many batches fit into a share of the time."""
         if self.seconds is None:
             return 100
-        return max(4, min(100, int(share * self.seconds / (2.5 * count * self.gradient))))
+        seconds_per_product = 2.5 * batches * self.seconds_per_gradient
+        return max(4, min(100, int(share * self.seconds / seconds_per_product)))
 
     def affords_statistics(self) -> bool:
         """Whether two batches of the statistics fit with their sharpness."""
-        return self.seconds is None or 2 * 60.0 * self.gradient <= 0.2 * self.seconds
+        return self.seconds is None or 2 * 60.0 * self.seconds_per_gradient <= 0.2 * self.seconds
 
-    def left(self, part: str) -> float | None:
-        """Seconds until a part must have ended."""
+    def seconds_left(self, part: str) -> float | None:
+        """Seconds until a part must have ended; None without a limit."""
         if self.seconds is None:
             return None
-        return self.begin + UNTIL[part] * self.seconds - time.perf_counter()
+        return self.begun_at + UNTIL[part] * self.seconds - time.perf_counter()
 
 
-#: Part -> the assumption that its lines judge.
-_ASSUMPTIONS = {"gradient noise": "finite variance", "smoothness": "smoothness"}
+#: Quantity -> the assumption that its line judges.
+_ASSUMPTIONS = {
+    "gradient noise": "finite variance",
+    "infinite variance": "finite variance",
+    "smoothness": "smoothness",
+}
 
 
-def _measured(
-    part: str, measure: Callable[[], list[SurveyLine]], budget: _Budget
+def _lines_of_part(
+    part: str, read: Callable[[], list[SurveyLine]], budget: _Budget
 ) -> list[SurveyLine]:
     """The lines of a part, or one that says why it was not measured; a NaN loss is an error."""
     try:
-        with time_limit(budget.left(part)):
-            return measure()
+        with time_limit(budget.seconds_left(part)):
+            return read()
     except NonFiniteError:
         raise
-    except Exception as refused:
-        said = f"not measured: {reason(refused)}"
-        return [SurveyLine(part, said, assumption=_ASSUMPTIONS.get(part, ""))]
+    except Exception as error:
+        return [_refusal(part, reason(error))]
 
 
-def _time_of_gradient(objective: Objective, batch: Any, seed: int) -> float:
-    """Seconds per gradient of a batch, by the second of two; what no part could measure is an
-    error here.
-    """
-    with gradient_passes(objective, [batch], seed=seed) as passes:
-        passes_mean(passes)
-        begin = time.perf_counter()
-        passes_mean(passes)
-        return time.perf_counter() - begin
-
-
-def _statistics(
-    objective: Objective, held: list[Any], budget: _Budget, figures: dict[str, Any], seed: int
-) -> list[SurveyLine]:
-    """The survey's lines on loss, gradient norm and noise, and whether the samples suffice."""
-    # Where not even two batches fit, the sharpness is left to its own part.
-    full = budget.affords_statistics()
-    found = training_statistics(
-        objective, held, growth=full, with_sharpness=full, tol=1e-2, seed=seed
+def _refusal(quantity: str, problem: str) -> SurveyLine:
+    """The line of a quantity that was not measured."""
+    return SurveyLine(
+        quantity, f"not measured: {problem}", assumption=_ASSUMPTIONS.get(quantity, "")
     )
-    figures["settling"] = [asdict(row) for row in found.growth]
-    true = found.gradient_norm_unbiased
-    size = (
-        f"{found.noise / true:.3g} times the gradient norm"
-        if true
-        else "the gradient norm is lost in it"
-    )
+
+
+class _Surveyor:
+    """Reads the parts of a survey; each method returns lines and adds to ``figures``."""
+
+    def __init__(self, objective: Objective, budget: _Budget, seed: int) -> None:
+        self.objective, self.budget, self.seed = objective, budget, seed
+        self.figures: dict[str, Any] = {}
+
+    def read_statistics(self, batches: list[Any]) -> list[SurveyLine]:
+        """Loss, gradient norm and noise, and whether the samples suffice."""
+        # Where not even two batches fit, the sharpness is left to its own part.
+        full = self.budget.affords_statistics()
+        statistics = training_statistics(
+            self.objective, batches, growth=full, with_sharpness=full, tol=1e-2, seed=self.seed
+        )
+        self.figures["settling"] = [asdict(row) for row in statistics.growth]
+        norm, noise = statistics.gradient_norm_unbiased, statistics.noise
+        relative = "the gradient norm is lost in it"
+        if norm:
+            relative = f"{noise / norm:.3g} times the gradient norm"
+        source = "" if statistics.per == "sample" else ", from minibatches"
+        return [
+            SurveyLine(
+                "loss",
+                f"loss {statistics.loss:.4g} {_interval(statistics.loss_interval)} on "
+                f"{statistics.samples} samples",
+                statistics.loss,
+                *statistics.loss_interval,
+            ),
+            SurveyLine(
+                "gradient norm",
+                f"gradient norm {norm:.3g} {_interval(statistics.gradient_norm_interval)} "
+                f"(before the correction for noise {statistics.gradient_norm:.3g})",
+                norm,
+                *statistics.gradient_norm_interval,
+            ),
+            SurveyLine(
+                "noise",
+                f"noise of one sample {noise:.3g} {_interval(statistics.noise_interval)}{source}: "
+                f"{relative}",
+                noise,
+                *statistics.noise_interval,
+            ),
+            SurveyLine(
+                "settling",
+                f"{_settled_in_words(statistics.settled)} (enough: the last doubling changes less "
+                "than 10 %)",
+            ),
+        ]
+
+    def read_noise(self, batches: list[Any]) -> list[SurveyLine]:
+        """Tail index, infinite variance, growth of the variance."""
+        sample = noise_sample(self.objective, batches, seed=self.seed, projections=SKETCH)
+        lines = []
+        alpha = math.nan
+        try:
+            table = tail_table(sample, bootstrap=100, null=100, seed=self.seed)
+            alpha = next(tail.index for tail in table if tail.method == "stable")
+            lines += [
+                SurveyLine(f"tail, {tail.method}", tail.answer, tail.index, *tail.interval)
+                for tail in table
+            ]
+        except RuleError as error:
+            lines.append(_refusal("tail", str(error)))
+        quantity = "infinite variance"
+        try:
+            judged = infinite_variance(sample)
+            assumption = _ASSUMPTIONS[quantity]
+            numbers = judged.index, *judged.interval
+            lines.append(SurveyLine(quantity, judged.answer, *numbers, assumption, judged.infinite))
+        except RuleError as error:
+            lines.append(_refusal(quantity, str(error)))
+        try:
+            growth = variance_growth(sample, seed=self.seed)
+            names = ("sizes", "running", "low", "median", "high")
+            self.figures["variance_growth"] = {
+                name: getattr(growth, name).tolist() for name in names
+            }
+            lines.append(SurveyLine("variance", growth.answer, growth.exponent, *growth.interval))
+        except RuleError as error:
+            lines.append(_refusal("variance", str(error)))
+        self.figures["noise_histogram"] = _histogram(sample, alpha, self.seed)
+        return lines
+
+    def read_sharpness(self, batches: list[Any], optimizer: Any) -> list[SurveyLine]:
+        """Sharpness and, with an optimizer, the edge of stability."""
+        searches = 1 if optimizer is None else 2
+        reading = sharpness(
+            self.objective,
+            batches,
+            optimizer=optimizer,
+            both=True,
+            max_products=self.budget.products(0.25 / searches, len(batches)),
+            seed=self.seed,
+        )
+        self.figures["spectrum"] = _spectrum(reading)
+        sentence = describe_sharpness(reading)
+        sentence += f"; {reading.unknown}" if reading.unknown else ""
+        low, high = reading.interval
+        high = high if reading.converged else math.inf
+        line = SurveyLine("sharpness", sentence, reading.value, low, high)
+        return [line] if reading.stability is None else [line, _edge(reading, reading.stability)]
+
+    def read_smoothness(self, batches: list[Any], points: int) -> list[SurveyLine]:
+        """Local smoothness, and how it grows with the gradient norm along one ray up the gradient;
+        the parameters are put back.
+        """
+        ray = smoothness_along_ray(self.objective, batches, points=points, seed=self.seed)
+        first, floor = ray.smoothness[0], ray.noise_floor
+        here = SurveyLine(
+            "local smoothness",
+            f"smoothness along the gradient {first:.3g}, noise floor {floor:.1g}",
+            first,
+            max(0.0, first - floor),
+            first + floor,
+        )
+        figure = self.figures["smoothness"] = {
+            "gradient_norm": list(ray.gradient_norms),
+            "smoothness": list(ray.smoothness),
+            "noise_floor": [floor] * len(ray.smoothness),
+            "loss": list(ray.losses),
+        }
+        quantity, assumption = "smoothness and gradient norm", "smoothness"
+        if sum(value > 0 for value in ray.smoothness) < 3:
+            sentence = (
+                "cannot tell whether smoothness grows: the gradient does not change along the ray, "
+                "as for a linear piece of a loss with kinks"
+            )
+            return [here, SurveyLine(quantity, sentence, assumption=assumption)]
+        fit = fit_relaxed_smoothness(ray.gradient_norms, ray.smoothness, seed=self.seed)
+        figure |= {"L0": fit.L0, "L1": fit.L1}
+        low, high = fit.slope_interval
+        fails, sentence = fit.grows, fit.sentence
+        if fails and not low > LEAST_SLOPE:
+            fails = False if high < LEAST_SLOPE else None
+            answer = "cannot tell"
+            if fails is False:
+                answer = "no growth of smoothness with the gradient norm that matters"
+            sentence = (
+                f"{answer}: log-log slope {fit.slope:.2f} [{low:.2f}, {high:.2f}], "
+                f"{LEAST_SLOPE:g} is the border"
+            )
+        numbers = (fit.slope, low, high) if fails is not None else (math.nan,) * 3
+        return [here, SurveyLine(quantity, sentence, *numbers, assumption, fails)]
+
+    def read_stationarity(self, batches: list[Any], delta: float) -> list[SurveyLine]:
+        """The Goldstein distance."""
+        found = goldstein_distance(self.objective, batches, delta, samples=16, seed=self.seed)
+        sentence = (
+            f"some mean of gradients within {delta:g} of here has norm {found.bound:.3g} or less"
+        )
+        return [SurveyLine("Goldstein distance", sentence, found.bound)]
+
+
+def _settled_in_words(settled: dict[str, bool]) -> str:
+    """For which quantities the samples suffice, and for which they are too few."""
     enough, few = (
-        ", ".join(name.replace("_", " ") for name, ok in found.settled.items() if ok is kind)
+        ", ".join(name.replace("_", " ") for name, ok in settled.items() if ok is kind)
         for kind in (True, False)
     )
-    settled = "; ".join(
-        [f"enough samples for {enough}"] * bool(enough) + [f"too few for {few}"] * bool(few)
-    )
-    low, high = found.gradient_norm_interval
-    way = "" if found.per == "sample" else ", from minibatches"
-    return [
-        SurveyLine(
-            "loss",
-            f"loss {found.loss:.4g} {_range(found.loss_interval)} on {found.samples} samples",
-            found.loss,
-            *found.loss_interval,
-        ),
-        SurveyLine(
-            "gradient norm",
-            f"gradient norm {found.gradient_norm_unbiased:.3g} {_range((low, high))} "
-            f"(before the correction for noise {found.gradient_norm:.3g})",
-            found.gradient_norm_unbiased,
-            low,
-            high,
-        ),
-        SurveyLine(
-            "noise",
-            f"noise of one sample {found.noise:.3g} {_range(found.noise_interval)}{way}: {size}",
-            found.noise,
-            *found.noise_interval,
-        ),
-        SurveyLine(
-            "settling",
-            f"{settled or 'not known from so few batches'} (enough: the last doubling changes less "
-            "than 10 %)",
-        ),
-    ]
-
-
-def _noise(
-    objective: Objective, held: list[Any], figures: dict[str, Any], seed: int
-) -> list[SurveyLine]:
-    """The survey's lines on the noise: tail index, infinite variance, growth of the variance."""
-    sample = noise_sample(objective, held, seed=seed, projections=SKETCH)
-    rows = []
-    alpha = math.nan
-    try:
-        table = tail_table(sample, bootstrap=100, null=100, seed=seed)
-        alpha = next(t.index for t in table if t.method == "stable")
-        rows += [SurveyLine(f"tail, {t.method}", t.answer, t.index, *t.interval) for t in table]
-    except RuleError as refused:
-        rows.append(SurveyLine("tail", f"not measured: {refused}"))
-    quantity, assumption = "infinite variance", "finite variance"
-    try:
-        judged = infinite_variance(sample)
-        numbers = judged.index, *judged.interval
-        rows.append(SurveyLine(quantity, judged.answer, *numbers, assumption, judged.infinite))
-    except RuleError as refused:
-        rows.append(SurveyLine(quantity, f"not measured: {refused}", assumption=assumption))
-    try:
-        growth = variance_growth(sample, seed=seed)
-        names = ("sizes", "running", "low", "median", "high")
-        figures["variance_growth"] = {name: getattr(growth, name).tolist() for name in names}
-        rows.append(SurveyLine("variance", growth.answer, growth.exponent, *growth.interval))
-    except RuleError as refused:
-        rows.append(SurveyLine("variance", f"not measured: {refused}"))
-    figures["noise_histogram"] = _histogram(sample, alpha, seed)
-    return rows
-
-
-def _curvature(
-    objective: Objective,
-    few: list[Any],
-    optimizer: Any,
-    budget: _Budget,
-    figures: dict[str, Any],
-    seed: int,
-) -> list[SurveyLine]:
-    """The survey's lines on sharpness and, with an optimizer, on the edge of stability."""
-    searches = 1 if optimizer is None else 2
-    most = budget.products(0.25 / searches, len(few))
-    reading = sharpness(
-        objective, few, optimizer=optimizer, both=True, max_products=most, seed=seed
-    )
-    figures["spectrum"] = _spectrum(reading)
-    said = describe_sharpness(reading) + (f"; {reading.unknown}" if reading.unknown else "")
-    low, high = reading.interval
-    line = SurveyLine(
-        "sharpness", said, reading.value, low, high if reading.converged else math.inf
-    )
-    return [line] if reading.stability is None else [line, _edge(reading, reading.stability)]
+    words = [f"enough samples for {enough}"] * bool(enough) + [f"too few for {few}"] * bool(few)
+    return "; ".join(words) or "not known from so few batches"
 
 
 def _edge(reading: Sharpness, edge: Stability) -> SurveyLine:
     """The survey's line on the edge of stability."""
-    reach = edge.error / edge.threshold
-    low, high = edge.ratio - reach, edge.ratio + reach
-    fails = True if low > 1 else False if reading.converged and high < 1 else None
-    scaled = edge.kind == "preconditioned" or edge.value != reading.value
-    what = "the preconditioned sharpness" if scaled else "the sharpness"
-    said = (
-        f"{what} is {edge.value:.3g}, {edge.ratio:.3g} {_range((low, high))} times the threshold "
-        f"of {edge.threshold:.3g}"
+    relative_error = edge.error / edge.threshold
+    low, high = edge.ratio - relative_error, edge.ratio + relative_error
+    unstable = True if low > 1 else False if reading.converged and high < 1 else None
+    preconditioned = edge.kind == "preconditioned" or edge.value != reading.value
+    quantity = "the preconditioned sharpness" if preconditioned else "the sharpness"
+    sentence = (
+        f"{quantity} is {edge.value:.3g}, {edge.ratio:.3g} {_interval((low, high))} times the "
+        f"threshold of {edge.threshold:.3g}"
     )
     if not reading.converged:
-        said += "; it may be larger, because the search did not converge"
+        sentence += "; it may be larger, because the search did not converge"
         high = math.inf
-    return SurveyLine("edge of stability", said, edge.ratio, low, high, "stable step", fails)
-
-
-def _stationarity(
-    objective: Objective, few: list[Any], delta: float, seed: int
-) -> list[SurveyLine]:
-    """The survey's line on the Goldstein distance."""
-    found = goldstein_distance(objective, few, delta, samples=16, seed=seed)
-    said = f"some mean of gradients within {delta:g} of here has norm {found.bound:.3g} or less"
-    return [SurveyLine("Goldstein distance", said, found.bound)]
+    return SurveyLine("edge of stability", sentence, edge.ratio, low, high, "stable step", unstable)
 
 
 def _histogram(sample: NoiseSample, alpha: float, seed: int) -> dict[str, Any]:
@@ -341,16 +389,16 @@ def _histogram(sample: NoiseSample, alpha: float, seed: int) -> dict[str, Any]:
     rng = numpy_stream(seed, "histogram references")
     draws = 4000
     gaussian = np.sqrt(rng.chisquare(dimension, draws) / dimension * np.mean(norms**2))
-    index = float(np.clip(alpha, 1.05, 1.95)) if math.isfinite(alpha) else 1.5
-    width = max(1, min(32, round(dimension)))
-    stable = np.sqrt(np.square(stable_draws(index, (draws, width), rng)).sum(axis=1))
+    index_drawn = float(np.clip(alpha, 1.05, 1.95)) if math.isfinite(alpha) else 1.5
+    coordinates = max(1, min(32, round(dimension)))
+    stable = np.sqrt(np.square(stable_draws(index_drawn, (draws, coordinates), rng)).sum(axis=1))
     stable *= np.median(norms) / np.median(stable)
-    top = 1.2 * max(float(norms.max()), float(np.quantile(gaussian, 0.999)))
-    edges = np.linspace(0.0, top, 41) if top > 0 else np.linspace(0.0, 1.0, 41)
-    width_of = np.diff(edges)
+    largest = 1.2 * max(float(norms.max()), float(np.quantile(gaussian, 0.999)))
+    edges = np.linspace(0.0, largest, 41) if largest > 0 else np.linspace(0.0, 1.0, 41)
+    bin_widths = np.diff(edges)
 
     def density(values: np.ndarray) -> list[float]:
-        return (np.histogram(values, edges)[0] / len(values) / width_of).tolist()
+        return (np.histogram(values, edges)[0] / len(values) / bin_widths).tolist()
 
     return {
         "edges": edges.tolist(),
@@ -359,7 +407,7 @@ def _histogram(sample: NoiseSample, alpha: float, seed: int) -> dict[str, Any]:
         "stable": density(stable),
         "norms": norms.tolist(),
         "dimension": dimension,
-        "alpha": index,
+        "alpha": index_drawn,
         "alpha_estimated": bool(math.isfinite(alpha)),
     }
 
@@ -373,77 +421,30 @@ def _dimension(sample: NoiseSample) -> float:
     """
     sketch = sample.projections.astype(np.float64)
     gram = sketch @ sketch.T
-    n, k = sketch.shape
-    apart = (gram**2).sum() - (np.diag(gram) ** 2).sum()
+    samples, signs = sketch.shape
+    squares_between = (gram**2).sum() - (np.diag(gram) ** 2).sum()
     trace = float(np.mean(sample.norms**2))
-    if n < 3 or trace == 0:
+    if samples < 3 or trace == 0:
         return 1.0
-    share = apart / (n * (n - 1)) / trace**2 - 1 / k
-    return float(np.clip(1 / max(share, 1e-4), 1.0, 1e4))
+    alignment = squares_between / (samples * (samples - 1)) / trace**2 - 1 / signs
+    return float(np.clip(1 / max(alignment, 1e-4), 1.0, 1e4))
 
 
 def _spectrum(reading: Sharpness) -> dict[str, Any]:
     """The numbers of the figure of eigenvalues."""
     edge = reading.stability
     # The threshold belongs on the axis of H only where the step is one number.
-    drawn = edge is not None and edge.kind != "preconditioned"
+    has_one_threshold = edge is not None and edge.kind != "preconditioned"
     return {
         "values": list(reading.values),
         "largest": reading.value,
         "error": reading.error,
         "smallest": reading.smallest,
-        "threshold": edge.threshold if edge is not None and drawn else math.nan,
+        "threshold": edge.threshold if edge is not None and has_one_threshold else math.nan,
         "kind": edge.kind if edge is not None else "",
     }
 
 
-def _ray(
-    objective: Objective, few: list[Any], points: int, figures: dict[str, Any], seed: int
-) -> list[SurveyLine]:
-    """Local smoothness against gradient norm along one ray up the gradient; the parameters are
-    put back.
-    """
-    read = smoothness_along_ray(objective, few, points=points, seed=seed)
-    first, floor = read.smoothness[0], read.noise_floor
-    here = SurveyLine(
-        "local smoothness",
-        f"smoothness along the gradient {first:.3g}, noise floor {floor:.1g}",
-        first,
-        max(0.0, first - floor),
-        first + floor,
-    )
-    figure = figures["smoothness"] = {
-        "gradient_norm": list(read.gradient_norms),
-        "smoothness": list(read.smoothness),
-        "noise_floor": [floor] * len(read.smoothness),
-        "loss": list(read.losses),
-    }
-    if sum(value > 0 for value in read.smoothness) < 3:
-        said = (
-            "cannot tell whether smoothness grows: the gradient does not change along the ray, as "
-            "for a linear piece "
-            "of a loss with kinks"
-        )
-        return [here, SurveyLine("smoothness and gradient norm", said, assumption="smoothness")]
-    fit = fit_relaxed_smoothness(read.gradient_norms, read.smoothness, seed=seed)
-    figure |= {"L0": fit.L0, "L1": fit.L1}
-    low, high = fit.slope_interval
-    fails, said = fit.grows, fit.sentence
-    if fails and not low > LEAST_SLOPE:
-        fails = False if high < LEAST_SLOPE else None
-        word = (
-            "no growth of smoothness with the gradient norm that matters"
-            if fails is False
-            else "cannot tell"
-        )
-        said = (
-            f"{word}: log-log slope {fit.slope:.2f} [{low:.2f}, {high:.2f}], {LEAST_SLOPE:g} is "
-            "the border"
-        )
-    value = (fit.slope, low, high) if fails is not None else (math.nan,) * 3
-    return [here, SurveyLine("smoothness and gradient norm", said, *value, "smoothness", fails)]
-
-
-def _range(interval: tuple[float, float]) -> str:
+def _interval(interval: tuple[float, float]) -> str:
     """An interval with three digits."""
     return f"[{interval[0]:.3g}, {interval[1]:.3g}]"
