@@ -25,18 +25,18 @@ def as_numbers(name: str, values: Any, *, dims: tuple[int, ...] = (1,)) -> NDArr
         mindgap.base.check.RuleError: values must be an array of real numbers, got 'abc'
     """
     try:
-        given = np.asarray(values)
-        if given.dtype.kind not in "fiub" or isinstance(values, dict):
+        array = np.asarray(values)
+        if array.dtype.kind not in "fiub" or isinstance(values, dict):
             raise TypeError
     except (TypeError, ValueError, RuntimeError):
         fail(name, "must be an array of real numbers", values)
-    if given.ndim not in dims:
+    if array.ndim not in dims:
         fail(
             name,
             f"must have {' or '.join(map(str, dims))} dimension{'s' if dims != (1,) else ''}",
-            given.shape,
+            array.shape,
         )
-    return given.astype(np.float64)
+    return array.astype(np.float64)
 
 
 def normal_quantile(share: float) -> float:
@@ -79,27 +79,30 @@ def _student_tail(t: float, freedom: float) -> float:
     a, b, x = freedom / 2, 0.5, freedom / (freedom + t * t)
     if x >= 1:
         return 0.5
-    front = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    )
+    log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+    factor = math.exp(a * math.log(x) + b * math.log1p(-x) - log_beta)
+    # The fraction converges quickly on one side of the mean; I_x(a, b) = 1 - I_(1-x)(b, a).
     if x < (a + 1) / (a + b + 2):
-        return 0.5 * front * _beta_fraction(a, b, x) / a
-    return 0.5 - 0.5 * front * _beta_fraction(b, a, 1 - x) / b
+        return 0.5 * factor * _beta_fraction(a, b, x) / a
+    return 0.5 - 0.5 * factor * _beta_fraction(b, a, 1 - x) / b
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction of the incomplete beta function, by Lentz's method."""
+    """The continued fraction of the incomplete beta function, by Lentz's method.
+
+    c and d are the ratios of successive numerators and denominators of its partial fractions.
+    """
     c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
-    total = d
+    fraction = d
     for m in range(1, 10_000):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for term in (even, odd):
+        even_term = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd_term = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for term in (even_term, odd_term):
             d, c = 1 / (1 + term * d), 1 + term / c
-            total *= d * c
+            fraction *= d * c
         if abs(d * c - 1) < 1e-16:
             break
-    return total
+    return fraction
 
 
 def stable_draws(alpha: float, shape: Any, rng: np.random.Generator) -> NDArray[np.float64]:
@@ -111,9 +114,9 @@ def stable_draws(alpha: float, shape: Any, rng: np.random.Generator) -> NDArray[
         >>> round(float(np.quantile(draws, 0.95) / np.quantile(draws, 0.75)), 1)
         3.1
     """
-    angle, waiting = np.pi * (rng.random(shape) - 0.5), rng.exponential(size=shape)
-    bent = np.cos((1 - alpha) * angle) / waiting
-    return np.sin(alpha * angle) / np.cos(angle) ** (1 / alpha) * bent ** ((1 - alpha) / alpha)
+    angle, exponential = np.pi * (rng.random(shape) - 0.5), rng.exponential(size=shape)
+    ratio = np.cos((1 - alpha) * angle) / exponential
+    return np.sin(alpha * angle) / np.cos(angle) ** (1 / alpha) * ratio ** ((1 - alpha) / alpha)
 
 
 def average_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -123,5 +126,5 @@ def average_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
         >>> average_ranks(np.array([5.0, 2.0, 5.0])).tolist()
         [2.5, 1.0, 2.5]
     """
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place]
+    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[group]

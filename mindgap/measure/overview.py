@@ -201,6 +201,17 @@ def _refusal(quantity: str, problem: str) -> SurveyLine:
     )
 
 
+def _time_of_gradient(objective: Objective, batch: Any, seed: int) -> float:
+    """Seconds per gradient of a batch, by the second of two; what no part could measure is an
+    error here.
+    """
+    with gradient_passes(objective, [batch], seed=seed) as passes:
+        passes_mean(passes)
+        begun_at = time.perf_counter()
+        passes_mean(passes)
+        return time.perf_counter() - begun_at
+
+
 class _Surveyor:
     """Reads the parts of a survey; each method returns lines and adds to ``figures``."""
 

@@ -5,9 +5,10 @@ A function mode sees ``relu`` or ``log`` also where the user calls them without 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,11 +16,18 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-#: Functions whose output is zero or saturates, by name.
+#: Functions whose output may be zero on every sample, by name.
 RECTIFIERS = ("relu", "relu_")
+#: Functions whose output saturates, and the value beyond which it counts as saturated.
 SQUASHERS = {"tanh": 0.995, "tanh_": 0.995, "sigmoid": 0.99, "sigmoid_": 0.99}
-#: Functions that only pass on what they are given.
+#: Losses that are given scores.
+_LOSSES_OF_SCORES = ("cross_entropy", "binary_cross_entropy_with_logits")
+#: Functions that compute nothing.
 _SILENT = ("__get__", "__set__", "isfinite", "size", "dim", "is_floating_point", "__format__")
+#: Functions that write masks, in which -inf is meant.
+_MASKING = ("full", "masked_fill", "masked_fill_", "triu", "fill_", "new_full")
+#: Sums, by which a mask of -inf is put onto scores.
+_ADDING = ("add", "__add__", "__radd__", "add_")
 
 
 @dataclass
@@ -27,7 +35,7 @@ class Trace:
     """What one forward pass showed."""
 
     dead: list[tuple[str, float]] = field(default_factory=list)  # module, share of dead units
-    saturated: list[tuple[str, float]] = field(default_factory=list)
+    saturated: list[tuple[str, float]] = field(default_factory=list)  # module, share of values
     scales: list[tuple[str, float]] = field(default_factory=list)  # module, rms of its output
     ranks: list[tuple[str, float, int]] = field(default_factory=list)  # module, rank, units
     origin: str = ""  # the first function whose output is not finite while its inputs are
@@ -48,99 +56,122 @@ class Trace:
 
     def watch_backward(self) -> None:
         """Look for the first derivative that is not finite in the backward pass that follows."""
-        for node, name, where in self.nodes:
-            node.register_hook(self._looked(name, where))
+        for node, name, module in self.nodes:
+            node.register_hook(partial(self._look_at_derivatives, name, module))
 
-    def _looked(self, name: str, where: str) -> Callable[..., None]:
-        def look(made: Any, given: Any) -> None:
-            if self.undefined:
-                return
-            tensors = [t for t in given if isinstance(t, Tensor)]
-            if all(bool(t.isfinite().all()) for t in tensors) and not all(
-                bool(t.isfinite().all()) for t in made if isinstance(t, Tensor)
-            ):
-                self.undefined, self.undefined_module = name, where
-                self.undefined_half = any(t.dtype == torch.float16 for t in tensors)
+    def _look_at_derivatives(self, name: str, module: str, computed: Any, given: Any) -> None:
+        """Hook of a node of the backward graph: does it give NaN or infinity from finite numbers?
 
-        return look
+        Args:
+            computed, given: gradients by the inputs and by the outputs of the function.
+        """
+        tensors = [t for t in given if isinstance(t, Tensor)]
+        if self.undefined or not _all_finite(tensors):
+            return
+        if not _all_finite([t for t in computed if isinstance(t, Tensor)]):
+            self.undefined, self.undefined_module = name, module
+            self.undefined_half = any(t.dtype == torch.float16 for t in tensors)
 
 
 class _Watch(TorchFunctionMode):
-    def __init__(self, trace: Trace, place: list[str]) -> None:
+    """Notes what every torch function gives.
+
+    Args:
+        trace: to write into.
+        modules: names of the modules that are running, the innermost last.
+    """
+
+    def __init__(self, trace: Trace, modules: list[str]) -> None:
         super().__init__()
-        self.trace, self.place, self.inside = trace, place, False
+        self.trace, self.modules, self.looking = trace, modules, False
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
+        output = func(*args, **kwargs)
         name = getattr(func, "__name__", "")
-        if self.inside or name in _SILENT:
-            return out
-        self.inside = True
-        try:
-            self._look(name, args, kwargs, out)
-        except Exception:  # a reading must never end the user's forward pass
-            pass
-        finally:
-            self.inside = False
-        return out
+        if self.looking or name in _SILENT:  # looking calls torch functions, too
+            return output
+        self.looking = True
+        with suppress(Exception):  # a reading must never end the user's forward pass
+            self._look(name, args, kwargs, output)
+        self.looking = False
+        return output
 
-    def _look(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
-        """Note what the result of one torch function shows: dead or saturated units, softmax
-        applied twice, the first number that is not finite.
-        """
+    def _look(self, name: str, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        """Note what the result of one torch function shows."""
         trace = self.trace
         trace.functions.add(name)
-        if not isinstance(out, Tensor) or not out.is_floating_point():
+        if not isinstance(output, Tensor) or not output.is_floating_point():
             return
-        where = self.place[-1] if self.place else ""
-        if trace.keeps_nodes and out.grad_fn is not None:
-            trace.nodes.append((out.grad_fn, name, where))
-        out = out.detach()
-        if out.dtype == torch.float16:
-            trace.half = True
-        if name in RECTIFIERS and out.ndim > 1:
-            trace.dead.append((where, _share_of_units(out == 0)))
-        elif name in SQUASHERS and out.ndim > 1:
+        module = self.modules[-1] if self.modules else ""
+        if trace.keeps_nodes and output.grad_fn is not None:
+            trace.nodes.append((output.grad_fn, name, module))
+        output = output.detach()
+        trace.half = trace.half or output.dtype == torch.float16
+        if name in RECTIFIERS and output.ndim > 1:
+            trace.dead.append((module, _share_of_units(output == 0)))
+        elif name in SQUASHERS and output.ndim > 1:
             high = SQUASHERS[name]
             low = -high if name.startswith("tanh") else 1 - high
-            trace.saturated.append((where, float(((out > high) | (out < low)).double().mean())))
-        elif name == "cross_entropy" and isinstance(args[0], Tensor):
-            scores = args[0].detach()
-            sums = scores.sum(1)
-            if bool((scores >= 0).all()) and bool((sums - 1).abs().max() < 1e-3):
-                trace.twice = "softmax"
-            trace.output_scores = scores
-            given = args[1] if len(args) > 1 else kwargs.get("target")
-            trace.output_targets = given.detach() if isinstance(given, Tensor) else None
-        elif name == "binary_cross_entropy_with_logits" and isinstance(args[0], Tensor):
-            scores = args[0].detach()
-            inside = bool(((scores >= 0) & (scores <= 1)).all())
-            if inside and {"sigmoid", "softmax"} & trace.functions:
-                trace.twice = "sigmoid"
+            saturated = (output > high) | (output < low)
+            trace.saturated.append((module, float(saturated.double().mean())))
         elif name in ("softmax", "log_softmax"):
             axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
             if isinstance(axis, int):
-                trace.softmax_axes.append((name, axis % max(1, out.ndim), out.ndim))
-        if not trace.origin and out.numel() and not bool(out.isfinite().all()):
-            given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-            floats = [t.detach() for t in given if t.is_floating_point()]
-            masks = all(bool((t.isfinite() | (t == -torch.inf)).all()) for t in floats)
-            if all(bool(t.isfinite().all()) for t in floats) or (masks and bool(out.isnan().any())):
-                if name in ("full", "masked_fill", "masked_fill_", "triu", "fill_", "new_full"):
-                    return  # a mask of -inf is meant
-                if name in ("add", "__add__", "__radd__", "add_") and not bool(out.isnan().any()):
-                    return
-                trace.origin, trace.origin_module = name, where
-                trace.origin_half = out.dtype == torch.float16
+                trace.softmax_axes.append((name, axis % max(1, output.ndim), output.ndim))
+        elif name in _LOSSES_OF_SCORES and args and isinstance(args[0], Tensor):
+            self._look_at_scores(name, args, kwargs)
+        if not trace.origin and output.numel() and not _all_finite([output]):
+            self._look_for_origin(name, module, (args, kwargs), output)
+
+    def _look_at_scores(self, name: str, args: Any, kwargs: dict[str, Any]) -> None:
+        """Note the scores that a loss is given, and whether they are probabilities already."""
+        trace, scores = self.trace, args[0].detach()
+        if name == "cross_entropy":
+            sums_to_one = bool((scores.sum(1) - 1).abs().max() < 1e-3)
+            if bool((scores >= 0).all()) and sums_to_one:
+                trace.twice = "softmax"
+            trace.output_scores = scores
+            targets = args[1] if len(args) > 1 else kwargs.get("target")
+            trace.output_targets = targets.detach() if isinstance(targets, Tensor) else None
+        elif name == "binary_cross_entropy_with_logits":
+            between_0_and_1 = bool(((scores >= 0) & (scores <= 1)).all())
+            if between_0_and_1 and {"sigmoid", "softmax"} & trace.functions:
+                trace.twice = "sigmoid"
+
+    def _look_for_origin(self, name: str, module: str, arguments: Any, output: Tensor) -> None:
+        """Note the function as the first one whose output is not finite, unless its inputs are not
+        finite either or a mask of -inf is meant.
+        """
+        tensors = [t.detach() for t in tree_leaves(arguments) if isinstance(t, Tensor)]
+        inputs = [t for t in tensors if t.is_floating_point()]
+        only_masks = all(bool((t.isfinite() | (t == -torch.inf)).all()) for t in inputs)
+        has_nan = bool(output.isnan().any())
+        if not _all_finite(inputs) and not (only_masks and has_nan):
+            return
+        if name in _MASKING or (name in _ADDING and not has_nan):
+            return
+        trace = self.trace
+        trace.origin, trace.origin_module = name, module
+        trace.origin_half = output.dtype == torch.float16
+
+
+def _all_finite(tensors: list[Tensor]) -> bool:
+    """Whether no entry is NaN or infinite."""
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
 def _share_of_units(zero: Tensor) -> float:
-    axis = 1 if zero.ndim >= 3 and zero.ndim != 3 else zero.ndim - 1
-    others = [i for i in range(zero.ndim) if i != axis]
-    return float(zero.all(dim=others[0] if len(others) == 1 else others).double().mean())
+    """Share of the units whose entries are all true; units lie on axis 1 of images, else on the
+    last axis.
+    """
+    unit_axis = 1 if zero.ndim == 2 or zero.ndim > 3 else 2
+    other_axes = [axis for axis in range(zero.ndim) if axis != unit_axis]
+    return float(
+        zero.all(dim=other_axes[0] if len(other_axes) == 1 else other_axes).double().mean()
+    )
 
 
 def effective_rank(values: Tensor) -> tuple[float, int] | None:
@@ -172,32 +203,29 @@ def traced(model: nn.Module, *, backward: bool = False) -> Iterator[Trace]:
     Args:
         backward: also keep the nodes of the graph, for :meth:`Trace.watch_backward`.
     """
-    trace, place, handles = Trace(keeps_nodes=backward), [], []
+    trace, running, handles = Trace(keeps_nodes=backward), [], []
 
-    def enter(name: str) -> Callable[..., None]:
-        return lambda module, inputs: place.append(name)
+    def enter(name: str, module: nn.Module, inputs: Any) -> None:
+        running.append(name)
 
-    def leave(name: str, leaf: bool) -> Callable[..., None]:
-        def done(module: nn.Module, inputs: Any, out: Any) -> None:
-            if place:
-                place.pop()
-            first = out[0] if isinstance(out, tuple) and out else out
-            if leaf and isinstance(first, Tensor) and first.is_floating_point():
-                value = first.detach().double().square().mean().sqrt()
-                trace.scales.append((name, float(value)))
-                if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d)):
-                    rank = effective_rank(first.detach())
-                    if rank is not None:
-                        trace.ranks.append((name, *rank))
-
-        return done
+    def leave(name: str, is_leaf: bool, module: nn.Module, inputs: Any, output: Any) -> None:
+        if running:
+            running.pop()
+        first = output[0] if isinstance(output, tuple) and output else output
+        if is_leaf and isinstance(first, Tensor) and first.is_floating_point():
+            rms = first.detach().double().square().mean().sqrt()
+            trace.scales.append((name, float(rms)))
+            if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d)):
+                rank = effective_rank(first.detach())
+                if rank is not None:
+                    trace.ranks.append((name, *rank))
 
     for name, module in model.named_modules():
-        leaf = not any(True for _ in module.children())
-        handles.append(module.register_forward_pre_hook(enter(name)))
-        handles.append(module.register_forward_hook(leave(name, leaf)))
+        is_leaf = next(module.children(), None) is None
+        handles.append(module.register_forward_pre_hook(partial(enter, name)))
+        handles.append(module.register_forward_hook(partial(leave, name, is_leaf)))
     try:
-        with _Watch(trace, place):
+        with _Watch(trace, running):
             yield trace
     finally:
         for handle in handles:
