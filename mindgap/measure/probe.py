@@ -54,6 +54,7 @@ class Reading:
 
     @property
     def update(self) -> list[Tensor]:
+        """The step's change of the parameters; an error before the step."""
         if self._update is None:
             fail("update", "must be declared in the probe's needs", "a moment before the step")
         return self._update
@@ -82,7 +83,7 @@ class Reading:
         return product
 
     def close(self) -> None:
-        """Give graphs and copies back."""
+        """Free graphs and copies."""
         self._stack.close()
 
     def __enter__(self) -> Reading:
@@ -153,12 +154,13 @@ class NoiseProbe(Probe):
     name, needs = "noise", frozenset({"gradients"})
 
     def read(self, at: Reading) -> dict[str, float]:
+        """The five numbers named above."""
         sample = at.noise
-        middle = float(np.median(sample.norms))
+        median = float(np.median(sample.norms))
         return {
             "loss": sample.loss,
             "mean_norm": sample.mean_norm,
             "gradient_norm": max(0.0, sample.squared_mean) ** 0.5,
             "level": sample.variance**0.5,
-            "largest": float(sample.norms.max()) / middle if middle else float("nan"),
+            "largest": float(sample.norms.max()) / median if median else float("nan"),
         }

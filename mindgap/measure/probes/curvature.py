@@ -39,9 +39,8 @@ class Edge:
     """One end of the spectrum."""
 
     value: float  # Ritz value theta
-    residual: (
-        float  # ||A v - theta v|| for the unit vector v; an eigenvalue lies within it of ``value``
-    )
+    #: ||A v - theta v|| for the unit vector v; an eigenvalue lies within it of ``value``
+    residual: float
     #: what is left of |lambda - theta| by the residual and the gap: min(r, r^2 / gap); three times
     #: that, at most r, where a warm start ended after three products, because the gap is then seen
     #: too large.
@@ -54,9 +53,7 @@ class Spectrum:
     """Both ends of a spectrum, as far as they were found."""
 
     top: Edge  # the algebraically largest end
-    bottom: (
-        Edge  # the algebraically smallest end (often only a bound from above; see its ``error``)
-    )
+    bottom: Edge  # the algebraically smallest end, often only a bound from above
     second: float  # the Ritz value next to ``top``; its distance is the gap of the next warm start
     products: int  # operator products spent
     converged: bool  # whether the asked tolerance was reached
@@ -81,11 +78,11 @@ def lanczos(
     """Largest eigenvalue of a symmetric operator, and the other end as far as it matters.
 
     A (the product), V (orthonormal basis, kept whole: twice-applied Gram-Schmidt, so that no ghost
-    copies of an eigenvalue appear), T = V'AV, theta and s its eigenpairs, r the residual of the
-    Ritz pair. Iteration ends when the error bound min(r, r^2/gap) of the top end is below tol
-    |theta| and the bottom end is either as accurate or certainly smaller in magnitude. One random
-    start in a hundred has so little of the top eigenvector that the next one converges first;
-    several starts, iterated together, exclude that.
+    copies of an eigenvalue appear), T = V'AV (``projection``), theta its eigenvalues, r the
+    residual of the Ritz pair. Iteration ends when the error bound min(r, r^2/gap) of the top end is
+    below tol |theta| and the bottom end is either as accurate or certainly smaller in magnitude.
+    One random start in a hundred has so little of the top eigenvector that the next one converges
+    first; several starts, iterated together, exclude that.
 
     Args:
         product: v -> A v for flat vectors.
@@ -115,120 +112,139 @@ def lanczos(
     whole("basis", basis, least=4)
     if not isinstance(start, Tensor) or start.dim() not in (1, 2) or start.numel() == 0:
         fail("start", "must be a vector, or vectors as rows", start)
-    waiting = list(start.reshape(-1, start.shape[-1]))
+    outside_vectors = list(start.reshape(-1, start.shape[-1]))
     size = start.shape[-1]
-    for row in waiting:
-        norm = float(torch.linalg.vector_norm(row))
-        if not (norm > 0 and math.isfinite(norm)):
-            fail("start", "must be a finite, non-zero vector", norm)
-    cap = min(basis, size)
-    vectors = start.new_empty((min(8, cap), size))
-    projected = np.zeros((cap, cap))
+    for row in outside_vectors:
+        start_norm = float(torch.linalg.vector_norm(row))
+        if not (start_norm > 0 and math.isfinite(start_norm)):
+            fail("start", "must be a finite, non-zero vector", start_norm)
+    capacity = min(basis, size)
+    vectors = start.new_empty((min(8, capacity), size))
+    projection = np.zeros((capacity, capacity))
     rounding = torch.finfo(start.dtype).eps
-    fresh = len(waiting)  # starts that no product has seen yet
-    count = spent = 0
-    times_met = 0
-    # What A V has outside the basis: the waiting vectors times these weights, one row per vector.
-    outside = np.zeros((fresh, cap))
+    unseen_starts = len(outside_vectors)  # starts that no product has seen yet
+    basis_size = products = 0
+    rounds_met = 0
+    # What A V has outside the basis: the outside vectors times these weights, one row per vector.
+    outside_weights = np.zeros((unseen_starts, capacity))
     while True:
-        vector, fresh = waiting.pop(0), max(0, fresh - 1)
-        outside = outside[1:]
-        length = float(torch.linalg.vector_norm(vector))
-        vectors[count] = vector / length
-        used = vectors[: count + 1]
-        image, column = _orthogonal(product(vectors[count]), used)
-        spent += 1
-        if not np.isfinite(column).all():
+        vector, unseen_starts = outside_vectors.pop(0), max(0, unseen_starts - 1)
+        outside_weights = outside_weights[1:]
+        norm_outside = float(torch.linalg.vector_norm(vector))
+        vectors[basis_size] = vector / norm_outside
+        basis_vectors = vectors[: basis_size + 1]
+        rest, coordinates = _orthogonal(product(vectors[basis_size]), basis_vectors)
+        products += 1
+        if not np.isfinite(coordinates).all():
             # Loss and gradient may be finite where the second derivative is not (a norm at zero).
             raise NonFiniteError(
-                f"Hessian product must be finite, got {column[~np.isfinite(column)][0]}"
+                f"Hessian product must be finite, got {coordinates[~np.isfinite(coordinates)][0]}"
             )
-        projected[: count + 1, count] = projected[count, : count + 1] = column
-        outside = np.vstack([outside, np.eye(1, cap, count)])
-        waiting = [_orthogonal(w, used)[0] for w in waiting] + [image]
-        count += 1
-        theta, s = np.linalg.eigh(projected[:count, :count])
-        reach = max(abs(theta[0]), abs(theta[-1]))
+        projection[: basis_size + 1, basis_size] = projection[basis_size, : basis_size + 1] = (
+            coordinates
+        )
+        outside_weights = np.vstack([outside_weights, np.eye(1, capacity, basis_size)])
+        outside_vectors = [_orthogonal(v, basis_vectors)[0] for v in outside_vectors] + [rest]
+        basis_size += 1
+        ritz_values, eigenvectors = np.linalg.eigh(projection[:basis_size, :basis_size])
+        largest_magnitude = max(abs(ritz_values[0]), abs(ritz_values[-1]))
         # A vector of which nothing is left outside the basis adds nothing; the bound below it is
         # rounding.
-        alive = [
-            float(torch.linalg.vector_norm(w)) > 8 * rounding * max(reach, 1e-300) for w in waiting
+        nonzero = [
+            float(torch.linalg.vector_norm(v)) > 8 * rounding * max(largest_magnitude, 1e-300)
+            for v in outside_vectors
         ]
-        fresh -= sum(not a for a in alive[:fresh])
-        waiting, outside = [w for w, a in zip(waiting, alive) if a], outside[np.array(alive)]
-        closed = count == size or not waiting
-        if fresh and not closed and count < cap and spent < max_products:
+        unseen_starts -= sum(not keep for keep in nonzero[:unseen_starts])
+        outside_vectors, outside_weights = (
+            [v for v, keep in zip(outside_vectors, nonzero) if keep],
+            outside_weights[np.array(nonzero)],
+        )
+        complete = basis_size == size or not outside_vectors
+        if unseen_starts and not complete and basis_size < capacity and products < max_products:
             continue
-        residual = _residuals(waiting, outside[:, :count] @ s) if waiting else np.zeros(count)
-        error_top = _error(theta, residual, -1, known_gap)
-        error_bottom = _error(theta, residual, 0, None)
-        top_done = error_top <= tol * abs(theta[-1])
-        bottom_done = error_bottom <= tol * abs(theta[0])
-        bottom_idle = not both and abs(theta[0]) + residual[0] < abs(theta[-1])
+        residual = (
+            _residuals(outside_vectors, outside_weights[:, :basis_size] @ eigenvectors)
+            if outside_vectors
+            else np.zeros(basis_size)
+        )
+        error_top = _error(ritz_values, residual, -1, known_gap)
+        error_bottom = _error(ritz_values, residual, 0, None)
+        top_done = error_top <= tol * abs(ritz_values[-1])
+        bottom_done = error_bottom <= tol * abs(ritz_values[0])
+        bottom_is_smaller = not both and abs(ritz_values[0]) + residual[0] < abs(ritz_values[-1])
         # Unless the gap is known from before, the test has to hold three times running.
-        times_met = times_met + 1 if top_done and (bottom_done or bottom_idle) else 0
-        done = closed or times_met >= (3 if known_gap is None else 1)
-        if done or spent >= max_products:
-            used = vectors[:count]
-            if known_gap is not None and count == 3:
+        rounds_met = rounds_met + 1 if top_done and (bottom_done or bottom_is_smaller) else 0
+        done = complete or rounds_met >= (3 if known_gap is None else 1)
+        if done or products >= max_products:
+            basis_vectors = vectors[:basis_size]
+            if known_gap is not None and basis_size == 3:
                 error_top = min(3 * error_top, float(residual[-1]))
-            ends = torch.from_numpy(s[:, [-1, 0]].T.copy()).to(used) @ used
+            ends = (
+                torch.from_numpy(eigenvectors[:, [-1, 0]].T.copy()).to(basis_vectors)
+                @ basis_vectors
+            )
             return Spectrum(
                 Edge(
-                    float(theta[-1]),
-                    0.0 if closed else float(residual[-1]),
-                    0.0 if closed else error_top,
+                    float(ritz_values[-1]),
+                    0.0 if complete else float(residual[-1]),
+                    0.0 if complete else error_top,
                     ends[0],
                 ),
                 Edge(
-                    float(theta[0]),
-                    0.0 if closed else float(residual[0]),
-                    0.0 if closed else error_bottom,
+                    float(ritz_values[0]),
+                    0.0 if complete else float(residual[0]),
+                    0.0 if complete else error_bottom,
                     ends[1],
                 ),
-                float(theta[-2])
-                if count > 1
-                else float(theta[-1] - (known_gap or 0.0) * abs(theta[-1])),
-                spent,
+                float(ritz_values[-2])
+                if basis_size > 1
+                else float(ritz_values[-1] - (known_gap or 0.0) * abs(ritz_values[-1])),
+                products,
                 bool(done),
-                tuple(float(t) for t in theta),
+                tuple(float(t) for t in ritz_values),
             )
-        if count == cap:
+        if basis_size == capacity:
             # Thick restart: keep Ritz vectors at both ends; T becomes diagonal, the next columns
             # fill its border.
-            kept = [*range(max(1, cap // 6)), *range(count - max(2, cap // 3), count)]
-            weights = torch.from_numpy(s[:, kept].T.copy()).to(vectors)
-            vectors[: len(kept)] = weights @ vectors[:count]
-            projected[:] = 0.0
-            projected[range(len(kept)), range(len(kept))] = theta[kept]
-            turned = outside[:, :count] @ s[:, kept]
-            outside = np.zeros((len(waiting), cap))
-            outside[:, : len(kept)] = turned
-            count = len(kept)
-        if count == len(vectors):
+            kept_places = [
+                *range(max(1, capacity // 6)),
+                *range(basis_size - max(2, capacity // 3), basis_size),
+            ]
+            weights = torch.from_numpy(eigenvectors[:, kept_places].T.copy()).to(vectors)
+            vectors[: len(kept_places)] = weights @ vectors[:basis_size]
+            projection[:] = 0.0
+            projection[range(len(kept_places)), range(len(kept_places))] = ritz_values[kept_places]
+            kept_weights = outside_weights[:, :basis_size] @ eigenvectors[:, kept_places]
+            outside_weights = np.zeros((len(outside_vectors), capacity))
+            outside_weights[:, : len(kept_places)] = kept_weights
+            basis_size = len(kept_places)
+        if basis_size == len(vectors):
             vectors = torch.cat(
-                [vectors, vectors.new_empty((min(len(vectors), cap - count), size))]
+                [vectors, vectors.new_empty((min(len(vectors), capacity - basis_size), size))]
             )
 
 
 def _orthogonal(vector: Tensor, basis: Tensor) -> tuple[Tensor, np.ndarray]:
     """The part of a vector outside an orthonormal basis, and its coordinates inside."""
     inside = basis @ vector
-    rest = vector - inside @ basis
-    more = basis @ rest
-    rest -= more @ basis
-    return rest, (inside + more).double().cpu().numpy()
+    outside = vector - inside @ basis
+    correction = basis @ outside
+    outside -= correction @ basis
+    return outside, (inside + correction).double().cpu().numpy()
 
 
-def _residuals(waiting: list[Tensor], weights: np.ndarray) -> np.ndarray:
-    """Norms of the columns of (waiting vectors) times weights, from the vectors' inner products."""
-    stacked = torch.stack(waiting)
-    gram = (stacked @ stacked.T).double().cpu().numpy()
+def _residuals(vectors: list[Tensor], weights: np.ndarray) -> np.ndarray:
+    """Norms of the columns of (vectors as columns) times weights, from their inner products."""
+    matrix = torch.stack(vectors)
+    gram = (matrix @ matrix.T).double().cpu().numpy()
     return np.sqrt(np.maximum(np.einsum("ij,ik,kj->j", weights, gram, weights), 0.0))
 
 
-def _error(theta: np.ndarray, residual: np.ndarray, end: int, known_gap: float | None) -> float:
-    """min(r, r^2/gap) with the gap to the neighbouring Ritz value.
+def _error(
+    ritz_values: np.ndarray, residuals: np.ndarray, end: int, known_gap: float | None
+) -> float:
+    """Error estimate of one end (-1: the largest Ritz value, 0: the smallest): min(r, r^2/gap) with
+    its residual r and the gap to the neighbouring Ritz value.
 
     Three vectors from a warm start see the neighbour: over training runs the true error was 0.8 to
     1.4 times the estimate in the median, and at worst 4 times (an MLP, a transformer) or 16 times
@@ -237,17 +253,21 @@ def _error(theta: np.ndarray, residual: np.ndarray, end: int, known_gap: float |
     ten times at worst), and one sees none: there the smaller of the seen and the known gap counts,
     and only a tenth of it.
     """
-    r, value = float(residual[end]), abs(float(theta[end]))
-    if len(theta) > 1:
-        gap = abs(float(theta[-1] - theta[-2])) if end == -1 else abs(float(theta[1] - theta[0]))
+    bound, magnitude = float(residuals[end]), abs(float(ritz_values[end]))
+    if len(ritz_values) > 1:
+        gap = (
+            abs(float(ritz_values[-1] - ritz_values[-2]))
+            if end == -1
+            else abs(float(ritz_values[1] - ritz_values[0]))
+        )
         if known_gap is None:
             # A Ritz value that has not settled may still move towards the end by its own residual.
-            gap -= float(residual[-2 if end == -1 else 1])
-        elif len(theta) < 3:
-            gap = min(gap, known_gap * value) / 10
+            gap -= float(residuals[-2 if end == -1 else 1])
+        elif len(ritz_values) < 3:
+            gap = min(gap, known_gap * magnitude) / 10
     else:
-        gap = (known_gap or 0.0) * value / 10
-    return r if gap <= 0 else min(r, r * r / gap)
+        gap = (known_gap or 0.0) * magnitude / 10
+    return bound if gap <= 0 else min(bound, bound * bound / gap)
 
 
 # What an optimizer tolerates.
@@ -305,9 +325,7 @@ class EffectiveSteps:
     kind: str  # "gradient descent", "heavy ball", "Nesterov" or "preconditioned"
     bound: float  # c, the largest stable eigenvalue of D^(1/2) H D^(1/2)
     scale: float | Tensor  # D as one number, or flat with one number per coordinate
-    weight_decay: float = (
-        0.0  # curvature that the step adds itself (coupled weight decay of SGD), else 0
-    )
+    weight_decay: float = 0.0  # curvature that the step adds itself (coupled decay of SGD)
 
 
 def effective_steps(
@@ -333,47 +351,52 @@ def effective_steps(
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         fail("optimizer", "must be a torch.optim.Optimizer", optimizer)
-    name = type(optimizer).__name__
+    optimizer_name = type(optimizer).__name__
     groups = optimizer.param_groups
-    of = {id(p): g for g in groups for p in g["params"]}
-    used = [of[id(p)] for p in parameters if id(p) in of]
-    if len(used) < len(parameters):
+    group_of = {id(p): group for group in groups for p in group["params"]}
+    used_groups = [group_of[id(p)] for p in parameters if id(p) in group_of]
+    if len(used_groups) < len(parameters):
         return "the optimizer does not hold every parameter of the objective"
-    if any(g.get("maximize") for g in used):
+    if any(group.get("maximize") for group in used_groups):
         return "the optimizer maximises"
     if isinstance(optimizer, torch.optim.SGD):
-        return _sgd(used, parameters)
+        return _sgd(used_groups, parameters)
     # AdamW is a kind of Adam in newer versions of torch only.
     if isinstance(
         optimizer, (torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
     ):
-        return _preconditioned_steps(optimizer, used, parameters, gradient)
-    return f"no stability threshold is known for {name}"
+        return _preconditioned_steps(optimizer, used_groups, parameters, gradient)
+    return f"no stability threshold is known for {optimizer_name}"
 
 
 def _sgd(groups: list[dict[str, Any]], parameters: Sequence[Tensor]) -> EffectiveSteps | str:
     """The effective steps of SGD, or why they have no single stability threshold."""
-    kinds = {
-        (g["momentum"], bool(g["nesterov"]), g["dampening"], float(g["weight_decay"]))
-        for g in groups
+    settings = {
+        (
+            group["momentum"],
+            bool(group["nesterov"]),
+            group["dampening"],
+            float(group["weight_decay"]),
+        )
+        for group in groups
     }
-    if len(kinds) > 1:
+    if len(settings) > 1:
         return "the parameter groups differ in momentum or weight decay"
-    ((momentum, nesterov, dampening, decay),) = kinds
-    if any(float(g["lr"]) <= 0 for g in groups):
+    ((momentum, nesterov, dampening, weight_decay),) = settings
+    if any(float(group["lr"]) <= 0 for group in groups):
         return "the step size is zero"
     kind = "gradient descent" if not momentum else ("Nesterov" if nesterov else "heavy ball")
     bound = stability_threshold(1.0, momentum=momentum, nesterov=nesterov, dampening=dampening)
-    rates = [float(g["lr"]) for g in groups]
+    rates = [float(group["lr"]) for group in groups]
     if len(set(rates)) == 1:
-        return EffectiveSteps(kind, bound, rates[0], decay)
+        return EffectiveSteps(kind, bound, rates[0], weight_decay)
     scale = torch.cat(
         [
-            torch.full((p.numel(),), r, dtype=p.dtype, device=p.device)
-            for p, r in zip(parameters, rates)
+            torch.full((p.numel(),), rate, dtype=p.dtype, device=p.device)
+            for p, rate in zip(parameters, rates)
         ]
     )
-    return EffectiveSteps(kind, bound, scale, decay)
+    return EffectiveSteps(kind, bound, scale, weight_decay)
 
 
 def _preconditioned_steps(
@@ -383,47 +406,49 @@ def _preconditioned_steps(
     gradient: Tensor | None,
 ) -> EffectiveSteps | str:
     """The effective steps of Adam, RMSprop or Adagrad from their state, or why there are none."""
-    parts, betas = [], set()
-    now = [None] * len(parameters) if gradient is None else unflatten(gradient, parameters)
-    for p, g, group in zip(parameters, now, groups):
+    scales, momenta = [], set()  # momenta: (beta, whether it averages gradients)
+    gradients = [None] * len(parameters) if gradient is None else unflatten(gradient, parameters)
+    for p, gradient_of_p, group in zip(parameters, gradients, groups):
         state = optimizer.state.get(p)
         if not state:
             return "the optimizer has made no step yet"
-        t, lr = float(state["step"]), float(group["lr"])
+        step, lr = float(state["step"]), float(group["lr"])
         if lr <= 0:
             return "the step size is zero"
         if "exp_avg_sq" in state:  # Adam, AdamW
             beta1, beta2 = (float(b) for b in group["betas"])
-            second = state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"]
-            root = _at_least((second / (1 - beta2 ** max(t, 1))).sqrt(), g) + group["eps"]
-            parts.append(lr / (1 - beta1 ** max(t, 1)) / root)
-            betas.add((beta1, True))
+            second_moment = state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"]
+            unbiased = second_moment / (1 - beta2 ** max(step, 1))
+            root = _at_least(unbiased.sqrt(), gradient_of_p) + group["eps"]
+            scales.append(lr / (1 - beta1 ** max(step, 1)) / root)
+            momenta.add((beta1, True))
         elif "square_avg" in state:  # RMSprop
-            second = state["square_avg"]
+            second_moment = state["square_avg"]
             if group["centered"]:
-                second = second - state["grad_avg"].square()
-            filled = (
-                1 - group["alpha"] ** max(t, 1)
-            ) ** 0.5  # its average starts at zero and is not corrected
-            root = _at_least(second.clamp(min=0).sqrt(), None if g is None else filled * g)
-            parts.append(lr / (root + group["eps"]))
-            betas.add((float(group["momentum"]), False))
+                second_moment = second_moment - state["grad_avg"].square()
+            # Its average starts at zero and is not corrected: the gradient has to be as small.
+            bias = (1 - group["alpha"] ** max(step, 1)) ** 0.5
+            biased = None if gradient_of_p is None else bias * gradient_of_p
+            root = _at_least(second_moment.clamp(min=0).sqrt(), biased)
+            scales.append(lr / (root + group["eps"]))
+            momenta.add((float(group["momentum"]), False))
         else:  # Adagrad
-            rate = lr / (1 + t * group["lr_decay"])
-            parts.append(rate / (state["sum"].sqrt() + group["eps"]))
-            betas.add((0.0, False))
-    if len(betas) > 1:
+            rate = lr / (1 + step * group["lr_decay"])
+            scales.append(rate / (state["sum"].sqrt() + group["eps"]))
+            momenta.add((0.0, False))
+    if len(momenta) > 1:
         return "the parameter groups differ in momentum"
-    ((beta, averaged),) = betas
+    ((momentum, averaged),) = momenta
     # An average (1 - beta) g + beta m moves by (1 - beta) a unit of gradient: heavy ball with
     # dampening beta.
-    bound = (2 + 2 * beta) / (1 - beta) if averaged else 2 + 2 * beta
+    bound = (2 + 2 * momentum) / (1 - momentum) if averaged else 2 + 2 * momentum
     return EffectiveSteps(
-        "preconditioned", bound, torch.cat([part.detach().reshape(-1) for part in parts])
+        "preconditioned", bound, torch.cat([part.detach().reshape(-1) for part in scales])
     )
 
 
 def _at_least(root: Tensor, gradient: Tensor | None) -> Tensor:
+    """The larger of the two in each coordinate; the root where no gradient is given."""
     return root if gradient is None else torch.maximum(root, gradient.abs().to(root))
 
 
@@ -466,9 +491,7 @@ class Sharpness:
     retained: int
     graph_bytes: int
     values: tuple[float, ...]  # Ritz values of the last basis, ascending: the edge of the spectrum
-    stability: Stability | None = (
-        None  # where the optimizer stands, when one was given and is known
-    )
+    stability: Stability | None = None  # where the optimizer stands, if given and known
     unknown: str = ""  # why ``stability`` is None, when an optimizer was given
     warm: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -554,47 +577,46 @@ def sharpness_in(
         if optimizer is not None
         else ""
     )
-    kept = start.warm if start is not None else {}
-    plain = _search(hessian, hessian, kept.get("plain"), tol, max_products, both, seed)
-    warm = {"plain": plain}
+    earlier_searches = start.warm if start is not None else {}
+    search = _search(hessian, hessian, earlier_searches.get("plain"), tol, max_products, both, seed)
+    searches = {"plain": search}
     stability = None
     if isinstance(steps, EffectiveSteps):
-        stability, scaled = _stability(
-            hessian, steps, plain, kept.get("scaled"), tol, max_products, seed
+        stability, scaled_search = _stability(
+            hessian, steps, search, earlier_searches.get("scaled"), tol, max_products, seed
         )
-        warm |= {"scaled": scaled} if scaled is not None else {}
-    ends = plain.ends
+        searches |= {"scaled": scaled_search} if scaled_search is not None else {}
+    spectrum = search.ends
     return Sharpness(
-        value=ends.top.value,
-        error=ends.top.error,
-        residual=ends.top.residual,
-        smallest=ends.bottom.value,
-        norm=abs(ends.largest.value),
-        products=ends.products,
-        converged=ends.converged,
+        value=spectrum.top.value,
+        error=spectrum.top.error,
+        residual=spectrum.top.residual,
+        smallest=spectrum.bottom.value,
+        norm=abs(spectrum.largest.value),
+        products=spectrum.products,
+        converged=spectrum.converged,
         loss=hessian.loss,
         gradient_norm=float(torch.linalg.vector_norm(hessian.gradient.double())),
         batches=hessian.batches,
         retained=hessian.retained,
         graph_bytes=hessian.bytes,
-        values=ends.values,
+        values=spectrum.values,
         stability=stability,
         unknown=steps if isinstance(steps, str) else "",
-        warm=warm,
+        warm=searches,
     )
 
 
 @dataclass(frozen=True)
 class _Search:
-    """A Lanczos run with what the next one starts from: its vectors, and the gap over the
-    largest eigenvalue.
-    """
+    """A Lanczos run with what the next one starts from."""
 
     ends: Spectrum
-    gap: float
+    gap: float  # distance of the two largest eigenvalues over the magnitude of the largest
 
     @staticmethod
     def of(ends: Spectrum) -> _Search:
+        """The run that found these ends."""
         value = abs(ends.top.value)
         return _Search(ends, max(0.0, ends.top.value - ends.second) / value if value > 0 else 0.0)
 
@@ -602,67 +624,80 @@ class _Search:
 def _search(
     product: Any,
     hessian: HessianProduct,
-    before: _Search | None,
+    earlier: _Search | None,
     tol: float,
-    limit: int,
+    max_products: int,
     both: bool,
     seed: int,
 ) -> _Search:
-    """The ends of the spectrum of ``product``, searched from those ``before`` if any."""
+    """Lanczos on ``product``, started from an earlier search where there is one.
+
+    Args:
+        product: v -> A v for flat vectors of the size of ``hessian``.
+        earlier: of the same operator, at another point.
+        both: converge the bottom end, too.
+    """
     size, like = hessian.size, hessian.gradient
-    if before is None or before.ends.top.vector.numel() != size:
+    if earlier is None or earlier.ends.top.vector.numel() != size:
         # Drawn on the CPU so that one seed gives one start on every device. Every tensor gets the
         # same length: the leading eigenvectors have much of theirs in small tensors, and a start
         # that has too saves a product or two.
-        draws = torch.randn(2, size, generator=torch_stream(seed, "lanczos"), dtype=torch.float64)
+        starts = torch.randn(2, size, generator=torch_stream(seed, "lanczos"), dtype=torch.float64)
         lengths = [n for n in hessian.lengths if n]
-        draws = torch.cat(
-            [part / part.norm(dim=1, keepdim=True) for part in draws.split(lengths, dim=1)], dim=1
+        starts = torch.cat(
+            [part / part.norm(dim=1, keepdim=True) for part in starts.split(lengths, dim=1)], dim=1
         )
-        ends = lanczos(product, draws.to(like), tol=tol, max_products=limit, both=both)
+        ends = lanczos(product, starts.to(like), tol=tol, max_products=max_products, both=both)
         return _Search.of(ends)
-    old = before.ends
-    vector = old.top.vector.to(like)
-    if both or abs(old.bottom.value) > 0.5 * abs(old.top.value):
+    old_ends = earlier.ends
+    vector = old_ends.top.vector.to(like)
+    if both or abs(old_ends.bottom.value) > 0.5 * abs(old_ends.top.value):
         # Where the other end may decide the norm, it has to be in the start to be seen.
-        vector = vector + 0.5 * old.bottom.vector.to(like)
-    ends = lanczos(product, vector, tol=tol, max_products=limit, both=both, known_gap=before.gap)
-    found = _Search.of(ends)
+        vector = vector + 0.5 * old_ends.bottom.vector.to(like)
+    ends = lanczos(
+        product, vector, tol=tol, max_products=max_products, both=both, known_gap=earlier.gap
+    )
+    search = _Search.of(ends)
     # Few products see little of the rest of the spectrum: they may narrow the known gap, not widen
     # it.
-    return found if ends.products > 2 else replace(found, gap=min(before.gap, found.gap))
+    return search if ends.products > 2 else replace(search, gap=min(earlier.gap, search.gap))
 
 
 def _stability(
     hessian: HessianProduct,
     steps: EffectiveSteps,
-    plain: _Search,
-    before: _Search | None,
+    search: _Search,
+    earlier: _Search | None,
     tol: float,
-    limit: int,
+    max_products: int,
     seed: int,
 ) -> tuple[Stability, _Search | None]:
-    """How near the optimizer's steps are to the edge of stability, and the search for it where
-    steps differ by coordinate.
+    """How near the optimizer's steps are to the edge of stability, and the search that found it
+    where steps differ by coordinate (else None: the sharpness decides).
+
+    Args:
+        search: of the Hessian itself.
+        earlier: of the Hessian scaled by the steps, at another point.
     """
-    top = plain.ends.top
+    top = search.ends.top
     if not isinstance(steps.scale, Tensor):
         threshold = steps.bound / steps.scale - steps.weight_decay
         ratio = steps.scale * (top.value + steps.weight_decay) / steps.bound
         return Stability(steps.kind, threshold, top.value, ratio, top.error), None
     root = steps.scale.to(hessian.gradient).sqrt()
-    decay = steps.weight_decay
-    found = _search(
-        lambda v: root * (hessian(root * v) + decay * (root * v)),
+    weight_decay = steps.weight_decay
+    scaled_search = _search(
+        lambda v: root * (hessian(root * v) + weight_decay * (root * v)),
         hessian,
-        before,
+        earlier,
         tol,
-        limit,
+        max_products,
         False,
         seed,
     )
-    top = found.ends.top
-    return Stability(steps.kind, steps.bound, top.value, top.value / steps.bound, top.error), found
+    top = scaled_search.ends.top
+    ratio = top.value / steps.bound
+    return Stability(steps.kind, steps.bound, top.value, ratio, top.error), scaled_search
 
 
 #: Kind of step -> the beginning of the sentence about its threshold.
@@ -674,7 +709,7 @@ _TOLERATES = {
 
 
 def describe_sharpness(reading: Sharpness) -> str:
-    """One plain sentence.
+    """One plain sentence on the sharpness and, where it is known, on the edge of stability.
 
     Example:
         >>> from torch import nn
@@ -696,20 +731,20 @@ def describe_sharpness(reading: Sharpness) -> str:
         )
     if reading.norm > abs(reading.value) * (1 + 1e-12):
         text += f"; the largest magnitude {reading.norm:.3g} belongs to a negative eigenvalue"
-    s = reading.stability
-    if s is not None and math.isfinite(s.ratio):
-        where = (
-            f"{100 * s.ratio:.0f} % of the threshold"
-            if s.ratio < 1
-            else f"unstable, {s.ratio:.2f} times over"
+    stability = reading.stability
+    if stability is not None and math.isfinite(stability.ratio):
+        position = (
+            f"{100 * stability.ratio:.0f} % of the threshold"
+            if stability.ratio < 1
+            else f"unstable, {stability.ratio:.2f} times over"
         )
-        if s.kind == "preconditioned" or s.value != reading.value:
+        if stability.kind == "preconditioned" or stability.value != reading.value:
             text += (
-                f"; the preconditioned sharpness is {s.value:.3g}, and the optimizer tolerates "
-                f"{s.threshold:.3g}: {where}"
+                f"; the preconditioned sharpness is {stability.value:.3g}, and the optimizer "
+                f"tolerates {stability.threshold:.3g}: {position}"
             )
         else:
-            text += f"; {_TOLERATES[s.kind]} {s.threshold:.3g}: {where}"
+            text += f"; {_TOLERATES[stability.kind]} {stability.threshold:.3g}: {position}"
     return text
 
 
@@ -737,6 +772,9 @@ class SharpnessProbe(Probe):
         self._last: Sharpness | None = None
 
     def read(self, at: Reading) -> dict[str, float]:
+        """Sharpness, its error, the norm, the products spent and, where the optimizer is known, its
+        threshold and the ratio to it.
+        """
         reading = self._last = sharpness_in(
             at.passes,
             product=at.hessian,

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,31 +125,33 @@ def tail_index(
     whole("null", null, least=20, most=MOST)
     flag("per_layer", per_layer)
     rows, signed = _values(sample, of, per_layer, groups)
-    n, rng = rows.size, numpy_stream(seed, "tail index", method)
+    count, rng = rows.size, numpy_stream(seed, "tail index", method)
     independent = rows.shape[1] == 1
-    resamples = (
-        0 if method == "hill" and independent else bootstrap
-    )  # there the law of the estimate is known
-    gamma, again, tail = _ESTIMATE[method](rows, signed, resamples, rng)
-    light = _looks_light(rows)
-    interval = _interval(method, gamma, again, level, n)
+    # For Hill's on independent values the law of the estimate is known.
+    resamples = 0 if method == "hill" and independent else bootstrap
+    estimate = _ESTIMATE[method](rows, signed, resamples, rng)
+    looks_light = _looks_light(rows)
+    interval = _interval(method, estimate, level, count)
     # an estimate near zero is no evidence where a heavy tail may give it: its spread vanishes with
     # it
-    if not light:
+    if not looks_light:
         interval = (min(interval[0], HEAVY), interval[1])
-    index = _inverse(gamma)
-    nulls = _null(method, n, signed, null)
-    low, middle, high = (
-        float(v) for v in np.quantile(nulls, [0.05, 0.5, 0.95], method="inverted_cdf")
+    index = _inverse(estimate.gamma)
+    null_indices = _null(method, count, signed, null)
+    low, median, high = (
+        float(v) for v in np.quantile(null_indices, [0.05, 0.5, 0.95], method="inverted_cdf")
     )
-    p_value = float((1 + np.sum(nulls <= index)) / (1 + len(nulls)))
-    if p_value < 0.05 and interval[1] < middle:
+    p_value = float((1 + np.sum(null_indices <= index)) / (1 + len(null_indices)))
+    if p_value < 0.05 and interval[1] < median:
         heavier: bool | None = True
     else:
-        heavier = False if light and p_value > 0.2 and interval[0] > HEAVY else None
+        heavier = False if looks_light and p_value > 0.2 and interval[0] > HEAVY else None
     if method in ("block-sum", "stable"):  # a stable law has no index above 2
         index, interval = min(index, 2.0), (min(interval[0], 2.0), min(interval[1], 2.0))
-    return TailIndex(index, interval, level, method, n, tail, (low, middle, high), p_value, heavier)
+    quantiles = low, median, high
+    return TailIndex(
+        index, interval, level, method, count, estimate.used, quantiles, p_value, heavier
+    )
 
 
 def tail_table(sample: NoiseSample | Any, **options: Any) -> list[TailIndex]:
@@ -167,9 +169,8 @@ class InfiniteVariance:
     """Whether the noise has infinite variance, from Hill's and the moment estimator together."""
 
     index: float  # 1/γ with γ the mean of the two estimates; infinite when no power law is seen
-    interval: tuple[
-        float, float
-    ]  # the 80 % interval that decides, from the law of the same estimate on exact power laws
+    #: the 80 % interval that decides, from the law of the same estimate on exact power laws
+    interval: tuple[float, float]
     samples: int  # n, the values used
     infinite: bool | None  # True, False, or None where the sample cannot tell
 
@@ -213,11 +214,11 @@ def infinite_variance(sample: NoiseSample | Any) -> InfiniteVariance:
     logs, k = _logs(rows)
     plain, gamma = float(estimators.plain_hill_gamma(logs)), float(_mean_gamma(logs))
     low, high = _index_between(gamma, k, 0.5)
-    light = _looks_light(rows)
-    if light:  # then the moment estimate decides: a heavy tail hardly gives it
+    looks_light = _looks_light(rows)
+    if looks_light:  # then the moment estimate decides: a heavy tail hardly gives it
         low = max(low, _index_between(float(estimators.moment_gamma(logs)), k, 1.0)[0])
-    light = light or (gamma < 0.15 and rows.size >= 200)
-    infinite = True if high < 2 and plain > 0.5 else False if light and low > 2 else None
+    looks_light = looks_light or (gamma < 0.15 and rows.size >= 200)
+    infinite = True if high < 2 and plain > 0.5 else False if looks_light and low > 2 else None
     return InfiniteVariance(_inverse(gamma), (low, high), rows.size, infinite)
 
 
@@ -231,24 +232,28 @@ def _unit_law(k: int) -> tuple[Array, Array]:
     return hill, estimators.moment_gamma(logs) - hill
 
 
-def _index_between(found: float, k: int, moment: float) -> tuple[float, float]:
-    """The indices of power laws that give an estimate like the one found, by test inversion.
+def _index_between(estimate: float, k: int, moment_share: float) -> tuple[float, float]:
+    """The indices of power laws that give such an estimate from k values, by test inversion.
 
-    A share ``BORDER`` of the samples of either end's law lies beyond the estimate, which is (1 -
-    ``moment``) times Hill's plus ``moment`` times the moment estimate.
+    A share ``BORDER`` of the samples of either end's law lies beyond the estimate.
+
+    Args:
+        estimate: (1 - ``moment_share``) times Hill's plus ``moment_share`` times the moment one.
     """
-    hill, rest = _unit_law(k)
+    hill, moment_part = _unit_law(k)
 
     def end(share: float) -> float:
-        def place(alpha: float) -> float:
-            return float(np.quantile(hill / alpha + moment * rest, share))
+        """The index at which a share of the estimates lies below the one given, by halving."""
+
+        def quantile_at(alpha: float) -> float:
+            return float(np.quantile(hill / alpha + moment_share * moment_part, share))
 
         low, high = 0.05, 1e3
-        if place(high) >= found:
+        if quantile_at(high) >= estimate:
             return math.inf
         for _ in range(24):
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if place(middle) > found else (low, middle)
+            midpoint = math.sqrt(low * high)
+            low, high = (midpoint, high) if quantile_at(midpoint) > estimate else (low, midpoint)
         return low
 
     return end(BORDER), end(1 - BORDER)
@@ -261,16 +266,16 @@ def _mean_gamma(logs: Array) -> Array:
 
 def _logs(rows: Array) -> tuple[Array, int]:
     """Logarithms of the k+1 largest moduli of all values, decreasing; and k."""
-    n = rows.size
-    k = estimators.tail_length(n)
-    top = estimators.largest(np.abs(rows).reshape(-1), k + 1)
-    if not top[k] > 0:
+    count = rows.size
+    k = estimators.tail_length(count)
+    largest = estimators.largest(np.abs(rows).reshape(-1), k + 1)
+    if not largest[k] > 0:
         fail(
             "sample",
             f"must have more than {k} values other than zero",
-            f"{int(np.sum(rows != 0))} of {n}",
+            f"{int(np.sum(rows != 0))} of {count}",
         )
-    return np.log(top), k
+    return np.log(largest), k
 
 
 @lru_cache(maxsize=16)
@@ -309,12 +314,16 @@ def _values(sample: Any, of: str, per_layer: bool, groups: Any) -> tuple[Array, 
         if per_layer and of == "coordinates":
             groups = sample.coordinate_layer
         sample = getattr(sample, of)
-    x = as_numbers("sample", sample, dims=(1, 2))
-    if x.size < 30:
-        fail("sample", "must hold at least 30 values in one or two dimensions", f"shape {x.shape}")
-    if not np.isfinite(x).all():
-        fail("sample", "must be finite", f"{int(np.sum(~np.isfinite(x)))} values that are not")
-    rows = x.reshape(len(x), -1)
+    values = as_numbers("sample", sample, dims=(1, 2))
+    if values.size < 30:
+        fail(
+            "sample",
+            "must hold at least 30 values in one or two dimensions",
+            f"shape {values.shape}",
+        )
+    if not np.isfinite(values).all():
+        fail("sample", "must be finite", f"{int(np.sum(~np.isfinite(values)))} values that are not")
+    rows = values.reshape(len(values), -1)
     signed = bool((rows < 0).any())
     if signed:
         rows = rows - np.median(rows)
@@ -333,100 +342,104 @@ def _values(sample: Any, of: str, per_layer: bool, groups: Any) -> tuple[Array, 
         rows = rows.copy()
         for label in np.unique(labels):
             columns = labels == label
-            scale = np.median(
-                np.abs(rows[:, columns])
-            )  # exists for every tail, unlike a standard deviation
+            # Unlike a standard deviation the median exists for every tail.
+            scale = np.median(np.abs(rows[:, columns]))
             rows[:, columns] /= scale if scale > 0 else 1.0
     return rows, signed
 
 
-def _by_tail(
-    functional: Callable[[Array], Array],
-) -> Callable[[Array, bool, int, np.random.Generator], tuple[float, Array, int]]:
-    """An estimator of 1/α that reads the largest values: the estimate, its resamples, and k."""
+class _Estimate(NamedTuple):
+    """An estimate of γ = 1/α."""
 
-    def estimate(
-        rows: Array, signed: bool, draws: int, rng: np.random.Generator
-    ) -> tuple[float, Array, int]:
-        n, size = rows.size, np.abs(rows)
+    gamma: float
+    resampled: Array  # the same of each resample
+    used: int  # how many values it rests on
+
+
+#: (rows of values, whether they have signs, resamples, generator) -> the estimate.
+_Estimator = Callable[[Array, bool, int, np.random.Generator], _Estimate]
+
+
+def _by_tail(functional: Callable[[Array], Array]) -> _Estimator:
+    """An estimator that reads the largest values, by a function of their logarithms."""
+
+    def estimate(rows: Array, signed: bool, draws: int, rng: np.random.Generator) -> _Estimate:
+        count, moduli = rows.size, np.abs(rows)
         logs, k = _logs(rows)
         if rows.shape[1] == 1:
             with np.errstate(divide="ignore"):
-                every = np.maximum(np.log(estimators.largest(size[:, 0], n)), logs[k] - 1e3)
-            again = functional(every[estimators.resampled_ranks(n, k + 1, draws, rng)])
+                all_logs = np.maximum(
+                    np.log(estimators.largest(moduli[:, 0], count)), logs[k] - 1e3
+                )
+            resampled = functional(all_logs[estimators.resampled_ranks(count, k + 1, draws, rng)])
         else:
-            picked = (size[rng.integers(0, len(rows), len(rows))].reshape(-1) for _ in range(draws))
-            tops = np.array([estimators.largest(part, k + 1) for part in picked])
-            again = functional(np.log(np.maximum(tops, math.exp(logs[k] - 1e2))))
-        return float(functional(logs)), again, k
+            resamples = (
+                moduli[rng.integers(0, len(rows), len(rows))].reshape(-1) for _ in range(draws)
+            )
+            largest_of_each = np.array([estimators.largest(values, k + 1) for values in resamples])
+            resampled = functional(np.log(np.maximum(largest_of_each, math.exp(logs[k] - 1e2))))
+        return _Estimate(float(functional(logs)), resampled, k)
 
     return estimate
 
 
-def _symmetric(x: Array, signed: bool, rng: np.random.Generator) -> Array:
+def _symmetric(values: Array, signed: bool, rng: np.random.Generator) -> Array:
     """Values of a symmetric law with the same tail along the last axis: as they are, or
     differences of random pairs.
     """
     if signed:
-        return x
-    half = x.shape[-1] // 2
-    mixed = x[..., rng.permutation(x.shape[-1])]
-    return mixed[..., :half] - mixed[..., half : 2 * half]
+        return values
+    half = values.shape[-1] // 2
+    shuffled = values[..., rng.permutation(values.shape[-1])]
+    return shuffled[..., :half] - shuffled[..., half : 2 * half]
 
 
-def _by_blocks(
-    rows: Array, signed: bool, draws: int, rng: np.random.Generator
-) -> tuple[float, Array, int]:
-    """The block-sum estimate: 1/α, its resamples, and the number of values."""
-    n = rows.size
+def _by_blocks(rows: Array, signed: bool, draws: int, rng: np.random.Generator) -> _Estimate:
+    """The block-sum estimate."""
+    count = rows.size
 
-    def gammas(x: Array) -> Array:
+    def gammas(values: Array) -> Array:
         rounds = [
-            estimators.block_sum_gamma(_symmetric(x, signed, rng), rng, ROUNDS // 4)
+            estimators.block_sum_gamma(_symmetric(values, signed, rng), rng, ROUNDS // 4)
             for _ in range(4)
         ]
         return np.mean(rounds, axis=0)
 
     # In portions, so that the resamples never take more than some 16 MB.
-    portion, again = max(1, 2**21 // n), []
+    portion, resampled = max(1, 2**21 // count), []
     for start in range(0, draws, portion):
-        picks = rng.integers(0, len(rows), (min(portion, draws - start), len(rows)))
-        again.append(gammas(rows[picks].reshape(len(picks), -1)))
-    return float(gammas(rows.reshape(-1))), np.concatenate(again), n
+        chosen_rows = rng.integers(0, len(rows), (min(portion, draws - start), len(rows)))
+        resampled.append(gammas(rows[chosen_rows].reshape(len(chosen_rows), -1)))
+    return _Estimate(float(gammas(rows.reshape(-1))), np.concatenate(resampled), count)
 
 
-def _by_quantiles(
-    rows: Array, signed: bool, draws: int, rng: np.random.Generator
-) -> tuple[float, Array, int]:
-    """McCulloch's estimate: 1/α, its resamples, and the number of values."""
-    n = rows.size
+def _by_quantiles(rows: Array, signed: bool, draws: int, rng: np.random.Generator) -> _Estimate:
+    """McCulloch's estimate."""
+    count = rows.size
     if signed and rows.shape[1] == 1:
-        places = (max(1, n // 10), n // 2)
-        size = np.sort(np.abs(rows[:, 0]))[::-1]
-        picked = size[estimators.resampled_quantile_ranks(n, places, draws, rng)]
-        again = 1 / estimators.stable_alpha(picked[:, 0], picked[:, 1])
-        return (
-            float(1 / estimators.stable_alpha(size[places[0] - 1], size[places[1] - 1])),
-            again,
-            n,
-        )
+        places = (max(1, count // 10), count // 2)
+        moduli = np.sort(np.abs(rows[:, 0]))[::-1]
+        quantiles = moduli[estimators.resampled_quantile_ranks(count, places, draws, rng)]
+        resampled = 1 / estimators.stable_alpha(quantiles[:, 0], quantiles[:, 1])
+        estimate = 1 / estimators.stable_alpha(moduli[places[0] - 1], moduli[places[1] - 1])
+        return _Estimate(float(estimate), resampled, count)
 
-    def gamma(x: Array) -> float:
-        found = []
+    def gamma(values: Array) -> float:
+        """The estimate of 1/α, for norms the mean over four ways of making them symmetric."""
+        estimates = []
         for _ in range(1 if signed else 4):
-            size = np.abs(_symmetric(x, signed, rng))
-            upper, middle = len(size) - len(size) // 10, len(size) // 2
-            cut = np.partition(size, [middle, upper])
-            found.append(1 / estimators.stable_alpha(cut[upper], cut[middle]))
-        return float(np.mean(found))
+            moduli = np.abs(_symmetric(values, signed, rng))
+            upper, middle = len(moduli) - len(moduli) // 10, len(moduli) // 2
+            partitioned = np.partition(moduli, [middle, upper])
+            estimates.append(1 / estimators.stable_alpha(partitioned[upper], partitioned[middle]))
+        return float(np.mean(estimates))
 
-    picks = rng.integers(0, len(rows), (draws, len(rows)))
-    return gamma(rows.reshape(-1)), np.array([gamma(rows[pick].reshape(-1)) for pick in picks]), n
+    resamples = rng.integers(0, len(rows), (draws, len(rows)))
+    estimate = gamma(rows.reshape(-1))
+    return _Estimate(estimate, np.array([gamma(rows[r].reshape(-1)) for r in resamples]), count)
 
 
-_ESTIMATE: dict[
-    str, Callable[[Array, bool, int, np.random.Generator], tuple[float, Array, int]]
-] = {
+_ESTIMATE: dict[str, _Estimator] = {
     "hill": _by_tail(estimators.hill_gamma),
     "moment": _by_tail(estimators.moment_gamma),
     "block-sum": _by_blocks,
@@ -434,19 +447,20 @@ _ESTIMATE: dict[
 }
 
 
-def _interval(method: str, gamma: float, again: Array, level: float, n: int) -> tuple[float, float]:
+def _interval(method: str, estimate: _Estimate, level: float, count: int) -> tuple[float, float]:
     """An interval for α = 1/γ from the bootstrap's γ; each form is the one that covers in
     simulations of n = 2000.
     """
-    again = again[np.isfinite(again)]
-    if not math.isfinite(gamma) or not (len(again) or method == "hill"):
+    gamma, resampled = estimate.gamma, estimate.resampled
+    resampled = resampled[np.isfinite(resampled)]
+    if not math.isfinite(gamma) or not (len(resampled) or method == "hill"):
         return (math.inf, math.inf)
     if method == "stable":
         # α is a steep and bent function of the quantiles near 2: percentiles do not mind, a
         # standard error would.
-        low, high = np.quantile(again, [0.5 - level / 2, 0.5 + level / 2])
+        low, high = np.quantile(resampled, [0.5 - level / 2, 0.5 + level / 2])
         return (_inverse(float(high)), _inverse(float(low)))
-    spread, k = float(np.std(again)) if len(again) else 0.0, estimators.tail_length(n)
+    spread, k = float(np.std(resampled)) if len(resampled) else 0.0, estimators.tail_length(count)
     freedom: float = k
     if method == "moment":
         # Resampling repeats the few largest values, which narrows the moment estimator's spread
@@ -469,35 +483,37 @@ def _inverse(gamma: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _null(method: str, n: int, signed: bool, draws: int) -> Array:
+def _null(method: str, count: int, signed: bool, draws: int) -> Array:
     """The estimator on ``draws`` Gaussian samples of size n.
 
     For norms the null is the modulus of one Gaussian number: of all norms of Gaussian vectors it
     spreads most for its size, so that no Gaussian vector is called heavier than Gaussian.
     """
-    rng = numpy_stream(0, "null", method, n, int(signed))
+    rng = numpy_stream(0, "null", method, count, int(signed))
     if method in ("hill", "moment"):
         import torch
 
-        k = estimators.tail_length(n)
+        k = estimators.tail_length(count)
         sums = rng.exponential(size=(draws, k + 1)).cumsum(axis=1)
-        total = sums[:, -1:] + rng.gamma(n - k, size=(draws, 1))
+        total = sums[:, -1:] + rng.gamma(count - k, size=(draws, 1))
         # The modulus with upper tail probability sums / total.
         logs = np.log(-torch.special.ndtri(torch.from_numpy(sums / total / 2)).numpy())
         gammas = (estimators.hill_gamma if method == "hill" else estimators.moment_gamma)(logs)
     else:
-        draws = draws if n <= 20_000 else min(draws, 60)
+        draws = draws if count <= 20_000 else min(draws, 60)
         functional = _by_blocks if method == "block-sum" else _by_quantiles
         gammas = np.empty(draws)
         for i in range(draws):
-            x = rng.standard_normal((n, 1))
-            gammas[i] = functional(x if signed else np.abs(x), signed, 1, rng)[0]
+            values = rng.standard_normal((count, 1))
+            values = values if signed else np.abs(values)
+            gammas[i] = functional(values, signed, 1, rng).gamma
     return np.array([_inverse(float(g)) for g in gammas])
 
 
-def _numbers(found: TailIndex | InfiniteVariance) -> str:
+def _numbers(estimate: TailIndex | InfiniteVariance) -> str:
     """Index and interval for a sentence."""
-    return f"index {_short(found.index)} [{_short(found.interval[0])}, {_short(found.interval[1])}]"
+    low, high = map(_short, estimate.interval)
+    return f"index {_short(estimate.index)} [{low}, {high}]"
 
 
 def _short(value: float) -> str:
