@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,9 +26,8 @@ class LocalSmoothness:
 
     value: float  # the largest of ``ratios``: the estimate of the local smoothness
     gammas: tuple[float, ...]  # where along the step, ending at 1
-    ratios: tuple[
-        float, ...
-    ]  # ||g(x + gamma d) - g(x)|| / ||gamma d||, with the displacement that rounding left
+    #: ||g(x + gamma d) - g(x)|| / ||gamma d||, with the displacement that rounding left
+    ratios: tuple[float, ...]
     #: d'(g(x + d) - g(x)) / ||d||^2: the mean curvature in the step's direction, with its sign
     curvature: float
     curvature_error: float  # its standard error over the batches (NaN with one batch)
@@ -101,46 +100,48 @@ def local_smoothness_in(
     length = math.sqrt(sum(float(d.double().square().sum()) for d in direction))
     if not (length > 0 and math.isfinite(length)):
         fail("step", "must be finite and not zero", f"a step of length {length:g}")
-    here = [p.detach().clone() for p in passes.parameters]
-    start, loss, along = _mean(passes, direction)
-    again, _, _ = _mean(passes, direction)
-    norm = _norm(start)
-    repeat = _norm([a - b for a, b in zip(again, start)])
-    del again
-    gammas, ratios, moves, losses = [], [], [], []
-    along_there: list[float] = []
+    x = [p.detach().clone() for p in passes.parameters]
+    start = _mean(passes, direction)
+    repeated = _mean(passes, direction).gradient
+    norm = _norm(start.gradient)
+    not_repeatable = _norm([a - b for a, b in zip(repeated, start.gradient)])
+    del repeated
+    gammas, ratios, displacements, losses = [], [], [], []
+    slopes_there: list[float] = []
     for gamma in ((i + 1) / points for i in range(points)):
         with passes.moved(direction, gamma):
-            moved = _norm(
-                [p.detach().double() - h.double() for p, h in zip(passes.parameters, here)]
-            )
-            if moved == 0:  # rounded away
+            moved = [p.detach().double() - own.double() for p, own in zip(passes.parameters, x)]
+            displacement = _norm(moved)
+            if displacement == 0:  # rounded away
                 continue
-            there, value, along_there = _mean(passes, direction)
+            there = _mean(passes, direction)
+        change_of_gradient = [a.sub_(b) for a, b in zip(there.gradient, start.gradient)]
         gammas.append(gamma)
-        ratios.append(_norm([a.sub_(b) for a, b in zip(there, start)]) / moved)
-        moves.append(moved)
-        losses.append(value)
+        ratios.append(_norm(change_of_gradient) / displacement)
+        displacements.append(displacement)
+        losses.append(there.loss)
+        slopes_there = there.slopes
     if not ratios:
         fail(
             "step",
             "must be large enough to change the parameters in their precision",
             f"length {length:g}",
         )
-    change = (np.array(along_there) - np.array(along)) / length**2
-    error = float(change.std(ddof=1) / math.sqrt(len(change))) if len(change) > 1 else math.nan
+    curvatures = (np.array(slopes_there) - np.array(start.slopes)) / length**2
+    batches = len(curvatures)
+    error = float(curvatures.std(ddof=1) / math.sqrt(batches)) if batches > 1 else math.nan
     rounding = max(torch.finfo(p.dtype).eps for p in passes.parameters) * norm
     return LocalSmoothness(
         value=max(ratios),
         gammas=tuple(gammas),
         ratios=tuple(ratios),
-        curvature=float(change.mean()),
+        curvature=float(curvatures.mean()),
         curvature_error=error,
-        noise_floor=max(repeat, rounding) / moves[0],
+        noise_floor=max(not_repeatable, rounding) / displacements[0],
         gradient_norm=norm,
-        loss=loss,
+        loss=start.loss,
         loss_after=losses[-1],
-        displacement=moves[-1],
+        displacement=displacements[-1],
     )
 
 
@@ -148,9 +149,8 @@ def local_smoothness_in(
 class RaySmoothness:
     """Readings at neighbouring points of one ray."""
 
-    gradient_norms: tuple[
-        float, ...
-    ]  # ||g|| between the two points of each reading (geometric mean)
+    #: ||g|| between the two points of each reading (geometric mean)
+    gradient_norms: tuple[float, ...]
     smoothness: tuple[float, ...]  # ||g(b) - g(a)|| / ||b - a|| for neighbouring points a, b
     losses: tuple[float, ...]  # at the nearer point of each reading, one loss each
     distances: tuple[float, ...]  # distance of the nearer point from the start
@@ -196,53 +196,54 @@ def smoothness_along_ray(
     whole("points", points, least=3, most=10_000)
     positive("growth", growth)
     with gradient_passes(objective, batches, seed=seed, move=True) as passes:
-        here, loss, _ = _mean(passes, [torch.zeros_like(p) for p in passes.parameters])
-        norm = _norm(here)
+        here = _mean(passes, [torch.zeros_like(p) for p in passes.parameters])
+        norm = first_norm = _norm(here.gradient)
         if not norm > 0:
             fail("gradient", "must not be zero for a ray to start", norm)
-        direction = [g / norm for g in here]
+        direction = [part / norm for part in here.gradient]
 
-        def at(distance: float) -> tuple[list[Tensor], float]:
+        def mean_at(distance: float) -> _Mean:
+            """Mean gradient and loss at a distance from the start."""
             with passes.moved(direction, distance):
-                gradient, value, _ = _mean(passes, direction)
-            return gradient, value
+                return _mean(passes, direction)
 
         # The first step changes the gradient by a few per cent of itself, as far as precision
         # allows.
         size = max(_norm([p.detach() for p in passes.parameters]), 1.0)
         trial = 1e-3 * size
-        probed, _ = at(trial)
-        steepness = _norm([a.sub_(b) for a, b in zip(probed, here)]) / trial
+        tried = mean_at(trial).gradient
+        steepness = _norm([a.sub_(b) for a, b in zip(tried, here.gradient)]) / trial
         step = 0.1 * norm / steepness if steepness > 0 else 0.1 * size
         step = min(max(step, 1e-4 * size), 10 * size)
-        rows, distance, before, start = [], 0.0, norm, norm
+        readings, distance = [], 0.0
         for _ in range(points):
             try:
-                there, value = at(distance + step)
+                there = mean_at(distance + step)
             except NonFiniteError:
                 break
-            after = _norm(there)
-            change = _norm([a - b for a, b in zip(there, here)])
+            norm_there = _norm(there.gradient)
+            change = _norm([a - b for a, b in zip(there.gradient, here.gradient)])
             if not math.isfinite(change):
                 break
-            rows.append((math.sqrt(before * after), change / step, loss, distance))
-            here, loss, before, distance = there, value, after, distance + step
-            if after > growth * start and len(rows) >= 10:
+            readings.append((math.sqrt(norm * norm_there), change / step, here.loss, distance))
+            here, norm, distance = there, norm_there, distance + step
+            if norm > growth * first_norm and len(readings) >= 10:
                 break
             step *= 1.15
-        if not rows:
+        if not readings:
             fail(
                 "loss",
                 "must be finite near the point",
                 "NaN or infinity at the first step of the ray",
             )
-    rounding = max(torch.finfo(p.dtype).eps for p in passes.parameters) * norm
-    norms, values, losses, distances = (tuple(column) for column in zip(*rows))
-    first = distances[1] if len(distances) > 1 else step
-    return RaySmoothness(norms, values, losses, distances, rounding / first)
+    rounding = max(torch.finfo(p.dtype).eps for p in passes.parameters) * first_norm
+    norms, values, losses, distances = (tuple(column) for column in zip(*readings))
+    first_step = distances[1] if len(distances) > 1 else step
+    return RaySmoothness(norms, values, losses, distances, rounding / first_step)
 
 
 def _as_parameters(step: Sequence[Tensor] | Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """A step as one tensor per parameter, on its device; an error where the shapes do not fit."""
     total = sum(p.numel() for p in parameters)
     if isinstance(step, Tensor):
         if step.numel() != total:
@@ -255,30 +256,34 @@ def _as_parameters(step: Sequence[Tensor] | Tensor, parameters: Sequence[Tensor]
     return [d.detach().to(p.device) for d, p in zip(step, parameters)]
 
 
-def _mean(
-    passes: GradientPasses, direction: Sequence[Tensor]
-) -> tuple[list[Tensor], float, list[float]]:
-    """Mean gradient in float64, mean loss, and <g_b, d> of every batch."""
+class _Mean(NamedTuple):
+    """Means over the batches at one point."""
+
+    gradient: list[Tensor]  # in float64
+    loss: float
+    slopes: list[float]  # <g_b, d> of every batch b, for a direction d
+
+
+def _mean(passes: GradientPasses, direction: Sequence[Tensor]) -> _Mean:
+    """Mean gradient and loss in float64, and the slope of every batch along a direction."""
     total: list[Tensor] = []
-    losses, along = [], []
+    losses, slopes = [], []
     for item in passes.gradients():
-        wide = [g.double() for g in item.gradient]
-        along.append(sum(torch.sum(g * d.double()) for g, d in zip(wide, direction)))
+        wide = [part.double() for part in item.gradient]
+        slopes.append(sum(torch.sum(part * d.double()) for part, d in zip(wide, direction)))
         losses.append(item.loss.double())
         if total:
-            for t, g in zip(total, wide):
-                t.add_(g)
-        else:
-            total = [g.clone() if g is raw else g for g, raw in zip(wide, item.gradient)]
+            for sum_of_parts, part in zip(total, wide):
+                sum_of_parts.add_(part)
+        else:  # parts that are float64 already belong to the pass
+            total = [w.clone() if w is part else w for w, part in zip(wide, item.gradient)]
     count = len(losses)
-    return (
-        [t.div_(count) for t in total],
-        float(torch.stack(losses).mean()),
-        [float(a) for a in along],
-    )
+    mean_loss = float(torch.stack(losses).mean())
+    return _Mean([part.div_(count) for part in total], mean_loss, [float(v) for v in slopes])
 
 
 def _norm(tensors: Sequence[Tensor]) -> float:
+    """The Euclidean norm of all entries, in float64."""
     return math.sqrt(sum(float(t.double().square().sum()) for t in tensors))
 
 
@@ -302,6 +307,9 @@ class SmoothnessProbe(Probe):
         self.points = whole("points", points, least=4)
 
     def read(self, at: Reading) -> dict[str, float]:
+        """Smoothness, curvature along the update, noise floor and gradient norm; NaN for a step
+        that moved nothing.
+        """
         largest = max((float(d.abs().max()) for d in at.update if d.numel()), default=0.0)
         if not math.isfinite(largest):
             raise NonFiniteError("update must be finite, got NaN or infinity")
