@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,13 @@ from mindgap.base.check import between, fail, whole
 from mindgap.base.rng import numpy_stream
 from mindgap.measure.distributions import as_numbers, average_ranks
 
+Array = NDArray[np.float64]
+
 #: The gradient norm must span at least this factor (5 to 95 % quantile) before anything is
 #: concluded.
 LEAST_SPAN = 3.0
+#: Readings that are needed before anything is concluded.
+LEAST_READINGS = 10
 #: A log-log slope below this is no growth that matters.
 LEAST_SLOPE = 0.2
 
@@ -41,8 +45,8 @@ class RelaxedSmoothness:
     span: float  # ratio of the 95 % to the 5 % quantile of ||g||
     readings: int  # pairs used (finite and positive)
     level: float  # of the intervals
-    grows: bool | None  # True, False, or None where the readings do not allow a conclusion
-    sentence: str  # the answer in words
+    grows: bool | None = None  # None where the readings do not allow a conclusion
+    sentence: str = ""  # the answer in words
 
 
 def fit_relaxed_smoothness(
@@ -87,108 +91,91 @@ def fit_relaxed_smoothness(
     whole("repeats", repeats, least=20, most=100_000)
     usable = np.isfinite(g) & np.isfinite(y) & (g > 0) & (y > 0)
     g, y = g[usable], y[usable]
-    n = len(g)
-    if n < 3:
-        fail("norms", "must have at least 3 finite, positive readings", n)
-    block = whole("block", block if block is not None else math.ceil(n ** (1 / 3)), least=1)
+    readings = len(g)
+    if readings < 3:
+        fail("norms", "must have at least 3 finite, positive readings", readings)
+    default = math.ceil(readings ** (1 / 3))
+    block = whole("block", default if block is None else block, least=1)
     rng = numpy_stream(seed, "relaxed smoothness")
-    picks = np.array([_blocks(n, min(block, n), rng) for _ in range(repeats)])
-    slopes = [_slope(g[pick], y[pick]) for pick in picks]
-    ranks = [_rank(g[pick], y[pick]) for pick in picks]
-    tails = [(1 - level) / 2, (1 + level) / 2]
-    low, high = np.nanquantile(
-        np.array([*_envelopes(g[picks], y[picks], cover), slopes, ranks]), tails, axis=1
-    )
+    resamples = np.array([_blocks(readings, min(block, readings), rng) for _ in range(repeats)])
+    slopes = [_slope(g[resample], y[resample]) for resample in resamples]
+    ranks = [_rank(g[resample], y[resample]) for resample in resamples]
+    statistics = np.array([*_envelopes(g[resamples], y[resamples], cover), slopes, ranks])
+    low, high = np.nanquantile(statistics, [(1 - level) / 2, (1 + level) / 2], axis=1)
+    intervals = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
     L0, L1 = _envelope(g, y, cover)
-    slope, rank = _slope(g, y), _rank(g, y)
-    span = float(np.quantile(g, 0.95) / np.quantile(g, 0.05))
-    around = [(float(a), float(b)) for a, b in zip(low, high)]
-    grows, sentence = _conclude(n, span, slope, around[2], rank, around[3], L0, L1, cover)
-    return RelaxedSmoothness(
+    fit = RelaxedSmoothness(
         L0,
         L1,
-        around[0],
-        around[1],
-        slope,
-        around[2],
-        rank,
-        around[3],
-        span,
-        n,
-        level,
-        grows,
-        sentence,
+        L0_interval=intervals[0],
+        L1_interval=intervals[1],
+        slope=_slope(g, y),
+        slope_interval=intervals[2],
+        rank=_rank(g, y),
+        rank_interval=intervals[3],
+        span=float(np.quantile(g, 0.95) / np.quantile(g, 0.05)),
+        readings=readings,
+        level=level,
     )
+    grows, sentence = _conclude(fit, cover)
+    return replace(fit, grows=grows, sentence=sentence)
 
 
-def _conclude(
-    n: int,
-    span: float,
-    slope: float,
-    slopes: tuple[float, float],
-    rank: float,
-    ranks: tuple[float, float],
-    L0: float,
-    L1: float,
-    cover: float,
-) -> tuple[bool | None, str]:
+def _conclude(fit: RelaxedSmoothness, cover: float) -> tuple[bool | None, str]:
     """Whether smoothness grows with the gradient norm (None: cannot tell), and the sentence that
     says so.
     """
-    unsure = f"cannot tell from {n} readings whether smoothness grows with the gradient"
-    if n < 10:
-        return None, f"{unsure}: 10 are the least to conclude from"
-    if span < LEAST_SPAN:
+    unsure = f"cannot tell from {fit.readings} readings whether smoothness grows with the gradient"
+    if fit.readings < LEAST_READINGS:
+        return None, f"{unsure}: {LEAST_READINGS} are the least to conclude from"
+    if fit.span < LEAST_SPAN:
         return None, (
-            f"{unsure}: the gradient norm spans a factor {span:.2g}, "
+            f"{unsure}: the gradient norm spans a factor {fit.span:.2g}, "
             f"and {LEAST_SPAN:g} is the least to conclude from"
         )
-    numbers = (
-        f"log-log slope {slope:.2f} [{slopes[0]:.2f}, {slopes[1]:.2f}], "
-        f"rank correlation {rank:.2f} [{ranks[0]:.2f}, {ranks[1]:.2f}]"
-    )
-    if slopes[0] > 0 and ranks[0] > 0:
-        line = (
-            f"{L0:.3g} + {L1:.3g} ||g||" if L1 > 0 else f"{L0:.3g}, but not in proportion to ||g||"
-        )
-        return (
-            True,
+    (low, high), (low_rank, high_rank) = fit.slope_interval, fit.rank_interval
+    slope = f"log-log slope {fit.slope:.2f} [{low:.2f}, {high:.2f}]"
+    numbers = f"{slope}, rank correlation {fit.rank:.2f} [{low_rank:.2f}, {high_rank:.2f}]"
+    if low > 0 and low_rank > 0:
+        envelope = f"{fit.L0:.3g}, but not in proportion to ||g||"
+        if fit.L1 > 0:
+            envelope = f"{fit.L0:.3g} + {fit.L1:.3g} ||g||"
+        return True, (
             f"smoothness grows with the gradient norm: {numbers}; {cover:.0%} of the readings are "
-            f"below {line}",
+            f"below {envelope}"
         )
-    if slopes[1] < 0 and ranks[1] < 0:
+    if high < 0 and high_rank < 0:
         return False, f"smoothness falls with the gradient norm: {numbers}"
-    decides = f"log-log slope {slope:.2f} [{slopes[0]:.2f}, {slopes[1]:.2f}], {LEAST_SLOPE:g} is"
-    if slopes[1] < LEAST_SLOPE:
-        return (
-            False,
-            f"no growth of smoothness with the gradient norm that matters: {decides} the border",
+    if high < LEAST_SLOPE:
+        return False, (
+            f"no growth of smoothness with the gradient norm that matters: {slope}, "
+            f"{LEAST_SLOPE:g} is the border"
         )
     return None, f"{unsure}: {numbers}"
 
 
-def _envelope(g: NDArray[np.float64], y: NDArray[np.float64], cover: float) -> tuple[float, float]:
-    """min over L0, L1 >= 0 of sum rho_cover(y - L0 - L1 g): the search below, then the line
-    through its two points.
+def _envelope(g: Array, y: Array, cover: float) -> tuple[float, float]:
+    """The L0, L1 >= 0 with the least sum of rho(y - L0 - L1 g), where rho weighs points above the
+    line by ``cover`` and points below by 1 - ``cover``: the search of ``_envelopes``, then the
+    exact line through the two points on it.
     """
-    L0, L1 = (float(v[0]) for v in _envelopes(g[None], y[None], cover))
-    on = np.argsort(np.abs(y - L0 - L1 * g))[:2]
-    if L0 > 0 and L1 > 0 and g[on[0]] != g[on[1]]:
-        slope = float((y[on[1]] - y[on[0]]) / (g[on[1]] - g[on[0]]))
+    L0, L1 = (float(values[0]) for values in _envelopes(g[None], y[None], cover))
+    i, j = np.argsort(np.abs(y - L0 - L1 * g))[:2]
+    if L0 > 0 and L1 > 0 and g[i] != g[j]:
+        slope = float((y[j] - y[i]) / (g[j] - g[i]))
         if abs(slope - L1) <= 1e-6 * L1:
-            return float(y[on[0]] - slope * g[on[0]]), slope
+            return float(y[i] - slope * g[i]), slope
     return L0, L1
 
 
-def _envelopes(
-    g: NDArray[np.float64], y: NDArray[np.float64], cover: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The same for many samples at once (rows), by a search over L1: for fixed L1 the best L0
+def _envelopes(g: Array, y: Array, cover: float) -> tuple[Array, Array]:
+    """L0 and L1 of the envelope of each sample (row), by a search over L1: for fixed L1 the best L0
     is a quantile.
     """
     place = min(g.shape[1] - 1, math.ceil(cover * g.shape[1]) - 1)
 
-    def best(L1: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def best(L1: Array) -> tuple[Array, Array]:
+        """Least loss and best L0 for each L1."""
         rest = y - L1[:, None] * g
         L0 = np.maximum(0.0, np.partition(rest, place, axis=1)[:, place])
         rest = rest - L0[:, None]
@@ -203,14 +190,16 @@ def _envelopes(
     return best(L1)[1], L1
 
 
-def _slope(g: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+def _slope(g: Array, y: Array) -> float:
+    """Least-squares slope of log y against log g; NaN where g is constant."""
     u, v = np.log(g), np.log(y)
     u = u - u.mean()
     spread = float(u @ u)
     return float(u @ (v - v.mean()) / spread) if spread > 0 else math.nan
 
 
-def _rank(g: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+def _rank(g: Array, y: Array) -> float:
+    """Spearman's rank correlation; 0 where one of them is constant."""
     # Equal up to rounding counts as equal: a constant smoothness must not be ranked by its last
     # bits.
     a, b = average_ranks(_round_digits(g)), average_ranks(_round_digits(y))
@@ -219,11 +208,13 @@ def _rank(g: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     return float(a @ b) / size if size > 0 else 0.0
 
 
-def _round_digits(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _round_digits(values: Array) -> Array:
+    """Positive numbers rounded to nine digits."""
     digits = 10.0 ** (9 - np.ceil(np.log10(values)))
     return np.round(values * digits) / digits
 
 
 def _blocks(n: int, block: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Places of n readings, drawn as blocks of neighbours."""
     starts = rng.integers(0, n - block + 1, size=math.ceil(n / block))
     return (starts[:, None] + np.arange(block)).ravel()[:n]

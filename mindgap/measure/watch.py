@@ -164,8 +164,8 @@ class LoopWatch:
         """A sentence on gradients that are not finite; empty where one was said lately.
 
         Args:
-            where: step and batch in words.
-            broken: places of the parameters, of ``count``.
+            place: step and batch in words.
+            not_finite: places of the parameters, of ``count``.
 
         Raises:
             NonFiniteError: with ``nonfinite="raise"``.

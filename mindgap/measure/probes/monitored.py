@@ -39,15 +39,16 @@ class TailsProbe(Probe):
         self.method = one_of("method", method, METHODS)
 
     def read(self, at: Reading) -> dict[str, float]:
+        """Tail index with its interval, and whether the tail is heavier than Gaussian."""
         sample = at.noise
         if sample.coordinates.size < 30:
             return dict.fromkeys(("index", "low", "high", "heavier"), math.nan)
-        found = tail_index(
+        tail = tail_index(
             sample, self.method, of="coordinates", per_layer=True, bootstrap=50, null=50
         )
-        low, high = found.interval
-        heavier = math.nan if found.heavier is None else float(found.heavier)
-        return {"index": found.index, "low": low, "high": high, "heavier": heavier}
+        low, high = tail.interval
+        heavier = math.nan if tail.heavier is None else float(tail.heavier)
+        return {"index": tail.index, "low": low, "high": high, "heavier": heavier}
 
 
 class StationarityProbe(Probe):
@@ -73,10 +74,11 @@ class StationarityProbe(Probe):
         self.delta, self.samples = positive("delta", delta), whole("samples", samples, least=1)
 
     def read(self, at: Reading) -> dict[str, float]:
-        found = goldstein_distance(
+        """The bound and the radius."""
+        distance = goldstein_distance(
             at.objective, at.batches, self.delta, samples=self.samples, seed=at.seed
         )
-        return {"bound": found.bound, "delta": found.delta}
+        return {"bound": distance.bound, "delta": distance.delta}
 
     def cost(self, batches: int) -> float:
         return float(self.samples * batches)
@@ -104,6 +106,7 @@ class AverageProbe(Probe):
         self._count, self._average, self._last = 0, 0.0, math.nan
 
     def read(self, at: Reading) -> dict[str, float]:
+        """Loss, its running average and its change; the change is NaN at the first reading."""
         loss = at.noise.loss
         self._count += 1
         self._average += (loss - self._average) / self._count

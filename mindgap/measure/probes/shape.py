@@ -76,15 +76,16 @@ def shape_distance(
     pooled, rng = np.concatenate([first, second]), numpy_stream(seed, "shape distance")
     nulls = np.empty(permutations)
     for i in range(permutations):
-        mixed = rng.permutation(pooled)
-        parts = mixed[: len(first)], mixed[len(first) :]
+        shuffled = rng.permutation(pooled)
+        parts = shuffled[: len(first)], shuffled[len(first) :]
         nulls[i] = _kolmogorov(*(part / np.median(part) for part in parts))
-    low, middle, high = (float(v) for v in np.quantile(nulls, [0.05, 0.5, 0.95]))
+    low, median, high = (float(v) for v in np.quantile(nulls, [0.05, 0.5, 0.95]))
     p_value = float((1 + np.sum(nulls >= distance)) / (1 + permutations))
-    return ShapeDistance(distance, (low, middle, high), p_value)
+    return ShapeDistance(distance, (low, median, high), p_value)
 
 
 def _relative(name: str, sample: Any) -> Array:
+    """Norms over their median; an error where they are too few or not positive."""
     norms = as_numbers(name, getattr(sample, "norms", sample))
     if len(norms) < 30:
         fail(name, "must hold at least 30 norms", len(norms))
@@ -94,9 +95,9 @@ def _relative(name: str, sample: Any) -> Array:
 
 
 def _kolmogorov(a: Array, b: Array) -> float:
+    """The largest difference between the distribution functions of two samples."""
     a, b = np.sort(a), np.sort(b)
-    places = np.concatenate([a, b])
-    below = np.searchsorted(a, places, side="right") / len(a) - np.searchsorted(
-        b, places, side="right"
-    ) / len(b)
-    return float(np.abs(below).max())
+    jumps = np.concatenate([a, b])
+    function_a = np.searchsorted(a, jumps, side="right") / len(a)
+    function_b = np.searchsorted(b, jumps, side="right") / len(b)
+    return float(np.abs(function_a - function_b).max())

@@ -17,7 +17,7 @@ from torch import Tensor
 from mindgap.base.check import non_negative, positive, whole
 from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
-from mindgap.measure.gradients import GradientPasses, gradient_passes, passes_mean
+from mindgap.measure.gradients import gradient_passes, passes_mean
 from mindgap.measure.min_norm import min_norm_weights
 from mindgap.measure.probes.noise import chunks
 
@@ -28,9 +28,7 @@ class GoldsteinDistance:
 
     bound: float  # ‖Σ w_i g_i‖ at the best weights: never below the distance
     delta: float  # δ, the radius of the ball
-    weights: NDArray[
-        np.float64
-    ]  # w, one per sampled gradient; the first gradient is the one at x itself
+    weights: NDArray[np.float64]  # w, one per sampled gradient; the first one is that at x itself
     #: error of the smallest norm over *these* gradients (its square lies within ``gap`` below
     #: ``bound²``); says nothing about gradients that were not sampled.
     gap: float
@@ -96,8 +94,8 @@ def goldstein_distance(
     positive("delta", delta)
     whole("samples", samples, least=1, most=100_000)
     non_negative("epsilon", epsilon)
-    draw = torch_stream(seed, "goldstein")
-    kept: list[list[Tensor]] = []
+    generator = torch_stream(seed, "goldstein")
+    gradients: list[list[Tensor]] = []
     gram = np.zeros((0, 0))
     curve: list[float] = []
     weights, gap = np.ones(1), 0.0
@@ -107,13 +105,14 @@ def goldstein_distance(
                 gradient = passes_mean(passes)
             else:
                 step = (
-                    _segment(kept, weights, delta, draw)
+                    _segment(gradients, weights, delta, generator)
                     if i % 2
-                    else _ball(passes.parameters, delta, draw)
+                    else _ball(passes.parameters, delta, generator)
                 )
-                gradient = _gradient_at(passes, step)
-            kept.append(gradient)
-            gram = _extended(gram, kept)
+                with passes.moved(step):
+                    gradient = passes_mean(passes)
+            gradients.append(gradient)
+            gram = _extended(gram, gradients)
             weights, gap = min_norm_weights(gram)
             curve.append(math.sqrt(max(float(weights @ gram @ weights), 0.0)))
             if curve[-1] <= epsilon:
@@ -123,54 +122,57 @@ def goldstein_distance(
     )
 
 
-def _gradient_at(passes: GradientPasses, step: list[Tensor]) -> list[Tensor]:
-    with passes.moved(step):
-        return passes_mean(passes)
-
-
 def _segment(
-    kept: list[list[Tensor]], weights: NDArray[np.float64], delta: float, draw: torch.Generator
+    gradients: list[list[Tensor]],
+    weights: NDArray[np.float64],
+    delta: float,
+    generator: torch.Generator,
 ) -> list[Tensor]:
     """A uniform point of the segment from 0 to -δ p/‖p‖ for the current smallest-norm point p."""
-    point = [torch.zeros_like(t) for t in kept[0]]
-    for w, gradient in zip(weights, kept, strict=True):
-        if w:
-            torch._foreach_add_(point, gradient, alpha=float(w))
+    point = [torch.zeros_like(part) for part in gradients[0]]
+    for weight, gradient in zip(weights, gradients, strict=True):
+        if weight:
+            torch._foreach_add_(point, gradient, alpha=float(weight))
     norm = _norm(point)
     if norm == 0.0:
         return point
-    far = float(torch.rand((), generator=draw, dtype=torch.float64))
-    return [t * (-far * delta / norm) for t in point]
+    fraction = float(torch.rand((), generator=generator, dtype=torch.float64))
+    return [part * (-fraction * delta / norm) for part in point]
 
 
-def _ball(parameters: list[Any], delta: float, draw: torch.Generator) -> list[Tensor]:
+def _ball(parameters: list[Any], delta: float, generator: torch.Generator) -> list[Tensor]:
     """A uniform point of the ball of radius δ."""
     step = [
-        torch.randn(p.shape, generator=draw, dtype=torch.float64).to(p.device, p.dtype)
+        torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p.device, p.dtype)
         for p in parameters
     ]
     size = sum(p.numel() for p in parameters)
-    radius = delta * float(torch.rand((), generator=draw, dtype=torch.float64)) ** (1 / size)
-    return [t * (radius / _norm(step)) for t in step]
+    radius = delta * float(torch.rand((), generator=generator, dtype=torch.float64)) ** (1 / size)
+    return [part * (radius / _norm(step)) for part in step]
 
 
 def _norm(tensors: list[Tensor]) -> float:
-    return math.sqrt(sum(float(torch.dot(c.double(), c.double())) for c in chunks(tensors)))
+    """The Euclidean norm of all entries, accumulated in float64."""
+    return math.sqrt(
+        sum(float(torch.dot(chunk.double(), chunk.double())) for chunk in chunks(tensors))
+    )
 
 
-def _extended(gram: NDArray[np.float64], kept: list[list[Tensor]]) -> NDArray[np.float64]:
-    """The Gram matrix with one more row, products accumulated in float64."""
-    m = len(kept)
+def _extended(gram: NDArray[np.float64], gradients: list[list[Tensor]]) -> NDArray[np.float64]:
+    """The Gram matrix of all gradients from that of all but the last; products accumulated in
+    float64.
+    """
+    count = len(gradients)
     row = np.array(
         [
             sum(
                 float(torch.dot(a.double(), b.double()))
-                for a, b in zip(chunks(g), chunks(kept[-1]), strict=True)
+                for a, b in zip(chunks(gradient), chunks(gradients[-1]), strict=True)
             )
-            for g in kept
+            for gradient in gradients
         ]
     )
-    larger = np.zeros((m, m))
-    larger[: m - 1, : m - 1] = gram
-    larger[m - 1], larger[:, m - 1] = row, row
+    larger = np.zeros((count, count))
+    larger[: count - 1, : count - 1] = gram
+    larger[count - 1], larger[:, count - 1] = row, row
     return larger

@@ -23,10 +23,10 @@ class UpdateProbe(Probe):
     name, needs = "update", frozenset({"update"})
 
     def read(self, at: Reading) -> dict[str, float]:
+        """Norm of the update, and that norm over the parameters' (NaN where they are zero)."""
+        parameters = [p.detach() for p in at.objective.parameters]
         length = sum(float(d.double().square().sum()) for d in at.update) ** 0.5
-        size = (
-            sum(float(p.detach().double().square().sum()) for p in at.objective.parameters) ** 0.5
-        )
+        size = sum(float(p.double().square().sum()) for p in parameters) ** 0.5
         return {"norm": length, "relative": length / size if size else float("nan")}
 
     def cost(self, batches: int) -> float:

@@ -48,13 +48,15 @@ class VarianceGrowth:
     def answer(self) -> str:
         """One plain sentence."""
         unsure = f"cannot tell from {int(self.sizes[-1])} samples whether the variance settles"
-        said = {
+        conclusion = {
             True: "the variance settles",
             False: "the variance grows with the sample",
             None: unsure,
         }[self.settles]
         low, high = self.interval
-        return f"{said} (like m^{self.exponent:.2f} [{low:.2f}, {high:.2f}] over m minibatches)"
+        return (
+            f"{conclusion} (like m^{self.exponent:.2f} [{low:.2f}, {high:.2f}] over m minibatches)"
+        )
 
 
 def variance_growth(
@@ -94,44 +96,58 @@ def variance_growth(
         fail("sample", "must hold at least 128 norms", len(norms))
     if not np.isfinite(norms).all() or not norms.any():
         fail("sample", "must be finite and not all zero", norms)
-    x = np.square(
-        norms / np.abs(norms).max()
-    )  # scaled, so that squares of huge norms do not overflow
-    n = len(x)
+    # Scaled, so that squares of huge norms do not overflow.
+    squares = np.square(norms / np.abs(norms).max())
+    count = len(squares)
     with np.errstate(over="ignore"):
         scale = np.square(np.abs(norms).max())
     rng = numpy_stream(seed, "variance growth")
-    sizes = np.unique(np.geomspace(8, n, 30).astype(np.int64))
-    curves = np.stack([_running(rng.permutation(x), sizes) for _ in range(max(shuffles, 40))])
+    sizes = np.unique(np.geomspace(8, count, 30).astype(np.int64))
+    curves = np.stack([_running(rng.permutation(squares), sizes) for _ in range(max(shuffles, 40))])
     low, median, high = np.quantile(curves, [0.05, 0.5, 0.95], axis=0) * scale
-    exponent = _exponent(x, shuffles, rng)
-    again = [_exponent(x[rng.integers(0, n, n)], shuffles, rng) for _ in range(bootstrap)]
-    ends = np.quantile(again, [0.5 - level / 2, 0.5 + level / 2])
-    interval = (float(ends[0]), float(ends[1]))
+    exponent = _exponent(squares, shuffles, rng)
+    resampled = [
+        _exponent(squares[rng.integers(0, count, count)], shuffles, rng) for _ in range(bootstrap)
+    ]
+    interval_ends = np.quantile(resampled, [0.5 - level / 2, 0.5 + level / 2])
+    interval = (float(interval_ends[0]), float(interval_ends[1]))
     settles = True if interval[1] < SETTLES else False if interval[0] > GROWS else None
-    share = float(x.max() / x.sum())
+    share = float(squares.max() / squares.sum())
     return VarianceGrowth(
-        sizes, _running(x, sizes) * scale, low, median, high, exponent, interval, share, settles
+        sizes,
+        _running(squares, sizes) * scale,
+        low,
+        median,
+        high,
+        exponent,
+        interval,
+        share,
+        settles,
     )
 
 
-def _running(x: Array, sizes: NDArray[np.int64]) -> Array:
-    return np.cumsum(x)[sizes - 1] / sizes
+def _running(squares: Array, sizes: NDArray[np.int64]) -> Array:
+    """Means of the first m values, for every m of ``sizes``."""
+    return np.cumsum(squares)[sizes - 1] / sizes
 
 
-def _exponent(x: Array, shuffles: int, rng: np.random.Generator) -> float:
+def _exponent(squares: Array, shuffles: int, rng: np.random.Generator) -> float:
     """Growth of the median mean of m values, from disjoint groups of m = n/128 (at least 16) up to
     n/4 values.
 
     The median mean of fewer than 16 values grows for every skew law, heavy-tailed or not.
     """
-    n = len(x)
-    first = max(16, n // 128)
-    sizes = [first * 2**i for i in range(int(math.log2(n / 4 / first)) + 1)]
+    count = len(squares)
+    first = max(16, count // 128)
+    sizes = [first * 2**i for i in range(int(math.log2(count / 4 / first)) + 1)]
     medians = np.empty(len(sizes))
-    mixed = np.stack([rng.permutation(x) for _ in range(shuffles)])
-    for i, m in enumerate(sizes):
-        groups = mixed[:, : n // m * m].reshape(shuffles, -1, m).mean(axis=2)
+    shuffled = np.stack([rng.permutation(squares) for _ in range(shuffles)])
+    for i, group_size in enumerate(sizes):
+        groups = (
+            shuffled[:, : count // group_size * group_size]
+            .reshape(shuffles, -1, group_size)
+            .mean(axis=2)
+        )
         medians[i] = np.median(groups)
-    t = np.log(sizes)
-    return float(np.polyfit(t, np.log(np.maximum(medians, 1e-300)), 1)[0])
+    log_sizes = np.log(sizes)
+    return float(np.polyfit(log_sizes, np.log(np.maximum(medians, 1e-300)), 1)[0])
