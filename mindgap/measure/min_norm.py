@@ -36,34 +36,36 @@ def min_norm_weights(gram: Array, *, tol: float = 1e-12) -> tuple[Array, float]:
     """
     gram = as_numbers("gram", gram, dims=(2,))
     positive("tol", tol)
-    m = len(gram)
-    if gram.shape != (m, m) or m == 0 or not np.isfinite(gram).all():
+    count = len(gram)
+    if gram.shape != (count, count) or count == 0 or not np.isfinite(gram).all():
         fail("gram", "must be a square matrix of finite numbers", f"shape {gram.shape}")
     scale = float(np.max(np.diag(gram)))
-    chosen, weights = [int(np.argmin(np.diag(gram)))], np.zeros(m)
-    weights[chosen[0]] = 1.0
-    for _ in range(100 * m):
-        along = gram @ weights  # ⟨g_i, p⟩
-        best = int(np.argmin(along))
-        if best in chosen or weights @ along - along[best] <= tol * scale:
+    active = [int(np.argmin(np.diag(gram)))]  # S
+    weights = np.zeros(count)
+    weights[active[0]] = 1.0
+    for _ in range(100 * count):
+        products = gram @ weights  # ⟨g_i, p⟩
+        most_opposed = int(np.argmin(products))
+        gain = weights @ products - products[most_opposed]
+        if most_opposed in active or gain <= tol * scale:
             break
-        chosen.append(best)
+        active.append(most_opposed)
         while True:
-            affine = _affine_minimum(gram[np.ix_(chosen, chosen)])
-            if (affine >= 0).all():
+            target = _affine_minimum(gram[np.ix_(active, active)])
+            if (target >= 0).all():
                 weights[:] = 0.0
-                weights[chosen] = affine / affine.sum()
+                weights[active] = target / target.sum()
                 break
-            now = weights[chosen]
-            falling = affine < 0
-            share = np.min(now[falling] / (now[falling] - affine[falling]))
-            mixed = now + share * (affine - now)
-            keep = mixed > 1e-14
+            present = weights[active]
+            falling = target < 0
+            share = np.min(present[falling] / (present[falling] - target[falling]))
+            moved = present + share * (target - present)
+            stays = moved > 1e-14
             weights[:] = 0.0
-            chosen = [i for i, k in zip(chosen, keep, strict=True) if k]
-            weights[chosen] = mixed[keep] / mixed[keep].sum()
-    along = gram @ weights
-    return weights, float(weights @ along - along.min())
+            active = [i for i, stay in zip(active, stays, strict=True) if stay]
+            weights[active] = moved[stays] / moved[stays].sum()
+    products = gram @ weights
+    return weights, float(weights @ products - products.min())
 
 
 def _affine_minimum(gram: Array) -> Array:

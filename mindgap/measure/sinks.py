@@ -62,17 +62,15 @@ class RecordSink(Sink):
 
     def __init__(self, folder: Path, name: str, settings: dict[str, Any], seed: int) -> None:
         self._folder, self._name = folder / "monitor" / name, name
-        stamp = (
-            time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-            + f".{time.perf_counter_ns() % 10**9:09d}"
-        )
+        second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+        stamp = f"{second}.{time.perf_counter_ns() % 10**9:09d}"
         header = Header(
             "monitor", "", name, name, seed, {**settings, "begun": stamp}, started=stamp
         )
         self._writer = RunWriter(self._folder, header)
         self._columns: list[str] = []
         self._events: list[str] = []
-        self._begin = time.perf_counter()
+        self._begun_at = time.perf_counter()
 
     @property
     def path(self) -> Path:
@@ -80,13 +78,12 @@ class RecordSink(Sink):
         return self._writer.path
 
     def write(self, row: Row) -> None:
-        new = [
-            c
-            for c, v in row.items()
-            if isinstance(v, float) and c not in (*self._columns, "seconds", "lr")
+        drawn = (*self._columns, "seconds", "lr")  # or never drawn
+        new_columns = [
+            name for name, value in row.items() if isinstance(value, float) and name not in drawn
         ]
-        if new:
-            self._columns += new
+        if new_columns:
+            self._columns += new_columns
             write_form(self._folder / STUDY_FILE, self._description())
         self._writer.row(row)
 
@@ -95,23 +92,22 @@ class RecordSink(Sink):
         write_form(self._folder / STUDY_FILE, self._description())
 
     def close(self, problem: str = "") -> None:
-        seconds = round(time.perf_counter() - self._begin, 6)
+        seconds = round(time.perf_counter() - self._begun_at, 6)
         self._writer.end(End("failed", seconds, problem) if problem else End("done", seconds))
         self._writer.close()
 
     def _description(self) -> StudyDescription:
-        figures = (
-            Figure(
-                c.replace("_", ": ", 1).replace("_", " "), c, c.replace("_", " "), x_label="step"
-            )
-            for c in self._columns
-        )
+        """A study with one figure per column, from which the report draws the run."""
+        figures = []
+        for column in self._columns:
+            title, label = column.replace("_", ": ", 1).replace("_", " "), column.replace("_", " ")
+            figures.append(Figure(title, column, label, x_label="step"))
+        sentences = ["What the monitor read along a training run", *self._events[:20]]
         return StudyDescription(
             name="monitor",
             scale=self._name,
             title=f"Readings of {self._name}",
-            statement=". ".join(["What the monitor read along a training run", *self._events[:20]])
-            + ".",
+            statement=". ".join(sentences) + ".",
             methods=(self._name,),
             figures=tuple(figures),
             axes={"step": "step", "seconds": "seconds of training"},

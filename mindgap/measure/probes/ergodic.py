@@ -66,8 +66,8 @@ def running_average(values: Any) -> Array:
         >>> running_average([1.0, 3.0, 5.0]).tolist()
         [1.0, 2.0, 3.0]
     """
-    x = as_numbers("values", values, dims=(1, 2, 3))
-    return np.cumsum(x, axis=-1) / np.arange(1, x.shape[-1] + 1)
+    series = as_numbers("values", values, dims=(1, 2, 3))
+    return np.cumsum(series, axis=-1) / np.arange(1, series.shape[-1] + 1)
 
 
 def window_average(values: Any, window: int) -> Array:
@@ -77,11 +77,11 @@ def window_average(values: Any, window: int) -> Array:
         >>> window_average([1.0, 3.0, 5.0], 2).tolist()
         [2.0, 4.0]
     """
-    x = as_numbers("values", values, dims=(1, 2, 3))
+    series = as_numbers("values", values, dims=(1, 2, 3))
     whole("window", window, least=1)
-    if window > x.shape[-1]:
-        fail("window", f"must be at most the series' length {x.shape[-1]}", window)
-    return np.lib.stride_tricks.sliding_window_view(x, window, axis=-1).mean(-1)
+    if window > series.shape[-1]:
+        fail("window", f"must be at most the series' length {series.shape[-1]}", window)
+    return np.lib.stride_tricks.sliding_window_view(series, window, axis=-1).mean(-1)
 
 
 def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -> OneStepChange:
@@ -103,41 +103,45 @@ def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -
         (-0.5, 0.6)
     """
     between("level", level, 0, 1, ends="()")
-    x = _series("values", values, 64)
+    series = _series("values", values, 64)
     if following is None:
-        steps = x[:-1] - x[1:]
+        steps = series[:-1] - series[1:]
     else:
-        after = _series("following", following, 64)
-        if len(after) != len(x):
-            fail("following", f"must have one value for each of {len(x)} steps", len(after))
-        steps = x - after
-    n = len(steps)
-    sizes = np.unique(np.geomspace(1, n, 40).astype(np.int64))
+        following_series = _series("following", following, 64)
+        if len(following_series) != len(series):
+            fail(
+                "following",
+                f"must have one value for each of {len(series)} steps",
+                len(following_series),
+            )
+        steps = series - following_series
+    count = len(steps)
+    sizes = np.unique(np.geomspace(1, count, 40).astype(np.int64))
     change = np.abs(np.cumsum(steps)[sizes - 1] / sizes)
     # Sixteen stretches of the run: squares of block means within each, so that leaving one stretch
     # out gives the error.
-    stretch = n // 16
-    lengths = np.array([2**e for e in range(int(math.log2(stretch)) + 1)], dtype=np.int64)
-    parts = steps[: 16 * stretch].reshape(16, stretch)
-    squares = np.stack([_block_squares(parts, int(length)) for length in lengths])
+    stretch_length = count // 16
+    lengths = np.array([2**e for e in range(int(math.log2(stretch_length)) + 1)], dtype=np.int64)
+    stretches_of_steps = steps[: 16 * stretch_length].reshape(16, stretch_length)
+    squares = np.stack([_block_squares(stretches_of_steps, int(length)) for length in lengths])
     spread = np.sqrt(squares.mean(axis=1))
     if not (spread > 0).all():
         return OneStepChange(sizes, change, lengths, spread, -math.inf, (-math.inf, -math.inf), 0.0)
     slope, coefficient = _root_fit(lengths, spread)
     total = squares.sum(axis=1, keepdims=True)
-    without = np.sqrt(np.maximum(total - squares, 1e-300) / 15)
-    left = np.array([_root_fit(lengths, without[:, j])[0] for j in range(16)])
-    error = math.sqrt(15 / 16 * float(np.sum((left - left.mean()) ** 2)))
+    spread_without = np.sqrt(np.maximum(total - squares, 1e-300) / 15)
+    slopes_without = np.array([_root_fit(lengths, spread_without[:, j])[0] for j in range(16)])
+    error = math.sqrt(15 / 16 * float(np.sum((slopes_without - slopes_without.mean()) ** 2)))
     reach = student_quantile(0.5 + level / 2, 15) * error
     return OneStepChange(
         sizes, change, lengths, spread, slope, (slope - reach, slope + reach), coefficient
     )
 
 
-def _block_squares(parts: Array, length: int) -> Array:
+def _block_squares(stretches: Array, length: int) -> Array:
     """Mean square of the means of blocks of that length, for each stretch."""
-    whole_blocks = parts.shape[1] // length * length
-    return np.square(parts[:, :whole_blocks].reshape(len(parts), -1, length).mean(axis=2)).mean(
+    used = stretches.shape[1] // length * length
+    return np.square(stretches[:, :used].reshape(len(stretches), -1, length).mean(axis=2)).mean(
         axis=1
     )
 
@@ -146,10 +150,16 @@ def _root_fit(lengths: NDArray[np.int64], spread: Array) -> tuple[float, float]:
     """Slope of log spread on log length, and c of ``spread = c / √length``; long blocks are few
     and count less.
     """
-    t, y, w = np.log(lengths), np.log(spread), 1 / lengths
-    t0, y0 = np.average(t, weights=w), np.average(y, weights=w)
-    slope = float(np.sum(w * (t - t0) * (y - y0)) / np.sum(w * (t - t0) ** 2))
-    return slope, float(np.exp(np.average(y + t / 2, weights=w)))
+    log_lengths, log_spread, weights = np.log(lengths), np.log(spread), 1 / lengths
+    mean_log_length, mean_log_spread = (
+        np.average(log_lengths, weights=weights),
+        np.average(log_spread, weights=weights),
+    )
+    slope = float(
+        np.sum(weights * (log_lengths - mean_log_length) * (log_spread - mean_log_spread))
+        / np.sum(weights * (log_lengths - mean_log_length) ** 2)
+    )
+    return slope, float(np.exp(np.average(log_spread + log_lengths / 2, weights=weights)))
 
 
 def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
@@ -172,19 +182,19 @@ def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
     """
     between("share", share, 0, 0.5, ends="(]")
     between("level", level, 0, 1, ends="()")
-    x = _series("values", values, 64)
-    size = max(16, int(share * len(x)))
-    early, late = x[:size], x[-size:]
-    errors, freedom = [], 0
+    series = _series("values", values, 64)
+    window_length = max(16, int(share * len(series)))
+    early, late = series[:window_length], series[-window_length:]
+    errors, degrees_of_freedom = [], 0
     for window in (early, late):
-        count = max(4, round(size ** (1 / 3)))
-        means = _blocks(window, size // count).mean(axis=1)
-        errors.append(float(np.var(means, ddof=1)) / len(means))
-        freedom += len(means) - 1
+        blocks = max(4, round(window_length ** (1 / 3)))
+        block_means = _blocks(window, window_length // blocks).mean(axis=1)
+        errors.append(float(np.var(block_means, ddof=1)) / len(block_means))
+        degrees_of_freedom += len(block_means) - 1
     change = float(late.mean() - early.mean())
     # What is left after exact cancellation (a cycle) is rounding, not drift.
-    error = math.sqrt(sum(errors)) + 1e-12 * float(np.abs(x).max())
-    reach = student_quantile(0.5 + level / 2, freedom) * error
+    error = math.sqrt(sum(errors)) + 1e-12 * float(np.abs(series).max())
+    reach = student_quantile(0.5 + level / 2, degrees_of_freedom) * error
     interval = (change - reach, change + reach)
     return Drift(
         float(early.mean()),
@@ -207,38 +217,46 @@ def oscillation(values: Any) -> Oscillation:
         >>> round(found.period, 3), found.ratio < 0.2
         (12.0, True)
     """
-    x = _series("values", values, 64)
-    n = len(x)
-    t = np.arange(n) - (n - 1) / 2
-    slope = float(t @ x / (t @ t))
-    around = x - x.mean() - slope * t
-    spread, trend = float(np.std(around)), slope * (n - 1)
-    path = float(np.abs(np.diff(x)).sum())
-    path_ratio = abs(float(x[-1] - x[0])) / path if path > 0 else 1.0
-    if spread <= 1e-12 * max(float(np.abs(x).max()), 1e-300):
+    series = _series("values", values, 64)
+    count = len(series)
+    centred_time = np.arange(count) - (count - 1) / 2
+    slope = float(centred_time @ series / (centred_time @ centred_time))
+    detrended = series - series.mean() - slope * centred_time
+    spread, trend = float(np.std(detrended)), slope * (count - 1)
+    path = float(np.abs(np.diff(series)).sum())
+    path_ratio = abs(float(series[-1] - series[0])) / path if path > 0 else 1.0
+    if spread <= 1e-12 * max(float(np.abs(series).max()), 1e-300):
         return Oscillation(trend, 0.0, math.inf if trend else 0.0, path_ratio, math.inf, 0.0)
-    power = np.abs(np.fft.rfft(around * np.hanning(n))) ** 2
-    top = int(np.argmax(power[1:])) + 1
-    place = float(top)
-    if 1 < top < len(power) - 1 and min(power[top - 1], power[top + 1]) > 0:
-        a, b, c = np.log(power[top - 1 : top + 2])
-        place += 0.5 * float((a - c) / (a - 2 * b + c)) if a - 2 * b + c else 0.0
-    phase = 2 * np.pi * place / n * np.arange(n)
+    power = np.abs(np.fft.rfft(detrended * np.hanning(count))) ** 2
+    peak = int(np.argmax(power[1:])) + 1
+    peak_place = float(peak)
+    if 1 < peak < len(power) - 1 and min(power[peak - 1], power[peak + 1]) > 0:
+        below, at_peak, above = np.log(power[peak - 1 : peak + 2])
+        peak_place += (
+            0.5 * float((below - above) / (below - 2 * at_peak + above))
+            if below - 2 * at_peak + above
+            else 0.0
+        )
+    phase = 2 * np.pi * peak_place / count * np.arange(count)
     cycle = np.stack([np.cos(phase), np.sin(phase)], axis=1)
-    fit, *_ = np.linalg.lstsq(cycle, around, rcond=None)
-    share = 1 - float(np.var(around - cycle @ fit) / np.var(around))
-    return Oscillation(trend, spread, abs(trend) / spread, path_ratio, n / place, max(share, 0.0))
+    coefficients, *_ = np.linalg.lstsq(cycle, detrended, rcond=None)
+    share = 1 - float(np.var(detrended - cycle @ coefficients) / np.var(detrended))
+    return Oscillation(
+        trend, spread, abs(trend) / spread, path_ratio, count / peak_place, max(share, 0.0)
+    )
 
 
 def _series(name: str, values: Any, least: int) -> Array:
-    x = as_numbers(name, values)
-    if len(x) < least:
-        fail(name, f"must be a series of at least {least} values", f"shape {x.shape}")
-    if not np.isfinite(x).all():
-        fail(name, "must be finite", f"{int(np.sum(~np.isfinite(x)))} values that are not")
-    return x
+    """A series of at least so many finite numbers; an error where it is not."""
+    series = as_numbers(name, values)
+    if len(series) < least:
+        fail(name, f"must be a series of at least {least} values", f"shape {series.shape}")
+    if not np.isfinite(series).all():
+        fail(name, "must be finite", f"{int(np.sum(~np.isfinite(series)))} values that are not")
+    return series
 
 
 def _blocks(x: Array, length: int) -> Array:
+    """Consecutive blocks of a length as rows; what is left at the end is dropped."""
     length = max(length, 1)
     return x[: len(x) // length * length].reshape(-1, length)

@@ -44,12 +44,9 @@ class NoiseSample:
     #: signs.
     projections: NDArray[np.float32]
     coordinates: NDArray[np.float32]  # n_b at c fixed random parameters, shape (M, c)
-    coordinate_layer: NDArray[
-        np.int64
-    ]  # which parameter tensor each of the c coordinates belongs to
-    layer_norms: (
-        NDArray[np.float32] | None
-    )  # ‖n_b‖ within each parameter tensor, shape (M, tensors), or None
+    coordinate_layer: NDArray[np.int64]  # parameter tensor of each of the c coordinates
+    #: ‖n_b‖ within each parameter tensor, shape (M, tensors), or None
+    layer_norms: NDArray[np.float32] | None
     mean_norm: float  # ‖ḡ‖, biased upward by the noise that is left in ḡ
     batch_size: int  # samples in a minibatch (0: they have no common size)
     left_out: int  # minibatches of another size than the first, not used (a short last one)
@@ -77,15 +74,18 @@ class NoiseSample:
         Valid for noise of finite fourth moment; with heavier tails it is too narrow.
         """
         between("level", level, 0, 1, ends="()")
-        m, mean2 = self.batches, self.mean_norm**2
-        if m < 3:
+        count, squared_norm = self.batches, self.mean_norm**2
+        if count < 3:
             return (-math.inf, math.inf)
         # ‖g_b‖² and ⟨g_b, ḡ⟩ from the kept scalars; then the estimate without b in closed form.
-        own, along = self.norms**2 + 2 * self.dots + mean2, self.dots + mean2
-        rest = m * m * mean2 - 2 * m * along + own
-        without = (rest - (own.sum() - own)) / ((m - 1) * (m - 2))
-        error = math.sqrt((m - 1) / m * float(np.sum((without - without.mean()) ** 2)))
-        reach = student_quantile(0.5 + level / 2, m - 1) * error
+        squares, inner_products = (
+            self.norms**2 + 2 * self.dots + squared_norm,
+            self.dots + squared_norm,
+        )
+        sums_without = count * count * squared_norm - 2 * count * inner_products + squares
+        estimates = (sums_without - (squares.sum() - squares)) / ((count - 1) * (count - 2))
+        error = math.sqrt((count - 1) / count * float(np.sum((estimates - estimates.mean()) ** 2)))
+        reach = student_quantile(0.5 + level / 2, count - 1) * error
         return (self.squared_mean - reach, self.squared_mean + reach)
 
 
@@ -135,12 +135,12 @@ def noise_sample(
         sketch = Sketch(passes.parameters, projections, coordinates, seed)
         size, used, losses = -1, 0, 0.0
         mean: list[Tensor] = []
-        keep, kept = _fits(passes.parameters, batches), []
+        keeps_gradients, kept_batches = _fits(passes.parameters, batches), []
         for item in passes.gradients():
             if size < 0:
                 size = item.samples
-            if keep:
-                kept.append(item)
+            if keeps_gradients:
+                kept_batches.append(item)
             if item.samples != size:
                 continue
             used += 1
@@ -151,26 +151,26 @@ def noise_sample(
             fail("batches", "must give at least two batches of one size", f"{used}")
         norms, dots = np.empty(used), np.empty(used)
         projected = np.empty((used, projections), np.float32)
-        picked = np.empty((used, len(sketch.layer)), np.float32)
-        layered = np.empty((used, len(passes.parameters)), np.float32) if by_layer else None
+        followed = np.empty((used, len(sketch.layer)), np.float32)
+        of_layers = np.empty((used, len(passes.parameters)), np.float32) if by_layer else None
         mean_norm = math.sqrt(sum(float(_inner(m, m)) for m in mean))
         row = left_out = 0
-        for item in kept or passes.gradients():
+        for item in kept_batches or passes.gradients():
             if item.samples != size:
                 left_out += 1
                 continue
-            norms[row], dots[row] = sketch.read(item.gradient, mean, projected[row], picked[row])
-            if layered is not None:
-                layered[row] = _layer_norms(item.gradient, mean)
+            norms[row], dots[row] = sketch.read(item.gradient, mean, projected[row], followed[row])
+            if of_layers is not None:
+                of_layers[row] = _layer_norms(item.gradient, mean)
             row += 1
             del item
     return NoiseSample(
         norms,
         dots,
         projected,
-        picked,
+        followed,
         sketch.layer,
-        layered,
+        of_layers,
         mean_norm,
         size,
         left_out,
@@ -187,68 +187,71 @@ class Sketch:
     coordinates have uncorrelated signs, so that inner products of sketches are unbiased.
     """
 
-    def __init__(self, like: list[Any], projections: int, coordinates: int, seed: int) -> None:
+    def __init__(
+        self, parameters: list[Any], projections: int, coordinates: int, seed: int
+    ) -> None:
         self._k = projections
-        draw = torch_stream(seed, "sketch")
-        lengths = [len(piece) for piece in chunks([p.detach() for p in like])]
+        generator = torch_stream(seed, "sketch")
+        lengths = [len(chunk) for chunk in chunks([p.detach() for p in parameters])]
         longest, k = max(lengths), max(projections, 1)
-        device = like[0].device
-        padded = -(-longest // k) * k
-        signs = torch.randint(0, 2, (padded,), generator=draw, dtype=torch.int8).mul_(2).sub_(1)
-        self._signs = signs.to(device, torch.float32)
-        self._chunk_signs = (
-            torch.randint(0, 2, (len(lengths), k), generator=draw)
-            .mul_(2)
-            .sub_(1)
-            .to(device)
-            .float()
-        )
-        total = sum(lengths)
-        if total <= 2**16:
-            chosen = torch.randperm(total, generator=draw)[: min(coordinates, total)].sort().values
+        device = parameters[0].device
+        padded = -(-longest // k) * k  # rounded up to a multiple of k
+        bits = torch.randint(0, 2, (padded,), generator=generator, dtype=torch.int8)
+        self._signs = bits.mul_(2).sub_(1).to(device, torch.float32)
+        chunk_bits = torch.randint(0, 2, (len(lengths), k), generator=generator)
+        self._chunk_signs = chunk_bits.mul_(2).sub_(1).to(device).float()
+        size = sum(lengths)
+        if size <= 2**16:
+            chosen = torch.randperm(size, generator=generator)[: min(coordinates, size)]
+            chosen = chosen.sort().values
         else:  # a permutation of all parameters would take the memory of a gradient
-            chosen = torch.randint(0, total, (coordinates,), generator=draw).unique()
+            chosen = torch.randint(0, size, (coordinates,), generator=generator).unique()
         starts = np.cumsum([0, *lengths])
-        self._picks = []
+        self._places: list[Tensor] = []  # per chunk, where the chosen coordinates lie in it
         for i in range(len(lengths)):
-            inside = chosen[(chosen >= starts[i]) & (chosen < starts[i + 1])]
-            self._picks.append((inside - int(starts[i])).to(device))
-        widths = [p.numel() * (2 if p.is_complex() else 1) for p in like]
-        self.layer = np.searchsorted(np.cumsum(widths), chosen.numpy(), side="right").astype(
-            np.int64
-        )
+            in_chunk = chosen[(chosen >= starts[i]) & (chosen < starts[i + 1])]
+            self._places.append((in_chunk - int(starts[i])).to(device))
+        widths = [p.numel() * (2 if p.is_complex() else 1) for p in parameters]
+        layer = np.searchsorted(np.cumsum(widths), chosen.numpy(), side="right")
+        self.layer = layer.astype(np.int64)
 
     def read(
         self,
         gradient: list[Tensor],
         mean: list[Tensor],
         projected: NDArray[np.float32],
-        picked: NDArray[np.float32],
+        followed: NDArray[np.float32],
     ) -> tuple[float, float]:
-        """Norm of the difference and its inner product with the mean; fills ``projected`` and
-        ``picked``.
+        """Norm of the difference ``gradient - mean`` and its inner product with the mean.
+
+        Args:
+            gradient: one tensor per parameter.
+            mean: in chunks.
+            projected: is filled with the k numbers of the difference.
+            followed: is filled with its chosen coordinates.
         """
         device = mean[0].device
         square = torch.zeros((), dtype=torch.float64, device=device)
-        along = torch.zeros((), dtype=torch.float64, device=device)
+        along_mean = torch.zeros((), dtype=torch.float64, device=device)
         sketch = torch.zeros(max(self._k, 1), dtype=torch.float64, device=device)
-        parts = []
-        for i, (g, m) in enumerate(zip(chunks(gradient), mean, strict=True)):
-            noise = g.to(m.dtype) - m
+        coordinates = []
+        for i, (chunk, mean_chunk) in enumerate(zip(chunks(gradient), mean, strict=True)):
+            noise = chunk.to(mean_chunk.dtype) - mean_chunk
             square += _inner(noise, noise).to(device)
-            along += _inner(noise, m).to(device)
-            parts.append(noise[self._picks[i].to(noise.device)].to(device, torch.float32))
+            along_mean += _inner(noise, mean_chunk).to(device)
+            places = self._places[i].to(noise.device)
+            coordinates.append(noise[places].to(device, torch.float32))
             if self._k:
-                rows = -(-len(noise) // self._k)
+                length = len(noise)
+                rows = -(-length // self._k)
                 signed = noise.new_zeros(rows * self._k)
-                torch.mul(
-                    noise, self._signs[: len(noise)].to(noise.device), out=signed[: len(noise)]
-                )
+                signs = self._signs[:length].to(noise.device)
+                torch.mul(noise, signs, out=signed[:length])
                 sketch += signed.view(rows, self._k).sum(0).to(device) * self._chunk_signs[i]
         if self._k:
             projected[:] = sketch.cpu().numpy()
-        picked[:] = torch.cat(parts).cpu().numpy()
-        return math.sqrt(float(square)), float(along)
+        followed[:] = torch.cat(coordinates).cpu().numpy()
+        return math.sqrt(float(square)), float(along_mean)
 
 
 def chunks(tensors: list[Tensor]) -> Iterator[Tensor]:
@@ -260,21 +263,21 @@ def chunks(tensors: list[Tensor]) -> Iterator[Tensor]:
         [3, 65536, 1, 2]
     """
     limit = CHUNK if not tensors or tensors[0].device.type == "cpu" else 16 * CHUNK
-    waiting: list[Tensor] = []
-    held = 0
+    joined: list[Tensor] = []
+    length = 0
     for tensor in tensors:
         flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
-        fits = not waiting or (held + len(flat) <= limit and flat.dtype == waiting[0].dtype)
-        if not fits or (waiting and flat.device != waiting[0].device):
-            yield torch.cat(waiting)
-            waiting, held = [], 0
+        fits = not joined or (length + len(flat) <= limit and flat.dtype == joined[0].dtype)
+        if not fits or (joined and flat.device != joined[0].device):
+            yield torch.cat(joined)
+            joined, length = [], 0
         if len(flat) > limit:
             yield from flat.split(limit)
         elif len(flat):
-            waiting.append(flat)
-            held += len(flat)
-    if waiting:
-        yield torch.cat(waiting)
+            joined.append(flat)
+            length += len(flat)
+    if joined:
+        yield torch.cat(joined)
 
 
 def _fits(parameters: list[Any], batches: Iterable[Any]) -> bool:
@@ -292,19 +295,17 @@ def _inner(a: Tensor, b: Tensor) -> Tensor:
 
 def _layer_norms(gradient: list[Tensor], mean: list[Tensor]) -> NDArray[np.float32]:
     """‖g - ḡ‖ within each tensor: the chunks of the mean are cut again at the tensors' borders."""
-    squares, pieces, piece, place = [], iter(mean), torch.empty(0), 0
+    squares: list[float] = []
+    mean_chunks, chunk, begin = iter(mean), torch.empty(0), 0
     for tensor in gradient:
-        flat, done, total = (
-            (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1),
-            0,
-            0.0,
-        )
+        flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
+        done, square = 0, 0.0
         while done < len(flat):
-            if place == len(piece):
-                piece, place = next(pieces), 0
-            step = min(len(flat) - done, len(piece) - place)
-            noise = flat[done : done + step].to(piece.dtype) - piece[place : place + step]
-            total += float(_inner(noise, noise))
-            done, place = done + step, place + step
-        squares.append(total)
+            if begin == len(chunk):
+                chunk, begin = next(mean_chunks), 0
+            count = min(len(flat) - done, len(chunk) - begin)
+            noise = flat[done : done + count].to(chunk.dtype) - chunk[begin : begin + count]
+            square += float(_inner(noise, noise))
+            done, begin = done + count, begin + count
+        squares.append(square)
     return np.sqrt(np.asarray(squares, np.float64)).astype(np.float32)

@@ -43,12 +43,10 @@ class TrainingStatistics:
     #: L_S and its interval.
     loss: float
     loss_interval: tuple[float, float]
-    gradient_norm: (
-        float  # norm of the mean gradient over the m samples, biased upward by Jensen's inequality
-    )
-    gradient_norm_unbiased: (
-        float  # root of the unbiased estimate of the squared norm (0 where that is negative)
-    )
+    #: norm of the mean gradient over the m samples, biased upward by Jensen's inequality
+    gradient_norm: float
+    #: root of the unbiased estimate of the squared norm (0 where that is negative)
+    gradient_norm_unbiased: float
     #: interval for the norm, from the unbiased square by leaving out one batch at a time.
     gradient_norm_interval: tuple[float, float]
     #: sigma of (6.2): root mean squared distance of one sample's gradient from the mean, with m - 1
@@ -119,65 +117,69 @@ def training_statistics(
     one_of("per", per, ("auto", "sample", "batch"))
     between("level", level, 0, 1, ends="()")
     flag("growth", growth), flag("with_sharpness", with_sharpness)
-    kept, left_out = _one_size(objective, batches, seed)
-    size = samples_in(kept[0])
-    squares, unit = _squares(objective, kept, per, seed)
-    prefix, losses = _prefixes(objective, kept, seed)
-    m = size * len(kept)
-    overall = noise_sample(objective, kept, seed=seed, projections=0, coordinates=1)
+    used, left_out = _one_size(objective, batches, seed)
+    batch_size = samples_in(used[0])
+    squares, per_unit = _squares(objective, used, per, seed)
+    norm_of_first, losses = _prefixes(objective, used, seed)
+    samples = batch_size * len(used)
+    noise = noise_sample(objective, used, seed=seed, projections=0, coordinates=1)
     curvature: Sharpness | None = start if with_sharpness else None
-    rows: list[Growth] = []
-    for count, norm in prefix.items():
-        if not growth and count < len(kept):
+    growth_rows: list[Growth] = []
+    for count, norm in norm_of_first.items():
+        if not growth and count < len(used):
             continue
         if with_sharpness:
             curvature = sharpness(
                 objective,
-                kept[:count],
+                used[:count],
                 tol=tol,
                 start=curvature,
                 seed=seed,
-                optimizer=optimizer if count == len(kept) else None,
+                optimizer=optimizer if count == len(used) else None,
             )
-        spread, _ = _spread(squares[: count * (size if unit == "sample" else 1)], norm, size, unit)
-        n = count * size
-        unbiased = math.sqrt(max(0.0, norm**2 - spread / n))
-        rows.append(
+        units = count * (batch_size if per_unit == "sample" else 1)
+        spread, _ = _spread(squares[:units], norm, batch_size, per_unit)
+        samples_so_far = count * batch_size
+        unbiased_norm = math.sqrt(max(0.0, norm**2 - spread / samples_so_far))
+        growth_rows.append(
             Growth(
-                n,
+                samples_so_far,
                 float(np.mean(losses[:count])),
                 norm,
-                unbiased,
+                unbiased_norm,
                 math.sqrt(spread),
                 math.nan if curvature is None else curvature.norm,
             )
         )
-    last = rows[-1]
-    variance, error = _spread(squares, last.gradient_norm, size, unit)
+    last = growth_rows[-1]
+    variance, variance_error = _spread(squares, last.gradient_norm, batch_size, per_unit)
     z = normal_quantile(0.5 + level / 2)
-    low, high = overall.squared_mean_interval(level)
-    reach = (
-        student_quantile(0.5 + level / 2, len(kept) - 1)
+    low_square, high_square = noise.squared_mean_interval(level)
+    loss_error = (
+        student_quantile(0.5 + level / 2, len(used) - 1)
         * float(np.std(losses, ddof=1))
-        / math.sqrt(len(kept))
+        / math.sqrt(len(used))
     )
-    moment = variance * (1 - 1 / m) + last.gradient_norm**2
+    second_moment = variance * (1 - 1 / samples) + last.gradient_norm**2
     return TrainingStatistics(
-        samples=m,
+        samples=samples,
         loss=last.loss,
-        loss_interval=(last.loss - reach, last.loss + reach),
+        loss_interval=(last.loss - loss_error, last.loss + loss_error),
         gradient_norm=last.gradient_norm,
         gradient_norm_unbiased=last.gradient_norm_unbiased,
-        gradient_norm_interval=(math.sqrt(max(0.0, low)), math.sqrt(max(0.0, high))),
+        gradient_norm_interval=(math.sqrt(max(0.0, low_square)), math.sqrt(max(0.0, high_square))),
         noise=math.sqrt(variance),
-        noise_interval=(math.sqrt(max(0.0, variance - z * error)), math.sqrt(variance + z * error)),
-        second_moment=math.sqrt(moment),
+        noise_interval=(
+            math.sqrt(max(0.0, variance - z * variance_error)),
+            math.sqrt(variance + z * variance_error),
+        ),
+        second_moment=math.sqrt(second_moment),
         sharpness=last.sharpness,
         curvature=curvature,
-        per=unit,
+        per=per_unit,
         left_out=left_out,
-        growth=tuple(rows),
-        settled=_settled(rows),
+        growth=tuple(growth_rows),
+        settled=_settled(growth_rows),
     )
 
 
@@ -187,9 +189,7 @@ class Equilibrium:
 
     left: float  # Grad^2
     right: float  # eta Sigma L G, the Cauchy-Schwarz bound that (6.10) boldly takes for an equation
-    ratio: (
-        float  # left / right; at most 1 where the exact identity behind (6.10) and its bound hold
-    )
+    ratio: float  # left / right; at most 1 where the identity behind (6.10) and its bound hold
     edge: float  # sharpness times eta / 2; 1 at the edge of stability of gradient descent
 
 
@@ -229,24 +229,26 @@ def _one_size(objective: Objective, batches: Iterable[Any], seed: int) -> tuple[
     is not moved on.
     """
     with gradient_passes(objective, batches, seed=seed) as passes:
-        listed = isinstance(batches, (list, tuple)) and len(batches) > 0
-        every = list(batches) if listed else [item.batch for item in passes.values()]
-    size = samples_in(every[0])
-    kept = [b for b in every if samples_in(b) == size]
-    if len(kept) < 2:
-        fail("batches", "must give at least two batches of one size", len(kept))
-    return kept, len(every) - len(kept)
+        is_list = isinstance(batches, (list, tuple)) and len(batches) > 0
+        all_batches = list(batches) if is_list else [item.batch for item in passes.values()]
+    first_size = samples_in(all_batches[0])
+    same_size = [b for b in all_batches if samples_in(b) == first_size]
+    if len(same_size) < 2:
+        fail("batches", "must give at least two batches of one size", len(same_size))
+    return same_size, len(all_batches) - len(same_size)
 
 
-def _squares(objective: Objective, kept: list[Any], per: str, seed: int) -> tuple[np.ndarray, str]:
+def _squares(
+    objective: Objective, batches: list[Any], per: str, seed: int
+) -> tuple[np.ndarray, str]:
     """||grad l_i||^2 of every sample, or ||g_b||^2 of every batch where samples have no
-    gradient of their own.
+    gradient of their own; and ``"sample"`` or ``"batch"``.
     """
     if per != "batch":
         try:
             norms = [
                 per_sample_norms(objective, batch, seed=seed, check=i == 0).norms
-                for i, batch in enumerate(kept)
+                for i, batch in enumerate(batches)
             ]
             return np.concatenate(norms) ** 2, "sample"
         except OutOfTimeError:
@@ -256,26 +258,26 @@ def _squares(objective: Objective, kept: list[Any], per: str, seed: int) -> tupl
             # serve where nobody asked for samples.
             if per == "sample":
                 raise
-    with gradient_passes(objective, kept, seed=seed) as passes:
-        found = [
+    with gradient_passes(objective, batches, seed=seed) as passes:
+        squares = [
             sum(float(g.double().square().sum()) for g in item.gradient)
             for item in passes.gradients()
         ]
-    return np.array(found), "batch"
+    return np.array(squares), "batch"
 
 
-def _spread(squares: np.ndarray, norm: float, size: int, per: str) -> tuple[float, float]:
+def _spread(squares: np.ndarray, norm: float, size: int, unit: str) -> tuple[float, float]:
     """sigma^2 of one sample and its standard error, from squared norms around a mean of norm
     ``norm``.
     """
-    n = len(squares)
-    factor = (1 if per == "sample" else size) * n / max(n - 1, 1)
-    error = float(np.std(squares, ddof=1)) / math.sqrt(n) if n > 1 else math.inf
+    count = len(squares)
+    factor = (1 if unit == "sample" else size) * count / max(count - 1, 1)
+    error = float(np.std(squares, ddof=1)) / math.sqrt(count) if count > 1 else math.inf
     return max(0.0, float(squares.mean()) - norm**2) * factor, error * factor
 
 
 def _prefixes(
-    objective: Objective, kept: list[Any], seed: int
+    objective: Objective, batches: list[Any], seed: int
 ) -> tuple[dict[int, float], list[float]]:
     """Norm of the mean gradient over the first 1, 2, 4, ... and all batches, in one pass; and
     the losses.
@@ -283,26 +285,28 @@ def _prefixes(
     norms: dict[int, float] = {}
     losses: list[float] = []
     mean: list[Tensor] = []
-    with gradient_passes(objective, kept, seed=seed) as passes:
+    with gradient_passes(objective, batches, seed=seed) as passes:
         for item in passes.gradients():
             count = item.index + 1
             mean = add_to_mean(mean, item.gradient, count)
             losses.append(float(item.loss))
-            if count == len(kept) or count & (count - 1) == 0:
+            is_power_of_two = count.bit_count() == 1
+            if count == len(batches) or is_power_of_two:
                 norms[count] = math.sqrt(sum(float(t.double().square().sum()) for t in mean))
     return norms, losses
 
 
 def _settled(rows: list[Growth]) -> dict[str, bool]:
+    """Quantity -> whether the last doubling of the samples changed it by less than ``SETTLED``."""
     if len(rows) < 2:
         return {}
-    before, after = rows[-2], rows[-1]
+    second_last, last = rows[-2], rows[-1]
     names = ("loss", "gradient_norm", "gradient_norm_unbiased", "noise", "sharpness")
     return {
-        name: abs(getattr(after, name) - getattr(before, name))
-        <= SETTLED * abs(getattr(after, name))
+        name: abs(getattr(last, name) - getattr(second_last, name))
+        <= SETTLED * abs(getattr(last, name))
         for name in names
-        if not math.isnan(getattr(after, name))
+        if not math.isnan(getattr(last, name))
     }
 
 
@@ -332,12 +336,12 @@ class StatisticsProbe(Probe):
         """The statistics as numbers of a row, and both sides of the balance where there is one step
         size.
         """
-        found = training_statistics(
+        statistics = training_statistics(
             at.objective, at.batches, growth=False, tol=self.tol, start=self._last, seed=at.seed
         )
-        self._last = found.curvature
+        self._last = statistics.curvature
         row = {
-            name: float(getattr(found, name))
+            name: float(getattr(statistics, name))
             for name in (
                 "loss",
                 "gradient_norm",
@@ -349,7 +353,7 @@ class StatisticsProbe(Probe):
         }
         rates = {float(g["lr"]) for g in getattr(at.optimizer, "param_groups", ())}
         if len(rates) == 1 and (lr := rates.pop()) > 0:
-            balance = equilibrium(found, lr, samples_in(at.batches[0]))
+            balance = equilibrium(statistics, lr, samples_in(at.batches[0]))
             row |= {
                 "balance_left": balance.left,
                 "balance_right": balance.right,
