@@ -451,8 +451,9 @@ class _LayerNormGradient(Function):
                 projected = scaled_projection(cot_x, None)
                 by_grad_y = _add(by_grad_y, projected * w) if needs_grad_y else None
                 samples = tuple(range(grad_y.ndim - len(ctx.shape)))
-                by_w = grad_y * projected if needs_w else None
-                by_w = by_w.sum(samples) if needs_w and samples else by_w
+                if needs_w:
+                    by_w = grad_y * projected
+                    by_w = by_w.sum(samples) if samples else by_w
             if needs_x:
                 bent = _layer_norm_bend(x, s, cot_x, w * grad_y, ctx.shape, ctx.eps)
                 by_x = bent if by_x is None else _add(bent, by_x)

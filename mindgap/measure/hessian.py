@@ -27,7 +27,7 @@ DEFAULT_MEMORY = 2**31
 class _BatchGradient(NamedTuple):
     """What the first backward pass of one batch gives."""
 
-    index: int  # place of the batch
+    place: int  # of the batch in the pass
     loss: Tensor  # without its graph
     gradient: list[Tensor]  # one tensor per parameter, with its graph
     graph_bytes: int  # memory that the graph holds and nothing before it
@@ -112,7 +112,7 @@ class HessianProduct:
             total += self._differentiate(graph, vectors)
         if self.retained < self.batches:
             for batch in self._first_backward(set()):
-                if batch.index >= self.retained:
+                if batch.place >= self.retained:
                     total += self._differentiate(batch.gradient, vectors)
         return total / self.batches
 

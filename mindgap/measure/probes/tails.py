@@ -435,8 +435,8 @@ def _by_quantiles(rows: Array, signed: bool, draws: int, rng: np.random.Generato
         return float(np.mean(estimates))
 
     resamples = rng.integers(0, len(rows), (draws, len(rows)))
-    estimate = gamma(rows.reshape(-1))
-    return _Estimate(estimate, np.array([gamma(rows[r].reshape(-1)) for r in resamples]), count)
+    own = gamma(rows.reshape(-1))
+    return _Estimate(own, np.array([gamma(rows[r].reshape(-1)) for r in resamples]), count)
 
 
 _ESTIMATE: dict[str, _Estimator] = {
