@@ -54,12 +54,15 @@ def monitor_callback(
 
 
 class _Events(Watched):
+    """The callback's methods, which Lightning calls; the callback's class derives from it."""
+
     def __init__(self, optimizer: int, *settings: Any) -> None:
         super().__init__(*settings)
         self._optimizer = optimizer
-        self._present: tuple[Any, Any] = (None, None)
+        self._present_batch: tuple[Any, Any] = (None, None)  # and its index
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Start the monitor on one of the trainer's optimizers."""
         if not 0 <= self._optimizer < len(trainer.optimizers):
             fail(
                 "optimizer",
@@ -83,12 +86,12 @@ class _Events(Watched):
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._present = (batch, batch_idx)
+        self._present_batch = (batch, batch_idx)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
         monitor = self._watching.monitor
         if monitor is not None and not monitor.measuring:
-            monitor.observe(loss, *self._present)
+            monitor.observe(loss, *self._present_batch)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._watching.end()
@@ -102,29 +105,28 @@ def _training_loss(trainer: Any) -> Callable[[Any, Any], Any]:
 
     def loss(module: Any, batch: Any) -> Any:
         takes_index = len(inspect.signature(module.training_step).parameters) > 1
-        before = {
-            name: module.__dict__[name] for name in ("log", "log_dict") if name in module.__dict__
-        }
-        module.__dict__["log"] = module.__dict__["log_dict"] = lambda *a, **k: None
+        attributes, names = module.__dict__, ("log", "log_dict")
+        replaced = {name: attributes[name] for name in names if name in attributes}
+        attributes.update(dict.fromkeys(names, lambda *args, **kwargs: None))
         try:
             with trainer.precision_plugin.train_step_context():
-                output = (
-                    module.training_step(batch, 0) if takes_index else module.training_step(batch)
-                )
+                output = module.training_step(*((batch, 0) if takes_index else (batch,)))
         finally:
-            del module.__dict__["log"], module.__dict__["log_dict"]
-            module.__dict__.update(before)
+            for name in names:
+                del attributes[name]
+            attributes.update(replaced)
         return output["loss"] if isinstance(output, dict) else output
 
     return loss
 
 
 def _to_logger(trainer: Any) -> Callable[[dict[str, Any]], None]:
+    """A function that writes a row's numbers with the trainer's loggers."""
     if trainer.logger is None:
         fail("to", "must not be 'logger' when the trainer has none", None)
 
     def write(row: dict[str, Any]) -> None:
-        numbers = {f"mindgap/{k}": v for k, v in row.items() if isinstance(v, float)}
+        numbers = {f"mindgap/{key}": x for key, x in row.items() if isinstance(x, float)}
         for logger in trainer.loggers:
             logger.log_metrics(numbers, step=row["step"])
 

@@ -45,20 +45,23 @@ def monitor_callback(
 
 
 class _Events(Watched):
+    """The callback's methods, which the Trainer calls; the callback's class derives from it."""
+
     _hook: Any = None
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **trainer_parts: Any) -> None:
+        """Start the monitor, and see the batches where the model is called."""
         clip = getattr(args, "max_grad_norm", None)
-        warn_of_two_clippings(given["optimizer"], "max_grad_norm", clip, "0")
+        warn_of_two_clippings(trainer_parts["optimizer"], "max_grad_norm", clip, "0")
         self._watching.begin(
-            given["optimizer"],
-            given["model"],
+            trainer_parts["optimizer"],
+            trainer_parts["model"],
             _model_loss,
-            given["train_dataloader"],
+            trainer_parts["train_dataloader"],
             lambda batch: _to_device(batch, args.device),
             state.is_world_process_zero,
         )
-        self._hook = given["model"].register_forward_hook(self._forward, with_kwargs=True)
+        self._hook = trainer_parts["model"].register_forward_hook(self._forward, with_kwargs=True)
 
     def _forward(self, model: Any, args: Any, batch: dict[str, Any], output: Any) -> None:
         """The Trainer hands its batches to nobody else: they are seen where the model is called."""
@@ -69,7 +72,7 @@ class _Events(Watched):
         if loss is not None:
             monitor.observe(loss, batch)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **trainer_parts: Any) -> None:
         if self._hook is not None:
             self._hook.remove()
         self._hook = None
@@ -77,6 +80,7 @@ class _Events(Watched):
 
 
 def _model_loss(model: Any, batch: Any) -> Any:
+    """The loss that the model computes itself."""
     output = model(**batch)
     loss = output.get("loss")
     if loss is None:
@@ -89,6 +93,7 @@ def _model_loss(model: Any, batch: Any) -> Any:
 
 
 def _to_device(batch: Any, device: Any) -> Any:
+    """A batch with its tensors on a device."""
     from torch import Tensor
     from torch.utils._pytree import tree_map_only
 

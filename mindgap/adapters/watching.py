@@ -38,10 +38,11 @@ def warn_of_two_clippings(optimizer: Any, argument: str, value: Any, off: str) -
         >>> str(seen[0].message)[:61]
         'max_grad_norm=1.0 clips the gradients before AdamW, which cli'
     """
-    plain = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
-    if value and isinstance(plain, RuleOptimizer) and plain.clips:
+    torch_optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
+    if value and isinstance(torch_optimizer, RuleOptimizer) and torch_optimizer.clips:
+        name = type(torch_optimizer).__name__
         warnings.warn(
-            f"{argument}={value} clips the gradients before {type(plain).__name__}, which clips "
+            f"{argument}={value} clips the gradients before {name}, which clips "
             f"them too and so sees clipped ones only: set {argument}={off}.",
             stacklevel=2,
         )
@@ -90,13 +91,13 @@ class Watching:
         model: Any,
         loss: Any,
         loader: Any,
-        placed: Callable[[Any], Any],
+        to_device: Callable[[Any], Any],
         writes: bool,
     ) -> None:
         """Start the monitor.
 
         Args:
-            placed: brings a drawn batch to the model's device.
+            to_device: brings a drawn batch to the model's device.
             writes: whether this process writes readings.
         """
         batches = self.batches
@@ -104,7 +105,7 @@ class Watching:
             drawn = sample_batches(
                 loader, model, limit=self.limit, seed=self.options.get("seed", 0)
             )
-            batches = [placed(batch) for batch in drawn]
+            batches = [to_device(batch) for batch in drawn]
         objective = Objective(model, self.loss or loss)
         to = self.to if writes else None
         self.monitor = Monitor(
@@ -145,9 +146,9 @@ def callback_class(events: type[Watched], package: str, base: str, extra: str) -
     except ImportError:
         missing(extra, extra)
     module = import_module(events.__module__)
-    made = type("MonitorCallback", (events, parent), {"__module__": module.__name__})
-    module.MonitorCallback = made  # type: ignore[attr-defined]  # found again when a callback is pickled
-    return made
+    callback = type("MonitorCallback", (events, parent), {"__module__": module.__name__})
+    module.MonitorCallback = callback  # type: ignore[attr-defined]  # found again when a callback is pickled
+    return callback
 
 
 def sample_batches(
@@ -185,14 +186,16 @@ def sample_batches(
         )
     sampler = getattr(loader, "batch_sampler", None)
     size = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None) or 1
-    order = torch.randperm(len(dataset), generator=torch_stream(seed, "measuring batches")).tolist()
-    size = min(size, len(order))
-    starts = range(0, len(order) - size + 1, size)[:limit] if size else ()
-    held = []
+    shuffled = torch.randperm(
+        len(dataset), generator=torch_stream(seed, "measuring batches")
+    ).tolist()
+    size = min(size, len(shuffled))
+    starts = range(0, len(shuffled) - size + 1, size)[:limit] if size else ()
+    batches = []
     with undisturbed(model):
         for start in starts:
             seed_everything(seed + start)
-            held.append(loader.collate_fn([dataset[i] for i in order[start : start + size]]))
-    if not held:
+            batches.append(loader.collate_fn([dataset[i] for i in shuffled[start : start + size]]))
+    if not batches:
         fail("batches", "must give at least one batch", "an empty data set")
-    return held
+    return batches

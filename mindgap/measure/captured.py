@@ -63,12 +63,13 @@ class CapturedGradient:
             for p in self._parameters:
                 p.grad = None
             return self._backward(batch)
-        for place, value in zip(self._inputs, batch, strict=True):
-            place.copy_(value)
+        for captured, value in zip(self._inputs, batch, strict=True):
+            captured.copy_(value)
         self._graph.replay()
-        return self._value
+        return self._captured_loss
 
     def _backward(self, batch: tuple[Tensor, ...]) -> Tensor:
+        """Forward and backward pass of a batch; returns its loss."""
         with torch.autocast(
             batch[0].device.type, self._autocast, enabled=self._autocast is not None
         ):
@@ -80,27 +81,27 @@ class CapturedGradient:
         """Capture forward and backward pass on copies of the batch; the state is put back
         afterwards.
         """
-        moved = [*self._model.state_dict().values(), *carried]
-        kept = [value.clone() for value in moved]
+        state = [*self._model.state_dict().values(), *carried]
+        values_before = [value.clone() for value in state]
         self._inputs = tuple(t.clone() for t in batch)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        warm_up = torch.cuda.Stream()  # capturing wants a few passes on another stream before
+        warm_up.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(warm_up):
             for _ in range(3):
                 for p in self._parameters:
                     p.grad = None
                 self._backward(self._inputs)
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(warm_up)
         for p in self._parameters:
             p.grad = None
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self._value = self._backward(self._inputs)
+            self._captured_loss = self._backward(self._inputs)
         # The warm-up moved running statistics and what is carried; training starts from the state
         # before it.
         with torch.no_grad():
-            for place, value in zip(moved, kept):
-                place.copy_(value)
+            for tensor, value in zip(state, values_before, strict=True):
+                tensor.copy_(value)
 
 
 @contextmanager

@@ -112,11 +112,11 @@ class CapturedStatistics:
         self._training, self._counts = training, list(counts)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         #: sum of the gradients, vector of the Hessian products, sum of these products
-        self._mean, self._vector, self._total = (
+        self._gradient_sum, self._vector, self._product_sum = (
             [torch.zeros_like(p) for p in self._parameters] for _ in range(3)
         )
         #: sums of the losses and of the gradients' squared norms
-        self._totals = torch.zeros(2, dtype=torch.float64, device=self._parameters[0].device)
+        self._number_sums = torch.zeros(2, dtype=torch.float64, device=self._parameters[0].device)
         self._gradient: _CapturedSums | None = None
         self._hessian: _CapturedSums | None = None
 
@@ -124,9 +124,9 @@ class CapturedStatistics:
         """Add loss, gradient and squared norm of a batch to the sums."""
         gradient = torch.autograd.grad(value, parameters, materialize_grads=True)
         with torch.no_grad():
-            torch._foreach_add_(self._mean, gradient)
+            torch._foreach_add_(self._gradient_sum, gradient)
             square = torch.stack(torch._foreach_norm(gradient)).double().square().sum()
-            self._totals.add_(torch.stack([value.detach().double(), square]))
+            self._number_sums.add_(torch.stack([value.detach().double(), square]))
 
     def _add_product(self, value: Tensor, parameters: list[nn.Parameter]) -> None:
         """Add the product of a batch's Hessian with the vector to the sum."""
@@ -134,7 +134,7 @@ class CapturedStatistics:
         parts = [(g * v).sum() for g, v in zip(gradient, self._vector, strict=True)]
         product = torch.autograd.grad(torch.stack(parts).sum(), parameters, materialize_grads=True)
         with torch.no_grad():
-            torch._foreach_add_(self._total, product)
+            torch._foreach_add_(self._product_sum, product)
 
     def _captured(self, batch: Batch, add: Callable[..., None]) -> _CapturedSums:
         return _CapturedSums(self._model, self._loss, batch, graph=self._graph, add=add)
@@ -148,25 +148,25 @@ class CapturedStatistics:
         """
         if len(batches) < 2:
             fail("batches", "must be at least two", len(batches))
-        ends, found = sorted({k for k in prefixes if k > 0} | {len(batches)}), []
+        counts = sorted({count for count in prefixes if count > 0} | {len(batches)})
+        means = []  # per count: loss, squared norm of a batch's gradient, norm of the sum
         with self._reading_mode():
             if self._gradient is None:
                 self._gradient = self._captured(batches[0], self._add_gradient)
-            torch._foreach_zero_([*self._mean, self._totals, *self._counts])
-            for k, batch in enumerate(batches, 1):
+            torch._foreach_zero_([*self._gradient_sum, self._number_sums, *self._counts])
+            for count, batch in enumerate(batches, 1):
                 self._gradient(*batch)
-                if k in ends:
-                    norm = (
-                        torch.stack(torch._foreach_norm(self._mean)).double().square().sum().sqrt()
-                    )
-                    found.append(torch.cat([self._totals, norm.reshape(1)]) / k)
-        size, rows = len(batches[0][0]), torch.stack(found).tolist()
-        return [_statistics(k, size, *row) for k, row in zip(ends, rows, strict=True)]
+                if count in counts:
+                    norms = torch.stack(torch._foreach_norm(self._gradient_sum)).double()
+                    norm_of_sum = norms.square().sum().sqrt().reshape(1)
+                    means.append(torch.cat([self._number_sums, norm_of_sum]) / count)
+        size, numbers = len(batches[0][0]), torch.stack(means).tolist()
+        return [_statistics(n, size, *each) for n, each in zip(counts, numbers, strict=True)]
 
     def gradient(self, batches: Sequence[Batch]) -> Tensor:
         """The mean gradient over at least two batches, flat."""
         self.read(batches)
-        return torch.cat([part.reshape(-1) for part in self._mean]) / len(batches)
+        return torch.cat([part.reshape(-1) for part in self._gradient_sum]) / len(batches)
 
     def loss(self, batch: Batch) -> float:
         """The loss of one batch of any size."""
@@ -194,15 +194,16 @@ class CapturedStatistics:
         sizes = [p.numel() for p in self._parameters]
 
         def product(flat: Tensor) -> Tensor:
+            """The product of the mean Hessian and a flat vector."""
             with torch.no_grad():
                 for place, part in zip(self._vector, flat.split(sizes), strict=True):
                     place.copy_(part.view_as(place))
             if self._hessian is None:
                 self._hessian = self._captured(batches[0], self._add_product)
-            torch._foreach_zero_(self._total)
+            torch._foreach_zero_(self._product_sum)
             for batch in batches:
                 self._hessian(*batch)
-            return torch.cat([part.reshape(-1) for part in self._total]) / len(batches)
+            return torch.cat([part.reshape(-1) for part in self._product_sum]) / len(batches)
 
         draws = torch.randn(
             1 if start is not None else 2, sum(sizes), generator=torch_stream(seed, "lanczos")
@@ -217,7 +218,7 @@ class CapturedStatistics:
     @contextmanager
     def _reading_mode(self) -> Iterator[None]:
         """The mode for reading; gradients, buffers and mode are put back afterwards."""
-        kept: list[Any] = [(p, p.grad) for p in self._parameters]
+        gradients: list[Any] = [(p, p.grad) for p in self._parameters]
         buffers = [(b, b.clone()) for b in self._model.buffers()]
         mode = self._model.training
         self._model.train(self._training)
@@ -226,15 +227,18 @@ class CapturedStatistics:
                 yield
         finally:
             self._model.train(mode)
-            for p, gradient in kept:
+            for p, gradient in gradients:
                 p.grad = gradient
             for buffer, value in buffers:
                 buffer.copy_(value)
 
 
 def _statistics(count: int, size: int, loss: float, square: float, norm: float) -> BatchStatistics:
-    """From the means over ``count`` batches of ``size`` samples; one batch has no noise that
-    could be told.
+    """The statistics of ``count`` batches of ``size`` samples; one batch has no noise to be seen.
+
+    Args:
+        loss, square: means over the batches of the loss and of the gradient's squared norm.
+        norm: of the mean gradient.
     """
     variance = max(square - norm**2, 0.0) * count / (count - 1) if count > 1 else math.nan
     return BatchStatistics(

@@ -197,6 +197,7 @@ def _loss_with_calls(objective: Objective, batch: Any) -> tuple[Tensor, list[_Ca
     calls: list[_Call] = []
 
     def note_call(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+        """Hook after a module; returns the output that takes the place of its own."""
         single = len(inputs) == 1 and isinstance(inputs[0], Tensor)
         if not (single and isinstance(output, Tensor) and output.requires_grad):
             calls.append(_Call(module, torch.empty(0), None))
@@ -350,14 +351,14 @@ def _norms_by_vmap(
         return torch.stack([g.abs().square().sum() for g in gradients]).sum()
 
     squared_norms = vmap(squared_norm, in_dims=(None, 0), randomness="different")
-    found = []
+    parts = []
     try:
         for start in range(0, size, chunk):
             check_time()
             part = _samples(batch, start, start + chunk)
             with sdpa_kernel(SDPBackend.MATH):  # vmap runs the others sample by sample
-                found.append(squared_norms(values, part).detach().cpu())
-        return _check_norms(torch.cat(found).double().sqrt()), "func"
+                parts.append(squared_norms(values, part).detach().cpu())
+        return _check_norms(torch.cat(parts).double().sqrt()), "func"
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise

@@ -78,6 +78,7 @@ class RecordSink(Sink):
         return self._writer.path
 
     def write(self, row: Row) -> None:
+        """Write a row; where it has a new column, also the description with its figure."""
         drawn = (*self._columns, "seconds", "lr")  # or never drawn
         new_columns = [
             name for name, value in row.items() if isinstance(value, float) and name not in drawn

@@ -174,8 +174,8 @@ def block_sum_gamma(x: Array, rng: np.random.Generator, rounds: int) -> Array:
         sums = x[..., rng.permutation(n)] * rng.choice([-1.0, 1.0], n)
         for i, length in enumerate(lengths):
             step = length if i == 0 else 2  # two short sums make a longer one
-            whole = sums.shape[-1] // step * step
-            sums = sums[..., :whole].reshape(*sums.shape[:-1], -1, step).sum(-1)
+            used = sums.shape[-1] // step * step
+            sums = sums[..., :used].reshape(*sums.shape[:-1], -1, step).sum(-1)
             size = np.abs(sums)
             # A sum of equal values with opposite signs is exactly zero; it says nothing about
             # growth.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -17,7 +18,7 @@ RATES = (0.05, 0.2, 0.01, 1.0, 0.001)
 
 @dataclass(frozen=True)
 class OptimizerCase:
-    """A record."""
+    """How the contracts make an optimizer, and what they know of it."""
 
     name: str
     build: Callable[..., Any]  # class of the optimizer
@@ -46,14 +47,14 @@ class OptimizerCase:
 
 def arguments_of(build: Callable[..., Any]) -> set[str]:
     """Names of the arguments of a class, those of a base class that it passes on included."""
-    kinds = [k for k in getattr(build, "__mro__", (build,)) if k is not object]
-    found: set[str] = set()
-    for kind in kinds:
-        parameters = inspect.signature(kind).parameters
-        found |= set(parameters)
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+    classes = [base for base in getattr(build, "__mro__", (build,)) if base is not object]
+    names: set[str] = set()
+    for one_class in classes:
+        parameters = inspect.signature(one_class).parameters
+        names |= set(parameters)
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             break
-    return found
+    return names
 
 
 def load_class(name: str) -> Any:
@@ -66,14 +67,14 @@ def load_class(name: str) -> Any:
         Traceback (most recent call last):
         mindgap.base.check.RuleError: optimizer must be written module:Class, got 'torch.optim.SGD'
     """
-    module, colon, kind = name.partition(":")
-    if not colon or not module or not kind:
+    module, colon, class_name = name.partition(":")
+    if not colon or not module or not class_name:
         fail("optimizer", "must be written module:Class", name)
     try:
-        found = getattr(import_module(module), kind)
+        loaded = getattr(import_module(module), class_name)
     except (ImportError, AttributeError) as error:
         fail("optimizer", f"must name a class that can be imported ({error})", name)
-    return found
+    return loaded
 
 
 def case_of(build: Any, settings: dict[str, Any] | None = None) -> OptimizerCase:
@@ -91,24 +92,24 @@ def case_of(build: Any, settings: dict[str, Any] | None = None) -> OptimizerCase
         {'weight_decay': 0.0, 'lr': 0.2}
     """
     step = inspect.signature(build.step).parameters
-    needs = "closure" in step and step["closure"].default is inspect.Parameter.empty
-    given = dict(settings or {})
-    case = OptimizerCase(build.__name__, build, given, closure=needs)
-    if "weight_decay" not in given and case.takes("weight_decay"):
-        given["weight_decay"] = 0.0
-    case = replace(case, settings=given)
-    if "lr" in given or not case.takes("lr"):
+    needs_closure = "closure" in step and step["closure"].default is inspect.Parameter.empty
+    all_settings = dict(settings or {})
+    case = OptimizerCase(build.__name__, build, all_settings, closure=needs_closure)
+    if "weight_decay" not in all_settings and case.takes("weight_decay"):
+        all_settings["weight_decay"] = 0.0
+    case = replace(case, settings=all_settings)
+    if "lr" in all_settings or not case.takes("lr"):
         return case
-    reached = {}
+    final_losses = {}
     for rate in RATES:
         params = start()
         try:
             optimizer = case.make(params, lr=rate)
             drive(case, optimizer, params, 60)
             to_evaluate(optimizer)
-            reached[rate] = float(loss_of(params).detach())
+            final_losses[rate] = float(loss_of(params).detach())
         except Exception:  # what is wrong shows in the contracts
             continue
-    finite = {rate: loss for rate, loss in reached.items() if loss == loss}
-    best = min(finite, key=finite.__getitem__) if finite else RATES[0]
-    return replace(case, settings={**given, "lr": best})
+    finite = {rate: loss for rate, loss in final_losses.items() if not math.isnan(loss)}
+    best_rate = min(finite, key=finite.__getitem__) if finite else RATES[0]
+    return replace(case, settings={**all_settings, "lr": best_rate})

@@ -29,6 +29,7 @@ class NotApplicable(Exception):
 
 
 def _ask_for(case: OptimizerCase, argument: str) -> None:
+    """A contract does not apply where the class has no such argument."""
     if not case.takes(argument):
         raise NotApplicable(f"it has no argument {argument}")
 
@@ -81,14 +82,18 @@ def gradients_are_read_only(case: OptimizerCase, changes: Changes) -> None:
     runs += [{**changes, "weight_decay": 0.1}] if case.takes("weight_decay") else []
     for settings in runs:
         params: list[Any] = start()
-        left: list[Any] = []
+        gradients_before: list[Any] = []
         optimizer = case.make(params, **settings)
 
-        def closure(params: Any = params, optimizer: Any = optimizer, left: Any = left) -> Any:
+        def closure(
+            params: Any = params,
+            optimizer: Any = optimizer,
+            gradients_before: Any = gradients_before,
+        ) -> Any:
             optimizer.zero_grad()
             value = loss_of(params)
             value.backward()
-            left[:] = [p.grad.clone() for p in params]
+            gradients_before[:] = [p.grad.clone() for p in params]
             return value
 
         for _ in range(5):
@@ -97,7 +102,7 @@ def gradients_are_read_only(case: OptimizerCase, changes: Changes) -> None:
             else:
                 closure()
                 optimizer.step()
-            assert_same([p.grad for p in params], left)
+            assert_same([p.grad for p in params], gradients_before)
 
 
 def missing_gradients(case: OptimizerCase, changes: Changes) -> None:
@@ -250,9 +255,9 @@ def resumes_bitwise(case: OptimizerCase, changes: Changes) -> None:
     file.seek(0)
     saved = torch.load(file, weights_only=True)
     resumed: list[Any] = [torch.nn.Parameter(v) for v in saved["model"]]
-    again = case.make(resumed, **changes)
-    again.load_state_dict(saved["optimizer"])
-    drive(case, again, resumed, 10)
+    resumed_optimizer = case.make(resumed, **changes)
+    resumed_optimizer.load_state_dict(saved["optimizer"])
+    drive(case, resumed_optimizer, resumed, 10)
     assert_same(params, resumed)
 
 
@@ -278,21 +283,21 @@ def copies(case: OptimizerCase, changes: Changes, how: str = "deepcopy") -> tupl
 def hooks(case: OptimizerCase, changes: Changes) -> None:
     """Hooks before and after a step, and around ``state_dict``, run once each."""
     params = start()
-    seen: list[str] = []
+    called: list[str] = []
     optimizer = case.make(params, **changes)
     handles = [
-        optimizer.register_step_pre_hook(lambda *a: seen.append("pre")),
-        optimizer.register_step_post_hook(lambda *a: seen.append("post")),
-        optimizer.register_state_dict_pre_hook(lambda o: seen.append("state")),
-        optimizer.register_load_state_dict_post_hook(lambda o: seen.append("load")),
+        optimizer.register_step_pre_hook(lambda *a: called.append("pre")),
+        optimizer.register_step_post_hook(lambda *a: called.append("post")),
+        optimizer.register_state_dict_pre_hook(lambda o: called.append("state")),
+        optimizer.register_load_state_dict_post_hook(lambda o: called.append("load")),
     ]
     drive(case, optimizer, params, 2)
     optimizer.load_state_dict(optimizer.state_dict())
-    assert seen == ["pre", "post", "pre", "post", "state", "load"]
+    assert called == ["pre", "post", "pre", "post", "state", "load"]
     for handle in handles:
         handle.remove()
     drive(case, optimizer, params)
-    assert len(seen) == 6
+    assert len(called) == 6
 
 
 def closure_gives_the_loss(case: OptimizerCase, changes: Changes) -> None:
@@ -349,10 +354,14 @@ def bfloat16(case: OptimizerCase, changes: Changes) -> None:
 def complex_numbers(case: OptimizerCase, changes: Changes) -> None:
     """Complex parameters take the steps of pairs of real ones."""
     generator = torch.Generator().manual_seed(0)
-    begin = [torch.randn(s, generator=generator, dtype=torch.complex128) for s in SHAPES]
-    complexes: list[Any] = [torch.nn.Parameter(z.clone()) for z in begin]
-    pairs: list[Any] = [torch.nn.Parameter(torch.view_as_real(z).clone()) for z in begin]
-    trial: list[Any] = [torch.nn.Parameter(z.clone()) for z in begin]
+    first_values = [
+        torch.randn(shape, generator=generator, dtype=torch.complex128) for shape in SHAPES
+    ]
+    complexes: list[Any] = [torch.nn.Parameter(value.clone()) for value in first_values]
+    pairs: list[Any] = [
+        torch.nn.Parameter(torch.view_as_real(value).clone()) for value in first_values
+    ]
+    trial: list[Any] = [torch.nn.Parameter(value.clone()) for value in first_values]
     try:
         drive(case, case.make(trial, **changes), trial)
     except Exception as error:
@@ -369,13 +378,13 @@ def complex_numbers(case: OptimizerCase, changes: Changes) -> None:
             loss=lambda ps: loss_of([torch.view_as_complex(p) for p in ps]),
         )
     else:
-        first, second = case.make(complexes, **changes), case.make(pairs, **changes)
+        optimizer, optimizer_of_pairs = case.make(complexes, **changes), case.make(pairs, **changes)
         for _ in range(8):
-            drive(case, first, complexes)
-            for z, p in zip(complexes, pairs):
-                p.grad = torch.view_as_real(z.grad).clone()
-            second.step()
-    assert_same([torch.view_as_real(z) for z in complexes], pairs, rtol=1e-12, atol=1e-12)
+            drive(case, optimizer, complexes)
+            for value, p in zip(complexes, pairs):
+                p.grad = torch.view_as_real(value.grad).clone()
+            optimizer_of_pairs.step()
+    assert_same([torch.view_as_real(value) for value in complexes], pairs, rtol=1e-12, atol=1e-12)
 
 
 def foreach(case: OptimizerCase, changes: Changes) -> None:
@@ -481,14 +490,14 @@ def outcomes(case: OptimizerCase) -> dict[str, str]:
     """Contract -> ``"kept"``, ``"not offered: ..."`` or ``"broken: ..."``, with the reason, for
     every contract.
     """
-    found = {}
+    outcome_of = {}
     for name, contract in CONTRACTS.items():
         try:
             contract(case, {})
-            found[name] = "kept"
+            outcome_of[name] = "kept"
         except NotApplicable as reason:
-            found[name] = f"not offered: {reason}"
+            outcome_of[name] = f"not offered: {reason}"
         except Exception as error:
             first = str(error).strip().splitlines() or [""]
-            found[name] = f"broken: {type(error).__name__}: {first[0]}"
-    return found
+            outcome_of[name] = f"broken: {type(error).__name__}: {first[0]}"
+    return outcome_of

@@ -299,13 +299,13 @@ def _read_overfitting(chart: Chart, course: Course) -> None:
         )
 
 
-def read_labels(chart: Chart, train: Ranks, held: Ranks | None) -> None:
+def read_labels(chart: Chart, train: Ranks, valid: Ranks | None) -> None:
     """Labels that a network trained on other samples ranks at random.
 
     An honest confusion puts the label second; a wrong label stands anywhere.
 
     Args:
-        train, held: ranks of the labels of the training and of the validation samples.
+        train, valid: ranks of the labels of the training and of the validation samples.
     """
     wrong = torch.cat(train.wrong)
     ranks_of_wrong = torch.cat(train.rank)[wrong]
@@ -313,7 +313,7 @@ def read_labels(chart: Chart, train: Ranks, held: Ranks | None) -> None:
     if len(ranks_of_wrong) < 20 or len(wrong) < 200:  # fewer samples tell too little
         return
     chart.facts.suspects = _suspects(train)
-    chart.facts.suspects_valid = [] if held is None else _suspects(held)
+    chart.facts.suspects_valid = [] if valid is None else _suspects(valid)
     if classes < 4:
         _read_few_classes(chart, train, wrong)
         return

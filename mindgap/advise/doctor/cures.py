@@ -194,12 +194,12 @@ def scale_inputs(patient: Patient, chart: Chart, _: float) -> None:
 
 def drop_samples(patient: Patient, chart: Chart, _: float) -> None:
     """Leave bad samples out of their batches, and batches without any other sample."""
-    bad = set(chart.facts.bad_samples)
-    if not bad:
+    bad_samples = set(chart.facts.bad_samples)
+    if not bad_samples:
         raise RuleError("no sample is known to be bad")
     train = []
     for i, batch in enumerate(patient.train):
-        good = [j for j in range(size(batch)) if (i, j) not in bad]
+        good = [j for j in range(size(batch)) if (i, j) not in bad_samples]
         if len(good) == size(batch):
             train.append(batch)
         elif good:
@@ -209,10 +209,10 @@ def drop_samples(patient: Patient, chart: Chart, _: float) -> None:
 
 def drop_batches(patient: Patient, chart: Chart, _: float) -> None:
     """Leave bad batches out."""
-    bad = set(chart.facts.bad_batches)
-    if not bad:
+    bad_batches = set(chart.facts.bad_batches)
+    if not bad_batches:
         raise RuleError("no batch is known to be bad")
-    patient.train = [b for i, b in enumerate(patient.train) if i not in bad]
+    patient.train = [b for i, b in enumerate(patient.train) if i not in bad_batches]
 
 
 def shuffle(patient: Patient, chart: Chart, _: float) -> None:

@@ -46,53 +46,55 @@ def differential(
         key: min(score, REFUTED) if key in refuted and key != named else score
         for key, score in ranked
     }
+
+    def raise_score(key: str, score: float) -> None:
+        scores[key] = max(score, scores.get(key, -math.inf))
+
     possible = _possible(chart, patient)
     for key, score in _scores_of_weak_signs(chart, patient, possible).items():
-        if score > scores.get(key, -math.inf) and key not in refuted:
-            scores[key] = score
+        if key not in refuted:
+            raise_score(key, score)
     likeliest = named or max(scores, key=lambda key: scores[key], default="")
     if likeliest:
         for place, key in enumerate(CAUSES[likeliest].resembles):
-            score = ALIKE - 0.5 * place
-            if key in possible and score > scores.get(key, -math.inf):
-                scores[key] = score
+            if key in possible:
+                raise_score(key, ALIKE - 0.5 * place)
     others = sorted((key for key in scores if key != named), key=lambda key: -scores[key])
     return [(key, scores[key]) for key in ([named] if named else []) + others]
 
 
 def _possible(chart: Chart, patient: Patient) -> set[str]:
     """Causes that this training can have at all, by their keys."""
-    model, group = patient.model, patient.optimizer.param_groups[0]
-    modules = list(model.modules())
+    given, group = patient.given, patient.optimizer.param_groups[0]
+    modules = list(patient.model.modules())
     recurrent = any(isinstance(module, nn.RNNBase) for module in modules)
-    shallow = len(layers(model)) < 5
-    excluded: set[str] = set()
-    if shallow:
-        excluded |= {"missing_normalisation", "no_warmup"}
-        if not recurrent:
-            excluded |= {"exploding_gradients", "vanishing_gradients"}
-    if "betas" not in group or (patient.scheduler is not None and chart.facts.warming):
-        excluded |= {"no_warmup"}
-    if "optimizer" not in patient.given:
-        excluded |= {"momentum_extreme", "lr_too_large", "lr_too_small", "no_warmup"}
-    if not (group.get("momentum") or "betas" in group):
-        excluded |= {"momentum_extreme"}
-    if patient.scheduler is None:
-        excluded |= {"scheduler_at_zero", "scheduler_negative"}
-    if "step" not in patient.given:
-        excluded |= {"zero_grad_forgotten", "accumulation_undivided", "eval_mode_in_training"}
-        if not any(isinstance(group.get(name), (int, float)) for name in ("tau", "clip")):
-            excluded |= {"clipping_too_tight"}
-    if "valid" not in patient.given:
-        excluded |= {"leakage"}
-    if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules):
-        excluded |= {"batch_norm_of_one", "eval_mode_in_training"}
+    batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules)
+    shallow = len(layers(patient.model)) < 5
+    optimizer_clips = any(isinstance(group.get(name), (int, float)) for name in ("tau", "clip"))
+    warms_up = patient.scheduler is not None and chart.facts.warming
     targets = pair(patient.train[0])[1]
-    if targets is None or not targets.is_floating_point():
-        excluded |= {"heavy_tailed_noise"}
-    if chart.facts.trace is None or not chart.facts.trace.half:
-        excluded |= {"overflow"}
-    return set(CAUSES) - excluded
+    trace = chart.facts.trace
+    impossible = {
+        "exploding_gradients": shallow and not recurrent,
+        "vanishing_gradients": shallow and not recurrent,
+        "missing_normalisation": shallow,
+        "no_warmup": shallow or "betas" not in group or warms_up or "optimizer" not in given,
+        "lr_too_large": "optimizer" not in given,
+        "lr_too_small": "optimizer" not in given,
+        "momentum_extreme": "optimizer" not in given
+        or not (group.get("momentum") or "betas" in group),
+        "scheduler_at_zero": patient.scheduler is None,
+        "scheduler_negative": patient.scheduler is None,
+        "zero_grad_forgotten": "step" not in given,
+        "accumulation_undivided": "step" not in given,
+        "eval_mode_in_training": "step" not in given or not batch_norm,
+        "clipping_too_tight": "step" not in given and not optimizer_clips,
+        "leakage": "valid" not in given,
+        "batch_norm_of_one": not batch_norm,
+        "heavy_tailed_noise": targets is None or not targets.is_floating_point(),
+        "overflow": trace is None or not trace.half,
+    }
+    return {key for key in CAUSES if not impossible.get(key, False)}
 
 
 def _scores_of_weak_signs(chart: Chart, patient: Patient, possible: set[str]) -> dict[str, float]:
@@ -121,32 +123,30 @@ def _suspicions_of_signals(chart: Chart) -> Suspicions:
     """What signals, gradients and first weights suggest."""
     facts = chart.facts
     through_time = _logarithm(facts.time_ratio)
-    suspicions = [
+    sizes = facts.weight_sizes.values() if facts.weight_sizes else [1.0]
+    largest, typical = max(*sizes, 1e-12), max(middle(sizes), 1e-12)
+    return [
         ("vanishing_gradients", ramp(through_time, -0.7, -2.5)),
         ("vanishing_gradients", ramp(_logarithm(facts.depth_ratio), -0.5, -2)),
         ("saturated_units", ramp(facts.saturated, 0.15, 0.6)),
         ("dead_units", ramp(facts.dead, 0.3, 0.8)),
         ("exploding_gradients", ramp(through_time, 0.5, 1.5)),
         ("exploding_gradients", ramp(_logarithm(facts.growth), 0.6, 1.5)),
+        ("init_too_large", ramp(math.log(largest), math.log(1.5), math.log(4))),
+        ("init_too_small", ramp(math.log(typical), math.log(0.3), math.log(0.1))),
     ]
-    if facts.weight_sizes:
-        sizes = facts.weight_sizes.values()
-        largest, typical = math.log(max(*sizes, 1e-12)), math.log(max(middle(sizes), 1e-12))
-        suspicions.append(("init_too_large", ramp(largest, math.log(1.5), math.log(4))))
-        suspicions.append(("init_too_small", ramp(typical, math.log(0.3), math.log(0.1))))
-    return suspicions
 
 
 def _suspicions_of_steps(chart: Chart) -> Suspicions:
     """What the optimizer's steps do to weights and loss suggests."""
-    suspicions, move = [], chart.facts.move
-    if not math.isnan(move):
-        suspicions.append(("lr_too_small", 0.8 * ramp(math.log10(max(move, 1e-12)), -2.5, -3.5)))
-        suspicions.append(("lr_too_large", ramp(move, 0.02, 0.1)))
-    suspicions.append(("lr_too_large", ramp(chart.facts.overshoot, 1.0, 2.5)))
-    if chart.has_any("above_start", "broke", "blew_up"):
-        suspicions.append(("lr_too_large", 0.7))
-    return suspicions
+    move = 0.005 if math.isnan(chart.facts.move) else chart.facts.move  # 0.005: not suspicious
+    grows = chart.has_any("above_start", "broke", "blew_up")
+    return [
+        ("lr_too_small", 0.8 * ramp(math.log10(max(move, 1e-12)), -2.5, -3.5)),
+        ("lr_too_large", ramp(move, 0.02, 0.1)),
+        ("lr_too_large", ramp(chart.facts.overshoot, 1.0, 2.5)),
+        ("lr_too_large", 0.7 if grows else 0.0),
+    ]
 
 
 def _suspicions_of_data(chart: Chart, patient: Patient) -> Suspicions:

@@ -281,8 +281,8 @@ class _Doctor:
         if course.error is not None:
             read_error(chart, course)
             if not chart.has_any("no_graph", "batch_of_one", "labels_outside"):
-                where = f"step {course.error_step}"
-                reason = f"your code raises {error_words(course.error)} at {where}"
+                place = f"step {course.error_step}"
+                reason = f"your code raises {error_words(course.error)} at {place}"
                 raise _CannotTell(reason, course.losses)
         chart.facts.start, chart.facts.progress = _first_loss(course), -1.0
         if course.error is None:
@@ -557,8 +557,8 @@ class _Doctor:
     ) -> Examination:
         """The examination of a run that learns, with the reason to think so."""
         optimizer = f"your {type(trained.optimizer).__name__}"
-        kept = optimizer if "optimizer" in trained.given else "what you have"
-        sentence = f"Healthy: {reason}, and nothing speaks against it. Keep {kept}."
+        advised = optimizer if "optimizer" in trained.given else "what you have"
+        sentence = f"Healthy: {reason}, and nothing speaks against it. Keep {advised}."
         return self._answering().examination("healthy", sentence, ranked, [], course.losses)
 
     def _answering(self) -> Answering:
