@@ -81,6 +81,9 @@ def load_study(folder: Path) -> Loaded:
     problems: list[str] = []
 
     def read(kind: type[Form], name: str, default: Form) -> Form:
+        """The content of a file of the folder; the default where it is missing or damaged, which is
+        then named among the problems.
+        """
         try:
             return read_form(kind, folder / name) if (folder / name).exists() else default
         except RecordError as error:

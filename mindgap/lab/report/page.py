@@ -210,6 +210,9 @@ def encode(drawing: Drawing) -> dict[str, Any]:
     """A figure as the page's script reads it: columns of numbers, methods and panels by number."""
 
     def columns(series: Series, names: Sequence[str]) -> dict[str, Any]:
+        """One series: numbers of its method and panel, its seed and ends if it has them, and its
+        columns.
+        """
         numbers = {
             "m": drawing.methods.index(series.method),
             "f": drawing.facets.index(series.facet),

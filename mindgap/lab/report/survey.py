@@ -116,6 +116,7 @@ def _card(finding: str, title: str, caption: str, spec: dict[str, Any]) -> dict[
 
 
 def _axis(name: str, title: str, *, log: bool = False) -> dict[str, Any]:
+    """A channel of numbers with its title, on a linear or a logarithmic scale."""
     scale: dict[str, Any] = {"type": "log", "nice": False} if log else {"zero": False}
     return {"field": name, "type": "quantitative", "title": title, "scale": scale}
 

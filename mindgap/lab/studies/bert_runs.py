@@ -71,6 +71,9 @@ def masked_run(
         )
 
     def read() -> Row:
+        """Loss and accuracy at the masked places of both parts, and the loss of word
+        frequencies.
+        """
         row: Row = {"by_frequency": floor}
         for part, batch in text.parts.items():
             row[f"{part}_loss"], row[f"{part}_accuracy"] = masked_reading(model, batch)
@@ -91,6 +94,7 @@ def pre_trained(trial: Trial, layers: int, build: Build, stream: str) -> dict[st
     from mindgap.record.schema import content_hash
 
     def make() -> dict[str, Any]:
+        """Train to the end and return the encoder's weights as arrays."""
         model, rows = masked_run(trial, layers, build, stream)
         for _ in rows:
             pass
@@ -143,6 +147,7 @@ def question_run(
 
     @torch.no_grad()
     def read() -> Row:
+        """Exact match and F1 on both parts, and the share that the most frequent place answers."""
         row: Row = {}
         model.eval()
         for part in ("validation", "test"):

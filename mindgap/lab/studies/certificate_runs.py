@@ -53,6 +53,7 @@ def affine_instance(rng: np.random.Generator, dimension: int = 4, pieces: int = 
     x = 0.3 * rng.standard_normal(dimension)
 
     def distance(delta: float) -> float:
+        """The least norm in the hull of the slopes that are largest somewhere within δ of x."""
         from mindgap.measure.min_norm import min_norm_weights
 
         near_slopes = np.array(
@@ -137,6 +138,7 @@ def _bounds(instance: Instance, delta: float, samples: int, seed: int) -> np.nda
             self.x = torch.nn.Parameter(torch.tensor(instance.x))
 
     def loss(model: Any, batch: Any) -> Any:
+        """A function of x whose gradient is that of the instance."""
         slope = torch.from_numpy(np.asarray(instance.gradient(model.x.detach().numpy())))
         return (slope * model.x).sum()  # only its gradient is read
 

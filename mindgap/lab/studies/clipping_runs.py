@@ -56,7 +56,7 @@ def below_bounds(runs: Sequence[Run], cell: Sequence[str], reading: str = "") ->
         largest = max(row["ratio"] for run in group for row in run.rows)
         parts.add(
             f"{name} stays below",
-            cells_above == 0,
+            holds=cells_above == 0,
             words=f"{cells_above} of {len(cells)} cells above, largest value/bound {largest:.2g}",
             numbers={name: {"cells": len(cells), "above": cells_above, "largest_ratio": largest}},
             reading=reading,

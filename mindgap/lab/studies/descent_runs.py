@@ -175,6 +175,7 @@ def _stack(steps: list[Any], cell_of: np.ndarray) -> Callable[[np.ndarray, np.nd
     }
 
     def rule(gradients: np.ndarray, rows: np.ndarray) -> Any:
+        """The steps of some runs for their gradients."""
         step = rule_class(**{name: value[rows] for name, value in constants.items()})
         return step(row_norm(gradients))
 

@@ -90,6 +90,9 @@ def image_run(trial: Trial, build: Build, name: str) -> Iterator[Row]:
         parts = ("validation",) if phase == "tuning" else tuple(problem.parts)
 
         def read() -> Row:
+            """Accuracy and loss of each part, and the validation error with ties broken by the
+            loss.
+            """
             row: Row = {}
             for part in parts:
                 accuracy, loss = _score(model, problem.parts[part])

@@ -202,6 +202,7 @@ class Checkpoints:
         return self._of
 
     def _write(self, content: dict[str, Any]) -> None:
+        """Write a checkpoint, after the rows that it follows."""
         from mindgap.base.checkpoint import write_checkpoint
 
         self._writer.sync()  # a checkpoint must never be ahead of the recorded rows

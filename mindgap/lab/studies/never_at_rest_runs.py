@@ -52,6 +52,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     run = gpu.statistics_run(trial, "never at rest")
 
     def read(number: int) -> Row:
+        """The learning rate; at some readings also the gradient, its noise and the sharpness."""
         row: Row = {"lr": run.optimizer.param_groups[0]["lr"]}
         if number % trial["read_every"] == 0:
             batches = run.draw(trial["m"], number)
@@ -76,6 +77,9 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     parts = trial["m"] // trial["part"]
 
     def read(step: int) -> Row:
+        """Loss, noise and gradient norm on m fresh samples (eight times as many at the start); at
+        some readings the sharpness, of images the accuracy.
+        """
         batches = problem.batches(reader, parts if step else 8 * parts, trial["part"])
         statistics = training_statistics(
             objective, batches, growth=False, with_sharpness=False, seed=trial.seed

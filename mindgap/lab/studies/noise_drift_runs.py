@@ -114,6 +114,7 @@ def _published_estimate(trial: Trial, run: Training, sampled: Any, step: int) ->
     stream = torch_stream(trial.seed, "h16 one minibatch", device=parameters[0].device)
 
     def gradient() -> torch.Tensor:
+        """The gradient of one minibatch as one vector."""
         gradients = torch.autograd.grad(
             problem.objective.value(problem.draw(stream, trial["batch"])), parameters
         )

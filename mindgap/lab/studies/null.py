@@ -96,6 +96,7 @@ def _shift_rows(
     shrink = 1 / math.sqrt(1 + width**2)
 
     def moved(name: str, value: Any) -> Any:
+        """A value moved by the shift of its column; others stay."""
         if name not in shifts or not isinstance(value, float):
             return value
         mean, _, positive = spreads[name]

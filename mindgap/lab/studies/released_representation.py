@@ -65,6 +65,7 @@ def released_method(trial: Trial, task: HyperRepresentation, faults: set[str]) -
         faults = faults | {QUERY} if ALL in faults else faults
 
     def oracle(self: Any, problem: Any, seed: int = 0, distributed: bool = False) -> Any:
+        """The derivatives with the faults, tried once and then without memory of the trial."""
         self.check_problem(problem)
         derivatives = released_oracle(problem, task, faults, first=trial["key"] == "slip")
         try_problem(derivatives, seed, second_order=self.second_order, needs_x=not self.resets)

@@ -71,10 +71,10 @@ def judge(runs: Sequence[Run]) -> Parts:
         order = _ranking(accuracies_of[fault])
         parts.add(
             f"{fault}: SLIP's lead stays",
-            max(abs(narrow_interval.low), abs(narrow_interval.high)) < 2 * SMALLEST,
-            changed,
-            f"changes by {change.words(100)} points; ranking {', '.join(order)}",
-            {fault: {"change": change.triple, "ranking": order}},
+            holds=max(abs(narrow_interval.low), abs(narrow_interval.high)) < 2 * SMALLEST,
+            refuted=changed,
+            words=f"changes by {change.words(100)} points; ranking {', '.join(order)}",
+            numbers={fault: {"change": change.triple, "ranking": order}},
         )
     order = _ranking(accuracies_of[NONE])
     parts.note(f"without faults: {', '.join(order)}", {"ranking": order})

@@ -190,6 +190,9 @@ def rows_of(trial: Trial, task: HyperRepresentation, method: Any, **how: Any) ->
     meta = _meta(task, key) if key in META else None
 
     def measure(x: Tensor, y: Tensor) -> Row:
+        """Accuracies and the validation loss at one reading; y are the heads, for a meta-learner
+        the head.
+        """
         encoder = x if meta is None else x[: meta.body]
         loss, accuracy = task.adapted(encoder, "validation")
         return {

@@ -72,6 +72,7 @@ def _resnet(trial: Trial) -> Iterator[Row]:
     from mindgap.measure.captured import tf32
 
     def reader(model: Any, optimizer: Any, parts: Any) -> Callable[[], Row]:
+        """What reads the smoothness along the last step, on the same images every time."""
         last_step = _LastStep(optimizer, list(model.parameters()))
         objective = Objective(model, lambda m, batch: cross_entropy(m(batch[0]), batch[1]))
         batches = list(
@@ -121,6 +122,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     windows = train.windows(trial.torch_generator("smoothness samples"), trial["m"]).split(size)
 
     def read() -> Row:
+        """Smoothness along the last step on fixed windows, and by the released code's estimator."""
         number = trial.restored.get("step", 0) + last_step.number
         generator = trial.torch_generator(f"smoothness chunks {number}")
         chunks = [train.windows(generator, trial["m"]).split(size) for _ in range(2)]
@@ -227,9 +229,21 @@ def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
             "seeds": len(fits),
         }
         if name in clipped:
-            parts.add(f"{name}: correlated", correlated, weak, words, {name: numbers})
+            parts.add(
+                f"{name}: correlated",
+                holds=correlated,
+                refuted=weak,
+                words=words,
+                numbers={name: numbers},
+            )
         else:
-            parts.add(f"{name}: weakly correlated", weak, correlated, words, {name: numbers})
+            parts.add(
+                f"{name}: weakly correlated",
+                holds=weak,
+                refuted=correlated,
+                words=words,
+                numbers={name: numbers},
+            )
         if "naive_norm" in group[0].rows[0]:
             _note_on_estimators(parts, name, group, [fit.rank for fit in fits])
     return parts

@@ -144,6 +144,7 @@ class StatisticsRun:
         }
 
         def counted() -> Row:
+            """A reading that knows its number, which checkpoints keep."""
             number = self.kept["rows"]
             self.kept["rows"] += 1
             return read(number)
@@ -196,6 +197,7 @@ def statistics_run(trial: Trial, name: str) -> StatisticsRun:
         language = language_run(trial, name)
 
         def text_loss(model: Any, windows: Any) -> Any:
+            """The loss on the second half of windows, with the memory of the first half."""
             length = trial["length"]
             with torch.no_grad():
                 _, memory = model(windows[:, :length])
@@ -212,6 +214,7 @@ def statistics_run(trial: Trial, name: str) -> StatisticsRun:
     right_answers = torch.zeros((), dtype=torch.long, device=image_network.parts["train"][1].device)
 
     def loss(model: Any, x: Any, y: Any) -> Any:
+        """The mean loss of a batch; right answers are counted on the way."""
         scores = model(x)
         right_answers.add_((scores.detach().argmax(1) == y).sum())
         return cross_entropy(scores, y)
@@ -230,6 +233,7 @@ def statistics_run(trial: Trial, name: str) -> StatisticsRun:
 
 
 def _optimizer(settings: Any, lr: float, model: Any) -> torch.optim.Optimizer:
+    """Adam, or SGD with the settings' momentum and weight decay."""
     import torch
 
     if settings["optimizer"] == "adam":

@@ -150,6 +150,7 @@ def _reachable(sweep: Sweep) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
+    """Kind and first line of an error."""
     text = str(error).strip().split("\n")[0]
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
 
@@ -239,6 +240,7 @@ def wanted() -> bool:
 
 
 def _import(module: str, extra: str) -> Any:
+    """A module of an extra; an error that says what to install where it is missing."""
     from importlib import import_module
 
     try:

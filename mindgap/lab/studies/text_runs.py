@@ -224,6 +224,7 @@ def text_optimizer_run(
         parts = ("validation",) if phase == "tuning" else ("validation", "test")
 
         def read() -> Row:
+            """Losses of the parts, and what ``watch`` adds."""
             with torch.no_grad():
                 losses = {
                     f"{name}_loss": float(problem.objective.value(problem.parts[name]))

@@ -220,6 +220,7 @@ def _grid(
     """The trials of a grid search; the journal knows a value by everything that it depends on."""
 
     def score(method: str, point: Settings, seed: int) -> tuple[float, float]:
+        """Score and seconds of a point with one seed; a run that diverged counts as infinite."""
         try:
             return validation_score(study, method, {**settings[method], **point}, (seed,))
         except DIVERGENCE:
@@ -281,6 +282,7 @@ def _search(
     spent = [0.0]
 
     def evaluate(guess: Settings) -> float:
+        """The score of the guessed settings; their seconds are added up."""
         score, seconds = validation_score(study, method, {**settings, **guess}, seeds)
         spent[0] += seconds
         return score

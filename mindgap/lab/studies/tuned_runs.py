@@ -93,6 +93,7 @@ def tuned_run(
     last_rows: list[Row] = []
 
     def evaluate(settings: Mapping[str, Any]) -> float:
+        """Train with one candidate; its score, and its last row to the list."""
         *_, last_row = _train(trial, start, settings["lr"], "tuning", on, score_of, {}, {}, every)
         last_rows.append(last_row)
         return float(last_row["score"])

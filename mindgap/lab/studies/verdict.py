@@ -101,7 +101,7 @@ class Parts:
                 words = f"printed {erratum.printed}, counterexample {certificate.words()}"
                 self.add(
                     erratum.place.replace("; ", ", "),
-                    not certificate.valid,
+                    holds=not certificate.valid,
                     reading="as printed",
                     words=words.replace("; ", ", "),  # a page breaks lines at semicolons
                     numbers={f"certificate, {erratum.place}": certificate.ratio},

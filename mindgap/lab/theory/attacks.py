@@ -210,6 +210,7 @@ def _printed_4_4_1(
 
 
 def _corrected_4_4_1(constants: Any, K: float) -> tuple[float, float, float]:
+    """η, τ and the bound as the proof gives them."""
     parameters = theory.gclip_nonconvex_parameters(constants, int(K))
     return (
         float(parameters.eta),

@@ -242,7 +242,7 @@ class SymmetricPareto(NoiseLaw):
         return self.index / (self.index - p) if p < self.index else math.inf
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        # One uniform on (-1, 1] gives both sign and size: half the random numbers.
+        """Signed powers of one uniform number on (-1, 1], which gives both sign and size."""
         uniform = 1.0 - 2.0 * rng.random(shape)
         size = np.abs(uniform)
         return np.where(uniform < 0, -1.0, 1.0) * np.maximum(size, np.finfo(float).tiny) ** (
@@ -348,6 +348,7 @@ class TwoPoint(NoiseLaw):
         return self.probability - (rng.random(shape) < self.probability)
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
+        """A sum of two terms."""
         probability = self.probability
         values = function(np.array([probability - 1.0, probability]))
         return float(probability * values[0] + (1 - probability) * values[1])

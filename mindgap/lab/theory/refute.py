@@ -92,6 +92,7 @@ def search(attack: Attack, *, tries: int = 400, seconds: float = 20.0) -> Outcom
     best_strength = -1.0
 
     def value(point: tuple[float, ...]) -> float:
+        """The strength of the instance at a point (logarithms), tried once; the best is kept."""
         nonlocal best, best_strength
         if point not in strengths:
             certificate = attack.attempt(

@@ -90,6 +90,7 @@ def _load() -> tuple[dict[str, Study], dict[str, str]]:
 
 
 def _place(study: Study) -> tuple[int, int, str]:
+    """Where a study stands in the catalogue: by paper, number of the claim, and name."""
     letter, number = re.fullmatch(r"([A-Z])(\d+)", study.claim).groups()  # type: ignore[union-attr]
     return ORDER.index(letter), int(number), study.name
 

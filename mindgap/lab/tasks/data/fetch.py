@@ -227,6 +227,7 @@ def _receive(address: str, partial_file: Path, size: int | None, progress: Progr
 
 
 def _not_longer(address: str, length: int, size: int | None, partial_file: Path) -> None:
+    """An error, and the partial file removed, where more bytes come than the file has."""
     if size is not None and length > size:
         partial_file.unlink(missing_ok=True)
         raise DataError(
@@ -235,8 +236,9 @@ def _not_longer(address: str, length: int, size: int | None, partial_file: Path)
 
 
 def _places(data: DataSet, file: DataFile) -> list[Path]:
-    """The paths where a file may lie: in ``$MINDGAP_DATA``, where that is set, then in the "
-    "cache."""
+    """The paths where a file may lie: in ``$MINDGAP_DATA``, where that is set, then in the
+    cache.
+    """
     chosen = data_folder()
     return [
         folder / data.name / file.name for folder in (chosen, cache_folder()) if folder is not None
@@ -293,6 +295,7 @@ def _terminal_progress(name: str) -> Progress | None:
         return None
 
     def show(done: int, total: int) -> None:
+        """Write the line again, with bytes in megabytes."""
         share = f" of {total / 1e6:.1f}" if total else ""
         end = "\n" if total and done >= total else ""
         sys.stderr.write(f"\r{name}: {done / 1e6:.1f}{share} MB{end}")

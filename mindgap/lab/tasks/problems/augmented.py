@@ -71,6 +71,9 @@ def augmented_network(
         return network
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Random images, each at a random shift and mirrored or not, and their labels, some
+        wrong.
+        """
         chosen = torch.randint(0, len(images), (size,), generator=generator)
         offsets = torch.randint(0, 2 * shift + 1, (2, size, 1), generator=generator)
         rows, columns = offsets + torch.arange(side)  # a window of the padded image for each sample

@@ -161,6 +161,7 @@ class HyperCleaning:
             return gradient.reshape(-1) + decay * flat, curvature + torch.diag(decay)
 
         def value(flat: Tensor) -> Tensor:
+            """The lower loss at flat weights."""
             losses = cross_entropy(
                 features @ flat.view(self.classes, -1).T, labels, reduction="none"
             )
@@ -269,6 +270,7 @@ def hyper_cleaning(
     target = torch.device(device)
 
     def tensors(features: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Features and labels as tensors on the device."""
         return torch.from_numpy(features).to(target, dtype), torch.from_numpy(labels).to(target)
 
     return HyperCleaning(

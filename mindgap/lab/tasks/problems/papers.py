@@ -82,6 +82,7 @@ def masked_bert(
     )
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, ...]:
+        """A minibatch: real, with Gaussian vectors in place of pieces, or masked windows."""
         options: dict[str, Any] = {"generator": generator, "device": pieces.device}
         starts = torch.randint(0, len(pieces) - length + 1, (size, 1), **options)
         windows = pieces[starts + torch.arange(length, device=pieces.device)]

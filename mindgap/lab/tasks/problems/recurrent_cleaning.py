@@ -293,6 +293,7 @@ class RecurrentCleaning:
         def loss(
             net: torch.nn.ParameterDict, words: Tensor, labels: Tensor, weights: Tensor
         ) -> Tensor:
+            """The weighted mean loss of a batch, with decay."""
             weights_of_net = dict(net.items())
             logits = recurrent_logits(weights_of_net, self.vectors, words)
             losses = cross_entropy(logits, labels, reduction="none")
@@ -302,6 +303,7 @@ class RecurrentCleaning:
             return (weights * losses).mean() + self.decay * norm
 
         def batches() -> Iterator[Tensor]:
+            """Rows of batches, epoch after epoch, in an order that is the same in every call."""
             generator = numpy_stream(0, "recurrent cleaning", "common solve")
             while True:
                 order = torch.from_numpy(generator.permutation(len(labels))).to(words.device)

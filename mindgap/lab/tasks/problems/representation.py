@@ -159,6 +159,7 @@ class HyperRepresentation:
         weights = torch.ones_like(labels)
 
         def at(flat: Tensor) -> tuple[Tensor, Tensor]:
+            """Gradient and Hessian of each task's part of g at its flat head."""
             slope, curvature = softmax_derivatives(features, labels, weights, flat.view(shape))
             decay = 2 * self.decay * torch.eye(flat.shape[-1], dtype=flat.dtype, device=flat.device)
             return slope.flatten(1) + 2 * self.decay * flat, curvature + decay
@@ -294,6 +295,7 @@ def hyper_representation(
     target = torch.device(device)
 
     def tensors(inputs: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Standardised inputs and labels as tensors on the device."""
         scaled = torch.from_numpy((inputs - mean) / deviation)
         return scaled.to(target, dtype), torch.from_numpy(labels).to(target)
 

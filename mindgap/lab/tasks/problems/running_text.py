@@ -180,6 +180,9 @@ def going_on(state: object) -> tuple[list[Tensor], Callable[..., Tensor]]:
     carried, form = pytree.tree_flatten(state)
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of a segment that begins in the carried state, which then becomes its
+        last one.
+        """
         scores, after = model(x, pytree.tree_unflatten([t.clone() for t in carried], form))
         with torch.no_grad():
             torch._foreach_copy_(carried, pytree.tree_leaves(after))

@@ -227,6 +227,7 @@ def prose_transformer(
         return problem
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Fresh Gaussian vectors in place of words, and the words to predict."""
         targets = problem.draw(generator, size)[:, 1:]
         return SmallTransformer.START * torch.randn(
             *targets.shape, width, generator=generator

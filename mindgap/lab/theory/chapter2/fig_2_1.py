@@ -136,6 +136,7 @@ def lmi_rate(method: str, Q: float, *, tolerance: float = 1e-6) -> float:
     program, rho2 = _program(method, float(Q))
 
     def holds(rho: float) -> bool:
+        """Whether the inequality has a solution at the rate ρ."""
         rho2.value = rho**2
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "solution may be inaccurate": then the value decides

@@ -37,6 +37,7 @@ class ExponentialQuadratic(Function):
     L1: Positive  # L1 >= 1 in the paper; any positive number here
 
     def value(self, x: Any) -> Any:
+        """f(x): exponential for |x| > 1/L1, a parabola between."""
         xp = namespace(x)
         u = self.L1 * xp.abs(x)
         # The branch that is not taken must stay finite: autograd multiplies it by zero.
@@ -44,6 +45,7 @@ class ExponentialQuadratic(Function):
         return xp.where(u > 1, outside, u * u / (2 * self.L1) + 1 / (2 * self.L1))
 
     def gradient(self, x: Any) -> Any:
+        """f'(x): exponential for |x| > 1/L1, linear between."""
         xp = namespace(x)
         u = self.L1 * xp.abs(x)
         return xp.sign(x) * xp.where(u > 1, xp.exp(xp.where(u > 1, u, u * 0 + 1) - 1), u)
@@ -86,6 +88,7 @@ class SlowFunction(Function):
     epsilon: Positive
 
     def value(self, x: Any) -> Any:
+        """f(x): slope 2ε outside [-1, 1], a quartic inside."""
         xp = namespace(x)
         u = xp.abs(x)
         inside = self.epsilon / 4 * (6 * x * x - x * x * x * x)
@@ -240,6 +243,7 @@ class ToothedSlope(Function):
         return right + left + s * s / (2 * L)
 
     def gradient(self, x: Any) -> Any:
+        """f'(x): s less the slope of the tooth to the right of 0, linear to the left."""
         xp, s, L, p = namespace(x), self.slope, self.L, self.period
         up = xp.where(x > 0, x, x * 0)
         _, t = self._tooth(up)

@@ -80,10 +80,12 @@ class Polynomial(Function):
 
 
 def _derivative(coefficients: Sequence[float]) -> tuple[float, ...]:
+    """Coefficients of a polynomial's derivative."""
     return tuple(i * coefficient for i, coefficient in enumerate(coefficients))[1:] or (0.0,)
 
 
 def _horner(coefficients: Sequence[float], x: Any) -> Any:
+    """The value of a polynomial with coefficients a_0, a_1, ..., by Horner's rule."""
     total = x * 0 + coefficients[-1]
     for coefficient in reversed(coefficients[:-1]):
         total = total * x + coefficient

@@ -77,9 +77,9 @@ def judge(runs: Sequence[Run]) -> Parts:
     for name in RELAXED:
         parts.add(
             f"{name} ends below all others",
-            wins[name] >= 0.9,
-            wins[name] < 0.9 and median_norms[name] >= median_norms[best_bounded],
-            f"at {median_norms[name]:.2g}, below them in {wins[name]:.0%} of the seeds",
+            holds=wins[name] >= 0.9,
+            refuted=wins[name] < 0.9 and median_norms[name] >= median_norms[best_bounded],
+            words=f"at {median_norms[name]:.2g}, below them in {wins[name]:.0%} of the seeds",
         )
     return parts
 

@@ -57,6 +57,9 @@ def loop(trial: Trial) -> Iterator[Row]:
     A, C = quadratic.lower.A, quadratic.lower.C
 
     def lower(x: torch.Tensor, y: torch.Tensor, linear: torch.Tensor) -> torch.Tensor:
+        """The lower loss: quadratic in y, bilinear in x and y, with a linear term drawn per
+        sample.
+        """
         return 0.5 * (y @ A @ y) + x @ C @ y + (linear @ y).mean()
 
     lower_data = Batches(quadratic.lower_samples[0][:, 2], trial["batch_size"], shuffle=False)
@@ -136,20 +139,20 @@ def judge(runs: Sequence[Run]) -> Parts:
             ratios[name] = errors[name] / float(np.hypot(lag, floors[settings["lr_y"]]))
     parts.add(
         "x frozen, y is plain SGD's",
-        largest_gap <= 1e-12,
+        holds=largest_gap <= 1e-12,
         words=f"differs by {largest_gap:.1e}",
         numbers={"sgd_gap": largest_gap},
     )
     parts.add(
         "x moving, the error is as predicted",
-        all(1 / 1.25 < ratio < 1.25 for ratio in ratios.values()),
+        holds=all(1 / 1.25 < ratio < 1.25 for ratio in ratios.values()),
         words=f"{min(ratios.values()):.2f} to {max(ratios.values()):.2f} times √(lag² + floor²) "
         f"over {len(ratios)} pairs of drift and step",
         numbers={"ratio": ratios},
     )
     parts.add(
         "no error still grows",
-        all(factor < 1.25 for factor in growth.values()),
+        holds=all(factor < 1.25 for factor in growth.values()),
         words=f"over the last quarters by at most a factor {max(growth.values()):.2f}",
         numbers={"growth": growth, "floor": {str(rate): floor for rate, floor in floors.items()}},
     )

@@ -166,6 +166,9 @@ def _representation(name: str, texts: str, quick: str, cpu: str) -> Study:
     def scale(
         settings: Mapping[str, Any], source: str, tasks: list[int], readings: int, seeds: int
     ) -> Scale:
+        """A CPU scale of one source: its sizes, the tuned steps of both methods, and no seeds for
+        the others.
+        """
         steps = runs.own_steps(source)
         shared_settings = {
             "data": source,

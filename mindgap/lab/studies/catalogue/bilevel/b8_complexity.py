@@ -116,7 +116,12 @@ def judge(runs: Sequence[Run]) -> Parts:
         steps = sorted(set.intersection(*(set(exponent) for exponent in counts)))
         question, power = f"{name}: at most {stated(complexity)}", stated(complexity)
         if len(steps) < LEAST or len(group) < 2:
-            parts.add(question, False, False, f"only {len(steps)} of the values of ε reached")
+            parts.add(
+                question,
+                holds=False,
+                refuted=False,
+                words=f"only {len(steps)} of the values of ε reached",
+            )
             continue
         slopes = [
             slope(
@@ -129,10 +134,10 @@ def judge(runs: Sequence[Run]) -> Parts:
         exponents[name] = exponent.mean
         parts.add(
             question,
-            exponent.high <= power,
-            exponent.low > power,
-            f"{exponent.words(digits='.2f')} down to {2 ** -(steps[-1] / 2):.2g}",
-            {
+            holds=exponent.high <= power,
+            refuted=exponent.low > power,
+            words=f"{exponent.words(digits='.2f')} down to {2 ** -(steps[-1] / 2):.2g}",
+            numbers={
                 name: {
                     "exponent": exponent.triple,
                     "stated": complexity,

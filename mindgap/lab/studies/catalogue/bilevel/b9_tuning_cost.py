@@ -78,6 +78,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     ]
 
     def evaluate(settings: dict[str, Any]) -> float:
+        """The validation loss at the end of a run with these settings."""
         method = METHODS[trial["key"]](
             **settings, **dict.fromkeys(trial.settings.get("ones", ()), 1)
         )
@@ -133,7 +134,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     costs = {method: mean_interval(values) for method, values in cost.items()}
     parts.add(
         "SLIP takes fewer numbers, without R, I and N",
-        len(names["SLIP"]) < len(names["BO-REP"])
+        holds=len(names["SLIP"]) < len(names["BO-REP"])
         and set(FALLEN) <= names["BO-REP"] - names["SLIP"],
         words=f"SLIP {len(names['SLIP'])}, BO-REP {len(names['BO-REP'])}",
         numbers={

@@ -18,6 +18,7 @@ from mindgap.lab.studies.verdict import rows_by_method
 
 
 def _laws(alpha: float) -> dict[str, Any]:
+    """Name -> a law whose α-moment is finite, with a tail as heavy as that allows, or none."""
     return {
         "gaussian": theory.Gaussian(),
         "student": theory.Student(df=alpha + 0.1),
@@ -90,7 +91,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         # Quadrature is good to 1e-6 where the tail index is within 0.1 of the moment.
         parts.add(
             name,
-            max(largest.values()) <= 1 + 1e-5,
+            holds=max(largest.values()) <= 1 + 1e-5,
             numbers={name: largest},
             words=f"second moment {largest['second']:.3g}, bias {largest['bias']:.3g} of the "
             "bounds",

@@ -24,6 +24,7 @@ def loop_orders(trial: Trial) -> Iterator[Row]:
     """Readings of the loss on validation and test text with a moment of one order."""
 
     def build(lr: float, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
+        """ACClip with the trial's order α, otherwise as published."""
         from mindgap.optim import ACClip
 
         paper: dict[str, Any] = {

@@ -28,6 +28,7 @@ def loop_steps(trial: Trial) -> Iterator[Row]:
     """
 
     def build(lr: float, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
+        """The trial's optimizer, with a threshold that grows where the trial says so."""
         optimizer = optimizer_of(trial["optimizer"], lr, parameters, tau=trial["tau"])
         if trial["grows"]:
             for group in optimizer.param_groups:
@@ -64,6 +65,7 @@ def step_length(optimizer: torch.optim.Optimizer) -> Callable[[], Row]:
         positions[:] = [parameter.detach().clone() for parameter in parameters]
 
     def add(*_: Any) -> None:
+        """After a step: add its length to the total, and count it."""
         moved = torch._foreach_norm(
             torch._foreach_sub([parameter.detach() for parameter in parameters], positions)
         )
@@ -72,6 +74,7 @@ def step_length(optimizer: torch.optim.Optimizer) -> Callable[[], Row]:
         positions.clear()
 
     def read() -> Row:
+        """The mean length of the steps since the last reading."""
         length, number = total.tolist()
         total.zero_()
         return {"step_length": length / max(number, 1)}

@@ -52,13 +52,17 @@ def judge_appendix(runs: Sequence[Run]) -> Parts:
         parts.decide_nothing("the tail of the image network's norms cannot be told")
     parts.add(
         "Fig. 6b: the image network's norms are not heavier after training",
-        image["heavier"] == 0.0,
-        image["heavier"] == 1.0,
+        holds=image["heavier"] == 0.0,
+        refuted=image["heavier"] == 1.0,
     )
-    parts.add("Fig. 6c: coordinates of one minibatch look heavy-tailed", image["within"] < HEAVY)
+    parts.add(
+        "Fig. 6c: coordinates of one minibatch look heavy-tailed", holds=image["within"] < HEAVY
+    )
     below = [a < b for a, b in zip(text["block_sum"], image["block_sum"], strict=True)]
     parts.add(
-        "Fig. 7: the transformer's index is below the image network's", all(below), not any(below)
+        "Fig. 7: the transformer's index is below the image network's",
+        holds=all(below),
+        refuted=not any(below),
     )
     return parts
 

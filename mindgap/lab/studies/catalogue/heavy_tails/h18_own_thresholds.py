@@ -117,6 +117,7 @@ def _chosen(table: Mapping[float, np.ndarray]) -> tuple[float, float, np.ndarray
     """
 
     def mean(pairs: np.ndarray) -> float:
+        """Mean log loss on the validation points; infinite where one run diverged."""
         logs = np.log(np.maximum(pairs[:, 0], 1e-300))
         return float(np.mean(logs)) if np.isfinite(logs).all() else np.inf
 

@@ -68,8 +68,8 @@ def judge(runs: Sequence[Run]) -> Parts:
     if false_alarms:
         parts.decide_nothing(f"two samples of one moment are told apart in {false_alarms} runs")
     text, image = answers["transformer"], answers["convolutional network"]
-    parts.add("the transformer's noise drifts", text == 1.0, text == 0.0)
-    parts.add("the image network's noise keeps its shape", image == 0.0, image == 1.0)
+    parts.add("the transformer's noise drifts", holds=text == 1.0, refuted=text == 0.0)
+    parts.add("the image network's noise keeps its shape", holds=image == 0.0, refuted=image == 1.0)
     return parts
 
 

@@ -93,6 +93,7 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
         parts = ("validation",) if phase == "tuning" else ("validation", "test")
 
         def read() -> Row:
+            """Loss and accuracy at the masked places, and the loss of word frequencies."""
             row: Row = {"by_frequency": by_frequency}
             with torch.no_grad():
                 for name in parts:

@@ -96,19 +96,19 @@ def judge(runs: Sequence[Run]) -> Parts:
     )
     parts.add(
         "SGD's block means grow",
-        sgd - 2 * sgd_error > 0.15,
+        holds=sgd - 2 * sgd_error > 0.15,
         words=f"like n^{sgd:.2f}±{sgd_error:.2f}",
         numbers={"sgd_slope": sgd},
     )
     parts.add(
         "GClip's do not",
-        clip + 2 * clip_error < 0.1,
+        holds=clip + 2 * clip_error < 0.1,
         words=f"n^{clip:.2f}±{clip_error:.2f}",
         numbers={"gclip_slope": clip},
     )
     parts.add(
         "GClip's 99 % quantile of ‖∇f‖² falls",
-        late < 0.5 * early,
+        holds=late < 0.5 * early,
         words=f"{early:.2g} to {late:.2g}",
         numbers={"gclip_q99_early": early, "gclip_q99_late": late},
     )

@@ -131,12 +131,12 @@ def judge_dimension(runs: Sequence[Run]) -> Parts:
     )
     parts.add(
         "CClip's worst error is free of d",
-        abs(cclip) <= 0.05 + 2 * cclip_error,
+        holds=abs(cclip) <= 0.05 + 2 * cclip_error,
         words=f"d^{cclip:.2f}±{2 * cclip_error:.2f}",
     )
     parts.add(
         "GClip's grows as the sharp bound",
-        gclip - 2 * gclip_error > 0.05 and abs(gclip - sharp) <= 0.1 + 2 * gclip_error,
+        holds=gclip - 2 * gclip_error > 0.05 and abs(gclip - sharp) <= 0.1 + 2 * gclip_error,
         words=f"d^{gclip:.2f}±{2 * gclip_error:.2f}; sharp bound d^{sharp:.2f}, printed bound "
         f"d^{2 / alpha:.2f}",
     )

@@ -40,6 +40,7 @@ def loop_bounds(trial: Trial) -> Iterator[Row]:
         record: Any = coordinate if trial["clip"] == "cclip" else strongly_convex
 
         def gradient(x: np.ndarray, k: int, mu=mu, law=law, rng=rng) -> np.ndarray:  # type: ignore[no-untyped-def]
+            """The gradient of μ‖x - optimum‖²/2 plus noise of the law."""
             return mu * (x - optimum) + law.sample(rng, x.shape)
 
         with trial.timed():

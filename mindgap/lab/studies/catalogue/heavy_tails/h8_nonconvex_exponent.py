@@ -1,5 +1,6 @@
-"""H8, rates: GClip's gradient falls like K^(-(α-1)/(3α-2)) on the worst of a family of rare "
-"jumps."""
+"""H8, rates: GClip's gradient falls like K^(-(α-1)/(3α-2)) on the worst of a family of rare
+jumps.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ def judge_nonconvex(runs: Sequence[Run]) -> Parts:
         }
         parts.add(
             f"{name}: below the bound",
-            ratio <= 1,
+            holds=ratio <= 1,
             words=f"at most {ratio:.2g} of it",
             numbers={name: numbers},
             reading="as corrected",

@@ -99,7 +99,7 @@ def judge_strongly_convex(runs: Sequence[Run]) -> Parts:
         )
         parts.add(
             name,
-            all(
+            holds=all(
                 abs(exponent + 2 * (alpha - 1) / alpha) <= 0.03 + 2 * error
                 for alpha, (exponent, error) in fits.items()
             ),
@@ -115,7 +115,7 @@ def judge_strongly_convex(runs: Sequence[Run]) -> Parts:
     largest_gap = _disagreement(groups[PROVED])
     parts.add(
         "sampled runs agree with the recursion",
-        largest_gap <= 5,
+        holds=largest_gap <= 5,
         words=f"within {largest_gap:.1f} standard errors",
     )
     return parts

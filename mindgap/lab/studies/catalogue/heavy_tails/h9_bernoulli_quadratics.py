@@ -77,7 +77,7 @@ def judge_quadratics(runs: Sequence[Run]) -> Parts:
         smallest = min(row["ratio"] for row in rows)
         parts.add(
             f"{name} stays above",
-            not below,
+            holds=not below,
             words=f"smallest error/bound {smallest:.3g}, {len(below)} below",
             numbers={name: {"below": len(below), "smallest_ratio": smallest}},
         )

@@ -75,7 +75,7 @@ def judge_chain(runs: Sequence[Run]) -> Parts:
         least_ratio = min(row["ratio"] for row in rows)
         parts.add(
             f"{name} stays above ε",
-            least_ratio >= 1,
+            holds=least_ratio >= 1,
             words=f"least E‖∇f‖/ε {least_ratio:.2f}",
             numbers={
                 name: {"least_ratio": least_ratio, "finished": max(row["finished"] for row in rows)}
@@ -92,7 +92,7 @@ def judge_chain(runs: Sequence[Run]) -> Parts:
         # ⌊·⌋ and d - 1 bend the line at small d
         parts.add(
             f"α={alpha:g}: steps grow as stated",
-            abs(power / stated - 1) < 0.15,
+            holds=abs(power / stated - 1) < 0.15,
             words=f"ε^-{power:.2f}, stated {stated:.2f}",
         )
     parts.note("", {"powers": {f"alpha={order:g}": exponent for order, exponent in powers.items()}})

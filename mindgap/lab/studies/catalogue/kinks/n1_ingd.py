@@ -105,6 +105,7 @@ def _run_ingd(
     )
 
     def closure() -> torch.Tensor:
+        """Set the gradient at the point and return the value there."""
         value, gradient = oracle(x.detach().numpy())
         x.grad = torch.from_numpy(np.asarray(gradient))
         return torch.tensor(float(value), dtype=torch.float64)
@@ -145,7 +146,7 @@ def judge_ingd(runs: Sequence[Run]) -> Parts:
     longest_search = max(row["longest_search"] for row in table["smooth"])
     parts.add(
         "within the stated calls",
-        share_too_late <= gamma,
+        holds=share_too_late <= gamma,
         numbers={"late": share_too_late, "largest_share": share},
         words=f"{share_too_late:.0%} of {len(rows)} runs over them (allowed {gamma:.0%}), the "
         "costliest at "
@@ -153,13 +154,13 @@ def judge_ingd(runs: Sequence[Run]) -> Parts:
     )
     parts.add(
         "certificates are true",
-        false_certificates == 0,
+        holds=false_certificates == 0,
         words=f"{false_certificates} untrue",
         numbers={"untrue": false_certificates},
     )
     parts.add(
         "one inner step on smooth functions",
-        longest_search == 1,
+        holds=longest_search == 1,
         words=f"at most {longest_search} per search",
         numbers={"smooth_inner_steps": longest_search},
     )

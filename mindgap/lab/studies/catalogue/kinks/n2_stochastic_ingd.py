@@ -115,19 +115,19 @@ def judge_stochastic(runs: Sequence[Run]) -> Parts:
     bound, limit = runs[0].column("bound")[0], runs[0].column("distance_bound")[0]
     parts.add(
         "mean ‖m_t‖ below its bound",
-        direction <= bound,
+        holds=direction <= bound,
         words=f"{direction:.3g}, bound {bound:.3g}",
         numbers={"mean_direction": direction, "bound": bound},
     )
     parts.add(
         "mean distance at the outputs below its bound",
-        distance <= limit,
+        holds=distance <= limit,
         words=f"{distance:.3g}, bound {limit:.3g}",
         numbers={"mean_distance": distance},
     )
     parts.add(
         "two thirds of the outputs are (δ, ε)-stationary",
-        stationary >= 2 / 3,
+        holds=stationary >= 2 / 3,
         words=f"{stationary:.0%}",
         numbers={"stationary": stationary},
     )

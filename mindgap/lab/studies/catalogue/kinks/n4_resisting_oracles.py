@@ -39,10 +39,12 @@ def black_box(name: str, calls: int) -> Callable[[Any, float], float]:
     }
 
     def algorithm(oracle: Any, start: float) -> float:
+        """Run the optimizer from ``start`` on the oracle's answers alone; returns where it ends."""
         x = torch.tensor([start], dtype=torch.float64, requires_grad=True)
         optimizer: Any = make[name]([x])
 
         def closure() -> torch.Tensor:
+            """Ask the oracle at the point; one that gives no value is taken to say 0."""
             answer = oracle(float(x.detach()))
             value, gradient = answer if isinstance(answer, tuple) else (0.0, answer)
             x.grad = torch.tensor([gradient], dtype=torch.float64)
@@ -127,14 +129,14 @@ def judge_adversary(runs: Sequence[Run]) -> Parts:
     )
     parts.add(
         "no optimizer comes near a stationary point",
-        smallest == 1.0,
+        holds=smallest == 1.0,
         words=f"{len(table)} optimizers, {len(rows)} games, smallest distance {smallest:g} (L = 1)"
         + (f"; not defeated: {', '.join(undefeated)}" if undefeated else ""),
         numbers={"closest": smallest, "games": len(rows)},
     )
     parts.add(
         "the functions shown agree with the answers",
-        all(row["consistent"] and row["in_class"] for row in rows),
+        holds=all(row["consistent"] and row["in_class"] for row in rows),
     )
     return parts
 

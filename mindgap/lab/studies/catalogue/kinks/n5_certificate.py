@@ -24,11 +24,11 @@ def judge(runs: Sequence[Run]) -> Parts:
         count = {counter: sum(row[counter] for row in last_rows) for counter in last_rows[0]}
         parts.add(
             f"{name}: no bound below the exact distance",
-            not count["below"],
+            holds=not count["below"],
             words=f"{count['below']} too low",
             numbers={name: count},
         )
-        parts.add(f"{name}: no gradient shorter than the distance", not count["first_fails"])
+        parts.add(f"{name}: no gradient shorter than the distance", holds=not count["first_fails"])
         stronger_words = (
             f"{count['close']} points passed the stronger test, and at {count['second_fails']} of "
             "them ‖∇f‖ > ε"
@@ -36,9 +36,9 @@ def judge(runs: Sequence[Run]) -> Parts:
         if name.startswith("smooth"):
             parts.add(
                 f"{name}: (ε/(3L), ε/3)-stationary points are ε-stationary",
-                not count["second_fails"] and count["close"] >= ENOUGH,
-                count["second_fails"] > 0,
-                stronger_words,
+                holds=not count["second_fails"] and count["close"] >= ENOUGH,
+                refuted=count["second_fails"] > 0,
+                words=stronger_words,
             )
         else:
             parts.note(f"{name}: {stronger_words}, which kinks allow")

@@ -33,6 +33,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     run = gpu.statistics_run(trial, "e0")
 
     def read(number: int) -> Row:
+        """The four quantities on two independent draws of m samples."""
         pairs = []
         for draw in range(2):
             batches = run.draw(trial["m"], number, draw)
@@ -73,12 +74,14 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     reader = trial.torch_generator("e0 readings")
 
     def statistics() -> Any:
+        """The quantities of (6.2) on m fresh samples."""
         batches = problem.batches(reader, trial["m"] // trial["part"], trial["part"])
         return training_statistics(
             problem.objective, batches, growth=False, tol=1e-2, seed=trial.seed
         )
 
     def read(_: int) -> Row:
+        """The four quantities on two independent draws of m samples."""
         statistics_1, statistics_2 = statistics(), statistics()
         return {
             "samples": statistics_1.samples,

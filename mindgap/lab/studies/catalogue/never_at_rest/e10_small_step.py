@@ -1,5 +1,6 @@
-"""E10: at an invariant distribution a small step lowers the expected loss (thesis, Theorem "
-"6.5.1)."""
+"""E10: at an invariant distribution a small step lowers the expected loss (thesis, Theorem
+6.5.1).
+"""
 
 from __future__ import annotations
 
@@ -28,6 +29,7 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
     every_x, every_y = x.expand(chains, -1, -1), y.expand(chains, -1)
 
     def value(weights: list[Any]) -> Any:
+        """The decayed loss over all samples, one number per chain."""
         decay = sum(matrix.square().sum(dim=(1, 2)) for matrix in weights) * gamma / 2
         return net.loss(weights, every_x, every_y) + decay
 
@@ -99,7 +101,7 @@ def judge_small_step(runs: Sequence[Run]) -> Parts:
         )
     parts.add(
         "a small step lowers the loss",
-        all(changes[c] < -3 * errors[c] for c in changes if c <= 0.2),
+        holds=all(changes[c] < -3 * errors[c] for c in changes if c <= 0.2),
         words=f"{smallest:g}η: by {changes[smallest]:.2e}±{errors[smallest]:.0e}, the best of the "
         "grid by "
         f"{min(changes.values()):.2e}, a full step by {full_step:.1e}±{full_error:.0e}",
@@ -107,7 +109,7 @@ def judge_small_step(runs: Sequence[Run]) -> Parts:
     )
     parts.add(
         "the law is not carried by stationary points",
-        gradient_square > 1e-6,
+        holds=gradient_square > 1e-6,
         words=f"E‖∇f‖² = {gradient_square:.3g}",
         numbers={"grad_square": gradient_square},
     )

@@ -41,6 +41,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     burn_in = trial["steps"] // trial["every"] // 2
 
     def read(number: int) -> Row:
+        """Gradients and sharpness on m fresh samples, in the last half of the run."""
         batches = run.draw(trial["m"], number) if number >= burn_in else []
         return {**run.gradients(batches), **run.sharpness(batches)} if batches else {}
 
@@ -82,6 +83,7 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=lr)
 
     def read(_: int) -> Row:
+        """Both sides of the balance on m fresh samples."""
         batches = problem.batches(reader, trial["m"] // trial["part"], trial["part"])
         statistics = training_statistics(
             problem.objective, batches, growth=False, tol=1e-2, seed=trial.seed
@@ -142,7 +144,7 @@ def _judge_network(parts: Parts, network: str, steps: Sequence[dict[str, float]]
     ):
         parts.add(
             f"{network}: Grad² is {formula} in order of magnitude",
-            all(1 / FACTOR <= step[column] <= FACTOR for step in steps),
+            holds=all(1 / FACTOR <= step[column] <= FACTOR for step in steps),
             words=words if column == "ratio" else "",
             reading=reading,
         )
@@ -155,7 +157,7 @@ def _judge_network(parts: Parts, network: str, steps: Sequence[dict[str, float]]
         )
     parts.add(
         f"{network}: the sharpness falls as the step grows",
-        all(small["sharpness"] > large["sharpness"] for small, large in pairwise(steps)),
+        holds=all(small["sharpness"] > large["sharpness"] for small, large in pairwise(steps)),
     )
 
 

@@ -32,6 +32,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     run = gpu.statistics_run(trial, "e3")
 
     def read(number: int) -> Row:
+        """Loss, noise, accuracy and gradient norm of the whole data."""
         batches = run.draw(0, number)
         row = run.gradients(batches, exact=True)
         if trial["augment"]:
@@ -64,6 +65,7 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     optimizer = torch.optim.SGD(objective.parameters, lr=trial["lr"], momentum=0.9)
 
     def read(_: int) -> Row:
+        """Loss, accuracy and gradient norm of the whole data."""
         value, gradient = objective.value_and_grad((images, labels))
         with torch.no_grad():
             right = (objective.model(images).argmax(dim=1) == labels).double().mean()
@@ -111,15 +113,15 @@ def judge(runs: Sequence[Run]) -> Parts:
     wide_shares, narrow_shares = shares[WIDE], shares[NARROW]
     parts.add(
         "over-fitted, the norm goes to zero",
-        wide_shares.max() <= ZERO,
-        float(np.median(wide_shares)) > STAYS,
-        words[WIDE],
+        holds=wide_shares.max() <= ZERO,
+        refuted=float(np.median(wide_shares)) > STAYS,
+        words=words[WIDE],
     )
     parts.add(
         "not over-fitted, the norm stays",
-        narrow_shares.min() >= STAYS,
-        float(np.median(narrow_shares)) < ZERO,
-        words[NARROW],
+        holds=narrow_shares.min() >= STAYS,
+        refuted=float(np.median(narrow_shares)) < ZERO,
+        words=words[NARROW],
     )
     return parts
 

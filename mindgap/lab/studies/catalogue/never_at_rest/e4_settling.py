@@ -127,13 +127,13 @@ def judge(runs: Sequence[Run]) -> Parts:
             part = f"{name}, {quantity.replace('_', ' ')}"
             parts.add(
                 f"{part} settles",
-                on_half <= max(on_fewest / 2, NONE),
+                holds=on_half <= max(on_fewest / 2, NONE),
                 words=f"{on_fewest:.0%} off on {fewest}, {on_half:.0%} on {half} of {most} samples",
                 numbers={part: {"few": on_fewest, "half": on_half, "bias": bias}},
             )
             if quantity in ("gradient_norm", "sharpness"):
                 large_enough = bias >= -NONE - two_errors
-                parts.add(f"{part} is not too small", large_enough, words=f"mean {bias:+.0%}")
+                parts.add(f"{part} is not too small", holds=large_enough, words=f"mean {bias:+.0%}")
     return parts
 
 

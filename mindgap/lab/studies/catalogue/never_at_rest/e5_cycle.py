@@ -55,7 +55,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     end_norm = max(run.rows[-1]["gradient_norm"] for run in small_runs)
     parts.add(
         "the small step converges",
-        end_norm < 1e-6,
+        holds=end_norm < 1e-6,
         words=f"‖∇f‖ ends at {end_norm:.1e}",
         numbers={"gradient_norm_small": end_norm},
     )
@@ -63,7 +63,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     loss_range = min(float(np.ptp(_tail(run, "loss", 4))) for run in large_runs)
     parts.add(
         "the large step never rests",
-        mean_norm > 1.0 and loss_range > 1.0,
+        holds=mean_norm > 1.0 and loss_range > 1.0,
         words=f"‖∇f‖ stays at {mean_norm:.1f} on average, the loss moves by {loss_range:.1f}",
         numbers={"gradient_norm_large": mean_norm, "loss_range": loss_range},
     )
@@ -75,7 +75,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     )
     parts.add(
         "its running averages settle",
-        drift < 0.1 * max(loss_range, 1e-12),
+        holds=drift < 0.1 * max(loss_range, 1e-12),
         words=f"they move by {drift:.2f}",
         numbers={"average_drift": drift},
     )
@@ -88,7 +88,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     )
     parts.add(
         "its last 500 iterates only take values around a few points",
-        max(number) <= FEW and max(widths) <= GAP,
+        holds=max(number) <= FEW and max(widths) <= GAP,
         words=f"{min(number)} to {max(number)} clusters in {len(cluster_widths)} starts, none "
         "wider than "
         f"{max(widths):.2g}",

@@ -66,10 +66,10 @@ def judge_change(runs: Sequence[Run]) -> Parts:
         rms = np.mean([run.column("rms") for run in group], axis=0)
         power, error = slope(np.log(group[0].column("step")), np.log(rms))
         tight = abs(power + 0.5) < 0.05 if method == "uniform map" else power < -0.45
-        parts.add(f"{method}: falls like n^-1/2", tight, words=f"n^{power:.3f}±{error:.3f}")
+        parts.add(f"{method}: falls like n^-1/2", holds=tight, words=f"n^{power:.3f}±{error:.3f}")
         parts.add(
             f"{method}: below the bound",
-            share_over <= group[0].header.settings["delta"],
+            holds=share_over <= group[0].header.settings["delta"],
             words=f"over it in at most {share_over:.1%} of the runs",
             numbers={method: {"power": power, "error": error, "over": share_over}},
         )

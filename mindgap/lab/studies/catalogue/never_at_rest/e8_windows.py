@@ -45,18 +45,18 @@ def judge(runs: Sequence[Run]) -> Parts:
         period = returns[0] if returns else 0
         averages = np.array(run.column("window_average"))
         jump = float(np.abs(np.diff(averages[-2 * (n + 1) :])).max())
-        parts.add(f"n = {n}: the period is n + 1", period == n + 1, words=f"{period}")
+        parts.add(f"n = {n}: the period is n + 1", holds=period == n + 1, words=f"{period}")
         printed, exact = 1 / (2 * n), (0.8 * n - 0.2) / (n * (n + 1) ** 2)
         parts.add(
             f"n = {n}: the window average keeps jumping by 1/(2n)",
-            jump >= printed,
+            holds=jump >= printed,
             words=f"by {jump:.1e}, printed {printed:.1e}",
             reading="as printed",
             numbers={f"n={n}": {"period": period, "jump": jump, "printed_jump": printed}},
         )
         parts.add(
             f"n = {n}: the window average keeps jumping",
-            jump > 1e-9,
+            holds=jump > 1e-9,
             reading="as corrected",
             words=f"by {jump:.1e}, exactly {exact:.1e}",
         )

@@ -89,12 +89,14 @@ def judge_compact(runs: Sequence[Run]) -> Parts:
         # one update may round the last bit up
         parts.add(
             f"{method}: stays in the set",
-            bool(size <= 1 + 1e-9),
+            holds=bool(size <= 1 + 1e-9),
             words=f"at most {size:.4f} of its radius",
             numbers={method: {"size": size, "loss_share": loss}},
         )
         parts.add(
-            f"{method}: loss below its bound", bool(loss <= 1), words=f"at most {loss:.3f} of it"
+            f"{method}: loss below its bound",
+            holds=bool(loss <= 1),
+            words=f"at most {loss:.3f} of it",
         )
     return parts
 

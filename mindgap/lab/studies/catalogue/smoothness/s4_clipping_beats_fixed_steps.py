@@ -34,6 +34,7 @@ def loop_ratio(trial: Trial) -> Iterator[Row]:
             step_sizes: np.ndarray = step_sizes,
             clipped_step: Any = clipped_step,
         ) -> Any:
+            """The fixed step of each run, or the clipped one."""
             return step_sizes[rows] if trial["fixed"] else clipped_step(row_norm(gradients))
 
         most_steps = np.zeros(len(step_sizes))
@@ -76,7 +77,7 @@ def judge_ratio(runs: Sequence[Run]) -> Parts:
     exponent, error = slope(np.log(product / (np.log(M) + 1)), np.log(ratio))
     parts.add(
         "the ratio of counts grows as stated",
-        abs(exponent - 1) <= 0.15 + 2 * error,
+        holds=abs(exponent - 1) <= 0.15 + 2 * error,
         words=f"like (M L1/(log M + 1))^{exponent:.2f}±{2 * error:.2f}, from {ratio[0]:.3g} "
         f"(M L1 = {product[0]:g}) to {ratio[-1]:.3g} (M L1 = {product[-1]:g})",
         numbers={"slope": exponent, "slope_error": error},
@@ -88,11 +89,13 @@ def judge_ratio(runs: Sequence[Run]) -> Parts:
     below_printed = int((counts < printed).sum())
     parts.add(
         "GD stays above the printed lower bound, with Δ - 5ε/8",
-        not below_printed,
+        holds=not below_printed,
         words=f"{below_printed} counts below",
     )
     parts.note(f"{below} counts lie below what the proof's own line gives, with Δ - 5ε/4")
-    parts.add("clipped GD stays below the upper bound", not above, words=f"{above} counts above")
+    parts.add(
+        "clipped GD stays below the upper bound", holds=not above, words=f"{above} counts above"
+    )
     return parts
 
 

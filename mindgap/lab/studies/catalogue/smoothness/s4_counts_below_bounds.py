@@ -1,5 +1,6 @@
-"""S4 and S8: Theorems 3.4.1 to 3.4.5 as counts of iterations, with bounded and with Gaussian "
-"noise."""
+"""S4 and S8: Theorems 3.4.1 to 3.4.5 as counts of iterations, with bounded and with
+Gaussian noise.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ def judge_counts(runs: Sequence[Run]) -> Parts:
         above = int((ratios > 1)[~cut_short].sum())
         parts.add(
             f"{name} stays below its bound",
-            not above and not cut_short.any(),
-            above > 0,
+            holds=not above and not cut_short.any(),
+            refuted=above > 0,
             reading=CORRECTED.get(name, ""),
             words=f"largest count/bound {ratios.max():.2g}, {above} of {len(ratios)} above, "
             f"{cut_short.sum()} cut short",

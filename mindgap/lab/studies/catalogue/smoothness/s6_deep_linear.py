@@ -65,7 +65,7 @@ def judge_networks(runs: Sequence[Run]) -> Parts:
     )
     parts.add(
         "gradient and Hessian norm are correlated",
-        rank > 0.5,
+        holds=rank > 0.5,
         words=f"rank correlation {rank:.2f}",
         numbers={"rank_correlation": rank},
     )

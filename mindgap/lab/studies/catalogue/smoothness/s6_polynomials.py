@@ -58,11 +58,11 @@ def judge_polynomials(runs: Sequence[Run]) -> Parts:
         growth = float(np.median(exponents))
         parts.add(
             f"{name}: |f''| is not bounded",
-            abs(growth - (degree - 2)) < 0.1,
+            holds=abs(growth - (degree - 2)) < 0.1,
             words=f"grows like R^{growth:.2f}",
             numbers={name: {"over": above, "growth": growth}},
         )
-        parts.add(f"{name}: |f''| <= L0 + L1|f'|", above == 0, words=f"{above} times above")
+        parts.add(f"{name}: |f''| <= L0 + L1|f'|", holds=above == 0, words=f"{above} times above")
     return parts
 
 

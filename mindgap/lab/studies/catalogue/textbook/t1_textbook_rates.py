@@ -117,7 +117,7 @@ def judge_rates(runs: Sequence[Run]) -> Parts:
         for reading, stated in readings.items():
             parts.add(
                 f"{method}: exponents of Table 2.1 {reading}".rstrip(),
-                all(abs(power - stated[part]) < 0.12 for part, power in powers.items()),
+                holds=all(abs(power - stated[part]) < 0.12 for part, power in powers.items()),
                 words=", ".join(
                     f"{part}^{power:.2f} (stated {stated[part]:g})"
                     for part, power in powers.items()
@@ -132,7 +132,7 @@ def judge_rates(runs: Sequence[Run]) -> Parts:
         )
         parts.add(
             f"{method}: below its bounds",
-            within_bounds and ratio <= 1,
+            holds=within_bounds and ratio <= 1,
             words=f"random runs at {ratio:.2f} of them",
             numbers={method: {"exponents": powers, "random_over_bound": ratio}},
         )

@@ -74,24 +74,24 @@ def judge_worst_case(runs: Sequence[Run]) -> Parts:
     first_at_1 = min((Q for Q, value in heavy_ball.items() if value >= 1), default=math.inf)
     parts.add(
         "GD has its analytic rate",
-        error < 1e-4,
+        holds=error < 1e-4,
         words=f"off by {error:.1e}",
         numbers={"gd_error": error},
     )
     parts.add(
         "finite worst cases are the closed forms",
-        gap < 1e-4,
+        holds=gap < 1e-4,
         words=f"off by {gap:.1e}",
         numbers={"pep_error": gap},
     )
     parts.add(
         "Nesterov lies between its rate on quadratics and Theorem 2.1.3",
-        between,
+        holds=between,
         numbers={"nesterov_between": between},
     )
     parts.add(
         "heavy-ball has a rate below 1 up to Q near 18 only",
-        last_below_1 < 17.95 <= first_at_1 + 0.1 < math.inf,
+        holds=last_below_1 < 17.95 <= first_at_1 + 0.1 < math.inf,
         words=f"up to {last_below_1:g}, not from {first_at_1:g} on",
         numbers={"heavy_ball_certified_to": last_below_1, "heavy_ball_lost_from": first_at_1},
     )

@@ -45,7 +45,7 @@ def judge_regret(runs: Sequence[Run]) -> Parts:
         holds = min(regret) >= 0.9 * floor if adam else regret[-1] < floor / 2 and power < -0.3
         parts.add(
             f"{method}: the regret {'stays' if adam else 'falls'}",
-            holds,
+            holds=holds,
             numbers={method: {"regret": regret[-1], "floor": floor, "power": power}},
             words=f"R_T/T = {regret[-1]:.3g} ({regret[-1] / floor:.2f} of the floor), like "
             f"T^{power:.2f}",

@@ -54,7 +54,9 @@ def judge(runs: Sequence[Run]) -> Parts:
     if gains["convex"].low <= 0:
         parts.decide_nothing("SVRG gains nothing on the convex control, where it ought to")
     gain_of_network, no_gain = gains["network"], gains["network"].high < math.log(MARGIN)
-    parts.add("no gain on the network", no_gain, gain_of_network.low > 0 and not no_gain)
+    parts.add(
+        "no gain on the network", holds=no_gain, refuted=gain_of_network.low > 0 and not no_gain
+    )
     return parts
 
 

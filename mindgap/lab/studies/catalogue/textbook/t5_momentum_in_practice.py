@@ -27,6 +27,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     """Readings on held-out images; at small scales the steps are tried first."""
 
     def build(lr: float, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
+        """SGD with heavy-ball or Nesterov's momentum."""
         import torch
 
         on_gpu = parameters[0].is_cuda or None
