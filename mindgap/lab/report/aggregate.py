@@ -218,7 +218,8 @@ def end_values(readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dic
     curves = _in_order(readings_of_runs)
     if not curves:
         return {}
-    places, values = np.array([x[-1] for x, _ in curves]), np.array([[y[-1]] for _, y in curves])
+    places = np.array([x[-1] for x, _ in curves])
+    values = np.array([[y[-1]] for _, y in curves])
     table = _statistics(values, np.ones(values.shape, dtype=bool))
     return {"first": float(places.min()), "last": float(places.max())} | {
         name: float(column[0]) for name, column in table.items()

@@ -77,7 +77,7 @@ def _place(study: Loaded) -> tuple[int, list[tuple[int, int | str]]]:
 
 
 def load_study(folder: Path) -> Loaded:
-    """One folder ``RUNS/<study>/<scale>``."""
+    """Read one folder ``RUNS/<study>/<scale>``; damaged files are named among the problems."""
     problems: list[str] = []
 
     def read(kind: type[Form], name: str, default: Form) -> Form:

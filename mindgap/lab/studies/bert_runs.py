@@ -66,6 +66,7 @@ def masked_run(
     floor = text.by_frequency()
 
     def epoch(number: int) -> Any:
+        """The batches of one pass, cut and masked anew."""
         return text.batches(
             trial["batch"], torch_stream(trial.seed, f"{stream} text", number, device=device)
         )
@@ -141,6 +142,7 @@ def question_run(
     frequent = places[counts.argmax()]
 
     def epoch(number: int) -> Any:
+        """The batches of one pass in random order."""
         return questions.batches(
             trial["batch"], torch_stream(trial.seed, f"{stream} order", number, device=device)
         )

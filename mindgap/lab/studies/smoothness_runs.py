@@ -59,7 +59,7 @@ class _LastStep:
 
 
 def _put(into: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Copy values into tensors."""
+    """Copy values into tensors, without a gradient."""
     for tensor, value in zip(into, values, strict=True):
         tensor.detach().copy_(value.detach())
 

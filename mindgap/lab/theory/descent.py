@@ -31,12 +31,13 @@ def first_hits(
     """Iterate x <- x - h(g)·g for all runs and report when ‖∇f(x_t)‖ <= ε first holds.
 
     Args:
-        gradient: ``gradient(x, who)`` for points ``x`` of shape (n, d) of the runs ``who``.
+        gradient: ``gradient(x, running)``: gradients at points ``x`` of shape (n, d), of the runs
+            with the numbers ``running``, those not finished.
         x0: starting points, shape (runs, d).
-        step: effective step h, (runs,), from the (noisy) gradients, (runs, d), of the runs ``who``.
+        step: ``step(gradients, running)``: effective steps h of shape (n,).
         epsilon: accuracy, one number, or one per run.
         limit: most iterations.
-        noise: ``noise(n, who)`` of shape (n, d) that is added to the gradient before the step; None
+        noise: ``noise(n, running)`` of shape (n, d) that is added to the gradient before the step; None
             for exact gradients.
 
     Returns:
@@ -45,7 +46,11 @@ def first_hits(
 
     Example:
         >>> hits, _ = first_hits(
-        ...     lambda x, who: x, np.array([[1.0]]), lambda g, who: np.full(len(g), 0.5), 0.1, 100
+        ...     lambda x, running: x,
+        ...     np.array([[1.0]]),
+        ...     lambda gradients, running: np.full(len(gradients), 0.5),
+        ...     epsilon=0.1,
+        ...     limit=100,
         ... )
         >>> int(hits[0])  # 2^-4 is the first power of 1/2 below 0.1
         4
@@ -55,24 +60,24 @@ def first_hits(
     accuracies = np.broadcast_to(np.asarray(epsilon, dtype=float), (runs,))
     hits = np.full(runs, limit + 1)
     final = np.array(x0, dtype=float)
-    who, x = np.arange(runs), final.copy()
+    running, x = np.arange(runs), final.copy()
     with np.errstate(over="ignore", invalid="ignore"):
         for step_number in range(limit + 1):
-            gradients = gradient(x, who)
+            gradients = gradient(x, running)
             norm = np.sqrt((gradients * gradients).sum(-1))
-            reached = norm <= accuracies[who]
+            reached = norm <= accuracies[running]
             finished = reached | ~np.isfinite(norm)
             if finished.any():
-                hits[who[reached]] = step_number
-                final[who[finished]] = x[finished]
-                who, x, gradients = who[~finished], x[~finished], gradients[~finished]
-                if not len(who):
+                hits[running[reached]] = step_number
+                final[running[finished]] = x[finished]
+                running, x, gradients = running[~finished], x[~finished], gradients[~finished]
+                if not len(running):
                     break
             if step_number < limit:
                 if noise is not None:
-                    gradients = gradients + noise(len(who), who)
-                x = x - step(gradients, who)[:, None] * gradients
-    final[who] = x
+                    gradients = gradients + noise(len(running), running)
+                x = x - step(gradients, running)[:, None] * gradients
+    final[running] = x
     return hits, final
 
 

@@ -57,7 +57,9 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Final ‖∇Φ‖ of BO-REP and SLIP against the least of all other methods, seed by seed."""
+    """Compare the final ‖∇Φ‖ of BO-REP and SLIP with the least of all other methods, seed
+    by seed.
+    """
     final_norms = {
         name: np.array([run.rows[-1]["gradient_norm"] for run in group])
         for name, group in by_method(runs).items()

@@ -67,7 +67,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """SLIP's final training and test accuracy against every other method's, over paired seeds."""
+    """Compare SLIP's final training and test accuracy with every other method's, seed by seed."""
     parts, groups = Parts(), by_seed(runs)
     shared = groups.pop(SHARED, None)
     common_epoch = min(run.rows[-1]["x_epoch"] for group in groups.values() for run in group)

@@ -87,7 +87,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """SLIP's final x against every other method's, by one common solve each, over paired seeds."""
+    """Compare SLIP's final x with every other method's, by one common solve each, seed by seed."""
     groups, parts = by_seed(runs), Parts()
     controls = {name: groups.pop(name) for name in CONTROL_METHODS if name in groups}
     refused = [

@@ -53,6 +53,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     method = method_of({**trial.settings, "convexity": 2 * trial["decay"]})
 
     def losses() -> tuple[Any, Any]:
+        """Both losses in JAX."""
         from mindgap.lab.tasks.problems.compiled import cleaning_losses
 
         return cleaning_losses(task)
@@ -74,7 +75,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Final accuracies against the two controls, over paired seeds."""
+    """Compare final accuracies with those of the two controls, seed by seed."""
     accuracy = last_values(by_seed(runs), "test_accuracy")
     behind = {name: accuracy[CLEAN] - values for name, values in accuracy.items()}
     methods = [name for name in accuracy if name not in (CLEAN, NOISY)]

@@ -92,12 +92,14 @@ def _search_and_run(
     column = "held_loss" if trial.settings.get("held") else "validation_loss"
 
     def saba(steps: Mapping[str, Any]) -> Any:
+        """SABA with these steps."""
         return method_for(trial, **{**steps, "key": "saba"})
 
     search_seed = FIRST_SEED + trial.seed
     search_task = task_of(Trial(trial.method, search_seed, trial.settings))
 
     def search_loss(steps: Mapping[str, Any]) -> float:
+        """The loss at the end of a run with these steps, on the samples for the search."""
         last_row = end_of(trial, rows_of, search_task, saba(steps), search_seed)
         return float(last_row[column])
 

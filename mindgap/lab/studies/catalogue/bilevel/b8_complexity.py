@@ -28,7 +28,7 @@ LEAST = 6
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """The fewest calls for each ε, over runs with smaller and smaller steps."""
+    """Run a method with smaller and smaller steps; yield the fewest calls for each ε."""
     from mindgap.lab.tasks.problems import quadratic_problem
 
     task = quadratic_problem(
@@ -42,6 +42,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     problem = task.problem(trial["batch_size"])
 
     def losses() -> tuple[Any, Any]:
+        """Both losses in JAX."""
         from mindgap.lab.tasks.problems.compiled import quadratic_losses
 
         return quadratic_losses()
@@ -107,7 +108,7 @@ def stated(complexity: str) -> int:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Each method's exponent with an interval over the seeds, against the stated one."""
+    """Compare each method's exponent, with an interval over the seeds, with the stated one."""
     parts, groups = Parts(), by_seed(runs)
     exponents: dict[str, float] = {}
     for name, group in groups.items():

@@ -110,7 +110,7 @@ def needed(losses: Sequence[float], highest: float) -> float:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """The numbers that each class takes, and BO-REP's cost of tuning over SLIP's."""
+    """Compare the numbers that both classes take, and what tuning BO-REP and SLIP costs."""
     parts, groups = Parts(), by_seed(runs)
     margin = 1 + float(runs[0].header.settings["margin"])
     first_rows = {method: group[0].rows[0] for method, group in by_method(runs).items()}

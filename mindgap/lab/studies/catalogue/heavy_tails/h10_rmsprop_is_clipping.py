@@ -59,7 +59,7 @@ def _rmsprop_step(
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """The factor 2 with the printed η_k, and with half of it."""
+    """Ask whether the ratio lies within a factor 2, with the printed η_k and with half of it."""
     parts = Parts()
     for name, group in by_method(runs).items():
         reading = "as printed" if name == "as printed" else "as corrected"

@@ -62,6 +62,7 @@ def step_length(optimizer: torch.optim.Optimizer) -> Callable[[], Row]:
     total, positions = torch.zeros(2, device=parameters[0].device), list[Any]()
 
     def keep(*_: Any) -> None:
+        """Before a step: keep where the parameters are."""
         positions[:] = [parameter.detach().clone() for parameter in parameters]
 
     def add(*_: Any) -> None:

@@ -79,7 +79,7 @@ def _train(trial: Trial, tail: float, lr: float) -> Row:
 
 
 def optimizer_of(settings: Mapping[str, Any], lr: float, parameters: Sequence[Any]) -> Any:
-    """AdamW with the trial's clipping."""
+    """AdamW that clips the coordinates or the norm, or nothing, as the settings say."""
     from mindgap.optim import AdamW
 
     if settings["coordinates"]:

@@ -30,7 +30,7 @@ MISS = 0.01
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """How many seeds of each network drift, and how many keep their shape."""
+    """Count the seeds of each network that drift, and those that keep their shape."""
     parts, answers, false_alarms = Parts(), {}, 0
     for name, group in by_method(runs).items():
         readings = [[row for row in run.rows if "distance" in row] for run in group]
@@ -74,7 +74,7 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 def _drifts(rows: Sequence[Row], moments: int) -> float:
-    """1: some distance is large and no chance; 0: all are small; 1/2 in between."""
+    """Drift of a run: 1 if some distance is large and no chance, 0 if all are small, else 1/2."""
     if any(row["distance"] > NEGLIGIBLE and row["p_value"] < MISS / moments for row in rows):
         return 1.0
     return 0.0 if all(row["distance"] <= NEGLIGIBLE for row in rows) else 0.5

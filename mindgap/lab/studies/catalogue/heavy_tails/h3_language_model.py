@@ -69,7 +69,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Ratios of the last losses on test text over paired seeds."""
+    """Compare the last losses on test text, seed by seed."""
     parts = Parts()
     losses = noted_losses(parts, runs)
     if runs[0].header.scale == "gpu":

@@ -33,7 +33,7 @@ SCORES = {"exact": "exact match", "f1": "F1"}
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Gains of ACClip over Adam in exact match and F1 on test questions, over paired seeds."""
+    """Compare ACClip with Adam in exact match and F1 on test questions, seed by seed."""
     parts, scores = Parts(), {key: finals(runs, f"test_{key}") for key in SCORES}
     for name, group in by_method(runs).items():
         table = {

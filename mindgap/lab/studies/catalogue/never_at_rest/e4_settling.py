@@ -28,7 +28,9 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """Minibatches as in training; the sharpness has its own, smaller N."""
+    """Rows of a run at scale gpu: statistics on growing numbers of minibatches, in several
+    orders.
+    """
     import torch
 
     run = gpu.statistics_run(trial, "e4")

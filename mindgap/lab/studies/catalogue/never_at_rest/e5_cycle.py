@@ -127,6 +127,7 @@ def clusters(points: Sequence[tuple[float, float]], gap: float = GAP) -> list[fl
 
 
 def _tail(run: Run, name: str, share: int) -> list[float]:
+    """The last 1/``share`` of a run's values."""
     column = run.column(name)
     return column[-len(column) // share :]
 

@@ -32,7 +32,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """The loss on fixed samples is that after the step whose minibatch loss stands beside it."""
+    """Rows of a run at scale gpu: the loss of a step, and after it that on fixed samples."""
     import torch
 
     run, burn_in = gpu.statistics_run(trial, "e6"), trial["steps"] // 2
@@ -40,6 +40,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     run.kept["average"] = 0.0
 
     def read(number: int) -> Row:
+        """The loss on the fixed samples, in the last half of the run."""
         return {"fixed": run.statistics.loss(fixed_samples)} if number >= burn_in else {}
 
     on_all_samples = trial["rule"] == "whole gradient"

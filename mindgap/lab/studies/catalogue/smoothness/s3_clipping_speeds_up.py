@@ -55,6 +55,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         )
 
         def read() -> Row:
+            """The loss on the fixed samples."""
             with torch.no_grad():
                 return {"loss": float(problem.objective.value(fixed_samples))}
 

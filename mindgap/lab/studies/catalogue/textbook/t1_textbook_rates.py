@@ -63,10 +63,9 @@ def _count(name: str, constants, epsilon: float, step_factor: float):  # type: i
 
 
 def _random_quadratics(trial: Trial) -> float:
-    """max_k (f(x_k) - f*) / bound over random spectra and starts: 1 is where a bound would
-    break.
+    """The largest (f(x_k) - f*) / bound over all steps k, random spectra and starts; above 1 a
+    bound would be broken.
     """
-
     name, rng = trial["method"], trial.numpy_generator("quadratics")
     if name == "heavy-ball":
         return 0.0  # no bound is stated for it
@@ -83,7 +82,8 @@ def _random_quadratics(trial: Trial) -> float:
         factors = amplitudes(name, curvature, alpha * trial["step_factor"], beta)
         bound = gd_gap_printed if name == "gd" else nesterov_gap
         for k in range(trial["steps"]):
-            gap = float((curvature * (next(factors) * start) ** 2).sum(axis=1).max()) / 2
+            x = next(factors) * start  # every mode shrinks by a factor of its own
+            gap = float((curvature * x**2).sum(axis=1).max()) / 2
             worst = max(worst, gap / bound(constants, k))
     return worst
 
