@@ -37,8 +37,8 @@ def first_hits(
         step: ``step(gradients, running)``: effective steps h of shape (n,).
         epsilon: accuracy, one number, or one per run.
         limit: most iterations.
-        noise: ``noise(n, running)`` of shape (n, d) that is added to the gradient before the step; None
-            for exact gradients.
+        noise: ``noise(n, running)`` of shape (n, d) that is added to the gradient before the step;
+            None for exact gradients.
 
     Returns:
         (T, x): T_ε of (3.7) for every run (``limit + 1`` where it was not reached or the run became
