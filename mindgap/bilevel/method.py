@@ -110,7 +110,7 @@ class Method(ABC, Generic[V, S]):
         super().__init_subclass__(**settings)
         for base in cls.__dict__.get("__orig_bases__", ()):
             cls._keeps = next(
-                (kept for kept in get_args(base) if isinstance(kept, type)), cls._keeps
+                (argument for argument in get_args(base) if isinstance(argument, type)), cls._keeps
             )
 
     def __post_init__(self) -> None:
@@ -169,8 +169,8 @@ class Method(ABC, Generic[V, S]):
             >>> a == b, a.without_rates() == b.without_rates()
             (False, True)
         """
-        found: Self = alike_rates(self)
-        return found
+        method: Self = alike_rates(self)
+        return method
 
     @classmethod
     def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:
@@ -304,12 +304,12 @@ class Method(ABC, Generic[V, S]):
                 (state.problem.dim_x, state.problem.dim_y),
             )
         fresh = self.start_values(oracle)
-        moved = self._with_optimizer(_carry_over(state.values, fresh, state.oracle, oracle))
+        values = self._with_optimizer(_carry_over(state.values, fresh, state.oracle, oracle))
         t = state.t if type(self) is type(state.method) else 0
         return State(
             self,
             oracle,
-            moved,
+            values,
             t,
             state.seed,
             dict(state.drawn),
@@ -395,18 +395,24 @@ class LowerStepMethod(Method[V, S]):
         return values
 
 
-def _carry_over(old: ByName, fresh: ByName, of: ProblemOracle, to: ProblemOracle) -> ByName:
+def _carry_over(
+    old: ByName, fresh: ByName, old_oracle: ProblemOracle, new_oracle: ProblemOracle
+) -> ByName:
     """The fresh values, with those of the old state in the place of equal names and shapes."""
-    found: ByName = {}
+    values: ByName = {}
     for name, value in fresh.items():
-        before = old.get(name)
+        old_value = old.get(name)
         if isinstance(value, dict):
-            found[name] = _carry_over(before, value, of, to) if isinstance(before, dict) else value
-        elif before is not None and getattr(before, "shape", None) == value.shape:
-            found[name] = to.from_torch(of.to_torch(before))
+            values[name] = (
+                _carry_over(old_value, value, old_oracle, new_oracle)
+                if isinstance(old_value, dict)
+                else value
+            )
+        elif old_value is not None and getattr(old_value, "shape", None) == value.shape:
+            values[name] = new_oracle.from_torch(old_oracle.to_torch(old_value))
         else:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def free_bytes(device: torch.device) -> int:

@@ -152,17 +152,17 @@ _LOWER = dict.fromkeys(("f2sa", "meha", "pbgd"), "w")
 
 def _rows(text: str, listed: bool = False) -> dict[str, MethodInfo]:
     """The methods of a table, by key."""
-    found = {}
+    methods = {}
     for line in text.strip().replace("\n    |", " |").splitlines():
         key, kind, name, paper, *words, order, choices = line.split(" | ")
         loop, setting, complexity, upper, lower, batch = (_SHORT.get(w, w) for w in words)
         table = (loop, setting, complexity, upper, lower, batch, tuple(choices.split()), order)
         module, note = key.replace("-", ""), _NOTES.get(key, "")
         lower_variable = _LOWER.get(key, "y")
-        found[key] = MethodInfo(
+        methods[key] = MethodInfo(
             key, name, paper, *table, module, kind, listed, note, lower_variable
         )
-    return found
+    return methods
 
 
 #: The sixteen of the SLIP documents ("all sixteen" in a study means these), by key, in the order of
@@ -193,6 +193,7 @@ def table_markdown() -> str:
     """
 
     def markdown(methods: Mapping[str, MethodInfo]) -> str:
+        """One Markdown table with a row per method."""
         words = [
             (f"{m.name} ({m.paper})", m.loop, m.setting, m.complexity, m.upper, m.lower, m.batch)
             + (str(m.hyperparameters),)
@@ -212,9 +213,9 @@ def write_table(path: str) -> None:
 
     begin, end = "<!-- methods: begin -->\n", "<!-- methods: end -->"
     text = Path(path).read_text(encoding="utf-8")
-    head, _, rest = text.partition(begin)
-    _, found, tail = rest.partition(end)
-    if not found:
+    head, _, after_begin = text.partition(begin)
+    _, end_mark, tail = after_begin.partition(end)
+    if not end_mark:
         raise ValueError(f"{path} has no place for the table ({begin.strip()} ... {end})")
     Path(path).write_text(head + begin + table_markdown() + "\n" + end + tail, encoding="utf-8")
 

@@ -65,18 +65,19 @@ class Solution(Generic[X, Y]):
         return cast("Y", self._variable("y"))
 
     def _variable(self, name: str) -> Any:
+        """x or y in the form it was handed over; modules are copied once, both together."""
         problem, oracle = self.state.problem, self.state.oracle
-        at = {key: oracle.to_torch(self.state.values[key]) for key in ("x", "y")}
+        vectors = {key: oracle.to_torch(self.state.values[key]) for key in ("x", "y")}
         pack = problem.pack_x if name == "x" else problem.pack_y
         if pack.module is None:
-            return pack.write_back(at[name])
+            return pack.write_back(vectors[name])
         if name not in self._modules:
             twin = copy(problem)
             twin.pack_x, twin.pack_y = (p.with_own_module() for p in (twin.pack_x, twin.pack_y))
-            for key, own in (("x", twin.pack_x), ("y", twin.pack_y)):
-                if own.module is not None:
-                    self._modules[key] = own.write_back(at[key])
-            twin.refresh_statistics(at["x"], at["y"])
+            for key, own_pack in (("x", twin.pack_x), ("y", twin.pack_y)):
+                if own_pack.module is not None:
+                    self._modules[key] = own_pack.write_back(vectors[key])
+            twin.refresh_statistics(vectors["x"], vectors["y"])
         return self._modules[name]
 
     def plot(self, path: str | Path | None = None, *, against: str = "calls") -> str:
@@ -203,16 +204,7 @@ def solve(
     check_every = (
         runner.check_every if check_every is None else whole("check_every", check_every, least=1)
     )
-    measures = dict(record) if isinstance(record, Mapping) else {}
-    named = all(isinstance(name, str) and callable(of) for name, of in measures.items())
-    if not named or not (record is None or isinstance(record, Mapping)):
-        fail("record", "must map names to functions of the state", record)
-    if measures and history is None:
-        fail("history", "must be given with record", None)
-    if history is not None and problem.upper_data.order == "stream":
-        fail("history", "must be None where the upper data are a Stream", history)
-    if history is not None and method.resets:
-        fail("history", "must be None for a method whose y starts anew every time", history)
+    measures = _checked_measures(problem, method, history, record)
     rows_every = 1 if history is None else history
     for name, value in (
         ("every", every),
@@ -229,25 +221,18 @@ def solve(
         flag(name, value)
     if checkpoint is not None:
         check_path("checkpoint", checkpoint)
-    if isinstance(callbacks, (list, tuple)) and all(map(callable, callbacks)):
-        listeners: list[Callback] = list(callbacks)
-    elif callable(callbacks) and not isinstance(callbacks, type):
-        listeners = [callbacks]
-    else:
-        fail("callbacks", "must be a function of the state, or a list of them", callbacks)
+    listeners = _checked_listeners(callbacks)
     if resume and checkpoint is None:
         fail("checkpoint", "must be given to resume", None)
     begin = time.perf_counter()
     oracle = runner.oracle(problem, method, seed or 0, distributed)
-    of = {} if checkpoint is None else belongs_to(method, problem)
-    if resume and checkpoint is not None and (kept := _resume(checkpoint, method, oracle, of)):
-        state = kept
+    belongs = {} if checkpoint is None else belongs_to(method, problem)
+    resumed = _resume(checkpoint, method, oracle, belongs) if resume and checkpoint else None
+    if resumed is not None:
+        state = resumed
         if seed not in (None, state.seed):
-            fail(
-                "seed",
-                f"must be that of the checkpoint, {state.seed}, or be left out, to resume",
-                seed,
-            )
+            rule = f"must be that of the checkpoint, {state.seed}, or be left out, to resume"
+            fail("seed", rule, seed)
     elif start is not None:
         if seed not in (None, start.seed):
             fail("seed", f"must be that of the start, {start.seed}, or be left out", seed)
@@ -257,8 +242,8 @@ def solve(
     spent = time.perf_counter() - begin
     bounds = {name: limit * (1.0 + runner.norm(state.values[name])) for name in ("x", "y")}
 
-    def trouble() -> tuple[str, str] | None:
-        """What is wrong with the numbers of the state, if anything."""
+    def outcome_of_numbers() -> tuple[str, str] | None:
+        """Outcome and sentence where the numbers of the state have gone wrong."""
         for name, vector in _vectors(state.values):
             norm = runner.norm(vector)
             if not math.isfinite(norm):
@@ -267,8 +252,8 @@ def solve(
                 return "diverged", f"the norm of {name} is {norm:.3g} at iteration {state.t}"
         return None
 
-    def ended() -> tuple[str, str] | None:
-        """How the run ends here, if it does."""
+    def outcome_here() -> tuple[str, str] | None:
+        """Outcome and sentence where the run ends here, by a callback or a budget."""
         answers = [listener(state) for listener in listeners] if state.t % every == 0 else []
         if any(map(_is_true, answers)):
             return "stopped", f"a callback asked for it after {state.t} iterations"
@@ -280,39 +265,40 @@ def solve(
             return "out of time", f"{spent:.3g} s after {state.t} iterations"
         return None
 
-    def note() -> dict[str, float]:
+    def history_row() -> dict[str, float]:
         """A row of the history."""
         upper = oracle.value("upper", state.x, state.y)
         row = {"iteration": state.t, "calls": state.total_calls, "seconds": spent, "upper": upper}
-        return {**row, **{name: float(of(state)) for name, of in measures.items()}}
+        return {**row, **{name: float(measure(state)) for name, measure in measures.items()}}
 
     rows: list[dict[str, float]] = []
-    told, looked, short = 0.0, -1, False
+    last_progress, last_look, stopped_early = 0.0, -1, False
     while True:
-        end = ended()
+        end = outcome_here()
         save = checkpoint is not None and (
             end is not None or (state.t > 0 and state.t % checkpoint_every == 0)
         )
-        look = save or end is not None or short or state.t % check_every == 0
-        if look and looked != state.t:
+        look = save or end is not None or stopped_early or state.t % check_every == 0
+        if look and last_look != state.t:
             begin = time.perf_counter()
-            wrong, looked = trouble(), state.t
+            wrong, last_look = outcome_of_numbers(), state.t
             spent += time.perf_counter() - begin
             if wrong is not None:
                 return Solution(wrong[0], f"{wrong[0]}: {wrong[1]}", state, spent, tuple(rows))
         if history is not None and (end is not None or state.t % history == 0):
-            rows.append(note())
+            rows.append(history_row())
         if save and checkpoint is not None:
-            write_state(Path(checkpoint), state, of)
+            write_state(Path(checkpoint), state, belongs)
         if end is not None:
             return Solution(end[0], f"{end[0]}: {end[1]}", state, spent, tuple(rows))
-        stops = (
+        # The next iteration with something to do: a look, a callback, a checkpoint, a row.
+        periods = (
             [check_every]
             + [every] * bool(listeners)
             + [checkpoint_every] * (checkpoint is not None)
             + [rows_every] * (history is not None)
         )
-        count = min(p - state.t % p for p in stops)
+        count = min(period - state.t % period for period in periods)
         if steps is not None:
             count = min(count, steps - state.t)
         begin, aim = time.perf_counter(), state.t + count
@@ -322,28 +308,55 @@ def solve(
             state, count, calls, None if seconds is None else seconds - spent, keep=bool(listeners)
         )
         spent += time.perf_counter() - begin
-        short = state.t < aim  # a budget is spent, or the backend saw numbers that are not finite
-        if progress and time.perf_counter() - told > 1.0:
-            told = time.perf_counter()
+        # A budget is spent, or the backend saw numbers that are not finite.
+        stopped_early = state.t < aim
+        if progress and time.perf_counter() - last_progress > 1.0:
+            last_progress = time.perf_counter()
             print(
                 f"{state.t} iterations, {state.total_calls} calls, {spent:.1f} s", file=sys.stderr
             )
 
 
+def _checked_measures(
+    problem: BilevelProblem, method: Method, history: int | None, record: Any
+) -> dict[str, Callable[[State], float]]:
+    """The functions of ``record`` by name, after a look at whether rows can be taken."""
+    measures = dict(record) if isinstance(record, Mapping) else {}
+    named = all(isinstance(name, str) and callable(of) for name, of in measures.items())
+    if not named or not (record is None or isinstance(record, Mapping)):
+        fail("record", "must map names to functions of the state", record)
+    if measures and history is None:
+        fail("history", "must be given with record", None)
+    if history is not None and problem.upper_data.order == "stream":
+        fail("history", "must be None where the upper data are a Stream", history)
+    if history is not None and method.resets:
+        fail("history", "must be None for a method whose y starts anew every time", history)
+    return measures
+
+
+def _checked_listeners(callbacks: Any) -> list[Callback]:
+    """The callbacks as a list of functions."""
+    if isinstance(callbacks, (list, tuple)) and all(map(callable, callbacks)):
+        return list(callbacks)
+    if callable(callbacks) and not isinstance(callbacks, type):
+        return [callbacks]
+    fail("callbacks", "must be a function of the state, or a list of them", callbacks)
+
+
 def _resume(
-    checkpoint: str | Path, method: Method, oracle: ProblemOracle, of: Mapping[str, str]
+    checkpoint: str | Path, method: Method, oracle: ProblemOracle, belongs: Mapping[str, str]
 ) -> State | None:
     """The state of the checkpoint; None if there is none, or if it is damaged and was set aside."""
     path = Path(checkpoint)
     if not path.exists():
         return None
     try:
-        return read_state(path, method, oracle, of)
+        return read_state(path, method, oracle, belongs)
     except CheckpointError as error:
         if error.reason != "damaged":
             raise
-        told = f"{error}. It is now {set_aside(path).name}; the run begins again."
-        warnings.warn(told, RuntimeWarning, stacklevel=3)
+        message = f"{error}. It is now {set_aside(path).name}; the run begins again."
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
         return None
 
 

@@ -154,11 +154,11 @@ class JaxBackend(Backend):
             The values, and the iterations done: all, or fewer where x or y is no number any more.
         """
         cycles = 1 if chunk.cycles == 1 else self._padded_cycles(state.method, chunk)
-        parts = [
+        packed_blocks = [
             packed(block, cycles, self._room(block, chunk), state.problem) for block in chunk.blocks
         ]
-        tables, layouts = [p[0] for p in parts], [p[1] for p in parts]
-        numbers = [p[2] for p in parts]
+        tables, layouts = [p[0] for p in packed_blocks], [p[1] for p in packed_blocks]
+        numbers = [p[2] for p in packed_blocks]
         lengths = np.array([block.length for block in chunk.blocks], dtype=np.int32)
         single = chunk.cycles == 1
         key = (
@@ -180,8 +180,8 @@ class JaxBackend(Backend):
         values, done = self.compiled[key](
             state.values, oracle.arrays, tables, numbers, np.int32(chunk.cycles), lengths
         )
-        each = sum(block.length for block in chunk.blocks)
-        return values, each * (chunk.cycles if single else int(done))
+        iterations_per_cycle = sum(block.length for block in chunk.blocks)
+        return values, iterations_per_cycle * (chunk.cycles if single else int(done))
 
     def _padded_cycles(self, method: AnyMethod, chunk: Chunk) -> int:
         """Sample arrays have room for a full dispatch, so that a shorter one needs no new
@@ -190,6 +190,7 @@ class JaxBackend(Backend):
         return max(chunk.cycles, self.chunk // max(sum(b.length for b in chunk.blocks), 1))
 
     def _room(self, block: Block, chunk: Chunk) -> int:
+        """Iterations that a block's tables have room for, so that others fit too."""
         return (
             block.length if chunk.cycles > 1 or block.length == 1 else max(block.length, self.chunk)
         )
@@ -212,9 +213,9 @@ class JaxBackend(Backend):
         """The iterations of a chunk, traced: the values after them and the cycles done. Without
         ``look`` all of them are done, whatever the numbers are.
         """
-        inside = oracle.with_arrays(arrays)
+        inner_oracle = oracle.with_arrays(arrays)
 
-        def one(r: int, c: Scalar, i: Scalar, v: ByName) -> ByName:
+        def run_iteration(r: int, c: Scalar, i: Scalar, v: ByName) -> ByName:
             """The values after iteration i of cycle c of block r, with its draws cut out of the
             tables.
             """
@@ -223,7 +224,7 @@ class JaxBackend(Backend):
                 if not table.shape[2]:
                     rows.append(None)
                     continue
-                at = (
+                row_number = (
                     i
                     if table.shape[0] == 1
                     else c
@@ -231,7 +232,9 @@ class JaxBackend(Backend):
                     else c * table.shape[1] + i
                 )
                 rows.append(
-                    lax.dynamic_index_in_dim(table.reshape(-1, table.shape[2]), at, keepdims=False)
+                    lax.dynamic_index_in_dim(
+                        table.reshape(-1, table.shape[2]), row_number, keepdims=False
+                    )
                 )
             draws: dict[str, Any] = {}
             for name, is_sample, which, begin, shape in layouts[r]:
@@ -240,10 +243,11 @@ class JaxBackend(Backend):
                     continue
                 item = rows[which][begin : begin + int(np.prod(shape))].reshape(shape)
                 draws[name] = Sample(item) if is_sample else item
-            new = method.next_values(v, draws, inside, chunk.blocks[r].kind)
+            new = method.next_values(v, draws, inner_oracle, chunk.blocks[r].kind)
             return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, v)
 
-        def cycle(c: Scalar, v: ByName) -> ByName:
+        def run_cycle(c: Scalar, v: ByName) -> ByName:
+            """The values after cycle c: the iterations of each block in turn."""
             for r, block in enumerate(chunk.blocks):
                 if block.length == 1:
                     if r:
@@ -251,30 +255,34 @@ class JaxBackend(Backend):
                         # with so much to do at once XLA hands half of it to another thread,
                         # microsecond by microsecond: twice the processor time, and slower.
                         c, v = lax.optimization_barrier((c, v))
-                    v = one(r, c, 0, v)
+                    v = run_iteration(r, c, 0, v)
                 else:
                     v = lax.fori_loop(
-                        0, lengths[r] if single else block.length, partial(one, r, c), v
+                        0, lengths[r] if single else block.length, partial(run_iteration, r, c), v
                     )
             return v
 
-        def some(carry: tuple[Scalar, ByName]) -> tuple[Scalar, ByName]:
+        def run_some_cycles(carry: tuple[Scalar, ByName]) -> tuple[Scalar, ByName]:
+            """The number of the next cycle and the values, after cycles between two looks at the
+            numbers.
+            """
             begin, v = carry
-            end = jnp.minimum(begin + each, cycles)
-            return end, lax.fori_loop(begin, end, cycle, v)
+            end = jnp.minimum(begin + cycles_per_look, cycles)
+            return end, lax.fori_loop(begin, end, run_cycle, v)
 
-        def go_on(carry: tuple[Scalar, ByName]) -> Scalar:
+        def should_go_on(carry: tuple[Scalar, ByName]) -> Scalar:
+            """Whether cycles are left, and x and y are numbers (after the first cycles)."""
             begin, v = carry
             numbers = jnp.isfinite(v["x"].sum() + v["y"].sum())
             return (begin < cycles) & ((begin == 0) | numbers)
 
         values = open_tables(values)
         if single:
-            return close_tables(cycle(0, values)), cycles
+            return close_tables(run_cycle(0, values)), cycles
         if not look:
-            return close_tables(lax.fori_loop(0, cycles, cycle, values)), cycles
-        each = max(1, LOOK // sum(block.length for block in chunk.blocks))
-        done, values = lax.while_loop(go_on, some, (jnp.int32(0), values))
+            return close_tables(lax.fori_loop(0, cycles, run_cycle, values)), cycles
+        cycles_per_look = max(1, LOOK // sum(block.length for block in chunk.blocks))
+        done, values = lax.while_loop(should_go_on, run_some_cycles, (jnp.int32(0), values))
         return close_tables(values), done
 
 
@@ -302,10 +310,10 @@ def packed(
         columns[which].append(flat)
         widths[which] += flat.shape[2]
     tables = []
-    for parts, dtype in zip(columns, (np.int32, real), strict=True):
-        table = np.zeros((cycles, room, sum(p.shape[2] for p in parts)), dtype)
+    for column_blocks, dtype in zip(columns, (np.int32, real), strict=True):
+        table = np.zeros((cycles, room, sum(p.shape[2] for p in column_blocks)), dtype)
         begin = 0
-        for p in parts:
+        for p in column_blocks:
             table[: p.shape[0], : p.shape[1], begin : begin + p.shape[2]] = p
             begin += p.shape[2]
         tables.append(table)

@@ -56,17 +56,18 @@ class CountingOracle(TorchOps, Oracle):
         return 1.0
 
     def _count(self, level: str, sample: Sample, *names: str) -> tuple[Tensor, ...]:
-        times = 1
+        """Count one call of each name per minibatch of the sample; returns one zero per name."""
+        minibatches = 1
         if is_full(sample):
-            times = self.batches(level)
+            minibatches = self.batches(level)
         elif np.ndim(sample.which) > self.form[3]:
-            times = len(sample.which)
+            minibatches = len(sample.which)
         for name in names:
-            self.calls.add(name, times)
+            self.calls.add(name, minibatches)
         return tuple(torch.zeros(1) for _ in names)
 
-    def first(self, level: str, of: str, x: Array, y: Array, sample: Sample) -> Array:
-        return self._count(level, sample, ("g_" if level == "lower" else "f_") + of)[0]
+    def first(self, level: str, variable: str, x: Array, y: Array, sample: Sample) -> Array:
+        return self._count(level, sample, ("g_" if level == "lower" else "f_") + variable)[0]
 
     def second(
         self, x: Array, y: Array, z: Array, sample: Sample, names: tuple[str, ...]
@@ -102,16 +103,18 @@ def calls_of_chunk(method: AnyMethod, problem: BilevelProblem, chunk: Chunk) -> 
     total: dict[str, int] = {}
     form = CountingOracle.of(problem).form
     for block in chunk.blocks:
-        ints = [
+        whole_numbers = [
             n
             for n, v in block.draws.items()
             if isinstance(v, np.ndarray) and np.issubdtype(v.dtype, np.integer)
         ]
-        if len(ints) == 1:  # the common case: a sort of whole rows would cost more than the draws
-            different, times = np.unique(block.draws[ints[0]], return_counts=True)
+        if (
+            len(whole_numbers) == 1
+        ):  # the common case: a sort of whole rows would cost more than the draws
+            different, times = np.unique(block.draws[whole_numbers[0]], return_counts=True)
             different = different[:, None]
-        elif ints:
-            rows = np.stack([block.draws[n].reshape(-1) for n in ints], 1)
+        elif whole_numbers:
+            rows = np.stack([block.draws[n].reshape(-1) for n in whole_numbers], 1)
             different, times = np.unique(rows, axis=0, return_counts=True)
         else:
             different, times = np.zeros((1, 0), int), np.array([chunk.cycles * block.length])
@@ -119,16 +122,18 @@ def calls_of_chunk(method: AnyMethod, problem: BilevelProblem, chunk: Chunk) -> 
             (n, v.which.shape[2:]) for n, v in block.draws.items() if isinstance(v, Sample)
         )
         floats = tuple(
-            n for n, v in block.draws.items() if not isinstance(v, Sample) and n not in ints
+            n
+            for n, v in block.draws.items()
+            if not isinstance(v, Sample) and n not in whole_numbers
         )
         for values, count in zip(different, times, strict=True):
-            lengths = tuple(zip(ints, (int(v) for v in values), strict=True))
+            lengths = tuple(zip(whole_numbers, (int(v) for v in values), strict=True))
             for name, calls in _calls(method, block.kind, shapes, lengths, floats, form).items():
                 total[name] = total.get(name, 0) + calls * int(count)
     return total
 
 
-def next_length(method: AnyMethod, t: int, left: int) -> int:
+def next_length(method: AnyMethod, t: int, steps_left: int) -> int:
     """Iterations of the next dispatch: up to the end of the first iterations or of a period, or as
     many whole periods as there are left.
 
@@ -138,19 +143,19 @@ def next_length(method: AnyMethod, t: int, left: int) -> int:
         [9, 1]
     """
     plan = method.plan()
-    prelude, period = len(plan.first), len(plan.period)
-    if t < prelude:
-        return min(left, prelude - t)
-    if (t - prelude) % period or left < period:
-        return min(left, period - (t - prelude) % period)
-    return left - left % period
+    first_iterations, period = len(plan.first), len(plan.period)
+    if t < first_iterations:
+        return min(steps_left, first_iterations - t)
+    if (t - first_iterations) % period or steps_left < period:
+        return min(steps_left, period - (t - first_iterations) % period)
+    return steps_left - steps_left % period
 
 
 def run_counted(
     dispatch: Callable[[State, Chunk], tuple[ByName, int]],
     state: State,
     steps: int,
-    most: int,
+    chunk_size: int,
     calls: int | None,
     seconds: float | None,
 ) -> State:
@@ -165,26 +170,26 @@ def run_counted(
         calls: budget of oracle calls; the last iteration is the one that reaches it.
         seconds: budget of time, kept by the chunk.
     """
-    method, last = state.method, state.t + steps
-    end = math.inf if seconds is None else time.perf_counter() + seconds
+    method, last_iteration = state.method, state.t + steps
+    end_time = math.inf if seconds is None else time.perf_counter() + seconds
 
     def draw(count: int) -> tuple[Chunk, dict[str, int]]:
         chunk = draw_chunk(method, state.oracle, state.seed, state.t, count, state.drawn)
         return chunk, calls_of_chunk(method, state.problem, chunk)
 
-    while state.t < last:
-        count = next_length(method, state.t, min(last - state.t, most))
+    while state.t < last_iteration:
+        count = next_length(method, state.t, min(last_iteration - state.t, chunk_size))
         chunk, spent = draw(count)
         if calls is not None and state.total_calls + sum(spent.values()) > calls:
             reached = steps_until(state, lambda s: s.total_calls >= calls, count)
             count = next_length(method, state.t, reached)
             chunk, spent = draw(count)
-        values, ran = dispatch(state, chunk)
-        if ran < count:  # what was drawn and counted ends where the run does
-            chunk, spent = draw(ran)
-        state = advance(state, values, ran, chunk.drawn, spent)
-        out = calls is not None and state.total_calls >= calls
-        if ran < count or out or time.perf_counter() >= end:
+        values, steps_run = dispatch(state, chunk)
+        if steps_run < count:  # what was drawn and counted ends where the run does
+            chunk, spent = draw(steps_run)
+        state = advance(state, values, steps_run, chunk.drawn, spent)
+        out_of_calls = calls is not None and state.total_calls >= calls
+        if steps_run < count or out_of_calls or time.perf_counter() >= end_time:
             break
     return state
 
@@ -208,16 +213,16 @@ def steps_until(state: State, reached: Callable[[State], bool], most: int = 1024
         5
     """
     method, form = state.method, CountingOracle.of(state.problem).form
-    ahead = replace(state, values={})
+    counters = replace(state, values={})
     chunk = draw_chunk(method, state.oracle, state.seed, state.t, most, state.drawn)
     for number, (kind, draws) in enumerate(chunk.steps(), 1):
         shapes = tuple((n, np.shape(v.which)) for n, v in draws.items() if isinstance(v, Sample))
         lengths = tuple((n, v) for n, v in draws.items() if isinstance(v, int))
         floats = tuple(n for n, v in draws.items() if isinstance(v, float))
-        ahead = advance(
-            ahead, {}, 1, ahead.drawn, _calls(method, kind, shapes, lengths, floats, form)
+        counters = advance(
+            counters, {}, 1, counters.drawn, _calls(method, kind, shapes, lengths, floats, form)
         )
-        if reached(ahead):
+        if reached(counters):
             return number
     return most
 

@@ -78,10 +78,14 @@ class JaxOps(Ops):
 
     @staticmethod
     def normals(seeds: Any, count: int, like: Array) -> Array:
-        mask, place = np.uint32(2**32 - 1), jnp.arange(2 * count, dtype=np.uint32)
-        bits = scramble(scramble(jnp.asarray(seeds).astype(np.uint32)[:, None], mask) + place, mask)
-        unit = (bits.astype(like.dtype) + 0.5) / 2.0**32
-        return jnp.sqrt(-2.0 * jnp.log(unit[:, :count])) * jnp.cos(2.0 * np.pi * unit[:, count:])
+        mask, positions = np.uint32(2**32 - 1), jnp.arange(2 * count, dtype=np.uint32)
+        bits = scramble(
+            scramble(jnp.asarray(seeds).astype(np.uint32)[:, None], mask) + positions, mask
+        )
+        uniforms = (bits.astype(like.dtype) + 0.5) / 2.0**32
+        return jnp.sqrt(-2.0 * jnp.log(uniforms[:, :count])) * jnp.cos(
+            2.0 * np.pi * uniforms[:, count:]
+        )
 
     @staticmethod
     def replace_row(table: Any, index: Scalar, value: Array) -> tuple[Array, Any]:
@@ -92,10 +96,10 @@ class JaxOps(Ops):
         the table *before* the write to it would make XLA copy the whole table, so that an iteration
         would cost as much as there are rows.
         """
-        rows, last, waiting = table
-        rows = lax.dynamic_update_index_in_dim(rows, waiting, last, 0)
+        rows, waiting_index, waiting_row = table
+        rows = lax.dynamic_update_index_in_dim(rows, waiting_row, waiting_index, 0)
         change = value - lax.dynamic_index_in_dim(rows, index, keepdims=False)
-        return change, (rows, jnp.asarray(index, last.dtype), value)
+        return change, (rows, jnp.asarray(index, waiting_index.dtype), value)
 
     @staticmethod
     def after(sample: Sample, vector: Array) -> Sample:
@@ -114,11 +118,11 @@ class JaxOps(Ops):
         when it runs.
         """
         arrays = [a.which if isinstance(a, Sample) else jnp.asarray(a) for a in inputs]
-        wrap = [isinstance(a, Sample) for a in inputs]
+        is_sample = [isinstance(a, Sample) for a in inputs]
 
         def row(i: Scalar) -> list[Any]:
-            taken = [lax.dynamic_index_in_dim(a, i, keepdims=False) for a in arrays]
-            return [Sample(t) if w else t for t, w in zip(taken, wrap, strict=True)]
+            rows = [lax.dynamic_index_in_dim(a, i, keepdims=False) for a in arrays]
+            return [Sample(t) if w else t for t, w in zip(rows, is_sample, strict=True)]
 
         if length is not None:
             return lax.fori_loop(0, length, lambda i, c: body(c, *row(i)), carry)
@@ -126,12 +130,15 @@ class JaxOps(Ops):
         if len(arrays[0]) <= max(self.unroll, 4):  # an unrolled loop is fastest
             for i in range(len(arrays[0])):
                 carry = body(
-                    carry, *[Sample(a[i]) if w else a[i] for a, w in zip(arrays, wrap, strict=True)]
+                    carry,
+                    *[Sample(a[i]) if w else a[i] for a, w in zip(arrays, is_sample, strict=True)],
                 )
             return carry
 
         def step(c: T, xs: list[Any]) -> tuple[T, None]:
-            return body(c, *[Sample(t) if w else t for t, w in zip(xs, wrap, strict=True)]), None
+            return body(
+                c, *[Sample(t) if w else t for t, w in zip(xs, is_sample, strict=True)]
+            ), None
 
         return lax.scan(step, carry, arrays, unroll=min(self.unroll, len(arrays[0])))[0]
 
@@ -158,7 +165,7 @@ class JaxOracle(JaxOps, ProblemOracle):
         self.losses = {"upper": upper, "lower": lower}
         self.orders: dict[str, list[Axes]] = {}
         self.project_x, self.project_y = (
-            pack.projection(project, partial(_parts, pack), _join)
+            pack.projection(project, partial(_split, pack), _join)
             for pack, project in (
                 (problem.pack_x, problem.project_x),
                 (problem.pack_y, problem.project_y),
@@ -204,6 +211,7 @@ class JaxOracle(JaxOps, ProblemOracle):
     # Derivatives.
 
     def _batch(self, level: str, sample: Sample) -> Any:
+        """The data of a sample: all, one batch of the partition, or several joined to one."""
         data, arrays = self.problem.data(level), self.arrays[level]
         if data.order != "partition":
             which = None if is_full(sample) else jnp.asarray(sample.which).reshape(-1)
@@ -213,16 +221,16 @@ class JaxOracle(JaxOps, ProblemOracle):
         which = jnp.asarray(sample.which)
         if which.ndim:  # a large batch out of several
             return _merge(self._restore_axes(level, jax.tree.map(lambda a: a[which], arrays)))
-        one = jax.tree.map(
+        batch = jax.tree.map(
             lambda a: lax.dynamic_index_in_dim(a, which, keepdims=False), arrays
         )  # a contiguous slice
-        return self._restore_axes(level, one)
+        return self._restore_axes(level, batch)
 
     def _store_samples(self, level: str) -> Any:
         """The samples of a level; those of a fixed partition by batches, their axes in the
         order products like.
         """
-        arrays = _arrays(self.problem, level)
+        arrays = _samples_as_arrays(self.problem, level)
         if self.problem.data(level).order != "partition":
             return arrays
         batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), arrays)
@@ -237,13 +245,16 @@ class JaxOracle(JaxOps, ProblemOracle):
 
     @staticmethod
     def _transpose(arrays: Batch, orders: list[Axes]) -> Any:
-        leaves, form = jax.tree.flatten(arrays)
-        leads = [tuple(range(a.ndim - len(order))) for a, order in zip(leaves, orders, strict=True)]
-        turned = [
-            jnp.transpose(a, (*lead, *(len(lead) + i for i in order)))
-            for a, lead, order in zip(leaves, leads, orders, strict=True)
+        """Arrays with their last axes in new orders; axes before them stay in front."""
+        leaves, structure = jax.tree.flatten(arrays)
+        leading_axes = [
+            tuple(range(a.ndim - len(order))) for a, order in zip(leaves, orders, strict=True)
         ]
-        return form.unflatten(turned)
+        transposed = [
+            jnp.transpose(a, (*lead, *(len(lead) + i for i in order)))
+            for a, lead, order in zip(leaves, leading_axes, orders, strict=True)
+        ]
+        return structure.unflatten(transposed)
 
     def _in_form(self, level: str) -> Callable[[Any, Any, Any], Any]:
         """A level's loss as a function of flat x and y."""
@@ -253,6 +264,7 @@ class JaxOracle(JaxOps, ProblemOracle):
         )
 
     def _loss(self, level: str, sample: Sample) -> Callable[[Any, Any], Any]:
+        """A level's loss on a sample, as a function of flat x and y."""
         loss, batch = self._in_form(level), self._batch(level, sample)
         return lambda x, y: loss(x, y, batch)
 
@@ -260,21 +272,21 @@ class JaxOracle(JaxOps, ProblemOracle):
         """A level's loss over all samples."""
         return self._loss(level, FULL)(x, y)
 
-    def first(self, level: str, of: str, x: Array, y: Array, sample: Sample) -> Array:
-        return jax.grad(self._loss(level, sample), "xy".index(of))(x, y)
+    def first(self, level: str, variable: str, x: Array, y: Array, sample: Sample) -> Array:
+        return jax.grad(self._loss(level, sample), "xy".index(variable))(x, y)
 
     def second(
         self, x: Array, y: Array, z: Array, sample: Sample, names: tuple[str, ...]
     ) -> tuple[Array, ...]:
         gradients = jax.grad(self._loss("lower", sample), (0, 1))
         (_, g_y), (jz, hz) = jax.jvp(lambda v: gradients(x, v), (y,), (z,))
-        found = {"g_y": g_y, "Hz": hz, "Jz": jz}
-        return tuple(found[name] for name in names)
+        products = {"g_y": g_y, "Hz": hz, "Jz": jz}
+        return tuple(products[name] for name in names)
 
     def operator(self, x: Array, y: Array, sample: Sample) -> tuple[Product, Product]:
         gradients = jax.grad(self._loss("lower", sample), (0, 1))
-        _, along = jax.linearize(lambda v: gradients(x, v), y)
-        return (lambda v: along(v)[1]), (lambda v: along(v)[0])
+        _, derivative_along = jax.linearize(lambda v: gradients(x, v), y)
+        return (lambda v: derivative_along(v)[1]), (lambda v: derivative_along(v)[0])
 
     def upper(self, x: Array, y: Array, sample: Sample) -> tuple[Array, Array]:
         f_x, f_y = jax.grad(self._loss("upper", sample), (0, 1))(x, y)
@@ -305,8 +317,8 @@ def close_tables(values: ByName) -> ByName:
         return values
     result: ByName = {name: close_tables(value) for name, value in values.items()}
     if ROWS in values:
-        rows, last, waiting = values[ROWS]
-        result[ROWS] = lax.dynamic_update_index_in_dim(rows, waiting, last, 0)
+        rows, waiting_index, waiting_row = values[ROWS]
+        result[ROWS] = lax.dynamic_update_index_in_dim(rows, waiting_row, waiting_index, 0)
     return result
 
 
@@ -315,7 +327,10 @@ def precision(problem: BilevelProblem) -> Any:
     return jax.enable_x64(problem.dtype == torch.float64)
 
 
-def _arrays(problem: BilevelProblem, level: str) -> Any:
+def _samples_as_arrays(problem: BilevelProblem, level: str) -> Any:
+    """The samples of a level as JAX arrays, those of a partition with one more axis for the
+    batches.
+    """
     data = problem.data(level)
     name = f"{level}_data"
     if not isinstance(data, Batches) or not data.is_tensors:
@@ -340,21 +355,22 @@ def _merge(arrays: Batch) -> Any:
     return jax.tree.map(lambda a: a.reshape((-1, *a.shape[2:])), arrays)
 
 
-def _parts(pack: Pack, vector: Array) -> list[Any]:
+def _split(pack: Pack, vector: Array) -> list[Any]:
     """A flat vector as arrays in the variable's shapes."""
     edges = np.cumsum(pack.sizes)[:-1]
     return [p.reshape(s) for p, s in zip(jnp.split(vector, edges), pack.shapes, strict=True)]
 
 
-def _join(parts: list[Any]) -> Any:
-    return jnp.concatenate([jnp.ravel(p) for p in parts])
+def _join(arrays: list[Any]) -> Any:
+    """Arrays of any shapes as one flat vector."""
+    return jnp.concatenate([jnp.ravel(p) for p in arrays])
 
 
 def _view(pack: Pack, vector: Array) -> Any:
     """A flat vector in the variable's own form."""
     if pack.module is not None:
         fail(pack.name, "must be tensors for the compiled backend", "a module")
-    return pack.tree(_parts(pack, vector))
+    return pack.tree(_split(pack, vector))
 
 
 def axis_orders(loss: Callable[..., Any], x: Array, y: Array, batch: Batch) -> list[Axes]:
@@ -378,40 +394,44 @@ def axis_orders(loss: Callable[..., Any], x: Array, y: Array, batch: Batch) -> l
         >>> axis_orders(loss, jnp.ones(2), jnp.ones(3), (jnp.ones((8, 2, 3)), jnp.ones((8, 3))))
         [(1, 0, 2), (0, 1)]
     """
-    leaves, form = jax.tree.flatten(batch)
-    found: list[list[Sums]] = [[] for _ in leaves]
+    leaves, structure = jax.tree.flatten(batch)
+    products_by_array: list[list[Sums]] = [[] for _ in leaves]
     if any(a.ndim > 2 for a in leaves):
-        traced = jax.make_jaxpr(lambda *b: jax.grad(loss, (0, 1))(x, y, form.unflatten(b)))(
+        traced = jax.make_jaxpr(lambda *b: jax.grad(loss, (0, 1))(x, y, structure.unflatten(b)))(
             *leaves
         ).jaxpr
-        _find_products(traced, dict(zip(traced.invars, found, strict=True)))
-    return [_best_order(a.ndim, sums) for a, sums in zip(leaves, found, strict=True)]
+        _find_products(traced, dict(zip(traced.invars, products_by_array, strict=True)))
+    return [_best_order(a.ndim, sums) for a, sums in zip(leaves, products_by_array, strict=True)]
 
 
-def _find_products(jaxpr: Any, known: dict[Any, list[Sums]]) -> None:
+def _find_products(jaxpr: Any, uses_of: dict[Any, list[Sums]]) -> None:
     """Add to each known variable's list how the products of a traced function, and of those it
     calls, use it.
     """
     for equation in jaxpr.eqns:
-        of = [
-            None if hasattr(v, "val") else known.get(v) for v in equation.invars
+        uses_by_input = [
+            None if hasattr(v, "val") else uses_of.get(v) for v in equation.invars
         ]  # a literal has a value
         if equation.primitive.name == "dot_general":
             sums, batched = equation.params["dimension_numbers"]
-            for sums_list, summed, leading in zip(of, sums, batched, strict=True):
+            for sums_list, summed, leading in zip(uses_by_input, sums, batched, strict=True):
                 if sums_list is not None:
                     sums_list.append((tuple(leading), tuple(summed)))
         inside = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
         inside = getattr(inside, "jaxpr", inside)
-        if inside is not None and len(inside.invars) == len(of):
+        if inside is not None and len(inside.invars) == len(uses_by_input):
             # A loop over an axis (scan) hands on slices, whose axes are others.
-            whole = [
+            same_axes = [
                 v.aval.ndim == o.aval.ndim
                 for v, o in zip(inside.invars, equation.invars, strict=True)
             ]
             _find_products(
                 inside,
-                {v: k for v, k, same in zip(inside.invars, of, whole) if k is not None and same},
+                {
+                    v: k
+                    for v, k, same in zip(inside.invars, uses_by_input, same_axes)
+                    if k is not None and same
+                },
             )
 
 
@@ -419,8 +439,8 @@ def _best_order(axes: int, products: list[Sums]) -> Axes:
     """Of the present order and those that suit one product each, the first that suits the most."""
     candidates = [tuple(range(axes))]
     for leading, summed in products:
-        others = tuple(i for i in range(axes) if i not in leading + summed)
-        candidates += [leading + summed + others, leading + others + summed]
+        other_axes = tuple(i for i in range(axes) if i not in leading + summed)
+        candidates += [leading + summed + other_axes, leading + other_axes + summed]
     return max(
         candidates, key=lambda order: sum(_in_place(order, *product) for product in products)
     )
@@ -428,8 +448,8 @@ def _best_order(axes: int, products: list[Sums]) -> Axes:
 
 def _in_place(order: Axes, leading: Axes, summed: Axes) -> bool:
     """Whether a product reads an array with this order of axes without a copy."""
-    rest = order[len(leading) :]
+    other_axes = order[len(leading) :]
     return order[: len(leading)] == leading and summed in (
-        rest[: len(summed)],
-        rest[len(rest) - len(summed) :],
+        other_axes[: len(summed)],
+        other_axes[len(other_axes) - len(summed) :],
     )

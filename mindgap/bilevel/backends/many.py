@@ -89,9 +89,12 @@ class ManyRuns:
         method, oracle = self.points[0], self.oracle
         started = [draw_start(method, oracle, seed) for seed in self.seeds]
         samples = {n: np.stack([d[n].which for d, _ in started]) for n in started[0][0]}
-        real = np.float64 if oracle.problem.dtype == torch.float64 else np.float32
-        first = [point.rates(0) for point in self.points]
-        rates = {name: np.array([r[name] for r in first], real) for name in first[0]}
+        float_type = np.float64 if oracle.problem.dtype == torch.float64 else np.float32
+        rates_by_point = [point.rates(0) for point in self.points]
+        rates = {
+            name: np.array([r[name] for r in rates_by_point], float_type)
+            for name in rates_by_point[0]
+        }
 
         def start(rates: dict[str, Any], samples: dict[str, Any], arrays: Any) -> ByName:
             twin = copy(method)
@@ -127,19 +130,19 @@ class ManyRuns:
             self._drawn = [chunk.drawn for chunk in chunks]
             self.t += count
 
-    def keep(self, places: Sequence[int]) -> None:
+    def keep(self, numbers: Sequence[int]) -> None:
         """Go on with some of the points alone, by their numbers."""
-        chosen = np.array(places, dtype=np.int64)
-        self.points = [self.points[i] for i in places]
+        chosen = np.array(numbers, dtype=np.int64)
+        self.points = [self.points[i] for i in numbers]
         self.values = jax.tree.map(lambda value: value[:, chosen], self.values)
 
     def _dispatch(self, chunks: list[Chunk]) -> ByName:
         """The values after a chunk of iterations of all points and seeds, in one program."""
-        first, method, oracle = chunks[0], self.points[0], self.oracle
-        single = first.cycles == 1
-        cycles = _room(first.cycles)
-        whole, others, numbers, layouts = [], [], [], []
-        for r, block in enumerate(first.blocks):
+        first_chunk, method, oracle = chunks[0], self.points[0], self.oracle
+        single = first_chunk.cycles == 1
+        cycles = _room(first_chunk.cycles)
+        integer_tables, float_tables, numbers, layouts = [], [], [], []
+        for r, block in enumerate(first_chunk.blocks):
             room = _room(block.length) if single else block.length
             by_seed = [packed(c.blocks[r], cycles, room, oracle.problem) for c in chunks]
             by_point = []
@@ -150,40 +153,46 @@ class ManyRuns:
             forms = {str(p[1]) for p in (*by_seed, *by_point)}
             if len(forms) > 1:
                 fail("points", "must have rates that all stay or all change", self.points)
-            whole.append(np.stack([p[0][0] for p in by_seed]))
-            others.append(np.stack([p[0][1] for p in by_point]))
+            integer_tables.append(np.stack([p[0][0] for p in by_seed]))
+            float_tables.append(np.stack([p[0][1] for p in by_point]))
             numbers.append(np.stack([p[2] for p in by_point]))
             layouts.append(by_seed[0][1])
-        lengths = np.array([block.length for block in first.blocks], dtype=np.int32)
+        lengths = np.array([block.length for block in first_chunk.blocks], dtype=np.int32)
 
         def iterate(
             values: ByName,
             arrays: Any,
-            whole: list[Any],
-            others: list[Any],
+            integer_tables: list[Any],
+            float_tables: list[Any],
             numbers: list[Any],
             cycles: Any,
             lengths: Any,
         ) -> ByName:
             """The values of one point and one seed after the chunk."""
-            tables = list(zip(whole, others, strict=True))
-            form = (method, oracle, first, layouts, single)
-            found, _ = self.backend.iterate(
+            tables = list(zip(integer_tables, float_tables, strict=True))
+            form = (method, oracle, first_chunk, layouts, single)
+            values_after, _ = self.backend.iterate(
                 *form, values, arrays, tables, numbers, cycles, lengths, look=False
             )
-            return found
+            return values_after
 
         def make() -> Any:
             over_points = jax.vmap(iterate, (0, None, None, 0, 0, None, None))
             return jax.vmap(over_points, (0, None, 0, None, None, None, None))
 
-        shapes = tuple(a.shape for a in (*whole, *others, *numbers))
-        kinds = tuple((b.kind, None if single else b.length) for b in first.blocks)
+        shapes = tuple(a.shape for a in (*integer_tables, *float_tables, *numbers))
+        kinds = tuple((b.kind, None if single else b.length) for b in first_chunk.blocks)
         key = ("many", kinds, single, str(layouts), shapes)
-        found: ByName = self._compile_once(key, make)(
-            self.values, oracle.arrays, whole, others, numbers, np.int32(first.cycles), lengths
+        values: ByName = self._compile_once(key, make)(
+            self.values,
+            oracle.arrays,
+            integer_tables,
+            float_tables,
+            numbers,
+            np.int32(first_chunk.cycles),
+            lengths,
         )
-        return found
+        return values
 
     def losses(self, lower: str = "y") -> NDArray[np.float64]:
         """The upper loss over all samples at each run's x and lower variable, of shape (seeds,
@@ -198,8 +207,8 @@ class ManyRuns:
             return jax.vmap(jax.vmap(loss, (0, 0, None)), (0, 0, None))
 
         with precision(oracle.problem):
-            at = self.values["x"], self.values[lower], oracle.arrays
-            return np.asarray(self._compile_once(("losses",), make)(*at), np.float64)
+            arguments = self.values["x"], self.values[lower], oracle.arrays
+            return np.asarray(self._compile_once(("losses",), make)(*arguments), np.float64)
 
 
 def _room(length: int) -> int:

@@ -83,12 +83,17 @@ class TorchOps(Ops):
 
     @staticmethod
     def normals(seeds: Any, count: int, like: Tensor) -> Tensor:
-        each = torch.as_tensor(seeds, device=like.device)[:, None]
-        place = torch.arange(2 * count, device=like.device)
-        unit: Tensor = (
-            scramble(scramble(each, 2**32 - 1) + place, 2**32 - 1).to(like.dtype) + 0.5
+        """``count`` standard normal numbers per seed, by Box and Muller's transform of hashed
+        positions: the same on every backend.
+        """
+        seed_column = torch.as_tensor(seeds, device=like.device)[:, None]
+        positions = torch.arange(2 * count, device=like.device)
+        uniforms: Tensor = (
+            scramble(scramble(seed_column, 2**32 - 1) + positions, 2**32 - 1).to(like.dtype) + 0.5
         ) / 2.0**32
-        return (-2.0 * unit[:, :count].log()).sqrt() * (2.0 * torch.pi * unit[:, count:]).cos()
+        return (-2.0 * uniforms[:, :count].log()).sqrt() * (
+            2.0 * torch.pi * uniforms[:, count:]
+        ).cos()
 
     @staticmethod
     def replace_row(table: Tensor, index: Scalar, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,8 +115,8 @@ class TorchOps(Ops):
         where it is given.
         """
         if length is None:
-            first = inputs[0]
-            length = len(first.which) if isinstance(first, Sample) else len(first)
+            first_input = inputs[0]
+            length = len(first_input.which) if isinstance(first_input, Sample) else len(first_input)
         for i in range(length):
             carry = body(carry, *(_item(a, i) for a in inputs))
         return carry
@@ -149,6 +154,7 @@ def scramble(bits: Any, mask: Any) -> Any:
 
 
 def _item(a: Any, i: int) -> Any:
+    """Row i of an input of a loop: a sample, a number, or a row of a tensor."""
     if isinstance(a, Sample):
         return row(a, i)
     if isinstance(a, np.ndarray):
@@ -159,7 +165,7 @@ def _item(a: Any, i: int) -> Any:
 def sweep(
     ends: Sequence[Tensor],
     inputs: Sequence[Tensor],
-    along: Sequence[Tensor],
+    weights: Sequence[Tensor],
     *,
     create_graph: bool = False,
     retain_graph: bool = False,
@@ -182,21 +188,23 @@ def sweep(
         >>> sweep([(x * x).sum()], [x, y], [torch.tensor(1.0)])
         (tensor([2., 2.]), None)
     """
-    keep = create_graph or retain_graph
+    keep_graph = create_graph or retain_graph
     if _ENGINE is None or any(
         type(end) is not Tensor for end in ends
     ):  # a subclass may have its own way
-        return torch.autograd.grad(ends, inputs, along, keep, create_graph, allow_unused=True)
-    found: tuple[Tensor | None, ...] = _ENGINE(
+        return torch.autograd.grad(
+            ends, inputs, weights, keep_graph, create_graph, allow_unused=True
+        )
+    gradients: tuple[Tensor | None, ...] = _ENGINE(
         tuple(ends),
-        tuple(along),
-        keep,
+        tuple(weights),
+        keep_graph,
         create_graph,
         tuple(inputs),
         allow_unreachable=True,
         accumulate_grad=False,
     )
-    return found
+    return gradients
 
 
 def times(value: float, loss: Tensor) -> Tensor:
@@ -295,22 +303,28 @@ class TorchOracle(TorchOps, ProblemOracle):
 
     # Derivatives.
 
-    def first(self, level: str, of: str, x: Tensor, y: Tensor, sample: Sample) -> Tensor:
+    def first(self, level: str, variable: str, x: Tensor, y: Tensor, sample: Sample) -> Tensor:
+        """f_x, f_y, g_x or g_y on a sample: the derivative of a level's loss in ``variable``, "x"
+        or "y".
+        """
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
-        pack = pack_y if of == "y" else pack_x
+        pack = pack_y if variable == "y" else pack_x
 
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:
-            parts = pack.leaves(y if of == "y" else x)
-            at_x = pack_x.view(x) if of == "y" else pack_x.assemble(parts)
-            at_y = pack_y.assemble(parts) if of == "y" else pack_y.view(y)
+            leaves = pack.leaves(y if variable == "y" else x)
+            at_x = pack_x.view(x) if variable == "y" else pack_x.assemble(leaves)
+            at_y = pack_y.assemble(leaves) if variable == "y" else pack_y.view(y)
             loss = self.loss(level, at_x, at_y, batch, sample)
             if not loss.requires_grad:
-                return (pack.join([None] * len(parts)),)
-            return (pack.join(sweep((loss,), parts, (times(1.0, loss),))),)
+                return (pack.join([None] * len(leaves)),)
+            return (pack.join(sweep((loss,), leaves, (times(1.0, loss),))),)
 
-        return self._run(level, evaluate, sample, (("g_" if level == "lower" else "f_") + of,))[0]
+        return self._run(
+            level, evaluate, sample, (("g_" if level == "lower" else "f_") + variable,)
+        )[0]
 
     def upper(self, x: Tensor, y: Tensor, sample: Sample) -> tuple[Tensor, Tensor]:
+        """f_x and f_y on a sample."""
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
 
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:
@@ -325,8 +339,8 @@ class TorchOracle(TorchOps, ProblemOracle):
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
         xs, ys = pack_x.leaves(x), pack_y.leaves(y)
         loss = self.loss("upper", pack_x.assemble(xs), pack_y.assemble(ys), batch, sample)
-        got = sweep((loss,), (*xs, *ys), (times(1.0, loss),))
-        return got[: len(xs)], got[len(xs) :]
+        gradients = sweep((loss,), (*xs, *ys), (times(1.0, loss),))
+        return gradients[: len(xs)], gradients[len(xs) :]
 
     def operator(self, x: Tensor, y: Tensor, sample: Sample) -> tuple[Product, Product]:
         """v -> Hv and v -> Jv; on a minibatch from one graph that is kept over all products (half
@@ -340,7 +354,7 @@ class TorchOracle(TorchOps, ProblemOracle):
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
         xs, ys = pack_x.leaves(x), pack_y.leaves(y)
         batch = self.problem.lower_data.fetch(sample)
-        tall = [i for i, part in enumerate(ys) if is_tall(part)]
+        tall = [i for i, tensor in enumerate(ys) if is_tall(tensor)]
         for i in tall:
             ys[i] = by_columns(ys[i].detach()).requires_grad_()
         try:
@@ -348,22 +362,21 @@ class TorchOracle(TorchOps, ProblemOracle):
         except RuntimeError:
             if not tall:
                 raise
-            tall, ys = (
-                [],
-                pack_y.leaves(y),
-            )  # the loss takes a view that such a matrix does not have
+            # The loss takes a view that a matrix stored by columns does not have.
+            tall, ys = [], pack_y.leaves(y)
             loss = self.loss("lower", pack_x.assemble(xs), pack_y.assemble(ys), batch, sample)
         g_y = sweep((loss,), ys, (times(1.0, loss),), create_graph=True)
-        bent = [i for i, g in enumerate(g_y) if g is not None and g.requires_grad]
-        ends: list[Any] = [g_y[i] for i in bent]
+        # The parts of g_y that depend on x or y; the others have no second derivatives.
+        curved = [i for i, g in enumerate(g_y) if g is not None and g.requires_grad]
+        ends: list[Any] = [g_y[i] for i in curved]
 
         def product(pack: Pack, inputs: list[Tensor], name: str, v: Tensor) -> Tensor:
             self.calls.add(name)
-            parts = pack_y.split(v)
+            vectors = pack_y.split(v)
             for i in tall:
-                parts[i] = by_columns(parts[i])
+                vectors[i] = by_columns(vectors[i])
             return pack.join(
-                sweep(ends, inputs, [parts[i] for i in bent], retain_graph=True)
+                sweep(ends, inputs, [vectors[i] for i in curved], retain_graph=True)
                 if ends
                 else [None] * len(inputs)
             )
@@ -392,17 +405,19 @@ class TorchOracle(TorchOps, ProblemOracle):
         loss = self.loss("lower", at_x, at_y, self.problem.lower_data.fetch(lower), lower)
         g_y = sweep((loss,), ys, (times(1.0, loss),), create_graph=True)
         loss = self.loss("upper", at_x, at_y, self.problem.upper_data.fetch(upper), upper)
-        ends, along = [], []
+        ends, weights = [], []
         if loss.requires_grad:
             ends.append(loss)
-            along.append(times(-1.0, loss))
+            weights.append(times(-1.0, loss))
         for g, v in zip(g_y, pack_y.split(z), strict=True):
             if g is not None and g.requires_grad:
                 ends.append(g)
-                along.append(v)
-        got = sweep(ends, (*ys, *xs), along)
-        d_y = pack_y.join([None if g is None else g.detach() for g in g_y]) if gradient else None
-        return d_y, pack_y.join(got[: len(ys)]), -pack_x.join(got[len(ys) :])
+                weights.append(v)
+        derivatives = sweep(ends, (*ys, *xs), weights)
+        g_y_flat = (
+            pack_y.join([None if g is None else g.detach() for g in g_y]) if gradient else None
+        )
+        return g_y_flat, pack_y.join(derivatives[: len(ys)]), -pack_x.join(derivatives[len(ys) :])
 
     def _residuals_by_level(
         self, x: Tensor, y: Tensor, z: Tensor, lower: Sample, upper: Sample, gradient: bool
@@ -421,11 +436,14 @@ class TorchOracle(TorchOps, ProblemOracle):
         d_z, d_x = hz, jz.neg_()
         if self._is_common(upper):
             self.calls.add_together(("f_x", "f_y"))
-            parts = self._upper_parts(x, y, self.problem.upper_data.fetch(upper), upper)
-            for pack, into, some, sign in ((pack_y, d_z, parts[1], -1), (pack_x, d_x, parts[0], 1)):
-                for flat, part in zip(pack.split(into), some, strict=True):
-                    if part is not None:
-                        flat.add_(part, alpha=sign)
+            upper_gradients = self._upper_parts(x, y, self.problem.upper_data.fetch(upper), upper)
+            for pack, residual, gradients, sign in (
+                (pack_y, d_z, upper_gradients[1], -1),
+                (pack_x, d_x, upper_gradients[0], 1),
+            ):
+                for flat, f_part in zip(pack.split(residual), gradients, strict=True):
+                    if f_part is not None:
+                        flat.add_(f_part, alpha=sign)
             return g_y, d_z, d_x
         f_x, f_y = self.upper(x, y, upper)
         return g_y, d_z.sub_(f_y), d_x.add_(f_x)
@@ -469,26 +487,26 @@ class TorchOracle(TorchOps, ProblemOracle):
             """The wanted products on one batch: g_y, Hz and Jz, in this order."""
             ys = pack_y.leaves(y)
             xs = pack_x.leaves(x) if "Jz" in names else []
-            variable = pack_x.assemble(xs) if xs else pack_x.view(x)
-            loss = self.loss("lower", variable, pack_y.assemble(ys), batch, sample)
+            x_form = pack_x.assemble(xs) if xs else pack_x.view(x)
+            loss = self.loss("lower", x_form, pack_y.assemble(ys), batch, sample)
             g_y = sweep((loss,), ys, (times(1.0, loss),), create_graph=True)
-            bent = [
+            curved = [
                 (g, v)
                 for g, v in zip(g_y, pack_y.split(z), strict=True)
                 if g is not None and g.requires_grad
             ]
-            wanted = (*(ys if "Hz" in names else ()), *xs)
-            got: tuple[Tensor | None, ...] = (None,) * len(wanted)
-            if bent:
-                got = sweep([g for g, _ in bent], wanted, [v for _, v in bent])
-            found: list[Tensor] = []
+            variables = (*(ys if "Hz" in names else ()), *xs)
+            products: tuple[Tensor | None, ...] = (None,) * len(variables)
+            if curved:
+                products = sweep([g for g, _ in curved], variables, [v for _, v in curved])
+            result: list[Tensor] = []
             if "g_y" in names:
-                found.append(pack_y.join([None if g is None else g.detach() for g in g_y]))
+                result.append(pack_y.join([None if g is None else g.detach() for g in g_y]))
             if "Hz" in names:
-                found.append(pack_y.join(got[: len(ys)]))
+                result.append(pack_y.join(products[: len(ys)]))
             if xs:
-                found.append(pack_x.join(got[len(got) - len(xs) :]))
-            return tuple(found)
+                result.append(pack_x.join(products[len(products) - len(xs) :]))
+            return tuple(result)
 
         return self._run("lower", evaluate, sample, names, second=True)
 
@@ -512,7 +530,8 @@ class TorchOracle(TorchOps, ProblemOracle):
         return self._plain_modes if self._plain_modes is not None else self._can_be_plain()
 
     def _can_be_plain(self) -> bool:
-        return self.share[1] == 1 and self.problem.micro_batch is None and _is_plain()
+        """Whether one process evaluates whole minibatches, with autograd on and autocast off."""
+        return self.share[1] == 1 and self.problem.micro_batch is None and _has_plain_modes()
 
     @contextlib.contextmanager
     def same_modes(self) -> Iterator[None]:
@@ -562,48 +581,54 @@ class TorchOracle(TorchOps, ProblemOracle):
     ) -> tuple[Tensor, ...]:
         """A sample with one more axis is a large batch: the mean over its minibatches."""
         count = len(sample.which)
-        parts = [self._run(level, evaluate, row(sample, i), names, second) for i in range(count)]
-        return tuple(sum(p[1:], p[0]) / count for p in zip(*parts, strict=True))
+        results = [self._run(level, evaluate, row(sample, i), names, second) for i in range(count)]
+        return tuple(sum(p[1:], p[0]) / count for p in zip(*results, strict=True))
 
     def _pieces(self, batch: Batch, evaluate: Evaluate) -> tuple[Tensor, ...]:
-        """A minibatch at once, or in the pieces that the problem asks for."""
-        most = self.problem.micro_batch
-        return evaluate(batch) if most is None else self._sum(pieces(batch, most), evaluate)
+        """Evaluate on a minibatch at once, or in the pieces that the problem asks for."""
+        largest = self.problem.micro_batch
+        return evaluate(batch) if largest is None else self._sum(pieces(batch, largest), evaluate)
 
     def _full(self, data: Data, evaluate: Evaluate) -> tuple[Tensor, ...]:
+        """Evaluate on all samples, chunk by chunk; in a distributed run on this rank's part."""
         return self._sum(data.chunks(self.share), evaluate)
 
     @staticmethod
-    def _sum(parts: Iterable[tuple[Batch, float]], evaluate: Evaluate) -> tuple[Tensor, ...]:
+    def _sum(
+        weighted_batches: Iterable[tuple[Batch, float]], evaluate: Evaluate
+    ) -> tuple[Tensor, ...]:
+        """The weighted sum of what ``evaluate`` returns on each batch."""
         total: list[Tensor] = []
-        for batch, weight in parts:
-            part = evaluate(batch)
+        for batch, weight in weighted_batches:
+            values = evaluate(batch)
             if total:
-                for a, b in zip(total, part, strict=True):
+                for a, b in zip(total, values, strict=True):
                     a.add_(b, alpha=weight)
             else:
-                total = [p * weight for p in part]
+                total = [p * weight for p in values]
         return tuple(total)
 
     def _reduce(self, result: tuple[Tensor, ...], data: Data, sample: Sample) -> tuple[Tensor, ...]:
+        """The mean over the ranks, each weighted by its part of the minibatch."""
         import torch.distributed as dist
 
         if not is_full(sample):  # chunks carry their weight already
             rank, world = self.share
             size = data.size(sample)
-            mine = size * (rank + 1) // world - size * rank // world
-            result = tuple(r * (mine / size) for r in result)
+            own_samples = size * (rank + 1) // world - size * rank // world
+            result = tuple(r * (own_samples / size) for r in result)
         flat = torch.cat([r.reshape(-1) for r in result])
         dist.all_reduce(flat)
-        parts = torch.split(flat, [r.numel() for r in result])
-        return tuple(p.view(r.shape) for p, r in zip(parts, result, strict=True))
+        means = torch.split(flat, [r.numel() for r in result])
+        return tuple(p.view(r.shape) for p, r in zip(means, result, strict=True))
 
 
 def _projection(pack: Pack, project: Product | None) -> Product | None:
+    """A user's projection as one of the flat vector; None where there is none."""
     return pack.projection(project, pack.split, pack.join)
 
 
-def is_tall(part: Tensor) -> bool:
+def is_tall(matrix: Tensor) -> bool:
     """Whether a tensor is a matrix on the CPU that is cheaper to multiply by when it is stored by
     columns.
 
@@ -611,9 +636,9 @@ def is_tall(part: Tensor) -> bool:
         >>> is_tall(torch.zeros(784, 10)), is_tall(torch.zeros(10, 784)), is_tall(torch.zeros(8, 1))
         (True, False, False)
     """
-    if part.device.type != "cpu" or part.dim() != 2 or part.numel() < 1024:
+    if matrix.device.type != "cpu" or matrix.dim() != 2 or matrix.numel() < 1024:
         return False
-    rows, columns = part.shape
+    rows, columns = matrix.shape
     return columns > 1 and rows >= 4 * columns
 
 
@@ -622,7 +647,8 @@ def by_columns(matrix: Tensor) -> Tensor:
     return matrix.t().contiguous().t()
 
 
-def _is_plain() -> bool:
+def _has_plain_modes() -> bool:
+    """Whether autograd is on and autocast off."""
     return (
         torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")

@@ -57,18 +57,18 @@ def try_problem(
     for name in ("upper_data", "lower_data"):
         data = getattr(problem, name)
         if isinstance(data, Batches) and data.is_tensors:
-            where = data.devices()
-            if data.device is None and where != {problem.device}:
+            devices = data.devices()
+            if data.device is None and devices != {problem.device}:
                 fail(
                     name,
                     f"must be on the device of x and y, {problem.device}",
-                    sorted(map(str, where)),
+                    sorted(map(str, devices)),
                 )
-    loss, x_, y_ = _trial(oracle, "lower", x, y, lower_token)
+    loss, x_, y_ = _try_level(oracle, "lower", x, y, lower_token)
     g_x, g_y = _gradients(loss, x_, y_)
     if g_y is None:
         fail("lower", "must depend on y", "a loss without gradient in y")
-    loss, x_, y_ = _trial(oracle, "upper", x, y, upper_token)
+    loss, x_, y_ = _try_level(oracle, "upper", x, y, upper_token)
     f_x, f_y = _gradients(loss, x_, y_)
     if needs_x and f_x is None and (f_y is None or g_x is None):
         fail(
@@ -77,7 +77,7 @@ def try_problem(
             "a problem whose value does not change with x",
         )
     if second_order:
-        _trial_second(oracle, x, y, lower_token)
+        _try_second_derivatives(oracle, x, y, lower_token)
 
 
 def _projected_start(oracle: TorchOracle) -> tuple[Tensor, Tensor]:
@@ -88,21 +88,25 @@ def _projected_start(oracle: TorchOracle) -> tuple[Tensor, Tensor]:
             continue
         rule = f"must return {pack.name} in the form and shape it was handed over"
         try:
-            found = project(pack.start.clone())
+            projected = project(pack.start.clone())
         except RuleError:
             raise
         except Exception as error:
             raise RuleError(f"{name} {rule}, got {error}") from error
-        if not isinstance(found, Tensor) or found.shape != pack.start.shape:
-            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        if not isinstance(projected, Tensor) or projected.shape != pack.start.shape:
+            shape = (
+                tuple(projected.shape)
+                if isinstance(projected, Tensor)
+                else type(projected).__name__
+            )
             fail(name, rule, shape)
-        if found.dtype != pack.dtype or not bool(torch.isfinite(found).all()):
-            fail(name, f"must return finite numbers of {pack.dtype}", found)
+        if projected.dtype != pack.dtype or not bool(torch.isfinite(projected).all()):
+            fail(name, f"must return finite numbers of {pack.dtype}", projected)
     x, y = oracle.start
     return x.detach().clone(), y.detach().clone()
 
 
-def _trial(
+def _try_level(
     oracle: TorchOracle, level: str, x: Tensor, y: Tensor, sample: Sample
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Loss and gradients of one level at the start; refuses a loss that cannot be computed, is not
@@ -116,7 +120,7 @@ def _trial(
         with torch.enable_grad():
             return oracle.loss(level, problem.view_x(x_), problem.view_y(y_), batch, sample)
 
-    before = _random_numbers(x.device)
+    states_before = _random_states(x.device)
     try:
         loss = evaluate()
     except RuleError:
@@ -131,53 +135,59 @@ def _trial(
         fail(level, "must return a tensor with one element", shape)
     if not bool(torch.isfinite(loss.detach()).all()):
         fail(level, "must be finite at the start", float(loss.detach()))
-    if not oracle.seeded and _random_numbers(x.device) != before:
+    if not oracle.seeded and _random_states(x.device) != states_before:
         oracle.seeded = True
         loss = evaluate()  # now from the sample's seed
     with torch.no_grad():
-        again = evaluate()
-    loss_value, again_value = float(loss.detach()), float(again.detach())
-    if abs(loss_value - again_value) > 1e-6 + 1e-3 * abs(again_value):
+        repeated_loss = evaluate()
+    loss_value, repeated_value = float(loss.detach()), float(repeated_loss.detach())
+    if abs(loss_value - repeated_value) > 1e-6 + 1e-3 * abs(repeated_value):
         rule = (
             "must give the same value twice on one sample (draw random numbers from torch, "
             "np.random or random only)"
         )
-        fail(level, rule, (loss_value, again_value))
+        fail(level, rule, (loss_value, repeated_value))
     return loss, x_, y_
 
 
-def _random_numbers(device: torch.device) -> list[object]:
-    """Where the global random number generators stand."""
+def _random_states(device: torch.device) -> list[object]:
+    """States of the global random number generators of torch, NumPy, Python and CUDA, to be
+    compared.
+    """
     of_numpy: Any = np.random.get_state()
-    found: list[object] = [
+    states: list[object] = [
         torch.get_rng_state().tolist(),
         random.getstate(),
         of_numpy[1].tolist(),
         of_numpy[2],
     ]
     if device.type == "cuda":
-        found.append(torch.cuda.get_rng_state(device).tolist())
-    return found
+        states.append(torch.cuda.get_rng_state(device).tolist())
+    return states
 
 
-def _trial_second(oracle: TorchOracle, x: Tensor, y: Tensor, sample: Sample) -> None:
+def _try_second_derivatives(oracle: TorchOracle, x: Tensor, y: Tensor, sample: Sample) -> None:
+    """Take one double backward; turns to plain kernels where that fails, and refuses the loss where
+    that fails too.
+    """
     x, y = x.detach(), y.detach()
     calls, share = oracle.calls, oracle.share
     oracle.calls, oracle.share = OracleCount(), (0, 1)
     try:
-        for plain in (False, True):
-            oracle.plain_kernels = plain
+        for plain_kernels in (False, True):
+            oracle.plain_kernels = plain_kernels
             try:
                 oracle.system(x, y, torch.ones_like(y), sample)
                 return
             except (RuntimeError, NotImplementedError) as error:
-                if plain:
+                if plain_kernels:
                     raise RuleError(f"lower must be differentiable twice, got {error}") from error
     finally:
         oracle.calls, oracle.share = calls, share
 
 
 def _gradients(loss: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """The loss's gradients in x and y; None for a variable that it does not depend on."""
     if not loss.requires_grad:
         return None, None
     g_x, g_y = torch.autograd.grad(loss, (x, y), allow_unused=True)

@@ -49,11 +49,11 @@ def neumann_sums(
     """
 
     def factor(carry: Places, sample: Sample) -> Places:
-        found = []
-        for at, (r, total) in zip(points, carry, strict=True):
-            r = oracle.move(r, oracle.hessian(*at, r, sample), eta)
-            found.append((r, total + r))
-        return found
+        next_carry = []
+        for point, (r, total) in zip(points, carry, strict=True):
+            r = oracle.move(r, oracle.hessian(*point, r, sample), eta)
+            next_carry.append((r, total + r))
+        return next_carry
 
     sums = oracle.loop(factor, [(v, v) for v in vs], (samples,))
     return [eta * total for _, total in sums]
@@ -156,8 +156,8 @@ def conjugate_gradients(
         # The floor only matters where the residual is zero already: then nothing moves any more.
         step = ops.where(~negative, rr / ops.maximum(curvature, 1e-30), 0.0)
         z, r = z + step * p, r - step * hp
-        rr, before = inner(r, r), rr
-        p = r + (rr / ops.maximum(before, 1e-30)) * p
+        rr, rr_before = inner(r, r), rr
+        p = r + (rr / ops.maximum(rr_before, 1e-30)) * p
     return z if rows is None else z.reshape(-1), negative
 
 
@@ -182,8 +182,8 @@ def conjugate_gradients_by_numbers(
             return z, True
         step = rr / curvature
         z, r = z.add(p, alpha=step), r.sub(hp, alpha=step)
-        rr, before = float(r @ r), rr
-        p = r.add(p, alpha=rr / before)
+        rr, rr_before = float(r @ r), rr
+        p = r.add(p, alpha=rr / rr_before)
     return z, False
 
 
@@ -246,11 +246,11 @@ def implicits(
     Args:
         inverses: function from the points and the f_y there to the estimates of H^-1 f_y.
     """
-    firsts = [oracle.upper(*at, upper) for at in points]
-    zs = inverses(points, [f_y for _, f_y in firsts])
+    upper_gradients = [oracle.upper(*point, upper) for point in points]
+    solutions = inverses(points, [f_y for _, f_y in upper_gradients])
     return [
-        f_x - oracle.mixed(*at, z, lower)
-        for at, (f_x, _), z in zip(points, firsts, zs, strict=True)
+        f_x - oracle.mixed(*point, z, lower)
+        for point, (f_x, _), z in zip(points, upper_gradients, solutions, strict=True)
     ]
 
 
@@ -272,9 +272,12 @@ def implicit_xy(
         mixed: sample of J.
         lower: sample of g_y.
     """
-    at = [(p["x"], p["y"]) for p in points]
-    d_x = implicits(oracle, at, inverses, upper, mixed)
-    return [{"x": d, "y": oracle.lower(x, y, lower)} for d, (x, y) in zip(d_x, at, strict=True)]
+    pairs = [(p["x"], p["y"]) for p in points]
+    d_x = implicits(oracle, pairs, inverses, upper, mixed)
+    return [
+        {"x": d_x_at_point, "y": oracle.lower(x, y, lower)}
+        for d_x_at_point, (x, y) in zip(d_x, pairs, strict=True)
+    ]
 
 
 def penalty(
@@ -325,9 +328,9 @@ def project_ball(ops: Ops, v: Array, centre: Array, radius: float) -> Array:
     """
     if math.isinf(radius):
         return v
-    away = v - centre
+    offset = v - centre
     # The floor only keeps the quotient finite at the centre, where the factor is 1 anyway.
-    return centre + ops.minimum(radius / ops.maximum(ops.norm(away), 1e-30), 1.0) * away
+    return centre + ops.minimum(radius / ops.maximum(ops.norm(offset), 1e-30), 1.0) * offset
 
 
 def descend(
@@ -401,8 +404,14 @@ def epoch_sgd(
 
     Source: initialisation refinement of BO-REP, after Hazan & Kale 2014 and Ghadimi & Lan 2013.
     """
-    for s, part in enumerate(samples):
+    for s, epoch_samples in enumerate(samples):
         y = descend_average(
-            oracle, x, y, part, lr / 2**s, radius / math.sqrt(2) ** s, len(part.which)
+            oracle,
+            x,
+            y,
+            epoch_samples,
+            lr / 2**s,
+            radius / math.sqrt(2) ** s,
+            len(epoch_samples.which),
         )
     return y

@@ -58,8 +58,10 @@ def storm(
     if first:
         return restart(direction, point)
     new, old = direction([point, memory["point"]])
-    before = memory["estimate"]
-    estimate = {key: new[key] + (1.0 - weights[key]) * (before[key] - old[key]) for key in new}
+    estimate_before = memory["estimate"]
+    estimate = {
+        key: new[key] + (1.0 - weights[key]) * (estimate_before[key] - old[key]) for key in new
+    }
     return {"estimate": estimate, "point": point}
 
 
@@ -77,8 +79,11 @@ def spider(direction: Direction, point: Point, memory: Memory) -> Memory:
         tensor(9.)
     """
     new, old = direction([point, memory["point"]])
-    before = memory["estimate"]
-    return {"estimate": {key: before[key] + (new[key] - old[key]) for key in new}, "point": point}
+    estimate_before = memory["estimate"]
+    return {
+        "estimate": {key: estimate_before[key] + (new[key] - old[key]) for key in new},
+        "point": point,
+    }
 
 
 def restart(direction: Direction, point: Point) -> Memory:

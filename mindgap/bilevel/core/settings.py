@@ -75,8 +75,8 @@ def storm_weight(c: float, eta: Callable[[Any], Any], t: Times) -> Any:
         >>> [round(storm_weight(0.5, Power(1.0, 1 / 3), t), 6) for t in (0, 1, 8)]
         [1.0, 0.5, 0.125]
     """
-    before = np.maximum(np.asarray(t) - 1, 0)
-    weight = np.where(np.asarray(t) == 0, 1.0, np.minimum(1.0, c * eta(before) ** 2))
+    t_before = np.maximum(np.asarray(t) - 1, 0)
+    weight = np.where(np.asarray(t) == 0, 1.0, np.minimum(1.0, c * eta(t_before) ** 2))
     return weight if np.ndim(weight) else float(weight)
 
 
@@ -109,6 +109,7 @@ class PerStep:
     name: str = "rate"
 
     def _value_at(self, t: int) -> float:
+        """The function's value at one iteration, a number that is zero or positive."""
         try:
             value = float(self.function(t))
         except Exception as error:
@@ -150,7 +151,7 @@ Rule = Callable[[str, Any], Any]
 M = TypeVar("M")
 
 
-def setting(rule: Rule, default: Any = MISSING, **more: Any) -> Any:
+def setting(rule: Rule, default: Any = MISSING, **metadata: Any) -> Any:
     """A field with a rule ``(name, value)`` that raises for a bad value; None passes where it
     is the default.
     """
@@ -160,8 +161,8 @@ def setting(rule: Rule, default: Any = MISSING, **more: Any) -> Any:
         else rule
     )
     if default is MISSING:
-        return field(metadata={"rule": checked, **more})
-    return field(default=default, metadata={"rule": checked, **more})
+        return field(metadata={"rule": checked, **metadata})
+    return field(default=default, metadata={"rule": checked, **metadata})
 
 
 def _ordinary(name: str, value: object) -> object:
@@ -236,19 +237,19 @@ def flag(default: bool) -> Any:
 @cache
 def _fields(kind: type[Any]) -> tuple[tuple[Field[Any], ...], tuple[Field[Any], ...]]:
     """All fields of a method's class, and those that are rates."""
-    every = fields(kind)
-    return every, tuple(f for f in every if "exponent" in f.metadata)
+    all_fields = fields(kind)
+    return all_fields, tuple(f for f in all_fields if "exponent" in f.metadata)
 
 
 @cache
 def _rules(kind: type[Any]) -> dict[str, Rule]:
     """Rules by field; a class that gives a field another default keeps the rule of its base."""
-    found = {}
+    rules = {}
     for base in reversed(kind.__mro__):
         for f in base.__dict__.get("__dataclass_fields__", {}).values():
             if "rule" in f.metadata:
-                found[f.name] = f.metadata["rule"]
-    return found
+                rules[f.name] = f.metadata["rule"]
+    return rules
 
 
 def check_settings(method: object) -> None:
@@ -262,8 +263,8 @@ def alike_rates(method: M) -> M:
     """A method whose rates, and what only ``rates`` reads, are all 1 (those that are None stay
     so).
     """
-    known = _fields(type(method))[0]  # type: ignore[arg-type]
-    names = [f.name for f in known if "exponent" in f.metadata or f.metadata.get("host")]
+    all_fields = _fields(type(method))[0]  # type: ignore[arg-type]
+    names = [f.name for f in all_fields if "exponent" in f.metadata or f.metadata.get("host")]
     return replace(
         method,  # type: ignore[type-var]
         **{name: 1.0 for name in names if getattr(method, name) is not None},
@@ -272,7 +273,7 @@ def alike_rates(method: M) -> M:
 
 def rates_of(method: object, t: Times) -> dict[str, Any]:
     """The rates of iteration t (a number, or an array of them), by name."""
-    found = {}
+    rates = {}
     for f in _fields(type(method))[1]:  # type: ignore[arg-type]
         value = getattr(method, f.name)
         if value is None:
@@ -280,8 +281,8 @@ def rates_of(method: object, t: Times) -> dict[str, Any]:
                 continue
             value = getattr(method, f.metadata["like"])
         zero = isinstance(value, (int, float)) and value == 0
-        found[f.name] = 0.0 if zero else as_schedule(f.name, value, f.metadata["exponent"])(t)
-    return found
+        rates[f.name] = 0.0 if zero else as_schedule(f.name, value, f.metadata["exponent"])(t)
+    return rates
 
 
 PlainStep = Literal["plain", "normalised", "clipped"]
@@ -347,8 +348,8 @@ class AdamStep:
             ops.mix(memory["s"], d * d, 1.0 - self.beta2),
         )
         k = memory["k"] + 1.0
-        found = (m / (1.0 - self.beta1**k)) / ((s / (1.0 - self.beta2**k)) ** 0.5 + self.eps)
-        return (found + self.weight_decay * value if self.weight_decay else found), {
+        direction = (m / (1.0 - self.beta1**k)) / ((s / (1.0 - self.beta2**k)) ** 0.5 + self.eps)
+        return (direction + self.weight_decay * value if self.weight_decay else direction), {
             "m": m,
             "s": s,
             "k": k,

@@ -221,9 +221,9 @@ class Draws:
 
 def with_names(kind: type[T], named: ByName) -> T:
     """Values or draws whose attributes are the entries of a dict, which they share."""
-    found = object.__new__(kind)
-    object.__setattr__(found, "__dict__", named)
-    return found
+    renamed = object.__new__(kind)
+    object.__setattr__(renamed, "__dict__", named)
+    return renamed
 
 
 class Ops(Protocol):
@@ -315,7 +315,7 @@ class Oracle(Ops, Protocol):
         """Share of the level's data in the sample's batch."""
 
     @abstractmethod
-    def first(self, level: str, of: str, x: Array, y: Array, sample: Sample) -> Array:
+    def first(self, level: str, variable: str, x: Array, y: Array, sample: Sample) -> Array:
         """One first derivative: of "lower" or "upper", in "x" or "y"."""
 
     @abstractmethod

@@ -70,27 +70,27 @@ class SamplePlan:
 
         Samples of data that can only be read in one order share a stream (``in_order``).
         """
-        found: dict[str, str] = {}
-        every = (*self.first, *self.period, self.warm)
-        for iteration in {id(i): i for i in every}.values():  # most periods repeat one object
+        stream_of: dict[str, str] = {}
+        iterations = (*self.first, *self.period, self.warm)
+        for iteration in {id(i): i for i in iterations}.values():  # most periods repeat one object
             for name, (kind, _) in iteration.samples.items():
                 if kind not in ("uniform", "direction"):
                     level = "upper" if kind == "upper" else "lower"
-                    alone = kind == level and level not in found.values()
-                    if alone or problem.data(level).in_order:
+                    is_first_of_level = kind == level and level not in stream_of.values()
+                    if is_first_of_level or problem.data(level).in_order:
                         kind = level
                     else:
                         kind = f"{kind}.{name}"
-                found.setdefault(name, kind)
-        return found
+                stream_of.setdefault(name, kind)
+        return stream_of
 
     def at(self, t: int, steps: int = 1) -> list[Iteration]:
         """The iterations ``t .. t + steps - 1``."""
         if self.growing is not None:
             return [self.growing(i) for i in range(t, t + steps)]
-        before, each = len(self.first), len(self.period)
+        first_count, period = len(self.first), len(self.period)
         return [
-            self.first[i] if i < before else self.period[(i - before) % each]
+            self.first[i] if i < first_count else self.period[(i - first_count) % period]
             for i in range(t, t + steps)
         ]
 
@@ -98,14 +98,16 @@ class SamplePlan:
         """Steps on y in the iterations begin .. end - 1; whole periods are counted once and
         multiplied.
         """
-        each = len(self.period)
-        first = min(max(begin, len(self.first)), end)
-        cycles = 0 if self.growing is not None else (end - first) // each
-        rest = [
-            *self.at(begin, first - begin),
-            *self.at(first + cycles * each, end - first - cycles * each),
+        period = len(self.period)
+        period_begin = min(max(begin, len(self.first)), end)
+        cycles = 0 if self.growing is not None else (end - period_begin) // period
+        other_iterations = [
+            *self.at(begin, period_begin - begin),
+            *self.at(period_begin + cycles * period, end - period_begin - cycles * period),
         ]
-        return cycles * sum(i.lower_steps for i in self.period) + sum(i.lower_steps for i in rest)
+        return cycles * sum(i.lower_steps for i in self.period) + sum(
+            i.lower_steps for i in other_iterations
+        )
 
 
 class Planned(Protocol):
@@ -199,50 +201,61 @@ def draw_chunk(
     streams = plan.streams(oracle.problem)
     if plan.growing is not None:
         return _growing(method, plan.growing, oracle, seed, t, steps, drawn)
-    before, period = len(plan.first), len(plan.period)
-    whole = t >= before and (t - before) % period == 0 and steps % period == 0
-    cycles, order = (steps // period, plan.period) if whole else (1, plan.at(t, steps))
-    groups = [
-        (next(g := iter(same)), 1 + sum(1 for _ in g))
-        for _, same in groupby(order, lambda i: i.kind)
+    first_count, period = len(plan.first), len(plan.period)
+    is_whole_periods = t >= first_count and (t - first_count) % period == 0 and steps % period == 0
+    cycles, order = (steps // period, plan.period) if is_whole_periods else (1, plan.at(t, steps))
+    runs = [
+        (next(g := iter(run)), 1 + sum(1 for _ in g)) for _, run in groupby(order, lambda i: i.kind)
     ]
-    need = dict.fromkeys(streams.values(), 0)
+    per_cycle = dict.fromkeys(streams.values(), 0)
     kinds: dict[str, str] = {}
-    for iteration, length in groups:
+    for iteration, length in runs:
         for name, (kind, count) in iteration.samples.items():
-            need[streams[name]] += length * math.prod(shape_of(kind, count))
+            per_cycle[streams[name]] += length * math.prod(shape_of(kind, count))
             kinds[streams[name]] = kind
-    taken = {
-        s: _samples_of(oracle, seed, kinds[s], s, drawn.get(s, 0), cycles * n)
-        for s, n in need.items()
-        if n
+    samples_of = {
+        stream: _samples_of(
+            oracle, seed, kinds[stream], stream, drawn.get(stream, 0), cycles * number
+        )
+        for stream, number in per_cycle.items()
+        if number
     }
-    place = dict.fromkeys(need, 0)
+    position = dict.fromkeys(per_cycle, 0)
     blocks = []
     offset = 0
-    for iteration, length in groups:
-        each, draws = dict.fromkeys(need, 0), {}
-        begins = {}
+    for iteration, length in runs:
+        per_iteration, draws = dict.fromkeys(per_cycle, 0), {}
+        offsets = {}
         for name, (kind, count) in iteration.samples.items():
-            begins[name] = each[streams[name]]
-            each[streams[name]] += math.prod(shape_of(kind, count))
+            offsets[name] = per_iteration[streams[name]]
+            per_iteration[streams[name]] += math.prod(shape_of(kind, count))
         for name, (kind, count) in iteration.samples.items():
-            s = streams[name]
+            stream = streams[name]
             cut = partial(
-                _cut, cycles, length, place[s], each[s], begins[name], shape_of(kind, count)
+                _cut,
+                cycles,
+                length,
+                position[stream],
+                per_iteration[stream],
+                offsets[name],
+                shape_of(kind, count),
             )
             draws[name] = (
-                cut(taken[s]) * count >> 31 if kind == "uniform" else on_arrays(taken[s], cut)
+                cut(samples_of[stream]) * count >> 31
+                if kind == "uniform"
+                else on_arrays(samples_of[stream], cut)
             )
-        for stream in need:
-            place[stream] += length * each[stream]
+        for stream in per_cycle:
+            position[stream] += length * per_iteration[stream]
         times = (
             t + offset + np.arange(cycles)[:, None] * (steps // cycles) + np.arange(length)[None, :]
         )
         blocks.append(Block(iteration.kind, length, {**draws, **rates_at(method, times)}, times))
         offset += length
-    after = {stream: drawn.get(stream, 0) + cycles * n for stream, n in need.items()}
-    return Chunk(cycles, blocks, {**drawn, **after})
+    drawn_after = {
+        stream: drawn.get(stream, 0) + cycles * number for stream, number in per_cycle.items()
+    }
+    return Chunk(cycles, blocks, {**drawn, **drawn_after})
 
 
 def part_of(sample: Sample, begin: int, end: int) -> Sample:
@@ -275,13 +288,21 @@ def _samples_of(oracle: Drawn, seed: int, kind: str, stream: str, start: int, co
 
 
 def _cut(
-    cycles: int, length: int, place: int, each: int, begin: int, shape: tuple[int, ...], a: Ints
+    cycles: int,
+    length: int,
+    position: int,
+    per_iteration: int,
+    begin: int,
+    shape: tuple[int, ...],
+    draws: Ints,
 ) -> Any:
     """Of the draws of each cycle those of one name, in the shape (cycles, length, its own)."""
-    rest = a.shape[1:]
-    part = a.reshape(cycles, -1, *rest)[:, place : place + length * each]
-    part = part.reshape(cycles, length, each, *rest)[:, :, begin : begin + math.prod(shape)]
-    return part.reshape(cycles, length, *shape, *rest)
+    own_axes = draws.shape[1:]
+    selected = draws.reshape(cycles, -1, *own_axes)[:, position : position + length * per_iteration]
+    selected = selected.reshape(cycles, length, per_iteration, *own_axes)[
+        :, :, begin : begin + math.prod(shape)
+    ]
+    return selected.reshape(cycles, length, *shape, *own_axes)
 
 
 def shape_of(kind: str, count: Count) -> tuple[int, ...]:
@@ -298,11 +319,11 @@ def _growing(
     seed: int,
     t: int,
     steps: int,
-    before: Mapping[str, int],
+    drawn_before: Mapping[str, int],
 ) -> Chunk:
     """One iteration after another, every name padded to its longest."""
     streams = method.plan().streams(oracle.problem)
-    drawn = {**dict.fromkeys(streams.values(), 0), **before}
+    drawn = {**dict.fromkeys(streams.values(), 0), **drawn_before}
     plans = [growing(i) for i in range(t, t + steps)]
     columns: dict[str, list[Any]] = {name: [] for name in plans[0].samples}
     for plan in plans:
@@ -329,4 +350,5 @@ def _growing(
 
 
 def _pad(a: Ints, length: int) -> Ints:
+    """An array made longer by repeating its last row."""
     return np.concatenate([a, np.repeat(a[-1:], length - len(a), axis=0)])

@@ -84,8 +84,8 @@ class Loaded(Stream):
         """Whether a batch of so many samples is left out of an epoch: a batch of half the size is
         in every second one.
         """
-        place = epoch * 2**20 + number
-        chance = int(position_seeds(self._seed, place, 1, "short batch")[0]) / 2**31
+        position = epoch * 2**20 + number
+        chance = int(position_seeds(self._seed, position, 1, "short batch")[0]) / 2**31
         return chance >= size / self.batch_size
 
     def _epoch(self, epoch: int) -> Iterator[Any]:
@@ -95,23 +95,23 @@ class Loaded(Stream):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(position_seeds(self._seed, epoch, 1, "epoch")[0]))
             batches = iter(self.loader)
-            first = next(batches, self)
-        if first is self:
+            first_batch = next(batches, self)
+        if first_batch is self:
             fail("data", "must hold at least one batch", "a loader that ends at once")
-        given, spare = 0, None
-        for number, batch in enumerate(chain([first], batches)):
+        batches_given, spare = 0, None
+        for number, batch in enumerate(chain([first_batch], batches)):
             size = leading_axis(batch)
-            short = self.loader.batch_size is not None and 0 < size < self.batch_size
-            if short and self._is_left_out(epoch, number, size):
+            is_short = self.loader.batch_size is not None and 0 < size < self.batch_size
+            if is_short and self._is_left_out(epoch, number, size):
                 spare = batch
                 continue
-            given += 1
+            batches_given += 1
             yield batch
-        if not given:  # nothing but one short batch: it has no other to be weighed against
-            given = 1
+        if not batches_given:  # nothing but one short batch: it has no other to be weighed against
+            batches_given = 1
             yield spare
         if not self.length:
-            self.batches, self.n = given, given * self.batch_size
+            self.batches, self.n = batches_given, batches_given * self.batch_size
 
     def _begin(self, position: int) -> None:
         """Start at the last epoch that begins at or before a position."""
@@ -126,6 +126,9 @@ class Loaded(Stream):
         self._batches = self._epoch(epoch)
 
     def _read(self, which: int) -> Any:
+        """The batch with a sample's number; reads on, or from the start of an epoch, until it has
+        it.
+        """
         if which not in self._kept:
             seed, position = divmod(which, 2**32)
             if seed != self._seed:  # another run
@@ -171,11 +174,11 @@ def as_data(data: Any, batch_size: int) -> Data:
             order: SampleOrder = "replacement" if sampler.replacement else "reshuffle"
         else:
             order = "partition"
-        plain = isinstance(
+        ordinary_sampler = isinstance(
             sampler, (torch.utils.data.RandomSampler, torch.utils.data.SequentialSampler)
         )
         iterable = isinstance(data.dataset, torch.utils.data.IterableDataset)
-        if data.num_workers or not plain or iterable or data.batch_size is None:
+        if data.num_workers or not ordinary_sampler or iterable or data.batch_size is None:
             return Loaded(data)
         return Batches(
             data.dataset,

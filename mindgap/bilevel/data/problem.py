@@ -70,12 +70,13 @@ class Bound:
 
     def __getattr__(self, name: str) -> Any:
         """A method or part of the module, with the other parameters put in while it is called."""
-        found = getattr(self.__dict__["_module"], name)
-        if not callable(found):
-            return found
+        attribute = getattr(self.__dict__["_module"], name)
+        if not callable(attribute):
+            return attribute
         return partial(Bound(_Named(self._module), self._inside(), own_buffers=True), name)
 
     def _inside(self) -> dict[str, Tensor]:
+        """Buffers and the tensors put in, by their names inside ``_Named``."""
         values = (
             {}
             if self._own_buffers
@@ -185,13 +186,14 @@ class Pack:
             fail("vector", f"{rule} of floating point", str(vector.dtype))
 
     def _shape_parts(self, vector: Tensor) -> list[Tensor]:
-        parts = [
+        """A flat vector as tensors of the variable's shapes and dtypes."""
+        tensors = [
             v.view(s) for v, s in zip(torch.split(vector, self.sizes), self.shapes, strict=True)
         ]
         return (
-            parts
+            tensors
             if self.dtypes is None
-            else [p.to(d) for p, d in zip(parts, self.dtypes, strict=True)]
+            else [p.to(d) for p, d in zip(tensors, self.dtypes, strict=True)]
         )
 
     def leaves(self, vector: Tensor) -> list[Tensor]:
@@ -254,10 +256,10 @@ class Pack:
         zeros.
         """
         if self.is_tensor:
-            (part,) = parts
-            if part is None:
+            (tensor,) = parts
+            if tensor is None:
                 return torch.zeros_like(self.start)
-            return part if part.dim() == 1 else part.reshape(-1)
+            return tensor if tensor.dim() == 1 else tensor.reshape(-1)
         start = self.start
         flat = [
             start.new_zeros(n) if p is None else p.reshape(-1)
@@ -277,14 +279,14 @@ class Pack:
         """The variable at a flat vector, detached; a module gets its parameters overwritten and
         is returned.
         """
-        parts = self._shape_parts(vector.detach())
+        tensors = self._shape_parts(vector.detach())
         if self.module is not None:
             named = dict(self.module.named_parameters())
             with torch.no_grad():
-                for key, part in zip(self.keys or [], parts, strict=True):
-                    named[key].copy_(part)
+                for key, tensor in zip(self.keys or [], tensors, strict=True):
+                    named[key].copy_(tensor)
             return self.module
-        return self.tree([p.clone() for p in parts])
+        return self.tree([p.clone() for p in tensors])
 
 
 class BilevelProblem(Generic[X, Y]):
@@ -393,11 +395,11 @@ class BilevelProblem(Generic[X, Y]):
         data = self.data(level)
         with torch.no_grad():
             if is_full(sample):
-                parts = [
+                weighted_losses = [
                     function(self.view_x(x), self.view_y(y), batch) * w
                     for batch, w in data.chunks()
                 ]
-                return torch.stack([p.reshape(()) for p in parts]).sum()
+                return torch.stack([p.reshape(()) for p in weighted_losses]).sum()
             return function(self.view_x(x), self.view_y(y), data.fetch(sample)).reshape(())
 
     def refresh_statistics(self, x: Tensor, y: Tensor, most: int = 200) -> None:

@@ -81,8 +81,8 @@ def _tree(function: Callable[[Tensor], Tensor], batch: Batch) -> Any:
     if isinstance(batch, dict):
         return {key: _tree(function, value) for key, value in batch.items()}
     if isinstance(batch, (tuple, list)):
-        parts = [_tree(function, value) for value in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+        values = [_tree(function, value) for value in batch]
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
     return batch
 
 
@@ -93,8 +93,8 @@ def _tensors(data: Batch) -> Any:
     if isinstance(data, dict):
         return {key: _tensors(value) for key, value in data.items()}
     if isinstance(data, tuple):
-        parts = [_tensors(value) for value in data]
-        return type(data)(*parts) if hasattr(data, "_fields") else tuple(parts)
+        values = [_tensors(value) for value in data]
+        return type(data)(*values) if hasattr(data, "_fields") else tuple(values)
     if isinstance(data, list) and any(isinstance(value, np.ndarray) for value in data):
         return [_tensors(value) for value in data]
     return data
@@ -117,9 +117,10 @@ def moved(batch: Batch, device: torch.device | None) -> Any:
 
 
 def _leaves(batch: Batch) -> list[Tensor]:
-    found: list[Tensor] = []
-    _tree(lambda t: found.append(t) or t, batch)  # type: ignore[func-returns-value]
-    return found
+    """All tensors of a batch, in order."""
+    tensors: list[Tensor] = []
+    _tree(lambda t: tensors.append(t) or t, batch)  # type: ignore[func-returns-value]
+    return tensors
 
 
 class Batches:
@@ -187,8 +188,8 @@ class Batches:
             data = _tensors(data)
             leaves = _leaves(data)
             lengths = sorted({t.shape[0] if t.dim() else 0 for t in leaves})
-            listed = not leaves and hasattr(data, "__getitem__") and hasattr(data, "__len__")
-            total = len(data) if listed else 0
+            is_dataset = not leaves and hasattr(data, "__getitem__") and hasattr(data, "__len__")
+            total = len(data) if is_dataset else 0
         except Exception as error:  # a container that holds itself, a length that is no number
             reason = f"{type(error).__name__}: {error}"
             fail("data", f"must be samples that can be counted ({reason})", type(data).__name__)
@@ -199,7 +200,7 @@ class Batches:
                     "data", "must have one leading axis of equal length in all its tensors", lengths
                 )
             self.total = lengths[0]
-        elif listed:
+        elif is_dataset:
             self.total = total
         else:
             fail(
@@ -213,9 +214,9 @@ class Batches:
                 f"must lie between 1 and the number of samples, {self.total}",
                 batch_size,
             )
-        full_batches, left = divmod(self.total, batch_size)
-        self.n = self.total - left if last == "drop" and order == "partition" else self.total
-        self.batches = full_batches + (1 if left and self.n == self.total else 0)
+        full_batches, left_over = divmod(self.total, batch_size)
+        self.n = self.total - left_over if last == "drop" and order == "partition" else self.total
+        self.batches = full_batches + (1 if left_over and self.n == self.total else 0)
         self._collate = collate
         self.permutation: Ints | None = None
         if order == "partition" and shuffle:
@@ -279,9 +280,9 @@ class Batches:
         w, stays with the probability w * batches; else a random full batch takes its place.
         """
         order = rng.permutation(self.batches)
-        left, last = self.n % self.batch_size, self.batches - 1
-        if left and rng.random() * self.n >= left * self.batches:
-            order[order == last] = rng.integers(last)
+        left_over, last_batch = self.n % self.batch_size, self.batches - 1
+        if left_over and rng.random() * self.n >= left_over * self.batches:
+            order[order == last_batch] = rng.integers(last_batch)
         return order
 
     def draw(self, seed: int, level: str, start: int, count: int) -> Sample:
@@ -296,12 +297,14 @@ class Batches:
         """
         per_draw = 1 if self.order == "partition" else self.batch_size
         length = {"partition": self.batches, "reshuffle": self.n, "replacement": 4096}[self.order]
-        first, end = start * per_draw, (start + count) * per_draw
-        parts = []
-        for index in range(first // length, -(-end // length)):
+        begin, end = start * per_draw, (start + count) * per_draw
+        block_parts = []
+        for index in range(begin // length, -(-end // length)):
             block = self._block(seed, level, index)
-            parts.append(block[max(first - index * length, 0) : min(end - index * length, length)])
-        which = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+            block_parts.append(
+                block[max(begin - index * length, 0) : min(end - index * length, length)]
+            )
+        which = np.concatenate(block_parts) if block_parts else np.zeros(0, dtype=np.int64)
         return Sample(which if per_draw == 1 else which.reshape(count, per_draw))
 
     def draw_independent(self, seed: int, stream: str, start: int, count: int) -> Sample:
@@ -316,22 +319,27 @@ class Batches:
         """
         whole("start", start, least=0, most=2**40)
         whole("count", count, least=0, most=2**40)
-        each = 1 if self.order == "partition" else self.batch_size
-        picked = position_seeds(seed, start * each, count * each, stream, self.order) * self.n >> 31
-        return Sample(picked // self.batch_size if each == 1 else picked.reshape(count, each))
+        per_draw = 1 if self.order == "partition" else self.batch_size
+        picked = (
+            position_seeds(seed, start * per_draw, count * per_draw, stream, self.order) * self.n
+            >> 31
+        )
+        return Sample(
+            picked // self.batch_size if per_draw == 1 else picked.reshape(count, per_draw)
+        )
 
     def indices(self, sample: Sample) -> Ints:
         """Indices, into the data as they were handed over, of the data a sample names (all of
         them for FULL).
         """
         if is_full(sample):
-            places = np.arange(self.n)
+            positions = np.arange(self.n)
         elif self.order == "partition":
             begin = int(sample.which) * self.batch_size
-            places = np.arange(begin, min(begin + self.batch_size, self.n))
+            positions = np.arange(begin, min(begin + self.batch_size, self.n))
         else:
             return np.asarray(sample.which)
-        return places if self.permutation is None else self.permutation[places]
+        return positions if self.permutation is None else self.permutation[positions]
 
     def fetch(self, sample: Sample, share: tuple[int, int] = (0, 1)) -> Any:
         """The minibatch a sample names.
@@ -345,12 +353,12 @@ class Batches:
             if share[1] == 1 and which in self._slices:
                 return self._slices[which]
             begin = which * self.batch_size
-            batch = self._slice(*_part(begin, min(begin + self.batch_size, self.n), share))
+            batch = self._slice(*_part_of_rank(begin, min(begin + self.batch_size, self.n), share))
             if share[1] == 1 and self.is_tensors and self.device is None:
                 self._slices[which] = batch  # views, made once
             return batch
         picked = np.asarray(sample.which)
-        begin, end = _part(0, len(picked), share)
+        begin, end = _part_of_rank(0, len(picked), share)
         return self._pick(picked[begin:end])
 
     def size(self, sample: Sample) -> int:
@@ -363,18 +371,20 @@ class Batches:
 
     def chunks(self, share: tuple[int, int] = (0, 1)) -> Iterator[tuple[Any, float]]:
         """All samples in chunks, each with its share of the samples as weight."""
-        begin, end = _part(0, self.n, share)
+        begin, end = _part_of_rank(0, self.n, share)
         for start in range(begin, end, self.chunk):
             stop = min(start + self.chunk, end)
             yield self._slice(start, stop), (stop - start) / self.n
 
     def _slice(self, begin: int, end: int) -> Any:
+        """The samples begin..end of the data, in the order of the partition, on the device."""
         if self.is_tensors:
             return moved(_tree(lambda t: t[begin:end], self.data), self.device)
-        places = np.arange(begin, end)
-        return self._pick(places if self.permutation is None else self.permutation[places])
+        positions = np.arange(begin, end)
+        return self._pick(positions if self.permutation is None else self.permutation[positions])
 
     def _pick(self, indices: Ints) -> Any:
+        """The samples with these indices as one batch, on the device."""
         if self.is_tensors:
             pick = torch.from_numpy(np.ascontiguousarray(indices))
             return moved(
@@ -440,7 +450,7 @@ class Stream:
         batch = moved(self.sample(int(sample.which)), self.device)
         if share[1] == 1:
             return batch
-        begin, end = _part(0, self.batch_size, share)
+        begin, end = _part_of_rank(0, self.batch_size, share)
         return _tree(lambda t: t[begin:end], batch)
 
     def size(self, sample: Sample) -> int:
@@ -464,12 +474,12 @@ def pieces(batch: Batch, most: int) -> Iterator[tuple[Any, float]]:
     """
     size = len(_leaves(batch)[0])
     for begin in range(0, size, most):
-        part = slice(begin, min(begin + most, size))
-        yield _tree(itemgetter(part), batch), (part.stop - begin) / size
+        piece = slice(begin, min(begin + most, size))
+        yield _tree(itemgetter(piece), batch), (piece.stop - begin) / size
 
 
-def _part(begin: int, end: int, share: tuple[int, int]) -> tuple[int, int]:
-    """The rank's contiguous part of begin..end, parts differing by at most one."""
+def _part_of_rank(begin: int, end: int, share: tuple[int, int]) -> tuple[int, int]:
+    """The rank's contiguous part of begin..end; parts differ by at most one sample."""
     rank, world = share
     if world == 1:
         return begin, end
@@ -496,7 +506,7 @@ def row(sample: Sample, index: int | Sequence[int]) -> Sample:
         Sample(which=7, seed=2)
     """
 
-    def of(a: Any) -> Any:
-        return a[index].item() if np.ndim(a[index]) == 0 else a[index]
+    def of(array: Any) -> Any:
+        return array[index].item() if np.ndim(array[index]) == 0 else array[index]
 
     return on_arrays(sample, of)

@@ -75,19 +75,19 @@ class AccBO(Method[WithNesterov, Draws]):
     def update(self, v: WithNesterov, s: Draws, oracle: Oracle, kind: str) -> WithNesterov:
         """One iteration: y by an extrapolated step, x by a STORM estimate at the average of y."""
         x, y = v.x, v.y
-        ahead = y + self.gamma * (y - v.before)
-        new = oracle.move_y(ahead, oracle.lower(x, ahead, s.y), s.lr_y)
+        extrapolated = y + self.gamma * (y - v.before)
+        new = oracle.move_y(extrapolated, oracle.lower(x, extrapolated, s.y), s.lr_y)
         average = oracle.mix(v.average, new, self.tau)
 
         def inverses(points: list[tuple[Array, Array]], vs: list[Array]) -> list[Array]:
-            each = zip(points, vs, strict=True)
+            pairs = zip(points, vs, strict=True)
             return [
-                neumann_random(oracle, *at, w, s.h, self.eta, self.terms, s.k) for at, w in each
+                neumann_random(oracle, *at, w, s.h, self.eta, self.terms, s.k) for at, w in pairs
             ]
 
         def direction(points: list[Point]) -> list[dict[str, Array]]:
-            found = implicits(oracle, [(p["x"], p["y"]) for p in points], inverses, s.f, s.j)
-            return [{"x": d} for d in found]
+            directions = implicits(oracle, [(p["x"], p["y"]) for p in points], inverses, s.f, s.j)
+            return [{"x": d} for d in directions]
 
         point = {"x": x, "y": average}
         memory = storm(direction, point, v.storm, {"x": 1.0 - self.beta}, first=kind == "first")

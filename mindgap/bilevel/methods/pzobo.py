@@ -63,8 +63,8 @@ class PZOBO(Method[Values, Draws]):
         f_x, f_y = oracle.upper(x, new, s.f)
 
         def add(d: Array, u: Array) -> Array:
-            there = descend(oracle, x + self.mu * u, y, s.y, s.lr_y)
-            return d + (((there - new) @ f_y) / (self.mu * self.directions)) * u
+            y_shifted = descend(oracle, x + self.mu * u, y, s.y, s.lr_y)
+            return d + (((y_shifted - new) @ f_y) / (self.mu * self.directions)) * u
 
         d_x = oracle.loop(add, f_x, (oracle.normals(s.u.which, x.shape[0], x),))
         return self.move_x(oracle, replace(v, y=new), d_x, s.lr_x)

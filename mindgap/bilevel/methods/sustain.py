@@ -54,7 +54,7 @@ class SUSTAIN(StormMethod):
         return Power(1.0, 1 / 3, self.w)
 
     def inverses(self, oracle: Oracle, s: Draws, points: Places, vs: list[Array]) -> list[Array]:
-        each = zip(points, vs, strict=True)
+        pairs = zip(points, vs, strict=True)
         return [
-            neumann_random(oracle, x, y, v, s.h, self.eta, self.terms, s.k) for (x, y), v in each
+            neumann_random(oracle, x, y, v, s.h, self.eta, self.terms, s.k) for (x, y), v in pairs
         ]

@@ -97,12 +97,12 @@ class SVRB(Method[WithStorm, Draws]):
 
     def update(self, v: WithStorm, s: Draws, oracle: Oracle, kind: str) -> WithStorm:
         def direction(points: list[Point]) -> list[dict[str, Any]]:
-            found = []
+            directions = []
             for p in points:
                 w, h, j = oracle.dense(p["x"], p["y"], s.g)
                 f_x, f_y = oracle.upper(p["x"], p["y"], s.f)
-                found.append({"w": w, "s": f_x, "v": f_y, "V": j, "H": h})
-            return found
+                directions.append({"w": w, "s": f_x, "v": f_y, "V": j, "H": h})
+            return directions
 
         point, weights = {"x": v.x, "y": v.y}, dict.fromkeys("wsvVH", s.a)
         memory = storm(direction, point, v.storm, weights, first=kind == "first")

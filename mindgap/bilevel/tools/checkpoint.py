@@ -43,21 +43,22 @@ def belongs_to(method: AnyMethod, problem: BilevelProblem) -> dict[str, str]:
         ['method', 'start of x', 'start of y', 'upper data', 'lower data', 'upper loss', ...]
     """
     packs = (problem.pack_x, problem.pack_y)
-    own = tuple(pack.module for pack in packs if pack.module is not None)
-    found = {"method": method_text(method)}
+    modules = tuple(pack.module for pack in packs if pack.module is not None)
+    texts = {"method": method_text(method)}
     for name, pack in zip(("x", "y"), packs, strict=True):
-        found[f"start of {name}"] = f"{array_text(pack.start)} as {pack.shapes}"
+        texts[f"start of {name}"] = f"{array_text(pack.start)} as {pack.shapes}"
     for level in ("upper", "lower"):
-        found[f"{level} data"] = _data_text(problem.data(level))
+        texts[f"{level} data"] = _data_text(problem.data(level))
     for level, loss in (("upper", problem.upper), ("lower", problem.lower)):
-        found[f"{level} loss"] = function_text(loss, own)
+        texts[f"{level} loss"] = function_text(loss, modules)
     for name in ("project_x", "project_y"):
         projection = getattr(problem, name)
-        found[name] = "None" if projection is None else function_text(projection)
-    return found
+        texts[name] = "None" if projection is None else function_text(projection)
+    return texts
 
 
 def _data_text(data: Data) -> str:
+    """The data of a level as text: how they are drawn, and what they hold."""
     form = f"order {data.order}, n {data.n}, batch_size {data.batch_size}"
     if isinstance(data, Batches):
         return f"{form}, seed {data.seed}, {data_text(data.data)}"
@@ -78,10 +79,10 @@ def method_text(method: AnyMethod) -> str:
         >>> repr(one) == repr(two), method_text(one) == method_text(two)
         (False, True)
     """
-    parts = [
+    settings = [
         f"{f.name}={settings_text(getattr(method, f.name))}" for f in fields(cast("Any", method))
     ]
-    return f"{type(method).__qualname__}({', '.join(parts)})"
+    return f"{type(method).__qualname__}({', '.join(settings)})"
 
 
 def check_path(name: str, path: str | Path) -> Path:
@@ -110,6 +111,7 @@ def pack_state(state: State) -> dict[str, Any]:
 
 
 def _content(state: State) -> dict[str, Any]:
+    """Values and counters of a state, as tensors and numbers."""
     if not isinstance(state, State):
         fail("state", "must be a State", type(state).__name__)
     return {
@@ -129,9 +131,9 @@ def save_state(path: str | Path, state: State) -> None:
     write_checkpoint(path, KIND, content, belongs_to(state.method, state.problem))
 
 
-def write_state(path: Path, state: State, of: Mapping[str, str]) -> None:
+def write_state(path: Path, state: State, belongs: Mapping[str, str]) -> None:
     """As :func:`save_state`, with what the state belongs to (:func:`belongs_to`) found before."""
-    write_checkpoint(path, KIND, _content(state), of)
+    write_checkpoint(path, KIND, _content(state), belongs)
 
 
 def load_state(path: str | Path, method: Method, oracle: ProblemOracle) -> State:
@@ -151,13 +153,16 @@ def load_state(path: str | Path, method: Method, oracle: ProblemOracle) -> State
     return read_state(path, method, oracle, belongs_to(method, oracle.problem))
 
 
-def read_state(path: Path, method: Method, oracle: ProblemOracle, of: Mapping[str, str]) -> State:
+def read_state(
+    path: Path, method: Method, oracle: ProblemOracle, belongs: Mapping[str, str]
+) -> State:
     """As :func:`load_state`, with what it must belong to (:func:`belongs_to`) found before."""
-    content = read_checkpoint(path, KIND, of, oracle.problem.device)
+    content = read_checkpoint(path, KIND, belongs, oracle.problem.device)
     return _state(content, method, oracle)
 
 
 def _check_parts(method: object, oracle: object) -> None:
+    """Refuse what is no method, or no oracle of a problem."""
     if not isinstance(method, Method):
         fail("method", "must be a Method", type(method).__name__)
     if not isinstance(getattr(oracle, "problem", None), BilevelProblem):
@@ -178,10 +183,10 @@ def unpack_state(content: Any, method: Method, oracle: ProblemOracle) -> State:
     _check_parts(method, oracle)
     if not isinstance(content, dict) or not isinstance(content.get("of"), dict):
         fail("checkpoint", "must be what pack_state returned", type(content).__name__)
-    of, found = belongs_to(method, oracle.problem), content["of"]
-    for name, here in of.items():
-        if found.get(name) != here:
-            fail("checkpoint", f"must belong to the {name} {here}", found.get(name))
+    expected, stated = belongs_to(method, oracle.problem), content["of"]
+    for name, text in expected.items():
+        if stated.get(name) != text:
+            fail("checkpoint", f"must belong to the {name} {text}", stated.get(name))
     return _state(content, method, oracle)
 
 
@@ -198,61 +203,72 @@ def _state(content: Any, method: Method, oracle: ProblemOracle) -> State:
             whole(f"checkpoint's {name} of {key}", number)
     if counters["updates"].keys() != {"x", "y"}:
         fail("checkpoint", "must count the updates of x and y", sorted(counters["updates"]))
-    found = dict(_mapping("values", content.get("values")))
-    kept = {name: found.pop(name) for name in ("optimizer", "scheduler") if name in found}
-    forms = CountingOracle.of(oracle.problem)
-    forms.start = oracle.problem.pack_x.start.to("meta"), oracle.problem.pack_y.start.to("meta")
-    _compare("values", found, method.start_values(forms))
-    values: dict[str, Any] = {name: _restore(value, oracle) for name, value in found.items()}
+    plain_values = dict(_mapping("values", content.get("values")))
+    optimizer_states = {
+        name: plain_values.pop(name) for name in ("optimizer", "scheduler") if name in plain_values
+    }
+    shapes_oracle = CountingOracle.of(oracle.problem)
+    shapes_oracle.start = (
+        oracle.problem.pack_x.start.to("meta"),
+        oracle.problem.pack_y.start.to("meta"),
+    )
+    _compare("values", plain_values, method.start_values(shapes_oracle))
+    values: dict[str, Any] = {name: _restore(value, oracle) for name, value in plain_values.items()}
     if isinstance(method.x_step, TorchStep):
-        values |= _optimizer(method.x_step, found["x"], kept)
-    elif kept:
-        fail("checkpoint", "must hold no optimizer, as the method has none", sorted(kept))
+        values |= _optimizer(method.x_step, plain_values["x"], optimizer_states)
+    elif optimizer_states:
+        fail(
+            "checkpoint", "must hold no optimizer, as the method has none", sorted(optimizer_states)
+        )
     return State(method, oracle, values, **counters)
 
 
-def _optimizer(step: TorchStep, x: Tensor, kept: dict[str, Any]) -> dict[str, Any]:
+def _optimizer(step: TorchStep, x: Tensor, saved_states: dict[str, Any]) -> dict[str, Any]:
     """The optimizer of the upper step and its scheduler, where they stood."""
-    made: dict[str, Any] = {"optimizer": step.start(x)}
-    scheduler = step.start_scheduler(made["optimizer"])
+    restored: dict[str, Any] = {"optimizer": step.start(x)}
+    scheduler = step.start_scheduler(restored["optimizer"])
     if scheduler is not None:
-        made["scheduler"] = scheduler
-    if kept.keys() != made.keys():
-        fail("checkpoint", f"must hold {sorted(made)} of the step on x", sorted(kept))
+        restored["scheduler"] = scheduler
+    if saved_states.keys() != restored.keys():
+        fail("checkpoint", f"must hold {sorted(restored)} of the step on x", sorted(saved_states))
     try:
-        for name in reversed(made):  # making a scheduler changes the rates of the optimizer
-            made[name].load_state_dict(kept[name])
+        for name in reversed(restored):  # making a scheduler changes the rates of the optimizer
+            restored[name].load_state_dict(saved_states[name])
     except Exception as error:  # torch raises whatever the wrong field leads to
         raise RuleError(
             f"checkpoint must hold states of {step}, got {type(error).__name__}: {error}"
         ) from error
-    return made
+    return restored
 
 
 def _mapping(name: str, value: Any) -> dict[Any, Any]:
+    """The value, which must be a dict."""
     if not isinstance(value, dict):
         fail("checkpoint", f"must hold {name} by name", type(value).__name__)
     return value
 
 
-def _compare(where: str, found: Any, like: Any) -> None:
+def _compare(place: str, value: Any, own: Any) -> None:
     """Refuse values that have not the names, shapes and dtypes of the method's own."""
-    if isinstance(like, dict):
-        found = _mapping(where, found)
-        for name, part in like.items():
-            if name not in found:
-                fail("checkpoint", f"must hold {name!r} in its {where}", sorted(map(str, found)))
-            _compare(f"{where}, {name}", found[name], part)
-    elif isinstance(like, Tensor):
-        form = (tuple(like.shape), like.dtype)
-        got = (tuple(found.shape), found.dtype) if isinstance(found, Tensor) else type(found)
+    if isinstance(own, dict):
+        value = _mapping(place, value)
+        for name, expected in own.items():
+            if name not in value:
+                fail("checkpoint", f"must hold {name!r} in its {place}", sorted(map(str, value)))
+            _compare(f"{place}, {name}", value[name], expected)
+    elif isinstance(own, Tensor):
+        form = (tuple(own.shape), own.dtype)
+        got = (tuple(value.shape), value.dtype) if isinstance(value, Tensor) else type(value)
         if form != got:
-            fail("checkpoint", f"must hold {where} of the form {form}", got)
-    elif type(found) is not type(like):
-        fail("checkpoint", f"must hold a {type(like).__name__} in its {where}", type(found))
+            fail("checkpoint", f"must hold {place} of the form {form}", got)
+    elif type(value) is not type(own):
+        fail("checkpoint", f"must hold a {type(own).__name__} in its {place}", type(value))
 
 
 def _to_plain(value: Any, oracle: ProblemOracle) -> Any:
+    """Values with tensors in the place of a backend's arrays, and state dicts in the place of
+    optimizers.
+    """
     if isinstance(value, dict):
         return {key: _to_plain(v, oracle) for key, v in value.items()}
     if isinstance(value, (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)):
@@ -261,6 +277,7 @@ def _to_plain(value: Any, oracle: ProblemOracle) -> Any:
 
 
 def _restore(value: Any, oracle: ProblemOracle) -> Any:
+    """Values with a backend's arrays in the place of tensors."""
     if isinstance(value, dict):
         return {key: _restore(v, oracle) for key, v in value.items()}
     return oracle.from_torch(value)

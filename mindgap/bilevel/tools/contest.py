@@ -88,13 +88,16 @@ class Contest:
         """Whether a method is as good as the winner, as far as the seeds tell: the 95 % interval of
         the difference, seed by seed, contains 0.
         """
-        apart = np.array(other.final) - np.array(self.winner.final)
-        if not np.isfinite(apart).all():
+        differences = np.array(other.final) - np.array(self.winner.final)
+        if not np.isfinite(differences).all():
             return False
-        if len(apart) < 2:
-            return bool(apart.mean() <= 0)
-        wide = {2: 12.7, 3: 4.3, 4: 3.18, 5: 2.78}.get(len(apart), 2.5)
-        return bool(abs(apart.mean()) <= wide * apart.std(ddof=1) / math.sqrt(len(apart)))
+        if len(differences) < 2:
+            return bool(differences.mean() <= 0)
+        t_quantile = {2: 12.7, 3: 4.3, 4: 3.18, 5: 2.78}.get(len(differences), 2.5)
+        return bool(
+            abs(differences.mean())
+            <= t_quantile * differences.std(ddof=1) / math.sqrt(len(differences))
+        )
 
     @property
     def code(self) -> str:
@@ -163,33 +166,33 @@ def race(
     check_count("seeds", seeds, most=100)
     if calls is not None:
         whole("calls", calls, least=200)
-    asked = list(RACED if methods is None else methods)
-    if not asked or any(key not in METHODS for key in asked):
+    keys = list(RACED if methods is None else methods)
+    if not keys or any(key not in METHODS for key in keys):
         fail("methods", f"must be keys of {', '.join(METHODS)}", methods)
-    fitting, refused = _fitting(problem, asked)
+    fitting, refused = _fitting(problem, keys)
     if not fitting:
         fail("methods", "must fit the problem", refused)
-    kept = _Pieces(folder, problem, fitting, seeds, calls)
+    saved = _Pieces(folder, problem, fitting, seeds, calls)
     if calls is None:
         budget = partial(_budget, problem, fitting, minutes, seeds)
-        calls = int(kept.piece("calls", lambda: {"number": budget()}, _is_count)["number"])
+        calls = int(saved.piece("calls", lambda: {"number": budget()}, _is_count)["number"])
     judge = Ground(problem, 500, 100, seed=10_007)
     judge.measure()
-    entrants, parts = [], len(fitting) * (1 + seeds)
-    done = 0
+    entrants, piece_count = [], len(fitting) * (1 + seeds)
+    pieces_done = 0
     for key in fitting:
         steps = _iterations(problem, key, calls)
-        tuned = kept.piece(f"{key}-steps", partial(_tuned, problem, key, steps), _is_tuned)
-        done += 1
+        tuned = saved.piece(f"{key}-steps", partial(_tuned, problem, key, steps), _is_tuned)
+        pieces_done += 1
         if told is not None:
-            told(f"{METHODS[key].name}: steps", done / parts)
+            told(f"{METHODS[key].name}: steps", pieces_done / piece_count)
         runs = []
         for seed in range(seeds):
             make = partial(_run, problem, judge, key, tuned["settings"], seed, steps, calls)
-            runs.append(kept.piece(f"{key}-{seed}", make, _is_run))
-            done += 1
+            runs.append(saved.piece(f"{key}-{seed}", make, _is_run))
+            pieces_done += 1
             if told is not None:
-                told(f"{METHODS[key].name}: seed {seed}", done / parts)
+                told(f"{METHODS[key].name}: seed {seed}", pieces_done / piece_count)
         entrants.append(Entrant(key, tuned["settings"], tuned["runs"], tuple(runs)))
     entrants.sort(key=lambda e: e.mean)
     # Read as the first point of every curve: y has followed from its start, it is not solved.
@@ -202,9 +205,11 @@ def _fitting(problem: BilevelProblem, keys: list[str]) -> tuple[list[str], dict[
     fitting, refused = [], {}
     for key in keys:
         try:
-            kind = METHODS[key].load()
-            made = kind(**Scale(key, kind, 1.0, problem.dim_x).settings(1.0, 100, 1.0))
-            made.check_problem(problem)
+            method_class = METHODS[key].load()
+            method = method_class(
+                **Scale(key, method_class, 1.0, problem.dim_x).settings(1.0, 100, 1.0)
+            )
+            method.check_problem(problem)
             try_problem(TorchOracle(problem), second_order=True)
             fitting.append(key)
         except RuleError as error:
@@ -214,26 +219,30 @@ def _fitting(problem: BilevelProblem, keys: list[str]) -> tuple[list[str], dict[
 
 def _probe(problem: BilevelProblem, key: str) -> tuple[float, float]:
     """Oracle calls and seconds per iteration, from a few iterations with tiny steps."""
-    kind = METHODS[key].load()
-    settings = Scale(key, kind, 1.0, problem.dim_x).settings(1e-9, 4, 1e-9)
-    done = solve(problem, kind(**settings), 4)
-    return done.state.total_calls / 4, done.seconds / 4
+    method_class = METHODS[key].load()
+    settings = Scale(key, method_class, 1.0, problem.dim_x).settings(1e-9, 4, 1e-9)
+    solution = solve(problem, method_class(**settings), 4)
+    return solution.state.total_calls / 4, solution.seconds / 4
 
 
 def _iterations(problem: BilevelProblem, key: str, calls: int) -> int:
+    """Iterations that the budget of oracle calls allows, at least 20."""
     return max(20, round(calls / _probe(problem, key)[0]))
 
 
 def _budget(problem: BilevelProblem, keys: list[str], minutes: float, seeds: int) -> int:
     """Oracle calls of a run such that everything fits into the time."""
-    each = [second / calls for calls, second in (_probe(problem, key) for key in keys)]
-    runs = sum(each) * (seeds + BESIDE)
-    return int(min(max(45.0 * minutes / runs, 300), 10**7))
+    seconds_per_call = [second / calls for calls, second in (_probe(problem, key) for key in keys)]
+    seconds_for_all = sum(seconds_per_call) * (seeds + BESIDE)
+    return int(min(max(45.0 * minutes / seconds_for_all, 300), 10**7))
 
 
 def _tuned(problem: BilevelProblem, key: str, steps: int) -> dict[str, Any]:
-    found = raced(problem, key, steps)
-    return {"settings": found.settings, "runs": found.runs}
+    """The settings that the rungs of ``horizon`` find for a method, and what finding them cost, in
+    runs.
+    """
+    tuned = raced(problem, key, steps)
+    return {"settings": tuned.settings, "runs": tuned.runs}
 
 
 def _run(
@@ -247,25 +256,37 @@ def _run(
 ) -> dict[str, list[float]]:
     """One run, judged on the way; empty where it goes wrong."""
     columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
-    every, lower = max(1, steps // (PLACES - 1)), METHODS[key].lower_variable
-    begin, away = time.perf_counter(), 0.0
+    steps_between, lower = max(1, steps // (PLACES - 1)), METHODS[key].lower_variable
+    begin, seconds_judging = time.perf_counter(), 0.0
 
-    def look(state: State) -> None:
-        nonlocal away
-        now = time.perf_counter()
+    def judge_here(state: State) -> None:
+        """Add a row of all columns at this state; the time it takes does not count."""
+        nonlocal seconds_judging
+        begin_judging = time.perf_counter()
         value, slope = _judged(judge, state.x, state.values[lower])
-        row = (state.total_calls, now - begin - away, state.x_epochs, value, slope)
+        row = (
+            state.total_calls,
+            begin_judging - begin - seconds_judging,
+            state.x_epochs,
+            value,
+            slope,
+        )
         for name, number in zip(columns, row, strict=True):
             columns[name].append(float(number))
-        away += time.perf_counter() - now
+        seconds_judging += time.perf_counter() - begin_judging
 
-    done = solve(
-        problem, METHODS[key](**settings), calls=calls, seed=seed, callbacks=look, every=every
+    solution = solve(
+        problem,
+        METHODS[key](**settings),
+        calls=calls,
+        seed=seed,
+        callbacks=judge_here,
+        every=steps_between,
     )
-    if done.ok and done.state.t % every:
-        look(done.state)
-    good = done.ok and all(map(math.isfinite, columns["value"]))
-    return columns if good else {}
+    if solution.ok and solution.state.t % steps_between:
+        judge_here(solution.state)
+    is_good = solution.ok and all(map(math.isfinite, columns["value"]))
+    return columns if is_good else {}
 
 
 def _judged(judge: Ground, x: Any, y: Any) -> tuple[float, float]:
@@ -273,12 +294,12 @@ def _judged(judge: Ground, x: Any, y: Any) -> tuple[float, float]:
     value, y = judge.value(x, y)
     if not math.isfinite(value):
         return math.inf, math.inf
-    here = judge.x, judge.near
+    before = judge.x, judge.near
     judge.x, judge.near = x, y
     try:
         return value, float(judge.hypergradient().norm())
     finally:
-        judge.x, judge.near = here
+        judge.x, judge.near = before
 
 
 class _Pieces:
@@ -328,6 +349,7 @@ class _Pieces:
 
 
 def _is_number(value: Any) -> bool:
+    """Whether it is a finite int or float."""
     return type(value) in (int, float) and abs(value) < math.inf
 
 
@@ -356,5 +378,6 @@ def _is_run(content: Any) -> bool:
 
 
 def _is_count(content: Any) -> bool:
+    """What the piece "calls" holds: a whole number up to 10 million."""
     number = content.get("number") if isinstance(content, dict) else None
     return type(number) is int and 0 < number <= 10**7

@@ -26,18 +26,18 @@ STYLE = (
 
 def write_contest_page(contest: Contest, path: Path) -> Path:
     """Write the page of a race; nothing half-written is left behind."""
-    part = path.with_suffix(".part")
-    part.write_text(contest_page(contest), encoding="utf-8")
-    part.replace(path)
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(contest_page(contest), encoding="utf-8")
+    unfinished.replace(path)
     return path
 
 
 def contest_page(contest: Contest) -> str:
     """The page: who won, curves with bands over the seeds, the table, the code."""
-    first = contest.winner
+    winner = contest.winner
     level = [e for e in contest.entrants[1:] if contest.is_level(e)]
-    name = METHODS[first.key].name
-    sentence = f"{name} ends lowest: {first.mean:.4g}, from {contest.start:.4g} at the start."
+    name = METHODS[winner.key].name
+    sentence = f"{name} ends lowest: {winner.mean:.4g}, from {contest.start:.4g} at the start."
     if level:
         names = ", ".join(METHODS[e.key].name for e in level)
         sentence += f" As far as the seeds tell, {names} did as well."
@@ -53,7 +53,7 @@ def contest_page(contest: Contest) -> str:
         f"<li>{escape(METHODS[key].name)}: {escape(why)}</li>"
         for key, why in contest.refused.items()
     )
-    parts = [
+    sections = [
         f"<h1>{escape(sentence)}</h1>",
         f"<p>Every run had {contest.calls} oracle calls. Steps were found by "
         "<code>suggest_steps</code>, at about the cost of one run per method. The upper loss is "
@@ -67,7 +67,7 @@ def contest_page(contest: Contest) -> str:
     head = f"<meta charset='utf-8'><title>{escape(name)} wins the race</title>"
     return (
         f"<!doctype html><html lang='en'><head>{head}<style>{STYLE}</style></head>"
-        f"<body>{''.join(parts)}</body></html>"
+        f"<body>{''.join(sections)}</body></html>"
     )
 
 
@@ -90,8 +90,8 @@ def table(contest: Contest) -> str:
     return f"<h2>At the end</h2><table><tr>{head}</tr>{''.join(rows)}</table>"
 
 
-def _chart(contest: Contest, across: str, up: str, title: str, words: str) -> str:
+def _chart(contest: Contest, x_column: str, column: str, title: str, x_words: str) -> str:
     """The curves of all methods, with bands over the seeds."""
-    shown = [e for e in contest.entrants if e.band(up)[0]]
-    curves = [Curve(METHODS[e.key].name, e.band(across)[0], *e.band(up)) for e in shown]
-    return chart(curves, title, words)
+    entrants = [e for e in contest.entrants if e.band(column)[0]]
+    curves = [Curve(METHODS[e.key].name, e.band(x_column)[0], *e.band(column)) for e in entrants]
+    return chart(curves, title, x_words)

@@ -38,14 +38,14 @@ def draw_history(rows: Sequence[dict[str, float]], against: str = "calls") -> st
         fail("history", "must have rows to plot: call solve(..., history=100)", 0)
     panels: list[str] = []
     for name in (name for name in rows[0] if name not in AXES):
-        seen = [(row[against], row[name]) for row in rows if math.isfinite(row[name])]
-        curve = Curve(name, [a for a, _ in seen], [b for _, b in seen])
+        points = [(row[against], row[name]) for row in rows if math.isfinite(row[name])]
+        curve = Curve(name, [a for a, _ in points], [b for _, b in points])
         panels.append(chart([curve], f"{name} against {AXES[against]}", AXES[against], len(panels)))
     size = f"viewBox='0 0 {WIDE} {HIGH * len(panels)}' width='{WIDE}'"
     return f"<svg xmlns='http://www.w3.org/2000/svg' {size}>{''.join(panels)}</svg>"
 
 
-def chart(curves: Sequence[Curve], title: str, words: str, place: int = 0) -> str:
+def chart(curves: Sequence[Curve], title: str, x_label: str, place: int = 0) -> str:
     """Curves with axes and names, as SVG. Values that are positive and span more than two decades
     have a logarithmic axis.
 
@@ -56,46 +56,44 @@ def chart(curves: Sequence[Curve], title: str, words: str, place: int = 0) -> st
         place: number of the chart in a column of them.
     """
     xs = [x for c in curves for x in c.across]
-    ys = [y for c in curves for part in (c.up, c.low, c.high) for y in part]
+    ys = [y for c in curves for values in (c.up, c.low, c.high) for y in values]
     head = (
         f"<svg xmlns='http://www.w3.org/2000/svg' y='{HIGH * place}' viewBox='0 0 {WIDE} {HIGH}' "
         f"width='{WIDE}' height='{HIGH}' role='img' font-size='11'><title>{escape(title)}</title>"
     )
     if not xs:
         return f"{head}<text x='{LEFT}' y='20'>{escape(title)}: no finite value</text></svg>"
-    steep = min(ys) > 0 and max(ys) > 100 * min(ys)
-    low, high = (math.log10(y) if steep else y for y in (min(ys), max(ys)))
-    end, span, bottom, edge = max(xs) or 1.0, (high - low) or 1.0, HIGH - BELOW, WIDE - RIGHT
+    is_logarithmic = min(ys) > 0 and max(ys) > 100 * min(ys)
+    low, high = (math.log10(y) if is_logarithmic else y for y in (min(ys), max(ys)))
+    end, span, bottom, right = max(xs) or 1.0, (high - low) or 1.0, HIGH - BELOW, WIDE - RIGHT
 
     def points(across: Sequence[float], up: Sequence[float]) -> list[str]:
-        heights = [(math.log10(y) if steep else y) - low for y in up]
+        heights = [(math.log10(y) if is_logarithmic else y) - low for y in up]
         return [
-            f"{LEFT + (edge - LEFT) * x / end:.1f},{bottom - (bottom - 16) * h / span:.1f}"
+            f"{LEFT + (right - LEFT) * x / end:.1f},{bottom - (bottom - 16) * h / span:.1f}"
             for x, h in zip(across, heights, strict=False)
         ]
 
-    drawn = f"<path d='M{LEFT},16V{bottom}H{edge}' fill='none' stroke='#888'/>"
+    body = f"<path d='M{LEFT},16V{bottom}H{right}' fill='none' stroke='#888'/>"
     for k in range(5):
         height, y = low + span * k / 4, bottom - (bottom - 16) * k / 4
-        label = f"{10**height if steep else height:.3g}"
-        drawn += f"<text x='{LEFT - 6}' y='{y + 4:.0f}' text-anchor='end'>{label}</text>"
-        x = LEFT + (edge - LEFT) * k / 4
-        drawn += (
-            f"<text x='{x:.0f}' y='{bottom + 14}' text-anchor='middle'>{end * k / 4:.3g}</text>"
-        )
-    above = escape(title) + (" (logarithmic)" if steep else "")
-    drawn += f"<text x='{LEFT}' y='{bottom + 30}'>{escape(words)}</text>"
-    drawn += f"<text x='{LEFT}' y='11'>{above}</text>"
+        label = f"{10**height if is_logarithmic else height:.3g}"
+        body += f"<text x='{LEFT - 6}' y='{y + 4:.0f}' text-anchor='end'>{label}</text>"
+        x = LEFT + (right - LEFT) * k / 4
+        body += f"<text x='{x:.0f}' y='{bottom + 14}' text-anchor='middle'>{end * k / 4:.3g}</text>"
+    heading = escape(title) + (" (logarithmic)" if is_logarithmic else "")
+    body += f"<text x='{LEFT}' y='{bottom + 30}'>{escape(x_label)}</text>"
+    body += f"<text x='{LEFT}' y='11'>{heading}</text>"
     for number, c in enumerate(curves):
         colour = COLOURS[number % len(COLOURS)]
         dash = " stroke-dasharray='5 3'" if number >= len(COLOURS) else ""
         band = " ".join(points(c.across, c.high) + points(c.across, c.low)[::-1])
         if band:
-            drawn += f"<polygon points='{band}' fill='{colour}' opacity='0.15'/>"
+            body += f"<polygon points='{band}' fill='{colour}' opacity='0.15'/>"
         line = " ".join(points(c.across, c.up))
-        drawn += (
+        body += (
             f"<polyline points='{line}' fill='none' stroke='{colour}' stroke-width='1.6'{dash}/>"
         )
-        at = f"x='{edge + 8}' y='{20 + 15 * number}' fill='{colour}'"
-        drawn += f"<text {at}>{escape(c.name)}</text>"
-    return f"{head}{drawn}</svg>"
+        place_of_name = f"x='{right + 8}' y='{20 + 15 * number}' fill='{colour}'"
+        body += f"<text {place_of_name}>{escape(c.name)}</text>"
+    return f"{head}{body}</svg>"

@@ -48,8 +48,8 @@ def flat_vector(problem: BilevelProblem, name: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
         fail(name, rule, type(value).__name__)
     if value.shape != (pack.dim,) or value.dtype != pack.dtype:
-        found = f"{value.dtype} of shape {tuple(value.shape)}"
-        fail(name, f"must be a flat vector of {pack.dim} numbers in {pack.dtype}", found)
+        got = f"{value.dtype} of shape {tuple(value.shape)}"
+        fail(name, f"must be a flat vector of {pack.dim} numbers in {pack.dtype}", got)
     try:
         return value.to(pack.device)
     except (RuntimeError, NotImplementedError) as error:  # a tensor without numbers, say
@@ -70,19 +70,20 @@ def linear_solver(
     check_count("products", products)
     if callable(kind) and not isinstance(kind, type):
 
-        def own(hessian: Product, v: Tensor) -> Tensor:
+        def checked_solver(hessian: Product, v: Tensor) -> Tensor:
             z = kind(hessian, v)
             if not isinstance(z, Tensor) or z.shape != v.shape:
                 fail("solver", f"must return a tensor of shape {tuple(v.shape)}", z)
             return z
 
-        return own
+        return checked_solver
     one_of("solver", kind, SOLVERS)
     if kind == "neumann":
         step = positive("eta", eta)
         return lambda hessian, v: neumann_of(TorchOps(), hessian, v, products, step)
 
     def cg(hessian: Product, v: Tensor) -> Tensor:
+        """H^-1 v by conjugate gradients; warns where they met negative curvature."""
         negative: Tensor | bool
         if v.device.type == "cpu":
             z, negative = conjugate_gradients_by_numbers(hessian, v, products)
@@ -178,10 +179,10 @@ def implicit_solution(
     """
     flat_vector(problem, "x", x)
     solve = linear_solver(solver, products=products, eta=eta)
-    found: Tensor = _Implicit.apply(  # type: ignore[no-untyped-call]
+    y_of_x: Tensor = _Implicit.apply(  # type: ignore[no-untyped-call]
         x, flat_vector(problem, "y", y).detach(), problem, check_sample("lower", lower), solve
     )
-    return found
+    return y_of_x
 
 
 class _Implicit(torch.autograd.Function):
@@ -197,6 +198,7 @@ class _Implicit(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> Any:
+        """dy*/dx transposed times v, which is -J H^-1 v."""
         x, y = ctx.saved_tensors
         problem, lower, solve = ctx.rest
         with torch.enable_grad():
@@ -228,37 +230,37 @@ def lower_solution(
         tensor([3.])
     """
     x = flat_vector(problem, "x", x)
-    at = (
+    point = (
         problem.pack_y.start.clone() if y is None else flat_vector(problem, "y", y).detach().clone()
     )
     tol = (1e-10 if x.dtype == torch.float64 else 1e-5) if tol is None else positive("tol", tol)
     whole("most", most, least=1)
     oracle = TorchOracle(problem)
-    gradient = oracle.lower(x, at, FULL)
+    gradient = oracle.lower(x, point, FULL)
     target = tol * max(float(gradient.norm()), 1.0)
     for _ in range(most):
-        size = float(gradient.norm())
-        if size <= target:
-            return at
-        hessian, _ = oracle.operator(x, at, FULL)
-        step, _ = conjugate_gradients(oracle, hessian, gradient, products=2 * len(at), tol=1e-13)
+        gradient_norm = float(gradient.norm())
+        if gradient_norm <= target:
+            return point
+        hessian, _ = oracle.operator(x, point, FULL)
+        step, _ = conjugate_gradients(oracle, hessian, gradient, products=2 * len(point), tol=1e-13)
         if not bool(step.any()):  # negative curvature at once: go down the gradient
             step = gradient
-        value, slope, length = float(problem.loss("lower", x, at)), float(gradient @ step), 1.0
+        value, slope, length = float(problem.loss("lower", x, point)), float(gradient @ step), 1.0
         while length > 1e-10:
-            trial = at - length * step
-            new = oracle.lower(x, trial, FULL)
+            trial = point - length * step
+            trial_gradient = oracle.lower(x, trial, FULL)
             # Near the solution the loss no longer resolves the progress that the gradient still
             # shows.
             if (
                 float(problem.loss("lower", x, trial)) <= value - 1e-4 * length * slope
-                or float(new.norm()) < size
+                or float(trial_gradient.norm()) < gradient_norm
             ):
                 break
             length /= 2
-        at, gradient = trial, new
+        point, gradient = trial, trial_gradient
     if float(gradient.norm()) <= target:
-        return at
+        return point
     raise RuntimeError(
         f"the lower problem was not solved in {most} Newton steps (||g_y|| = "
         f"{float(gradient.norm()):.3g})"

@@ -12,7 +12,7 @@ from torch import Tensor
 from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.core.directions import conjugate_gradients, neumann_of
 from mindgap.bilevel.core.types import State
-from mindgap.bilevel.data.sample import FULL, row
+from mindgap.bilevel.data.sample import FULL, Sample, row
 from mindgap.bilevel.registry import METHODS
 from mindgap.bilevel.tools.exact import lower_solution
 
@@ -53,15 +53,15 @@ class Limits:
     @property
     def clear(self) -> bool:
         """Whether the largest part is above the others by two standard errors."""
-        best, second = sorted((self.x, self.lower, self.system))[:0:-1]
-        return best.norm - second.norm > 2.0 * math.hypot(best.error, second.error)
+        largest, second = sorted((self.x, self.lower, self.system))[:0:-1]
+        return largest.norm - second.norm > 2.0 * math.hypot(largest.error, second.error)
 
     @property
     def message(self) -> str:
         """The same as a sentence, with what to change."""
-        words = ADVICE[self.largest] if self.clear else "no part is clearly the largest"
+        advice = ADVICE[self.largest] if self.clear else "no part is clearly the largest"
         parts = ((name, getattr(self, name)) for name in ("gradient", *ADVICE))
-        return f"{words} ({', '.join(f'{n} {p.norm:.3g} ± {p.error:.2g}' for n, p in parts)})"
+        return f"{advice} ({', '.join(f'{n} {p.norm:.3g} ± {p.error:.2g}' for n, p in parts)})"
 
 
 def limits_of(state: State, batches: int = 16) -> Limits:
@@ -86,45 +86,50 @@ def limits_of(state: State, batches: int = 16) -> Limits:
     kinds = {info.class_name: info.lower_variable for info in METHODS.values()}
     lower = kinds.get(type(method).__name__, "y")
     x, y = (state.oracle.to_torch(state.values[name]).detach() for name in ("x", lower))
-    best = lower_solution(problem, x, y)
+    y_star = lower_solution(problem, x, y)
 
-    def solved(at: Tensor) -> Tensor:
-        hessian, _ = oracle.operator(x, at, FULL)
-        f_y = oracle.upper_y(x, at, FULL)
-        return conjugate_gradients(oracle, hessian, f_y, products=2 * len(at), tol=1e-10)[0]
+    def exact_z(point: Tensor) -> Tensor:
+        """H^-1 f_y at a point, over all data."""
+        hessian, _ = oracle.operator(x, point, FULL)
+        f_y = oracle.upper_y(x, point, FULL)
+        return conjugate_gradients(oracle, hessian, f_y, products=2 * len(point), tol=1e-10)[0]
 
-    right, here = solved(best), solved(y)
-    z = here
+    z_at_y_star, z_at_y = exact_z(y_star), exact_z(y)
+    z = z_at_y
     if "z" in state.values:
         z = state.oracle.to_torch(state.values["z"]).detach()
     elif hasattr(method, "terms") and hasattr(method, "eta"):
         hessian, _ = oracle.operator(x, y, FULL)
-        random = "k" in {n for i in method.plan().period for n in i.samples}
+        draws_length = "k" in {n for i in method.plan().period for n in i.samples}
         f_y = oracle.upper_y(x, y, FULL)
-        z = neumann_of(oracle, hessian, f_y, method.terms - random, method.eta)
+        z = neumann_of(oracle, hessian, f_y, method.terms - draws_length, method.eta)
     count = min(batches, problem.upper_data.batches, problem.lower_data.batches)
-    pairs = [
+    minibatches = [
         tuple(row(problem.data(level).draw(0, f"{level}.limits", i, 1), 0) for level in LEVELS)
         for i in range(count)
     ]
 
-    def part(*signed: tuple[float, Tensor, Tensor]) -> Part:
+    def part_of(*terms: tuple[float, Tensor, Tensor]) -> Part:
         """The norm of a sum of directions f_x - Jv over all data, and its spread."""
 
-        def on(above: object, below: object) -> Tensor:
+        def direction_on(upper_sample: Sample, lower_sample: Sample) -> Tensor:
+            """The signed sum of f_x - Jv on an upper and a lower sample."""
             total = torch.zeros_like(x)
-            for sign, at, v in signed:
-                f_x, j = oracle.upper_x(x, at, above), oracle.mixed(x, at, v, below)  # type: ignore[arg-type]
+            for sign, y_at, v in terms:
+                f_x, j = (
+                    oracle.upper_x(x, y_at, upper_sample),
+                    oracle.mixed(x, y_at, v, lower_sample),
+                )
                 total = total + sign * (f_x - j)
             return total
 
-        each = torch.stack([on(*pair) for pair in pairs])
-        spread = each.var(0).sum() if count > 1 else torch.zeros(())
-        return Part(float(on(FULL, FULL).norm()), float((spread / count).sqrt()))
+        directions = torch.stack([direction_on(*samples) for samples in minibatches])
+        variance = directions.var(0).sum() if count > 1 else torch.zeros(())
+        return Part(float(direction_on(FULL, FULL).norm()), float((variance / count).sqrt()))
 
     return Limits(
-        part((1.0, best, right)),
-        part((1.0, y, z)),
-        part((1.0, y, here), (-1.0, best, right)),
-        part((1.0, y, z), (-1.0, y, here)),
+        part_of((1.0, y_star, z_at_y_star)),
+        part_of((1.0, y, z)),
+        part_of((1.0, y, z_at_y), (-1.0, y_star, z_at_y_star)),
+        part_of((1.0, y, z), (-1.0, y, z_at_y)),
     )

@@ -103,6 +103,7 @@ Gradient = Literal["implicit", "unrolled", "first order"]
 
 
 def _check_reset(name: str, value: object) -> None:
+    """A rule for ``reset``: "x", "start", or a pair (begin, end) with 0 <= begin < end."""
     if isinstance(value, tuple) and len(value) == 2 and all(type(v) is int for v in value):
         if 0 <= value[0] < value[1]:
             return
@@ -190,16 +191,18 @@ class MetaLearner(Method[Values, TaskDraws]):
         says.
         """
         super().check_problem(problem)
-        above, below = problem.upper_data, problem.lower_data
-        pair = [
+        upper_data, lower_data = problem.upper_data, problem.lower_data
+        task_counts = [
             d.batches if isinstance(d, Batches) and d.order == "partition" else None
-            for d in (above, below)
+            for d in (upper_data, lower_data)
         ]
-        if None in pair or pair[0] != pair[1]:
-            fail("problem", "must hold the same tasks at both levels (see task_problem)", pair)
+        if None in task_counts or task_counts[0] != task_counts[1]:
+            fail(
+                "problem", "must hold the same tasks at both levels (see task_problem)", task_counts
+            )
         if self.reset != "start":
             begin, end = (0, problem.dim_x) if isinstance(self.reset, str) else self.reset
-            if end > problem.dim_x or problem.dim_y != (end - begin) * above.batch_size:
+            if end > problem.dim_x or problem.dim_y != (end - begin) * upper_data.batch_size:
                 fail(
                     "reset",
                     f"must be a part of x that fits the rows of y, {problem.pack_y.shapes}",
@@ -210,8 +213,8 @@ class MetaLearner(Method[Values, TaskDraws]):
         """The rows of y before the first step, flat; differentiable in x."""
         if self.reset == "start":
             return oracle.start[1]
-        part = x if isinstance(self.reset, str) else x[self.reset[0] : self.reset[1]]
-        return (oracle.zeros((_tasks(oracle), part.shape[0]), x) + part).reshape(-1)
+        start = x if isinstance(self.reset, str) else x[self.reset[0] : self.reset[1]]
+        return (oracle.zeros((_tasks(oracle), start.shape[0]), x) + start).reshape(-1)
 
     def update(self, v: Values, s: TaskDraws, oracle: Oracle, kind: str) -> Values:
         """The values after one iteration: the inner steps of every task, then x by the chosen
@@ -245,15 +248,22 @@ class MetaLearner(Method[Values, TaskDraws]):
         if not isinstance(oracle, TorchOracle):
             fail("gradient", "must be 'implicit' for this backend", self.gradient)
         problem, whole_graph = oracle.problem, self.gradient == "unrolled"
-        below, above = problem.lower_data.fetch(sample), problem.upper_data.fetch(sample)
+        lower_batch, upper_batch = (
+            problem.lower_data.fetch(sample),
+            problem.upper_data.fetch(sample),
+        )
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
             y = self.starts(oracle, leaf).requires_grad_()
             for _ in range(self.inner):
-                loss = oracle.loss("lower", problem.view_x(leaf), problem.view_y(y), below, sample)
+                loss = oracle.loss(
+                    "lower", problem.view_x(leaf), problem.view_y(y), lower_batch, sample
+                )
                 (g_y,) = torch.autograd.grad(loss, y, create_graph=whole_graph)
                 y = oracle.move_y(y, g_y, lr)
-            loss = oracle.loss("upper", problem.view_x(leaf), problem.view_y(y), above, sample)
+            loss = oracle.loss(
+                "upper", problem.view_x(leaf), problem.view_y(y), upper_batch, sample
+            )
             (d_x,) = torch.autograd.grad(loss, leaf)
         oracle.calls.add_together(
             ("g_y", "Hz", "Jz") * self.inner if whole_graph else ("g_y",) * self.inner
