@@ -32,10 +32,10 @@ def time_limit(seconds: float, error: BaseException) -> Iterator[None]:
     def too_late(number: int, frame: Any) -> NoReturn:
         raise error
 
-    before = signal.signal(signal.SIGALRM, too_late)
+    handler_before = signal.signal(signal.SIGALRM, too_late)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, handler_before)

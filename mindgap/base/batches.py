@@ -27,9 +27,9 @@ def pair(batch: Any) -> tuple[Tensor | None, Tensor | None]:
         return (batch, None) if batch.ndim else (None, None)
     if not isinstance(batch, (tuple, list)) or not batch:
         return None, None
-    first, last = batch[0], batch[-1] if len(batch) > 1 else None
-    x = first if isinstance(first, Tensor) and first.ndim else None
-    y = last if isinstance(last, Tensor) and last.ndim else None
+    inputs, targets = batch[0], batch[-1] if len(batch) > 1 else None
+    x = inputs if isinstance(inputs, Tensor) and inputs.ndim else None
+    y = targets if isinstance(targets, Tensor) and targets.ndim else None
     if x is not None and y is not None and len(x) != len(y):
         y = None
     return x, y
@@ -50,15 +50,19 @@ def rows(batch: Any, index: Any) -> Any:
     """
     n = size(batch)
 
-    def chosen(part: Any) -> Any:
-        return part[index] if isinstance(part, Tensor) and part.ndim and len(part) == n else part
+    def chosen(tensor: Any) -> Any:
+        return (
+            tensor[index]
+            if isinstance(tensor, Tensor) and tensor.ndim and len(tensor) == n
+            else tensor
+        )
 
     if isinstance(batch, Tensor):
         return chosen(batch)
     if isinstance(batch, Mapping):
-        return {key: chosen(part) for key, part in batch.items()}
+        return {key: chosen(tensor) for key, tensor in batch.items()}
     if isinstance(batch, (tuple, list)):
-        return tuple(chosen(part) for part in batch)
+        return tuple(chosen(tensor) for tensor in batch)
     raise RuleError("samples of this kind of batch cannot be chosen")
 
 
@@ -74,12 +78,12 @@ def replaced(batch: Any, x: Tensor | None = None, y: Tensor | None = None) -> An
         if y is not None:
             new[keys[-1]] = y
         return new
-    parts = list(batch)
+    entries = list(batch)
     if x is not None:
-        parts[0] = x
+        entries[0] = x
     if y is not None:
-        parts[-1] = y
-    return tuple(parts)
+        entries[-1] = y
+    return tuple(entries)
 
 
 def merged(batches: list[Any]) -> Any:
@@ -89,7 +93,7 @@ def merged(batches: list[Any]) -> Any:
             return torch.cat(batches)
         if isinstance(batches[0], Mapping):
             return {k: torch.cat([b[k] for b in batches]) for k in batches[0]}
-        return tuple(torch.cat(parts) for parts in zip(*batches))
+        return tuple(torch.cat(tensors) for tensors in zip(*batches))
     except (RuntimeError, TypeError):
         return batches[0]
 

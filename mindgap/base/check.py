@@ -127,16 +127,16 @@ def one_of(name: str, value: T, choices: Collection[T]) -> T:
         mindgap.base.check.RuleError: scale must be one of 'quick', 'cpu' (did you ...
     """
     try:
-        known = value in choices
+        is_choice = value in choices
     except (TypeError, ValueError, RuntimeError):  # a value that cannot be hashed, or an array
-        known = False
-    if not known:
+        is_choice = False
+    if not is_choice:
         from difflib import get_close_matches
 
         try:
-            near = get_close_matches(str(value), [str(c) for c in choices], n=1)
+            nearest = get_close_matches(str(value), [str(c) for c in choices], n=1)
         except Exception:
-            near = []
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
+            nearest = []
+        hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
         fail(name, f"must be one of {', '.join(repr(c) for c in choices)}{hint}", value)
     return value

@@ -98,17 +98,19 @@ def is_numeric(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
+    """A whole number that the library can count to, and not a bool."""
     return isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) <= MOST
 
 
 def _is_array(value: Any) -> bool:
+    """A NumPy array of real numbers."""
     return type(value).__module__ == "numpy" and is_numeric(value)
 
 
 #: What an annotation asks for: a test, and what passes it in words.
-Asked = tuple[Test, str]
+Request = tuple[Test, str]
 
-_PLAIN: dict[Any, Asked] = {
+_PLAIN: dict[Any, Request] = {
     Any: (is_numeric, "a number or an array of numbers"),
     bool: (lambda value: type(value).__name__ in ("bool", "bool_"), "True or False"),
     float: (is_number, "a number"),
@@ -119,26 +121,28 @@ _PLAIN: dict[Any, Asked] = {
 
 
 @cache
-def _asked(hint: Any) -> Asked | None:
-    """What an annotation asks for; None where it asks for nothing that can be tested."""
+def _request(hint: Any) -> Request | None:
+    """What an annotation asks for, as (test, words); None where it asks for nothing that can be
+    tested.
+    """
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return _has_axes, "an array of one axis or more"
     if hint in _PLAIN:
         return _PLAIN[hint]
     if origin in (types.UnionType, typing.Union):
-        return _asked_by_union(inside)
+        return _union_request(inside)
     if origin is collections.abc.Callable:
         return callable, "a function"
     base = origin or hint
     if not isinstance(base, type):
         return None
     if getattr(base, "_is_protocol", False):
-        return _asked_by_protocol(base)
+        return _protocol_request(base)
     if base is tuple and len(set(inside)) > 1 and Ellipsis not in inside:
-        return _asked_by_record(inside)
+        return _record_request(inside)
     if base in (tuple, list, collections.abc.Sequence):
-        return _asked_by_sequence(base, inside)
+        return _sequence_request(base, inside)
     if (base.__module__, base.__name__) == ("numpy", "ndarray"):
         return _is_array, "an array of numbers"
     if (base.__module__, base.__name__) == ("torch", "Tensor"):
@@ -150,52 +154,53 @@ _TENSOR = "a tensor of real numbers"
 
 
 def _has_axes(value: Any) -> bool:
+    """An array or tensor with at least one axis."""
     return is_numeric(value) and getattr(value, "ndim", 0) > 0
 
 
-def _asked_by_union(hints: tuple[Any, ...]) -> Asked | None:
+def _union_request(hints: tuple[Any, ...]) -> Request | None:
     """What one of several annotations asks for."""
-    asked = [found for hint in hints if (found := _asked(hint)) is not None]
-    if len(asked) < len(hints):
+    requests = [request for hint in hints if (request := _request(hint)) is not None]
+    if len(requests) < len(hints):
         return None
-    words = " or ".join(words for _, words in asked)
-    return lambda value: any(test(value) for test, _ in asked), words
+    words = " or ".join(words for _, words in requests)
+    return lambda value: any(test(value) for test, _ in requests), words
 
 
-def _asked_by_protocol(base: type) -> Asked | None:
+def _protocol_request(base: type) -> Request | None:
     """The public attributes and methods of a protocol, present on the value."""
     kinds = [kind for kind in base.__mro__ if getattr(kind, "_is_protocol", False)]
     names = {
         name for kind in kinds for name in (*vars(kind), *vars(kind).get("__annotations__", ()))
     }
-    asked = sorted(name for name in names if not name.startswith("_"))
+    members = sorted(name for name in names if not name.startswith("_"))
 
     def has_all(value: Any) -> bool:
-        return not isinstance(value, type) and all(hasattr(value, name) for name in asked)
+        return not isinstance(value, type) and all(hasattr(value, name) for name in members)
 
-    return (has_all, f"a {base.__name__} (with {', '.join(asked)})") if asked else None
+    return (has_all, f"a {base.__name__} (with {', '.join(members)})") if members else None
 
 
-def _asked_by_record(hints: tuple[Any, ...]) -> Asked:
+def _record_request(hints: tuple[Any, ...]) -> Request:
     """A tuple whose entries have annotations of their own."""
-    parts = [_asked(hint) for hint in hints]
+    requests = [_request(hint) for hint in hints]
 
     def fits(value: Any) -> bool:
         return (
             isinstance(value, (tuple, list))
-            and len(value) == len(parts)
-            and all(part is None or part[0](entry) for part, entry in zip(parts, value))
+            and len(value) == len(requests)
+            and all(request is None or request[0](entry) for request, entry in zip(requests, value))
         )
 
-    words = ", ".join("anything" if part is None else part[1] for part in parts)
-    return fits, f"a tuple of {len(parts)} entries ({words})"
+    words = ", ".join("anything" if part is None else part[1] for part in requests)
+    return fits, f"a tuple of {len(requests)} entries ({words})"
 
 
-def _asked_by_sequence(base: type, hints: tuple[Any, ...]) -> Asked:
+def _sequence_request(base: type, hints: tuple[Any, ...]) -> Request:
     """A list, a sequence, or a tuple of equal entries; of a long one the first entries are
     tested.
     """
-    part = _asked(hints[0]) if hints else None
+    entry_request = _request(hints[0]) if hints else None
     kinds = (tuple, list) if base is tuple else (list, tuple, range)
     length = len(hints) if base is tuple and Ellipsis not in hints else 0
 
@@ -203,10 +208,14 @@ def _asked_by_sequence(base: type, hints: tuple[Any, ...]) -> Asked:
         return (
             isinstance(value, kinds)
             and len(value) == (length or len(value))
-            and (part is None or all(part[0](entry) for entry in value[:LOOKED_AT]))
+            and (
+                entry_request is None or all(entry_request[0](entry) for entry in value[:LOOKED_AT])
+            )
         )
 
-    return fits, f"a {base.__name__.lower()}" + (f", each entry {part[1]}" if part else "")
+    return fits, f"a {base.__name__.lower()}" + (
+        f", each entry {entry_request[1]}" if entry_request else ""
+    )
 
 
 class _Names(dict[str, Any]):
@@ -234,12 +243,16 @@ def _named_rule(hint: Any) -> Rule | None:
     if typing.get_origin(hint) is Annotated and callable(inside[1]):
         return inside[1]
     if len(inside) == 2 and inside[1] is type(None) and typing.get_origin(inside[0]) is Annotated:
-        ranged = _named_rule(inside[0])
-        return None if ranged is None else lambda name, value: value is None or ranged(name, value)
-    found = _asked(hint)
-    if found is None or found[1] == "a object":
+        rule_of_range = _named_rule(inside[0])
+        return (
+            None
+            if rule_of_range is None
+            else lambda name, value: value is None or rule_of_range(name, value)
+        )
+    request = _request(hint)
+    if request is None or request[1] == "a object":
         return None
-    test, words = found
+    test, words = request
     return lambda name, value: test(value) or fail(name, f"must be {words}", value)
 
 
@@ -258,29 +271,29 @@ def _rules(function: Callable[..., Any], numeric: bool) -> dict[str, Rule]:
     """
     # A decorator such as torch.no_grad leaves a function whose globals are not its module's.
     names = _Names(getattr(inspect.unwrap(function), "__globals__", {}))
-    found = {}
+    rules = {}
     for name, hint in function.__annotations__.items():
         try:
-            known = eval(hint, {}, names) if isinstance(hint, str) else hint
-            rule = _named_rule(known) if numeric or not _open(known) else None
+            annotation = eval(hint, {}, names) if isinstance(hint, str) else hint
+            rule = _named_rule(annotation) if numeric or not _open(annotation) else None
         except (TypeError, AttributeError, NameError):
             rule = None
         if name != "return" and rule is not None:
-            found[name] = rule
-    return found
+            rules[name] = rule
+    return rules
 
 
-def _raised_here(error: Exception) -> bool:
+def _is_own_error(error: Exception) -> bool:
     """Whether an error arose in our code or in numpy, torch or scipy, and not in a caller's
     function.
     """
-    known = ("builtins", "numpy", "torch", "scipy", "mindgap", "fractions", "statistics")
+    own_packages = ("builtins", "numpy", "torch", "scipy", "mindgap", "fractions", "statistics")
     frame, names = error.__traceback__, [type(error).__module__]
     while frame is not None:
         names.append(frame.tb_frame.f_globals.get("__name__", ""))
         frame = frame.tb_next
     return type(error).__module__.partition(".")[0] != "mindgap" and all(
-        n.partition(".")[0] in known for n in names
+        n.partition(".")[0] in own_packages for n in names
     )
 
 
@@ -306,13 +319,13 @@ def checked_types(function: F, numeric: bool = False) -> F:
     rules = cache(lambda: _rules(function, numeric))
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        found = rules()
+        rules_by_name = rules()
         for name, value in (*zip(order, args), *kwargs.items()):
-            if name in found:
-                found[name](name, value)
+            if name in rules_by_name:
+                rules_by_name[name](name, value)
         return function(*args, **kwargs)
 
-    return typing.cast("F", _in_place_of(function, call))
+    return typing.cast("F", _under_name_of(function, call))
 
 
 C = TypeVar("C", bound=type)
@@ -326,18 +339,18 @@ def checked_class(kind: C, check: Callable[..., Any] = checked_types) -> C:
     return kind
 
 
-def _in_place_of(function: Callable[..., Any], call: Any) -> Callable[..., Any]:
+def _under_name_of(function: Callable[..., Any], call: Any) -> Callable[..., Any]:
     """``call`` with the name and the globals of ``function``: doctest takes it for the module's
     own only then.
     """
-    own = types.FunctionType(
+    twin = types.FunctionType(
         call.__code__,
         getattr(function, "__globals__", {}),
         function.__name__,
         None,
         call.__closure__,
     )
-    return wraps(function)(own)
+    return wraps(function)(twin)
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -358,6 +371,7 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
         caught = (*caught, TypeError, AttributeError)
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        """Call the function; errors that arose in a formula become a ``RuleError``."""
         try:
             return inner(*args, **kwargs)
         except _RuleError:
@@ -369,8 +383,8 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
                 "arguments", f"must fit together in {function.__name__} ({error})", (args, kwargs)
             )
 
-    _refuse, _RuleError, _is_ours = fail, RuleError, _raised_here
-    return _in_place_of(function, call)
+    _refuse, _RuleError, _is_ours = fail, RuleError, _is_own_error
+    return _under_name_of(function, call)
 
 
 def check_arguments(module: str) -> dict[str, Callable[..., Any]]:
@@ -378,13 +392,13 @@ def check_arguments(module: str) -> dict[str, Callable[..., Any]]:
     it at its end.
     """
     space, functions = vars(sys.modules[module]), {}
-    for name, thing in list(space.items()):
-        if name.startswith("_") or getattr(thing, "__module__", None) != module:
+    for name, member in list(space.items()):
+        if name.startswith("_") or getattr(member, "__module__", None) != module:
             continue
-        if inspect.isfunction(thing):
-            space[name] = functions[name] = checked(thing)
-        elif inspect.isclass(thing) and not issubclass(thing, BaseException):
-            checked_class(thing, checked)
+        if inspect.isfunction(member):
+            space[name] = functions[name] = checked(member)
+        elif inspect.isclass(member) and not issubclass(member, BaseException):
+            checked_class(member, checked)
     return functions
 
 

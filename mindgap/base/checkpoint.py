@@ -82,30 +82,30 @@ def write_checkpoint(path: Path, kind: str, content: Any, of: Mapping[str, str])
         {'w': tensor([1., 1.]), 3: (1, None)}
     """
     arrays: list[np.ndarray[Any, Any]] = []
-    places: list[dict[str, Any]] = []
-    tree = _encode(content, arrays, places, "content", 0)
-    header = {"kind": kind, "of": dict(of), "arrays": places, "content": tree}
+    descriptions: list[dict[str, Any]] = []
+    tree = _encode(content, arrays, descriptions, "content", 0)
+    header = {"kind": kind, "of": dict(of), "arrays": descriptions, "content": tree}
     text = json.dumps(header, separators=(",", ":")).encode("ascii")
     text += b" " * (-(len(MAGIC) + _SUMS + len(text)) % _ALIGN)
-    parts: list[Any] = []
+    chunks: list[Any] = []
     for array in arrays:
-        parts += [array, bytes(-array.nbytes % _ALIGN)]
-    length = sum(len(part) for part in parts)
+        chunks += [array, bytes(-array.nbytes % _ALIGN)]
+    length = sum(len(chunk) for chunk in chunks)
     sizes = len(text).to_bytes(8, "little") + length.to_bytes(8, "little")
     checksum = blake2b(sizes + text, digest_size=32)
-    for part in parts:
-        checksum.update(part)
+    for chunk in chunks:
+        checksum.update(chunk)
     with replacing(path) as file:
         file.write(MAGIC + sizes + checksum.digest() + text)
-        for part in parts:
-            file.write(part)
+        for chunk in chunks:
+            file.write(chunk)
 
 
 def _encode(
     value: Any,
     arrays: list[np.ndarray[Any, Any]],
-    places: list[dict[str, Any]],
-    where: str,
+    descriptions: list[dict[str, Any]],
+    place: str,
     depth: int,
 ) -> Any:
     """A value as JSON; its tensors go to ``arrays``, their descriptions to ``places``."""
@@ -114,17 +114,18 @@ def _encode(
     if type(value) in _ATOMS:
         return value
     if isinstance(value, Tensor):
-        places.append(_store_tensor(value, arrays, where))
-        return {"tensor": len(places) - 1}
+        descriptions.append(_store_tensor(value, arrays, place))
+        return {"tensor": len(descriptions) - 1}
 
-    def inside(part: Any, name: object) -> Any:
-        return _encode(part, arrays, places, f"{where}[{name!r}]", depth + 1)
+    def inside(entry: Any, name: object) -> Any:
+        """An entry of the value as JSON."""
+        return _encode(entry, arrays, descriptions, f"{place}[{name!r}]", depth + 1)
 
     if type(value) in (list, tuple, torch.Size):
         kind = "list" if type(value) is list else "tuple"
-        return {kind: [inside(part, i) for i, part in enumerate(value)]}
+        return {kind: [inside(entry, i) for i, entry in enumerate(value)]}
     if type(value) in (dict, OrderedDict):
-        pairs = [[inside(key, "key"), inside(part, key)] for key, part in value.items()]
+        pairs = [[inside(key, "key"), inside(entry, key)] for key, entry in value.items()]
         if type(value) is dict:
             return {"dict": pairs}
         versions = getattr(value, "_metadata", None)  # torch keeps versions of modules there
@@ -132,17 +133,17 @@ def _encode(
     if isinstance(value, np.generic):
         return inside(value.item(), "number")
     rule = "must hold tensors, numbers, texts, None, lists, tuples and mappings only"
-    raise CheckpointError(f"checkpoint {rule}, got {type(value).__name__} at {where}", "content")
+    raise CheckpointError(f"checkpoint {rule}, got {type(value).__name__} at {place}", "content")
 
 
-def _store_tensor(value: Tensor, arrays: list[np.ndarray[Any, Any]], where: str) -> dict[str, Any]:
+def _store_tensor(value: Tensor, arrays: list[np.ndarray[Any, Any]], place: str) -> dict[str, Any]:
     """The description of a tensor in the header; its bytes are added to ``arrays``."""
     value = value.detach()
     name = str(value.dtype).removeprefix("torch.")
     if name not in _DTYPES or value.layout is not torch.strided or value.is_meta:
         form = f"{value.layout} of {value.dtype} on {value.device}"
         raise CheckpointError(
-            f"checkpoint must hold dense tensors only, got {form} at {where}", "content"
+            f"checkpoint must hold dense tensors only, got {form} at {place}", "content"
         )
     # Axes from the slowest to the fastest: a tensor keeps its order in memory.
     strides: tuple[int, ...] = value.stride()
@@ -187,22 +188,22 @@ def read_checkpoint(
         _refuse(path, f"must be that of a {kind}", repr(header["kind"]), "other")
     _compare(path, of, header["of"])
     try:
-        found = list(_tensors(header["arrays"], arrays))
+        cpu_tensors = list(_tensors(header["arrays"], arrays))
     except (ValueError, TypeError, KeyError, IndexError, RuntimeError, OverflowError) as error:
-        _refuse(path, "must be whole", f"damaged arrays ({_short(error)})", "damaged")
+        _refuse(path, "must be whole", f"damaged arrays ({_error_text(error)})", "damaged")
     tensors: list[Tensor | None] = []
-    for tensor, place in zip(found, header["arrays"], strict=True):
+    for tensor, description in zip(cpu_tensors, header["arrays"], strict=True):
         try:
-            tensors.append(tensor.to(device or torch.device(place["device"])))
+            tensors.append(tensor.to(device or torch.device(description["device"])))
         except Exception:  # torch raises an error of its own per missing device
             rule = "must be of a device of this machine"
-            _refuse(path, rule, repr(place["device"]), "other")
+            _refuse(path, rule, repr(description["device"]), "other")
     try:
         content = _decode(header["content"], tensors, 0)
         if any(tensor is not None for tensor in tensors):
             raise ValueError("an array that nothing refers to")
     except (ValueError, TypeError, KeyError, IndexError) as error:
-        _refuse(path, "must be whole", f"a damaged content ({_short(error)})", "damaged")
+        _refuse(path, "must be whole", f"a damaged content ({_error_text(error)})", "damaged")
     return content
 
 
@@ -210,17 +211,17 @@ def _open_header(path: Path, data: bytearray) -> tuple[dict[str, Any], memoryvie
     """The header, and the bytes of the arrays, after the checksum was compared."""
     begin = len(MAGIC) + _SUMS
     sums = bytes(data[len(MAGIC) : begin])
-    lengths = [int.from_bytes(sums[at : at + 8], "little") for at in (0, 8)]
+    lengths = [int.from_bytes(sums[offset : offset + 8], "little") for offset in (0, 8)]
     if len(sums) < _SUMS or begin + sum(lengths) != len(data):
         stated = begin + sum(lengths)
         _refuse(path, f"must have its {stated} bytes", f"{len(data)} bytes", "damaged")
-    rest = memoryview(data)[begin:]
+    body = memoryview(data)[begin:]
     checksum = blake2b(sums[:16], digest_size=32)
-    checksum.update(rest)
+    checksum.update(body)
     if checksum.digest() != sums[16:]:
         _refuse(path, "must fit its checksum", "other bytes", "damaged")
     try:
-        header = json.loads(bytes(rest[: lengths[0]]))
+        header = json.loads(bytes(body[: lengths[0]]))
         fits = (
             isinstance(header["kind"], str)
             and isinstance(header["of"], dict)
@@ -229,10 +230,10 @@ def _open_header(path: Path, data: bytearray) -> tuple[dict[str, Any], memoryvie
             and "content" in header
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        _refuse(path, "must have a header", f"a damaged one ({_short(error)})", "damaged")
+        _refuse(path, "must have a header", f"a damaged one ({_error_text(error)})", "damaged")
     if not fits:
         _refuse(path, "must have a header", "a damaged one", "damaged")
-    return header, rest[lengths[0] :]
+    return header, body[lengths[0] :]
 
 
 def _compare(path: Path, of: Mapping[str, str], found: Mapping[str, str]) -> None:
@@ -240,50 +241,53 @@ def _compare(path: Path, of: Mapping[str, str], found: Mapping[str, str]) -> Non
     names = [*of, *(name for name in found if name not in of)]
     wrong = [name for name in names if of.get(name) != found.get(name)]
     if wrong:
-        here = ", and to the ".join(f"{name} {of.get(name, '(none)')}" for name in wrong)
-        there = "; ".join(f"{name} {_cut(found.get(name, '(none)'))}" for name in wrong)
-        _refuse(path, f"must belong to the {here}", there, "other")
+        wanted = ", and to the ".join(f"{name} {of.get(name, '(none)')}" for name in wrong)
+        got = "; ".join(f"{name} {_cut(found.get(name, '(none)'))}" for name in wrong)
+        _refuse(path, f"must belong to the {wanted}", got, "other")
 
 
 def _cut(text: str) -> str:
+    """A text of at most 200 letters."""
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-def _short(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
+    """An error's type and message, in at most 200 letters."""
     return _cut(f"{type(error).__name__}: {error}")
 
 
 def _check_count(value: Any) -> int:
+    """The value, which must be a whole number of at least 0."""
     if type(value) is not int or value < 0:
         raise ValueError("a number that must be whole")
     return value
 
 
-def _tensors(places: list[Any], arrays: memoryview) -> Iterator[Tensor]:
+def _tensors(descriptions: list[Any], arrays: memoryview) -> Iterator[Tensor]:
     """The tensors in the order in which they were written, on the CPU."""
-    at = 0
-    for place in places:
-        dtype = _DTYPES[place["dtype"]]
-        shape = [_check_count(n) for n in place["shape"]]
-        order = [_check_count(n) for n in place["order"]]
+    offset = 0
+    for description in descriptions:
+        dtype = _DTYPES[description["dtype"]]
+        shape = [_check_count(n) for n in description["shape"]]
+        order = [_check_count(n) for n in description["order"]]
         if sorted(order) != list(range(len(shape))):
             raise ValueError("axes that are none")
-        count, size = math.prod(shape), _check_count(place["bytes"])
-        if size != count * dtype.itemsize or at + size > len(arrays):
+        count, size = math.prod(shape), _check_count(description["bytes"])
+        if size != count * dtype.itemsize or offset + size > len(arrays):
             raise ValueError("an array of another size")
-        if not re.fullmatch(r"[a-z]+(:[0-9]{1,3})?", str(place["device"])):
+        if not re.fullmatch(r"[a-z]+(:[0-9]{1,3})?", str(description["device"])):
             raise ValueError("a device that is none")
         if count:
-            flat = torch.frombuffer(arrays, dtype=torch.uint8, count=size, offset=at).clone()
+            flat = torch.frombuffer(arrays, dtype=torch.uint8, count=size, offset=offset).clone()
             if dtype is torch.bool and int(flat.max()) > 1:
                 raise ValueError("a truth value that is none")
             flat = flat.view(dtype)
         else:
             flat = torch.empty(0, dtype=dtype)
-        back = [order.index(axis) for axis in range(len(order))]
-        value = flat.reshape([shape[axis] for axis in order]).permute(back)
+        axes_back = [order.index(axis) for axis in range(len(order))]
+        value = flat.reshape([shape[axis] for axis in order]).permute(axes_back)
         yield value
-        at += size + -size % _ALIGN
+        offset += size + -size % _ALIGN
 
 
 def _decode(node: Any, tensors: list[Tensor | None], depth: int) -> Any:
@@ -301,15 +305,15 @@ def _decode(node: Any, tensors: list[Tensor | None], depth: int) -> Any:
             raise ValueError("an array that two parts refer to")
         return tensor
     if node.keys() == {"list"} or node.keys() == {"tuple"}:
-        ((kind, parts),) = node.items()
-        found = [_decode(part, tensors, depth + 1) for part in _check_list(parts)]
-        return found if kind == "list" else tuple(found)
+        ((kind, nodes),) = node.items()
+        entries = [_decode(entry, tensors, depth + 1) for entry in _check_list(nodes)]
+        return entries if kind == "list" else tuple(entries)
     if node.keys() not in ({"dict"}, {"ordered", "versions"}):
         raise ValueError("a part of unknown form")
     pairs = {}
-    for pair in _check_list(node["dict"] if "dict" in node else node["ordered"]):
-        key, part = _check_list(pair)
-        pairs[_decode(key, tensors, depth + 1)] = _decode(part, tensors, depth + 1)
+    for key_and_value in _check_list(node["dict"] if "dict" in node else node["ordered"]):
+        key, entry = _check_list(key_and_value)
+        pairs[_decode(key, tensors, depth + 1)] = _decode(entry, tensors, depth + 1)
     if "dict" in node:
         return pairs
     ordered = OrderedDict(pairs)
@@ -320,6 +324,7 @@ def _decode(node: Any, tensors: list[Tensor | None], depth: int) -> Any:
 
 
 def _check_list(node: Any) -> list[Any]:
+    """The node, which must be a list."""
     if type(node) is not list:
         raise ValueError("a part of unknown form")
     return node

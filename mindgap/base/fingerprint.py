@@ -28,10 +28,10 @@ def digest(*parts: bytes | memoryview) -> str:
         >>> digest(b"a") == digest(b"a"), digest(b"a") == digest(b"b")
         (True, False)
     """
-    found = blake2b(digest_size=8)
-    for part in parts:
-        found.update(part)
-    return found.hexdigest()
+    hasher = blake2b(digest_size=8)
+    for piece in parts:
+        hasher.update(piece)
+    return hasher.hexdigest()
 
 
 def array_text(value: Tensor | np.ndarray[Any, Any]) -> str:
@@ -64,8 +64,8 @@ def data_text(data: Any) -> str:
         >>> data_text(one) == data_text(one), data_text(one) == data_text(two)
         (True, False)
     """
-    parts = sorted(_data_parts(data, 0))
-    return f"{type(data).__name__} {digest(repr(parts).encode())}"
+    texts = sorted(_data_parts(data, 0))
+    return f"{type(data).__name__} {digest(repr(texts).encode())}"
 
 
 def _data_parts(data: Any, depth: int) -> Iterator[str]:
@@ -76,16 +76,16 @@ def _data_parts(data: Any, depth: int) -> Iterator[str]:
         yield repr(data)
     elif isinstance(data, (tuple, list, Mapping)) and depth < 8:
         entries = data.items() if isinstance(data, Mapping) else enumerate(data)
-        for name, part in entries:
-            yield from (f"{name!r} {text}" for text in _data_parts(part, depth + 1))
+        for name, entry in entries:
+            yield from (f"{name!r} {text}" for text in _data_parts(entry, depth + 1))
     else:
         yield f"{type(data).__qualname__} {len(data) if hasattr(data, '__len__') else ''}"
-        for name, part in getattr(data, "__dict__", {}).items() if depth < 4 else ():
-            if isinstance(part, (Tensor, np.ndarray, torch.utils.data.Dataset)) or name in (
+        for name, entry in getattr(data, "__dict__", {}).items() if depth < 4 else ():
+            if isinstance(entry, (Tensor, np.ndarray, torch.utils.data.Dataset)) or name in (
                 "tensors",
                 "indices",
             ):
-                yield from (f"{name} {text}" for text in _data_parts(part, depth + 1))
+                yield from (f"{name} {text}" for text in _data_parts(entry, depth + 1))
 
 
 def settings_text(value: object) -> str:
@@ -102,8 +102,8 @@ def settings_text(value: object) -> str:
         arguments = [settings_text(a) for a in (*value.args, *sorted(value.keywords.items()))]
         return f"<partial {settings_text(value.func)} {arguments}>"
     if is_dataclass(value) and not isinstance(value, type):
-        parts = [f"{f.name}={settings_text(getattr(value, f.name))}" for f in fields(value)]
-        return f"{type(value).__name__}({', '.join(parts)})"
+        settings = [f"{f.name}={settings_text(getattr(value, f.name))}" for f in fields(value)]
+        return f"{type(value).__name__}({', '.join(settings)})"
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
@@ -135,10 +135,10 @@ class _Text:
     """The long text behind a function's hash."""
 
     def __init__(self, own: tuple[object, ...]) -> None:
-        self._own = {id(thing) for thing in own}
+        self._own = {id(module) for module in own}
         self._seen: set[int] = set()
 
-    def of(self, value: Any, fixed: bool = True, depth: int = 0) -> str:
+    def of(self, value: Any, is_constant: bool = True, depth: int = 0) -> str:
         """One value; containers are looked into only where nothing changes them (``fixed``)."""
         if depth > 8 or id(value) in self._own:
             return "..."
@@ -154,7 +154,7 @@ class _Text:
             code = getattr(value.__func__, "__code__", None)
             stored = set() if code is None else _stored_names(code, "ATTR")
             owner = self._owner(value.__self__, stored, depth)
-            return f"{self.of(value.__func__, fixed, depth + 1)} of {owner}"
+            return f"{self.of(value.__func__, is_constant, depth + 1)} of {owner}"
         if isinstance(value, partial):
             inner = (value.func, value.args, sorted(value.keywords.items()))
             return f"partial {self.of(inner, True, depth + 1)}"
@@ -162,18 +162,18 @@ class _Text:
             weights = [f"{n} {array_text(p)}" for n, p in value.named_parameters()]
             call = self.of(type(value).forward, True, depth + 1)
             return f"{type(value).__qualname__} {weights} {call}"
-        if isinstance(value, (frozenset, set)) and (fixed or isinstance(value, frozenset)):
-            return f"set {sorted(self.of(part, fixed, depth + 1) for part in value)}"
-        if isinstance(value, tuple) or (isinstance(value, list) and fixed):
-            return f"{[self.of(part, fixed, depth + 1) for part in value]}"
-        if isinstance(value, Mapping) and fixed:
-            return f"{[self.of(pair, fixed, depth + 1) for pair in value.items()]}"
+        if isinstance(value, (frozenset, set)) and (is_constant or isinstance(value, frozenset)):
+            return f"set {sorted(self.of(entry, is_constant, depth + 1) for entry in value)}"
+        if isinstance(value, tuple) or (isinstance(value, list) and is_constant):
+            return f"{[self.of(entry, is_constant, depth + 1) for entry in value]}"
+        if isinstance(value, Mapping) and is_constant:
+            return f"{[self.of(item, is_constant, depth + 1) for item in value.items()]}"
         if is_dataclass(value) and not isinstance(value, type):
             return self._owner(value, set(), depth)
         method = None if isinstance(value, type) else vars(type(value)).get("__call__")
         if isinstance(method, FunctionType):
             owner = self._owner(value, _stored_names(method.__code__, "ATTR"), depth)
-            return f"{owner} {self.of(method, fixed, depth + 1)}"
+            return f"{owner} {self.of(method, is_constant, depth + 1)}"
         kind = value if isinstance(value, type) else type(value)
         return f"{kind.__module__}.{kind.__qualname__}"
 
@@ -184,7 +184,7 @@ class _Text:
             return value.__qualname__
         self._seen.add(id(code))
         names = set(_names(code))
-        fixed = not (names & _CHANGES) and not _stored_names(code, "SUBSCR")
+        is_constant = not (names & _CHANGES) and not _stored_names(code, "SUBSCR")
         outside: list[tuple[str, Any]] = [("defaults", value.__defaults__)]
         outside.append(("defaults by name", value.__kwdefaults__))
         changed = _stored_names(code, "DEREF")
@@ -196,17 +196,24 @@ class _Text:
                     continue
         changed = _stored_names(code, "GLOBAL")
         for name in sorted(names - changed):
-            used = value.__globals__.get(name)
-            near = isinstance(used, FunctionType) and used.__module__ == value.__module__
-            if near or isinstance(
-                used, (int, float, complex, str, bytes, tuple, Tensor, np.ndarray)
+            global_value = value.__globals__.get(name)
+            is_own_function = (
+                isinstance(global_value, FunctionType)
+                and global_value.__module__ == value.__module__
+            )
+            if is_own_function or isinstance(
+                global_value, (int, float, complex, str, bytes, tuple, Tensor, np.ndarray)
             ):
-                outside.append((name, used))
-        texts = [f"{name} = {self.of(part, fixed, depth + 1)}" for name, part in outside]
+                outside.append((name, global_value))
+        texts = [
+            f"{name} = {self.of(value_used, is_constant, depth + 1)}"
+            for name, value_used in outside
+        ]
         return f"{self._code(code)} {texts}"
 
     def _code(self, code: CodeType) -> str:
-        inner = [self.of(part) for part in code.co_consts]
+        """Code as text: its instructions, constants and names."""
+        inner = [self.of(constant) for constant in code.co_consts]
         return repr((code.co_code, inner, code.co_names, code.co_varnames))
 
     def _owner(self, value: Any, changed: set[str], depth: int) -> str:
@@ -219,26 +226,39 @@ class _Text:
             if is_dataclass(value)
             else [*getattr(value, "__dict__", {})]
         )
-        parts = []
+        attributes = []
         for name in sorted(names):
-            part = getattr(value, name, None)
+            attribute = getattr(value, name, None)
             skipped = name in changed or isinstance(getattr(kind, name, None), cached_property)
-            known = (bool, int, float, complex, str, bytes, tuple, Tensor, np.ndarray, FunctionType)
-            if not skipped and isinstance(part, known):
-                parts.append(f"{name} = {self.of(part, True, depth + 1)}")
-        return f"{kind.__module__}.{kind.__qualname__} {parts}"
+            plain_types = (
+                bool,
+                int,
+                float,
+                complex,
+                str,
+                bytes,
+                tuple,
+                Tensor,
+                np.ndarray,
+                FunctionType,
+            )
+            if not skipped and isinstance(attribute, plain_types):
+                attributes.append(f"{name} = {self.of(attribute, True, depth + 1)}")
+        return f"{kind.__module__}.{kind.__qualname__} {attributes}"
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A code object, and all that are nested in it."""
     yield code
-    for part in code.co_consts:
-        if isinstance(part, CodeType):
-            yield from _codes(part)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    for part in _codes(code):
-        yield from part.co_names
+    """Names that the code and all nested in it use."""
+    for nested in _codes(code):
+        yield from nested.co_names
 
 
 def _stored_names(code: CodeType, kind: str) -> set[str]:
@@ -246,7 +266,7 @@ def _stored_names(code: CodeType, kind: str) -> set[str]:
     stores to."""
     return {
         str(step.argval)
-        for part in _codes(code)
-        for step in dis.get_instructions(part)
+        for nested in _codes(code)
+        for step in dis.get_instructions(nested)
         if step.opname == f"STORE_{kind}"
     }

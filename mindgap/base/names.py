@@ -24,7 +24,7 @@ class Loadable:
 
 
 def lazy_names(
-    package: str, where: Mapping[str, str], modules: tuple[str, ...] = ()
+    package: str, module_of: Mapping[str, str], modules: tuple[str, ...] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Make the ``__getattr__`` and ``__dir__`` (PEP 562) of a package whose names live in its
     modules.
@@ -45,8 +45,8 @@ def lazy_names(
     """
 
     def __getattr__(name: str) -> Any:
-        if name in where:
-            module = where[name]
+        if name in module_of:
+            module = module_of[name]
             whole_path = module if module.startswith("mindgap.") else f"{package}.{module}"
             return getattr(import_module(whole_path), name)
         if name in modules:
@@ -54,6 +54,6 @@ def lazy_names(
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted((*where, *modules))
+        return sorted((*module_of, *modules))
 
     return __getattr__, __dir__

@@ -69,4 +69,5 @@ class Objective:
 
 
 def _zeros_for_missing(gradient: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients, with zeros in the place of those that are None."""
     return [torch.zeros_like(p) if g is None else g for g, p in zip(gradient, like, strict=True)]

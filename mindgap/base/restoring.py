@@ -53,18 +53,18 @@ def loader_generators(batches: Any) -> list[torch.Generator]:
         >>> len(loader_generators(loader))
         1
     """
-    found: dict[int, torch.Generator] = {}
-    queue, seen = [batches], set()
+    generators: dict[int, torch.Generator] = {}
+    queue, owners_seen = [batches], set()
     while queue:
         owner = queue.pop()
-        if owner is None or id(owner) in seen:
+        if owner is None or id(owner) in owners_seen:
             continue
-        seen.add(id(owner))
+        owners_seen.add(id(owner))
         generator = getattr(owner, "generator", None)
         if isinstance(generator, torch.Generator):
-            found[id(generator)] = generator
+            generators[id(generator)] = generator
         queue += [getattr(owner, name, None) for name in ("sampler", "batch_sampler")]
-    return list(found.values())
+    return list(generators.values())
 
 
 class _Randomness:
@@ -143,8 +143,8 @@ class Guard:
                 chosen.append((buffer, self._buffer_copies[i]))
         if chosen:
             with torch.no_grad():
-                differ = torch.stack([(b != c).any().cpu() for b, c in chosen]).tolist()
-                for (buffer, copy), changed in zip(chosen, differ, strict=True):
+                changes = torch.stack([(b != c).any().cpu() for b, c in chosen]).tolist()
+                for (buffer, copy), changed in zip(chosen, changes, strict=True):
                     if changed:
                         buffer.copy_(copy)
 
@@ -217,10 +217,10 @@ def _interrupt_deferred() -> Iterator[None]:
         yield
         return
     try:
-        before = signal.getsignal(signal.SIGINT)
+        handler = signal.getsignal(signal.SIGINT)
     except ValueError:
-        before = None
-    if not callable(before):
+        handler = None
+    if not callable(handler):
         yield
         return
     caught: list[Any] = []
@@ -228,9 +228,9 @@ def _interrupt_deferred() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, handler)
         if caught:
-            before(*caught[0])
+            handler(*caught[0])
 
 
 def first_batches(model: nn.Module, batches: Any, limit: int) -> list[Any]:
@@ -238,5 +238,5 @@ def first_batches(model: nn.Module, batches: Any, limit: int) -> list[Any]:
     if not hasattr(batches, "__iter__") or (isinstance(batches, Tensor) and batches.ndim == 0):
         fail("batches", "must be an iterable of batches", batches)
     with undisturbed(model, batches):
-        held = list(islice(iter(batches), limit))
-    return held or fail("batches", "must give at least one batch", batches)
+        drawn = list(islice(iter(batches), limit))
+    return drawn or fail("batches", "must give at least one batch", batches)

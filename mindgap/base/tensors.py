@@ -46,8 +46,8 @@ def unflatten(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
         ... ]
         [(2,), (1, 1)]
     """
-    parts = vector.split([math.prod(t.shape) for t in like])
-    return [part.view(t.shape) for part, t in zip(parts, like, strict=True)]
+    pieces = vector.split([math.prod(t.shape) for t in like])
+    return [piece.view(t.shape) for piece, t in zip(pieces, like, strict=True)]
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -125,7 +125,7 @@ def blocks(
         ... ]
         [[3], [4], [1]]
     """
-    held: tuple[list[Tensor], ...] = tuple([] for _ in lists)
+    block: tuple[list[Tensor], ...] = tuple([] for _ in lists)
     count, kind = 0, None
     if limit is None:
         firsts = [row[0] for row in lists if row]
@@ -138,14 +138,14 @@ def blocks(
             continue
         for piece in [row] if size <= limit else zip(*(cut(t, limit) for t in row), strict=True):
             piece_size, piece_kind = piece[0].numel(), (row[0].device, row[0].dtype)
-            if held[0] and (single or count + piece_size > limit or piece_kind != kind):
-                yield held
-                held, count = tuple([] for _ in lists), 0
-            for where, tensor in zip(held, piece):
-                where.append(tensor)
+            if block[0] and (single or count + piece_size > limit or piece_kind != kind):
+                yield block
+                block, count = tuple([] for _ in lists), 0
+            for column, tensor in zip(block, piece):
+                column.append(tensor)
             count, kind = count + piece_size, piece_kind
-    if held[0]:
-        yield held
+    if block[0]:
+        yield block
 
 
 def _room(device: torch.device) -> int:
@@ -181,18 +181,19 @@ def robust_norm(tensors: Sequence[Tensor], *, wide: bool = False) -> Tensor:
     """
     if not tensors:
         return torch.zeros((), dtype=torch.float64 if wide else None)
-    plain = [tensor.detach() for tensor in tensors if not is_sharded(tensor)]
+    plain_tensors = [tensor.detach() for tensor in tensors if not is_sharded(tensor)]
     by_mesh: dict[Any, list[Tensor]] = {}
     for tensor in [tensor for tensor in tensors if is_sharded(tensor)]:
-        place = (tensor.device_mesh, tensor.placements)  # type: ignore[attr-defined]
-        by_mesh.setdefault(place, []).append(local(tensor.detach()))
-    norms = [_local_norm(plain)] if plain else []
+        layout = (tensor.device_mesh, tensor.placements)  # type: ignore[attr-defined]
+        by_mesh.setdefault(layout, []).append(local(tensor.detach()))
+    norms = [_local_norm(plain_tensors)] if plain_tensors else []
     norms += [
-        _mesh_norm(_local_norm(pieces), mesh, places) for (mesh, places), pieces in by_mesh.items()
+        _mesh_norm(_local_norm(pieces), mesh, placements)
+        for (mesh, placements), pieces in by_mesh.items()
     ]
     norm = norms[0]
     if len(norms) > 1:
-        norm = _combine(torch.stack([other.to(norm.device) for other in norms]))
+        norm = _combine(torch.stack([n.to(norm.device) for n in norms]))
     if wide:
         return norm
     dtype = tensors[0].dtype
@@ -206,9 +207,9 @@ def _in_units_of(peak: Tensor, norm_over: Callable[[Tensor], Tensor]) -> Tensor:
 
     Where the largest entry is 0 or not finite, it is the norm.
     """
-    usable = (peak > 0) & torch.isfinite(peak)
-    scale = torch.where(usable, peak, torch.ones_like(peak))
-    return torch.where(usable, norm_over(scale) * scale, peak)
+    ordinary = (peak > 0) & torch.isfinite(peak)
+    scale = torch.where(ordinary, peak, torch.ones_like(peak))
+    return torch.where(ordinary, norm_over(scale) * scale, peak)
 
 
 def _combine(norms: Tensor) -> Tensor:
@@ -227,10 +228,10 @@ def _local_norm(tensors: Sequence[Tensor]) -> Tensor:
         # Reading a CPU scalar is free, so the fast sum is tried first and repeated only where it
         # left its range.
         norm = _stretch_norm(real, None)
-        low, high = (
+        least, largest = (
             (1e-15, 1e18) if any(t.dtype != torch.float64 for t in real) else (1e-140, 1e150)
         )
-        if low < float(norm) < high:
+        if least < float(norm) < largest:
             return norm
     if all(t.dtype != torch.float64 for t in real):
         return _stretch_norm(real, torch.float64)
@@ -242,18 +243,18 @@ def _stretch_norm(tensors: Sequence[Tensor], dtype: torch.dtype | None) -> Tenso
 
     ``dtype`` is that of the sums; None: the tensors' own, in at least float32.
     """
-    of_blocks: list[Tensor] = []
+    block_norms: list[Tensor] = []
     for (block,) in blocks(tensors):
-        wide = block if dtype is not None else [widen(tensor) for tensor in block]
-        pieces = wide
-        if wide[0].is_cpu:
-            pieces = [piece for tensor in wide for piece in cut(tensor, STRETCH)]
+        widened = block if dtype is not None else [widen(tensor) for tensor in block]
+        pieces = widened
+        if widened[0].is_cpu:
+            pieces = [piece for tensor in widened for piece in cut(tensor, STRETCH)]
         norms = torch._foreach_norm(pieces, 2, dtype=dtype)
-        of_blocks.append(torch.linalg.vector_norm(torch.stack(norms).double()))
-    if len(of_blocks) == 1:
-        return of_blocks[0]
-    device = of_blocks[0].device
-    return torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in of_blocks]))
+        block_norms.append(torch.linalg.vector_norm(torch.stack(norms).double()))
+    if len(block_norms) == 1:
+        return block_norms[0]
+    device = block_norms[0].device
+    return torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in block_norms]))
 
 
 def _scaled_norms(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -275,8 +276,9 @@ def _mesh_norm(norm: Tensor, mesh: Any, placements: Any) -> Tensor:
     """
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
-    def reduced(value: Tensor, how: str) -> Tensor:
-        kinds = [Partial(how) if p.is_shard() else Replicate() for p in placements]
+    def reduced(value: Tensor, operation: str) -> Tensor:
+        """A value reduced over all processes, by "sum" or "max"."""
+        kinds = [Partial(operation) if p.is_shard() else Replicate() for p in placements]
         return DTensor.from_local(value, mesh, kinds).full_tensor()
 
     def norm_over(scale: Tensor) -> Tensor:

@@ -81,5 +81,6 @@ def _missing(error: ModuleNotFoundError) -> int:
 
 
 def _say(text: str, status: int) -> int:
+    """Print an error and return the status that the program ends with."""
     print(f"mindgap: error: {text}", file=sys.stderr)
     return status

@@ -29,8 +29,9 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_given: bool) -> None:
+    """Print the version and end, where the option is given."""
+    if is_given:
         from mindgap import __version__
 
         print(f"mindgap {__version__}")

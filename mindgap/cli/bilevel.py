@@ -54,7 +54,8 @@ def race(
     factory = load_function(target)
 
     def words() -> str:
-        kept = len(list(folder.glob("*-*.json"))) if folder.is_dir() else 0
+        """The end of an interrupted race: what is kept, and how to go on."""
+        kept = len(list(folder.glob("*-*.piece"))) if folder.is_dir() else 0
         return (
             f"interrupted: finished pieces of the race, {kept}, are kept in {folder}.\n"
             f"To go on: {typed_again()}"

@@ -51,9 +51,9 @@ def examine(
         if out.suffix == ".json":
             answer.write(out)
         else:
-            part = out.with_name(out.name + ".part")
-            part.write_text(page(answer), encoding="utf-8")
-            part.replace(out)
+            unfinished = out.with_name(out.name + ".part")
+            unfinished.write_text(page(answer), encoding="utf-8")
+            unfinished.replace(out)
         say(f"Open {out.resolve().as_uri()}")
     if answer.facts.get("raised"):
         raise typer.Exit(3)
@@ -68,14 +68,14 @@ def screen(answer: Examination) -> list[str]:
     """The lines of the answer: at most one screen of 80 × 24. Where they would be more, what is
     least needed goes first: the other causes, then the third finding.
     """
-    for findings, others in ((3, True), (3, False), (2, False)):
-        lines = _lines(answer, findings, others)
+    for findings, other_causes in ((3, True), (3, False), (2, False)):
+        lines = _lines(answer, findings, other_causes)
         if sum(max(1, len(textwrap.wrap(line, 80))) for line in lines) <= HEIGHT:
             break
     return lines
 
 
-def _lines(answer: Examination, findings: int, others: bool) -> list[str]:
+def _lines(answer: Examination, findings: int, other_causes: bool) -> list[str]:
     """The lines of an answer: sentence, curves, findings, other causes and code."""
     from mindgap.advise.doctor.page import sparkline
 
@@ -84,15 +84,15 @@ def _lines(answer: Examination, findings: int, others: bool) -> list[str]:
     if trial is not None and trial.helps and answer.curve:
         finite = [v for v in (*answer.curve, *trial.curve) if math.isfinite(v)]
         middle = sorted(finite)[int(0.95 * (len(finite) - 1))] if finite else 1.0
-        low, high = min(finite, default=0.0), middle
+        least, largest = min(finite, default=0.0), middle
         lines += [
             "",
-            f"as it is   {sparkline(answer.curve, low, high)}",
-            f"cured      {sparkline(trial.curve, low, high)}",
+            f"as it is   {sparkline(answer.curve, least, largest)}",
+            f"cured      {sparkline(trial.curve, least, largest)}",
         ]
     if answer.findings:
         lines += ["", *(f"- {line}" for line in answer.findings[:findings])]
-    if answer.alternatives and others:
+    if answer.alternatives and other_causes:
         lines += ["", f"{answer.other}: {'; '.join(answer.alternatives)}."]
     if answer.code:
         lines += ["", *(f"    {line}" for line in answer.code.splitlines())]

@@ -54,20 +54,24 @@ def show(
     Claim, source, pass rule and its history, scales, methods, settings, figures, and what it has
     cost.
     """
-    study, *others = [find(found) for found in matching(name)]
-    if others:
-        say(f"{name} has further studies: {', '.join(other.name for other in others)}")
+    study, *further = [find(study_name) for study_name in matching(name)]
+    if further:
+        say(f"{name} has further studies: {', '.join(other.name for other in further)}")
     table(("study", study.name), [*_facts(study), *_choices(study, runs)])
-    taken = {scale: times(runs / study.name / scale) for scale in study.scales}
+    seconds_taken = {scale: times(runs / study.name / scale) for scale in study.scales}
     table(
         ("scale", "settings", "cost of all its runs"),
         [
-            (scale, _settings(_common_settings(study, scale)), cost(study, scale, taken[scale]))
+            (
+                scale,
+                _settings(_common_settings(study, scale)),
+                cost(study, scale, seconds_taken[scale]),
+            )
             for scale in study.scales
         ],
     )
     rows = [
-        (method, _own_settings(study, method) or "none", _costs_of(method, taken))
+        (method, _own_settings(study, method) or "none", _costs_of(method, seconds_taken))
         for method in study.methods
     ]
     table(("method", "its own settings", "cost of a run"), rows)
@@ -100,31 +104,32 @@ def _choices(study: Study, runs: Path) -> Iterator[tuple[str, str]]:
 
     if study.tunable:
         space = ", ".join(
-            f"{name} in [{low:g}, {high:g}]" for name, (low, high) in study.tunable.items()
+            f"{name} in [{least:g}, {largest:g}]"
+            for name, (least, largest) in study.tunable.items()
         )
         yield "tuned on", f"{study.tune_on}: {space}, log scale, for every method alike"
     for scale in study.scales:
         if tuned := chosen(runs, study, scale):
-            words = [f"{method}: {_settings(found)}" for method, found in tuned.items()]
+            words = [f"{method}: {_settings(settings)}" for method, settings in tuned.items()]
             yield f"chosen at scale {scale}", "; ".join(words)
 
 
 def _own_settings(study: Study, method: str) -> str:
     """What a method has for itself, everywhere and at single scales."""
     at_scales = [
-        f"{scale}: {_settings(found.methods[method])}"
-        for scale, found in study.scales.items()
-        if found.methods.get(method)
+        f"{scale}: {_settings(size.methods[method])}"
+        for scale, size in study.scales.items()
+        if size.methods.get(method)
     ]
     return "; ".join(words for words in (_settings(study.methods[method]), *at_scales) if words)
 
 
-def _costs_of(method: str, taken: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+def _costs_of(method: str, seconds_by_scale: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     """What a run of a method took at each scale, from scale -> method -> seconds."""
     return "; ".join(
-        f"{span(statistics.median(found[method]))} ({scale}, median of {len(found[method])})"
-        for scale, found in taken.items()
-        if found.get(method)
+        f"{span(statistics.median(seconds))} ({scale}, median of {len(seconds)})"
+        for scale, by_method in seconds_by_scale.items()
+        if (seconds := by_method.get(method))
     )
 
 
@@ -138,15 +143,19 @@ def _settings(settings: Mapping[str, Any]) -> str:
 def _common_settings(study: Study, scale: str) -> dict[str, Any]:
     """The scale's settings, less those that every method replaces by its own."""
     settings = study.scales[scale].settings
-    own = [study.own(method, scale) for method in study.seeds(scale)]
-    return {name: settings[name] for name in settings if not all(name in mine for mine in own)}
+    replaced = [study.own(method, scale) for method in study.seeds(scale)]
+    return {
+        name: value
+        for name, value in settings.items()
+        if not all(name in of_method for of_method in replaced)
+    }
 
 
 def times(folder: Path) -> dict[str, list[float]]:
     """Method -> seconds that its finished runs of any settings took; a record that cannot be
     read says nothing.
     """
-    taken: dict[str, list[float]] = {}
+    seconds_by_method: dict[str, list[float]] = {}
     for path in folder.glob("*.jsonl"):
         try:
             run = read_run(path)
@@ -154,29 +163,33 @@ def times(folder: Path) -> dict[str, list[float]]:
             continue
         if run.done and run.end is not None:
             seconds = run.end.wall if run.end.wall is not None else run.end.seconds
-            taken.setdefault(run.header.method, []).append(seconds)
-    return taken
+            seconds_by_method.setdefault(run.header.method, []).append(seconds)
+    return seconds_by_method
 
 
-def cost(study: Study, scale: str, taken: Mapping[str, Sequence[float]]) -> str:
+def cost(study: Study, scale: str, seconds_by_method: Mapping[str, Sequence[float]]) -> str:
     """What all runs of a scale take one after the other; a method that never ran is guessed
     from those that did.
     """
     study = study.at(scale)
     seeds = study.seeds(scale)
-    known = {method: statistics.median(found) for method, found in taken.items() if method in seeds}
+    medians = {
+        method: statistics.median(seconds)
+        for method, seconds in seconds_by_method.items()
+        if method in seeds
+    }
     per_method = " or ".join(str(n) for n in sorted(set(seeds.values())))
     number = f"{sum(seeds.values())} runs ({len(seeds)} methods, {per_method} seeds)"
-    if not known:
+    if not medians:
         reference = reference_times().get(study.name) if scale == "quick" else None
         return (
             f"about {span(reference)} for {number}, as measured elsewhere"
             if reference
             else f"unknown for {number}"
         )
-    guess = statistics.median(known.values())
-    total = sum(count * known.get(method, guess) for method, count in seeds.items())
-    never = len(seeds) - len(known)
+    guess = statistics.median(medians.values())
+    total = sum(count * medians.get(method, guess) for method, count in seeds.items())
+    never = len(seeds) - len(medians)
     words = f"; {never} never ran, taken to be like the others" if never else ""
     return f"about {span(total)} with --jobs 1 for {number}{words}"
 
@@ -196,10 +209,10 @@ def register(
     if overrides:
         fail("override", "must not be given: what is registered is the study itself", overrides)
     for study in studies:
-        found = write_down(study, scale, out)
-        print(f"{study.name} {scale}: {found.hash}")
-        if found.power:
-            paragraph(str(found.power["words"]))
+        registration = write_down(study, scale, out)
+        print(f"{study.name} {scale}: {registration.hash}")
+        if registration.power:
+            paragraph(str(registration.power["words"]))
         say(f"written to {out / study.name / scale / REGISTERED_FILE}")
 
 
@@ -237,11 +250,11 @@ def tune(
     from mindgap.lab.studies.tune import tune as search
 
     studies, overrides = wanted_studies(names, scale, method)
-    for study in (one.at(scale) for one in studies):
+    for study in (study.at(scale) for study in studies):
         number = len(grid_points(study.grid)) if grid else trials
         bar = progress(f"tuning {study.name}", number * len(study.methods))
         with last_words(lambda: LAST_WORDS), bar as advance:
-            found = search(
+            tuning = search(
                 study,
                 scale,
                 out,
@@ -258,19 +271,21 @@ def tune(
             (
                 study.name,
                 method,
-                len(made.trials),
+                len(method_tuning.trials),
                 ", ".join(
-                    f"{k}={v:.4g}" + " (an end)" * (k in made.ends) for k, v in made.chosen.items()
+                    f"{k}={v:.4g}" + " (an end)" * (k in method_tuning.ends)
+                    for k, v in method_tuning.chosen.items()
                 ),
-                f"{made.value:.4g}",
-                f"{made.seconds:.3g} s",
+                f"{method_tuning.value:.4g}",
+                f"{method_tuning.seconds:.3g} s",
             )
-            for method, made in found.methods.items()
+            for method, method_tuning in tuning.methods.items()
         ]
-        first = 1 if sys.stdout.isatty() else 0  # a terminal shows the study's name above the bar
+        # A terminal shows the study's name above the bar.
+        first_column = 1 if sys.stdout.isatty() else 0
         table(
-            ("study", "method", "trials", "chosen", found.metric, "cost")[first:],
-            [row[first:] for row in rows],
+            ("study", "method", "trials", "chosen", tuning.metric, "cost")[first_column:],
+            [row[first_column:] for row in rows],
         )
         say(f"written to {out / study.name / scale / TUNING_FILE}; 'mindgap run' reads it")
 
@@ -294,11 +309,11 @@ def watch(
 
     positive("every", every)
     whole("rounds", rounds)
-    seen: object = None
+    drawn_state: object = None
     number = 0
 
     def last_page() -> str:
-        if seen is not None:
+        if drawn_state is not None:
             write_page(runs, out)  # the page that stays does not reload itself
         return f"stopped watching {runs}"
 
@@ -307,9 +322,9 @@ def watch(
             state = _state(runs)
             if not state and not number:
                 print(f"no records in {runs} yet; waiting for them", flush=True)
-            if state != seen and state:
+            if state != drawn_state and state:
                 # first: Ctrl-C may come while the page is drawn, and the last page must follow
-                seen = state
+                drawn_state = state
                 write_page(runs, out, refresh=every)
                 print(f"{time.strftime('%H:%M:%S')} {out}: {len(state)} files", flush=True)
             number += 1
@@ -338,13 +353,13 @@ def compare(
     """
     from mindgap.lab.report.compare import compare as compare_folders
 
-    found = compare_folders(a, b, level=level)
-    if not found.verdicts:
-        only = f"A has {', '.join(found.only_a)}; B has {', '.join(found.only_b)}"
+    comparison = compare_folders(a, b, level=level)
+    if not comparison.verdicts:
+        only = f"A has {', '.join(comparison.only_a)}; B has {', '.join(comparison.only_b)}"
         fail("B", f"must share a study with A, or there is nothing to compare ({only})", str(b))
     table(
         ("study", "scale", "verdict in A", "verdict in B", ""),
-        [(*v, "changed" if v[2] != v[3] else "same") for v in found.verdicts],
+        [(*v, "changed" if v[2] != v[3] else "same") for v in comparison.verdicts],
     )
     rows = [
         (
@@ -352,20 +367,20 @@ def compare(
             *(f"{value:.6g}" for value in (curve.where, curve.a, curve.b)),
             f"{curve.error:.1f}",
         )
-        for curve in found.curves
+        for curve in comparison.curves
         if curve.outcome != "same"
     ]
     if rows:
         columns = ("", "at", "mean in A", "mean in B", "standard errors")
         table(("study", "scale", "method", "quantity", *columns), rows)
-    same = len(found.curves) - len(rows)
+    same_count = len(comparison.curves) - len(rows)
     say(
-        f"{same} of {len(found.curves)} curves are the same to rounding"
-        if found.curves
+        f"{same_count} of {len(comparison.curves)} curves are the same to rounding"
+        if comparison.curves
         else "no curve is in both"
     )
-    for side, names in (("A", found.only_a), ("B", found.only_b)):
+    for side, names in (("A", comparison.only_a), ("B", comparison.only_b)):
         for name in names:
             print(f"only in {side}\t{shown(name)}")
-    if found.changed or found.differing:
+    if comparison.changed or comparison.differing:
         raise typer.Exit(1)

@@ -138,20 +138,22 @@ class Watcher:
         now = time.monotonic()
         running = [job for job in self.jobs.values() if not job.ended]
         done = self.planned - self.missing + len(self.jobs) - len(running)
-        full = round(20 * done / max(self.planned, 1))
-        left = self.left(now)
-        rest = f", about {span(left)} left" if left is not None and done < self.planned else ""
-        shown = [f"[{'#' * full}{'.' * (20 - full)}] {done} of {self.planned} runs recorded{rest}"]
+        filled = round(20 * done / max(self.planned, 1))
+        seconds_left = self.left(now)
+        bar = "#" * filled + "." * (20 - filled)
+        shown = [f"[{bar}] {done} of {self.planned} runs recorded"]
+        if seconds_left is not None and done < self.planned:
+            shown[0] += f", about {span(seconds_left)} left"
         for job in running[:SHOWN]:
             value = job.last.get(job.column)
-            soon = job.left(now, self.expected.get(job.header.study))
-            parts = [
+            run_seconds_left = job.left(now, self.expected.get(job.header.study))
+            words = [
                 f"{job.rows} rows",
                 f"{job.column} {value:.3g}" if isinstance(value, (int, float)) else "",
             ]
-            parts.append(f"{span(soon)} left" if soon is not None else "")
+            words.append(f"{span(run_seconds_left)} left" if run_seconds_left is not None else "")
             head = f"  {job.header.study}, {job.header.method}, seed {job.header.seed}"
-            line = f"{head}: {', '.join(part for part in parts if part)}"
+            line = f"{head}: {', '.join(word for word in words if word)}"
             shown.append(line if len(line) <= width else head)
         return shown + ([f"  and {len(running) - SHOWN} more"] if len(running) > SHOWN else [])
 
@@ -189,6 +191,7 @@ def looking_on(
     failures: list[Exception] = []
 
     def follow() -> None:
+        """Look at the records every half second and draw them, until the runs have ended."""
         try:
             while not stop.wait(EVERY):
                 watcher.look()
@@ -233,12 +236,12 @@ class Boards:
         if kind != "row":
             return
         if header.key not in self._open:
-            place = (
+            folder = (
                 self._folder
                 / slug(header.study)
                 / f"{slug(header.method)}-{header.seed}-{header.key}"
             )
-            self._open[header.key] = self._writer(str(place))
+            self._open[header.key] = self._writer(str(folder))
         number = self._rows[header.key] = self._rows.get(header.key, -1) + 1
         for name, value in content.items():
             if isinstance(value, (int, float)) and name != "step":
@@ -276,10 +279,10 @@ class Follower:
                 data = file.read()
         except OSError:
             return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self._places[path] = self._places.get(path, 0) + len(whole)
+        complete = data[: data.rfind(b"\n") + 1]
+        self._places[path] = self._places.get(path, 0) + len(complete)
         lines = []
-        for raw in whole.splitlines():
+        for raw in complete.splitlines():
             with suppress(ValueError):  # read_run names a damaged line
                 lines.append(read_line(raw)[:2])
         return lines

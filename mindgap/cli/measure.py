@@ -103,10 +103,10 @@ def load_function(target: str) -> Any:
     # A name that an import inside the user's module cannot find is the user's error, not a wrong
     # TARGET.
     try:
-        found = find_spec(module) is not None
+        is_found = find_spec(module) is not None
     except (ModuleNotFoundError, ValueError):
-        found = False
-    if not found:
+        is_found = False
+    if not is_found:
         fail("TARGET", "must name a module that can be imported", target)
     with your_code():
         loaded = import_module(module)
@@ -127,8 +127,8 @@ def load_target(target: str, seed: int) -> tuple[Any, Any, Any]:
 
     function = load_function(target)
     with your_code():
-        made = called(function, seed)
-    objective, batches, third = opened("TARGET", made)
+        result = called(function, seed)
+    objective, batches, third = opened("TARGET", result)
     return objective, batches, third if isinstance(third, Optimizer) else None
 
 

@@ -80,9 +80,9 @@ class Tree:
         """Write everything; returns the names of the files."""
         for name, text in self.texts.items():
             path = self.root / name
-            part = path.with_name(path.name + ".part")
-            part.write_text(text, encoding="utf-8")
-            part.replace(path)
+            unfinished = path.with_name(path.name + ".part")
+            unfinished.write_text(text, encoding="utf-8")
+            unfinished.replace(path)
         return list(self.texts)
 
 
@@ -113,11 +113,12 @@ def _public(tree: Tree, room: str, module: str, name: str) -> None:
     line = f"    from mindgap.{room}.{module} import {name} as {name}\n"
 
     def change(text: str) -> str:
+        """The text with the name's import in its place among the others."""
         rows = text.splitlines(keepends=True)
         end = rows.index("else:\n")
         imports = [i for i in range(end) if rows[i].startswith("    from mindgap.")]
-        later = [i for i in imports if rows[i].split()[1] > f"mindgap.{room}.{module}"]
-        rows.insert(later[0] if later else end, line)
+        following = [i for i in imports if rows[i].split()[1] > f"mindgap.{room}.{module}"]
+        rows.insert(following[0] if following else end, line)
         return str(tool["written"](f"mindgap.{room}", "".join(rows)))
 
     tree.edit(path, change)
@@ -220,20 +221,20 @@ def probe(tree: Tree, key: str, name: str) -> str:
     source = renamed(tree.read("mindgap/measure/probes/update.py"), "UpdateProbe", name)
     source = source.replace('name, needs = "update",', f'name, needs = "{key}",')
     tree.add(f"mindgap/measure/probes/{key}.py", source)
-    words, place = f"{key}: say in one sentence what it reads", "3.3.1"
+    words, citation = f"{key}: say in one sentence what it reads", "3.3.1"
     tree.edit(
         "mindgap/measure/table.py",
         lambda text: text.replace(
             "\n)\n\n",
             f'\n    _entry(\n        "{key}",\n        "probes.{key}",\n        "{name}",\n'
-            f'        "{place}",\n        "{words}",\n        needs="update",\n    ),\n)\n\n',
+            f'        "{citation}",\n        "{words}",\n        needs="update",\n    ),\n)\n\n',
             1,
         ).replace("]\nPROBES: dict", f'    "{key}",\n]\nPROBES: dict'),
     )
     tree.before(
         "docs/measure.md",
         "<!-- probes: end -->",
-        f"| `{key}` | update | {words} | thesis, {place} |\n",
+        f"| `{key}` | update | {words} | thesis, {citation} |\n",
     )
     tree.add(
         f"tests/measure/test_{key}.py",
@@ -262,10 +263,10 @@ def probe(tree: Tree, key: str, name: str) -> str:
 
 def study(tree: Tree, key: str, _: str) -> str:
     """A copy of E5's study; returns the command that runs its tests."""
-    found = re.fullmatch(r"([btshne])(\d+)-[a-z0-9-]+", key)
-    if found is None:
+    claim_match = re.fullmatch(r"([btshne])(\d+)-[a-z0-9-]+", key)
+    if claim_match is None:
         fail("name", "must begin with its claim, such as e5-my-study", key)
-    claim, file = f"{found[1].upper()}{found[2]}", key.replace("-", "_")
+    claim, file = f"{claim_match[1].upper()}{claim_match[2]}", key.replace("-", "_")
     row = re.compile(rf"^(\| {claim} \|.*) \|$", re.MULTILINE)
     if not row.search(tree.read("docs/claims.md")):
         fail("name", "must begin with a claim that has its own row in docs/claims.md", key)
@@ -273,7 +274,7 @@ def study(tree: Tree, key: str, _: str) -> str:
     source = source.replace('name="e5-cycle"', f'name="{key}"').replace(
         'claim="E5"', f'claim="{claim}"'
     )
-    tree.add(f"mindgap/lab/studies/catalogue/{GROUPS[found[1]]}/{file}.py", source)
+    tree.add(f"mindgap/lab/studies/catalogue/{GROUPS[claim_match[1]]}/{file}.py", source)
     tree.edit("docs/claims.md", lambda text: row.sub(rf"\1; study `{key}` |", text))
     about = key.partition("-")[2].replace("-", " ")[:34]
     tree.edit("mindgap/record/titles.txt", lambda text: f"{text.rstrip()}\n{key} | {about}\n")

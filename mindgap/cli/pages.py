@@ -167,9 +167,9 @@ def _refute(theorem: str, tries: int) -> None:
     from mindgap.lab.theory.refute import refute
 
     for outcome in refute(theorem, tries=tries):
-        attack, best = outcome.attack, outcome.best
+        attack, counterexample = outcome.attack, outcome.best
         paragraph(f"{attack.place}, {attack.reading}: {outcome.words()}")
-        if best is not None:
-            paragraph(f"- instance: {best.words('stated')}")
-        if best is not None and outcome.refuted:
-            paragraph(f"- certificate: {'; '.join(best.assumptions)}")
+        if counterexample is not None:
+            paragraph(f"- instance: {counterexample.words('stated')}")
+        if counterexample is not None and outcome.refuted:
+            paragraph(f"- certificate: {'; '.join(counterexample.assumptions)}")

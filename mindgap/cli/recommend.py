@@ -43,6 +43,7 @@ def recommend(
     factory = load_function(target)
 
     def words() -> str:
+        """The end of an interrupted search: what is kept, and how to go on."""
         kept = len(list(folder.glob("*.piece"))) if folder.is_dir() else 0
         saved = f"{kept} finished pieces of the race are" if kept != 1 else "1 finished piece is"
         return f"interrupted: {saved} kept in {folder}.\nTo go on: {typed_again()}"

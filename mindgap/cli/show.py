@@ -82,19 +82,21 @@ def layout(
         >>> [line for line, _ in layout(("name", "text"), [("a", "b " * 12)], 20)]
         ['a', '  text: b b b b b b', '    b b b b b b', '']
     """
-    wide = [max(cell_len(row[i]) for row in [columns, *rows]) for i in range(len(columns))]
+    widths = [max(cell_len(row[i]) for row in [columns, *rows]) for i in range(len(columns))]
     if shorten is not None:
-        others = sum(w + 2 for i, w in enumerate(wide) if i != shorten)
-        wide[shorten] = max(8, min(wide[shorten], width - others))
-    room = width - sum(wide[:-1]) - 2 * (len(wide) - 1)
-    if room >= min(LEAST, wide[-1]):
-        yield _row(columns, wide[:-1], [columns[-1]], 0), "bold"
+        other_columns = sum(w + 2 for i, w in enumerate(widths) if i != shorten)
+        widths[shorten] = max(8, min(widths[shorten], width - other_columns))
+    room = width - sum(widths[:-1]) - 2 * (len(widths) - 1)
+    if room >= min(LEAST, widths[-1]):
+        yield _row(columns, widths[:-1], [columns[-1]], 0), "bold"
         for row in rows:
-            cells = [_short(cell, wide[i]) if i == shorten else cell for i, cell in enumerate(row)]
+            cells = [
+                _short(cell, widths[i]) if i == shorten else cell for i, cell in enumerate(row)
+            ]
             style = next((VERDICT_STYLE[cell] for cell in cells if cell in VERDICT_STYLE), "")
-            last = _wrap(cells[-1], room)
-            for number in range(len(last)):
-                yield _row(cells, wide[:-1], last, number), style
+            last_lines = _wrap(cells[-1], room)
+            for number in range(len(last_lines)):
+                yield _row(cells, widths[:-1], last_lines, number), style
         return
     for row in rows:
         style = next((VERDICT_STYLE[cell] for cell in row if cell in VERDICT_STYLE), "")
@@ -106,14 +108,17 @@ def layout(
         yield "", ""
 
 
-def _row(cells: Sequence[str], wide: Sequence[int], last: Sequence[str], number: int) -> str:
+def _row(
+    cells: Sequence[str], widths: Sequence[int], last_lines: Sequence[str], number: int
+) -> str:
     """One line of a row: all cells on its first line, the rest of the last column below."""
-    here = cells if number == 0 else [""] * len(cells)
-    parts = [cell + " " * (w - cell_len(cell)) for cell, w in zip(here, wide)]
-    return "  ".join([*parts, last[number]]).rstrip()
+    cells_here = cells if number == 0 else [""] * len(cells)
+    padded = [cell + " " * (w - cell_len(cell)) for cell, w in zip(cells_here, widths)]
+    return "  ".join([*padded, last_lines[number]]).rstrip()
 
 
 def _short(cell: str, width: int) -> str:
+    """A text cut to a width, with an ellipsis at its end."""
     return cell if cell_len(cell) <= width else f"{cell[: width - 1].rstrip()}…"
 
 
@@ -121,10 +126,10 @@ def _wrap(cell: str, width: int, indent: str = "") -> list[str]:
     """Lines that end between words: a name or a piece of code is never cut, even where it is
     too long.
     """
-    whole = textwrap.wrap(
+    lines = textwrap.wrap(
         cell, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
-    return whole or [""]
+    return lines or [""]
 
 
 def cell_len(text: str) -> int:
@@ -157,12 +162,12 @@ def span(seconds: float) -> str:
         >>> span(42.3), span(125), span(7300)
         ('42 s', '2 min 5 s', '2 h 1 min')
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    whole_seconds = round(seconds)
+    if whole_seconds < 60:
+        return f"{whole_seconds} s"
+    if whole_seconds < 3600:
+        return f"{whole_seconds // 60} min {whole_seconds % 60} s"
+    return f"{whole_seconds // 3600} h {whole_seconds % 3600 // 60} min"
 
 
 def about(seconds: float | None) -> str:

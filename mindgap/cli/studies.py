@@ -70,22 +70,22 @@ def list_studies(
     elif sys.stdout.isatty():
         _list_briefly(studies, _verdicts(runs))
     else:
-        known = _verdicts(runs)
-        lines = [(s.name, known.get(s.name, ""), _time(s), s.title) for s in studies]
+        verdicts = _verdicts(runs)
+        lines = [(s.name, verdicts.get(s.name, ""), _time(s), s.title) for s in studies]
         table(("study", "verdict", "time", "title"), lines)
     for module, error in broken().items():
         print(f"{module} cannot be loaded: {error}", file=sys.stderr)
     say("Next: mindgap show NAME, mindgap run NAME (a claim such as H7 will do)")
 
 
-def _list_briefly(studies: Sequence[Study], known: Mapping[str, str]) -> None:
+def _list_briefly(studies: Sequence[Study], verdicts: Mapping[str, str]) -> None:
     """One line per study, with a sign for its verdict where some are known (study -> words)."""
     rows = [(s.name, _time(s), short_title(s.name, s.title)) for s in studies]
-    if not known:
+    if not verdicts:
         table(("study", "time", "about"), rows, shorten=2)
         return
-    signs = {said: SIGNS[word] for word, said in SAID.items()}
-    marked = [(signs.get(known.get(row[0], ""), " "), *row) for row in rows]
+    signs = {words: SIGNS[word] for word, words in SAID.items()}
+    marked = [(signs.get(verdicts.get(row[0], ""), " "), *row) for row in rows]
     table(("", "study", "time", "about"), marked, shorten=3)
     print("✓ holds, ✗ does not hold, ? undecided, – not trained")
 
@@ -96,6 +96,7 @@ def in_order(studies: Iterable[Study]) -> list[Study]:
 
 
 def _time(study: Study) -> str:
+    """About how long all runs of a study take, in words."""
     return about(reference_times().get(study.name))
 
 
@@ -119,17 +120,21 @@ def matching(name: str) -> list[str]:
         (['h7-infinite-variance'], ['s5-clipping-is-normalising'], 5)
     """
     word = name.lower()
-    begun = names_that(lambda n: n.startswith(word)) if word else []
-    if name in begun:
+    beginning_so = names_that(lambda n: n.startswith(word)) if word else []
+    if name in beginning_so:
         return [name]
-    claimed = [n for n in begun if n.partition("-")[0] == word]
-    if not claimed and len(begun) > 1:
-        fail("study", f"must name one study, and {len(begun)} begin so: {', '.join(begun)}", name)
-    if not claimed and not begun:
-        near = get_close_matches(word, list(catalogue()), 1, 0.4)
-        meant = f" (did you mean '{near[0]}'?)" if near else ""
+    claimed = [n for n in beginning_so if n.partition("-")[0] == word]
+    if not claimed and len(beginning_so) > 1:
+        fail(
+            "study",
+            f"must name one study, and {len(beginning_so)} begin so: {', '.join(beginning_so)}",
+            name,
+        )
+    if not claimed and not beginning_so:
+        nearest = get_close_matches(word, list(catalogue()), 1, 0.4)
+        meant = f" (did you mean '{nearest[0]}'?)" if nearest else ""
         fail("study", f"must be a study or a claim that 'mindgap list' shows{meant}", name)
-    return claimed or begun
+    return claimed or beginning_so
 
 
 def complete(incomplete: str) -> list[str]:
@@ -211,11 +216,11 @@ def run(
     from mindgap.lab.studies.run import chosen, plan
     from mindgap.lab.studies.sweep import Sweep
 
-    wanted, overrides = wanted_studies(names, scale, method)
+    studies, overrides = wanted_studies(names, scale, method)
     non_negative("checkpoint", checkpoint)
     sweep = Sweep(jobs if jobs is not None or backend != "local" else 1, backend, address, limit)
     plans = []
-    for study in wanted:
+    for study in studies:
         tuned = {} if untuned else chosen(out, study, scale)
         if tuned:
             say(
@@ -242,15 +247,15 @@ def wanted_studies(
     named, and overrides.
     """
     one_of("scale", scale, SCALES)
-    wanted = [name for name in names if "=" not in name]
-    if not wanted:
+    study_words = [name for name in names if "=" not in name]
+    if not study_words:
         fail("NAMES", "must name at least one study ('mindgap list' shows them)", names)
     overrides = _overrides([name for name in names if "=" in name])
-    if wanted == ["all"]:
-        found = [study for study in in_order(catalogue().values()) if scale in study.scales]
+    if study_words == ["all"]:
+        studies = [study for study in in_order(catalogue().values()) if scale in study.scales]
     else:
-        found = [find(name) for word in wanted for name in matching(word)]
-    return [study.only(scale, methods) for study in found], overrides
+        studies = [find(name) for word in study_words for name in matching(word)]
+    return [study.only(scale, methods) for study in studies], overrides
 
 
 def demo(
@@ -274,14 +279,14 @@ def demo(
     plans = [plan(study, "quick") for study in in_order(find(name) for name in ready)]
     _carry_out(plans, out / "runs", Sweep(jobs), verbose=verbose)
     page = write_page(out / "runs", out / "index.html")
-    survey, found = _survey_digits(out / "survey.html")
-    closing(found, page, survey)
+    survey, diagnosis = _survey_digits(out / "survey.html")
+    closing(diagnosis, page, survey)
 
 
-def closing(found: str, page: Path, survey: Path) -> None:
+def closing(diagnosis: str, page: Path, survey: Path) -> None:
     """The end of the demo: what was found, where the pages are, what to type next."""
     print()
-    paragraph(f"A small network on digits, trained by SGD with lr=3.0: {found}")
+    paragraph(f"A small network on digits, trained by SGD with lr=3.0: {diagnosis}")
     print(f"\nThe papers' claims:   {page.resolve().as_uri()}")
     print(f"The network's survey: {survey.resolve().as_uri()}")
     print("Next, for your model: mindgap examine my_training:problem")
@@ -312,13 +317,13 @@ def _survey_digits(out: Path) -> tuple[Path, str]:
 
 def _overrides(items: list[str]) -> dict[str, str]:
     """Setting -> value, from words of the form key=value."""
-    found: dict[str, str] = {}
+    overrides: dict[str, str] = {}
     for item in items:
         key, _, value = item.partition("=")
         if not key or not value:
             fail("override", "must have the form key=value", item)
-        found[key] = value
-    return found
+        overrides[key] = value
+    return overrides
 
 
 def _carry_out(
@@ -346,6 +351,7 @@ def _carry_out(
     planned = sum(len(item.headers) for item in plans)
 
     def recorded() -> int:
+        """How many of the planned runs are recorded."""
         return planned - sum(len(item.missing(out)) for item in plans)
 
     say(f"{planned} runs planned, {recorded()} recorded already")
@@ -354,11 +360,15 @@ def _carry_out(
         last_words(lambda: how_to_go_on(recorded(), planned)),
         looking_on(plans, out, tensorboard=tensorboard),
     ):
-        given = run_all(
-            plans, out, sweep=sweep, every=every, on_end=lambda *pair: ended.append(pair)
+        verdicts = run_all(
+            plans,
+            out,
+            sweep=sweep,
+            every=every,
+            on_end=lambda *run_and_end: ended.append(run_and_end),
         )
     print_verdicts(
-        [(item.study.claim, item.study.name, verdict) for item, verdict in zip(plans, given)],
+        [(item.study.claim, item.study.name, verdict) for item, verdict in zip(plans, verdicts)],
         verbose=verbose,
     )
     failed = [(header, end) for header, end in ended if end.outcome != "done"]
@@ -367,7 +377,7 @@ def _carry_out(
         word = "note" if end.outcome == "done" else "failed"
         run_in_words = f"{header.study}, {header.method}, seed {header.seed}"
         print(f"{word}: {run_in_words}: {end.message}", file=sys.stderr)
-    if failed or any(verdict.verdict == "error" for verdict in given):
+    if failed or any(verdict.verdict == "error" for verdict in verdicts):
         raise typer.Exit(3)
 
 

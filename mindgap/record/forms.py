@@ -134,7 +134,9 @@ class MethodTuning:
         """
         values = {name: {trial.settings[name] for trial in self.trials} for name in self.chosen}
         return tuple(
-            n for n, of in values.items() if len(of) > 1 and self.chosen[n] in (min(of), max(of))
+            name
+            for name, tried in values.items()
+            if len(tried) > 1 and self.chosen[name] in (min(tried), max(tried))
         )
 
 
@@ -164,8 +166,8 @@ class Tuning:
     def __post_init__(self) -> None:
         object.__setattr__(self, "seeds", tuple(self.seeds))
         for name, ends in self.space.items():
-            known = isinstance(ends, (list, tuple)) and len(ends) >= 2
-            if not known or not all(isinstance(end, (int, float)) for end in ends):
+            is_list = isinstance(ends, (list, tuple)) and len(ends) >= 2
+            if not is_list or not all(isinstance(end, (int, float)) for end in ends):
                 raise ValueError(f"space.{name} must be two numbers or more, got {ends!r:.60}")
         methods = {
             m: t if isinstance(t, MethodTuning) else MethodTuning(**t)
@@ -226,8 +228,8 @@ def read_form(kind: type[Form], path: Path) -> Form:
     """
     content = read_json(path)
     try:
-        given = content.pop("sum", None)
-        if given is not None and given != _sum(content):
+        checksum = content.pop("sum", None)
+        if checksum is not None and checksum != _sum(content):
             raise ValueError("its checksum does not fit its content")
         check_fields(kind, content)
         return kind(**content)
@@ -244,4 +246,5 @@ def registered_hash(folder: Path) -> str:
 
 
 def _sum(content: Mapping[str, Any]) -> str:
+    """The checksum of a form's content."""
     return f"{crc32(to_json(content).encode()):08x}"

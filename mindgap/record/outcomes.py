@@ -193,9 +193,9 @@ def length_of(words: str) -> str:
         >>> length_of("at the start, as in the paper"), length_of("6 epochs")
         ("as long as the paper's", "the paper's length is not known")
     """
-    own = re.match(r"([\d.,]+) of ([\d.,]+) ", words)
-    if own:
-        ours, theirs = (float(number.replace(",", "")) for number in own.groups())
+    match = re.match(r"([\d.,]+) of ([\d.,]+) ", words)
+    if match:
+        ours, theirs = (float(number.replace(",", "")) for number in match.groups())
         return LENGTHS[ours < theirs]
     return LENGTHS[0] if "as in the paper" in words else LENGTHS[2]
 
@@ -207,28 +207,28 @@ def outcomes(runs: Path) -> list[Outcome]:
     largest scale that passed its gate. A small stand-in never counts in place of a larger network
     whose gate failed: such a study is *not trained*.
     """
-    found = []
+    scales = []
     for folder in study_folders(runs):
         verdict = Verdict("", "")
         if (folder / VERDICT_FILE).exists():
             verdict = read_form(Verdict, folder / VERDICT_FILE)
-        found.append((read_form(StudyDescription, folder / STUDY_FILE), verdict, folder))
-    return one_per_study(found)
+        scales.append((read_form(StudyDescription, folder / STUDY_FILE), verdict, folder))
+    return one_per_study(scales)
 
 
 def one_per_study(
-    found: Iterable[tuple[StudyDescription, Verdict, Path]],
+    scales_of_all: Iterable[tuple[StudyDescription, Verdict, Path]],
 ) -> list[Outcome]:
     """One outcome per study from all its scales (:func:`outcomes`)."""
     studies: dict[str, list[tuple[StudyDescription, Verdict, Path]]] = {}
-    for entry in found:
+    for entry in scales_of_all:
         studies.setdefault(entry[0].name, []).append(entry)
     listed = []
     for scales in studies.values():
         scales.sort(key=lambda entry: worth(entry[0].scale, entry[1]))
-        *others, best = scales
-        others.sort(key=lambda entry: _place(entry[0].scale))
-        listed.append(Outcome(*best, tuple((d.scale, v.verdict) for d, v, _ in others)))
+        *others, counting = scales
+        others.sort(key=lambda entry: _rank(entry[0].scale))
+        listed.append(Outcome(*counting, tuple((d.scale, v.verdict) for d, v, _ in others)))
     return sorted(listed, key=lambda outcome: claim_order(outcome.claim, outcome.name))
 
 
@@ -238,11 +238,12 @@ def worth(scale: str, verdict: Verdict) -> tuple[bool, bool, bool, int]:
         verdict.registered.startswith("registered"),
         scale in ("gpu", "paper"),
         verdict.verdict not in ("not trained", ""),
-        _place(scale),
+        _rank(scale),
     )
 
 
-def _place(scale: str) -> int:
+def _rank(scale: str) -> int:
+    """Number of a scale in the order of scales; -1 for one that is not known."""
     return SCALES.index(scale) if scale in SCALES else -1
 
 
@@ -257,9 +258,9 @@ def count_words(verdicts: Iterable[str]) -> str:
     """
     words = list(verdicts)
     return ", ".join(
-        f"{words.count(w)} {SAID[w] if words.count(w) == 1 else said}"
-        for w, said in COUNTED.items()
-        if w in words
+        f"{words.count(verdict)} {SAID[verdict] if words.count(verdict) == 1 else plural}"
+        for verdict, plural in COUNTED.items()
+        if verdict in words
     )
 
 
@@ -280,6 +281,7 @@ class Summary:
         return [o for o in self.outcomes if o.description.ours]
 
     def of(self, kind: str) -> list[Outcome]:
+        """The studies of what a paper states that rest on one kind of evidence."""
         return [o for o in self.stated if o.kind == kind]
 
     @property
@@ -294,22 +296,22 @@ class Summary:
     @property
     def lines(self) -> list[str]:
         """One line per kind of evidence, and one for our own questions."""
-        said = [
-            f"{len(found)} on {words}: {count_words(o.verdict.verdict for o in found)}"
+        lines = [
+            f"{len(studies)} on {words}: {count_words(o.verdict.verdict for o in studies)}"
             for kind, words in KINDS.items()
-            if (found := self.of(kind))
+            if (studies := self.of(kind))
         ]
         if self.ours:
             counts = count_words(o.verdict.verdict for o in self.ours)
-            said.append(f"{len(self.ours)} on questions of ours, which no paper states: {counts}")
-        return said
+            lines.append(f"{len(self.ours)} on questions of ours, which no paper states: {counts}")
+        return lines
 
     def by_paper(self) -> dict[str, list[Outcome]]:
         """Key of a paper -> the studies of its statements."""
-        found: dict[str, list[Outcome]] = {}
+        studies: dict[str, list[Outcome]] = {}
         for outcome in self.stated:
-            found.setdefault(outcome.paper, []).append(outcome)
-        return found
+            studies.setdefault(outcome.paper, []).append(outcome)
+        return studies
 
 
 def summary(runs: Path) -> Summary:
@@ -319,6 +321,7 @@ def summary(runs: Path) -> Summary:
 
 @cache
 def _titles() -> dict[str, str]:
+    """Study -> short title, from ``titles.txt``."""
     text = (resources.files("mindgap.record") / "titles.txt").read_text(encoding="utf-8")
     rows = (line.split(" | ") for line in text.splitlines() if not line.startswith("#"))
     return {row[0]: row[1] for row in rows}
@@ -346,30 +349,32 @@ def effects_of(verdict: Verdict) -> list[Effect]:
         >>> found[0].part, found[0].words
         ('SLIP ahead: over SOBA', 'points −1.00 [−2.00, +0.00]')
     """
-    found = []
+    effects = []
     for part, answer in verdict.parts.items():
         first = part == next(iter(verdict.parts))
         numbers = _numbers_of(part, verdict.numbers, first=first)
         if (effect := _effect(part, answer, numbers)) is not None:
-            found.append(effect)
-    if not found and verdict.parts:
+            effects.append(effect)
+    if not effects and verdict.parts:
         leads = next((v for k, v in verdict.numbers.items() if k.startswith("lead_of_")), None)
         if isinstance(leads, Mapping) and leads:
             part, answer = next(iter(verdict.parts.items()))
             rival = min(leads, key=lambda name: leads[name][0])
             effect = _effect(f"{part}: over {rival}", answer, leads[rival])
-            found += [effect] if effect else []
-    return found
+            effects += [effect] if effect else []
+    return effects
 
 
 def _numbers_of(part: str, numbers: Mapping[str, Any], *, first: bool) -> Any:
-    """What a verdict keeps of one part."""
-    before = part.partition(":")[0]
-    for name in (part, part.replace(" below ", " / "), part.replace(" above ", " minus "), before):
+    """What a verdict's numbers hold of one part: under its name, or for the first part under a
+    common name.
+    """
+    head = part.partition(":")[0]
+    for name in (part, part.replace(" below ", " / "), part.replace(" above ", " minus "), head):
         if name in numbers:
             return numbers[name]
-    if first and isinstance(given := numbers.get("ratio"), Sequence) and len(given) == 3:
-        return dict(zip(("ratio", "low", "high"), given))
+    if first and isinstance(triple := numbers.get("ratio"), Sequence) and len(triple) == 3:
+        return dict(zip(("ratio", "low", "high"), triple))
     return numbers.get("gap") if first else None
 
 
@@ -379,13 +384,13 @@ def _effect(part: str, answer: str, numbers: Any) -> Effect | None:
     if isinstance(numbers, Mapping):
         if "change" in numbers:
             return _effect(part, answer, numbers["change"])
-        for key, low, high, of in (
+        for key, low, high, unit_of in (
             ("ratio", "low", "high", "ratio"),
             ("mean", "low", "high", "points"),
             ("rank", "rank_low", "rank_high", "correlation"),
         ):
             if all(isinstance(numbers.get(n), (int, float)) for n in (key, low, high)):
-                unit, triple = of, [numbers[key], numbers[low], numbers[high]]
+                unit, triple = unit_of, [numbers[key], numbers[low], numbers[high]]
                 break
     elif isinstance(numbers, Sequence) and len(numbers) == 3:
         triple = list(numbers) if all(isinstance(n, (int, float)) for n in numbers) else None
@@ -427,8 +432,8 @@ def claim_order(claim: str, name: str = "") -> tuple[int, list[tuple[int, int | 
         ['B3', 'B10', 'H2', 'H11', 'T1']
     """
     letters = list(GROUPS)
-    place = letters.index(claim[0]) if claim[:1] in GROUPS else len(letters)
-    return place, natural(f"{claim} {name}")
+    group = letters.index(claim[0]) if claim[:1] in GROUPS else len(letters)
+    return group, natural(f"{claim} {name}")
 
 
 def study_folders(runs: Path) -> Iterator[Path]:

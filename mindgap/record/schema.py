@@ -231,10 +231,11 @@ _WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true o
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields, by name."""
     return get_type_hints(kind)
 
 
-def check_fields(kind: type[Any], content: Mapping[str, Any], where: str = "") -> None:
+def check_fields(kind: type[Any], content: Mapping[str, Any], prefix: str = "") -> None:
     """Compare the fields of a written form with the types of its dataclass: a file may be made up.
 
     Example:
@@ -248,8 +249,8 @@ def check_fields(kind: type[Any], content: Mapping[str, Any], where: str = "") -
     hints: dict[str, Any] = _hints(cast("Hashable", kind))
     for name, value in content.items():
         if name not in hints:
-            raise ValueError(f"no field {where + str(name)!r} is known")
-        _check(where + name, value, hints[name])
+            raise ValueError(f"no field {prefix + str(name)!r} is known")
+        _check(prefix + name, value, hints[name])
 
 
 def _check(name: str, value: Any, hint: Any) -> None:
@@ -258,7 +259,7 @@ def _check(name: str, value: Any, hint: Any) -> None:
     if hint is Any:
         return
     if kind is UnionType:
-        if not any(_fits(value, one) for one in inside):
+        if not any(_fits(value, option) for option in inside):
             _refuse(name, str(hint), value)
     elif isinstance(kind, type) and is_dataclass(kind):
         if not isinstance(value, dict):
@@ -267,27 +268,29 @@ def _check(name: str, value: Any, hint: Any) -> None:
     elif kind is tuple:
         if not isinstance(value, (list, tuple)):
             _refuse(name, "a list", value)
-        for number, part in enumerate(value):
-            _check(f"{name}[{number}]", part, inside[0])
+        for number, entry in enumerate(value):
+            _check(f"{name}[{number}]", entry, inside[0])
     elif kind in (dict, Mapping):
         if not isinstance(value, dict):
             _refuse(name, "an object", value)
-        for key, part in value.items():
-            _check(f"{name}.{key}", part, inside[1])
+        for key, entry in value.items():
+            _check(f"{name}.{key}", entry, inside[1])
     elif not _fits(value, kind):
         _refuse(name, _WORDS.get(kind, kind.__name__), value)
 
 
 def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value has exactly that type; a whole number also counts as a float."""
     if kind is float:
         return type(value) in (int, float)
     return type(value) is kind
 
 
-def _refuse(name: str, what: str, value: Any) -> NoReturn:
+def _refuse(name: str, expected: str, value: Any) -> NoReturn:
+    """Raise the error of a field with a wrong value."""
     text = repr(value)
     shown = text if len(text) <= 60 else text[:57] + "..."
-    raise ValueError(f"{name} must be {what}, got {shown}")
+    raise ValueError(f"{name} must be {expected}, got {shown}")
 
 
 def line(kind: str, content: Any) -> str:
@@ -314,12 +317,12 @@ def read_line(raw: bytes) -> tuple[str, dict[str, Any], bool]:
     Raises:
         ValueError: the line is damaged.
     """
-    text, mark, given = raw.rpartition(b',"sum":"')
-    summed = bool(mark) and len(given) == 10
-    if summed and f"{crc32(text):08x}" != given[:8].decode("ascii", "replace"):
+    text, mark, checksum = raw.rpartition(b',"sum":"')
+    summed = bool(mark) and len(checksum) == 10
+    if summed and f"{crc32(text):08x}" != checksum[:8].decode("ascii", "replace"):
         raise ValueError("the checksum does not fit the line")
     content = from_json((text + b"}" if summed else raw).decode("utf-8"))
-    if not isinstance(content, dict) or len(content) != 1 or (summed and given[8:] != b'"}'):
+    if not isinstance(content, dict) or len(content) != 1 or (summed and checksum[8:] != b'"}'):
         raise ValueError("a line is an object with one key")
     ((kind, body),) = content.items()
     if not isinstance(body, dict):

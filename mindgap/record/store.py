@@ -150,6 +150,7 @@ def tidy(folder: Path, *, older: float = 10.0) -> None:
 
 
 def _umask() -> int:
+    """The process's mask of file permissions, which can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
@@ -220,7 +221,9 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
                 if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
                 else f" ({error})"
             )
-            raise RecordError(f"{path}:{number}: damaged line: {_short(raw)}{why}") from error
+            raise RecordError(
+                f"{path}:{number}: damaged line: {_beginning_of(raw)}{why}"
+            ) from error
     if header is None:
         raise RecordError(f"{path}:1: no header line")
     if path.name != named or header.run not in ("", header.key):
@@ -230,7 +233,8 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
     return Run(header, tuple(rows), end)
 
 
-def _short(raw: bytes) -> str:
+def _beginning_of(raw: bytes) -> str:
+    """The beginning of a line, for an error."""
     text = raw.decode("utf-8", "replace")
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
@@ -276,12 +280,12 @@ class RunWriter:
         """The record without an incomplete line and without the end line of a failure, which is
         tried again.
         """
-        lines, whole = _whole_lines(self.path)
+        lines, kept_bytes = _whole_lines(self.path)
         run = _parse(self.path, lines)
         if run.end is not None and not run.done:
-            whole -= len(lines[-1]) + 1
-        if whole < self.path.stat().st_size:
-            os.truncate(self.path, whole)
+            kept_bytes -= len(lines[-1]) + 1
+        if kept_bytes < self.path.stat().st_size:
+            os.truncate(self.path, kept_bytes)
         return run
 
     def row(self, values: Row) -> None:
@@ -344,8 +348,10 @@ class RunWriter:
                 # one call, so that a killed process leaves whole lines
                 written = os.write(self._file, data)
                 if written != len(data):
-                    told = f"only {written} of {len(data)} bytes were written (is the disk full?)"
-                    raise OSError(errno.ENOSPC, told)
+                    message = (
+                        f"only {written} of {len(data)} bytes were written (is the disk full?)"
+                    )
+                    raise OSError(errno.ENOSPC, message)
         except OSError:
             self.close()  # nothing may follow an incomplete line; the next writer removes it
             raise
@@ -437,9 +443,9 @@ def is_finished(path: Path) -> bool:
         return False
     finally:
         os.close(file)
-    last = tail[:-1].rsplit(b"\n", 1)[-1]
-    if not tail.endswith(b"\n") or not last.startswith(b'{"end":{'):
+    last_line = tail[:-1].rsplit(b"\n", 1)[-1]
+    if not tail.endswith(b"\n") or not last_line.startswith(b'{"end":{'):
         return False
     with suppress(ValueError):
-        return read_line(last)[1].get("outcome") == "done"
+        return read_line(last_line)[1].get("outcome") == "done"
     return False

@@ -39,12 +39,12 @@ class _Limited(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer and return how many bytes it got; refuse the file beyond its limit."""
-        part = self._stream.read(min(len(buffer), 2**20))
-        self._left -= len(part)
+        piece = self._stream.read(min(len(buffer), 2**20))
+        self._left -= len(piece)
         if self._left < 0:
             _refuse(self._path)
-        buffer[: len(part)] = part
-        return len(part)
+        buffer[: len(piece)] = piece
+        return len(piece)
 
     def close(self) -> None:
         self._stream.close()
@@ -52,6 +52,7 @@ class _Limited(io.RawIOBase):
 
 
 def _refuse(path: Path) -> None:
+    """Raise the error of a file that unpacks to more than it may."""
     raise RecordError(
         f"{path} must unpack to at most {most_bytes(path)} bytes "
         f"({PER_BYTE} per byte and {FREE} more), got more"
@@ -86,14 +87,14 @@ def members(path: Path) -> Iterator[tuple[str, bytes]]:
     Raises:
         RecordError: it unpacks to more than the limit, or holds something that is no file.
     """
-    left = most_bytes(path)
+    bytes_left = most_bytes(path)
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
                 with archive.open(entry) as file:
-                    content = file.read(left + 1)
-                left -= len(content)
-                if left < 0:
+                    content = file.read(bytes_left + 1)
+                bytes_left -= len(content)
+                if bytes_left < 0:
                     _refuse(path)
                 yield entry.filename, content
         return
@@ -101,13 +102,13 @@ def members(path: Path) -> Iterator[tuple[str, bytes]]:
         for member in packed:
             if member.isdir():
                 continue
-            left -= member.size
-            if left < 0:  # a sparse member gives more than the stream holds
+            bytes_left -= member.size
+            if bytes_left < 0:  # a sparse member gives more than the stream holds
                 _refuse(path)
-            found = packed.extractfile(member) if member.isfile() else None
-            if found is None:
+            file_in_archive = packed.extractfile(member) if member.isfile() else None
+            if file_in_archive is None:
                 raise RecordError(f"{path} must hold files only, got {member.name!r}")
-            yield member.name, found.read()
+            yield member.name, file_in_archive.read()
 
 
 def checked_zip(path: Path) -> Path:
