@@ -83,8 +83,9 @@ def _lines(answer: Examination, findings: int, other_causes: bool) -> list[str]:
     trial = answer.trial
     if trial is not None and trial.helps and answer.curve:
         finite = [v for v in (*answer.curve, *trial.curve) if math.isfinite(v)]
-        middle = sorted(finite)[int(0.95 * (len(finite) - 1))] if finite else 1.0
-        least, largest = min(finite, default=0.0), middle
+        # The curves' upper end is their 0.95 quantile, so that a spike does not flatten the rest.
+        largest = sorted(finite)[int(0.95 * (len(finite) - 1))] if finite else 1.0
+        least = min(finite, default=0.0)
         lines += [
             "",
             f"as it is   {sparkline(answer.curve, least, largest)}",

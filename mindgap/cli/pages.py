@@ -54,13 +54,16 @@ def check(
     from mindgap.lab.studies.run import judge_folder
     from mindgap.record.outcomes import study_folders, worth
 
-    judged = [(folder.name, *judge_folder(folder)) for folder in study_folders(runs)]
-    ordered = sorted(judged, key=lambda entry: worth(entry[0], entry[3]))
-    one_each = {name: (claim, name, verdict) for _, claim, name, verdict in ordered}
-    every = [(claim, name, verdict) for _, claim, name, verdict in judged]
-    short = sys.stdout.isatty() and not verbose
-    print_verdicts(list(one_each.values()) if short else every, verbose=verbose)
-    words = {verdict.verdict for *_, verdict in judged}
+    # Rows of claim, study and verdict. Of a study's scales the last in order of worth counts.
+    by_folder = [(folder.name, judge_folder(folder)) for folder in study_folders(runs)]
+    by_worth = sorted(
+        by_folder, key=lambda scale_and_row: worth(scale_and_row[0], scale_and_row[1][2])
+    )
+    counting = {row[1]: row for _, row in by_worth}
+    one_per_study = sys.stdout.isatty() and not verbose
+    rows = list(counting.values()) if one_per_study else [row for _, row in by_folder]
+    print_verdicts(rows, verbose=verbose)
+    words = {verdict.verdict for _, (_, _, verdict) in by_folder}
     if words != {"holds"}:
         raise typer.Exit(3 if "error" in words else 1)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -154,11 +154,11 @@ class JaxBackend(Backend):
             The values, and the iterations done: all, or fewer where x or y is no number any more.
         """
         cycles = 1 if chunk.cycles == 1 else self._padded_cycles(state.method, chunk)
-        packed_blocks = [
+        blocks = [
             packed(block, cycles, self._room(block, chunk), state.problem) for block in chunk.blocks
         ]
-        tables, layouts = [p[0] for p in packed_blocks], [p[1] for p in packed_blocks]
-        numbers = [p[2] for p in packed_blocks]
+        tables, layouts = [b.tables for b in blocks], [b.layout for b in blocks]
+        constants = [b.constants for b in blocks]
         lengths = np.array([block.length for block in chunk.blocks], dtype=np.int32)
         single = chunk.cycles == 1
         key = (
@@ -167,8 +167,8 @@ class JaxBackend(Backend):
             tuple(b.kind for b in chunk.blocks),
             single,
             None if single else tuple(lengths.tolist()),
-            tuple(tuple(map(str, layout)) for layout in layouts),
-            tuple(tuple(t.shape for t in pair) for pair in tables),
+            tuple(map(tuple, layouts)),
+            tuple((integers.shape, others.shape) for integers, others in tables),
         )
         oracle = state.oracle
         if not isinstance(oracle, JaxOracle):
@@ -178,7 +178,7 @@ class JaxBackend(Backend):
                 partial(self.iterate, state.method, oracle, chunk, layouts, single)
             )
         values, done = self.compiled[key](
-            state.values, oracle.arrays, tables, numbers, np.int32(chunk.cycles), lengths
+            state.values, oracle.arrays, tables, constants, np.int32(chunk.cycles), lengths
         )
         iterations_per_cycle = sum(block.length for block in chunk.blocks)
         return values, iterations_per_cycle * (chunk.cycles if single else int(done))
@@ -200,49 +200,53 @@ class JaxBackend(Backend):
         method: AnyMethod,
         oracle: JaxOracle,
         chunk: Chunk,
-        layouts: list[list[Any]],
+        layouts: list[list[DrawPlace]],
         single: bool,
         values: ByName,
         arrays: dict[str, Any],
         tables: list[tuple[Array, Array]],
-        numbers: list[Array],
+        constants: list[Array],
         cycles: Scalar,
         lengths: Array,
         look: bool = True,
     ) -> tuple[ByName, Scalar]:
-        """The iterations of a chunk, traced: the values after them and the cycles done. Without
-        ``look`` all of them are done, whatever the numbers are.
+        """The iterations of a chunk, traced by JAX.
+
+        Args:
+            layouts, tables, constants: the packed draws of each block.
+            single: whether there is one cycle, of a length known only when it runs.
+            values: at the start.
+            arrays: the samples of both levels.
+            cycles, lengths: cycles in all, and iterations of each block.
+            look: stop where x or y is no number any more.
+
+        Returns:
+            The values after the iterations, and the cycles done.
         """
         inner_oracle = oracle.with_arrays(arrays)
 
         def run_iteration(r: int, c: Scalar, i: Scalar, v: ByName) -> ByName:
-            """The values after iteration i of cycle c of block r, with its draws cut out of the
-            tables.
-            """
+            """The values after iteration i of cycle c of block r."""
             rows: list[Any] = []
-            for table in tables[r]:  # one row of whole numbers, one of the others
-                if not table.shape[2]:
+            for table in tables[r]:
+                cycle_axis, iteration_axis, width = table.shape
+                if not width:
                     rows.append(None)
                     continue
-                row_number = (
-                    i
-                    if table.shape[0] == 1
-                    else c
-                    if table.shape[1] == 1
-                    else c * table.shape[1] + i
-                )
+                number = c * iteration_axis + i
+                if cycle_axis == 1 or iteration_axis == 1:
+                    number = i if cycle_axis == 1 else c
                 rows.append(
-                    lax.dynamic_index_in_dim(
-                        table.reshape(-1, table.shape[2]), row_number, keepdims=False
-                    )
+                    lax.dynamic_index_in_dim(table.reshape(-1, width), number, keepdims=False)
                 )
             draws: dict[str, Any] = {}
-            for name, is_sample, which, begin, shape in layouts[r]:
-                if which is None:
-                    draws[name] = numbers[r][begin]  # a number that never changes
+            for place in layouts[r]:
+                if place.table is None:
+                    draws[place.name] = constants[r][place.column]
                     continue
-                item = rows[which][begin : begin + int(np.prod(shape))].reshape(shape)
-                draws[name] = Sample(item) if is_sample else item
+                end = place.column + int(np.prod(place.shape))
+                item = rows[place.table][place.column : end].reshape(place.shape)
+                draws[place.name] = Sample(item) if place.is_sample else item
             new = method.next_values(v, draws, inner_oracle, chunk.blocks[r].kind)
             return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, v)
 
@@ -286,35 +290,48 @@ class JaxBackend(Backend):
         return close_tables(values), done
 
 
-def packed(
-    block: Block, cycles: int, room: int, problem: BilevelProblem
-) -> tuple[tuple[Table, Table], list[Any], Table]:
-    """The draws of a run as two tables (whole numbers in 32 bits, others in the problem's
-    precision), one row per iteration, where each draw stands: (name, is a sample, table, first
-    column, shape), and the numbers that never change."""
-    real = np.float64 if problem.dtype == torch.float64 else np.float32
-    columns: tuple[list[Table], list[Table]] = ([], [])
-    widths = [0, 0]
-    layout: list[tuple[str, bool, int | None, int, tuple[int, ...]]] = []
+class DrawPlace(NamedTuple):
+    """Where the draws of one name stand in packed draws."""
+
+    name: str
+    is_sample: bool
+    #: 0 for whole numbers, 1 for others; None for a number that never changes
+    table: int | None
+    column: int  # the first column in the table, or the place among the constants
+    shape: tuple[int, ...]  # of one iteration's draws
+
+
+class PackedDraws(NamedTuple):
+    """The draws of a block as arrays that a compiled function takes."""
+
+    #: whole numbers in 32 bits, and others in the problem's precision; axes (cycle, iteration,
+    #: column)
+    tables: tuple[Table, Table]
+    layout: list[DrawPlace]
+    constants: Table  # the numbers that never change
+
+
+def packed(block: Block, cycles: int, room: int, problem: BilevelProblem) -> PackedDraws:
+    """The draws of a block, in tables with room for so many cycles and iterations per cycle."""
+    float_type = np.float64 if problem.dtype == torch.float64 else np.float32
+    widths, layout = [0, 0], []
     constants: list[float] = []
+    pieces: list[tuple[int, int, Table]] = []  # table, first column, values
     for name, value in block.draws.items():
         if isinstance(value, float):
-            layout.append((name, False, None, len(constants), ()))
+            layout.append(DrawPlace(name, False, None, len(constants), ()))
             constants.append(value)
             continue
         is_sample = isinstance(value, Sample)
-        a = value.which if is_sample else value
-        which = 0 if np.issubdtype(a.dtype, np.integer) else 1
-        flat = a.reshape(*a.shape[:2], -1)
-        layout.append((name, is_sample, which, widths[which], a.shape[2:]))
-        columns[which].append(flat)
-        widths[which] += flat.shape[2]
-    tables = []
-    for column_blocks, dtype in zip(columns, (np.int32, real), strict=True):
-        table = np.zeros((cycles, room, sum(p.shape[2] for p in column_blocks)), dtype)
-        begin = 0
-        for p in column_blocks:
-            table[: p.shape[0], : p.shape[1], begin : begin + p.shape[2]] = p
-            begin += p.shape[2]
-        tables.append(table)
-    return (tables[0], tables[1]), layout, np.array(constants, real)
+        array = value.which if is_sample else value
+        table = 0 if np.issubdtype(array.dtype, np.integer) else 1
+        layout.append(DrawPlace(name, is_sample, table, widths[table], array.shape[2:]))
+        pieces.append((table, widths[table], array.reshape(*array.shape[:2], -1)))
+        widths[table] += pieces[-1][2].shape[2]
+    whole_numbers = np.zeros((cycles, room, widths[0]), np.int32)
+    others = np.zeros((cycles, room, widths[1]), float_type)
+    for table, column, values in pieces:
+        rows, iterations, width = values.shape
+        target = others if table else whole_numbers
+        target[:rows, :iterations, column : column + width] = values
+    return PackedDraws((whole_numbers, others), layout, np.array(constants, float_type))

@@ -4,7 +4,7 @@ methods.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from functools import partial
 from typing import Any
@@ -118,27 +118,26 @@ class JaxOps(Ops):
         when it runs.
         """
         arrays = [a.which if isinstance(a, Sample) else jnp.asarray(a) for a in inputs]
-        is_sample = [isinstance(a, Sample) for a in inputs]
+        forms = [Sample if isinstance(a, Sample) else (lambda row: row) for a in inputs]
 
-        def row(i: Scalar) -> list[Any]:
+        def call(carry: T, rows: Iterable[Any]) -> T:
+            """The body with one row of each input, in the input's form."""
+            return body(carry, *[form(row) for form, row in zip(forms, rows, strict=True)])
+
+        def call_at(i: Scalar, carry: T) -> T:
             rows = [lax.dynamic_index_in_dim(a, i, keepdims=False) for a in arrays]
-            return [Sample(t) if w else t for t, w in zip(rows, is_sample, strict=True)]
+            return call(carry, rows)
 
         if length is not None:
-            return lax.fori_loop(0, length, lambda i, c: body(c, *row(i)), carry)
+            return lax.fori_loop(0, length, call_at, carry)
 
         if len(arrays[0]) <= max(self.unroll, 4):  # an unrolled loop is fastest
             for i in range(len(arrays[0])):
-                carry = body(
-                    carry,
-                    *[Sample(a[i]) if w else a[i] for a, w in zip(arrays, is_sample, strict=True)],
-                )
+                carry = call(carry, [a[i] for a in arrays])
             return carry
 
-        def step(c: T, xs: list[Any]) -> tuple[T, None]:
-            return body(
-                c, *[Sample(t) if w else t for t, w in zip(xs, is_sample, strict=True)]
-            ), None
+        def step(carry: T, rows: list[Any]) -> tuple[T, None]:
+            return call(carry, rows), None
 
         return lax.scan(step, carry, arrays, unroll=min(self.unroll, len(arrays[0])))[0]
 

@@ -87,12 +87,15 @@ class ManyRuns:
         drawn for them.
         """
         method, oracle = self.points[0], self.oracle
+        # Draws and stream positions of each seed, and rates of each point, at the start.
         started = [draw_start(method, oracle, seed) for seed in self.seeds]
-        samples = {n: np.stack([d[n].which for d, _ in started]) for n in started[0][0]}
+        samples = {
+            name: np.stack([draws[name].which for draws, _ in started]) for name in started[0][0]
+        }
         float_type = np.float64 if oracle.problem.dtype == torch.float64 else np.float32
         rates_by_point = [point.rates(0) for point in self.points]
         rates = {
-            name: np.array([r[name] for r in rates_by_point], float_type)
+            name: np.array([point_rates[name] for point_rates in rates_by_point], float_type)
             for name in rates_by_point[0]
         }
 
@@ -141,56 +144,54 @@ class ManyRuns:
         first_chunk, method, oracle = chunks[0], self.points[0], self.oracle
         single = first_chunk.cycles == 1
         cycles = _room(first_chunk.cycles)
-        integer_tables, float_tables, numbers, layouts = [], [], [], []
+        integers, floats, constants, layouts = [], [], [], []
         for r, block in enumerate(first_chunk.blocks):
             room = _room(block.length) if single else block.length
-            by_seed = [packed(c.blocks[r], cycles, room, oracle.problem) for c in chunks]
+            # Samples differ between seeds, rates between points.
+            by_seed = [packed(chunk.blocks[r], cycles, room, oracle.problem) for chunk in chunks]
             by_point = []
             for point in self.points:
                 rates = rates_at(point, block.times)
                 draws = {name: rates.get(name, value) for name, value in block.draws.items()}
                 by_point.append(packed(replace(block, draws=draws), cycles, room, oracle.problem))
-            forms = {str(p[1]) for p in (*by_seed, *by_point)}
-            if len(forms) > 1:
+            if any(other.layout != by_seed[0].layout for other in (*by_seed, *by_point)):
                 fail("points", "must have rates that all stay or all change", self.points)
-            integer_tables.append(np.stack([p[0][0] for p in by_seed]))
-            float_tables.append(np.stack([p[0][1] for p in by_point]))
-            numbers.append(np.stack([p[2] for p in by_point]))
-            layouts.append(by_seed[0][1])
+            integers.append(np.stack([draws.tables[0] for draws in by_seed]))
+            floats.append(np.stack([draws.tables[1] for draws in by_point]))
+            constants.append(np.stack([draws.constants for draws in by_point]))
+            layouts.append(by_seed[0].layout)
         lengths = np.array([block.length for block in first_chunk.blocks], dtype=np.int32)
 
         def iterate(
             values: ByName,
             arrays: Any,
-            integer_tables: list[Any],
-            float_tables: list[Any],
-            numbers: list[Any],
+            integers: list[Any],
+            floats: list[Any],
+            constants: list[Any],
             cycles: Any,
             lengths: Any,
         ) -> ByName:
             """The values of one point and one seed after the chunk."""
-            tables = list(zip(integer_tables, float_tables, strict=True))
+            tables = list(zip(integers, floats, strict=True))
             form = (method, oracle, first_chunk, layouts, single)
             values_after, _ = self.backend.iterate(
-                *form, values, arrays, tables, numbers, cycles, lengths, look=False
+                *form, values, arrays, tables, constants, cycles, lengths, look=False
             )
             return values_after
 
         def make() -> Any:
+            """The function for all points, then for all seeds: None marks what they share."""
             over_points = jax.vmap(iterate, (0, None, None, 0, 0, None, None))
             return jax.vmap(over_points, (0, None, 0, None, None, None, None))
 
-        shapes = tuple(a.shape for a in (*integer_tables, *float_tables, *numbers))
-        kinds = tuple((b.kind, None if single else b.length) for b in first_chunk.blocks)
+        shapes = tuple(array.shape for array in (*integers, *floats, *constants))
+        kinds = tuple(
+            (block.kind, None if single else block.length) for block in first_chunk.blocks
+        )
         key = ("many", kinds, single, str(layouts), shapes)
+        cycle_count = np.int32(first_chunk.cycles)
         values: ByName = self._compile_once(key, make)(
-            self.values,
-            oracle.arrays,
-            integer_tables,
-            float_tables,
-            numbers,
-            np.int32(first_chunk.cycles),
-            lengths,
+            self.values, oracle.arrays, integers, floats, constants, cycle_count, lengths
         )
         return values
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -204,9 +204,10 @@ def draw_chunk(
     first_count, period = len(plan.first), len(plan.period)
     is_whole_periods = t >= first_count and (t - first_count) % period == 0 and steps % period == 0
     cycles, order = (steps // period, plan.period) if is_whole_periods else (1, plan.at(t, steps))
-    runs = [
-        (next(g := iter(run)), 1 + sum(1 for _ in g)) for _, run in groupby(order, lambda i: i.kind)
-    ]
+    # Iterations of one kind in a row: the first of them, and how many there are.
+    kinds_in_row = [list(row) for _, row in groupby(order, attrgetter("kind"))]
+    runs = [(row[0], len(row)) for row in kinds_in_row]
+    # First draw all that a stream gives to the chunk, then hand it out run by run, name by name.
     per_cycle = dict.fromkeys(streams.values(), 0)
     kinds: dict[str, str] = {}
     for iteration, length in runs:
@@ -220,12 +221,11 @@ def draw_chunk(
         for stream, number in per_cycle.items()
         if number
     }
-    position = dict.fromkeys(per_cycle, 0)
-    blocks = []
-    offset = 0
+    position = dict.fromkeys(per_cycle, 0)  # of the run in each stream, within a cycle
+    blocks: list[Block] = []
+    steps_before = 0
     for iteration, length in runs:
-        per_iteration, draws = dict.fromkeys(per_cycle, 0), {}
-        offsets = {}
+        per_iteration, offsets, draws = dict.fromkeys(per_cycle, 0), {}, {}
         for name, (kind, count) in iteration.samples.items():
             offsets[name] = per_iteration[streams[name]]
             per_iteration[streams[name]] += math.prod(shape_of(kind, count))
@@ -247,11 +247,10 @@ def draw_chunk(
             )
         for stream in per_cycle:
             position[stream] += length * per_iteration[stream]
-        times = (
-            t + offset + np.arange(cycles)[:, None] * (steps // cycles) + np.arange(length)[None, :]
-        )
+        first_times = t + steps_before + np.arange(cycles)[:, None] * (steps // cycles)
+        times = first_times + np.arange(length)[None, :]
         blocks.append(Block(iteration.kind, length, {**draws, **rates_at(method, times)}, times))
-        offset += length
+        steps_before += length
     drawn_after = {
         stream: drawn.get(stream, 0) + cycles * number for stream, number in per_cycle.items()
     }
@@ -296,7 +295,13 @@ def _cut(
     shape: tuple[int, ...],
     draws: Ints,
 ) -> Any:
-    """Of the draws of each cycle those of one name, in the shape (cycles, length, its own)."""
+    """Of the draws of each cycle those of one name, in the shape (cycles, length, its own).
+
+    Args:
+        position: of the run's first draw in the cycle; each of its ``length`` iterations takes
+            ``per_iteration`` draws of the stream.
+        begin: of the name's draws among those of an iteration; they have the shape ``shape``.
+    """
     own_axes = draws.shape[1:]
     selected = draws.reshape(cycles, -1, *own_axes)[:, position : position + length * per_iteration]
     selected = selected.reshape(cycles, length, per_iteration, *own_axes)[
@@ -321,7 +326,9 @@ def _growing(
     steps: int,
     drawn_before: Mapping[str, int],
 ) -> Chunk:
-    """One iteration after another, every name padded to its longest."""
+    """The chunk of a plan that grows with t: one block, in which the samples of every name are
+    padded to those of the longest iteration.
+    """
     streams = method.plan().streams(oracle.problem)
     drawn = {**dict.fromkeys(streams.values(), 0), **drawn_before}
     plans = [growing(i) for i in range(t, t + steps)]

@@ -122,15 +122,13 @@ class Pack:
     """
 
     def __init__(self, name: str, value: Variable) -> None:
+        if not isinstance(value, (Tensor, Mapping, tuple, list, nn.Module)):
+            rule = "must be a tensor, a dict or tuple of tensors (nested or not), or a module"
+            fail(name, rule, type(value).__name__)
         self.name, self.own_buffers = name, False
         self.module = value if isinstance(value, nn.Module) else None
+        #: the names of a flat dict's entries, or of a module's parameters
         self.keys: list[str] | None = None
-        if not isinstance(value, (Tensor, Mapping, tuple, list, nn.Module)):
-            fail(
-                name,
-                "must be a tensor, a dict or tuple of tensors (nested or not), or a module",
-                type(value).__name__,
-            )
         self.is_tensor = isinstance(value, Tensor)
         if isinstance(value, nn.Module):
             value = {n: p for n, p in value.named_parameters() if p.requires_grad}
@@ -143,12 +141,13 @@ class Pack:
         wrong = [type(t).__name__ for t in tensors if not isinstance(t, Tensor)]
         if wrong or not tensors:
             fail(name, "must hold at least one tensor and nothing but tensors", wrong or "none")
+        dtypes, devices = {str(t.dtype) for t in tensors}, {str(t.device) for t in tensors}
         if any(not t.is_floating_point() for t in tensors):
-            fail(name, "must be of floating point", sorted({str(t.dtype) for t in tensors}))
-        if len({t.device for t in tensors}) > 1:
-            fail(name, "must be on one device", sorted({str(t.device) for t in tensors}))
+            fail(name, "must be of floating point", sorted(dtypes))
+        if len(devices) > 1:
+            fail(name, "must be on one device", sorted(devices))
         #: dtype of each tensor where they differ; the flat vector has the one that holds them all
-        self.dtypes = [t.dtype for t in tensors] if len({t.dtype for t in tensors}) > 1 else None
+        self.dtypes = [t.dtype for t in tensors] if len(dtypes) > 1 else None
         self.shapes = [tuple(t.shape) for t in tensors]
         self.sizes = [math.prod(s) for s in self.shapes]
         self.dim = sum(self.sizes)
