@@ -155,14 +155,9 @@ class Tally:
     def report(self) -> Report:
         """Read everything; waits for the device."""
         skipped = self.skipped + (0 if self.device_skips is None else int(self.device_skips))
-        done = max(self.steps - skipped, 1)
-        counted = [float(self.sums["share"])] if "share" in self.sums else []
-        counted += (
-            [sum(map(float, self.device_counts)) / len(self.device_counts)]
-            if self.device_counts
-            else []
-        )
-        clipped = sum(counted) / done if counted else None
+        steps_made = max(self.steps - skipped, 1)
+        clipped_steps = self._clipped_steps()
+        clipped = None if math.isnan(clipped_steps) else clipped_steps / steps_made
         if clipped is None and "sampled" in self.sums:
             clipped = float(self.sums["sampled"]) / self.sampled_until
         last = {name: _as_float(value) for name, value in self.last.items()}
@@ -172,18 +167,28 @@ class Tally:
         quantiles = (
             dict(zip(levels, (float(v) for v in np.quantile(norms, levels)))) if norms.size else {}
         )
+        coordinates = self.sums.get("coordinates")
         return Report(
-            self.steps,
-            skipped,
-            clipped,
-            last.get("direction"),
-            last.get("update"),
-            quantiles.get(0.5),
-            quantiles,
-            float(self.sums["coordinates"]) / done if "coordinates" in self.sums else None,
-            (*self.spikes, *_spikes(self.device_spikes)),
-            clipped_before(norms),
+            steps=self.steps,
+            skipped=skipped,
+            clipped=clipped,
+            direction_norm=last.get("direction"),
+            update_norm=last.get("update"),
+            median_norm=quantiles.get(0.5),
+            norm_quantiles=quantiles,
+            clipped_coordinates=None if coordinates is None else float(coordinates) / steps_made,
+            spikes=(*self.spikes, *_spikes(self.device_spikes)),
+            notes=clipped_before(norms),
         )
+
+    def _clipped_steps(self) -> float:
+        """Sum over the steps of the share that was clipped, counted here and on the device; NaN
+        where nothing was counted.
+        """
+        if "share" not in self.sums and not self.device_counts:
+            return math.nan
+        on_device = sum(map(float, self.device_counts)) / max(len(self.device_counts), 1)
+        return float(self.sums.get("share", 0.0)) + on_device
 
     def _last_norms(self) -> np.ndarray:
         """The last norms, oldest first, from the host and from the device."""
@@ -202,14 +207,11 @@ class Tally:
             >>> Tally.unpack(tally.pack()).report() == tally.report()
             True
         """
-        share = [float(self.sums["share"])] if "share" in self.sums else []
-        if self.device_counts:
-            share.append(sum(map(float, self.device_counts)) / len(self.device_counts))
         numbers = [
             float(self.steps),
             float(self.skipped + (0 if self.device_skips is None else int(self.device_skips))),
             float(self.sampled_until),
-            sum(share) if share else math.nan,
+            self._clipped_steps(),
             *(float(self.sums.get(name, math.nan)) for name in ("sampled", "coordinates")),
             *(_as_float(self.last.get(name, math.nan)) for name in ("direction", "update")),
         ]

@@ -476,7 +476,9 @@ class TorchOracle(TorchOps, ProblemOracle):
     def second(
         self, x: Tensor, y: Tensor, z: Tensor, sample: Sample, names: tuple[str, ...]
     ) -> tuple[Tensor, ...]:
-        """Those of g_y, Hz and Jz that are named, from one double backward."""
+        """Those of g_y, Hz and Jz that are named, from one double backward: Hz and Jz are the
+        derivatives of <g_y, z> in y and x.
+        """
         if not isinstance(sample, Sample):
             fail("sample", "must be a Sample", sample)
         if not isinstance(names, tuple) or not names or not PRODUCTS.issuperset(names):
@@ -490,6 +492,7 @@ class TorchOracle(TorchOps, ProblemOracle):
             x_form = pack_x.assemble(xs) if xs else pack_x.view(x)
             loss = self.loss("lower", x_form, pack_y.assemble(ys), batch, sample)
             g_y = sweep((loss,), ys, (times(1.0, loss),), create_graph=True)
+            # The parts of g_y that depend on x or y, each with its part of z.
             curved = [
                 (g, v)
                 for g, v in zip(g_y, pack_y.split(z), strict=True)

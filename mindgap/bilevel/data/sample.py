@@ -123,6 +123,27 @@ def _leaves(batch: Batch) -> list[Tensor]:
     return tensors
 
 
+def _counted(data: Batch) -> tuple[Any, bool, int]:
+    """The data with tensors in the place of arrays, whether they are tensors (and not a data set),
+    and the number of samples.
+    """
+    try:
+        data = _tensors(data)
+        leaves = _leaves(data)
+        lengths = sorted({t.shape[0] if t.dim() else 0 for t in leaves})
+        if not leaves and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+            lengths = [len(data)]
+    except Exception as error:  # a container that holds itself, a length that is no number
+        reason = f"{type(error).__name__}: {error}"
+        fail("data", f"must be samples that can be counted ({reason})", type(data).__name__)
+    if not lengths:
+        rule = "must be tensors, a map-style dataset, a DataLoader or a Stream"
+        fail("data", rule, type(data).__name__)
+    if len(lengths) > 1:
+        fail("data", "must have one leading axis of equal length in all its tensors", lengths)
+    return data, bool(leaves), lengths[0]
+
+
 class Batches:
     """A finite set of samples, and how minibatches are drawn from it.
 
@@ -184,36 +205,10 @@ class Batches:
             fail("collate", "must be a function from a list of items to a batch", collate)
         self.chunk = whole("chunk", chunk, least=1)
         self.batch_size, self.order, self.seed = batch_size, order, seed
-        try:
-            data = _tensors(data)
-            leaves = _leaves(data)
-            lengths = sorted({t.shape[0] if t.dim() else 0 for t in leaves})
-            is_dataset = not leaves and hasattr(data, "__getitem__") and hasattr(data, "__len__")
-            total = len(data) if is_dataset else 0
-        except Exception as error:  # a container that holds itself, a length that is no number
-            reason = f"{type(error).__name__}: {error}"
-            fail("data", f"must be samples that can be counted ({reason})", type(data).__name__)
-        self.is_tensors = bool(leaves)
-        if leaves:
-            if len(lengths) > 1:
-                fail(
-                    "data", "must have one leading axis of equal length in all its tensors", lengths
-                )
-            self.total = lengths[0]
-        elif is_dataset:
-            self.total = total
-        else:
-            fail(
-                "data",
-                "must be tensors, a map-style dataset, a DataLoader or a Stream",
-                type(data).__name__,
-            )
+        data, self.is_tensors, self.total = _counted(data)
         if not 1 <= batch_size <= self.total:
-            fail(
-                "batch_size",
-                f"must lie between 1 and the number of samples, {self.total}",
-                batch_size,
-            )
+            rule = f"must lie between 1 and the number of samples, {self.total}"
+            fail("batch_size", rule, batch_size)
         full_batches, left_over = divmod(self.total, batch_size)
         self.n = self.total - left_over if last == "drop" and order == "partition" else self.total
         self.batches = full_batches + (1 if left_over and self.n == self.total else 0)

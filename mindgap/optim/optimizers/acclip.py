@@ -188,6 +188,7 @@ class ACClip(CoordinateOptimizer):
         (beta1, beta2), alpha, eps = group["betas"], group["alpha"], group["eps"]
         average_(m, g, beta1, batch.sign)
         is_second_moment = group["form"] == "second_moment"
+        # k is None without bias corrections.
         if is_second_moment:
             v_before = (
                 _corrected_before(k, v, g, beta2) if k is not None else [t.clone() for t in v]

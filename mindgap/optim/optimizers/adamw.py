@@ -192,6 +192,7 @@ class AdamW(RuleOptimizer):
             group = plain_numbers(batch.group)
             (beta1, beta2), eps = group["betas"], group["eps"]
             states = [self._states(batch, name) for name in self._used_states(group)]
+            # Blocks of x, g, m, v, and the largest v (amsgrad) or the mean of |g| (coordinates).
             for k, (p, g, m, v, *more) in self._by_count(batch, batch.params, batch.grads, *states):
                 g = batch.scaled(g)
                 if group["coordinates"] is not None:

@@ -102,15 +102,18 @@ class GClip(ScaledOptimizer):
 
     def _update(self, batches: list[Batch]) -> None:
         """Move the parameters by one step, in place, and count the clipped steps."""
-        groups = [batch.group for batch in batches]
+        # A threshold per batch; with "auto" the group stands for it, whose window gives it.
         taus = [
-            g if g["tau"] == "auto" else positive_at("tau", g["tau"], b.k)
-            for g, b in zip(groups, batches)
+            batch.group
+            if batch.group["tau"] == "auto"
+            else positive_at("tau", batch.group["tau"], batch.k)
+            for batch in batches
         ]
         shares: list[Tensor] = []
 
         def coefficient(norm: Tensor, tau: Any) -> Tensor:
-            tau = self._followed(tau, norm) if isinstance(tau, dict) else tau
+            """min{τ/norm, 1}; notes the share of the norms that are clipped."""
+            tau = self._window_threshold(tau, norm) if isinstance(tau, dict) else tau
             shares.append((norm > tau).double().mean())
             return clip_coefficient(norm, tau)
 
@@ -119,7 +122,7 @@ class GClip(ScaledOptimizer):
             self._note(share=torch.stack([s.to(shares[0].device) for s in shares]).mean())
 
     @torch._disable_dynamo
-    def _followed(self, group: dict[str, Any], norm: Tensor) -> Tensor:
+    def _window_threshold(self, group: dict[str, Any], norm: Tensor) -> Tensor:
         """The running quantile before this step's norm, which enters it afterwards."""
         window = group.get("tau_norms")
         if window is None or window.shape[:-1] != norm.shape:

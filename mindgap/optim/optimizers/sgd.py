@@ -149,7 +149,7 @@ class SGD(RuleOptimizer):
                     [values[i] for i in indices] for values in (batch.params, batch.grads, memory)
                 )
                 for p, g, m in blocks(*lists, single=batch.single):
-                    # Copies: the updates are overwritten, the gradients must not be.
+                    # u = ±g + w·x. Copies: the updates are overwritten, the gradients must not be.
                     updates = torch._foreach_mul(batch.scaled(g), batch.sign)
                     if group["weight_decay"]:
                         torch._foreach_add_(

@@ -154,7 +154,8 @@ class StochasticINGD(RuleOptimizer):
             self._average(batch)
         raws = [t for batch in batches for t in self._raw_states(batch, "m")]
         norm = scoped_norms([raws], "all", self._everyone)[2]
-        terms = []
+        # Per batch (η, norm of its m): their products give the norm of the whole step.
+        step_terms = []
         for batch in batches:
             group, lr = batch.group, batch.lr
             eta = interpolated_coefficient(norm, group["p"], group["q"])
@@ -166,13 +167,12 @@ class StochasticINGD(RuleOptimizer):
                 share = draw if isinstance(draw, float) else draw.to(m[0].device, m[0].dtype)
                 torch._foreach_copy_(p, torch._foreach_sub(x, torch._foreach_mul(step, share)))
                 torch._foreach_sub_(x, step)
-            if len(batches) > 1:
-                terms.append((eta, robust_norm(self._raw_states(batch, "m"), wide=True)))
-            else:
-                terms.append((eta, norm))
+            alone = len(batches) == 1
+            batch_norm = norm if alone else robust_norm(self._raw_states(batch, "m"), wide=True)
+            step_terms.append((eta, batch_norm))
         if self._norm_clip is None:
             self._note(direction=norm)
-        self._note(update=terms)
+        self._note(update=step_terms)
 
     @staticmethod
     @torch._disable_dynamo
