@@ -126,12 +126,11 @@ def blocks(
         [[3], [4], [1]]
     """
     block: tuple[list[Tensor], ...] = tuple([] for _ in lists)
-    count, kind = 0, None
+    count, kind = 0, None  # elements of the block, and its device and dtype
     if limit is None:
-        firsts = [row[0] for row in lists if row]
-        limit = (_room(firsts[0].device) if firsts else BLOCK) // max(
-            [4, *(t.element_size() for t in firsts)]
-        )
+        firsts = [tensors[0] for tensors in lists if tensors]
+        bytes_per_block = _room(firsts[0].device) if firsts else BLOCK
+        limit = bytes_per_block // max([4, *(t.element_size() for t in firsts)])
     for row in zip(*lists, strict=True):
         size = row[0].numel()
         if size == 0:

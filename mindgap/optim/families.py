@@ -171,13 +171,10 @@ def _with_factor(
             for block in blocks(*([t] for t in row), single=single)
         )
     for c, block in factors_and_blocks:
-        yield (
-            c.to(
-                block[0][0].device,
-                widen(block[0][0][:0] if block[0][0].dim() else block[0][0]).dtype,
-            ),
-            block,
-        )
+        first = block[0][0]
+        # The dtype of at least float32, from no entry of the tensor where it has axes.
+        dtype = widen(first[:0] if first.dim() else first).dtype
+        yield c.to(first.device, dtype), block
 
 
 class CoordinateOptimizer(RuleOptimizer):

@@ -6,7 +6,7 @@ happened and leaves counting and reporting to the optimizer.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from operator import is_
 from typing import Any
@@ -193,8 +193,10 @@ class FusedSteps:
             return obstacle_found
         plans: list[tuple[int, Plan]] = []
         for i, (group, record) in enumerate(zip(groups, records)):
-            #: By device, dtypes and whether sharded: rows of tensors, and their mappings of states.
-            by_kind: dict[Any, tuple[list[tuple[Tensor, ...]], list[dict[str, Any]]]] = {}
+            # By device, dtypes and whether sharded: parameter, gradient and states, and the
+            # mapping that holds the states.
+            rows: dict[Any, list[tuple[Tensor, ...]]] = defaultdict(list)
+            state_dicts: dict[Any, list[dict[str, Any]]] = defaultdict(list)
             for j, p in enumerate(group["params"]):
                 if p.grad is None:
                     self._absent.append(p)
@@ -206,21 +208,12 @@ class FusedSteps:
                     self._culprit = (i, j, p)
                     return obstacle_found
                 kind = (row[0].device, row[0].dtype, row[1].dtype, is_sharded(p))
-                by_kind.setdefault(kind, ([], []))[0].append(row)
-                by_kind[kind][1].append(state[p] if record.states or record.counts else {})
-            for kind, (rows, state_dicts) in by_kind.items():
-                plans.append(
-                    (
-                        i,
-                        Plan(
-                            rows,
-                            record.states,
-                            state_dicts,
-                            lasting=not kind[3],
-                            counts=record.counts,
-                        ),
-                    )
-                )
+                rows[kind].append(row)
+                state_dicts[kind].append(state[p] if record.states or record.counts else {})
+            for kind, members in rows.items():
+                lasting, counts = not kind[3], record.counts
+                plan = Plan(members, record.states, state_dicts[kind], lasting, counts)
+                plans.append((i, plan))
             self._members.append(list(group["params"]))
         scopes = {record.scope for record in records} - {None}
         self._spread = len({plan.device for _, plan in plans}) > 1
@@ -237,9 +230,9 @@ class FusedSteps:
             )
             if obstacle_found is not None:
                 return obstacle_found
-        lasting = all(plan.lasting for _, plan in plans)
-        for place, (_, plan) in enumerate(plans):
-            plan.lasting, plan.lasting_counts, plan.index = lasting, self._lasting_counts, place
+        all_lasting = all(plan.lasting for _, plan in plans)
+        for index, (_, plan) in enumerate(plans):
+            plan.lasting, plan.lasting_counts, plan.index = all_lasting, self._lasting_counts, index
         self._plans, self._state_names = plans, [record.states for record in records]
         self._states = (list(state), list(state.values()))
         return None

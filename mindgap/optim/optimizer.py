@@ -42,7 +42,7 @@ from mindgap.optim.settings import (
     SpikeGuard,
 )
 from mindgap.optim.trial import objection
-from mindgap.rules.fused.plan import FusedRecord, Policy
+from mindgap.rules.fused.plan import FusedRecord, Outcome, Policy
 from mindgap.rules.schedule import PowerSchedule as PowerSchedule
 from mindgap.rules.steps import Ball as Ball, Box as Box
 
@@ -241,6 +241,7 @@ class RuleOptimizer(Optimizer, ABC):
 
     def _fused_step(self) -> bool:
         """Try the step in the fused form; returns False if it needs another form."""
+        # By position, which takes less time; the window is made by the engine.
         policy = Policy(
             self._nonfinite,
             self._norm_clip,
@@ -255,21 +256,29 @@ class RuleOptimizer(Optimizer, ABC):
                 self.param_groups, self.state, self.fused_record, policy, self._objection
             )
         except RuleError as error:
+            # The engine has only the norm: this error names the parameter.
             if "nonfinite='raise'" in str(error):
-                refuse_nonfinite(
-                    self.param_groups
-                )  # names the parameter: the engine has only the norm
+                refuse_nonfinite(self.param_groups)
             raise
         if outcome is None:
             return False
         self.tick()
+        self._report_outcome(outcome)
+        if self._project is not None and not outcome.skipped:
+            owners = [p for group in self.param_groups for p in group["params"]]
+            with torch.no_grad():
+                self._project([p for p in owners if p.grad is not None])
+        return True
+
+    def _report_outcome(self, outcome: Outcome) -> None:
+        """Count what a fused step did, and take the norm now and then where it took none."""
         if outcome.spike is not None:
             self.tally.spikes.append(Spike(self.param_groups[0]["k"], *outcome.spike))
         self.tally.skipped += outcome.skipped
+        # Other memory counts the steps left out (new groups, say): keep what the old one counted.
         if outcome.skips is not None and outcome.skips is not self.tally.device_skips:
-            self.tally.skipped += (
-                0 if self.tally.device_skips is None else int(self.tally.device_skips)
-            )
+            if self.tally.device_skips is not None:
+                self.tally.skipped += int(self.tally.device_skips)
             self.tally.device_skips = outcome.skips
         if outcome.spikes is not None:
             self.tally.device_spikes = outcome.spikes
@@ -281,17 +290,6 @@ class RuleOptimizer(Optimizer, ABC):
                 self.tally.note(direction=norm)
             if not outcome.skipped:
                 self._sample_share()
-        if self._project is not None and not outcome.skipped:
-            with torch.no_grad():
-                self._project(
-                    [
-                        p
-                        for group in self.param_groups
-                        for p in group["params"]
-                        if p.grad is not None
-                    ]
-                )
-        return True
 
     def _objection(self, group: dict[str, Any], rule: str, p: Tensor, grad: Tensor) -> str | None:
         """Why the kernels of a rule must not be used here: see ``trial.objection``."""
