@@ -108,7 +108,7 @@ def _encode(
     place: str,
     depth: int,
 ) -> Any:
-    """A value as JSON; its tensors go to ``arrays``, their descriptions to ``places``."""
+    """A value as JSON; its tensors go to ``arrays``, their descriptions to ``descriptions``."""
     if depth > _DEEPEST:
         raise CheckpointError(f"checkpoint must be nested at most {_DEEPEST} deep", "content")
     if type(value) in _ATOMS:

@@ -31,7 +31,7 @@ def lazy_names(
 
     Args:
         package: the package's ``__name__``.
-        where: public name -> module that defines it, below the package or with its whole path
+        module_of: public name -> module that defines it, below the package or with its whole path
             (``mindgap.base.check``).
         modules: modules of the package that are public names themselves.
 

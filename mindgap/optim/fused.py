@@ -87,7 +87,7 @@ class FusedSteps:
         nothing changed.
 
         Args:
-            read: gives a group's record.
+            record_of: gives a group's record.
             policy: what to do about the norm of all gradients; its window is made here.
             objection: says why a rule's kernels must not be used for a group, a parameter and its
                 gradient.

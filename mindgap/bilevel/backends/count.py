@@ -166,7 +166,7 @@ def run_counted(
             fewer than all where x or y is no number any more.
         state: where to begin.
         steps: iterations.
-        most: iterations of one chunk.
+        chunk_size: most iterations of one chunk.
         calls: budget of oracle calls; the last iteration is the one that reaches it.
         seconds: budget of time, kept by the chunk.
     """

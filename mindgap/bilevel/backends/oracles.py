@@ -170,7 +170,7 @@ def sweep(
     create_graph: bool = False,
     retain_graph: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """Derivatives of ``sum <end, along>`` in the inputs, None for an input that does not enter.
+    """Derivatives of ``sum <end, weight>`` in the inputs, None for an input that does not enter.
 
     ``torch.autograd.grad`` looks at its arguments before it calls the engine. On a problem whose
     derivatives take a few hundred microseconds those looks are a sixth of an iteration, so callers
@@ -179,7 +179,7 @@ def sweep(
     Args:
         ends: tensors with a graph.
         inputs: leaves of it.
-        along: one tensor of the same shape for each end.
+        weights: one tensor of the same shape for each end.
         create_graph: whether the result can be differentiated again.
         retain_graph: whether the graph is kept for another sweep; always so with ``create_graph``.
 

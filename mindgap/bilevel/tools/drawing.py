@@ -52,7 +52,7 @@ def chart(curves: Sequence[Curve], title: str, x_label: str, place: int = 0) -> 
     Args:
         curves: what to draw.
         title: what is shown, for readers of the text.
-        words: below the axis across.
+        x_label: below the axis across.
         place: number of the chart in a column of them.
     """
     xs = [x for c in curves for x in c.across]
