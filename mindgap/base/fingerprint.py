@@ -139,7 +139,7 @@ class _Text:
         self._seen: set[int] = set()
 
     def of(self, value: Any, is_constant: bool = True, depth: int = 0) -> str:
-        """One value; containers are looked into only where nothing changes them (``is_constant``)."""
+        """One value as text; a container is opened only where nothing changes it (``is_constant``)."""
         if depth > 8 or id(value) in self._own:
             return "..."
         if isinstance(value, (bool, int, float, complex, str, bytes, type(None))):
@@ -197,18 +197,11 @@ class _Text:
         changed = _stored_names(code, "GLOBAL")
         for name in sorted(names - changed):
             global_value = value.__globals__.get(name)
-            is_own_function = (
-                isinstance(global_value, FunctionType)
-                and global_value.__module__ == value.__module__
-            )
-            if is_own_function or isinstance(
-                global_value, (int, float, complex, str, bytes, tuple, Tensor, np.ndarray)
-            ):
+            near = getattr(global_value, "__module__", None) == value.__module__
+            plain = (int, float, complex, str, bytes, tuple, Tensor, np.ndarray)
+            if isinstance(global_value, plain) or (isinstance(global_value, FunctionType) and near):
                 outside.append((name, global_value))
-        texts = [
-            f"{name} = {self.of(value_used, is_constant, depth + 1)}"
-            for name, value_used in outside
-        ]
+        texts = [f"{name} = {self.of(used, is_constant, depth + 1)}" for name, used in outside]
         return f"{self._code(code)} {texts}"
 
     def _code(self, code: CodeType) -> str:

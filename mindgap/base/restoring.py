@@ -100,14 +100,17 @@ class Guard:
 
     def __init__(self, model: nn.Module, batches: Any, parameters: bool) -> None:
         self._randomness = _Randomness(loader_generators(batches))
-        self._modes = [(m, m.training) for m in model.modules()]
+        self._modes = [(module, module.training) for module in model.modules()]
         self._parameters = list(model.parameters())
         self._versions = [p._version for p in self._parameters]
         self._buffers = [
-            (m, name, b) for m in model.modules() for name, b in m._buffers.items() if b is not None
+            (module, name, buffer)
+            for module in model.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
         ]
         with torch.no_grad():
-            self._buffer_copies = [b.clone() for _, _, b in self._buffers]
+            self._buffer_copies = [buffer.clone() for _, _, buffer in self._buffers]
             self._parameter_copies = (
                 [p.detach().clone() for p in self._parameters] if parameters else None
             )
@@ -143,7 +146,9 @@ class Guard:
                 chosen.append((buffer, self._buffer_copies[i]))
         if chosen:
             with torch.no_grad():
-                changes = torch.stack([(b != c).any().cpu() for b, c in chosen]).tolist()
+                changes = torch.stack(
+                    [(buffer_now != copy_of_it).any().cpu() for buffer_now, copy_of_it in chosen]
+                ).tolist()
                 for (buffer, copy), changed in zip(chosen, changes, strict=True):
                     if changed:
                         buffer.copy_(copy)

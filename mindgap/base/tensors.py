@@ -218,23 +218,33 @@ def _combine(norms: Tensor) -> Tensor:
 
 def _local_norm(tensors: Sequence[Tensor]) -> Tensor:
     """Norm (0-dim, float64) over the entries of plain tensors."""
-    real = [torch.view_as_real(t) if t.is_complex() else t for t in tensors if t.numel()]
+    real = [
+        torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        for tensor in tensors
+        if tensor.numel()
+    ]
     if not real:
         device = tensors[0].device if tensors else None
         return torch.zeros((), dtype=torch.float64, device=device)
-    on_cpu = all(t.device.type == "cpu" for t in real) and not torch.compiler.is_compiling()
+    on_cpu = (
+        all(tensor.device.type == "cpu" for tensor in real) and not torch.compiler.is_compiling()
+    )
     if on_cpu:
         # Reading a CPU scalar is free, so the fast sum is tried first and repeated only where it
         # left its range.
         norm = _stretch_norm(real, None)
         least, largest = (
-            (1e-15, 1e18) if any(t.dtype != torch.float64 for t in real) else (1e-140, 1e150)
+            (1e-15, 1e18)
+            if any(tensor.dtype != torch.float64 for tensor in real)
+            else (1e-140, 1e150)
         )
         if least < float(norm) < largest:
             return norm
-    if all(t.dtype != torch.float64 for t in real):
+    if all(tensor.dtype != torch.float64 for tensor in real):
         return _stretch_norm(real, torch.float64)
-    return _combine(torch.stack([n.to(real[0].device) for n in _scaled_norms(real)]))
+    return _combine(
+        torch.stack([norm_of_block.to(real[0].device) for norm_of_block in _scaled_norms(real)])
+    )
 
 
 def _stretch_norm(tensors: Sequence[Tensor], dtype: torch.dtype | None) -> Tensor:

@@ -136,7 +136,8 @@ def _costs_of(method: str, seconds_by_scale: Mapping[str, Mapping[str, Sequence[
 def _settings(settings: Mapping[str, Any]) -> str:
     """Settings in one line, numbers as short as they are exact enough to recognise."""
     return ", ".join(
-        f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in sorted(settings.items())
+        f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in sorted(settings.items())
     )
 
 
@@ -273,8 +274,8 @@ def tune(
                 method,
                 len(method_tuning.trials),
                 ", ".join(
-                    f"{k}={v:.4g}" + " (an end)" * (k in method_tuning.ends)
-                    for k, v in method_tuning.chosen.items()
+                    f"{setting}={setting_value:.4g}" + " (an end)" * (setting in method_tuning.ends)
+                    for setting, setting_value in method_tuning.chosen.items()
                 ),
                 f"{method_tuning.value:.4g}",
                 f"{method_tuning.seconds:.3g} s",
@@ -359,7 +360,10 @@ def compare(
         fail("B", f"must share a study with A, or there is nothing to compare ({only})", str(b))
     table(
         ("study", "scale", "verdict in A", "verdict in B", ""),
-        [(*v, "changed" if v[2] != v[3] else "same") for v in comparison.verdicts],
+        [
+            (*scale_verdicts, "changed" if scale_verdicts[2] != scale_verdicts[3] else "same")
+            for scale_verdicts in comparison.verdicts
+        ],
     )
     rows = [
         (

@@ -71,7 +71,10 @@ def list_studies(
         _list_briefly(studies, _verdicts(runs))
     else:
         verdicts = _verdicts(runs)
-        lines = [(s.name, verdicts.get(s.name, ""), _time(s), s.title) for s in studies]
+        lines = [
+            (study.name, verdicts.get(study.name, ""), _time(study), study.title)
+            for study in studies
+        ]
         table(("study", "verdict", "time", "title"), lines)
     for module, error in broken().items():
         print(f"{module} cannot be loaded: {error}", file=sys.stderr)
@@ -80,7 +83,7 @@ def list_studies(
 
 def _list_briefly(studies: Sequence[Study], verdicts: Mapping[str, str]) -> None:
     """One line per study, with a sign for its verdict where some are known (study -> words)."""
-    rows = [(s.name, _time(s), short_title(s.name, s.title)) for s in studies]
+    rows = [(study.name, _time(study), short_title(study.name, study.title)) for study in studies]
     if not verdicts:
         table(("study", "time", "about"), rows, shorten=2)
         return

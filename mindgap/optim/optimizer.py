@@ -84,6 +84,7 @@ class RuleOptimizer(Optimizer, ABC):
         self._spike_guard = one_of("spike_guard", spike_guard, SPIKE_GUARDS)
         if project is not None and not callable(project):
             fail("project", "must be a function of a list of tensors", project)
+        # By identity: 0 and 1 are not False and True.
         for name, value, choices in (
             ("track", track, (False, True)),
             ("maximize", maximize, (False, True)),
@@ -95,11 +96,8 @@ class RuleOptimizer(Optimizer, ABC):
         if foreach and fused:
             fail("fused", "must not be asked for together with foreach", fused)
         if track and fused:
-            fail(
-                "fused",
-                "must not be asked for together with track, which counts coordinates",
-                fused,
-            )
+            rule = "must not be asked for together with track, which counts coordinates"
+            fail("fused", rule, fused)
         self._project = project
         self._track = track
         self._fused = FusedSteps()

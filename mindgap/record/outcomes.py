@@ -219,7 +219,7 @@ def outcomes(runs: Path) -> list[Outcome]:
 def one_per_study(
     scales_of_all: Iterable[tuple[StudyDescription, Verdict, Path]],
 ) -> list[Outcome]:
-    """One outcome per study from all its scales (:func:`outcomes`)."""
+    """One outcome per study from all its scales: :func:`outcomes` says which scale counts."""
     studies: dict[str, list[tuple[StudyDescription, Verdict, Path]]] = {}
     for entry in scales_of_all:
         studies.setdefault(entry[0].name, []).append(entry)
@@ -228,7 +228,8 @@ def one_per_study(
         scales.sort(key=lambda entry: worth(entry[0].scale, entry[1]))
         *others, counting = scales
         others.sort(key=lambda entry: _rank(entry[0].scale))
-        listed.append(Outcome(*counting, tuple((d.scale, v.verdict) for d, v, _ in others)))
+        other_verdicts = tuple((study.scale, verdict.verdict) for study, verdict, _ in others)
+        listed.append(Outcome(*counting, other_verdicts))
     return sorted(listed, key=lambda outcome: claim_order(outcome.claim, outcome.name))
 
 
@@ -273,16 +274,16 @@ class Summary:
     @property
     def stated(self) -> list[Outcome]:
         """The studies of what a paper states."""
-        return [o for o in self.outcomes if not o.description.ours]
+        return [outcome for outcome in self.outcomes if not outcome.description.ours]
 
     @property
     def ours(self) -> list[Outcome]:
         """The studies of questions of ours."""
-        return [o for o in self.outcomes if o.description.ours]
+        return [outcome for outcome in self.outcomes if outcome.description.ours]
 
     def of(self, kind: str) -> list[Outcome]:
         """The studies of what a paper states that rest on one kind of evidence."""
-        return [o for o in self.stated if o.kind == kind]
+        return [outcome for outcome in self.stated if outcome.kind == kind]
 
     @property
     def sentence(self) -> str:
@@ -302,7 +303,7 @@ class Summary:
             if (studies := self.of(kind))
         ]
         if self.ours:
-            counts = count_words(o.verdict.verdict for o in self.ours)
+            counts = count_words(outcome.verdict.verdict for outcome in self.ours)
             lines.append(f"{len(self.ours)} on questions of ours, which no paper states: {counts}")
         return lines
 

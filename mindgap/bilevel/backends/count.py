@@ -104,31 +104,35 @@ def calls_of_chunk(method: AnyMethod, problem: BilevelProblem, chunk: Chunk) -> 
     form = CountingOracle.of(problem).form
     for block in chunk.blocks:
         whole_numbers = [
-            n
-            for n, v in block.draws.items()
-            if isinstance(v, np.ndarray) and np.issubdtype(v.dtype, np.integer)
+            name
+            for name, value in block.draws.items()
+            if isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.integer)
         ]
         if (
             len(whole_numbers) == 1
         ):  # the common case: a sort of whole rows would cost more than the draws
-            different, times = np.unique(block.draws[whole_numbers[0]], return_counts=True)
-            different = different[:, None]
+            distinct, occurrences = np.unique(block.draws[whole_numbers[0]], return_counts=True)
+            distinct = distinct[:, None]
         elif whole_numbers:
-            rows = np.stack([block.draws[n].reshape(-1) for n in whole_numbers], 1)
-            different, times = np.unique(rows, axis=0, return_counts=True)
+            rows = np.stack([block.draws[name].reshape(-1) for name in whole_numbers], 1)
+            distinct, occurrences = np.unique(rows, axis=0, return_counts=True)
         else:
-            different, times = np.zeros((1, 0), int), np.array([chunk.cycles * block.length])
-        shapes = tuple(
-            (n, v.which.shape[2:]) for n, v in block.draws.items() if isinstance(v, Sample)
+            distinct, occurrences = np.zeros((1, 0), int), np.array([chunk.cycles * block.length])
+        sample_shapes = tuple(
+            (name, value.which.shape[2:])
+            for name, value in block.draws.items()
+            if isinstance(value, Sample)
         )
         floats = tuple(
-            n
-            for n, v in block.draws.items()
-            if not isinstance(v, Sample) and n not in whole_numbers
+            name
+            for name, value in block.draws.items()
+            if not isinstance(value, Sample) and name not in whole_numbers
         )
-        for values, count in zip(different, times, strict=True):
-            lengths = tuple(zip(whole_numbers, (int(v) for v in values), strict=True))
-            for name, calls in _calls(method, block.kind, shapes, lengths, floats, form).items():
+        for values, count in zip(distinct, occurrences, strict=True):
+            lengths = tuple(zip(whole_numbers, (int(value) for value in values), strict=True))
+            for name, calls in _calls(
+                method, block.kind, sample_shapes, lengths, floats, form
+            ).items():
                 total[name] = total.get(name, 0) + calls * int(count)
     return total
 

@@ -103,7 +103,7 @@ class Contest:
     def code(self) -> str:
         """The winner as code to paste."""
         info = METHODS[self.winner.key]
-        rates = ", ".join(f"{k}={v:.4g}" for k, v in self.winner.settings.items())
+        rates = ", ".join(f"{name}={value:.4g}" for name, value in self.winner.settings.items())
         return (
             f"from mindgap.bilevel import {info.class_name}, solve\n\n"
             f"method = {info.class_name}({rates})\n"
@@ -113,12 +113,22 @@ class Contest:
     def __str__(self) -> str:
         """The table at the end of the race."""
         lines = [f"{'method':10} {'upper loss':>12} {'least':>10} {'largest':>10} {'slope':>10}"]
-        for e in self.entrants:
-            slope = e.band("slope")[0]
-            numbers = (e.mean, min(e.final), max(e.final), slope[-1] if slope else math.nan)
-            row = " ".join(f"{v:>{w}.4g}" for v, w in zip(numbers, (12, 10, 10, 10), strict=True))
-            level = "" if e is self.winner else " level with the first" * self.is_level(e)
-            lines.append(f"{METHODS[e.key].name:10} {row}{level}")
+        for entrant in self.entrants:
+            slope = entrant.band("slope")[0]
+            numbers = (
+                entrant.mean,
+                min(entrant.final),
+                max(entrant.final),
+                slope[-1] if slope else math.nan,
+            )
+            row = " ".join(
+                f"{number:>{width}.4g}"
+                for number, width in zip(numbers, (12, 10, 10, 10), strict=True)
+            )
+            level = (
+                "" if entrant is self.winner else " level with the first" * self.is_level(entrant)
+            )
+            lines.append(f"{METHODS[entrant.key].name:10} {row}{level}")
         lines.append(f"start {self.start:.4g}; {self.calls} oracle calls per run")
         lines += [f"{METHODS[key].name} did not run: {why}" for key, why in self.refused.items()]
         return "\n".join(lines)

@@ -35,16 +35,17 @@ def write_contest_page(contest: Contest, path: Path) -> Path:
 def contest_page(contest: Contest) -> str:
     """The page: who won, curves with bands over the seeds, the table, the code."""
     winner = contest.winner
-    level = [e for e in contest.entrants[1:] if contest.is_level(e)]
+    level = [entrant for entrant in contest.entrants[1:] if contest.is_level(entrant)]
     name = METHODS[winner.key].name
     sentence = f"{name} ends lowest: {winner.mean:.4g}, from {contest.start:.4g} at the start."
     if level:
-        names = ", ".join(METHODS[e.key].name for e in level)
+        names = ", ".join(METHODS[entrant.key].name for entrant in level)
         sentence += f" As far as the seeds tell, {names} did as well."
     else:
         sentence += " No other method is level with it."
     charts = [
-        _chart(contest, x, "value", f"upper loss against {words}", words) for x, words in ACROSS
+        _chart(contest, column, "value", f"upper loss against {words}", words)
+        for column, words in ACROSS
     ]
     charts.append(
         _chart(contest, "calls", "slope", "norm of the hypergradient against calls", "oracle calls")
@@ -74,17 +75,17 @@ def contest_page(contest: Contest) -> str:
 def table(contest: Contest) -> str:
     """The values at the end."""
     rows = []
-    for e in contest.entrants:
-        rates = ", ".join(f"{k} {v:.3g}" for k, v in e.settings.items())
-        wrong = sum(not math.isfinite(v) for v in e.final)
+    for entrant in contest.entrants:
+        rates = ", ".join(f"{name} {value:.3g}" for name, value in entrant.settings.items())
+        wrong = sum(not math.isfinite(value) for value in entrant.final)
         numbers = (
-            [f"{wrong} of {len(e.final)} runs went wrong", "", ""]
+            [f"{wrong} of {len(entrant.final)} runs went wrong", "", ""]
             if wrong
-            else [f"{e.mean:.4g}", f"{min(e.final):.4g} to {max(e.final):.4g}"]
-            + [f"{e.band('slope')[0][-1]:.3g}"]
+            else [f"{entrant.mean:.4g}", f"{min(entrant.final):.4g} to {max(entrant.final):.4g}"]
+            + [f"{entrant.band('slope')[0][-1]:.3g}"]
         )
-        cells = [METHODS[e.key].name, *numbers, rates, f"{e.tuning:.2f}"]
-        rows.append("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>")
+        cells = [METHODS[entrant.key].name, *numbers, rates, f"{entrant.tuning:.2f}"]
+        rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
     titles = ("method", "upper loss", "range", "hypergradient", "steps", "tuning, in runs")
     head = "".join(f"<th>{title}</th>" for title in titles)
     return f"<h2>At the end</h2><table><tr>{head}</tr>{''.join(rows)}</table>"
@@ -92,6 +93,9 @@ def table(contest: Contest) -> str:
 
 def _chart(contest: Contest, x_column: str, column: str, title: str, x_words: str) -> str:
     """The curves of all methods, with bands over the seeds."""
-    entrants = [e for e in contest.entrants if e.band(column)[0]]
-    curves = [Curve(METHODS[e.key].name, e.band(x_column)[0], *e.band(column)) for e in entrants]
+    entrants = [entrant for entrant in contest.entrants if entrant.band(column)[0]]
+    curves = [
+        Curve(METHODS[entrant.key].name, entrant.band(x_column)[0], *entrant.band(column))
+        for entrant in entrants
+    ]
     return chart(curves, title, x_words)

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from mindgap.base.check import fail, one_of
 
 AXES = {"calls": "oracle calls", "seconds": "seconds", "iteration": "iterations"}
-WIDE, HIGH, LEFT, RIGHT, BELOW = 560, 260, 80, 110, 42
+#: Width and height of a chart, and the margins around its plot, in pixels.
+WIDE, HIGH, LEFT, RIGHT, ABOVE, BELOW = 560, 260, 80, 110, 16, 42
 #: Colours that colour-blind readers tell apart (Okabe, Ito), then dashes for more curves.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8c6d31")
 
@@ -52,7 +53,7 @@ def chart(curves: Sequence[Curve], title: str, x_label: str, place: int = 0) -> 
     Args:
         curves: what to draw.
         title: what is shown, for readers of the text.
-        x_label: below the axis across.
+        x_label: below the horizontal axis.
         place: number of the chart in a column of them.
     """
     xs = [x for c in curves for x in c.across]
@@ -65,18 +66,21 @@ def chart(curves: Sequence[Curve], title: str, x_label: str, place: int = 0) -> 
         return f"{head}<text x='{LEFT}' y='20'>{escape(title)}: no finite value</text></svg>"
     is_logarithmic = min(ys) > 0 and max(ys) > 100 * min(ys)
     low, high = (math.log10(y) if is_logarithmic else y for y in (min(ys), max(ys)))
+    # The plot reaches from 0 to ``end`` and from ``low`` to ``high``, in pixels from LEFT to
+    # ``right`` and from ``bottom`` up to ABOVE.
     end, span, bottom, right = max(xs) or 1.0, (high - low) or 1.0, HIGH - BELOW, WIDE - RIGHT
 
     def points(across: Sequence[float], up: Sequence[float]) -> list[str]:
+        """Pixels "x,y" of the points of a curve."""
         heights = [(math.log10(y) if is_logarithmic else y) - low for y in up]
         return [
-            f"{LEFT + (right - LEFT) * x / end:.1f},{bottom - (bottom - 16) * h / span:.1f}"
+            f"{LEFT + (right - LEFT) * x / end:.1f},{bottom - (bottom - ABOVE) * h / span:.1f}"
             for x, h in zip(across, heights, strict=False)
         ]
 
-    body = f"<path d='M{LEFT},16V{bottom}H{right}' fill='none' stroke='#888'/>"
-    for k in range(5):
-        height, y = low + span * k / 4, bottom - (bottom - 16) * k / 4
+    body = f"<path d='M{LEFT},{ABOVE}V{bottom}H{right}' fill='none' stroke='#888'/>"
+    for k in range(5):  # five numbers at each axis
+        height, y = low + span * k / 4, bottom - (bottom - ABOVE) * k / 4
         label = f"{10**height if is_logarithmic else height:.3g}"
         body += f"<text x='{LEFT - 6}' y='{y + 4:.0f}' text-anchor='end'>{label}</text>"
         x = LEFT + (right - LEFT) * k / 4

@@ -95,6 +95,7 @@ def limits_of(state: State, batches: int = 16) -> Limits:
         return conjugate_gradients(oracle, hessian, f_y, products=2 * len(point), tol=1e-10)[0]
 
     z_at_y_star, z_at_y = exact_z(y_star), exact_z(y)
+    # z of the method: its value, the sum of its Neumann series, or exact where it has neither.
     z = z_at_y
     if "z" in state.values:
         z = state.oracle.to_torch(state.values["z"]).detach()
@@ -110,17 +111,16 @@ def limits_of(state: State, batches: int = 16) -> Limits:
     ]
 
     def part_of(*terms: tuple[float, Tensor, Tensor]) -> Part:
-        """The norm of a sum of directions f_x - Jv over all data, and its spread."""
+        """The norm of a sum of directions sign·(f_x - Jv), given as (sign, y, v), over all data,
+        and its standard error over minibatches.
+        """
 
         def direction_on(upper_sample: Sample, lower_sample: Sample) -> Tensor:
             """The signed sum of f_x - Jv on an upper and a lower sample."""
             total = torch.zeros_like(x)
             for sign, y_at, v in terms:
-                f_x, j = (
-                    oracle.upper_x(x, y_at, upper_sample),
-                    oracle.mixed(x, y_at, v, lower_sample),
-                )
-                total = total + sign * (f_x - j)
+                f_x = oracle.upper_x(x, y_at, upper_sample)
+                total = total + sign * (f_x - oracle.mixed(x, y_at, v, lower_sample))
             return total
 
         directions = torch.stack([direction_on(*samples) for samples in minibatches])
@@ -128,8 +128,8 @@ def limits_of(state: State, batches: int = 16) -> Limits:
         return Part(float(direction_on(FULL, FULL).norm()), float((variance / count).sqrt()))
 
     return Limits(
-        part_of((1.0, y_star, z_at_y_star)),
-        part_of((1.0, y, z)),
-        part_of((1.0, y, z_at_y), (-1.0, y_star, z_at_y_star)),
-        part_of((1.0, y, z), (-1.0, y, z_at_y)),
+        gradient=part_of((1.0, y_star, z_at_y_star)),
+        x=part_of((1.0, y, z)),
+        lower=part_of((1.0, y, z_at_y), (-1.0, y_star, z_at_y_star)),
+        system=part_of((1.0, y, z), (-1.0, y, z_at_y)),
     )

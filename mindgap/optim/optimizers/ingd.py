@@ -217,9 +217,8 @@ class INGD(RuleOptimizer):
         start = self._call(closure)
         batches = self._begin()
         if not batches:
-            head["outcome"] = (
-                "non-finite" if any(p.grad is not None for p in head["params"]) else head["outcome"]
-            )
+            if any(p.grad is not None for p in head["params"]):
+                head["outcome"] = "non-finite"
             return start
         self._allocate(batches)
         self._search(batches, closure, float(start))
@@ -243,25 +242,17 @@ class INGD(RuleOptimizer):
         """
         head, sign = self.param_groups[0], batches[0].sign
         delta = float(head["lr"])
+        # x is where the search starts, m the gradient there.
         for batch in batches:
-            for x, p, m, g in blocks(
-                self._states(batch, "x"),
-                batch.params,
-                self._states(batch, "m"),
-                batch.grads,
-                single=batch.single,
-            ):
+            states = self._states(batch, "x"), self._states(batch, "m")
+            for p, g, x, m in blocks(batch.params, batch.grads, *states, single=batch.single):
                 torch._foreach_copy_(x, p)
                 average_(m, g, 0.0, sign)
         outcome = "exhausted"
         for k in range(1, head["inner"] + 1):
             head["inner_steps"] = k
-            norm = float(
-                robust_norm(
-                    [m for batch in batches for m in self._raw_states(batch, "m")], wide=True
-                )
-            )
-            head["norm"] = norm
+            directions = [m for batch in batches for m in self._raw_states(batch, "m")]
+            norm = head["norm"] = float(robust_norm(directions, wide=True))
             if k == 1:
                 self._note(direction=norm)
             if not math.isfinite(norm):
@@ -275,6 +266,7 @@ class INGD(RuleOptimizer):
             if sign * (value - start) < -delta * norm / 4.0:
                 outcome = "descended"
                 break
+            # No descent: average with the gradient at a random point of the step.
             head["draws"] += 1
             self._place(batches, unit_draw(head["seed"], head["draws"]) * delta / norm)
             self._call(closure)
