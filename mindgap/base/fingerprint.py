@@ -139,7 +139,9 @@ class _Text:
         self._seen: set[int] = set()
 
     def of(self, value: Any, is_constant: bool = True, depth: int = 0) -> str:
-        """One value as text; a container is opened only where nothing changes it (``is_constant``)."""
+        """One value as text; containers are opened only where nothing changes them
+        (``is_constant``).
+        """
         if depth > 8 or id(value) in self._own:
             return "..."
         if isinstance(value, (bool, int, float, complex, str, bytes, type(None))):

@@ -293,29 +293,15 @@ class Method(ABC, Generic[V, S]):
             fail("state", "must be a State", type(state).__name__)
         if oracle is None:
             oracle = self.oracle(state.problem, state.seed)
-        if (
-            oracle.problem.dim_x != state.problem.dim_x
-            or oracle.problem.dim_y != state.problem.dim_y
-        ):
-            sizes = (oracle.problem.dim_x, oracle.problem.dim_y)
-            fail(
-                "state",
-                f"must be of a problem with {sizes} unknowns",
-                (state.problem.dim_x, state.problem.dim_y),
-            )
+        own, other = oracle.problem, state.problem
+        sizes, other_sizes = (own.dim_x, own.dim_y), (other.dim_x, other.dim_y)
+        if sizes != other_sizes:
+            fail("state", f"must be of a problem with {sizes} unknowns", other_sizes)
         fresh = self.start_values(oracle)
         values = self._with_optimizer(_carry_over(state.values, fresh, state.oracle, oracle))
         t = state.t if type(self) is type(state.method) else 0
-        return State(
-            self,
-            oracle,
-            values,
-            t,
-            state.seed,
-            dict(state.drawn),
-            dict(state.updates),
-            dict(state.calls),
-        )
+        counters = dict(state.drawn), dict(state.updates), dict(state.calls)
+        return State(self, oracle, values, t, state.seed, *counters)
 
     def step(self, state: State, draws: ByName | None = None) -> State:
         """One iteration. ``draws`` replaces the draws of the state's own seed (tests, replays).

@@ -151,16 +151,19 @@ _LOWER = dict.fromkeys(("f2sa", "meha", "pbgd"), "w")
 
 
 def _rows(text: str, listed: bool = False) -> dict[str, MethodInfo]:
-    """The methods of a table, by key."""
+    """The methods of a table, by key: one per line, cells between bars, long lines continued."""
     methods = {}
     for line in text.strip().replace("\n    |", " |").splitlines():
-        key, kind, name, paper, *words, order, choices = line.split(" | ")
-        loop, setting, complexity, upper, lower, batch = (_SHORT.get(w, w) for w in words)
+        key, class_name, name, paper, *cells, order, choices = line.split(" | ")
+        loop, setting, complexity, upper, lower, batch = (_SHORT.get(c, c) for c in cells)
         table = (loop, setting, complexity, upper, lower, batch, tuple(choices.split()), order)
-        module, note = key.replace("-", ""), _NOTES.get(key, "")
-        lower_variable = _LOWER.get(key, "y")
         methods[key] = MethodInfo(
-            key, name, paper, *table, module, kind, listed, note, lower_variable
+            *(key, name, paper, *table),
+            module=key.replace("-", ""),
+            class_name=class_name,
+            listed=listed,
+            note=_NOTES.get(key, ""),
+            lower_variable=_LOWER.get(key, "y"),
         )
     return methods
 

@@ -93,6 +93,7 @@ class FusedSteps:
                 gradient.
         """
         asked_for = self.used = False
+        #: States by name before the step, where it may yet be refused.
         states_before: dict[Tensor, set[str]] | None = None
         for group in groups:
             if group["fused"] or group.get("capturable"):
@@ -103,10 +104,11 @@ class FusedSteps:
         records = [record_of(group) for group in groups]
         reason = _refusal(records)
         if reason is None and not self._current(groups, state, records):
+            # What the device counted goes into the groups before new plans are made of them.
             self.follow_device(groups)
             records = [record_of(group) for group in groups]
             if policy.nonfinite == "raise":
-                states_before = {p: set(home) for p, home in state.items()}
+                states_before = {p: set(states) for p, states in state.items()}
             reason = self._build(groups, state, records, objection)
         if reason is None and self._spread and policy.looks:
             reason = "the parameters lie on several devices"

@@ -453,6 +453,7 @@ class RuleOptimizer(Optimizer, ABC):
             or self._norm_clip is not None
             or self._reports_norm
         ):
+            # The norm of all gradients, over all processes.
             raws = [g for batch in batches for g in self._raw_grads(batch)]
             norm = scoped_norms([raws], "all", self._everyone)[2]
             if self._nonfinite != "propagate" and not bool(torch.isfinite(norm)):

@@ -93,9 +93,9 @@ def test_every_name_of_a_method_is_declared(case):
     assert named | method.rates(0).keys() <= get_type_hints(Draws).keys()
     keeps = type(method)._keeps
     assert issubclass(keeps, Values)
-    from mindgap.bilevel.backends.count import CountingOracle
+    from mindgap.bilevel.backends.count import CountingOracle, ProblemSizes
 
-    kept = method.start_values(CountingOracle(4, 8, dim_y=1))
+    kept = method.start_values(CountingOracle(ProblemSizes(4, 8, dim_y=1)))
     assert kept.keys() <= keeps.__dataclass_fields__.keys()
     required = {
         name

@@ -161,6 +161,7 @@ class JaxBackend(Backend):
         constants = [b.constants for b in blocks]
         lengths = np.array([block.length for block in chunk.blocks], dtype=np.int32)
         single = chunk.cycles == 1
+        # All that the compiled code depends on; the numbers themselves are its arguments.
         key = (
             state.method.without_rates(),
             id(state.problem),

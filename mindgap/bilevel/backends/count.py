@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,16 +21,20 @@ from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample, is_full, row
 
 
+class ProblemSizes(NamedTuple):
+    """What the number of oracle calls depends on besides the method."""
+
+    upper: int  # minibatches per epoch
+    lower: int
+    dim_y: int  # lower unknowns
+    sample_axes: int = 0  # axes of a sample of one minibatch
+
+
 class CountingOracle(TorchOps, Oracle):
     """Derivatives that are all zero, of one unknown each, and counted as the real ones are.
 
-    Args:
-        upper, lower: minibatches per epoch.
-        dim_y: number of lower unknowns.
-        sample_axes: axes of a sample of one minibatch.
-
     Example:
-        >>> oracle, zero = CountingOracle(4, 8, dim_y=3), torch.zeros(1)
+        >>> oracle, zero = CountingOracle(ProblemSizes(4, 8, dim_y=3)), torch.zeros(1)
         >>> _ = oracle.system(zero, zero, zero, Sample(0)), oracle.upper(zero, zero, Sample(None))
         >>> oracle.calls.as_dict()
         {'Hz': 1, 'Jz': 1, 'f_x': 4, 'f_y': 4, 'g_y': 1}
@@ -39,18 +43,18 @@ class CountingOracle(TorchOps, Oracle):
     project_x = project_y = None
     start: tuple[Tensor, Tensor] = (torch.zeros(1), torch.zeros(1))
 
-    def __init__(self, upper: int, lower: int, dim_y: int, sample_axes: int = 0) -> None:
-        self.form = (upper, lower, dim_y, sample_axes)
-        self.calls = OracleCount()
+    def __init__(self, sizes: ProblemSizes) -> None:
+        self.sizes, self.calls = sizes, OracleCount()
 
     @classmethod
     def of(cls, problem: BilevelProblem) -> CountingOracle:
         """The oracle that counts for a problem."""
-        lower = problem.lower_data
-        return cls(problem.upper_data.batches, lower.batches, problem.dim_y, lower.sample_axes)
+        upper, lower = problem.upper_data, problem.lower_data
+        sizes = ProblemSizes(upper.batches, lower.batches, problem.dim_y, lower.sample_axes)
+        return cls(sizes)
 
     def batches(self, level: str) -> int:
-        return self.form[0 if level == "upper" else 1]
+        return self.sizes.upper if level == "upper" else self.sizes.lower
 
     def weight(self, level: str, sample: Sample) -> float:
         return 1.0
@@ -60,7 +64,7 @@ class CountingOracle(TorchOps, Oracle):
         minibatches = 1
         if is_full(sample):
             minibatches = self.batches(level)
-        elif np.ndim(sample.which) > self.form[3]:
+        elif np.ndim(sample.which) > self.sizes.sample_axes:
             minibatches = len(sample.which)
         for name in names:
             self.calls.add(name, minibatches)
@@ -79,7 +83,7 @@ class CountingOracle(TorchOps, Oracle):
         return f_x, f_y
 
     def dense(self, x: Array, y: Array, sample: Sample) -> tuple[Array, Array, Array]:
-        self._count("lower", sample, "g_y", *("Hz", "Jz") * self.form[2])
+        self._count("lower", sample, "g_y", *("Hz", "Jz") * self.sizes.dim_y)
         return torch.zeros(1), torch.zeros(1, 1), torch.zeros(1, 1)
 
 
@@ -101,7 +105,7 @@ def calls_of_start(method: AnyMethod, problem: BilevelProblem, draws: ByName) ->
 def calls_of_chunk(method: AnyMethod, problem: BilevelProblem, chunk: Chunk) -> dict[str, int]:
     """Oracle calls of all iterations of a chunk: one look at each different iteration."""
     total: dict[str, int] = {}
-    form = CountingOracle.of(problem).form
+    sizes = CountingOracle.of(problem).sizes
     for block in chunk.blocks:
         whole_numbers = [
             name
@@ -131,7 +135,7 @@ def calls_of_chunk(method: AnyMethod, problem: BilevelProblem, chunk: Chunk) -> 
         for values, count in zip(distinct, occurrences, strict=True):
             lengths = tuple(zip(whole_numbers, (int(value) for value in values), strict=True))
             for name, calls in _calls(
-                method, block.kind, sample_shapes, lengths, floats, form
+                method, block.kind, sample_shapes, lengths, floats, sizes
             ).items():
                 total[name] = total.get(name, 0) + calls * int(count)
     return total
@@ -216,7 +220,7 @@ def steps_until(state: State, reached: Callable[[State], bool], most: int = 1024
         >>> steps_until(state, lambda s: s.total_calls >= 21)
         5
     """
-    method, form = state.method, CountingOracle.of(state.problem).form
+    method, sizes = state.method, CountingOracle.of(state.problem).sizes
     counters = replace(state, values={})
     chunk = draw_chunk(method, state.oracle, state.seed, state.t, most, state.drawn)
     for number, (kind, draws) in enumerate(chunk.steps(), 1):
@@ -224,7 +228,7 @@ def steps_until(state: State, reached: Callable[[State], bool], most: int = 1024
         lengths = tuple((n, v) for n, v in draws.items() if isinstance(v, int))
         floats = tuple(n for n, v in draws.items() if isinstance(v, float))
         counters = advance(
-            counters, {}, 1, counters.drawn, _calls(method, kind, shapes, lengths, floats, form)
+            counters, {}, 1, counters.drawn, _calls(method, kind, shapes, lengths, floats, sizes)
         )
         if reached(counters):
             return number
@@ -238,12 +242,12 @@ def _calls(
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     lengths: tuple[tuple[str, int], ...],
     floats: tuple[str, ...],
-    form: tuple[int, int, int, int],
+    sizes: ProblemSizes,
 ) -> dict[str, int]:
     """Oracle calls of one iteration with samples of these shapes and whole numbers of these
     values.
     """
-    oracle = CountingOracle(*form)
+    oracle = CountingOracle(sizes)
     draws: dict[str, Any] = {
         name: row(Sample(np.zeros((1, *shape), int)), 0) for name, shape in shapes
     }

@@ -336,6 +336,7 @@ class CudaGraphs(Backend):
         known = self._graphs.get(key)
         if known is None or _table_addresses(known[0]) != _table_addresses(state.values):
             known = self._graphs[key] = _copy_values(state.values), {}
+        # The graphs work on values of their own, at addresses that stay.
         values, graphs = known
         _overwrite(values, state.values)
         iterations = {i.kind: i for i in (*state.method.plan().first, *state.method.plan().period)}
@@ -353,6 +354,7 @@ class CudaGraphs(Backend):
                 for name, column in columns.items()
                 if name not in rates and not isinstance(column[0], Sample)
             }
+            # Constants are built into a graph: where one has changed it is captured anew.
             graph = graphs.get(graph_key)
             if graph is None or graph.constants != constants:
                 begin = time.perf_counter()

@@ -264,37 +264,24 @@ def aligned_thresholds(tau: Any, params: list[Tensor], *, values: bool = True) -
         Traceback (most recent call last):
         mindgap.base.check.RuleError: tau must have the shape of its parameter, (3,), got (2,)
     """
+    one_each = f"must have an entry for each of the group's {len(params)} parameters"
     if isinstance(tau, Tensor) and tau.dim():
         if len(params) != 1:
-            fail(
-                "tau",
-                f"must be a list with one tensor per parameter ({len(params)} of them)",
-                tuple(tau.shape),
-            )
+            rule = f"must be a list with one tensor per parameter ({len(params)} of them)"
+            fail("tau", rule, tuple(tau.shape))
         tau = [tau]
     if isinstance(tau, Mapping):
         by_id = {id(key): value for key, value in tau.items()}
         if set(by_id) != {id(p) for p in params}:
-            fail(
-                "tau",
-                f"must have an entry for each of the group's {len(params)} parameters",
-                f"{len(tau)} entries",
-            )
+            fail("tau", one_each, f"{len(tau)} entries")
         tau = [by_id[id(p)] for p in params]
     if isinstance(tau, (list, tuple)):
         if len(tau) != len(params):
-            fail(
-                "tau",
-                f"must have an entry for each of the group's {len(params)} parameters",
-                f"{len(tau)} entries",
-            )
+            fail("tau", one_each, f"{len(tau)} entries")
         for entry, p in zip(tau, params):
             if isinstance(entry, Tensor) and entry.dim() and entry.shape != p.shape:
-                fail(
-                    "tau",
-                    f"must have the shape of its parameter, {tuple(p.shape)}",
-                    tuple(entry.shape),
-                )
+                rule = f"must have the shape of its parameter, {tuple(p.shape)}"
+                fail("tau", rule, tuple(entry.shape))
             _check_threshold(entry, values)
         return list(tau)
     _check_threshold(tau, values)

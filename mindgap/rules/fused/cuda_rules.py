@@ -480,6 +480,7 @@ def _launch_norm_factor(
     job, (sums, ranges) = jobs[place], summed
     shared, memory = memory_of(jobs[0].plan), memory_of(job.plan)
     lr, lr_memory, lr_in_memory = _step_size(job, memory.norm_output)
+    # The chunks of all tensors that the rule's norm is taken over: of all jobs, or of the group.
     counted_ranges = [
         chunk_range
         for chunk_range, other in zip(ranges, jobs)

@@ -88,6 +88,7 @@ def adaptive(job: Job) -> Program:
         return Program(
             None, Pass(f"second_moment{end}", lists, (*_moments(job), float(job["factor"]), bound))
         )
+    # One of the rules that ``arithmetic.RULES`` makes for each form, order, end and factor.
     order = {1.0: "first", 2.0: "second"}.get(alpha, "any")
     rule = f"{job['form']}_{order}{end}{'_bare' if job['bare'] else ''}"
     return Program(None, Pass(rule, lists, (*_moments(job), alpha, 1.0 / alpha, 1.0)))
