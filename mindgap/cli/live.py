@@ -59,8 +59,12 @@ class RunProgress:
 
 
 class Watcher:
-    """Follows the records of some plans in a thread and hands every new line to whoever wants
-    it.
+    """Follows the records of some plans and hands every new line to whoever wants it.
+
+    Attributes:
+        jobs: file of a record -> what is known of its run, for runs that have begun.
+        expected: study -> rows of its finished runs.
+        planned, missing: how many runs there are, and how many were not recorded at the start.
     """
 
     def __init__(self, plans: Sequence[StudyPlan], out: Path, sees: Sequence[See] = ()) -> None:

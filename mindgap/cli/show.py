@@ -86,6 +86,7 @@ def layout(
     if shorten is not None:
         other_columns = sum(w + 2 for i, w in enumerate(widths) if i != shorten)
         widths[shorten] = max(8, min(widths[shorten], width - other_columns))
+    # Room for the last column, whose text is wrapped; two blanks stand between columns.
     room = width - sum(widths[:-1]) - 2 * (len(widths) - 1)
     if room >= min(LEAST, widths[-1]):
         yield _row(columns, widths[:-1], [columns[-1]], 0), "bold"
@@ -98,6 +99,7 @@ def layout(
             for number in range(len(last_lines)):
                 yield _row(cells, widths[:-1], last_lines, number), style
         return
+    # No room: a block of lines per row.
     for row in rows:
         style = next((VERDICT_STYLE[cell] for cell in row if cell in VERDICT_STYLE), "")
         yield row[0], f"bold {style}".strip()

@@ -379,27 +379,36 @@ def _numbers_of(part: str, numbers: Mapping[str, Any], *, first: bool) -> Any:
     return numbers.get("gap") if first else None
 
 
+#: Unit -> the names under which rules keep a number and the ends of its interval.
+_INTERVALS = {
+    "ratio": ("ratio", "low", "high"),
+    "points": ("mean", "low", "high"),
+    "correlation": ("rank", "rank_low", "rank_high"),
+}
+
+
 def _effect(part: str, answer: str, numbers: Any) -> Effect | None:
-    """An effect from one of the forms in which rules keep an interval; ``None``: there is none."""
-    unit, triple = "points", None
+    """An effect from one of the forms in which rules keep an interval: named numbers, or a list of
+    value, low and high in points. None where there is no interval of finite numbers.
+    """
     if isinstance(numbers, Mapping):
         if "change" in numbers:
             return _effect(part, answer, numbers["change"])
-        for key, low, high, unit_of in (
-            ("ratio", "low", "high", "ratio"),
-            ("mean", "low", "high", "points"),
-            ("rank", "rank_low", "rank_high", "correlation"),
-        ):
-            if all(isinstance(numbers.get(n), (int, float)) for n in (key, low, high)):
-                unit, triple = unit_of, [numbers[key], numbers[low], numbers[high]]
-                break
+        named: dict[str, list[Any]] = {
+            unit: [numbers.get(name) for name in names] for unit, names in _INTERVALS.items()
+        }
     elif isinstance(numbers, Sequence) and len(numbers) == 3:
-        triple = list(numbers) if all(isinstance(n, (int, float)) for n in numbers) else None
-    if triple is None or not all(math.isfinite(v) for v in triple) or triple[1] > triple[2]:
+        named = {"points": list(numbers)}
+    else:
         return None
-    factor = 100.0 if unit == "points" and "in points" not in part else 1.0
-    value, low_, high_ = (factor * float(v) for v in triple)
-    return Effect(part, answer, unit, value, low_, high_)
+    for unit, triple in named.items():
+        if all(isinstance(number, (int, float)) for number in triple):
+            # Rules keep points as shares of 1, unless the part says "in points".
+            factor = 100.0 if unit == "points" and "in points" not in part else 1.0
+            value, low, high = (factor * float(number) for number in triple)
+            finite = all(map(math.isfinite, (value, low, high)))
+            return Effect(part, answer, unit, value, low, high) if finite and low <= high else None
+    return None
 
 
 #: Letter of a claim -> what the group is about, in the order in which everything is listed.

@@ -103,7 +103,11 @@ def calls_of_start(method: AnyMethod, problem: BilevelProblem, draws: ByName) ->
 
 
 def calls_of_chunk(method: AnyMethod, problem: BilevelProblem, chunk: Chunk) -> dict[str, int]:
-    """Oracle calls of all iterations of a chunk: one look at each different iteration."""
+    """Oracle calls of all iterations of a chunk, by name.
+
+    Calls depend on the kind of an iteration, on the shapes of its samples and on its random whole
+    numbers (lengths of series), so that each different iteration is counted once.
+    """
     total: dict[str, int] = {}
     sizes = CountingOracle.of(problem).sizes
     for block in chunk.blocks:
@@ -112,9 +116,9 @@ def calls_of_chunk(method: AnyMethod, problem: BilevelProblem, chunk: Chunk) -> 
             for name, value in block.draws.items()
             if isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.integer)
         ]
-        if (
-            len(whole_numbers) == 1
-        ):  # the common case: a sort of whole rows would cost more than the draws
+        # Rows of different whole numbers, and how many iterations have each. One number is the
+        # common case, in which a sort of rows would cost more than the draws.
+        if len(whole_numbers) == 1:
             distinct, occurrences = np.unique(block.draws[whole_numbers[0]], return_counts=True)
             distinct = distinct[:, None]
         elif whole_numbers:
@@ -134,10 +138,9 @@ def calls_of_chunk(method: AnyMethod, problem: BilevelProblem, chunk: Chunk) -> 
         )
         for values, count in zip(distinct, occurrences, strict=True):
             lengths = tuple(zip(whole_numbers, (int(value) for value in values), strict=True))
-            for name, calls in _calls(
-                method, block.kind, sample_shapes, lengths, floats, sizes
-            ).items():
-                total[name] = total.get(name, 0) + calls * int(count)
+            calls = _calls(method, block.kind, sample_shapes, lengths, floats, sizes)
+            for name, number in calls.items():
+                total[name] = total.get(name, 0) + number * int(count)
     return total
 
 

@@ -220,9 +220,8 @@ class JaxOracle(JaxOps, ProblemOracle):
         which = jnp.asarray(sample.which)
         if which.ndim:  # a large batch out of several
             return _merge(self._restore_axes(level, jax.tree.map(lambda a: a[which], arrays)))
-        batch = jax.tree.map(
-            lambda a: lax.dynamic_index_in_dim(a, which, keepdims=False), arrays
-        )  # a contiguous slice
+        # One batch: a contiguous slice.
+        batch = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, which, keepdims=False), arrays)
         return self._restore_axes(level, batch)
 
     def _store_samples(self, level: str) -> Any:
@@ -277,6 +276,7 @@ class JaxOracle(JaxOps, ProblemOracle):
     def second(
         self, x: Array, y: Array, z: Array, sample: Sample, names: tuple[str, ...]
     ) -> tuple[Array, ...]:
+        # The derivative of (g_x, g_y) along z in y is (Jz, Hz).
         gradients = jax.grad(self._loss("lower", sample), (0, 1))
         (_, g_y), (jz, hz) = jax.jvp(lambda v: gradients(x, v), (y,), (z,))
         products = {"g_y": g_y, "Hz": hz, "Jz": jz}
@@ -337,11 +337,8 @@ def _samples_as_arrays(problem: BilevelProblem, level: str) -> Any:
     if data.order != "partition":
         return jax.tree.map(lambda t: jnp.asarray(t.cpu().numpy()), data.data)
     if data.n % data.batch_size:
-        fail(
-            name,
-            "must have batches of equal size for the compiled backend (last='drop')",
-            (data.n, data.batch_size),
-        )
+        rule = "must have batches of equal size for the compiled backend (last='drop')"
+        fail(name, rule, (data.n, data.batch_size))
     shape = (data.batches, data.batch_size)
     return jax.tree.map(
         lambda t: jnp.asarray(t[: data.n].cpu().numpy().reshape(shape + tuple(t.shape[1:]))),

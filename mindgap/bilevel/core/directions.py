@@ -143,6 +143,7 @@ def conjugate_gradients(
         return hessian(p) if rows is None else hessian(p.reshape(-1)).reshape(rows, -1)
 
     v = v if rows is None else v.reshape(rows, -1)
+    # z the solution so far, r the residual v - Hz, p the direction, rr the square of ||r||.
     z, r = ops.zeros_like(v), v
     p, rr = r, inner(r, r)
     stop = None if tol is None else tol**2 * float(rr)
@@ -172,6 +173,7 @@ def conjugate_gradients_by_numbers(
         >>> conjugate_gradients_by_numbers(lambda v: torch.tensor([2.0, 4.0]) * v, torch.ones(2), 2)
         (tensor([0.5000, 0.2500]), False)
     """
+    # z the solution so far, r the residual v - Hz, p the direction, rr the square of ||r||.
     z, r, p, rr = v.new_zeros(v.shape), v, v, float(v @ v)
     for _ in range(products):
         if rr == 0.0:

@@ -3,7 +3,8 @@
 Both compilers take these functions as they stand: ``cpu`` hands their code to Numba and ``cuda`` to
 Triton, each with its own meaning of the four primitives below. So they are written without literals
 (a literal 1.0 would turn float32 arithmetic into float64 in Numba) and without branches (Triton's
-values are whole blocks).
+values are whole blocks). ``x == x - x`` asks whether x is 0, and ``x > x - x`` for x above 0:
+both are false for NaN.
 
 A rule is a function of one entry of each of its lists of tensors, and of two tuples of numbers:
 
