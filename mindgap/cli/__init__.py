@@ -33,7 +33,7 @@ def main() -> None:
 
 def _run() -> int:
     """Run the command; returns its exit status, with one line on stderr for every error that is
-    known.
+    known: 2 for a bad command line or setting, 4 for files that cannot be used, 5 for a defect.
     """
     try:
         from mindgap.cli.app import app

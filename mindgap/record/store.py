@@ -216,14 +216,10 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
         except RecordError:
             raise
         except (ValueError, TypeError) as error:
-            why = (
-                ""
-                if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
-                else f" ({error})"
-            )
-            raise RecordError(
-                f"{path}:{number}: damaged line: {_beginning_of(raw)}{why}"
-            ) from error
+            is_no_json = isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
+            why = "" if is_no_json else f" ({error})"
+            message = f"{path}:{number}: damaged line: {_beginning_of(raw)}{why}"
+            raise RecordError(message) from error
     if header is None:
         raise RecordError(f"{path}:1: no header line")
     if path.name != named or header.run not in ("", header.key):

@@ -315,7 +315,8 @@ class PackedDraws(NamedTuple):
 def packed(block: Block, cycles: int, room: int, problem: BilevelProblem) -> PackedDraws:
     """The draws of a block, in tables with room for so many cycles and iterations per cycle."""
     float_type = np.float64 if problem.dtype == torch.float64 else np.float32
-    widths, layout = [0, 0], []
+    widths = [0, 0]  # columns of the two tables so far
+    layout: list[DrawPlace] = []
     constants: list[float] = []
     pieces: list[tuple[int, int, Table]] = []  # table, first column, values
     for name, value in block.draws.items():

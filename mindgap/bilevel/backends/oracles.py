@@ -371,6 +371,7 @@ class TorchOracle(TorchOps, ProblemOracle):
         ends: list[Any] = [g_y[i] for i in curved]
 
         def product(pack: Pack, inputs: list[Tensor], name: str, v: Tensor) -> Tensor:
+            """The derivative of <g_y, v> in y or x, counted under its name."""
             self.calls.add(name)
             vectors = pack_y.split(v)
             for i in tall:

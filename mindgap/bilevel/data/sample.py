@@ -501,7 +501,8 @@ def row(sample: Sample, index: int | Sequence[int]) -> Sample:
         Sample(which=7, seed=2)
     """
 
-    def of(array: Any) -> Any:
+    def entry(array: Any) -> Any:
+        """A number as Python's, or a row of an array with more axes."""
         return array[index].item() if np.ndim(array[index]) == 0 else array[index]
 
-    return on_arrays(sample, of)
+    return on_arrays(sample, entry)

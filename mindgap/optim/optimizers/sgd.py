@@ -138,13 +138,14 @@ class SGD(RuleOptimizer):
         for batch in batches:
             group = plain_numbers(batch.group)
             mu = group["momentum"]
-            rows = (
-                self._started(batch, "momentum_buffer")
-                if mu
-                else [(True, list(range(len(batch.owners))))]
-            )
-            memory = self._states(batch, "momentum_buffer") if mu else batch.grads
-            for had_buffer, indices in rows:
+            # Parameters with and without a momentum buffer apart; the first gradient enters one
+            # without dampening. Without momentum the gradients stand in its place, unread.
+            by_start = [(True, list(range(len(batch.owners))))]
+            memory = batch.grads
+            if mu:
+                by_start = self._started(batch, "momentum_buffer")
+                memory = self._states(batch, "momentum_buffer")
+            for had_buffer, indices in by_start:
                 lists = (
                     [values[i] for i in indices] for values in (batch.params, batch.grads, memory)
                 )

@@ -182,6 +182,7 @@ def updated_median(median: Number, magnitude_of_g: Number, up: Number, down: Num
         ... )
         (1.5, 5.0, 2.0)
     """
+    # A value of 0 moves nothing; a median of 0 is not known yet.
     moved = select(
         magnitude_of_g > median, median * up, select(magnitude_of_g < median, median * down, median)
     )
