@@ -10,8 +10,8 @@ A rule is a function of one entry of each of its lists of tensors, and of two tu
 
 - ``w`` changes with norms and step counts: w[0] is the factor c on the gradient, and w[1] to w[3]
   are bias corrections or what the rule's docstring says.
-- ``n`` is the same for all steps with the same settings: n[0] is the step size η, n[1] is 1 − η·w,
-  what decoupled weight decay w keeps ("keep"), and the others stand in the rule's docstring.
+- ``n`` is the same for all steps with the same settings: n[0] is the step size η, n[1] is 1 − η·λ,
+  what decoupled weight decay λ keeps ("keep"), and the others stand in the rule's docstring.
 
 It returns the new entries of the first list and of the lists after the second; the second is only
 read. Entries: x parameter, g gradient, m and v averages of gradients and of their powers, q running
@@ -127,7 +127,7 @@ def clipped_or_zero(m: Number, tau: Number, eps: Number, one: Number) -> Number:
 
 
 def decayed_step(x: Number, update: Number, lr: Number, keep: Number) -> Number:
-    """(1 − η·w)·x − η·u.
+    """(1 − η·λ)·x − η·u.
 
     Example:
         >>> decayed_step(1.0, 2.0, 0.25, 0.75)
@@ -167,7 +167,7 @@ def without_decay(g: Number, x: Number, decay: Number) -> Number:
 
 
 def with_coupled_decay(g: Number, x: Number, decay: Number) -> Number:
-    """A gradient with coupled weight decay, g + w·x."""
+    """A gradient with coupled weight decay, g + λ·x."""
     return g + decay * x
 
 
@@ -225,35 +225,35 @@ def average_decay(m, g, y, w, n):  # type: ignore[no-untyped-def]
 
 
 def scaled(x, d, w, n):  # type: ignore[no-untyped-def]
-    """x ← (1−ηw)·x − c·d."""
+    """x ← (1−ηλ)·x − c·d."""
     return decayed_step(x, d, w[0], n[1])
 
 
 def average_step(x, g, m, w, n):  # type: ignore[no-untyped-def]
-    """m ← β·m + r·c·g, then x ← (1−ηw)·x − η·m, n = (η, keep, β, r)."""
+    """m ← β·m + r·c·g, then x ← (1−ηλ)·x − η·m, n = (η, keep, β, r)."""
     m = blend(m, g, n[2], n[3] * w[0])
     return decayed_step(x, m, n[0], n[1]), m
 
 
 def clamped_step(x, g, w, n):  # type: ignore[no-untyped-def]
-    """x ← (1−ηw)·x − η·s·(c·g clamped to [−τ, τ]), n = (η, keep, β, r, s, τ)."""
+    """x ← (1−ηλ)·x − η·s·(c·g clamped to [−τ, τ]), n = (η, keep, β, r, s, τ)."""
     return decayed_step(x, clamp(g, n[5] / w[0]), n[0] * n[4] * w[0], n[1])
 
 
 def average_clamped(x, g, m, w, n):  # type: ignore[no-untyped-def]
-    """m ← β·m + r·c·g, then x ← (1−ηw)·x − η·(m clamped to [−τ, τ]), n = (η, keep, β, r, s, τ)."""
+    """m ← β·m + r·c·g, then x ← (1−ηλ)·x − η·(m clamped to [−τ, τ]), n = (η, keep, β, r, s, τ)."""
     m = blend(m, g, n[2], n[3] * w[0])
     return decayed_step(x, clamp(m, n[5]), n[0], n[1]), m
 
 
 def clamped_average(x, g, m, w, n):  # type: ignore[no-untyped-def]
-    """m ← β·m + r·(c·g clamped to [−τ, τ]), then x ← (1−ηw)·x − η·m, n = (η, keep, β, r, s, τ)."""
+    """m ← β·m + r·(c·g clamped to [−τ, τ]), then x ← (1−ηλ)·x − η·m, n = (η, keep, β, r, s, τ)."""
     m = blend(m, clamp(g, n[5] / w[0]), n[2], n[3] * w[0])
     return decayed_step(x, m, n[0], n[1]), m
 
 
 def auto_clamped_step(x, g, q, w, n):  # type: ignore[no-untyped-def]
-    """x ← (1−ηw)·x − η·s·(c·g clamped to ±multiple·q), where q is the running median of |c·g|, n =
+    """x ← (1−ηλ)·x − η·s·(c·g clamped to ±multiple·q), where q is the running median of |c·g|, n =
     (η, keep, β, r, s, multiple, up, down, ∞). Nothing is clamped before q is known (q = 0).
     """
     g = w[0] * g
@@ -264,7 +264,7 @@ def auto_clamped_step(x, g, q, w, n):  # type: ignore[no-untyped-def]
 
 
 def auto_clamped_average(x, g, m, q, w, n):  # type: ignore[no-untyped-def]
-    """m ← β·m + r·(c·g clamped to ±multiple·q), then x ← (1−ηw)·x − η·m, where q is the running
+    """m ← β·m + r·(c·g clamped to ±multiple·q), then x ← (1−ηλ)·x − η·m, where q is the running
     median of |c·g|, n = (η, keep, β, r, s, multiple, up, down, ∞).
     """
     g = w[0] * g
@@ -273,8 +273,9 @@ def auto_clamped_average(x, g, m, q, w, n):  # type: ignore[no-untyped-def]
 
 
 def adaptive(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
-    """acclip, Alg. 1; w = (c, 1/(1−β₁^k), 1/(1−β₂^k)), n = (η, keep, β₁, r₁, β₂, r₂, ε, most,
-    α, 1/α, 1).
+    """acclip, Alg. 1: averages m of c·g and v of |c·g|^α, threshold τ = (corrected v)^(1/α), x ←
+    (1−ηλ)·x − η·(corrected m clipped at τ); w = (c, 1/(1−β₁^k), 1/(1−β₂^k)), n = (η, keep, β₁, r₁,
+    β₂, r₂, ε, largest finite number, α, 1/α, 1).
     """
     g = corrected(g, w[0])
     m = blend(m, g, n[2], n[3])
@@ -290,8 +291,9 @@ def adaptive(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
 
 
 def second_moment(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
-    """acclip, 3.1; w = (c, 1/(1−β₁^k), 1/(1−β₂^(k−1)), k = 1), n = (η, keep, β₁, r₁, β₂, r₂, ε,
-    most, c, bound).
+    """acclip, 3.1: x ← (1−ηλ)·x − η·factor·(corrected m/(ε + √(β₂·corrected v)) clamped to ±bound),
+    with v of before this gradient, or (c·g)² at k = 1; w = (c, 1/(1−β₁^k), 1/(1−β₂^(k−1)), 1 at k =
+    1 else 0), n = (η, keep, β₁, r₁, β₂, r₂, ε, largest finite number, factor, bound).
     """
     g = w[0] * g
     m = blend(m, g, n[2], n[3])
@@ -301,7 +303,10 @@ def second_moment(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
 
 
 def adam(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
-    """AdamW; w = (c, 1/(1−β₁^k), 1/(1−β₂^k)), n = (η, keep, β₁, r₁, β₂, r₂, ε, most)."""
+    """AdamW: m ← β₁·m + r₁·c·g, v ← β₂·v + r₂·(c·g)², x ← (1−ηλ)·x − η·w₁m/(√(w₂v) + ε); w = (c,
+    w₁, w₂) with the corrections 1/(1−β₁^k) and 1/(1−β₂^k), n = (η, keep, β₁, r₁, β₂, r₂, ε, largest
+    finite number).
+    """
     g = w[0] * g
     m = blend(m, g, n[2], n[3])
     v = blend(v, at_most(g * g, n[7]), n[4], n[5])
@@ -309,7 +314,7 @@ def adam(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
 
 
 def adam_events(x, g, m, v, q, w, n):  # type: ignore[no-untyped-def]
-    """AdamW on gradients clamped to a multiple of the running mean q of |g| over events.
+    """As ``adam`` with c·g clamped to a multiple of the running mean q of |c·g| over events.
 
     w = (c, 1/(1−β₁^k), 1/(1−β₂^k), weight of |g| in the mean), n as ``adam`` and the multiple.
     """
@@ -322,9 +327,7 @@ def adam_events(x, g, m, v, q, w, n):  # type: ignore[no-untyped-def]
 
 
 def adam_largest(x, g, m, v, s, w, n):  # type: ignore[no-untyped-def]
-    """AdamW with the largest v so far (amsgrad), w = (c, 1/(1−β₁^k), 1/(1−β₂^k)), n = (η, keep, β₁,
-    r₁, β₂, r₂, ε, most).
-    """
+    """As ``adam`` with the largest v so far, s, in the place of v in the step (amsgrad)."""
     g = w[0] * g
     m = blend(m, g, n[2], n[3])
     v = blend(v, at_most(g * g, n[7]), n[4], n[5])
@@ -333,18 +336,22 @@ def adam_largest(x, g, m, v, s, w, n):  # type: ignore[no-untyped-def]
 
 
 def descent(x, g, w, n):  # type: ignore[no-untyped-def]
-    """x ← x − η·(s·c·g + w·x), n = (η, keep, s, w)."""
+    """torch's SGD without momentum: x ← x − η·(s·c·g + λ·x), n = (η, keep, s, λ)."""
     return x - n[0] * with_decay(n[2] * (w[0] * g), x, n[3])
 
 
 def heavy_ball(x, g, m, w, n):  # type: ignore[no-untyped-def]
-    """torch's SGD with momentum, n = (η, keep, s, w, μ, 1−d)."""
+    """torch's SGD with momentum: m ← μ·m + (1−d)·u and x ← x − η·m with u = s·c·g + λ·x and
+    dampening d, n = (η, keep, s, λ, μ, 1−d).
+    """
     m = n[4] * m + n[5] * with_decay(n[2] * (w[0] * g), x, n[3])
     return x - n[0] * m, m
 
 
 def nesterov(x, g, m, w, n):  # type: ignore[no-untyped-def]
-    """torch's SGD with Nesterov momentum, n = (η, keep, s, w, μ, 1−d)."""
+    """torch's SGD with Nesterov momentum: m ← μ·m + (1−d)·u and x ← x − η·(u + μ·m) with u = s·c·g
+    + λ·x and dampening d, n = (η, keep, s, λ, μ, 1−d).
+    """
     u = with_decay(n[2] * (w[0] * g), x, n[3])
     m = n[4] * m + n[5] * u
     return x - n[0] * (u + n[4] * m), m
