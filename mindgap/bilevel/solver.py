@@ -322,7 +322,7 @@ def _checked_measures(
 ) -> dict[str, Callable[[State], float]]:
     """The functions of ``record`` by name, after a look at whether rows can be taken."""
     measures = dict(record) if isinstance(record, Mapping) else {}
-    named = all(isinstance(name, str) and callable(of) for name, of in measures.items())
+    named = all(isinstance(name, str) and callable(measure) for name, measure in measures.items())
     if not named or not (record is None or isinstance(record, Mapping)):
         fail("record", "must map names to functions of the state", record)
     if measures and history is None:

@@ -62,7 +62,7 @@ class Batch:
 
     def scaled(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """A block of the gradients in at least float32, after clipping."""
-        wide = [widen(g) for g in gradients]
+        widened = [widen(g) for g in gradients]
         if self.scale is None:
-            return wide
-        return list(torch._foreach_mul(wide, self.scale.to(wide[0].device, wide[0].dtype)))
+            return widened
+        return list(torch._foreach_mul(widened, self.scale.to(widened[0].device, widened[0].dtype)))

@@ -400,8 +400,12 @@ class RuleOptimizer(Optimizer, ABC):
         self._fused.follow_device(self.param_groups)
         # torch's method keeps groups and states only. A copy has no fused plans and no process
         # group of ZeRO.
-        own = {n: v for n, v in self.__dict__.items() if n not in ("_fused", "_everyone")}
-        kept = {n: v for n, v in own.items() if n in ("tally", "_joint") or n in self._own_settings}
+        attributes = {n: v for n, v in self.__dict__.items() if n not in ("_fused", "_everyone")}
+        kept = {
+            n: v
+            for n, v in attributes.items()
+            if n in ("tally", "_joint") or n in self._own_settings
+        }
         return {**super().__getstate__(), **kept}
 
     #: Settings of the whole optimizer, which a copy or a pickle keeps.

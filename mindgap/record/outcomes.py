@@ -148,8 +148,12 @@ class Outcome:
     @property
     def effect(self) -> Effect | None:
         """The effect that decides the verdict, or the first that speaks of it."""
-        wanted = {"does not hold": "no", "inconclusive": "open"}.get(self.verdict.verdict, "yes")
-        ordered = sorted(self.effects, key=lambda e: (e.answer != wanted, e.answer != "no"))
+        deciding_answer = {"does not hold": "no", "inconclusive": "open"}.get(
+            self.verdict.verdict, "yes"
+        )
+        ordered = sorted(
+            self.effects, key=lambda e: (e.answer != deciding_answer, e.answer != "no")
+        )
         return ordered[0] if ordered else None
 
 
@@ -352,8 +356,8 @@ def effects_of(verdict: Verdict) -> list[Effect]:
     """
     effects = []
     for part, answer in verdict.parts.items():
-        first = part == next(iter(verdict.parts))
-        numbers = _numbers_of(part, verdict.numbers, first=first)
+        is_first = part == next(iter(verdict.parts))
+        numbers = _numbers_of(part, verdict.numbers, first=is_first)
         if (effect := _effect(part, answer, numbers)) is not None:
             effects.append(effect)
     if not effects and verdict.parts:

@@ -49,9 +49,9 @@ def clip_coordinates(
         NaN.
     """
     if isinstance(tau, (int, float)):
-        held = torch._foreach_clamp_max(list(directions), tau)
-        torch._foreach_clamp_min_(held, -tau)
-        return list(held)
+        clamped = torch._foreach_clamp_max(list(directions), tau)
+        torch._foreach_clamp_min_(clamped, -tau)
+        return list(clamped)
     taus = [tau] * len(directions) if isinstance(tau, Tensor) else list(tau)
     return [
         m.clamp(-t, t)
@@ -185,18 +185,17 @@ def follow_median_(
         >>> [round(float(m), 3) for m in medians[0]]
         [1.105, 0.905, 5.0, 2.0]
     """
-    up: Any
-    down: Any
-    if isinstance(step, Tensor):
-        up, down = (step / 2.0).exp(), (-step / 2.0).exp()
-    else:
-        up, down = math.exp(step / 2.0), math.exp(-step / 2.0)
-    for m, v in zip(medians, values):
-        size = v.abs()
-        if isinstance(up, Tensor):
-            up, down = up.to(m.device, m.dtype), down.to(m.device, m.dtype)
-        moved = torch.where(size > m, m * up, torch.where(size < m, m * down, m))
-        m.copy_(torch.where(size == 0, m, torch.where(m == 0, size, moved)))
+    half = step / 2.0
+    raise_by: Any = half.exp() if isinstance(half, Tensor) else math.exp(half)
+    lower_by: Any = (-half).exp() if isinstance(half, Tensor) else math.exp(-half)
+    for median, value in zip(medians, values):
+        size = value.abs()
+        if isinstance(step, Tensor):
+            raise_by, lower_by = raise_by.to(median), lower_by.to(median)
+        lowered = torch.where(size < median, median * lower_by, median)
+        followed = torch.where(size > median, median * raise_by, lowered)
+        followed = torch.where(median == 0, size, followed)
+        median.copy_(torch.where(size == 0, median, followed))
 
 
 def clip_at_means_(
@@ -225,12 +224,12 @@ def clip_at_means_(
     """
     clipped = []
     for g, mean in zip(gradients, means, strict=True):
-        size = widen(g).abs()
+        magnitude = widen(g).abs()
         weight = rate.to(mean.device, mean.dtype) if isinstance(rate, Tensor) else rate
-        tau = torch.where(mean == 0, size, mean * factor)
+        tau = torch.where(mean == 0, magnitude, mean * factor)
         clipped.append(widen(g).clamp(-tau, tau))
-        moved = torch.where(mean == 0, size, mean + weight * (size - mean))
-        mean.copy_(torch.where(size == 0, mean, moved))
+        updated = torch.where(mean == 0, magnitude, mean + weight * (magnitude - mean))
+        mean.copy_(torch.where(magnitude == 0, mean, updated))
     return clipped
 
 
@@ -298,20 +297,20 @@ def descend_(
         >>> x
         [tensor([0.2500])]
     """
-    xs, us = list(params), list(updates)
-    narrow = xs[0].dtype in (torch.bfloat16, torch.float16)
-    moved = [widen(x) for x in xs] if narrow else xs
+    targets, steps = list(params), list(updates)
+    is_16_bit = targets[0].dtype in (torch.bfloat16, torch.float16)
+    wide = [widen(x) for x in targets] if is_16_bit else targets
     if isinstance(shrink, Tensor):
-        torch._foreach_mul_(moved, 1.0 - shrink.to(moved[0].device, moved[0].dtype))
+        torch._foreach_mul_(wide, 1.0 - shrink.to(wide[0].device, wide[0].dtype))
     elif shrink:
-        torch._foreach_mul_(moved, 1.0 - shrink)
+        torch._foreach_mul_(wide, 1.0 - shrink)
     if isinstance(lr, Tensor):
-        torch._foreach_mul_(us, lr.to(moved[0].device, moved[0].dtype))
-        torch._foreach_sub_(moved, us)
+        torch._foreach_mul_(steps, lr.to(wide[0].device, wide[0].dtype))
+        torch._foreach_sub_(wide, steps)
     else:
-        torch._foreach_add_(moved, us, alpha=-lr)
-    if narrow:
-        torch._foreach_copy_(xs, moved)
+        torch._foreach_add_(wide, steps, alpha=-lr)
+    if is_16_bit:
+        torch._foreach_copy_(targets, wide)
 
 
 # Euclidean projections of a list of tensors, taken as one vector, onto simple sets.

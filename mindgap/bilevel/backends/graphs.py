@@ -294,8 +294,8 @@ class CudaGraphs(Backend):
             if not isinstance(data, Batches) or not data.is_tensors:
                 fail(f"{level}_data", "must be tensors for CUDA graphs", type(data).__name__)
             if data.device is not None:
-                where = sorted(map(str, data.devices()))
-                fail(f"{level}_data", f"must be on {problem.device} for CUDA graphs", where)
+                devices = sorted(map(str, data.devices()))
+                fail(f"{level}_data", f"must be on {problem.device} for CUDA graphs", devices)
             if data.order == "partition" and data.n % data.batch_size:
                 sizes = (data.n, data.batch_size)
                 fail(

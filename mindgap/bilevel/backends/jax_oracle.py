@@ -249,8 +249,8 @@ class JaxOracle(JaxOps, ProblemOracle):
             tuple(range(a.ndim - len(order))) for a, order in zip(leaves, orders, strict=True)
         ]
         transposed = [
-            jnp.transpose(a, (*lead, *(len(lead) + i for i in order)))
-            for a, lead, order in zip(leaves, leading_axes, orders, strict=True)
+            jnp.transpose(a, (*front, *(len(front) + i for i in order)))
+            for a, front, order in zip(leaves, leading_axes, orders, strict=True)
         ]
         return structure.unflatten(transposed)
 
@@ -425,8 +425,8 @@ def _find_products(jaxpr: Any, uses_of: dict[Any, list[Sums]]) -> None:
                 inside,
                 {
                     v: k
-                    for v, k, same in zip(inside.invars, uses_by_input, same_axes)
-                    if k is not None and same
+                    for v, k, same_axis_count in zip(inside.invars, uses_by_input, same_axes)
+                    if k is not None and same_axis_count
                 },
             )
 

@@ -341,10 +341,10 @@ class _Pieces:
         """A piece that was kept, or a new one; a damaged one is named, set aside and made again."""
         if self.folder is None:
             return make()
-        path, of = self.folder / f"{name}.piece", {**self.of, "piece": name}
+        path, belongs = self.folder / f"{name}.piece", {**self.of, "piece": name}
         if path.exists():
             try:
-                found: dict[str, Any] = read_checkpoint(path, KIND, of)
+                found: dict[str, Any] = read_checkpoint(path, KIND, belongs)
                 if is_sound(found):
                     return found
                 raise CheckpointError(f"checkpoint must hold a piece of a race: {path}", "damaged")
@@ -353,9 +353,9 @@ class _Pieces:
                     fail("folder", f"must be of this race ({error})", str(self.folder))
                 aside = set_aside(path).name
                 warnings.warn(f"{error}. It is now {aside}.", RuntimeWarning, stacklevel=4)
-        made = make()
-        write_checkpoint(path, KIND, made, of)
-        return made
+        content = make()
+        write_checkpoint(path, KIND, content, belongs)
+        return content
 
 
 def _is_number(value: Any) -> bool:

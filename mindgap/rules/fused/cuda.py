@@ -114,9 +114,9 @@ def launch(
     rate = tensors[RATE[name in SINGLES]].dtype if constants.get("LR_AT") else None
     warps = SINGLE_WARPS if "WIDE" in constants else WARPS
     key = (name, programs, warps, device, addresses, rate, *constants.values())
-    known = _RUNNERS.get(key)
-    if known is not None:
-        runner, tail = known
+    prepared = _RUNNERS.get(key)
+    if prepared is not None:
+        runner, tail = prepared
         arguments = (*addresses, *numbers, *tail)
         runner(*arguments, stream=_stream(device))
         if tape is not None:

@@ -275,7 +275,7 @@ def _launch_rule(
     lr, lr_memory, lr_in_memory = _step_size(job, memory.norm_output)
     dtypes = [_triton_type(plan, name) for name in rule_pass.lists[:3]]
     numbers = tuple(map(float, rule_pass.numbers))
-    unused = (0.0,) * (RULE_NUMBERS - len(numbers))
+    padding = (0.0,) * (RULE_NUMBERS - len(numbers))
     with _current_device(plan):
         cuda.launch(
             rule_pass.rule,
@@ -288,7 +288,7 @@ def _launch_rule(
                 memory.step_flag if flag is None else flag,
                 sums,
             ),
-            (memory.tensor_count, lr, float(job["decay"]), *numbers, *unused),
+            (memory.tensor_count, lr, float(job["decay"]), *numbers, *padding),
             D0=dtypes[0],
             D1=dtypes[min(1, len(dtypes) - 1)],
             D2=dtypes[-1],
