@@ -19,7 +19,7 @@ from mindgap.lab.theory.chapter5.ingd import (
 
 
 def stochastic_loop(trial: Trial) -> Iterator[Row]:
-    """Algorithm 3 with Theorem 5.5.1's parameters, ``number`` runs side by side; outputs by the
+    """Algorithm 3 with Theorem 5.5.1's parameters, ``runs`` runs side by side; outputs by the
     rule x_{max(i-K,1)}.
 
     f = L|x|, so that Δ = f(x_1) exactly and d(0, ∂f(x + δB)) is 0 within δ of the kink and L
