@@ -38,18 +38,18 @@ class ClippedStep:
         return self.eta * self.gamma / namespace(norm).maximum(norm, norm * 0 + self.gamma)
 
 
-def clipped_gd_step(a: RelaxedSmooth) -> ClippedStep:
+def clipped_gd_step(constants: RelaxedSmooth) -> ClippedStep:
     """η = 1/(10 L0) and γ = min{1/η, 1/(10 L1 η)} (thesis, Theorem 3.4.1).
 
     Example:
         >>> clipped_gd_step(RelaxedSmooth(L0=1.0, L1=2.0, delta=1.0))
         ClippedStep(eta=0.1, gamma=0.5)
     """
-    eta = 1 / (10 * a.L0)
-    return ClippedStep(eta, 1 / eta if a.L1 <= 0.1 else 1 / (10 * a.L1 * eta))
+    eta = 1 / (10 * constants.L0)
+    return ClippedStep(eta, 1 / eta if constants.L1 <= 0.1 else 1 / (10 * constants.L1 * eta))
 
 
-def clipped_gd_bound(a: RelaxedSmooth, epsilon: float) -> float:
+def clipped_gd_bound(constants: RelaxedSmooth, epsilon: float) -> float:
     """Most iterations until ‖∇f(x_t)‖ <= ε: 20 L0 Δ/ε² + 20 max{1, L1²} Δ/L0 (thesis, Theorem
     3.4.1).
 
@@ -58,7 +58,10 @@ def clipped_gd_bound(a: RelaxedSmooth, epsilon: float) -> float:
         160.0
     """
     accuracy(epsilon)
-    return 20 * a.L0 * a.delta / epsilon**2 + 20 * max(1.0, a.L1**2) * a.delta / a.L0
+    return (
+        20 * constants.L0 * constants.delta / epsilon**2
+        + 20 * max(1.0, constants.L1**2) * constants.delta / constants.L0
+    )
 
 
 # 3.3.1: clipped and normalised gradient descent take the same step up to a factor two.
@@ -88,12 +91,12 @@ def matching_clipped_step(eta_n: float, beta: float) -> ClippedStep:
 # and L1.
 
 
-def fixed_step_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
+def fixed_step_lower_bound(constants: RelaxedSmooth, epsilon: float) -> float:
     """Least iterations of the best fixed step on the worst function: L1 M (Δ - 5ε/4) / (8 ε² (log M
     + 1)).
 
     Args:
-        a: L0 >= L1 >= 1, M > 1 and Δ are used.
+        constants: L0 >= L1 >= 1, M > 1 and Δ are used.
         epsilon: accuracy, at most L0/3.
 
     Example:
@@ -106,15 +109,17 @@ def fixed_step_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
 
     Source: thesis, 3.7.2: what the proof's own line gives, a little less than Theorem 3.4.2.
     """
-    M = a.need_m()
-    if not a.L1 >= 1:
-        fail("L1", "must be at least 1", a.L1)
-    if not a.L0 >= a.L1:
-        fail("L0", f"must be at least L1 = {a.L1:g}", a.L0)
+    M = constants.need_m()
+    if not constants.L1 >= 1:
+        fail("L1", "must be at least 1", constants.L1)
+    if not constants.L0 >= constants.L1:
+        fail("L0", f"must be at least L1 = {constants.L1:g}", constants.L0)
     if not M > 1:
         fail("M", "must be above 1", M)
-    accuracy(epsilon, below=a.L0 / 3 * (1 + 1e-12))
-    return a.L1 * M * (a.delta - 1.25 * epsilon) / (8 * epsilon**2 * (math.log(M) + 1))
+    accuracy(epsilon, below=constants.L0 / 3 * (1 + 1e-12))
+    return (
+        constants.L1 * M * (constants.delta - 1.25 * epsilon) / (8 * epsilon**2 * (math.log(M) + 1))
+    )
 
 
 def fixed_step_count(delta: float, epsilon: float, h: float) -> float:
@@ -133,7 +138,7 @@ def fixed_step_count(delta: float, epsilon: float, h: float) -> float:
     return way / (2 * epsilon * positive("h", h))
 
 
-def repaired_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
+def repaired_lower_bound(constants: RelaxedSmooth, epsilon: float) -> float:
     """The same for every L0 and L1 > 0: L1 M (Δ - 5ε/4) / (8 ε² asinh(M L1/L0)) (thesis, 3.7.2,
     repaired).
 
@@ -141,7 +146,7 @@ def repaired_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
     is M; a shorter step covers at most 2εh per step on the slow function.
 
     Args:
-        a: L0, L1 > 0, M and Δ.
+        constants: L0, L1 > 0, M and Δ.
         epsilon: accuracy, at most L0/3 and below M/2.
 
     Example:
@@ -149,27 +154,27 @@ def repaired_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
         >>> round(repaired_lower_bound(a, epsilon=0.1), 6)
         822.270754
     """
-    M = a.need_m()
-    accuracy(epsilon, below=min(a.L0 / 3 * (1 + 1e-12), M / 2))
-    longest = 2 * math.asinh(M * a.need_l1() / a.L0) / (a.L1 * M)
-    return (a.delta - 1.25 * epsilon) / (4 * epsilon**2 * longest)
+    M = constants.need_m()
+    accuracy(epsilon, below=min(constants.L0 / 3 * (1 + 1e-12), M / 2))
+    longest = 2 * math.asinh(M * constants.need_l1() / constants.L0) / (constants.L1 * M)
+    return (constants.delta - 1.25 * epsilon) / (4 * epsilon**2 * longest)
 
 
 # Theorem 3.4.3: gradient descent with a fixed step, when the gradient is bounded by M on the
 # sublevel set.
 
 
-def gd_step(a: RelaxedSmooth) -> float:
+def gd_step(constants: RelaxedSmooth) -> float:
     """h = 1 / (2 (M L1 + L0)) (thesis, Theorem 3.4.3).
 
     Example:
         >>> gd_step(RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0, M=9.0))
         0.05
     """
-    return 1 / (2 * (a.need_m() * a.L1 + a.L0))
+    return 1 / (2 * (constants.need_m() * constants.L1 + constants.L0))
 
 
-def gd_bound(a: RelaxedSmooth, epsilon: float) -> float:
+def gd_bound(constants: RelaxedSmooth, epsilon: float) -> float:
     """Most iterations until ‖∇f(x_t)‖ <= ε: 4 (M L1 + L0) Δ / ε² (thesis, Theorem 3.4.3).
 
     The proof's own inequality gives 8/3 in place of 4; ``ToothedSlope`` needs more than 2.
@@ -179,7 +184,7 @@ def gd_bound(a: RelaxedSmooth, epsilon: float) -> float:
         4000.0
     """
     accuracy(epsilon)
-    return 4 * (a.need_m() * a.L1 + a.L0) * a.delta / epsilon**2
+    return 4 * (constants.need_m() * constants.L1 + constants.L0) * constants.delta / epsilon**2
 
 
 # Theorem 3.4.4: stochastic clipped gradient descent with bounded noise.
@@ -216,7 +221,9 @@ class StochasticClippedStep:
         return namespace(norm).minimum(limit, limit * 0 + self.eta)
 
 
-def clipped_sgd_step(a: RelaxedSmooth, noise: BoundedNoise, horizon: int) -> StochasticClippedStep:
+def clipped_sgd_step(
+    constants: RelaxedSmooth, noise: BoundedNoise, horizon: int
+) -> StochasticClippedStep:
     """η = min{1/(20 L0), 1/(128 L1 τ), 1/√T} and the step built from it.
 
     Args:
@@ -230,11 +237,13 @@ def clipped_sgd_step(a: RelaxedSmooth, noise: BoundedNoise, horizon: int) -> Sto
     Source: thesis, Theorem 3.4.4 and (3.11), with the step of the proof.
     """
     whole("horizon", horizon, least=1)
-    eta = min(1 / (20 * a.L0), 1 / (128 * a.need_l1() * noise.tau), 1 / math.sqrt(horizon))
-    return StochasticClippedStep(eta, a.L1, noise.tau)
+    eta = min(
+        1 / (20 * constants.L0), 1 / (128 * constants.need_l1() * noise.tau), 1 / math.sqrt(horizon)
+    )
+    return StochasticClippedStep(eta, constants.L1, noise.tau)
 
 
-def noisy_delta(a: RelaxedSmooth, noise: BoundedNoise) -> float:
+def noisy_delta(constants: RelaxedSmooth, noise: BoundedNoise) -> float:
     """Δ = f(x0) - f* + (5 L0 + 2 L1 τ) τ² + 9 τ L0²/L1.
 
     Example:
@@ -242,10 +251,14 @@ def noisy_delta(a: RelaxedSmooth, noise: BoundedNoise) -> float:
         17.0
     """
     tau = noise.tau
-    return a.delta + (5 * a.L0 + 2 * a.L1 * tau) * tau**2 + 9 * tau * a.L0**2 / a.need_l1()
+    return (
+        constants.delta
+        + (5 * constants.L0 + 2 * constants.L1 * tau) * tau**2
+        + 9 * tau * constants.L0**2 / constants.need_l1()
+    )
 
 
-def clipped_sgd_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
+def clipped_sgd_bound(constants: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
     """Iterations after which ‖∇f(x_k)‖ <= ε has happened with probability at least 1/2: Theorem
     3.4.4 as proved.
 
@@ -257,12 +270,12 @@ def clipped_sgd_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> 
         18496.0
     """
     accuracy(epsilon)
-    d = noisy_delta(a, noise)
+    d = noisy_delta(constants, noise)
     return d * max(
         64 * d / epsilon**4,
-        160 * a.L0 / epsilon**2,
-        1024 * a.L1 * noise.tau / epsilon**2,
-        256 * a.L1 / epsilon,
+        160 * constants.L0 / epsilon**2,
+        1024 * constants.L1 * noise.tau / epsilon**2,
+        256 * constants.L1 / epsilon,
     )
 
 
@@ -274,7 +287,7 @@ def clipped_sgd_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> 
 # may climb; the theorem does not list it.
 
 
-def sgd_step(a: RelaxedSmooth, noise: BoundedNoise, horizon: int) -> float:
+def sgd_step(constants: RelaxedSmooth, noise: BoundedNoise, horizon: int) -> float:
     """h = min{1/√T, 1/(L1 (M + τ))} (thesis, Theorem 3.4.5).
 
     Example:
@@ -284,10 +297,10 @@ def sgd_step(a: RelaxedSmooth, noise: BoundedNoise, horizon: int) -> float:
         0.1
     """
     whole("horizon", horizon, least=1)
-    return min(1 / math.sqrt(horizon), 1 / (a.need_l1() * (a.need_m() + noise.tau)))
+    return min(1 / math.sqrt(horizon), 1 / (constants.need_l1() * (constants.need_m() + noise.tau)))
 
 
-def sgd_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
+def sgd_bound(constants: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
     """Iterations after which ‖∇f(x_k)‖ <= ε has happened with probability at least 1/2: Theorem
     3.4.5 as proved.
 
@@ -301,9 +314,9 @@ def sgd_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
         1600.0
     """
     accuracy(epsilon)
-    M = a.need_m()
-    c = (5 * a.L0 + 4 * a.need_l1() * M) * (M + noise.tau) ** 2
-    return max((2 * a.delta + c) ** 2 / epsilon**4, (a.L1 * (M + noise.tau)) ** 2)
+    M = constants.need_m()
+    c = (5 * constants.L0 + 4 * constants.need_l1() * M) * (M + noise.tau) ** 2
+    return max((2 * constants.delta + c) ** 2 / epsilon**4, (constants.L1 * (M + noise.tau)) ** 2)
 
 
 # Lemmas 3.7.1 to 3.7.4: how fast a gradient can grow, and the three error terms of the stochastic
@@ -313,7 +326,7 @@ def sgd_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
 Array = np.ndarray
 
 
-def gradient_growth_bound(a: RelaxedSmooth, norm: Array | float) -> Array | float:
+def gradient_growth_bound(constants: RelaxedSmooth, norm: Array | float) -> Array | float:
     """Lemma 3.7.1: ‖∇f(x⁺)‖ <= 4 (L0/L1 + ‖∇f(x)‖) whenever ‖x⁺ - x‖ <= min{1/L1, 1}.
 
     Grönwall's inequality gives e in place of 4, and less: e·(L0/L1 + ‖∇f(x)‖) - L0/L1.
@@ -322,7 +335,7 @@ def gradient_growth_bound(a: RelaxedSmooth, norm: Array | float) -> Array | floa
         >>> gradient_growth_bound(RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0), 2.0)
         12.0
     """
-    return 4 * (a.L0 / a.need_l1() + norm)
+    return 4 * (constants.L0 / constants.need_l1() + norm)
 
 
 @dataclass(frozen=True)
@@ -339,7 +352,7 @@ class ErrorTerms:
 
 
 def error_terms(
-    a: RelaxedSmooth,
+    constants: RelaxedSmooth,
     noise: BoundedNoise,
     step: StochasticClippedStep,
     gradient: Array,
@@ -350,7 +363,7 @@ def error_terms(
     3.7.3 and 3.7.4).
 
     Args:
-        a: the constants.
+        constants: of the function; L0 and L1 > 0 are used.
         noise: τ.
         step: h(g) with η inside (3.11).
         gradient: ∇f(x), shape (d,).
@@ -374,20 +387,20 @@ def error_terms(
         weights.sum(), 1
     ):
         fail("weights", "must be probabilities that make the noise unbiased", weights)
-    n = float(np.linalg.norm(gradient))
-    h = step(np.linalg.norm(gradient + values, axis=1))
-    inner = values @ gradient
-    c = 5 * a.L0 + 4 * a.L1 * n
-    mean_h = float(weights @ h)
-    remaining = (
-        float(-weights @ (h * inner)),
-        float(c * (weights @ (h**2 * inner))),
-        float(c / 2 * (weights @ (h**2 * (values**2).sum(1)))),
+    norm = float(np.linalg.norm(gradient))
+    steps = step(np.linalg.norm(gradient + values, axis=1))
+    products = values @ gradient
+    c = 5 * constants.L0 + 4 * constants.L1 * norm
+    mean_step = float(weights @ steps)
+    left_sides = (
+        float(-weights @ (steps * products)),
+        float(c * (weights @ (steps**2 * products))),
+        float(c / 2 * (weights @ (steps**2 * (values**2).sum(1)))),
     )
     eta, tau = step.eta, noise.tau
-    right = (
-        mean_h * n**2 / 4,
-        9 * eta**2 * tau * a.L0**2 / a.need_l1() + mean_h * n**2 / 8,
-        (5 * a.L0 + 2 * a.L1 * tau) * eta**2 * tau**2 + mean_h * n**2 / 8,
+    right_sides = (
+        mean_step * norm**2 / 4,
+        9 * eta**2 * tau * constants.L0**2 / constants.need_l1() + mean_step * norm**2 / 8,
+        (5 * constants.L0 + 2 * constants.L1 * tau) * eta**2 * tau**2 + mean_step * norm**2 / 8,
     )
-    return ErrorTerms(remaining, right)
+    return ErrorTerms(left_sides, right_sides)

@@ -178,7 +178,7 @@ def direction_bound(v: np.ndarray, gradient: np.ndarray) -> Any:
 # α = 2 equals CClip's. The gap between the two is d^(2/α-1) for equal B_i, not d^(2/α).
 
 
-def norm_moment_lower(a: CoordinateMoment) -> float:
+def norm_moment_lower(constants: CoordinateMoment) -> float:
     """d^(α/2-1) ‖B‖_α^α, attained when all coordinates move together (and E|g_i|^α = B_i^α)
     (thesis, Lemma 4.7.4).
 
@@ -186,10 +186,12 @@ def norm_moment_lower(a: CoordinateMoment) -> float:
         >>> norm_moment_lower(CoordinateMoment(alpha=2.0, B=(1.0, 1.0), mu=1.0))
         2.0
     """
-    return a.dimension ** (a.alpha / 2 - 1) * math.fsum(b**a.alpha for b in a.B)
+    return constants.dimension ** (constants.alpha / 2 - 1) * math.fsum(
+        b**constants.alpha for b in constants.B
+    )
 
 
-def norm_moment_upper(a: CoordinateMoment, *, printed: bool = False) -> float:
+def norm_moment_upper(constants: CoordinateMoment, *, printed: bool = False) -> float:
     """E‖g‖^α <= ‖B‖_α^α; with ``printed=True`` the lemma's d^(α/2) ‖B‖_α^α (thesis, Lemma 4.7.4).
 
     Example:
@@ -197,11 +199,11 @@ def norm_moment_upper(a: CoordinateMoment, *, printed: bool = False) -> float:
         >>> norm_moment_upper(a), norm_moment_upper(a, printed=True)
         (2.0, 4.0)
     """
-    value = math.fsum(b**a.alpha for b in a.B)
-    return value * (a.dimension ** (a.alpha / 2) if printed else 1.0)
+    value = math.fsum(b**constants.alpha for b in constants.B)
+    return value * (constants.dimension ** (constants.alpha / 2) if printed else 1.0)
 
 
-def gclip_coordinate_bound(a: CoordinateMoment, k: int, *, printed: bool = False) -> float:
+def gclip_coordinate_bound(constants: CoordinateMoment, k: int, *, printed: bool = False) -> float:
     """Corollary 4.5.1: E f(x̄_k) - f* <= 16‖B‖_α²/(μ(k+1)^(2(α-1)/α)); times d as printed.
 
     Example:
@@ -212,7 +214,10 @@ def gclip_coordinate_bound(a: CoordinateMoment, k: int, *, printed: bool = False
     Source: thesis, Corollary 4.5.1; acclip, Corollary 1.
     """
     whole("k", k, least=1)
-    rate = (k + 1) ** (2 * (a.alpha - 1) / a.alpha)
+    rate = (k + 1) ** (2 * (constants.alpha - 1) / constants.alpha)
     return (
-        16 * norm_moment_upper(a) ** (2 / a.alpha) * (a.dimension if printed else 1) / (a.mu * rate)
+        16
+        * norm_moment_upper(constants) ** (2 / constants.alpha)
+        * (constants.dimension if printed else 1)
+        / (constants.mu * rate)
     )

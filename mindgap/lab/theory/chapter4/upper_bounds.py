@@ -47,7 +47,7 @@ class ConstantClip:
     tau: Any
 
 
-def gclip_nonconvex_parameters(a: HeavyTail, K: int) -> ConstantClip:
+def gclip_nonconvex_parameters(constants: HeavyTail, K: int) -> ConstantClip:
     """η = min{1/(16^α L), (f0/(σ²K))^(α/(3α-2)) / L^((2α-2)/(3α-2))} and τ = σ (ηL)^(-1/α).
 
     Example:
@@ -60,15 +60,14 @@ def gclip_nonconvex_parameters(a: HeavyTail, K: int) -> ConstantClip:
     Source: thesis, Theorem 4.4.1 with the conditions that its proof needs.
     """
     whole("K", K, least=1)
-    al = a.alpha
-    rate = (a.delta / (a.sigma**2 * K)) ** (al / (3 * al - 2)) / a.L ** (
-        (2 * al - 2) / (3 * al - 2)
-    )
-    eta = min(1 / (THRESHOLD_RATIO**al * a.L), rate)
-    return ConstantClip(eta, a.sigma * (eta * a.L) ** (-1 / al))
+    alpha, sigma, L = constants.alpha, constants.sigma, constants.L
+    decay = (constants.delta / (sigma**2 * K)) ** (alpha / (3 * alpha - 2))
+    rate = decay / L ** ((2 * alpha - 2) / (3 * alpha - 2))
+    eta = min(1 / (THRESHOLD_RATIO**alpha * L), rate)
+    return ConstantClip(eta, sigma * (eta * L) ** (-1 / alpha))
 
 
-def gclip_nonconvex_bound(a: HeavyTail, K: int) -> float:
+def gclip_nonconvex_bound(constants: HeavyTail, K: int) -> float:
     """(1/K) Σ E min{‖∇f(x_k)‖², τ‖∇f(x_k)‖/3} <= 20 f0/(ηK), k = 0 .. K-1 (thesis, Theorem 4.4.1 as
     proved in 4.7.1).
 
@@ -80,7 +79,7 @@ def gclip_nonconvex_bound(a: HeavyTail, K: int) -> float:
         ... )
         0.002
     """
-    return 20 * a.delta / (gclip_nonconvex_parameters(a, K).eta * K)
+    return 20 * constants.delta / (gclip_nonconvex_parameters(constants, K).eta * K)
 
 
 # Theorem 2, Corollary 3 and Theorem 5 of acclip: clipped methods on smooth non-convex functions
@@ -109,7 +108,7 @@ class SmoothMoment:
     delta: Positive
 
 
-def moment_nonconvex_parameters(a: SmoothMoment, K: int) -> ConstantClip:
+def moment_nonconvex_parameters(constants: SmoothMoment, K: int) -> ConstantClip:
     """η = (f0/(G²K))^(α/(3α-2)) / L^((2α-2)/(3α-2)) and τ = G (ηL)^(-1/α) (acclip, Theorem 2 and
     E).
 
@@ -119,12 +118,13 @@ def moment_nonconvex_parameters(a: SmoothMoment, K: int) -> ConstantClip:
         (0.1, 3.16227766)
     """
     whole("K", K, least=1)
-    al = a.alpha
-    eta = (a.delta / (a.G**2 * K)) ** (al / (3 * al - 2)) / a.L ** ((2 * al - 2) / (3 * al - 2))
-    return ConstantClip(eta, a.G * (eta * a.L) ** (-1 / al))
+    alpha, G, L = constants.alpha, constants.G, constants.L
+    decay = (constants.delta / (G**2 * K)) ** (alpha / (3 * alpha - 2))
+    eta = decay / L ** ((2 * alpha - 2) / (3 * alpha - 2))
+    return ConstantClip(eta, G * (eta * L) ** (-1 / alpha))
 
 
-def moment_nonconvex_bound(a: SmoothMoment, K: int, *, printed: bool = False) -> float:
+def moment_nonconvex_bound(constants: SmoothMoment, K: int, *, printed: bool = False) -> float:
     """(1/K) Σ E‖∇f(x_{k-1})‖² <= 4 G^(2α/(3α-2)) (L f0/K)^((2α-2)/(3α-2)); without L as printed.
 
     Example:
@@ -143,9 +143,9 @@ def moment_nonconvex_bound(a: SmoothMoment, K: int, *, printed: bool = False) ->
     Source: acclip, Theorem 2 with the proof's L.
     """
     whole("K", K, least=1)
-    al = a.alpha
-    base = (1.0 if printed else a.L) * a.delta / K
-    return 4 * a.G ** (2 * al / (3 * al - 2)) * base ** ((2 * al - 2) / (3 * al - 2))
+    alpha, G = constants.alpha, constants.G
+    base = (1.0 if printed else constants.L) * constants.delta / K
+    return 4 * G ** (2 * alpha / (3 * alpha - 2)) * base ** ((2 * alpha - 2) / (3 * alpha - 2))
 
 
 def coordinate_moment(alpha: float, B: tuple[float, ...], *, method: str) -> float:
@@ -175,7 +175,7 @@ def coordinate_moment(alpha: float, B: tuple[float, ...], *, method: str) -> flo
 # averaged point lies in the domain, where f - f* <= G²/(2μ).
 
 
-def gclip_step(a: StronglyConvexMoment, k: Any) -> Any:
+def gclip_step(constants: StronglyConvexMoment, k: Any) -> Any:
     """η_k = 4/(μ(k+1)), k = 1, 2, ...; CClip's step is the same.
 
     Example:
@@ -184,20 +184,20 @@ def gclip_step(a: StronglyConvexMoment, k: Any) -> Any:
 
     Source: thesis, Theorem 4.4.2.
     """
-    return 4 / (a.mu * (k + 1))
+    return 4 / (constants.mu * (k + 1))
 
 
-def gclip_threshold(a: StronglyConvexMoment, k: Any) -> Any:
+def gclip_threshold(constants: StronglyConvexMoment, k: Any) -> Any:
     """τ_k = G k^(1/α), as proved (thesis, 4.7.2; acclip, D).
 
     Example:
         >>> gclip_threshold(StronglyConvexMoment(alpha=2.0, G=3.0, mu=1.0), 4)
         6.0
     """
-    return a.G * k ** (1 / a.alpha)
+    return constants.G * k ** (1 / constants.alpha)
 
 
-def gclip_bound(a: StronglyConvexMoment, k: int) -> float:
+def gclip_bound(constants: StronglyConvexMoment, k: int) -> float:
     """E f(x̄_k) - f* <= 16 G² / (μ (k+1)^(2(α-1)/α)), x̄_k = Σ j x_{j-1} / Σ j.
 
     Example:
@@ -207,7 +207,8 @@ def gclip_bound(a: StronglyConvexMoment, k: int) -> float:
     Source: thesis, Theorem 4.4.2; acclip, Theorem 1.
     """
     whole("k", k, least=1)
-    return 16 * a.G**2 / (a.mu * (k + 1) ** (2 * (a.alpha - 1) / a.alpha))
+    alpha = constants.alpha
+    return 16 * constants.G**2 / (constants.mu * (k + 1) ** (2 * (alpha - 1) / alpha))
 
 
 # Theorem 4.5.1 (= Theorem 3 of acclip): CClip under coordinate-wise moments, strongly convex.
@@ -215,17 +216,17 @@ def gclip_bound(a: StronglyConvexMoment, k: int) -> float:
 # "Independent of d" means that the bound depends on d only through ‖B‖_2.
 
 
-def cclip_threshold(a: CoordinateMoment, k: float) -> np.ndarray:
+def cclip_threshold(constants: CoordinateMoment, k: float) -> np.ndarray:
     """τ_{k,i} = B_i k^(1/α), as proved (thesis, 4.7.5; acclip, F.2).
 
     Example:
         >>> cclip_threshold(CoordinateMoment(alpha=2.0, B=(1.0, 2.0), mu=1.0), 4).tolist()
         [2.0, 4.0]
     """
-    return np.asarray(a.B) * k ** (1 / a.alpha)
+    return np.asarray(constants.B) * k ** (1 / constants.alpha)
 
 
-def cclip_bound(a: CoordinateMoment, k: int) -> float:
+def cclip_bound(constants: CoordinateMoment, k: int) -> float:
     """E f(x̄_k) - f* <= 16 ‖B‖_2² / (μ (k+1)^(2(α-1)/α)) (thesis, Theorem 4.5.1; acclip, Theorem
     3).
 
@@ -234,4 +235,5 @@ def cclip_bound(a: CoordinateMoment, k: int) -> float:
         25.0
     """
     whole("k", k, least=1)
-    return 16 * a.norm(2) ** 2 / (a.mu * (k + 1) ** (2 * (a.alpha - 1) / a.alpha))
+    alpha = constants.alpha
+    return 16 * constants.norm(2) ** 2 / (constants.mu * (k + 1) ** (2 * (alpha - 1) / alpha))
