@@ -226,13 +226,13 @@ class Replay:
             if "torch._dynamo" in sys.modules:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(undisturbed(self.model, parameters=True))
-            kept = [tensor.detach().clone() for tensor in self.tensors]
+            values = [tensor.detach().clone() for tensor in self.tensors]
             grads = [tensor.grad for tensor in self.tensors]
             try:
                 yield
             finally:
                 with torch.no_grad():
-                    for tensor, value, grad in zip(self.tensors, kept, grads, strict=True):
+                    for tensor, value, grad in zip(self.tensors, values, grads, strict=True):
                         if not torch.equal(tensor.detach(), value):
                             tensor.copy_(value)
                         tensor.grad = grad

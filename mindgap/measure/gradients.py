@@ -293,9 +293,8 @@ def gradient_passes(
         fail("model", "must have a parameter that takes gradients", "none with requires_grad")
     if not hasattr(batches, "__iter__"):
         fail("batches", "must be an iterable of batches", batches)
-    if hasattr(
-        batches, "__next__"
-    ):  # asking iter(batches) would already draw from a loader's generator
+    # Not by iter(batches), which would already draw from a loader's generator.
+    if hasattr(batches, "__next__"):
         fail("batches", "must allow more than one pass (give a list or a loader)", batches)
     if isinstance(batches, (str, bytes, dict)) or (
         isinstance(batches, Tensor) and batches.ndim == 0

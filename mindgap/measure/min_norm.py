@@ -70,10 +70,12 @@ def min_norm_weights(gram: Array, *, tol: float = 1e-12) -> tuple[Array, float]:
 
 def _affine_minimum(gram: Array) -> Array:
     """Weights with sum 1, of any sign, that minimise w'Gw: from the conditions Gw = λ1, 1'w = 1."""
-    m = len(gram)
-    size = max(float(np.trace(gram)) / m, 1e-300)
-    system = np.zeros((m + 1, m + 1))
-    system[:m, :m], system[:m, m], system[m, :m] = gram / size, 1.0, 1.0
-    right = np.zeros(m + 1)
-    right[m] = 1.0
-    return np.asarray(np.linalg.lstsq(system, right, rcond=None)[0][:m], dtype=np.float64)
+    count = len(gram)
+    size = max(float(np.trace(gram)) / count, 1e-300)
+    system = np.zeros((count + 1, count + 1))  # of w and λ
+    system[:count, :count] = gram / size
+    system[:count, count] = system[count, :count] = 1.0
+    right = np.zeros(count + 1)
+    right[count] = 1.0
+    solution = np.linalg.lstsq(system, right, rcond=None)[0]
+    return np.asarray(solution[:count], dtype=np.float64)

@@ -277,7 +277,7 @@ class _Graph:
 
     def __init__(self, loss: Tensor) -> None:
         self._users: dict[Any, list[Any]] = {}  # node -> nodes that use its result
-        self._users_of_leaves: dict[int, list[Any]] = {}  # id of a parameter -> the same
+        self._users_of_leaves: dict[int, list[Any]] = {}  # id of a parameter -> its users
         to_visit, visited = [loss.grad_fn], set()
         while to_visit:
             node = to_visit.pop()

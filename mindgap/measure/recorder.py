@@ -592,7 +592,7 @@ def packed(optimizer: torch.optim.Optimizer, own: Mapping[int, Tensor]) -> dict[
     custom = own_getstate is not torch.optim.Optimizer.__getstate__
     attributes = optimizer.__getstate__() if custom else dict(optimizer.__dict__)
     left_out = (
-        "step",
+        "step",  # a scheduler or a profiler may have wrapped it
         "_optimizer_step_pre_hooks",
         "_optimizer_step_post_hooks",
         "profile_hook_step",

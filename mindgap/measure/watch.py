@@ -171,25 +171,21 @@ class LoopWatch:
             NonFiniteError: with ``nonfinite="raise"``.
         """
         self._steps_not_finite += 1
-        self._times_not_finite += self._steps_not_finite == 1
-        if not self.raises and not (
-            self._steps_not_finite == 1 and _deserves_sentence(self._times_not_finite)
-        ):
+        begins = self._steps_not_finite == 1
+        self._times_not_finite += begins
+        if not self.raises and not (begins and _deserves_sentence(self._times_not_finite)):
             return ""
         names = ", ".join(self._names[i] for i in not_finite[:3])
         names += f" and {len(not_finite) - 3} more" if len(not_finite) > 3 else ""
-        times = (
-            f" (this began for the {self._times_not_finite}th time)"
-            if self._times_not_finite > 3
-            else ""
-        )
+        times = self._times_not_finite
+        again = f" (this began for the {times}th time)" if times > 3 else ""
         history = "there is no earlier gradient to compare with"
         if self._recent_norms:
             median, largest = self._median_and_largest()
             history = f"the gradient norms so far had median {median:.3g}, largest {largest:.3g}"
         sentence = (
             f"{place}: the gradient of {names} is not finite ({len(not_finite)} of {count} "
-            f"parameters){times}; {history}; {self._cause_of_nan(step)}"
+            f"parameters){again}; {history}; {self._cause_of_nan(step)}"
         )
         if self.raises:
             raise NonFiniteError(sentence)

@@ -118,8 +118,8 @@ class AnswerFacts:
     start: float = math.inf  # held-out loss before training
     final: float = math.inf  # held-out loss after it
     trivial: float | None = None  # held-out loss of the best constant answer
-    control: float | None = None  # the same of a plain network on the same samples
-    shuffled: float = math.nan  # the same with shuffled targets
+    control: float | None = None  # held-out loss of a plain network on the same samples
+    shuffled: float = math.nan  # that of a plain network on shuffled targets
     progress: float = -1.0  # fall of the loss below the constant answer, over that one's size
     behind: float = 0.0  # progress of the plain network less that of the user's model
     steps: int = 40  # of a run
@@ -140,7 +140,7 @@ class AnswerFacts:
     depth_ratio: float = 1.0  # size of the first layer's gradient over the last layer's
     time_ratio: float = 1.0  # gradient by the first elements of a sequence over that by the last
     saturated: float = 0.0  # share of saturated values, the largest of all layers
-    dead: float = 0.0  # share of units that are zero on every sample, likewise
+    dead: float = 0.0  # share of units that are zero on every sample, the largest of all layers
     shrunk: float = 1.0  # norm that clipping leaves, as a share
     move: float = math.nan  # update over weights, the median of all parameters
     refused: Sequence[tuple[str, float, float, float]] = ()  # cause, variant, loss before, after

@@ -196,9 +196,9 @@ class Ranks:
     """How labels rank among the answers of a network that has not seen them, batch by batch."""
 
     wrong: list[Tensor]  # the label is not the first answer
-    rank: list[Tensor]  # 0: it is the first one
-    probability: list[Tensor]  # the probability it gets
-    confidence: list[Tensor]  # the probability of the first answer
+    rank: list[Tensor]  # of the label; 0: it is the first answer
+    probability: list[Tensor]  # that the network gives the label
+    confidence: list[Tensor]  # probability of the first answer
     classes: int
 
 
@@ -268,12 +268,11 @@ def _rank_labels(scores: Tensor, labels: Tensor, sizes: list[int]) -> Ranks:
     """How the labels rank among the scores, cut into batches of these sizes."""
     probabilities = torch.softmax(scores, 1)
     column = labels.unsqueeze(1)
-    better_answers = (scores > scores.gather(1, column)).sum(1)
-    of_label = probabilities.gather(1, column).squeeze(1)
+    rank = (scores > scores.gather(1, column)).sum(1)  # number of better answers
     return Ranks(
-        list((better_answers > 0).split(sizes)),
-        list(better_answers.split(sizes)),
-        list(of_label.split(sizes)),
-        list(probabilities.amax(1).split(sizes)),
-        scores.shape[1],
+        wrong=list((rank > 0).split(sizes)),
+        rank=list(rank.split(sizes)),
+        probability=list(probabilities.gather(1, column).squeeze(1).split(sizes)),
+        confidence=list(probabilities.amax(1).split(sizes)),
+        classes=scores.shape[1],
     )

@@ -273,7 +273,7 @@ class _Observer:
         self.values_before: dict[str, Tensor] = {}  # parameters, where this step's move is read
         self.moves_read = 0
         self.path_lengths = dict.fromkeys(self.parameters, 0.0)  # name -> sum of relative moves
-        self.late_path_lengths: dict[str, float] = {}  # the same after step 20
+        self.late_path_lengths: dict[str, float] = {}  # name -> sum of moves after step 20
         self.inside_step = False  # between ``before`` and ``after``
         self.handles: list[Any] = [patient.optimizer.register_step_pre_hook(self._compare)]
         for name, module in patient.model.named_modules():

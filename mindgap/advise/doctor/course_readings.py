@@ -1,4 +1,8 @@
-"""What a run shows: the curve against its yardsticks, the loop, and what broke it."""
+"""What a run shows: the curve against its yardsticks, the loop, and what broke it.
+
+Every function ``read_...`` adds what it finds to the chart: findings with a strength from 0 to 1
+and a sentence, and facts for other readings and for cures.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,9 @@ DOMAIN = ("log", "log2", "log10", "sqrt", "rsqrt", "div", "true_divide", "__true
 
 
 def progress(chart: Chart, loss: float) -> float:
-    """How far below the constant answer (or below the start) a loss is, over that one's size."""
+    """How far a loss lies below the reference loss, over the size of that one: 1 for a loss of 0,
+    0 at the reference, and never below -1.
+    """
     reference = reference_loss(chart)
     if not math.isfinite(loss):
         return -1.0
@@ -99,7 +105,7 @@ def _read_jumps(chart: Chart, course: Course, scale: float) -> None:
 
 
 def read_loop(chart: Chart, patient: Patient, course: Course) -> None:
-    """What the user's step does with gradients, modes and the learning rate."""
+    """Find faults of the user's step: gradients kept or added, modes, clipping, learning rates."""
     if course.share_doubled > 0.6:
         chart.find(
             "zero_kept", 1.0, "Each step's gradient still holds the gradient of the step before."
@@ -192,7 +198,7 @@ def _read_rates(chart: Chart, patient: Patient, rates: list[float]) -> None:
 
 
 def read_error(chart: Chart, course: Course) -> None:
-    """What the user's code raised says something, too."""
+    """Find the causes that an error of the user's code names: no graph, a label, a batch of one."""
     text = str(course.error)
     if "does not require grad" in text or "does not have a grad_fn" in text:
         chart.find("no_graph", 1.0, "The loss does not depend on any parameter by a graph.")

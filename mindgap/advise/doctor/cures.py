@@ -113,7 +113,9 @@ def calm_recurrence(patient: Patient, chart: Chart, limit: float) -> None:
 
 
 def calm_depth(patient: Patient, chart: Chart, variant: float) -> None:
-    """Torch's default weights and a clipped gradient, or a norm behind every hidden layer."""
+    """A clipped gradient with torch's default weights or, in the second variant, with a norm behind
+    every hidden layer.
+    """
     clip_gradient(patient, chart, 1.0)
     if variant > 1:
         normalise(patient, chart, 1.0)
@@ -393,7 +395,9 @@ def keep_rate_constant(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def replace_batch_norm(patient: Patient, chart: Chart, samples: float) -> None:
-    """Batches joined to so many samples, or (with 1) GroupNorm in place of batch norm."""
+    """Batches joined to so many samples (each has one), or, with 1, GroupNorm in place of batch
+    norm.
+    """
     if samples > 1:
         count, train = int(samples), patient.train
         use_plain_step(patient)

@@ -1,4 +1,8 @@
-"""What the batches themselves show, before any step."""
+"""What the batches themselves show, before any step.
+
+Every function ``_read_...`` and ``_note_...`` adds what it finds to the chart: findings with a
+strength from 0 to 1 and a sentence, and facts for other readings and for cures.
+"""
 
 from __future__ import annotations
 
@@ -336,9 +340,8 @@ def _read_shared_samples(chart: Chart, inputs: list[Tensor], valid_inputs: list[
         return
     training_samples = {row.tobytes() for row in train.contiguous().cpu().numpy()}
     shared = [row.tobytes() in training_samples for row in valid.contiguous().cpu().numpy()]
-    share_duplicates = 1 - len(training_samples) / len(
-        train
-    )  # duplicates within training: a small space of inputs
+    # Duplicates within training show that the space of inputs is small.
+    share_duplicates = 1 - len(training_samples) / len(train)
     share = sum(shared) / len(shared)
     chart.facts.shared = shared
     chart.find(

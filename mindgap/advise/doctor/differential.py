@@ -27,7 +27,9 @@ ALIKE = -2.2
 
 #: Causes by key with their log-odds, likeliest first.
 Ranked = list[tuple[str, float]]
-#: Causes by key, and how strongly a reading suggests each, from 0 to 1; a cause may come twice.
+#: Causes by key, and how strongly a reading suggests each; a cause may come twice. The strength is
+#: 0 at the first of the two values given to ``ramp`` and 1 at the second, both short of where the
+#: reading becomes a finding.
 Suspicions = list[tuple[str, float]]
 
 

@@ -1,4 +1,8 @@
-"""What the model, the loss and the optimizer show at the start, before any step."""
+"""What the model, the loss and the optimizer show at the start, before any step.
+
+Every function ``read_...`` adds what it finds to the chart: findings with a strength from 0 to 1
+and a sentence, and facts for other readings and for cures.
+"""
 
 from __future__ import annotations
 

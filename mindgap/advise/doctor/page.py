@@ -63,7 +63,7 @@ class Examination:
         if self.verdict == "healthy":
             return ()
         listed = [key for key, _ in self.causes[:LISTED]]
-        return tuple(map(in_words, ([key] for key in listed if key != self.cause)))
+        return tuple(in_words([key]) for key in listed if key != self.cause)
 
     @property
     def shortened(self) -> str:

@@ -299,13 +299,13 @@ def _layer_norms(gradient: list[Tensor], mean: list[Tensor]) -> NDArray[np.float
     mean_chunks, chunk, begin = iter(mean), torch.empty(0), 0
     for tensor in gradient:
         flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
-        done, square = 0, 0.0
-        while done < len(flat):
+        used, square = 0, 0.0
+        while used < len(flat):
             if begin == len(chunk):
                 chunk, begin = next(mean_chunks), 0
-            count = min(len(flat) - done, len(chunk) - begin)
-            noise = flat[done : done + count].to(chunk.dtype) - chunk[begin : begin + count]
+            count = min(len(flat) - used, len(chunk) - begin)
+            noise = flat[used : used + count].to(chunk.dtype) - chunk[begin : begin + count]
             square += float(_inner(noise, noise))
-            done, begin = done + count, begin + count
+            used, begin = used + count, begin + count
         squares.append(square)
     return np.sqrt(np.asarray(squares, np.float64)).astype(np.float32)
