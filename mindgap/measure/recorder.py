@@ -304,40 +304,28 @@ class Recorder:
         if not self.log:
             return
         entries, self.log = self.log, []
-        for entry in entries:
+        for entry in entries:  # at every step: no attribute is read twice
             if isinstance(entry, LoggedStep):
                 self._add_step(entry)
                 continue
-            size = size_of(entry.batch)
-            self._largest_batch = max(self._largest_batch, size)
+            loss, batch, versions, random_state, autocast = entry
+            size = size_of(batch)
+            if size > self._largest_batch:
+                self._largest_batch = size
             self._bytes_since_step += size
-            self._calls_since_step.append(
-                LossCall(
-                    entry.batch,
-                    None,
-                    entry.loss,
-                    entry.versions,
-                    entry.random_state,
-                    entry.autocast,
-                    size,
-                )
-            )
+            call = LossCall(batch, None, loss, versions, random_state, autocast, size)
+            self._calls_since_step.append(call)
         self._decide_on_log()
 
     def _add_step(self, logged: LoggedStep) -> None:
         """Make a step of the calls since the last one; the oldest step makes room for it."""
-        step = Step(
-            logged.number,
-            self._calls_since_step,
-            logged.settings,
-            logged.norms,
-            self._bytes_since_step,
-        )
+        number, settings, norms = logged
+        step = Step(number, self._calls_since_step, settings, norms, self._bytes_since_step)
         self._calls_since_step, self._bytes_since_step = [], 0
-        if len(self.steps) == HISTORY:  # the oldest is about to leave
-            self._batch_bytes -= self.steps[0].bytes
-        self._batch_bytes += step.bytes
-        self.steps.append(step)
+        steps = self.steps
+        oldest_bytes = steps[0].bytes if len(steps) == HISTORY else 0  # it is about to leave
+        self._batch_bytes += step.bytes - oldest_bytes
+        steps.append(step)
         self._steps_to_read.append(step)
         if self._batch_bytes > self._room_for_batches and self.states:
             self._drop_oldest_state()
