@@ -37,20 +37,11 @@ def network_gate(parts: Parts, runs: Sequence[Run]) -> None:
         name: [run.rows[-1] for run in group if run.rows] for name, group in by_method(runs).items()
     }
     settings = runs[0].header.settings
-    for column in ("test_loss", "validation_loss"):
-        losses = _means(last_rows, column)
-        if len(losses) == len(last_rows) and settings.get("text") == "ptb":
-            floor = next(iter(_means(last_rows, "bigram_loss").values()), BIGRAM)
-            _all_below(parts, "every method ends below a bigram model", losses, floor, "bigram")
-            return
-        floors = _means(last_rows, "by_frequency")
-        if len(losses) == len(floors) == len(last_rows):
-            name = f"every method ends {LEARNT:g} nat below word frequencies"
-            _all_below(parts, name, losses, min(floors.values()) - LEARNT, "needed")
-            return
-    answered, floors = _means(last_rows, "test_exact"), _means(last_rows, "by_place")
-    if answered and floors:
-        best, floor = max(answered.values()), max(floors.values())
+    if _language_gate(parts, last_rows, on_treebank=settings.get("text") == "ptb"):
+        return
+    answered, by_place = _means(last_rows, "test_exact"), _means(last_rows, "by_place")
+    if answered and by_place:
+        best, floor = max(answered.values()), max(by_place.values())
         words = f"{best:.1%} and {floor:.1%}"
         parts.gate("more questions answered than by the most frequent place", best > floor, words)
         return
@@ -59,6 +50,26 @@ def network_gate(parts: Parts, runs: Sequence[Run]) -> None:
     if accuracies and settings.get("model") == "ResNet20" and as_published:
         best = max(accuracies.values())
         parts.gate(f"the best method reaches {RESNET20:.0%}", best >= RESNET20, f"{best:.2%}")
+
+
+def _language_gate(parts: Parts, last_rows: Ends, *, on_treebank: bool) -> bool:
+    """Add the control of a language model or of BERT, where all methods recorded such losses;
+    returns whether they did.
+    """
+    for column in ("test_loss", "validation_loss"):
+        losses = _means(last_rows, column)
+        if len(losses) < len(last_rows):
+            continue
+        if on_treebank:
+            floor = next(iter(_means(last_rows, "bigram_loss").values()), BIGRAM)
+            _all_below(parts, "every method ends below a bigram model", losses, floor, "bigram")
+            return True
+        by_frequency = _means(last_rows, "by_frequency")
+        if len(by_frequency) == len(last_rows):
+            name = f"every method ends {LEARNT:g} nat below word frequencies"
+            _all_below(parts, name, losses, min(by_frequency.values()) - LEARNT, "needed")
+            return True
+    return False
 
 
 def _means(last_rows: Ends, column: str) -> dict[str, float]:

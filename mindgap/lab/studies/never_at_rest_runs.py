@@ -146,6 +146,15 @@ def level(run: Run, column: str, start: float, end: float) -> float:
     return math.sqrt(max(mean, 0.0)) if column == "gradient_square" else mean
 
 
+#: The share of a run's readings that is called late.
+LATE = (0.75, 1.0)
+
+
+def late_levels(runs: Sequence[Run], column: str) -> list[float]:
+    """The :func:`level` of a column late in each of the runs."""
+    return [level(run, column, *LATE) for run in runs]
+
+
 def common(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Parts:
     """The parts that E1 and E2 share: losses that settle, norms that stay, noise that grows.
 
@@ -163,7 +172,7 @@ def common(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Pa
         if not settled:
             parts.decide_nothing(f"{name}: the loss has not settled")
         accuracy = max(
-            (level(run, "accuracy", 0.75, 1.0) for run in group if run.column("accuracy")),
+            late_levels([run for run in group if run.column("accuracy")], "accuracy"),
             default=0.0,
         )
         if accuracy >= FITTED:
@@ -171,21 +180,18 @@ def common(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Pa
         _judge_norm(parts, name, group, {"settled": settled, "accuracy": accuracy})
         if name == schedule:
             at_start = [run.column("noise")[0] for run in group]
-            late = [level(run, "noise", 0.75, 1.0) for run in group]
-            parts.ratio(f"{name}: noise grows", late, at_start, 1.0)
+            parts.ratio(f"{name}: noise grows", late_levels(group, "noise"), at_start, 1.0)
     return parts
 
 
 def _judge_norm(parts: Parts, name: str, group: Sequence[Run], numbers: dict[str, Any]) -> None:
     """A part: late gradient norms of a method are a tenth of those at the start or more."""
+    late_norms = late_levels(group, "gradient_square")
     shares = [
-        level(run, "gradient_square", 0.75, 1.0) / max(run.column("gradient_norm")[0], 1e-12)
-        for run in group
+        late_norm / max(run.column("gradient_norm")[0], 1e-12)
+        for run, late_norm in zip(group, late_norms)
     ]
-    loss, norm = (
-        float(np.median([level(run, column, 0.75, 1.0) for run in group]))
-        for column in ("loss", "gradient_square")
-    )
+    loss, norm = float(np.median(late_levels(group, "loss"))), float(np.median(late_norms))
     part = f"{name}: the gradient norm stays"
     parts.add(
         part,
@@ -202,9 +208,7 @@ def more_at_a_smaller_step(
 ) -> None:
     """Two parts (6.2.1): noise and sharpness are larger at the smaller step, late in the runs."""
     for column in ("noise", "sharpness"):
-        at_small, at_large = (
-            [level(run, column, 0.75, 1.0) for run in groups[name]] for name in (small, large)
-        )
+        at_small, at_large = (late_levels(groups[name], column) for name in (small, large))
         parts.ratio(f"{small}: larger {column} than {large}", at_small, at_large, 1.0)
 
 

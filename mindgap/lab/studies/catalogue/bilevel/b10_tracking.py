@@ -37,14 +37,8 @@ def loop(trial: Trial) -> Iterator[Row]:
     from mindgap.lab.tasks.problems import quadratic_problem
 
     drift, rate, warm = trial["drift"], trial["lr_y"], trial["warm_start"]
-    quadratic = quadratic_problem(
-        lower=trial["lower"],
-        upper=trial["upper"],
-        dim_y=trial["dim_y"],
-        dim_x=trial["dim_x"],
-        convexity=trial["convexity"],
-        seed=trial.seed,
-    )
+    sizes = {name: trial[name] for name in ("lower", "upper", "dim_y", "dim_x", "convexity")}
+    quadratic = quadratic_problem(**sizes, seed=trial.seed)
     slopes = torch.randn(
         trial["dim_x"], generator=trial.torch_generator("slope"), dtype=torch.float64
     )

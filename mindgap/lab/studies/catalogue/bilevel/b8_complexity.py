@@ -31,14 +31,8 @@ def loop(trial: Trial) -> Iterator[Row]:
     """Run a method with smaller and smaller steps; yield the fewest calls for each ε."""
     from mindgap.lab.tasks.problems import quadratic_problem
 
-    task = quadratic_problem(
-        lower=trial["lower"],
-        upper=trial["upper"],
-        dim_y=trial["dim_y"],
-        dim_x=trial["dim_x"],
-        convexity=trial["convexity"],
-        seed=trial.seed,
-    )
+    sizes = {name: trial[name] for name in ("lower", "upper", "dim_y", "dim_x", "convexity")}
+    task = quadratic_problem(**sizes, seed=trial.seed)
     problem = task.problem(trial["batch_size"])
 
     def losses() -> tuple[Any, Any]:

@@ -13,6 +13,7 @@ from mindgap.lab.studies.never_at_rest_runs import (
     RULE,
     common,
     figures,
+    late_levels,
     level,
     loop,
     more_at_a_smaller_step,
@@ -29,10 +30,7 @@ def judge_images(runs: Sequence[Run]) -> Parts:
     """
     parts, groups = common(runs, DROPS, {DROPS: 3}), by_seed(runs)
     common_end = 0.3  # where the other runs end
-    late_norms = {
-        name: [level(run, "gradient_square", 0.75, 1.0) for run in group]
-        for name, group in groups.items()
-    }
+    late_norms = {name: late_levels(group, "gradient_square") for name, group in groups.items()}
     earlier_norms = [
         level(run, "gradient_square", 0.75 * common_end, common_end) for run in groups[LONG]
     ]

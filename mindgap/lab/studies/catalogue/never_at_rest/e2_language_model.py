@@ -12,6 +12,7 @@ from mindgap.lab.studies.never_at_rest_runs import (
     RULE,
     common,
     figures,
+    late_levels,
     level,
     loop,
     more_at_a_smaller_step,
@@ -27,10 +28,7 @@ CONSTANT = ("constant, a fifth of it", "constant, two fifths", "constant, the la
 def judge_language(runs: Sequence[Run]) -> Parts:
     """E2: the common parts, norms that do not decrease, and a larger norm at each smaller step."""
     parts, groups = common(runs, COSINE, {}), by_seed(runs)
-    late_norms = {
-        name: [level(run, "gradient_square", 0.75, 1.0) for run in group]
-        for name, group in groups.items()
-    }
+    late_norms = {name: late_levels(group, "gradient_square") for name, group in groups.items()}
     for name, group in groups.items():
         earlier_norms = [level(run, "gradient_square", 0.25, 0.5) for run in group]
         parts.ratio(
