@@ -100,14 +100,16 @@ class Bench:
         self.problem, losses = make(name)
         self.backend = JaxBackend(*losses)
 
-    def run(self, points: list[Point], seeds: tuple[int, ...]) -> tuple[Tensor, Any]:
+    def run(
+        self, points: list[Point], seeds: tuple[int, ...], steps: int | None = None
+    ) -> tuple[Tensor, Any]:
         """x at the end of shape (seeds, points, dim), and the upper loss at the run's own y."""
         methods = [METHODS[self.key](**point) for point in points]
         xs = torch.zeros(len(seeds), len(points), self.problem.dim_x, dtype=self.problem.dtype)
         own = np.zeros((len(seeds), len(points)))
         for group in groups_of(methods, self.backend):
             runs = ManyRuns(self.backend, self.problem, [methods[i] for i in group], list(seeds))
-            runs.run(length(self.key))
+            runs.run(length(self.key) if steps is None else steps)
             xs[:, group] = runs.oracle.to_torch(runs.values["x"])
             lower = METHODS[self.key].lower_variable
             own[:, group] = runs.losses(lower)
@@ -130,10 +132,10 @@ class Bench:
         """Phi at several x."""
         return phi(self.name, torch.from_numpy(xs))
 
-    def judged(self, point: Point) -> list[float]:
+    def judged(self, point: Point, steps: int | None = None) -> list[float]:
         """Phi at the end of runs with fresh seeds; infinite where x, y or Phi is no number."""
-        xs, own = self.run([point], FRESH)
-        values = phi(self.name, (xs[:, 0].repeat(2, 1))[:KEPT])[: len(FRESH)]
+        xs, own = self.run([point], FRESH, steps)
+        values = phi(self.name, xs[:, 0])
         return [v if math.isfinite(f) else math.inf for v, f in zip(values, own[:, 0], strict=True)]
 
     def advised(self) -> Record:

@@ -4,8 +4,10 @@
 distance along -d at which the upper loss is least once y has followed. *First rung*: short runs at
 rates of x a factor of 4 apart, from a lower level that is nearly solved. *Second rung*: longer runs
 around the best of these, from the problem's own start, each with a seed of its own. A rate next to
-one that went wrong is lowered, and what is advised must survive the first iterations with further
-seeds. Every x is judged by the upper loss after the same lower steps from one common y.
+one that went wrong is lowered. *Last trial*: what happens late in a run happens early in a faster
+one, so a rate is advised only if a run at four times this rate (steps of a fixed length: twice)
+survives up to 0.4 of the iterations. Every x is judged by the upper loss after the same lower steps
+from one common y.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ FOLLOW = 1 / 16
 #: Lower steps before anything is measured, as a share of the iterations.
 WARM = 1 / 5
 #: Lengths of the two rungs and of the last trial, as shares of the iterations.
-FIRST, SECOND, LAST = 1 / 16, 1 / 5, 1 / 8
+FIRST, SECOND, LAST = 1 / 16, 1 / 8, 2 / 5
+#: Least length of the last trial.
+AGAIN = 1 / 8
 #: Share of the loss at the start that a run of the second rung must gain to count.
 GAIN = 0.002
 #: From one rate to the next.
@@ -361,24 +365,6 @@ class Race:
         self.seeds += 1
         return self.seed + 100 + self.seeds
 
-    def starts_well(self, settings: dict[str, Any]) -> bool:
-        """Whether the first iterations of a run with another seed stay in bounds, and its lower
-        level stable where x is then.
-        """
-        steps = max(4, round(self.ground.steps * LAST))
-        done = solve(
-            self.ground.problem,
-            self.made(settings),
-            steps,
-            seed=self.fresh(),
-            limit=1e3,
-            check_every=8,
-            backend=self.backend,
-        )
-        self.calls += done.state.total_calls
-        x = done.state.oracle.to_torch(done.state.values["x"])
-        return done.ok and self.is_stable(x, settings, steps)
-
     def is_stable(self, x: Tensor, settings: dict[str, Any], t: int) -> bool:
         """Whether lower steps at x are far from unstable with the rate of iteration t."""
         lr_y = settings["lr_y"] * (1.0 + t) ** -self.scale.exponent("lr_y")
@@ -392,12 +378,15 @@ class Race:
             state.values["z"] = self.ground.z.clone()
         return state
 
-    def can_afford(self, steps: int, whole: int) -> bool:
-        """Whether another short run leaves the cost below that of one whole run."""
+    def left(self, whole: int) -> float:
+        """Iterations that can still run before the cost is that of one whole run."""
         ground = self.ground
         judged = ground.calls + 3 * (ground.follow + len(ground.upper))
-        checked = LAST * whole  # iterations of the last trial
-        return self.calls + judged + self.per_step * (steps + checked) < self.per_step * whole
+        return 0.97 * whole - (self.calls + judged) / self.per_step
+
+    def can_afford(self, steps: int, whole: int, last: float = LAST) -> bool:
+        """Whether another short run leaves enough for a last trial of this length."""
+        return self.left(whole) > steps + last * whole
 
     def first(self, steps: int, whole: int) -> float:
         """The best rate of x in short runs from a solved lower level, a factor of 4 apart."""
@@ -419,7 +408,7 @@ class Race:
                 far /= APART
             else:
                 break
-            if not self.can_afford(steps + 2 * round(whole * SECOND), whole):
+            if not self.can_afford(steps + round(whole * SECOND), whole, AGAIN):
                 break
             look(far)
         return rates[least_enough(values, ground.start)]
@@ -428,7 +417,7 @@ class Race:
         """The best of a few longer runs from the problem's own start."""
         best = self.run({**base, "lr_x": lr_x}, steps, solved=False)
         wider = APART
-        while not self.gains(best) and self.can_afford(steps, whole):
+        while not self.gains(best) and self.can_afford(steps, whole, AGAIN):
             lr_x, wider = lr_x / APART, 2.0
             best = self.run({**base, "lr_x": lr_x}, steps, solved=False)
         if self.gains(best) and self.can_afford(steps, whole):
@@ -443,25 +432,38 @@ class Race:
 
     def safe(self, best: StepTrial, steps: int) -> dict[str, Any]:
         """Settings for the whole run, with a lower rate of x next to one that went wrong, where
-        steps of a fixed length have come far enough, and where a trial with another seed fails.
+        steps of a fixed length have come far enough, and where the last trial fails.
         """
         ground, settings = self.ground, dict(best.settings)
         rate = settings["lr_x"]
         far = 2.0 if self.scale.fixed else APART
-        near = [t for t in self.tried if rate < t.settings["lr_x"] < 1.1 * far * rate]
+        near = [t for t in self.tried if rate < t.settings["lr_x"] < 1.1 * APART * rate]
         if not self.gains(best):  # nothing was seen to help: stay
             settings["lr_x"] = rate / 64.0
         elif any(not math.isfinite(t.value) for t in near):
             settings["lr_x"] = rate / far
         elif self.scale.fixed and best.halfway - best.value < 0.2 * (ground.start - best.value):
             settings["lr_x"] = rate / 2.0  # it has come as far as it should
-        passed = 0  # trials; two are enough, one where a second would cost too much
-        while passed < 2 and settings["lr_x"] > 1e-3 * rate:
-            if passed and not self.can_afford(0, steps):
-                break
-            passed = passed + 1 if self.starts_well(settings) else 0
-            settings["lr_x"] *= 1.0 if passed else 0.5
+        settings["lr_x"] = self.checked(settings, rate, steps)
         return {k: float(f"{v:.4g}") for k, v in settings.items()}
+
+    def checked(self, settings: dict[str, Any], tried: float, steps: int) -> float:
+        """The rate of x, lowered until a run with another seed at four times the rate stays in
+        bounds (steps of a fixed length: at twice the rate, and half the rate where x has then gone
+        too far).
+        """
+        rate = float(settings["lr_x"])
+        least, faster = 1e-3 * rate, 2.0 if self.scale.fixed else APART
+        while rate > least:
+            length = round(min(max(self.left(steps), AGAIN * steps), LAST * steps))
+            trial = self.run({**settings, "lr_x": faster * rate}, length, solved=False)
+            if math.isfinite(trial.value):
+                worse = trial.value > trial.halfway + CLEAR * abs(self.ground.start)
+                return rate / 2.0 if worse and self.scale.fixed else rate
+            rate /= APART
+            if self.left(steps) < AGAIN * steps and faster * rate <= tried:
+                break  # a run of the second rung was as long and fast as what could still run
+        return rate
 
 
 def raced(
