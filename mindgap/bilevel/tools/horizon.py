@@ -5,9 +5,9 @@ distance along -d at which the upper loss is least once y has followed. *First r
 rates of x a factor of 4 apart, from a lower level that is nearly solved. *Second rung*: longer runs
 around the best of these, from the problem's own start, each with a seed of its own. A rate next to
 one that went wrong is lowered. *Last trial*: what happens late in a run happens early in a faster
-one, so a rate is advised only if a run at four times this rate (steps of a fixed length: twice)
-survives up to 0.4 of the iterations. Every x is judged by the upper loss after the same lower steps
-from one common y.
+one, so a rate is advised only if a run at twice this rate (four times for methods that keep no z)
+survives up to 0.4 of the iterations and ends below the start. Every x is judged by the upper loss
+after the same lower steps from one common y.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ from mindgap.bilevel.tools.step_advice import StepAdvice
 
 #: Share of 1 / L that lr_y and lr_z take.
 LOWER = 0.5
+#: What these steps are multiplied by where the curvature falls to less than this part of L as y is
+#: solved; below 4, beyond which the first steps are unstable.
+FALLEN = 2.0
 #: Minibatches of the upper level that a point is judged by.
 JUDGED = 10
 #: Lower steps before a point is judged, as a share of the iterations.
@@ -240,6 +243,8 @@ class Ground:
         self.curvature, self.lr = curvature, LOWER / curvature
         tokens = self.tokens("lower", 0, self.lower_steps)
         near = self.descend(self.x, near, tokens, self.lr) if tokens else near
+        if self.largest(self.x, near, 2) < curvature / FALLEN:  # only the start is so curved
+            self.curvature, self.lr = curvature / FALLEN, FALLEN * self.lr
         self.start, self.near = self.value(self.x, near)
         d = self.hypergradient()
         self.size = float(d.norm())
@@ -448,18 +453,19 @@ class Race:
         return {k: float(f"{v:.4g}") for k, v in settings.items()}
 
     def checked(self, settings: dict[str, Any], tried: float, steps: int) -> float:
-        """The rate of x, lowered until a run with another seed at four times the rate stays in
-        bounds (steps of a fixed length: at twice the rate, and half the rate where x has then gone
-        too far).
+        """The rate of x, lowered until a faster run with another seed stays in bounds and ends
+        below the start; half of it where that run ended higher than it was halfway.
         """
-        rate = float(settings["lr_x"])
-        least, faster = 1e-3 * rate, 2.0 if self.scale.fixed else APART
+        rate, start = float(settings["lr_x"]), self.ground.start
+        little = CLEAR * abs(start)
+        # A method that keeps z runs into trouble when z lags, which a much faster run passes by.
+        faster = 2.0 if self.scale.fixed or "lr_z" in self.scale.known else APART
+        least = 1e-3 * rate
         while rate > least:
             length = round(min(max(self.left(steps), AGAIN * steps), LAST * steps))
             trial = self.run({**settings, "lr_x": faster * rate}, length, solved=False)
-            if math.isfinite(trial.value):
-                worse = trial.value > trial.halfway + CLEAR * abs(self.ground.start)
-                return rate / 2.0 if worse and self.scale.fixed else rate
+            if trial.value <= start + little:
+                return rate / 2.0 if trial.value > trial.halfway + little else rate
             rate /= APART
             if self.left(steps) < AGAIN * steps and faster * rate <= tried:
                 break  # a run of the second rung was as long and fast as what could still run
