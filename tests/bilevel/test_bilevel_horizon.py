@@ -20,7 +20,7 @@ from mindgap.bilevel import (
     solve,
     suggest_steps,
 )
-from mindgap.bilevel.tools.horizon import Scale, least_enough
+from mindgap.bilevel.tools.horizon import Ground, Scale, least_enough
 
 
 def cleaning():
@@ -89,6 +89,46 @@ def test_the_steps_survive_a_start_where_y_is_not_solved():
     wrong = [t.settings["lr_x"] for t in raced.tried if math.isinf(t.value)]
     assert min(wrong) > raced.settings["lr_x"]
     assert not all(t.solved for t in raced.tried)
+
+
+def test_the_steps_survive_a_curvature_that_x_raises():
+    """x grows at a constant speed, and the lower level's curvature as exp(x): late in a run lower
+    steps became unstable that were stable in every short run.
+    """
+    features = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
+
+    def upper(x, y, b):
+        return (y - b).square().mean() + y.square().sum()
+
+    def lower(x, y, b):
+        return (y - 1.0 - b).square().sum(-1).mean() + (x.exp() * y.square()).sum()
+
+    data = features[:32], features[32:]
+    problem = BilevelProblem(upper, lower, torch.zeros(2), torch.zeros(2), *data, batch_size=8)
+    raced = suggest_steps(problem, "borep", steps=400)
+    assert raced.tried[-1].settings["lr_x"] > 1.9 * raced.settings["lr_x"]
+    assert all(solve(problem, raced.method, 400, seed=seed).ok for seed in (1, 2, 3))
+
+
+def test_the_rate_of_y_doubles_where_only_the_start_is_curved():
+    def lower(x, y, b):
+        return (2.0 * torch.nn.functional.softplus(-4.0 * y) + 0.05 * (y - x).square()).mean()
+
+    data = torch.zeros(8), torch.zeros(8)
+    problem = BilevelProblem(
+        lambda x, y, b: (y - 2.0).square().mean(),
+        lower,
+        torch.zeros(1),
+        torch.zeros(1),
+        *data,
+        batch_size=4,
+    )
+    ground = Ground(problem, 200, 40, 0)
+    ground.measure()
+    most = ground.largest(*ground.oracle.start)
+    assert most == pytest.approx(8.1)
+    assert ground.largest(ground.x, ground.near) < most / 4
+    assert ground.lr == pytest.approx(1.0 / most)
 
 
 def test_a_longer_run_takes_shorter_steps_of_a_fixed_length():
