@@ -86,9 +86,11 @@ class _Events(Watched):
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
+        """Remember the batch until its loss is known."""
         self._present_batch = (batch, batch_idx)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        """Show the loss of the present batch to the monitor."""
         monitor = self._watching.monitor
         if monitor is not None and not monitor.measuring:
             monitor.observe(loss, *self._present_batch)

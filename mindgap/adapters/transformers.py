@@ -73,6 +73,7 @@ class _Events(Watched):
             monitor.observe(loss, batch)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **trainer_parts: Any) -> None:
+        """Close the monitor."""
         if self._hook is not None:
             self._hook.remove()
         self._hook = None

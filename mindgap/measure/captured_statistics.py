@@ -240,9 +240,15 @@ def _statistics(count: int, size: int, loss: float, square: float, norm: float) 
         loss, square: means over the batches of the loss and of the gradient's squared norm.
         norm: of the mean gradient.
     """
-    variance = max(square - norm**2, 0.0) * count / (count - 1) if count > 1 else math.nan
+    variance = math.nan  # of a batch's gradient
+    if count > 1:
+        variance = max(square - norm**2, 0.0) * count / (count - 1)
     return BatchStatistics(
-        count * size, loss, norm, norm**2 - variance / count, math.sqrt(variance * size)
+        samples=count * size,
+        loss=loss,
+        gradient_norm=norm,
+        gradient_square=norm**2 - variance / count,
+        noise=math.sqrt(variance * size),
     )
 
 

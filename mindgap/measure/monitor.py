@@ -208,13 +208,9 @@ class Monitor:
         self._watch = LoopWatch(objective.model, one_of("nonfinite", nonfinite, ("note", "raise")))
         self.events: list[str] = []
         self._stopped_probes: dict[str, str] = {}
-        if memory is not None and (not isinstance(memory, (int, float)) or memory != 0):
-            positive("memory", memory)
         if recall is not None and not callable(recall):
             fail("recall", "must be a function that finds a batch by its name", recall)
-        self._recorder = Recorder(objective.model, self._optimizer, memory)
-        if memory == 0:
-            self._recorder.why_no_state = "memory=0 keeps no state"
+        self._recorder = _recorder_for(objective.model, self._optimizer, memory)
         self._recall = recall
         # What is due when.
         self._norm_period = 1  # steps between two readings of the gradient norms
@@ -744,6 +740,18 @@ class Monitor:
             if self._on_cuda:
                 torch.cuda.synchronize()
             self._other_seconds += time.perf_counter() - begun_at
+
+
+def _recorder_for(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, memory: float | None
+) -> Recorder:
+    """A recorder with so many bytes of memory; with 0 it keeps no state."""
+    if memory is not None and (not isinstance(memory, (int, float)) or memory != 0):
+        positive("memory", memory)
+    recorder = Recorder(model, optimizer, memory)
+    if memory == 0:
+        recorder.why_no_state = "memory=0 keeps no state"
+    return recorder
 
 
 def unwrapped(optimizer: Any) -> Any:

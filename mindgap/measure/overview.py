@@ -343,18 +343,17 @@ class _Surveyor:
         fit = fit_relaxed_smoothness(ray.gradient_norms, ray.smoothness, seed=self.seed)
         figure |= {"L0": fit.L0, "L1": fit.L1}
         low, high = fit.slope_interval
-        fails, sentence = fit.grows, fit.sentence
-        if fails and not low > LEAST_SLOPE:
-            fails = False if high < LEAST_SLOPE else None
-            answer = "cannot tell"
-            if fails is False:
-                answer = "no growth of smoothness with the gradient norm that matters"
+        grows, sentence = fit.grows, fit.sentence
+        if grows and not low > LEAST_SLOPE:  # it grows, but perhaps less than matters
+            grows, answer = None, "cannot tell"
+            if high < LEAST_SLOPE:
+                grows, answer = False, "no growth of smoothness with the gradient norm that matters"
             sentence = (
                 f"{answer}: log-log slope {fit.slope:.2f} [{low:.2f}, {high:.2f}], "
                 f"{LEAST_SLOPE:g} is the border"
             )
-        numbers = (fit.slope, low, high) if fails is not None else (math.nan,) * 3
-        return [here, SurveyLine(quantity, sentence, *numbers, assumption, fails)]
+        numbers = (fit.slope, low, high) if grows is not None else (math.nan,) * 3
+        return [here, SurveyLine(quantity, sentence, *numbers, assumption, fails=grows)]
 
     def read_stationarity(self, batches: list[Any], delta: float) -> list[SurveyLine]:
         """The Goldstein distance."""

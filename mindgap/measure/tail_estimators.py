@@ -167,26 +167,26 @@ def block_sum_gamma(x: Array, rng: np.random.Generator, rounds: int) -> Array:
         >>> round(1 / float(block_sum_gamma(x, np.random.default_rng(1), 8)), 1)
         2.0
     """
-    n = x.shape[-1]
-    lengths = block_lengths(n)
-    means = np.zeros((len(lengths), *x.shape[:-1]))
+    count = x.shape[-1]
+    lengths = block_lengths(count)
+    mean_logs = np.zeros((len(lengths), *x.shape[:-1]))
     for _ in range(rounds):
-        sums = x[..., rng.permutation(n)] * rng.choice([-1.0, 1.0], n)
+        sums = x[..., rng.permutation(count)] * rng.choice([-1.0, 1.0], count)
         for i, length in enumerate(lengths):
-            step = length if i == 0 else 2  # two short sums make a longer one
-            used = sums.shape[-1] // step * step
-            sums = sums[..., :used].reshape(*sums.shape[:-1], -1, step).sum(-1)
-            size = np.abs(sums)
+            joined = length if i == 0 else 2  # two short sums make a longer one
+            used = sums.shape[-1] // joined * joined
+            sums = sums[..., :used].reshape(*sums.shape[:-1], -1, joined).sum(-1)
+            moduli = np.abs(sums)
             # A sum of equal values with opposite signs is exactly zero; it says nothing about
             # growth.
-            positive = size > 0
-            logs = np.log(size, out=np.zeros_like(size), where=positive)
-            means[i] += logs.sum(-1) / np.maximum(positive.sum(-1), 1)
-    t = np.log(lengths)
+            positive = moduli > 0
+            logs = np.log(moduli, out=np.zeros_like(moduli), where=positive)
+            mean_logs[i] += logs.sum(-1) / np.maximum(positive.sum(-1), 1)
     weights = 1.0 / np.array(lengths)
-    t = t - np.sum(weights * t) / weights.sum()
-    slope = np.tensordot(weights * t, means / rounds, axes=1)
-    return slope / np.sum(weights * t**2)
+    log_lengths = np.log(lengths)
+    centred = log_lengths - np.sum(weights * log_lengths) / weights.sum()
+    covariance = np.tensordot(weights * centred, mean_logs / rounds, axes=1)
+    return covariance / np.sum(weights * centred**2)
 
 
 def published_block_sum_index(x: Array, block: int = 100) -> float:

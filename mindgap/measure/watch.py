@@ -276,11 +276,13 @@ class _UnreadNorms:
             self._copied.record(torch.cuda.current_stream(norms.device))
 
     def read(self) -> tuple[float, list[float]]:
-        """Loss and norms."""
+        """The loss and the gradient norm of each parameter; a GPU may have to be waited for."""
         if self._copied is not None:
             self._copied.synchronize()
         values = self._norms.tolist()
-        return (values.pop() if self._loss is None else float(self._loss)), values
+        if self._loss is None:  # it was copied from the device as the last of the norms
+            return values[-1], values[:-1]
+        return float(self._loss), values
 
 
 def _stacked(tensors: list[Tensor], order: float = 2.0) -> Tensor:

@@ -89,10 +89,10 @@ def held_out_loss(patient: Patient, batches: list[Any] | None = None) -> float:
 
 @contextmanager
 def loss_contexts(patient: Patient) -> Iterator[None]:
-    """The context managers that a cure put around the loss."""
+    """A block inside the context managers that a cure puts around every call of the loss."""
     with ExitStack() as stack:
-        for mode in patient.contexts:
-            stack.enter_context(mode())
+        for context in patient.contexts:
+            stack.enter_context(context())
         yield
 
 
@@ -142,7 +142,7 @@ def follow(patient: Patient, steps: int, *, watch: bool = False) -> Course:
         warnings.simplefilter("ignore")
         for step in range(steps):
             if step in checks and (watch or step == 0):
-                _check(course, patient, step)
+                _note_held_out_loss(course, patient, step)
             try:
                 loss = _follow_step(patient, step, course, observer)
             except Exception as error:
@@ -158,7 +158,7 @@ def follow(patient: Patient, steps: int, *, watch: bool = False) -> Course:
     if observer is not None:
         observer.close()
     if course.error is None:
-        _check(course, patient, len(course.losses))
+        _note_held_out_loss(course, patient, len(course.losses))
     return course
 
 
@@ -170,7 +170,7 @@ def _follow_step(patient: Patient, step: int, course: Course, observer: _Observe
         observer.before(step, batch)
     course.rates.append(float(patient.optimizer.param_groups[0]["lr"]))
     epoch = getattr(scheduler, "last_epoch", None)
-    loss = _step(patient, batch, step, course)
+    loss = _take_step(patient, batch, step, course)
     course.losses.append(loss)
     if observer is not None:
         observer.after(step)
@@ -182,7 +182,7 @@ def _follow_step(patient: Patient, step: int, course: Course, observer: _Observe
     return loss
 
 
-def _check(course: Course, patient: Patient, step: int) -> None:
+def _note_held_out_loss(course: Course, patient: Patient, step: int) -> None:
     """Note the held-out loss; infinity where it cannot be computed."""
     try:
         course.held_out_losses.append((step, held_out_loss(patient)))
@@ -190,7 +190,7 @@ def _check(course: Course, patient: Patient, step: int) -> None:
         course.held_out_losses.append((step, math.inf))
 
 
-def _step(patient: Patient, batch: Any, step: int, course: Course) -> float:
+def _take_step(patient: Patient, batch: Any, step: int, course: Course) -> float:
     """One step as the user's loop takes it, or as it would with accumulation, clipping and warm-up;
     returns the loss of the batch.
     """
@@ -204,7 +204,7 @@ def _step(patient: Patient, batch: Any, step: int, course: Course) -> float:
         (loss / patient.accumulate).backward()
     if (step + 1) % patient.accumulate == 0:
         if patient.clip is not None:
-            _clip(patient, patient.clip, course)
+            _clip_gradients(patient, patient.clip, course)
         rates = [group["lr"] for group in optimizer.param_groups]
         if patient.warmup > step:
             for group in optimizer.param_groups:
@@ -227,7 +227,7 @@ def _user_step(patient: Patient, batch: Any) -> float:
         return float(patient.value(batch))
 
 
-def _clip(patient: Patient, limit: float, course: Course) -> None:
+def _clip_gradients(patient: Patient, limit: float, course: Course) -> None:
     """Clip the gradient's norm; a gradient that is not finite is dropped.
 
     Args:

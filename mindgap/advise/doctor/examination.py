@@ -467,10 +467,9 @@ class _Doctor:
     def _is_sick(self) -> bool:
         """Whether the run learned next to nothing, broke, or is far behind a plain network."""
         chart = self.chart
-        ahead = chart.findings.get("control_better")
-        if ahead is not None and ahead.strength > 0.3:
-            return True
-        return chart.facts.progress < 0.05 or chart.has("broke")
+        behind = chart.findings.get("control_better")
+        far_behind = behind is not None and behind.strength > 0.3
+        return far_behind or chart.facts.progress < 0.05 or chart.has("broke")
 
     def _clearest_unproven(self) -> _Named | None:
         """Where no cure helped: the cause that the findings name most clearly."""

@@ -311,7 +311,11 @@ def _three_digits(value: float) -> str:
 
 
 def _move_apart(labels: list[_Label], distance: float = 17.0) -> list[_Label]:
-    """The same labels, moved so that no two overlap and all stay on the picture."""
+    """The labels in order of their levels, moved so that none overlap and all stay on the picture.
+
+    Args:
+        distance: between two neighbours, at least.
+    """
     ordered = sorted(labels)
     levels: list[float] = []
     for label in ordered:

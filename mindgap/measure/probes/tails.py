@@ -211,13 +211,14 @@ def infinite_variance(sample: NoiseSample | Any) -> InfiniteVariance:
     """
     rows, _ = _values(sample, "norms", False, None)
     logs, k = _logs(rows)
-    plain, gamma = float(estimators.plain_hill_gamma(logs)), float(_mean_gamma(logs))
+    hill_gamma, gamma = float(estimators.plain_hill_gamma(logs)), float(_mean_gamma(logs))
     low, high = _index_between(gamma, k, 0.5)
     looks_light = _looks_light(rows)
     if looks_light:  # then the moment estimate decides: a heavy tail hardly gives it
         low = max(low, _index_between(float(estimators.moment_gamma(logs)), k, 1.0)[0])
     looks_light = looks_light or (gamma < 0.15 and rows.size >= 200)
-    infinite = True if high < 2 and plain > 0.5 else False if looks_light and low > 2 else None
+    is_finite = looks_light and low > 2
+    infinite = True if high < 2 and hill_gamma > 0.5 else False if is_finite else None
     return InfiniteVariance(_inverse(gamma), (low, high), rows.size, infinite)
 
 
