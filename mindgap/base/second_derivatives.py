@@ -194,9 +194,10 @@ def _is_covered(*tensors: Tensor | None) -> bool:
 
 
 def _saving_hooks() -> Any:
-    """The hooks that see what is saved for a backward; checkpointing works by setting its own.
+    """The innermost hooks that see what is saved for a backward pass. Checkpointing sets its own,
+    so that other hooks than at the block's begin mean a checkpointed part.
 
-    Where torch does not tell, never twice the same, so that torch does everything.
+    A new object each time where torch does not tell, so that no two are equal.
     """
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     return object() if top is None else top(False)

@@ -411,9 +411,7 @@ class Monitor:
         self.close("" if error is None else f"{type(error).__name__}: {error}")
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        """Hook before an optimizer's step: read gradient norms when they are due, publish events,
-        and begin a row when one is due.
-        """
+        """Hook before an optimizer's step: note the step, and do what is due."""
         step, recorder = self.step, self._recorder
         begun_at = time.perf_counter() if self._samples_this_step or step >= self._next_due else 0.0
         groups, settings = self._optimizer.param_groups, self._settings
@@ -430,7 +428,17 @@ class Monitor:
             recorder.log.append(LoggedStep(step, settings, None))
             if self._samples_this_step:
                 self._sample_step_cost(time.perf_counter() - begun_at)
-            return
+        else:
+            self._do_what_is_due(settings, begun_at)
+
+    def _do_what_is_due(self, settings: list[dict[str, Any]], begun_at: float) -> None:
+        """Before a step: read gradient norms, publish events and begin a row, each when it is due.
+
+        Args:
+            settings: of the optimizer's groups.
+            begun_at: moment at which the hook began.
+        """
+        step, recorder = self.step, self._recorder
         events: list[str] = []
         norms = None
         if step % self._norm_period == 0:

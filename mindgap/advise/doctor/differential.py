@@ -18,6 +18,8 @@ from mindgap.advise.doctor.model_readings import layers
 from mindgap.advise.doctor.patient import Patient
 from mindgap.base.batches import pair
 
+#: Log-odds below which a cause is not listed, and at most those of a cause that is not named.
+LEAST_LISTED, MOST_UNNAMED = -3.0, -1.0
 #: Causes that an answer lists.
 LISTED = 3
 #: Log-odds of a cause whose cure was tried without effect, at most.

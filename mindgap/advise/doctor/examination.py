@@ -41,7 +41,7 @@ from mindgap.advise.doctor.course_readings import (
 )
 from mindgap.advise.doctor.cure_trials import CureTrials
 from mindgap.advise.doctor.data_readings import read_data
-from mindgap.advise.doctor.differential import Ranked, differential
+from mindgap.advise.doctor.differential import LEAST_LISTED, MOST_UNNAMED, Ranked, differential
 from mindgap.advise.doctor.further import READINGS
 from mindgap.advise.doctor.model_readings import (
     layers,
@@ -66,6 +66,10 @@ STEPS = 240
 FEWEST = 80
 #: Share of the time that the first run may take.
 FIRST = 0.2
+#: Log-odds above which findings alone name a cause clearly.
+CLEAR = 2.5
+#: Log-odds that a cure adds to its cause if it helps, and that a cause loses if none does.
+PROVEN, UNPROVEN = 2.0, 1.5
 #: Cures that are tried at most.
 TRIED = 4
 #: Share of the constant answer's loss by which a plain network may be ahead of a healthy run.
@@ -415,7 +419,7 @@ class _Doctor:
                 for cause, score in rank_causes(chart.findings)
                 if cause.key not in ("underfitting", "overfitting")
             )
-            if next(scores, -math.inf) < 2.5:
+            if next(scores, -math.inf) < CLEAR:
                 trials.compare_learning_rates(course)
                 trials.compare_clipping()
         self.say("trying cures")
@@ -450,7 +454,7 @@ class _Doctor:
                     continue
                 return _Named(fitted, score, None)
             if trial.helps:
-                return _Named(fitted, score + 2, trial)
+                return _Named(fitted, score + PROVEN, trial)
             self.failed.append(trial)
             stale = cause.key == "optimizer_other_parameters" and chart.has("foreign")
             if not fitted.proof or stale:
@@ -474,18 +478,22 @@ class _Doctor:
     def _clearest_unproven(self) -> _Named | None:
         """Where no cure helped: the cause that the findings name most clearly."""
         for cause, score in rank_causes(self.chart.findings):
-            if score > 2.5 and (cause.key in self.refuted or not cause.cure):
-                failed = next((t for t in self.failed if t.cause == cause.key), None)
-                return _Named(cause, min(score, 3.0) - 1.5, failed)
+            if score > CLEAR and (cause.key in self.refuted or not cause.cure):
+                failed = next((trial for trial in self.failed if trial.cause == cause.key), None)
+                return _Named(cause, min(score, CLEAR + 0.5) - UNPROVEN, failed)
         return None
 
     def _rank_all(self, named: _Named | None, trained: Patient) -> Ranked:
         """The named cause, then all others that remain possible, with their log-odds."""
         chart = self.chart
-        scores = [(cause.key, score) for cause, score in rank_causes(chart.findings) if score > -3]
+        scores = [
+            (cause.key, score)
+            for cause, score in rank_causes(chart.findings)
+            if score > LEAST_LISTED
+        ]
         if named is None:
             named_key = ""
-            ranked = [(other, min(score, -1.0)) for other, score in scores]
+            ranked = [(other, min(score, MOST_UNNAMED)) for other, score in scores]
         else:
             named_key = named.cause.key
             ranked = [(named_key, named.score), *(pair for pair in scores if pair[0] != named_key)]

@@ -32,7 +32,7 @@ from mindgap.advise.doctor.controls import constant_loss
 from mindgap.advise.doctor.course import Course, gradient, norm
 from mindgap.advise.doctor.course_readings import read_curve, read_loop
 from mindgap.advise.doctor.data_readings import read_data
-from mindgap.advise.doctor.differential import Ranked, differential
+from mindgap.advise.doctor.differential import LEAST_LISTED, MOST_UNNAMED, Ranked, differential
 from mindgap.advise.doctor.model_readings import (
     read_forward,
     read_gradients,
@@ -320,7 +320,7 @@ class _Consultation:
             "tried here; `mindgap examine` tries it on a copy)."
         )
         findings = evidence(cause, chart, ("broke", "blew_up", "stalled", "above_start"))
-        others = [(other.key, s) for other, s in ranked if other is not cause and s > -3]
+        others = [(other.key, s) for other, s in ranked if other is not cause and s > LEAST_LISTED]
         listed = self._rank_all(cause.key, [(cause.key, score), *others])
         code = code_of(fitted, chart, None)
         losses = self.course.losses
@@ -332,7 +332,9 @@ class _Consultation:
         """
         facts = self.chart.facts
         start, final, constant = facts.start, facts.final, facts.trivial
-        listed = self._rank_all("", [(cause.key, min(s, -1.0)) for cause, s in ranked if s > -3])
+        listed = self._rank_all(
+            "", [(cause.key, min(s, MOST_UNNAMED)) for cause, s in ranked if s > LEAST_LISTED]
+        )
         fell = f"the training loss went from {start:.3g} to {final:.3g} in {self.past.steps} steps"
         if constant is None:
             reason = f"{fell}, and no constant answer can be computed to compare it with"
