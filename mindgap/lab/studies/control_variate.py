@@ -82,11 +82,15 @@ class _Corrected(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, *tensors: Tensor) -> Tensor:
+        """The value itself; ``tensors`` are the parameters, then their corrections."""
         ctx.save_for_backward(*tensors[len(tensors) // 2 :])
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """The gradient by the value, the corrections as those by the parameters, none by the
+        corrections.
+        """
         return gradients[0], *ctx.saved_tensors, *(None for _ in ctx.saved_tensors)
 
 

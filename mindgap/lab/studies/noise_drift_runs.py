@@ -163,10 +163,13 @@ def _on_device(trial: Trial) -> _Run:
     drawn_early: list[Any] = []
 
     def sample() -> Any:
+        """The noise where the network stands; the first time the sample that :func:`start` drew."""
         return drawn_early.pop() if drawn_early else noise_on_device(trial, problem, reader)
 
     def start() -> Any:
-        # Before the shared sample, which another process may be measuring meanwhile.
+        """The noise at the start, which processes share. The first sample of this run is drawn
+        before it, because another process may be measuring the shared one meanwhile.
+        """
         drawn_early.append(sample())
         return noise_at_start(trial, network)
 

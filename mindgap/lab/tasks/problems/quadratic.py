@@ -212,7 +212,11 @@ def _samples(
     top_c: float,
     low: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Factors of n random quadratics in (y, x): those of y and those of x, of given spectra."""
+    """Factors of random quadratics: (p, r, a) of y, (samples, 3, d_y), and (q, s, b) of x.
+
+    Eigenvalues and singular values of the mean matrices A, B and C are log-spaced from ``low`` up
+    to ``top_y``, ``top_x`` and ``top_c``.
+    """
     half = 0.5 * math.log10(low)
     spread_y = np.logspace(half, 0.5 * math.log10(top_y), dim_y)
     spread_x = np.concatenate([[0.0], np.logspace(half, 0.5 * math.log10(top_x), dim_x - 1)])

@@ -76,23 +76,27 @@ def judge(runs: Sequence[Run]) -> Parts:
         trained_gate(parts, groups[max(test_means, key=test_means.__getitem__)])
     parts.note("", {"equal_epochs": common_epoch})
     misread = [name for name, group in groups.items() if not all(map(read_at_its_solution, group))]
+    # Epochs of x cost methods differently, so accuracies are also compared at the last epoch that
+    # every run reached.
     for case, word in CASES.items():
         column = f"{case}_accuracy"
         judged = dict(groups)
         if case == "train":  # the test trains new heads for every method
             judged = {name: group for name, group in groups.items() if name not in misread}
-        final = last_values(judged, column)
-        early = {
+        final_accuracy = last_values(judged, column)
+        early_accuracy = {
             name: np.array([at_epoch(run, column, common_epoch) for run in group])
             for name, group in judged.items()
         }
-        standing = parts.ahead_of_all(f"SLIP ahead in {word} accuracy", final, "SLIP", SMALLEST)
-        early_standing = against_all(early, "SLIP")
+        standing = parts.ahead_of_all(
+            f"SLIP ahead in {word} accuracy", final_accuracy, "SLIP", SMALLEST
+        )
+        early_standing = against_all(early_accuracy, "SLIP")
         numbers = {
-            "accuracy": means(final),
-            "deviation": {name: spread(values) for name, values in final.items()},
+            "accuracy": means(final_accuracy),
+            "deviation": {name: spread(values) for name, values in final_accuracy.items()},
             "lead_of_slip": triples(standing.leads),
-            "accuracy_at_equal_epochs": means(early),
+            "accuracy_at_equal_epochs": means(early_accuracy),
             "lead_at_equal_epochs": triples(early_standing.leads),
         }
         parts.note(
@@ -100,7 +104,7 @@ def judge(runs: Sequence[Run]) -> Parts:
             {word: numbers},
         )
         if shared:
-            gain = mean_interval([run.rows[-1][column] for run in shared] - final["SLIP"])
+            gain = mean_interval([run.rows[-1][column] for run in shared] - final_accuracy["SLIP"])
             parts.note(
                 f"with shared samples SLIP ends {gain.words(100)} points above in {word} accuracy",
                 {f"gain_of_sharing_in_{word}": gain.triple},
