@@ -1,7 +1,7 @@
 """How good is ``mindgap recommend``? 42 tasks against a random search of 60 full-length runs each.
 
     python benchmarks/recommend.py RECORDS.jsonl [--jobs 2] [--kinds search final recommend fresh]
-    python benchmarks/recommend.py RECORDS.jsonl --split judge2 --jobs 15
+    python benchmarks/recommend.py RECORDS.jsonl --split judge --jobs 15
     python benchmarks/recommend.py RECORDS.jsonl --table [--docs docs/recommend.md]
 
 Every job appends one line to the file; a second call does only what is missing.
@@ -15,11 +15,10 @@ Every job appends one line to the file; a second call does only what is missing.
   full-length run of AdamW after it.
 * *fresh*: what was recommended, on the same fresh seeds.
 
-Twelve tasks (``recommend_tasks.py``) and six later ones (``recommend_more.py``) are for
-development, eight (``recommend_judged.py``) judge: their file was registered in ``split.json``
-before the race was changed. Six more (``recommend_again.py``) judge it a second time, after the
-changes that the eight led to, and ten (``recommend_third.py``) a third time; ``--split`` chooses
-the tasks of one list.
+Thirty-two tasks (``recommend_tasks.py``, ``recommend_more.py``, ``recommend_judged.py`` and
+``recommend_again.py``) are for development; the last fourteen judged earlier races. Ten
+(``recommend_third.py``) judge this one: their file was registered in ``split.json`` before the
+race was changed. The answers of the race before this one stand beside it (``FORMER``).
 """
 
 from __future__ import annotations
@@ -55,27 +54,25 @@ KINDS = ("search", "final", "recommend", "fresh")
 MODES: dict[str, dict[str, Any]] = {
     "recommend": {},
     "without measurement": {"measure": False},
-    "without second bracket": {"without": ("second bracket",)},
-    "without own schedule": {"without": ("own schedule",)},
-    "race alone": {"measure": False, "without": ("second bracket", "own schedule")},
+    **{f"without {part}": {"without": (part,)} for part in ("Muon", "SGD", "weight decay")},
 }
 FULL = "recommend"
+#: What the race before this one answered; its code is in the history.
+FORMER = "former race"
 Setting = dict[str, Any]
 
 
 #: The lists of tasks by name.
 SPLITS: dict[str, dict[str, tuple[Any, int]]] = {
-    "development": {**recommend_tasks.TASKS, **recommend_more.TASKS},
-    "judge": recommend_judged.TASKS,
-    "judge2": recommend_again.TASKS,
-    "judge3": recommend_third.TASKS,
+    "development": {
+        **recommend_tasks.TASKS,
+        **recommend_more.TASKS,
+        **recommend_judged.TASKS,
+        **recommend_again.TASKS,
+    },
+    "judge": recommend_third.TASKS,
 }
-TITLES = {
-    "development": "Development",
-    "judge": "Judged",
-    "judge2": "Judged again",
-    "judge3": "Judged a third time",
-}
+TITLES = {"development": "Development", "judge": "Judged"}
 
 
 def tasks() -> dict[str, tuple[Any, int]]:
@@ -322,7 +319,7 @@ def rows(done: dict[str, dict[str, Any]]) -> list[Row]:
     found = []
     for task in tasks():
         best = best_of_search(task, done)
-        answers = {mode: done.get(key(["recommend", task, mode])) for mode in MODES}
+        answers = {mode: done.get(key(["recommend", task, mode])) for mode in (*MODES, FORMER)}
         modes = {
             mode: (line["loss"], mean(task, line["setting"]), line)
             for mode, line in answers.items()
@@ -356,7 +353,13 @@ def table(path: Path) -> str:
         if not of:
             continue
         lines = [
-            [*head, "against AdamW at 1e-3, fresh seeds", "runs in steps", "runs by the clock"]
+            [
+                *head,
+                "gap of the former race",
+                "against AdamW at 1e-3, fresh seeds",
+                "runs in steps",
+                "runs by the clock",
+            ]
         ]
         for row in of:
             loss, _, line = row.modes[FULL]
@@ -367,18 +370,23 @@ def table(path: Path) -> str:
                     f"{named(line['setting'])}: {_number(loss)}",
                     _percent(row.gap(FULL)),
                     _percent(row.gap(FULL, fresh=True)),
+                    _percent(row.gap(FORMER)) if FORMER in row.modes else "not run",
                     _percent(row.against_adamw()),
                     f"{line['runs']:.1f}",
                     f"{line['clock']['cpu']:.1f}",
                 ]
             )
         cost = [row.modes[FULL][2]["clock"]["cpu"] for row in of]
+        former = [row for row in of if FORMER in row.modes]
+        before = [row.modes[FORMER][2]["clock"]["cpu"] for row in former] or [math.nan]
         parts += [
             f"**{title}**, {len(of)} of {len(SPLITS[split])} tasks finished. Gap to the best of "
             f"60 runs, seed 0: {_summary([row.gap(FULL) for row in of])}; on fresh seeds: "
             f"{_summary([row.gap(FULL, fresh=True) for row in of])}. Against AdamW at 1e-3, fresh "
             f"seeds: {_summary([row.against_adamw() for row in of])}. Runs by the clock: median "
-            f"{statistics.median(cost):.1f}, most {max(cost):.1f}.",
+            f"{statistics.median(cost):.1f}, most {max(cost):.1f}. The former race: "
+            f"{_summary([row.gap(FORMER) for row in former])}; runs by the clock: median "
+            f"{statistics.median(before):.1f}, most {max(before):.1f}.",
             _table(lines),
         ]
     return "\n\n".join([*parts, *_ablations(found)])

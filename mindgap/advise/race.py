@@ -53,8 +53,6 @@ from mindgap.base.fingerprint import data_text, function_text
 RUNGS = (1 / 24, 1 / 6, 1 / 3, 1.0)
 #: Settings that go on to the second and to the third rung.
 KEEP = (6, 2)
-#: Fewest of them, whatever they cost.
-LEAST = 3
 #: Smaller rates of AdamW that are tried while its smallest is its best.
 SMALLER = 4
 #: Seeds beside the first, run to the first rung by the leaders to estimate the noise between seeds.
@@ -212,7 +210,7 @@ class Race:
         end.
         """
         end = [(chosen[0], self.total)]
-        while len(chosen) > LEAST and not self._fits([*((e, step) for e in chosen), *end]):
+        while len(chosen) > 1 and not self._fits([*((e, step) for e in chosen), *end]):
             chosen = chosen[:-1]
         self._advance_all(chosen, step)
         return chosen
