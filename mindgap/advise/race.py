@@ -52,7 +52,7 @@ from mindgap.base.fingerprint import data_text, function_text
 #: Shares of the full length at which the field is judged.
 RUNGS = (1 / 24, 1 / 6, 1 / 3, 1.0)
 #: Settings that go on to the second and to the third rung.
-KEEP = (6, 2)
+KEEP = (7, 2)
 #: Smaller rates of AdamW that are tried while its smallest is its best.
 SMALLER = 4
 #: Seeds beside the first, run to the first rung by the leaders to estimate the noise between seeds.
@@ -195,15 +195,17 @@ class Race:
         self._lower_adamw(field, second)
         if self.rises(second, [first]):
             field.append(self._smaller_rate(second))
-        last = self._go_on(self._rank_entries(field, second)[: KEEP[1]], third)
-        wanted = [
-            *self._rank_entries(last, third),
-            self.reference(second),
-            *self._rank_entries(field, second),
-        ]
+        ranked = self._payable(self._rank_entries(field, second))
+        last = self._go_on(ranked[: KEEP[1]], third)
+        wanted = [*self._rank_entries(last, third), self.reference(second), *ranked]
+        wanted = self._payable(wanted)
         for entry in wanted:
             if entry is wanted[0] or self._fits([(entry, self.total)]):
                 self._enter(entry, self.total)
+
+    def _payable(self, ranked: list[Entry]) -> list[Entry]:
+        """The settings whose way to the end can be paid for; the first of all if there is none."""
+        return [e for e in ranked if self._fits([(e, self.total)])] or ranked[:1]
 
     def _go_on(self, chosen: list[Entry], step: int) -> list[Entry]:
         """Run settings, best first, to a rung: as many as leave enough for the first to reach the
