@@ -1,7 +1,7 @@
 """How good is ``mindgap recommend``? 42 tasks against a random search of 60 full-length runs each.
 
     python benchmarks/recommend.py RECORDS.jsonl [--jobs 2] [--kinds search final recommend fresh]
-    python benchmarks/recommend.py RECORDS.jsonl --split judge --jobs 15
+    python benchmarks/recommend.py RECORDS.jsonl --split judge2 --jobs 15
     python benchmarks/recommend.py RECORDS.jsonl --table [--docs docs/recommend.md]
 
 Every job appends one line to the file; a second call does only what is missing.
@@ -15,10 +15,11 @@ Every job appends one line to the file; a second call does only what is missing.
   full-length run of AdamW after it.
 * *fresh*: what was recommended, on the same fresh seeds.
 
-Thirty-two tasks (``recommend_tasks.py``, ``recommend_more.py``, ``recommend_judged.py`` and
-``recommend_again.py``) are for development; the last fourteen judged earlier races. Ten
-(``recommend_third.py``) judge this one: their file was registered in ``split.json`` before the
-race was changed. The answers of the race before this one stand beside it (``FORMER``).
+Twelve tasks (``recommend_tasks.py``) and six later ones (``recommend_more.py``) are for
+development, eight (``recommend_judged.py``) judge: their file was registered in ``split.json``
+before the race was changed. Six more (``recommend_again.py``) judge it a second time, after the
+changes that the eight led to, and ten (``recommend_third.py``) a third time; ``--split`` chooses
+the tasks of one list. The answers of a race that the ten refused stand beside (``REFUSED``).
 """
 
 from __future__ import annotations
@@ -54,25 +55,29 @@ KINDS = ("search", "final", "recommend", "fresh")
 MODES: dict[str, dict[str, Any]] = {
     "recommend": {},
     "without measurement": {"measure": False},
-    **{f"without {part}": {"without": (part,)} for part in ("Muon", "SGD", "weight decay")},
+    "without second bracket": {"without": ("second bracket",)},
+    "without own schedule": {"without": ("own schedule",)},
+    "race alone": {"measure": False, "without": ("second bracket", "own schedule")},
 }
 FULL = "recommend"
-#: What the race before this one answered; its code is in the history.
-FORMER = "former race"
+#: What a race answered that the ten tasks refused; its code is in the history.
+REFUSED = "refused race"
 Setting = dict[str, Any]
 
 
 #: The lists of tasks by name.
 SPLITS: dict[str, dict[str, tuple[Any, int]]] = {
-    "development": {
-        **recommend_tasks.TASKS,
-        **recommend_more.TASKS,
-        **recommend_judged.TASKS,
-        **recommend_again.TASKS,
-    },
-    "judge": recommend_third.TASKS,
+    "development": {**recommend_tasks.TASKS, **recommend_more.TASKS},
+    "judge": recommend_judged.TASKS,
+    "judge2": recommend_again.TASKS,
+    "judge3": recommend_third.TASKS,
 }
-TITLES = {"development": "Development", "judge": "Judged"}
+TITLES = {
+    "development": "Development",
+    "judge": "Judged",
+    "judge2": "Judged again",
+    "judge3": "Judged a third time",
+}
 
 
 def tasks() -> dict[str, tuple[Any, int]]:
@@ -319,7 +324,7 @@ def rows(done: dict[str, dict[str, Any]]) -> list[Row]:
     found = []
     for task in tasks():
         best = best_of_search(task, done)
-        answers = {mode: done.get(key(["recommend", task, mode])) for mode in (*MODES, FORMER)}
+        answers = {mode: done.get(key(["recommend", task, mode])) for mode in (*MODES, REFUSED)}
         modes = {
             mode: (line["loss"], mean(task, line["setting"]), line)
             for mode, line in answers.items()
@@ -355,10 +360,11 @@ def table(path: Path) -> str:
         lines = [
             [
                 *head,
-                "gap of the former race",
                 "against AdamW at 1e-3, fresh seeds",
                 "runs in steps",
                 "runs by the clock",
+                "the refused race",
+                "its gap",
             ]
         ]
         for row in of:
@@ -370,26 +376,43 @@ def table(path: Path) -> str:
                     f"{named(line['setting'])}: {_number(loss)}",
                     _percent(row.gap(FULL)),
                     _percent(row.gap(FULL, fresh=True)),
-                    _percent(row.gap(FORMER)) if FORMER in row.modes else "not run",
                     _percent(row.against_adamw()),
                     f"{line['runs']:.1f}",
                     f"{line['clock']['cpu']:.1f}",
+                    *_refused(row),
                 ]
             )
         cost = [row.modes[FULL][2]["clock"]["cpu"] for row in of]
-        former = [row for row in of if FORMER in row.modes]
-        before = [row.modes[FORMER][2]["clock"]["cpu"] for row in former] or [math.nan]
         parts += [
             f"**{title}**, {len(of)} of {len(SPLITS[split])} tasks finished. Gap to the best of "
             f"60 runs, seed 0: {_summary([row.gap(FULL) for row in of])}; on fresh seeds: "
             f"{_summary([row.gap(FULL, fresh=True) for row in of])}. Against AdamW at 1e-3, fresh "
             f"seeds: {_summary([row.against_adamw() for row in of])}. Runs by the clock: median "
-            f"{statistics.median(cost):.1f}, most {max(cost):.1f}. The former race: "
-            f"{_summary([row.gap(FORMER) for row in former])}; runs by the clock: median "
-            f"{statistics.median(before):.1f}, most {max(before):.1f}.",
+            f"{statistics.median(cost):.1f}, most {max(cost):.1f}.{_of_refused(of)}",
             _table(lines),
         ]
     return "\n\n".join([*parts, *_ablations(found)])
+
+
+def _refused(row: Row) -> list[str]:
+    """What the refused race recommends for a task, and its gap."""
+    if REFUSED not in row.modes:
+        return ["not run", "not run"]
+    loss, _, line = row.modes[REFUSED]
+    return [f"{named(line['setting'])}: {_number(loss)}", _percent(row.gap(REFUSED))]
+
+
+def _of_refused(of: list[Row]) -> str:
+    """What the refused race makes of some tasks, in a sentence."""
+    ran = [row for row in of if REFUSED in row.modes]
+    if not ran:
+        return ""
+    cost = [row.modes[REFUSED][2]["clock"]["cpu"] for row in ran]
+    return (
+        f" The refused race: {_summary([row.gap(REFUSED) for row in ran])}; on fresh seeds: "
+        f"{_summary([row.gap(REFUSED, fresh=True) for row in ran])}; runs by the clock: median "
+        f"{statistics.median(cost):.1f}, most {max(cost):.1f}."
+    )
 
 
 def _summary(gaps: list[float]) -> str:

@@ -1,15 +1,15 @@
-"""Successive halving over a fixed list of settings: short runs first, survivors continue from where
-they are.
+"""Successive halving over optimizers and learning rates: short runs first, survivors continue from
+where they are.
 
 Every candidate sees the same starts and the same order of batches. Rungs before the end are judged
 by the better of the last weights and their average over the last quarter of the steps: averaging
 removes most of the noise that the final decay of the learning rate removes, and it costs no extra
 step.
 
-The settings (``candidates._OTHERS``) complement each other, and nothing is tuned around the
-leader: on the tasks of ``docs/recommend.md`` another full-length run is worth more than a closer
-look. The first rung drops a third of them, the second more, and what is left of the cost goes to
-full-length runs, the best of the third rung first.
+Short runs favour large rates and what is fast at first. So the first rung only finds where AdamW's
+rates begin to fail; AdamW's best rate is chosen at the second, with smaller rates beside it; every
+other optimizer begins at that rate and gets to the second rung whatever it shows before (the second
+bracket); and where the runs end, the winner is run at half its rate.
 
 Nothing here depends on where the loss has its zero. Losses are ranked, and distances are measured
 on a log scale of the loss above a floor below everything seen (see ``Race.level``).
@@ -21,7 +21,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,6 +34,7 @@ from mindgap.advise.candidates import (
     Candidate,
     Scale,
     candidate,
+    decayed,
     first_candidates,
     other_candidates,
 )
@@ -51,10 +52,10 @@ from mindgap.base.fingerprint import data_text, function_text
 
 #: Shares of the full length at which the field is judged.
 RUNGS = (1 / 24, 1 / 6, 1 / 3, 1.0)
-#: Settings that go on to the second and to the third rung.
-KEEP = (7, 2)
-#: Smaller rates of AdamW that are tried while its smallest is its best.
-SMALLER = 4
+#: Settings that go on from the second and the third rung; AdamW's best is always among them.
+KEEP = (3, 2)
+#: Smaller rates of AdamW that are tried at the second rung.
+SMALLER = 2
 #: Seeds beside the first, run to the first rung by the leaders to estimate the noise between seeds.
 EXTRA_SEEDS = 1
 #: Leaders that run with the extra seeds.
@@ -65,21 +66,31 @@ COST = 5.0
 OVERHEAD = 0.3
 #: Seconds of a full-length run from which the cost is read from the clock.
 LEAST_CLOCK = 0.1
-#: Full-length runs that are kept for what comes later and is not in a step, and for a machine whose
-#: pace changes meanwhile.
-SPARE = 0.3
+#: Full-length runs that are kept for what comes later and is not in a step.
+SPARE = 0.2
 #: Fewest steps of the first rung from which the time of a step is read.
 LEAST_TIMED = 20
 #: An optimizer whose step takes so many steps of AdamW leaves after the first rung.
-DEAR = 4.0
+DEAR = 2.0
 #: Parts of the race that can be left out, to see what they give.
-PARTS = ("Muon", "SGD", "weight decay")
+PARTS = ("second bracket", "own schedule")
 #: The family that gets a smaller learning rate when the losses of all candidates rise.
 CALMEST = "AdamW with unit gradients"
+#: Factor on the winner's rate in the second look at it.
+CLOSE = 2.0
+#: Strength of the weight decay that is tried where gradient norms have a long tail.
+GENTLE = 1.5
 #: What a piece is a checkpoint of.
 KIND = "run in a race"
+#: A setting is looked at further while its loss is above the best by at most this share of the fall
+#: of the loss since the start.
+NEAR = 0.1
 #: The floor of the scale lies this share of the largest fall below the smallest loss.
 FLOOR = 0.25
+#: A validation loss above the training loss by more than this share of the fall is overfitting.
+OVERFIT = 0.1
+#: A loss that is above an earlier one by more than this share of the fall has risen.
+RISEN = 0.02
 
 
 @dataclass(frozen=True)
@@ -186,68 +197,32 @@ class Race:
         if math.isnan(self.start):  # no validation batches: the first training losses
             curves = [e.runs[self.seed].curve for e in self.entries]
             self.start = max((c[0][1] for c in curves if c), default=math.nan)
-        best = self._rate_of_adamw(first)
+        self._extend(first, [BASELINE.family], times=2)
+        bracket = "second bracket" not in self.without
+        rate = self._rate_of_adamw(second) if bracket else self._reference(first).candidate.rate
         model = self.bench.problem(self.seed).objective.model
-        self._join(other_candidates(model, self.scale, best, self.total), first)
+        self._join(other_candidates(model, self.scale, rate), first)
         del model
+        self._slow_down(first)
         self._run_leaders(first)
-        field = self._go_on(self._second_rung(first), second)
-        self._lower_adamw(field, second)
+        field: list[Entry] = []
+        for entry in self._second_rung(first):
+            there = second in self._asked.get(id(entry), ())
+            if there or not field or self._affordable([(entry, second)], first):
+                self._advance(entry, self.seed, second)
+                field.append(entry)
+        if bracket:
+            field += self._smaller_neighbour(field, second)
         if self.rises(second, [first]):
             field.append(self._smaller_rate(second))
-        ranked = self._payable(self._rank_entries(field, second))
-        last = self._go_on(ranked[: KEEP[1]], third)
-        wanted = [*self._rank_entries(last, third), self.reference(second), *ranked]
-        wanted = self._payable(wanted)
-        for entry in wanted:
-            if entry is wanted[0] or self._fits([(entry, self.total)]):
+        field = self._third_rung(field)
+        self._advance_all(field, third)
+        last = self._finalists(field)
+        for entry in last[: KEEP[1]]:
+            self._enter(entry, self.total)
+        for entry in self._late(last[KEEP[1] :]):
+            if self._fits([(entry, self.total)]):
                 self._enter(entry, self.total)
-
-    def _payable(self, ranked: list[Entry]) -> list[Entry]:
-        """The settings whose way to the end can be paid for; the first of all if there is none."""
-        return [e for e in ranked if self._fits([(e, self.total)])] or ranked[:1]
-
-    def _go_on(self, chosen: list[Entry], step: int) -> list[Entry]:
-        """Run settings, best first, to a rung: as many as leave enough for the first to reach the
-        end.
-        """
-        end = [(chosen[0], self.total)]
-        while len(chosen) > 1 and not self._fits([*((e, step) for e in chosen), *end]):
-            chosen = chosen[:-1]
-        self._advance_all(chosen, step)
-        return chosen
-
-    def _second_rung(self, step: int) -> list[Entry]:
-        """What runs to the second rung, best first: the best settings, the last of them of a kind
-        that is not among the others. AdamW without more than its rate goes on once: two rates of
-        one optimizer tell less than two optimizers.
-        """
-        reference = self.reference(step)
-        weak = {id(e) for e in self.plain() if e is not reference}
-        ranked = [
-            entry
-            for entry in self._rank_entries(self.entries, step)
-            if id(entry) not in weak and self._step_cost(entry.candidate.family) < DEAR
-        ]
-        best, rest = ranked[: KEEP[0] - 1], ranked[KEEP[0] - 1 :]
-        kinds = {FAMILIES[entry.candidate.family].kind for entry in best}
-        others = [e for e in rest if FAMILIES[e.candidate.family].kind not in kinds]
-        chosen = [*best, *(others or rest)[:1]]
-        if not any(entry is reference for entry in chosen):
-            chosen.insert(1, reference)
-        return chosen
-
-    def _lower_adamw(self, field: list[Entry], step: int) -> None:
-        """Add AdamW at the next smaller rate while AdamW leads: short runs favour large rates."""
-        for _ in range(SMALLER):
-            leader = self._rank_entries(field, step)[0]
-            smaller = self._at(BASELINE.family, leader.candidate.rate / FACTOR)
-            wanted = [(smaller, step), (leader, self.total)]
-            leads = any(leader is entry for entry in self.plain())
-            if not leads or any(smaller is e for e in field) or not self._fits(wanted):
-                break
-            self._enter(smaller, step)
-            field.append(smaller)
 
     def run_default(self) -> bool:
         """Run AdamW at 1e-3 to the end whatever it costs, and say whether that was to be done.
@@ -258,26 +233,132 @@ class Race:
         self._enter(self.entries[0], self.total)
         return True
 
-    def reference(self, step: int) -> Entry:
-        """AdamW's best setting at a step, of those with its own weight decay."""
-        return self._rank_entries(self.plain(), step)[0]
-
-    def plain(self) -> list[Entry]:
-        """AdamW at its rates, with its own weight decay and the usual schedule."""
-        return [
-            e
-            for e in self._family(BASELINE.family)
-            if e.candidate == candidate(BASELINE.family, e.candidate.rate, self.scale)
-        ]
+    def _finalists(self, field: Sequence[Entry]) -> list[Entry]:
+        """What runs to the end, in this order while it can be paid for: the best of the third rung,
+        AdamW's best, and the others. Where every loss rises, weight decay and AdamW at 1e-3 come
+        first: short runs favour large rates, which with weight decay may be right.
+        """
+        step = self.rungs[2]
+        ranked = self._rank_entries(field, step)
+        wanted = [ranked[0], self._reference(step, field), *ranked]
+        if self._risen(self.lowest([step])[0], self.lowest(self.rungs[:2])[0]):
+            first = self._reference(self.rungs[0]).candidate
+            calm = [self._entry(decayed(first, self.total)), self.entries[0]]
+            if self._fits([(entry, self.total) for entry in calm]):
+                wanted = [*calm, *wanted]
+        return list({id(e): e for e in wanted}.values())
 
     def _rate_of_adamw(self, step: int) -> float:
-        """AdamW's best rate at a step. While that is the smallest, the next smaller is tried."""
+        """AdamW's best rate at a step: that of the first rung, or a smaller one."""
+        entry = self._reference(self.rungs[0])
+        self._advance(entry, self.seed, step)
         for _ in range(SMALLER):
-            best = self.reference(step).candidate.rate
-            if best > min(e.candidate.rate for e in self.plain()):
+            smaller = self._at(BASELINE.family, entry.candidate.rate / FACTOR)
+            if not self._affordable([(smaller, step)], self.rungs[0]):
                 break
-            self._join([candidate(BASELINE.family, best / FACTOR, self.scale)], step)
-        return self.reference(step).candidate.rate
+            self._enter(smaller, step)
+            if not smaller.score(step, self.seed) < entry.score(step, self.seed):
+                break
+            entry = smaller
+        return entry.candidate.rate
+
+    def _slow_down(self, step: int) -> None:
+        """Try smaller rates for SGD where it hardly trains at any: what measured norms and AdamW's
+        best rate say of its rates may be far off.
+        """
+        for family in (name for name, of in FAMILIES.items() if of.like_sgd):
+            for _ in range(SMALLER):
+                own = self._family(family)
+                fall = self.start - min((e.score(step, self.seed) for e in own), default=-math.inf)
+                if not fall < NEAR * self.fall(step):
+                    break
+                rate = min(e.candidate.rate for e in own) / FACTOR
+                self._join([candidate(family, rate, self.scale)], step)
+
+    def _second_rung(self, step: int) -> list[Entry]:
+        """What runs to the second rung: AdamW's settings that are there already, and the best
+        setting of every other optimizer. Without the second bracket: AdamW's best and the four
+        best at the first.
+        """
+        ranked = self._rank_entries(self.entries, step)
+        if "second bracket" in self.without:
+            chosen = [self._reference(step), *ranked]
+            return list({id(e): e for e in chosen}.values())[:5]
+        families: dict[str, Entry] = {}
+        for entry in ranked:
+            families.setdefault(entry.candidate.family, entry)
+        there = [e for e in self.entries if self.rungs[1] in self._asked.get(id(e), ())]
+        others = [
+            e
+            for name, e in families.items()
+            if name != BASELINE.family and self._step_cost(name) < DEAR
+        ]
+        return [*there, *others]
+
+    def _smaller_neighbour(self, field: Sequence[Entry], step: int) -> list[Entry]:
+        """The leader at the next smaller rate, if it is not AdamW, which has had that, and if the
+        leader and AdamW can still get to the end.
+        """
+        leader = self._rank_entries(field, step)[0]
+        if leader.candidate.family == BASELINE.family:
+            return []
+        entry = self._at(leader.candidate.family, leader.candidate.rate / FACTOR)
+        to_the_end = [(e, self.total) for e in (leader, self._reference(step, field))]
+        if any(entry is e for e in field) or not self._fits([(entry, step), *to_the_end]):
+            return []
+        self._enter(entry, step)
+        return [entry]
+
+    def _third_rung(self, field: Sequence[Entry]) -> list[Entry]:
+        """The best of the second rung, AdamW's best, and the best of other optimizers, as many as
+        can be paid for so that two reach the end.
+        """
+        step = self.rungs[1]
+        ranked = self._rank_entries(field, step)
+        families: dict[str, Entry] = {}
+        for entry in ranked:
+            families.setdefault(entry.candidate.family, entry)
+        chosen = [ranked[0], self._reference(step, field), *families.values(), *ranked]
+        chosen = list({id(e): e for e in chosen}.values())[: KEEP[0]]
+        while len(chosen) > KEEP[1]:
+            dearest = sorted(chosen, key=lambda e: -self._step_cost(e.candidate.family))[: KEEP[1]]
+            later = [(e, self.rungs[2]) for e in chosen if all(e is not d for d in dearest)]
+            if self._fits([*later, *((e, self.total) for e in dearest)]):
+                break
+            chosen.pop()
+        return chosen
+
+    def _late(self, third: Sequence[Entry]) -> Iterator[Entry]:
+        """What is run to the end after the finalists, in this order while it can be paid for."""
+        final = self.finalists()
+        best = final[0]
+        loss = best.score(self.total, self.seed)
+        if not math.isfinite(loss):
+            return
+        if self.scale.tailed:  # bad batches are fitted too, at a large rate most
+            larger = candidate(best.candidate.family, best.candidate.rate * FACTOR, self.scale)
+            yield self._entry(decayed(larger, self.total, GENTLE))
+        run = best.runs[self.seed]
+        recent = [value for _, value in run.curve[-max(1, len(run.curve) // 10) :]]
+        overfits = loss - sum(recent) / len(recent) > OVERFIT * self.fall(self.total)
+        lowest = min(run.along.get(rung, math.inf) for rung in self.rungs)
+        if overfits or self._risen(best.along(self.total, self.seed), lowest):
+            yield self._entry(decayed(self._reference(self.rungs[0]).candidate, self.total))
+            yield self.entries[0]
+        reference = self._reference(self.total, final)
+        if reference.score(self.total, self.seed) > reference.score(self.rungs[2], self.seed):
+            yield self._at(BASELINE.family, reference.candidate.rate / FACTOR)
+        yield self._at(best.candidate.family, best.candidate.rate / CLOSE)
+        if "own schedule" not in self.without:
+            # On average a rate that falls from the start is two thirds of the trapezoid's.
+            faster = candidate(best.candidate.family, best.candidate.rate * CLOSE, self.scale)
+            yield self._entry(replace(faster, shape="linear"))
+        yield from third
+
+    def _reference(self, step: int, field: Sequence[Entry] | None = None) -> Entry:
+        """AdamW's best setting at a step."""
+        of = [e for e in (field or self.entries) if e.candidate.family == BASELINE.family]
+        return self._rank_entries(of or self._family(BASELINE.family), step)[0]
 
     def _at(self, family: str, rate: float) -> Entry:
         """A family at a rate: the entry of the race, or a new one that is not in it yet."""
@@ -316,21 +397,29 @@ class Race:
         spent = self.spent()
         return spent + steps * spent / max(1, self._steps()) <= self.seconds
 
+    def _affordable(self, wanted: Sequence[tuple[Entry, int]], at: int) -> bool:
+        """Whether runs up to some steps leave enough for two runs to the end: those that lead at
+        step ``at``, AdamW's best among them.
+        """
+        there = [e for e in self.entries if at in self._asked.get(id(e), ())]
+        if not there:
+            return True
+        last = (self._rank_entries(there, at)[0], self._reference(at, there))
+        return self._fits([*wanted, *((e, self.total) for e in last)], by_cost_alone=True)
+
     def clock_cost(self) -> float:
-        """Full-length runs of AdamW spent so far. Steps count by what a step of their optimizer
-        takes, not by what each took: other programs on the machine should not change the answer.
-        The rest, measuring included, counts by the clock; on short runs, on which the clock tells
-        little, ``OVERHEAD``.
+        """Full-length runs of AdamW spent so far, measuring included: by the clock. On short
+        runs, on which the clock tells little, by the steps, with ``OVERHEAD`` for the rest.
         """
         one = self.one_run()
         if one < LEAST_CLOCK:
             return self.weighted_cost() + OVERHEAD
-        beside = sum(
-            run.beside * min(1.0, asked / max(1, run.steps))
+        work = sum(
+            (run.stepping + run.beside) * min(1.0, asked / max(1, run.steps))
             for entry in self.entries
             for asked, run in zip(self._asked_steps(entry), entry.runs.values(), strict=True)
         )
-        return self.weighted_cost() + (self.before + beside) / one
+        return (self.before + work) / one
 
     def one_run(self) -> float:
         """Seconds of a full-length run of AdamW by ``work_clock``, at the pace of its fastest run:
@@ -426,6 +515,10 @@ class Race:
             > self.noise.reach()
         )
 
+    def _risen(self, loss: float, lowest: float) -> bool:
+        """Whether a loss is above an earlier one by enough to try weight decay."""
+        return loss - lowest > RISEN * self.fall()
+
     def level(self, loss: float) -> float:
         """A loss on the scale of the race: the log of its height over the floor.
 
@@ -478,23 +571,41 @@ class Race:
 
     def _join(self, candidates: Iterable[Candidate], step: int) -> None:
         """Let settings that are not in the race yet run to a step."""
+        known = {e.candidate.name for e in self.entries}
         for new in candidates:
-            parts = {new.family, "weight decay" if new.decay is not None else ""}
-            entry = self._entry(new)
-            known = any(entry is e for e in self.entries) or parts & set(self.without)
-            if not known and self._fits([(entry, step)], by_cost_alone=True):
+            entry = Entry(new, {})
+            if new.name not in known and self._affordable([(entry, step)], self.rungs[0]):
+                known.add(new.name)
                 self.entries.append(entry)
                 self._advance(entry, self.seed, step)
 
-    def _run_leaders(self, step: int) -> None:
-        """Run the best settings whose steps are cheap with more seeds, from which ``noise`` is
-        read.
+    def _extend(self, step: int, families: Sequence[str], times: int = 1) -> None:
+        """Try the next learning rate of a family whose best is its smallest or largest, while
+        it is worth it.
         """
-        ranked = self._rank_entries(self.entries, step)
-        cheap = [e for e in ranked if self._step_cost(e.candidate.family) < DEAR / 2]
-        for entry in cheap[:LEADERS]:
+        for _ in range(times):
+            best = self._rank_entries(self.entries, step)[0].score(step, self.seed)
+            added = []
+            for family in families:
+                own = sorted(self._family(family), key=lambda e: e.candidate.rate)
+                if not own:
+                    continue
+                leader = self._rank_entries(own, step)[0]
+                if not leader.score(step, self.seed) - best <= NEAR * self.fall(step):
+                    continue
+                rates = [e.candidate.rate for e in own]
+                if leader is own[-1]:
+                    added.append(candidate(family, rates[-1] * FACTOR, self.scale))
+                elif leader is own[0]:
+                    added.append(candidate(family, rates[0] / FACTOR, self.scale))
+            self._join(added[:2], step)
+
+    def _run_leaders(self, step: int) -> None:
+        """Run the best settings with more seeds, from which ``noise`` is read."""
+        ranked = self._rank_entries(self.entries, step)[:LEADERS]
+        for entry in ranked:
             again = [(Entry(entry.candidate, {}), step)] * EXTRA_SEEDS
-            if math.isfinite(entry.score(step, self.seed)) and self._fits(again, True):
+            if math.isfinite(entry.score(step, self.seed)) and self._affordable(again, step):
                 for k in range(EXTRA_SEEDS):
                     self._advance(entry, self.seed + 1 + k, step)
                 self._leaders.append(entry)

@@ -52,16 +52,17 @@ def off(setting: Candidate, best: float) -> float:
 
 
 def late(family: str) -> Curve:
-    """AdamW is best at 1e-2; another optimizer is behind it at the first rung, leads from the
-    second on, and ends at a tenth of AdamW's loss.
+    """AdamW is best at 1e-2; another optimizer is behind it up to a sixth of the steps, leads from
+    a third on, and ends at a tenth of AdamW's loss.
     """
 
     def curve(setting: Candidate, share: float) -> float:
         if setting.family == family:
-            floor, speed, behind = 0.01, 13.0, 0.2 * (share < 0.1)
+            floor, speed = 0.01, 7.0
         else:
-            floor, speed, behind = 0.1, 12.0 if setting.family == "AdamW" else 5.0, 0.0
-        return (floor + behind + math.exp(-speed * share)) * (1 + 0.02 * off(setting, 1e-2))
+            floor, speed = 0.1, 12.0 if setting.family == "AdamW" else 5.0
+        own = 1e-2 * (10**0.5 if family == "SGD" and setting.family == "SGD" else 1.0)
+        return (floor + math.exp(-speed * share)) * (1 + 0.02 * off(setting, own))
 
     return curve
 
@@ -73,30 +74,22 @@ def test_an_optimizer_that_is_slow_at_first_and_best_in_the_end_wins(
     """SGD and Muon were dropped after 4 to 62 steps."""
     race = raced(monkeypatch, late(family))
     assert race.finalists()[0].candidate.family == family
-    behind = min(e.score(race.rungs[0], 0) for e in race._family("AdamW"))
-    assert min(e.score(race.rungs[0], 0) for e in race._family(family)) > behind
+    behind = [min(e.score(r, 0) for e in race._family("AdamW")) for r in race.rungs[:2]]
+    own = [min(e.score(r, 0) for e in race._family(family)) for r in race.rungs[:2]]
+    assert own > behind  # at the first two rungs AdamW led
 
 
-def test_a_part_that_is_left_out_does_not_race(monkeypatch: pytest.MonkeyPatch) -> None:
-    race = raced(monkeypatch, late("SGD"), without=("SGD", "weight decay"))
-    assert not race._family("SGD")
-    assert all(e.candidate.decay is None for e in race.entries)
-
-
-def test_where_adamw_needs_a_smaller_rate_all_others_get_one(
+def test_without_the_second_bracket_the_late_winner_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fine-tuning: the best rates of the usual list are a thousand times too large."""
-    race = raced(monkeypatch, lambda setting, share: 1 / (1 + share) + off(setting, 1e-5))
-    assert 0.9e-5 < race.reference(race.rungs[0]).candidate.rate < 1.1e-5
-    others = [e.candidate for e in race.entries if e.candidate.family != "AdamW"]
-    assert max(c.rate for c in others) < 1e-3
+    race = raced(monkeypatch, late("SGD"), without=("second bracket",))
+    assert race.finalists()[0].candidate.family != "SGD"
 
 
 def shrinking(setting: Candidate, share: float) -> float:
     """The best rate falls from 0.1 at the first rung to 3.2e-3 at the end, and AdamW is best."""
     best = 10 ** (-1.0 - 1.5 * min(1.0, math.log(share * 24 + 1e-9) / math.log(24)))
-    worse = 0.0 if setting.family == "AdamW" and setting.decay is None else 0.2
+    worse = 0.0 if setting.family == "AdamW" else 0.2
     return (0.05 + math.exp(-8 * share)) * (1 + off(setting, best) + worse)
 
 
@@ -104,8 +97,25 @@ def test_the_rate_that_short_runs_favour_is_corrected_downwards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     race = raced(monkeypatch, shrinking)
-    assert race.reference(race.rungs[0]).candidate.rate >= 3e-2
+    assert race._reference(race.rungs[0]).candidate.rate >= 3e-2
     assert race.finalists()[0].candidate.rate <= 1.6e-2
+
+
+def test_bad_batches_bring_the_winner_with_a_weight_decay_into_the_race(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Errors of infinite variance are fitted too: without weight decay 32 % was lost."""
+
+    def curve(setting: Candidate, share: float) -> float:
+        unit = setting.family == "AdamW with unit gradients"
+        floor = 0.05 if unit and setting.decay else 0.1 if unit else 0.5
+        return (floor + math.exp(-8 * share)) * (1 + 0.1 * off(setting, 1e-2))
+
+    plain = raced(monkeypatch, curve)
+    assert plain.finalists()[0].candidate.decay is None
+    race = Race(problem, TOTAL, Scale(137, gradient_norm=1.0, tailed=True))
+    race.run()
+    assert race.finalists()[0].candidate.decay
 
 
 def overfitting(setting: Candidate, share: float) -> float:
@@ -115,12 +125,17 @@ def overfitting(setting: Candidate, share: float) -> float:
     return 0.2 + 0.8 * fall + rise
 
 
-def test_where_losses_rise_weight_decay_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert raced(monkeypatch, overfitting).finalists()[0].candidate.decay
+def test_where_losses_rise_weight_decay_and_adamw_at_its_default_run_to_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    race = raced(monkeypatch, overfitting)
+    final = [e.candidate for e in race.finalists()]
+    assert final[0].decay
+    assert BASELINE in final
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_cost_is_bounded_and_the_leader_reaches_the_end_whatever_the_curves(
+def test_the_cost_is_bounded_and_adamw_reaches_the_end_whatever_the_curves(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     def curve(setting: Candidate, share: float) -> float:
@@ -130,9 +145,8 @@ def test_the_cost_is_bounded_and_the_leader_reaches_the_end_whatever_the_curves(
     race = raced(monkeypatch, curve)
     assert race.weighted_cost() <= COST - OVERHEAD - SPARE + 0.1
     assert race.cost() <= race.weighted_cost() + 1e-9
-    assert race.finalists()
-    decision, _ = decide(race, build(problem, 0))
-    assert decision.compared in race.rungs
+    assert any(e.candidate.family == "AdamW" for e in race.finalists())
+    assert len(race.finalists()) >= 2
 
 
 def test_a_small_loss_counts_however_large_the_first_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,17 +155,17 @@ def test_a_small_loss_counts_however_large_the_first_was(monkeypatch: pytest.Mon
     """
 
     def curve(setting: Candidate, share: float) -> float:
-        floor = 4e-5 if setting.family == "Muon" else 3e-4
+        floor = 4e-5 if setting.family == "ACClip" else 3e-4
         return (floor + math.exp(-30 * share)) * (1 + off(setting, 1e-2))
 
     race = raced(monkeypatch, curve)
     decision, setting = decide(race, build(problem, 0))
     assert decision.kind == "optimizer"
     assert setting is not None
-    assert setting.family == "Muon"
+    assert setting.family == "ACClip"
 
 
-def test_an_optimizer_whose_steps_take_four_times_as_long_leaves(
+def test_an_optimizer_whose_steps_take_three_times_as_long_leaves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def slow(run: Progress, family: str) -> None:

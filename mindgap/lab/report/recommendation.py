@@ -63,12 +63,10 @@ def _gain(decision: dict[str, Any] | None) -> str:
     if not math.isfinite(low):
         return ""
     saved = "validation loss" if decision["relative_to"] == "loss" else "fall of the loss"
-    short = decision.get("compared", decision["steps"]) < decision["steps"]
-    there = f"at step {decision['compared']}, where AdamW was stopped " if short else ""
     return (
         f"Saved against {decision['baseline']}, AdamW at its best rate: "
         f"{gain:.1f} % of the {saved} "
-        f"{there}(90 % interval {low:.1f} % to {high:.1f} %)."
+        f"(90 % interval {low:.1f} % to {high:.1f} %)."
     )
 
 
