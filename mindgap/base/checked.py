@@ -403,8 +403,8 @@ def check_arguments(module: str) -> dict[str, Callable[..., Any]]:
 
 
 def check_package(package: str) -> None:
-    """The same for all modules that a package's ``__init__`` has imported; call it at the end of
-    ``__init__``.
+    """Check arguments in all public functions and classes of the modules that a package's
+    ``__init__`` has imported; call it at the end of ``__init__``.
 
     Modules that import functions from each other keep the unchecked ones, which cost nothing.
     """

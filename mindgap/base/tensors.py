@@ -231,20 +231,15 @@ def _local_norm(tensors: Sequence[Tensor]) -> Tensor:
     )
     if on_cpu:
         # Reading a CPU scalar is free, so the fast sum is tried first and repeated only where it
-        # left its range.
+        # left the range in which squares are ordinary numbers.
         norm = _stretch_norm(real, None)
-        least, largest = (
-            (1e-15, 1e18)
-            if any(tensor.dtype != torch.float64 for tensor in real)
-            else (1e-140, 1e150)
-        )
+        all_float64 = all(tensor.dtype == torch.float64 for tensor in real)
+        least, largest = (1e-140, 1e150) if all_float64 else (1e-15, 1e18)
         if least < float(norm) < largest:
             return norm
     if all(tensor.dtype != torch.float64 for tensor in real):
         return _stretch_norm(real, torch.float64)
-    return _combine(
-        torch.stack([norm_of_block.to(real[0].device) for norm_of_block in _scaled_norms(real)])
-    )
+    return _combine(torch.stack([norm.to(real[0].device) for norm in _scaled_norms(real)]))
 
 
 def _stretch_norm(tensors: Sequence[Tensor], dtype: torch.dtype | None) -> Tensor:

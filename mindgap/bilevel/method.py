@@ -269,7 +269,7 @@ class Method(ABC, Generic[V, S]):
         return values
 
     def start_with(self, oracle: ProblemOracle, seed: int) -> State:
-        """As :meth:`start`, with the derivatives of a given backend."""
+        """The state before the first iteration, with the derivatives of a given backend."""
         values = self._with_optimizer(self.start_values(oracle))
         draws, drawn = draw_start(self, oracle, seed)
         values = self.prepared_values(values, draws, oracle)

@@ -260,8 +260,8 @@ class FusedSteps:
         return self._run_on_cuda(on_cuda, policy)
 
     def _run_on_cuda(self, jobs: list[Job], policy: Policy) -> Outcome:
-        """As on the CPU without waiting for the device; a step like the last one makes its
-        launches again.
+        """Make the step without waiting for the device; a step like the last one makes its launches
+        again.
         """
         from mindgap.rules.fused import cuda, cuda_rules
 

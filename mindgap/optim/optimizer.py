@@ -296,8 +296,8 @@ class RuleOptimizer(Optimizer, ABC):
     _observed_step = Optimizer.profile_hook_step(_plain_step)
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's, without functions of the step: those belong to the program, not to the
-        checkpoint.
+        """States and settings in torch's form, without functions of the step: those belong to the
+        program, not to the checkpoint.
         """
         self._fused.follow_device(self.param_groups)
         packed = super().state_dict()
@@ -311,8 +311,8 @@ class RuleOptimizer(Optimizer, ABC):
 
     @torch._disable_dynamo
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """As torch's; float32 states of 16-bit parameters stay float32, functions of the step stay
-        as they are.
+        """Load what ``state_dict`` returned; float32 states of 16-bit parameters stay float32,
+        functions of the step stay as they are.
 
         A dict from an older version, or from the torch optimizer of the same name, may lack
         settings: they keep the values that this optimizer was built with. One of another algorithm

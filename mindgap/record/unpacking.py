@@ -77,7 +77,9 @@ def unpacking(path: Path) -> io.BufferedReader:
 
 
 def unpacking_text(path: Path, newline: str | None = None) -> io.TextIOWrapper:
-    """As :func:`unpacking`, as text in UTF-8."""
+    """The content of an ``.xz``, ``.bz2`` or ``.gz`` file as text in UTF-8, with
+    :func:`unpacking`'s limit.
+    """
     return io.TextIOWrapper(unpacking(path), encoding="utf-8", newline=newline)
 
 

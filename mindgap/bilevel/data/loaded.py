@@ -21,6 +21,9 @@ from mindgap.bilevel.data.sample import (
     position_seeds,
 )
 
+#: Positions of a run: a sample's number is that of its run times this, plus the position.
+_POSITIONS = 2**32
+
 
 class Loaded(Stream):
     """The batches of a ``DataLoader`` as it makes them: its workers, its sampler, its (iterable)
@@ -67,7 +70,9 @@ class Loaded(Stream):
         self._batches: Iterator[Any] = iter(())
 
     def placed(self, device: torch.device) -> Stream:
-        """As :meth:`Stream.placed`; the copy reads by itself."""
+        """These data for variables on a device, to which batches are moved; the copy reads the
+        loader by itself.
+        """
         if device.type == "cpu":
             return self
         twin = Loaded(self.loader, self.keep)
@@ -75,16 +80,19 @@ class Loaded(Stream):
         return twin
 
     def draw(self, seed: int, level: str, start: int, count: int) -> Sample:
-        """Samples of the batches ``start .. start + count - 1``."""
-        return Sample(
-            stream_seed(seed, level, "loader") % 2**30 * 2**32 + np.arange(start, start + count)
-        )
+        """Samples of the batches ``start .. start + count - 1``: each names its run and its
+        position.
+        """
+        # The upper bits name the run (30 of them: the number must fit into 63), the lower ones the
+        # position.
+        run = stream_seed(seed, level, "loader") % 2**30
+        return Sample(run * _POSITIONS + np.arange(start, start + count))
 
     def _is_left_out(self, epoch: int, number: int, size: int) -> bool:
         """Whether a batch of so many samples is left out of an epoch: a batch of half the size is
         in every second one.
         """
-        position = epoch * 2**20 + number
+        position = epoch * 2**20 + number  # no epoch has a million batches
         chance = int(position_seeds(self._seed, position, 1, "short batch")[0]) / 2**31
         return chance >= size / self.batch_size
 
@@ -130,7 +138,7 @@ class Loaded(Stream):
         it.
         """
         if which not in self._kept:
-            seed, position = divmod(which, 2**32)
+            seed, position = divmod(which, _POSITIONS)
             if seed != self._seed:  # another run
                 self._seed, self._starts = seed, [0]
                 self._begin(position)
@@ -143,7 +151,7 @@ class Loaded(Stream):
                     self._starts.append(self._next)
                     self._batches = self._epoch(len(self._starts) - 1)
                     continue
-                self._kept[seed * 2**32 + self._next] = batch
+                self._kept[seed * _POSITIONS + self._next] = batch
                 self._next += 1
                 while len(self._kept) > self.keep:
                     del self._kept[next(iter(self._kept))]

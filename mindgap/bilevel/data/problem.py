@@ -196,8 +196,8 @@ class Pack:
         )
 
     def leaves(self, vector: Tensor) -> list[Tensor]:
-        """As :meth:`split`, each a leaf that takes gradients: no step of the graph leads back
-        to the flat vector.
+        """The flat vector as tensors of the variable's shapes, each a leaf that takes gradients: no
+        step of the graph leads back to the flat vector.
         """
         try:
             if self.is_tensor:
@@ -215,7 +215,9 @@ class Pack:
         return Bound(self.module, value, own_buffers=self.own_buffers)
 
     def tree(self, parts: list[Any]) -> Any:
-        """As :meth:`assemble`, for arrays of any library; a dict of names for a module."""
+        """Tensors or arrays of any library in the variable's own form; a dict of names for a
+        module.
+        """
         try:
             if self.is_tensor:
                 return parts[0]

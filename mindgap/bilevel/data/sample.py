@@ -303,8 +303,8 @@ class Batches:
         return Sample(which if per_draw == 1 else which.reshape(count, per_draw))
 
     def draw_independent(self, seed: int, stream: str, start: int, count: int) -> Sample:
-        """As :meth:`draw`, each sample independent of all others: a product of derivatives on such
-        samples has the product of the means as its mean.
+        """Samples each independent of all others: a product of derivatives on such samples has the
+        product of the means as its mean.
 
         Example:
             >>> data = Batches(torch.arange(10), 4)
@@ -437,7 +437,7 @@ class Stream:
         return Sample(position_seeds(seed, start, count, level, "stream"))
 
     def draw_independent(self, seed: int, stream: str, start: int, count: int) -> Sample:
-        """As :meth:`draw`: fresh samples are independent."""
+        """Samples of the draws ``start .. start + count - 1``, independent of each other."""
         return self.draw(seed, stream, start, count)
 
     def fetch(self, sample: Sample, share: tuple[int, int] = (0, 1)) -> Any:

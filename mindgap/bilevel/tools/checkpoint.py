@@ -132,7 +132,7 @@ def save_state(path: str | Path, state: State) -> None:
 
 
 def write_state(path: Path, state: State, belongs: Mapping[str, str]) -> None:
-    """As :func:`save_state`, with what the state belongs to (:func:`belongs_to`) found before."""
+    """Write a state to a file, with what it belongs to, as :func:`belongs_to` gave it."""
     write_checkpoint(path, KIND, _content(state), belongs)
 
 
@@ -156,7 +156,7 @@ def load_state(path: str | Path, method: Method, oracle: ProblemOracle) -> State
 def read_state(
     path: Path, method: Method, oracle: ProblemOracle, belongs: Mapping[str, str]
 ) -> State:
-    """As :func:`load_state`, with what it must belong to (:func:`belongs_to`) found before."""
+    """Read a state back from a file that must belong to what :func:`belongs_to` gave."""
     content = read_checkpoint(path, KIND, belongs, oracle.problem.device)
     return _state(content, method, oracle)
 

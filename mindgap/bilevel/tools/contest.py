@@ -244,7 +244,8 @@ def _budget(problem: BilevelProblem, keys: list[str], minutes: float, seeds: int
     """Oracle calls of a run such that everything fits into the time."""
     seconds_per_call = [second / calls for calls, second in (_probe(problem, key) for key in keys)]
     seconds_for_all = sum(seconds_per_call) * (seeds + BESIDE)
-    return int(min(max(45.0 * minutes / seconds_for_all, 300), 10**7))
+    # Three quarters of the time, and between 300 and 10 million calls.
+    return int(min(max(0.75 * 60.0 * minutes / seconds_for_all, 300), 10**7))
 
 
 def _tuned(problem: BilevelProblem, key: str, steps: int) -> dict[str, Any]:

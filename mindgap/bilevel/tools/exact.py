@@ -30,6 +30,9 @@ from mindgap.bilevel.data.sample import FULL, Sample
 LinearSolver = Callable[[Product, Tensor], Tensor]
 SolverName = Literal["cg", "neumann"]
 SOLVERS: tuple[str, ...] = get_args(SolverName)
+#: Share of the predicted fall of the loss that a Newton step must reach, and the shortest part of
+#: the step that is tried.
+ARMIJO, LEAST_STEP = 1e-4, 1e-10
 
 
 def flat_vector(problem: BilevelProblem, name: str, value: Any) -> Tensor:
@@ -243,19 +246,21 @@ def lower_solution(
         if gradient_norm <= target:
             return point
         hessian, _ = oracle.operator(x, point, FULL)
-        step, _ = conjugate_gradients(oracle, hessian, gradient, products=2 * len(point), tol=1e-13)
-        if not bool(step.any()):  # negative curvature at once: go down the gradient
-            step = gradient
-        value, slope, length = float(problem.loss("lower", x, point)), float(gradient @ step), 1.0
-        while length > 1e-10:
-            trial = point - length * step
+        newton_step, _ = conjugate_gradients(
+            oracle, hessian, gradient, products=2 * len(point), tol=1e-13
+        )
+        if not bool(newton_step.any()):  # negative curvature at once: go down the gradient
+            newton_step = gradient
+        # Halve the step until the loss falls enough (Armijo's rule), or the gradient shrinks: near
+        # the solution the loss no longer resolves the progress.
+        value, slope = float(problem.loss("lower", x, point)), float(gradient @ newton_step)
+        length = 1.0
+        while length > LEAST_STEP:
+            trial = point - length * newton_step
             trial_gradient = oracle.lower(x, trial, FULL)
-            # Near the solution the loss no longer resolves the progress that the gradient still
-            # shows.
-            if (
-                float(problem.loss("lower", x, trial)) <= value - 1e-4 * length * slope
-                or float(trial_gradient.norm()) < gradient_norm
-            ):
+            trial_value = float(problem.loss("lower", x, trial))
+            falls = trial_value <= value - ARMIJO * length * slope
+            if falls or float(trial_gradient.norm()) < gradient_norm:
                 break
             length /= 2
         point, gradient = trial, trial_gradient
