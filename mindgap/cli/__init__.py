@@ -12,7 +12,9 @@ import sys
 
 
 def main() -> None:
-    """Entry point of the command."""
+    """Run the command and end the program with its exit status; Ctrl-C and a closed pipe end
+    quietly.
+    """
     from mindgap.cli.interrupt import end_on_signals
 
     end_on_signals()  # before anything that takes time

@@ -91,7 +91,7 @@ class Watcher:
         self._first = True
 
     def look(self) -> None:
-        """Read what is new."""
+        """Read the lines added to the records since the last look, and hand them on."""
         now = time.monotonic()
         for path, (header, column) in list(self._files.items()):
             news = self._follower.news(path)

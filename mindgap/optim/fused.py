@@ -58,7 +58,7 @@ class FusedSteps:
         self.forget()
 
     def forget(self) -> None:
-        """Drop all plans."""
+        """Drop all plans, and what was kept to see whether they still hold."""
         #: (index of the group, plan); None where none were made.
         self._plans: list[tuple[int, Plan]] | None = None
         #: The last norms of all gradients, on the plans' device.

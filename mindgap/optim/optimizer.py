@@ -397,16 +397,13 @@ class RuleOptimizer(Optimizer, ABC):
     )
 
     def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle keeps: groups, states, counts and the optimizer's settings."""
         self._fused.follow_device(self.param_groups)
         # torch's method keeps groups and states only. A copy has no fused plans and no process
         # group of ZeRO.
-        attributes = {n: v for n, v in self.__dict__.items() if n not in ("_fused", "_everyone")}
-        kept = {
-            n: v
-            for n, v in attributes.items()
-            if n in ("tally", "_joint") or n in self._own_settings
-        }
-        return {**super().__getstate__(), **kept}
+        names = {"tally", "_joint", *self._own_settings}
+        own = {name: value for name, value in self.__dict__.items() if name in names}
+        return {**super().__getstate__(), **own}
 
     #: Settings of the whole optimizer, which a copy or a pickle keeps.
     _own_settings = (
@@ -420,6 +417,7 @@ class RuleOptimizer(Optimizer, ABC):
     )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over what ``__getstate__`` gave, also that of older versions."""
         super().__setstate__(state)
         self._fused = FusedSteps()
         self.__dict__.setdefault("_everyone", None)

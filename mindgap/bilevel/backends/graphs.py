@@ -381,6 +381,9 @@ class CudaGraphs(Backend):
         addresses = {t.data_ptr() for t in pytree.tree_leaves(values)}
 
         def iteration() -> None:
+            """Overwrite the values with those of the next iteration, and move to the next row of
+            draws.
+            """
             new = method.next_values(dict(values), graph.draws(), oracle, graph.iteration.kind)
             # A new value may be an old one (the point before): take a copy before that is
             # overwritten.

@@ -78,6 +78,9 @@ class JaxOps(Ops):
 
     @staticmethod
     def normals(seeds: Any, count: int, like: Array) -> Array:
+        """``count`` standard normal numbers per seed, equal to torch's: Box and Muller's transform
+        of hashed positions.
+        """
         mask, positions = np.uint32(2**32 - 1), jnp.arange(2 * count, dtype=np.uint32)
         bits = scramble(
             scramble(jnp.asarray(seeds).astype(np.uint32)[:, None], mask) + positions, mask
@@ -276,6 +279,7 @@ class JaxOracle(JaxOps, ProblemOracle):
     def second(
         self, x: Array, y: Array, z: Array, sample: Sample, names: tuple[str, ...]
     ) -> tuple[Array, ...]:
+        """Those of g_y, Hz and Jz that are named, in this order."""
         # The derivative of (g_x, g_y) along z in y is (Jz, Hz).
         gradients = jax.grad(self._loss("lower", sample), (0, 1))
         (_, g_y), (jz, hz) = jax.jvp(lambda v: gradients(x, v), (y,), (z,))
@@ -283,6 +287,7 @@ class JaxOracle(JaxOps, ProblemOracle):
         return tuple(products[name] for name in names)
 
     def operator(self, x: Array, y: Array, sample: Sample) -> tuple[Product, Product]:
+        """v -> Hv and v -> Jv, from one linearisation of the gradient."""
         gradients = jax.grad(self._loss("lower", sample), (0, 1))
         _, derivative_along = jax.linearize(lambda v: gradients(x, v), y)
         return (lambda v: derivative_along(v)[1]), (lambda v: derivative_along(v)[0])
@@ -292,6 +297,7 @@ class JaxOracle(JaxOps, ProblemOracle):
         return f_x, f_y
 
     def dense(self, x: Array, y: Array, sample: Sample) -> tuple[Array, Array, Array]:
+        """g_y, H (d_y, d_y) and J (d_x, d_y) as matrices."""
         loss = self._loss("lower", sample)
         gradients = jax.grad(loss, (0, 1))
         j, h = jax.jacfwd(lambda v: gradients(x, v))(y)

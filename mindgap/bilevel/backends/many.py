@@ -100,6 +100,7 @@ class ManyRuns:
         }
 
         def start(rates: dict[str, Any], samples: dict[str, Any], arrays: Any) -> ByName:
+            """The values of one point and one seed before the first iteration."""
             twin = copy(method)
             object.__setattr__(twin, "rates", lambda t: rates)  # ``prepare`` asks for iteration 0
             inside = oracle.with_arrays(arrays)
@@ -118,7 +119,9 @@ class ManyRuns:
         return values, [drawn for _, drawn in started]
 
     def run(self, steps: int) -> None:
-        """So many iterations more."""
+        """Make ``steps`` further iterations of all runs, as many per program as the backend's chunk
+        allows.
+        """
         method, problem, end = self.points[0], self.oracle.problem, self.t + steps
         while self.t < end:
             count = next_length(method, self.t, min(end - self.t, self.backend.chunk))

@@ -56,6 +56,7 @@ class TorchOps(Ops):
 
     @staticmethod
     def eigh(a: Tensor) -> tuple[Tensor, Tensor]:
+        """Eigenvalues, ascending, and eigenvectors of a symmetric matrix; NaN if it holds NaN."""
         try:
             values, vectors = torch.linalg.eigh(a)
         except torch.linalg.LinAlgError:  # NaN or infinity inside: the result is NaN, as in JAX
@@ -324,7 +325,7 @@ class TorchOracle(TorchOps, ProblemOracle):
         )[0]
 
     def upper(self, x: Tensor, y: Tensor, sample: Sample) -> tuple[Tensor, Tensor]:
-        """f_x and f_y on a sample."""
+        """The gradient of the upper loss on a sample: f_x and f_y, flat."""
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
 
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:
@@ -456,6 +457,7 @@ class TorchOracle(TorchOps, ProblemOracle):
         names = ("g_y",) + ("Hz", "Jz") * y.numel()
 
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:
+            """g_y, H and J on one batch."""
             x_, y_ = x.detach().requires_grad_(), y.detach().requires_grad_()
             loss = self.loss(
                 "lower", self.problem.view_x(x_), self.problem.view_y(y_), batch, sample
@@ -556,8 +558,9 @@ class TorchOracle(TorchOps, ProblemOracle):
         names: tuple[str, ...],
         second: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Evaluate on a sample (all data in chunks for FULL), count, and average over ranks."""
+        """Evaluate derivatives on a sample, count them under ``names``, and average over ranks."""
         data = self.problem.lower_data if level == "lower" else self.problem.upper_data
+        # The common case costs nothing beside the derivatives; contexts are entered for others.
         if self._is_common(sample) and not (second and self.plain_kernels):
             self.calls.add_together(names)
             return evaluate(data.fetch(sample))

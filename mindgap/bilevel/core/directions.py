@@ -49,6 +49,7 @@ def neumann_sums(
     """
 
     def factor(carry: Places, sample: Sample) -> Places:
+        """At each point the next power r <- (I - eta H) r and the sum so far."""
         next_carry = []
         for point, (r, total) in zip(points, carry, strict=True):
             r = oracle.move(r, oracle.hessian(*point, r, sample), eta)

@@ -163,18 +163,16 @@ class Chunk:
 
 
 def _rows(value: Any) -> Any:
-    """Draws of one name as nested lists of what one iteration gets."""
+    """Draws of one name as nested lists, by cycle and iteration, of what one iteration gets."""
     if isinstance(value, float):
         return value
     if isinstance(value, np.ndarray):
         return value.tolist()
+    # One number per iteration and no seeds: the common case, without a slice per iteration.
     if value.which.ndim == 2 and isinstance(value.seed, int):
-        return [[Sample(w) for w in indices] for indices in value.which.tolist()]
-
-    return [
-        [row(value, (c, i)) for i in range(value.which.shape[1])]
-        for c in range(value.which.shape[0])
-    ]
+        return [[Sample(which) for which in numbers] for numbers in value.which.tolist()]
+    cycles, length = value.which.shape[:2]
+    return [[row(value, (c, i)) for i in range(length)] for c in range(cycles)]
 
 
 def draw_start(method: Planned, oracle: Drawn, seed: int) -> tuple[dict[str, Any], dict[str, int]]:
@@ -311,7 +309,7 @@ def _cut(
 
 
 def shape_of(kind: str, count: Count) -> tuple[int, ...]:
-    """The shape of the draws that a name takes in an iteration."""
+    """The shape of the draws that one name takes per iteration; () for a single draw."""
     if count is None or kind == "uniform":
         return ()
     return count if isinstance(count, tuple) else (count,)

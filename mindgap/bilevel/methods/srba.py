@@ -76,8 +76,8 @@ class SRBA(Method[WithZSpider, Draws]):
         lower, upper = (FULL, FULL) if kind == "refresh" else (s.g, s.f)
 
         def direction(points: list[Point]) -> list[dict[str, Any]]:
-            pairs = (oracle.residuals(p["x"], p["y"], p["z"], lower, upper) for p in points)
-            return [{"y": d_y, "z": d_z, "x": d_x} for d_y, d_z, d_x in pairs]
+            residuals = (oracle.residuals(p["x"], p["y"], p["z"], lower, upper) for p in points)
+            return [{"y": d_y, "z": d_z, "x": d_x} for d_y, d_z, d_x in residuals]
 
         point, fresh = {"x": v.x, "y": v.y, "z": v.z}, kind == "refresh"
         memory = restart(direction, point) if fresh else spider(direction, point, v.spider)

@@ -365,7 +365,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_tuned(content: Any) -> bool:
-    """What ``_tuned`` returns."""
+    """Whether content of a file has the form of what ``_tuned`` returns."""
     return (
         isinstance(content, dict)
         and content.keys() == {"settings", "runs"}
@@ -376,7 +376,9 @@ def _is_tuned(content: Any) -> bool:
 
 
 def _is_run(content: Any) -> bool:
-    """What ``_run`` returns."""
+    """Whether content of a file has the form of what ``_run`` returns: columns of equal length, or
+    nothing.
+    """
     if not isinstance(content, dict) or not content:
         return content == {}
     columns = list(content.values())

@@ -73,7 +73,9 @@ def contest_page(contest: Contest) -> str:
 
 
 def table(contest: Contest) -> str:
-    """The values at the end."""
+    """A table in HTML with one row per method: its values at the end, its steps, and what tuning
+    cost.
+    """
     rows = []
     for entrant in contest.entrants:
         rates = ", ".join(f"{name} {value:.3g}" for name, value in entrant.settings.items())

@@ -195,6 +195,7 @@ class _Implicit(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, y: Tensor, problem: BilevelProblem, lower: Sample, solve: LinearSolver
     ) -> Tensor:
+        """y itself; keeps what the backward pass needs."""
         ctx.save_for_backward(x, y)
         ctx.rest = problem, lower, solve
         return y.clone()

@@ -161,7 +161,7 @@ def _stream(device: int) -> int:
 
 
 def _take_over(function: Any, names: dict[str, Any]) -> Any:
-    """A function handed to Triton with other globals."""
+    """A function compiled by Triton with these globals; its whole numbers are not compiled in."""
     import triton
 
     clone = FunctionType(function.__code__, names, function.__name__)
@@ -169,6 +169,7 @@ def _take_over(function: Any, names: dict[str, Any]) -> Any:
     clone.__annotations__ = {
         k: v for k, v in function.__annotations__.items() if "constexpr" in str(v)
     }
+    # Triton would compile a kernel anew for a count of 1 or a multiple of 16.
     integers = ("count", "begin", "end", "first", "last", "base")
     return triton.jit(
         clone, do_not_specialize=[a for a in integers if a in inspect.signature(clone).parameters]

@@ -203,6 +203,7 @@ class Forms:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._known = [_form(t) for t in tensors]
+        # The guards say yes quickly; where they say no, or are missing, ``match`` compares forms.
         try:
             from torch._C._dynamo.guards import TensorGuards
 
@@ -338,7 +339,7 @@ class Plan:
         return rows
 
     def tensors(self, name: str) -> list[Tensor]:
-        """The tensors of a named list."""
+        """The tensors of a list: ``param``, ``grad``, or a state by its name."""
         if self._pieces is not None:
             return self._pieces[name]
         if name == "param":

@@ -95,7 +95,9 @@ def adaptive(job: Job) -> Program:
 
 
 def adam(job: Job) -> Program:
-    """AdamW."""
+    """AdamW, with the largest second moment (amsgrad) or with coordinates clipped at means where
+    asked.
+    """
     end, lists = "" if job["eps"] else "_zero", ("param", "grad", "exp_avg", "exp_avg_sq")
     numbers = _moments(job)
     if job["amsgrad"]:
@@ -107,7 +109,7 @@ def adam(job: Job) -> Program:
 
 
 def momentum(job: Job) -> Program:
-    """torch's SGD."""
+    """torch's SGD, with or without momentum."""
     numbers, end = (job["sign"], float(job["coupled"])), "_decay" if job["coupled"] else ""
     if not job["beta"]:
         return Program(None, Pass(f"descent{end}", ("param", "grad"), numbers))
