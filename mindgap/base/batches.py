@@ -50,12 +50,10 @@ def rows(batch: Any, index: Any) -> Any:
     """
     n = size(batch)
 
-    def chosen(tensor: Any) -> Any:
-        return (
-            tensor[index]
-            if isinstance(tensor, Tensor) and tensor.ndim and len(tensor) == n
-            else tensor
-        )
+    def chosen(entry: Any) -> Any:
+        """The rows of a tensor with one row per sample; any other entry as it is."""
+        per_sample = isinstance(entry, Tensor) and entry.ndim and len(entry) == n
+        return entry[index] if per_sample else entry
 
     if isinstance(batch, Tensor):
         return chosen(batch)

@@ -206,12 +206,9 @@ def solve(
     )
     measures = _checked_measures(problem, method, history, record)
     rows_every = 1 if history is None else history
-    for name, value in (
-        ("every", every),
-        ("checkpoint_every", checkpoint_every),
-        ("history", rows_every),
-    ):
-        whole(name, value, least=1)
+    periods = {"every": every, "checkpoint_every": checkpoint_every, "history": rows_every}
+    for name, period in periods.items():
+        whole(name, period, least=1)
     if seed is not None:
         whole("seed", seed)
     if start is not None and not isinstance(start, State):
@@ -228,14 +225,14 @@ def solve(
     oracle = runner.oracle(problem, method, seed or 0, distributed)
     belongs = {} if checkpoint is None else belongs_to(method, problem)
     resumed = _resume(checkpoint, method, oracle, belongs) if resume and checkpoint else None
+    if resumed is not None and seed not in (None, resumed.seed):
+        rule = f"must be that of the checkpoint, {resumed.seed}, or be left out, to resume"
+        fail("seed", rule, seed)
+    if resumed is None and start is not None and seed not in (None, start.seed):
+        fail("seed", f"must be that of the start, {start.seed}, or be left out", seed)
     if resumed is not None:
         state = resumed
-        if seed not in (None, state.seed):
-            rule = f"must be that of the checkpoint, {state.seed}, or be left out, to resume"
-            fail("seed", rule, seed)
     elif start is not None:
-        if seed not in (None, start.seed):
-            fail("seed", f"must be that of the start, {start.seed}, or be left out", seed)
         state = method.take_over(start, oracle)
     else:
         state = runner.start(method, oracle, seed or 0)
@@ -291,14 +288,14 @@ def solve(
             write_state(Path(checkpoint), state, belongs)
         if end is not None:
             return Solution(end[0], f"{end[0]}: {end[1]}", state, spent, tuple(rows))
-        # The next iteration with something to do: a look, a callback, a checkpoint, a row.
-        periods = (
-            [check_every]
-            + [every] * bool(listeners)
-            + [checkpoint_every] * (checkpoint is not None)
-            + [rows_every] * (history is not None)
-        )
-        count = min(period - state.t % period for period in periods)
+        # Up to the next iteration with something to do: a look, a callback, a checkpoint, a row.
+        count = check_every - state.t % check_every
+        for period, needed in (
+            (every, bool(listeners)),
+            (checkpoint_every, checkpoint is not None),
+            (rows_every, history is not None),
+        ):
+            count = min(count, period - state.t % period) if needed else count
         if steps is not None:
             count = min(count, steps - state.t)
         begin, aim = time.perf_counter(), state.t + count

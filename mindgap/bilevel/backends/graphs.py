@@ -195,6 +195,7 @@ class _IterationGraph:
             if self.iteration.samples[name][0] == "direction":
                 draws[name] = Sample(indices)
                 continue
+            # An array of minibatches, or one; the last axis are the indices of its data.
             minibatches = np.empty(indices.shape[:-1], dtype=object)
             for position in np.ndindex(minibatches.shape):
                 minibatches[position] = _DeviceIndices(indices[position])
@@ -277,17 +278,11 @@ class CudaGraphs(Backend):
         if distributed:
             fail("distributed", "must be False for CUDA graphs", True)
         if method.plan().growing is not None:
-            fail(
-                "method",
-                "must have iterations that do not grow for CUDA graphs",
-                type(method).__name__,
-            )
+            rule = "must have iterations that do not grow for CUDA graphs"
+            fail("method", rule, type(method).__name__)
         if isinstance(method.x_step, TorchStep):
-            fail(
-                "x_step",
-                "must not be a TorchStep for CUDA graphs (AdamStep and MomentumStep work)",
-                method.x_step,
-            )
+            rule = "must not be a TorchStep for CUDA graphs (AdamStep and MomentumStep work)"
+            fail("x_step", rule, method.x_step)
         oracle = method.oracle(problem, seed)
         for level in ("upper", "lower"):
             data = problem.data(level)
@@ -297,18 +292,11 @@ class CudaGraphs(Backend):
                 devices = sorted(map(str, data.devices()))
                 fail(f"{level}_data", f"must be on {problem.device} for CUDA graphs", devices)
             if data.order == "partition" and data.n % data.batch_size:
-                sizes = (data.n, data.batch_size)
-                fail(
-                    f"{level}_data",
-                    "must have batches of equal size for CUDA graphs (last='drop')",
-                    sizes,
-                )
+                rule = "must have batches of equal size for CUDA graphs (last='drop')"
+                fail(f"{level}_data", rule, (data.n, data.batch_size))
         if oracle.seeded:
-            fail(
-                "problem",
-                "must draw no random numbers in its losses for CUDA graphs",
-                "losses that do",
-            )
+            rule = "must draw no random numbers in its losses for CUDA graphs"
+            fail("problem", rule, "losses that do")
         return oracle
 
     def run(

@@ -36,8 +36,8 @@ def neumann_sum(oracle: Oracle, x: Array, y: Array, v: Array, samples: Sample, e
 def neumann_sums(
     oracle: Oracle, points: Places, vs: list[Array], samples: Sample, eta: float
 ) -> list[Array]:
-    """:func:`neumann_sum` at several points on the same samples, in one loop: each sample is read
-    once for all points.
+    """Estimates of H^-1 v at several points by the sum of :func:`neumann_sum`, on the same samples:
+    each sample is read once for all points.
 
     Compiled, MRBO and VRBO gain an eighth by it. The shorter loop of :func:`neumann_random` does
     not: with two points in its body XLA no longer runs it on its cheaper path, so there one point
@@ -166,8 +166,8 @@ def conjugate_gradients(
 def conjugate_gradients_by_numbers(
     hessian: Product, v: Tensor, products: int
 ) -> tuple[Tensor, bool]:
-    """:func:`conjugate_gradients` of a CPU tensor, with its scalars as Python numbers (less
-    overhead).
+    """H^-1 v by conjugate gradients from zero, with the scalars as Python numbers, which is faster
+    on a CPU; also whether it stopped at negative curvature.
 
     Example:
         >>> import torch
@@ -229,8 +229,8 @@ def implicit(
 def implicit_neumann(
     oracle: Oracle, x: Array, y: Array, s: Draws, eta: float, terms: int | None = None
 ) -> Array:
-    """:func:`implicit` by a Neumann series on the draws f, h and j: summed, or (with ``terms``)
-    the random product.
+    """The hypergradient ``f_x - J z`` with z = H^-1 f_y estimated by a Neumann series on the draws
+    f, h and j: the sum of the series, or with ``terms`` its random product.
     """
 
     def inverse(f_y: Array) -> Array:
@@ -244,7 +244,7 @@ def implicit_neumann(
 def implicits(
     oracle: Oracle, points: Places, inverses: Inverses, upper: Sample, lower: Sample
 ) -> list[Array]:
-    """:func:`implicit` at several points on the same samples.
+    """Hypergradient estimates ``f_x - J z`` at several points on the same samples.
 
     Args:
         inverses: function from the points and the f_y there to the estimates of H^-1 f_y.

@@ -186,14 +186,11 @@ class Pack:
 
     def _shape_parts(self, vector: Tensor) -> list[Tensor]:
         """A flat vector as tensors of the variable's shapes and dtypes."""
-        tensors = [
-            v.view(s) for v, s in zip(torch.split(vector, self.sizes), self.shapes, strict=True)
-        ]
-        return (
-            tensors
-            if self.dtypes is None
-            else [p.to(d) for p, d in zip(tensors, self.dtypes, strict=True)]
-        )
+        pieces = torch.split(vector, self.sizes)
+        tensors = [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+        if self.dtypes is None:
+            return tensors
+        return [tensor.to(dtype) for tensor, dtype in zip(tensors, self.dtypes, strict=True)]
 
     def leaves(self, vector: Tensor) -> list[Tensor]:
         """The flat vector as tensors of the variable's shapes, each a leaf that takes gradients: no
