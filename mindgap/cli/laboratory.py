@@ -15,7 +15,7 @@ import typer
 
 from mindgap.base.check import fail, positive, whole
 from mindgap.cli.pages import RunsFolder
-from mindgap.cli.show import paragraph, progress, say, shown, span, table
+from mindgap.cli.show import one_line, paragraph, progress, say, span, table
 from mindgap.cli.studies import (
     MethodNames,
     Names,
@@ -385,6 +385,6 @@ def compare(
     )
     for side, names in (("A", comparison.only_a), ("B", comparison.only_b)):
         for name in names:
-            print(f"only in {side}\t{shown(name)}")
+            print(f"only in {side}\t{one_line(name)}")
     if comparison.changed or comparison.differing:
         raise typer.Exit(1)

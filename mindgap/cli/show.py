@@ -26,12 +26,12 @@ class Advance(Protocol):
     def __call__(self, text: str = "", share: float | None = None) -> None: ...
 
 
-def shown(value: object) -> str:
+def one_line(value: object) -> str:
     r"""A text in one line without control characters: a name in a record must not steer the
     terminal.
 
     Example:
-        >>> shown("a\x1b[31mb\n c")
+        >>> one_line("a\x1b[31mb\n c")
         'a\\x1b[31mb c'
     """
     text = " ".join(str(value).split())
@@ -59,7 +59,7 @@ def table(
     Args:
         shorten: number of the column that may lose its end, so that each row stays one line.
     """
-    cells = [[shown(cell) for cell in row] for row in rows]
+    cells = [[one_line(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for row in cells:
             print("\t".join(row))
@@ -92,7 +92,7 @@ def layout(
         yield _row(columns, widths[:-1], [columns[-1]], 0), "bold"
         for row in rows:
             cells = [
-                _short(cell, widths[i]) if i == shorten else cell for i, cell in enumerate(row)
+                _shortened(cell, widths[i]) if i == shorten else cell for i, cell in enumerate(row)
             ]
             style = next((VERDICT_STYLE[cell] for cell in cells if cell in VERDICT_STYLE), "")
             last_lines = _wrap(cells[-1], room)
@@ -119,7 +119,7 @@ def _row(
     return "  ".join([*padded, last_lines[number]]).rstrip()
 
 
-def _short(cell: str, width: int) -> str:
+def _shortened(cell: str, width: int) -> str:
     """A text cut to a width, with an ellipsis at its end."""
     return cell if cell_len(cell) <= width else f"{cell[: width - 1].rstrip()}…"
 

@@ -125,8 +125,8 @@ def check_betas(betas: Any) -> None:
         between(f"betas[{i}]", beta, 0, 1, ends="[)")
 
 
-def corrected(averages: list[Tensor], beta: float, k: Any) -> list[Tensor]:
-    """Averages that began with zero, divided by 1 − β^k."""
+def bias_corrected(averages: list[Tensor], beta: float, k: Any) -> list[Tensor]:
+    """Averages that began with zero, after k entries, divided by 1 − β^k."""
     divisor = 1.0 - beta**k
     return list(
         torch._foreach_div(

@@ -155,7 +155,8 @@ class JaxBackend(Backend):
         """
         cycles = 1 if chunk.cycles == 1 else self._padded_cycles(state.method, chunk)
         blocks = [
-            packed(block, cycles, self._room(block, chunk), state.problem) for block in chunk.blocks
+            pack_draws(block, cycles, self._room(block, chunk), state.problem)
+            for block in chunk.blocks
         ]
         tables, layouts = [b.tables for b in blocks], [b.layout for b in blocks]
         constants = [b.constants for b in blocks]
@@ -312,7 +313,7 @@ class PackedDraws(NamedTuple):
     constants: Table  # the numbers that never change
 
 
-def packed(block: Block, cycles: int, room: int, problem: BilevelProblem) -> PackedDraws:
+def pack_draws(block: Block, cycles: int, room: int, problem: BilevelProblem) -> PackedDraws:
     """The draws of a block, in tables with room for so many cycles and iterations per cycle."""
     float_type = np.float64 if problem.dtype == torch.float64 else np.float32
     widths = [0, 0]  # columns of the two tables so far

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from mindgap.base.check import fail
-from mindgap.bilevel.backends.compiled import JaxBackend, packed
+from mindgap.bilevel.backends.compiled import JaxBackend, pack_draws
 from mindgap.bilevel.backends.count import calls_of_chunk, next_length
 from mindgap.bilevel.backends.jax_oracle import JaxOracle, precision
 from mindgap.bilevel.core.types import Array, ByName
@@ -151,12 +151,16 @@ class ManyRuns:
         for r, block in enumerate(first_chunk.blocks):
             room = _room(block.length) if single else block.length
             # Samples differ between seeds, rates between points.
-            by_seed = [packed(chunk.blocks[r], cycles, room, oracle.problem) for chunk in chunks]
+            by_seed = [
+                pack_draws(chunk.blocks[r], cycles, room, oracle.problem) for chunk in chunks
+            ]
             by_point = []
             for point in self.points:
                 rates = rates_at(point, block.times)
                 draws = {name: rates.get(name, value) for name, value in block.draws.items()}
-                by_point.append(packed(replace(block, draws=draws), cycles, room, oracle.problem))
+                by_point.append(
+                    pack_draws(replace(block, draws=draws), cycles, room, oracle.problem)
+                )
             if any(other.layout != by_seed[0].layout for other in (*by_seed, *by_point)):
                 fail("points", "must have rates that all stay or all change", self.points)
             integers.append(np.stack([draws.tables[0] for draws in by_seed]))

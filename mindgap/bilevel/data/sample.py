@@ -74,29 +74,29 @@ def position_seeds(seed: int, start: int, count: int, *names: str | int) -> Ints
         return ((z ^ (z >> np.uint64(31))) >> np.uint64(33)).astype(np.int64)
 
 
-def _tree(function: Callable[[Tensor], Tensor], batch: Batch) -> Any:
+def _map_tensors(function: Callable[[Tensor], Tensor], batch: Batch) -> Any:
     """Apply a function to each tensor of a batch made of tensors, tuples, lists and dicts."""
     if isinstance(batch, Tensor):
         return function(batch)
     if isinstance(batch, dict):
-        return {key: _tree(function, value) for key, value in batch.items()}
+        return {key: _map_tensors(function, value) for key, value in batch.items()}
     if isinstance(batch, (tuple, list)):
-        values = [_tree(function, value) for value in batch]
+        values = [_map_tensors(function, value) for value in batch]
         return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
     return batch
 
 
-def _tensors(data: Batch) -> Any:
+def _arrays_to_tensors(data: Batch) -> Any:
     """NumPy arrays in tuples, lists and dicts as tensors; anything else stays."""
     if isinstance(data, np.ndarray) and data.dtype.kind in "biufc":
         return torch.from_numpy(np.ascontiguousarray(data))
     if isinstance(data, dict):
-        return {key: _tensors(value) for key, value in data.items()}
+        return {key: _arrays_to_tensors(value) for key, value in data.items()}
     if isinstance(data, tuple):
-        values = [_tensors(value) for value in data]
+        values = [_arrays_to_tensors(value) for value in data]
         return type(data)(*values) if hasattr(data, "_fields") else tuple(values)
     if isinstance(data, list) and any(isinstance(value, np.ndarray) for value in data):
-        return [_tensors(value) for value in data]
+        return [_arrays_to_tensors(value) for value in data]
     return data
 
 
@@ -111,15 +111,17 @@ def leading_axis(batch: Batch) -> int:
     return leaves[0].shape[0] if leaves and leaves[0].dim() else 0
 
 
-def moved(batch: Batch, device: torch.device | None) -> Any:
+def to_device(batch: Batch, device: torch.device | None) -> Any:
     """A batch with its tensors on a device (None: where they are)."""
-    return batch if device is None else _tree(lambda t: t.to(device, non_blocking=True), batch)
+    return (
+        batch if device is None else _map_tensors(lambda t: t.to(device, non_blocking=True), batch)
+    )
 
 
 def _leaves(batch: Batch) -> list[Tensor]:
     """All tensors of a batch, in order."""
     tensors: list[Tensor] = []
-    _tree(lambda t: tensors.append(t) or t, batch)  # type: ignore[func-returns-value]
+    _map_tensors(lambda t: tensors.append(t) or t, batch)  # type: ignore[func-returns-value]
     return tensors
 
 
@@ -128,7 +130,7 @@ def _counted(data: Batch) -> tuple[Any, bool, int]:
     and the number of samples.
     """
     try:
-        data = _tensors(data)
+        data = _arrays_to_tensors(data)
         leaves = _leaves(data)
         lengths = sorted({t.shape[0] if t.dim() else 0 for t in leaves})
         if not leaves and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
@@ -218,7 +220,7 @@ class Batches:
             self.permutation = numpy_stream(seed, "partition").permutation(self.total)
             if self.is_tensors:
                 pick = torch.from_numpy(self.permutation)
-                data = _tree(lambda t: t[pick.to(t.device)], data)
+                data = _map_tensors(lambda t: t[pick.to(t.device)], data)
         self.data = data
         self.device: torch.device | None = None
         self._cache: dict[tuple[int, str, int], Ints] = {}
@@ -374,19 +376,20 @@ class Batches:
     def _slice(self, begin: int, end: int) -> Any:
         """The samples begin..end of the data, in the order of the partition, on the device."""
         if self.is_tensors:
-            return moved(_tree(lambda t: t[begin:end], self.data), self.device)
+            return to_device(_map_tensors(lambda t: t[begin:end], self.data), self.device)
         positions = np.arange(begin, end)
         return self._pick(positions if self.permutation is None else self.permutation[positions])
 
     def _pick(self, indices: Ints) -> Any:
         """The samples with these indices as one batch, on the device."""
         if self.is_tensors:
-            pick = torch.from_numpy(np.ascontiguousarray(indices))
-            return moved(
-                _tree(lambda t: t[pick.to(t.device, non_blocking=True)], self.data), self.device
+            positions = torch.from_numpy(np.ascontiguousarray(indices))
+            return to_device(
+                _map_tensors(lambda t: t[positions.to(t.device, non_blocking=True)], self.data),
+                self.device,
             )
         collate = self._collate or torch.utils.data.default_collate
-        return moved(collate([self.data[int(i)] for i in indices]), self.device)
+        return to_device(collate([self.data[int(i)] for i in indices]), self.device)
 
 
 class Stream:
@@ -442,11 +445,11 @@ class Stream:
 
     def fetch(self, sample: Sample, share: tuple[int, int] = (0, 1)) -> Any:
         """The batch of a sample; in a data-parallel run the rank's part along the leading axis."""
-        batch = moved(self.sample(int(sample.which)), self.device)
+        batch = to_device(self.sample(int(sample.which)), self.device)
         if share[1] == 1:
             return batch
         begin, end = _part_of_rank(0, self.batch_size, share)
-        return _tree(lambda t: t[begin:end], batch)
+        return _map_tensors(lambda t: t[begin:end], batch)
 
     def size(self, sample: Sample) -> int:
         """How many data a sample names."""
@@ -470,7 +473,7 @@ def pieces(batch: Batch, most: int) -> Iterator[tuple[Any, float]]:
     size = len(_leaves(batch)[0])
     for begin in range(0, size, most):
         piece = slice(begin, min(begin + most, size))
-        yield _tree(itemgetter(piece), batch), (piece.stop - begin) / size
+        yield _map_tensors(itemgetter(piece), batch), (piece.stop - begin) / size
 
 
 def _part_of_rank(begin: int, end: int, share: tuple[int, int]) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from mindgap.base.check import between, fail, non_negative, one_of, positive
 from mindgap.base.tensors import blocks, robust_norm
 from mindgap.optim.families import CoordinateOptimizer
 from mindgap.optim.optimizer import Batch, Options
-from mindgap.optim.settings import UnitClip, check_betas, check_clip, check_common, corrected
+from mindgap.optim.settings import UnitClip, bias_corrected, check_betas, check_clip, check_common
 from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.steps import (
     average_,
@@ -197,8 +197,8 @@ class ACClip(CoordinateOptimizer):
         else:
             average_power_(v, g, beta2, alpha)
         if k is not None:
-            m = corrected(m, beta1, k)
-            v = v if is_second_moment else corrected(v, beta2, k)
+            m = bias_corrected(m, beta1, k)
+            v = v if is_second_moment else bias_corrected(v, beta2, k)
         if is_second_moment:
             updates, quotients = clip_second_moment(m, v_before, beta2, eps)
             clipped = [q.abs() > (1.0 - beta2) ** -0.5 for q in quotients] if self._track else []
@@ -218,4 +218,4 @@ def _corrected_before(k: Any, v: list[Tensor], g: list[Tensor], beta2: float) ->
     if isinstance(k, Tensor):
         divisor = torch.where(k == 1, torch.ones_like(k), 1.0 - beta2 ** (k - 1)).to(v[0].dtype)
         return [torch.where(k == 1, t.square(), s / divisor) for s, t in zip(v, g)]
-    return [t.square() for t in g] if k == 1 else corrected(v, beta2, k - 1)
+    return [t.square() for t in g] if k == 1 else bias_corrected(v, beta2, k - 1)

@@ -11,11 +11,11 @@ from mindgap.base.check import fail, flag, non_negative, positive
 from mindgap.optim.optimizer import Batch, Options, RuleOptimizer
 from mindgap.optim.settings import (
     UnitClip,
+    bias_corrected,
     check_betas,
     check_clip,
     check_common,
     check_torch_settings,
-    corrected,
     plain_numbers,
 )
 from mindgap.rules.fused.plan import FusedRecord
@@ -201,10 +201,10 @@ class AdamW(RuleOptimizer):
                 average_power_(v, g, beta2, 2.0)
                 if group["amsgrad"]:
                     torch._foreach_maximum_(more[0], v)
-                scales = corrected(more[0] if group["amsgrad"] else v, beta2, k)
+                scales = bias_corrected(more[0] if group["amsgrad"] else v, beta2, k)
                 torch._foreach_sqrt_(scales)
                 torch._foreach_add_(scales, eps)
-                updates = corrected(m, beta1, k)
+                updates = bias_corrected(m, beta1, k)
                 torch._foreach_div_(updates, scales)
                 if eps == 0.0:
                     updates = [torch.where(a == 0, a, u) for a, u in zip(m, updates)]
