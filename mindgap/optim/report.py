@@ -72,11 +72,14 @@ class Tally:
     def __init__(self) -> None:
         self.steps = 0
         self.skipped = 0
-        # In mappings: torch.compile can follow their entries.
+        #: Sums over the steps of the clipped shares: of steps or tensors ("share"), of coordinates
+        #: counted at every step ("coordinates") or at some ("sampled"), up to ``sampled_until``. In
+        #: a mapping, whose entries torch.compile can follow.
         self.sums: dict[str, Any] = {}
-        #: Up to which step ``sums["sampled"]`` counts.
         self.sampled_until = 0
+        #: Norms at the last step: of what is clipped ("direction") and of the step ("update").
         self.last: dict[str, Any] = {}
+        #: The last direction norms, and the last spikes.
         self.norms: deque[Any] = deque(maxlen=WINDOW)
         self.spikes: deque[Any] = deque(maxlen=SPIKES)
         #: Tensors that kernels count in by themselves.

@@ -112,16 +112,10 @@ class JaxBackend(Backend):
             fail("x_step", f"must be one of {steps} for the compiled backend", method.x_step)
         method.check_problem(problem)
         packs = problem.pack_x, problem.pack_y
-        if (
-            len({p.dtype for p in packs}) > 1
-            or any(p.dtypes is not None for p in packs)
-            or problem.micro_batch
-        ):
-            fail(
-                "problem",
-                "must have one dtype and no micro_batch for the compiled backend",
-                problem.dtype,
-            )
+        one_dtype = packs[0].dtype == packs[1].dtype and not any(pack.dtypes for pack in packs)
+        if not one_dtype or problem.micro_batch:
+            rule = "must have one dtype and no micro_batch for the compiled backend"
+            fail("problem", rule, problem.dtype)
         with precision(problem):
             return JaxOracle(problem, *self.losses, unroll=self.unroll)
 

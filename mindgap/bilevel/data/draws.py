@@ -341,11 +341,11 @@ def _growing(
         if kind == "uniform":
             draws[name] = np.stack([c * count >> 31 for c in columns[name]])[None, :, 0]
             continue
-        longest = max(len(c.which) for c in columns[name])
-        which = np.stack([_pad(c.which, longest) for c in columns[name]])[None]
-        seeds = (
-            np.stack([_pad(c.seed, longest) for c in columns[name]])[None] if oracle.seeded else 0
-        )
+        longest = max(len(sample.which) for sample in columns[name])
+        which = np.stack([_pad(sample.which, longest) for sample in columns[name]])[None]
+        seeds: Any = 0
+        if oracle.seeded:
+            seeds = np.stack([_pad(sample.seed, longest) for sample in columns[name]])[None]
         draws[name] = Sample(which, seeds)
         if count is None:
             draws[name] = on_arrays(draws[name], lambda a: a[:, :, 0])

@@ -344,10 +344,9 @@ class Plan:
             return self._pieces[name]
         if name == "param":
             return self.owners
-        return [
-            p.grad if name == "grad" else home[name]
-            for p, home in zip(self.owners, self.state_dicts)
-        ]
+        if name == "grad":
+            return [p.grad for p in self.owners]
+        return [states[name] for states in self.state_dicts]
 
 
 class Job:
