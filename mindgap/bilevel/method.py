@@ -192,23 +192,17 @@ class Method(ABC, Generic[V, S]):
         if self.second_order and problem.project_y is not None:
             rule = (
                 f"must be None for {name}: where the constraint is active, H^-1 f_y is not the "
-                "derivative of y*(x)"
+                "derivative of y*(x) (use a method of first derivatives, such as F2SA)"
             )
-            fail(
-                "project_y",
-                f"{rule} (use a method of first derivatives, such as F2SA)",
-                problem.project_y,
-            )
+            fail("project_y", rule, problem.project_y)
         for level in ("upper", "lower"):
             data = problem.data(level)
             if self.fixed_batches and data.order != "partition":
-                fail(
-                    f"{level}_data",
+                rule = (
                     f"must be a fixed partition for {name} (a batch id must always mean the same "
-                    "samples; a shuffled "
-                    "loader does not do that)",
-                    f"order {data.order!r}",
+                    "samples; a shuffled loader does not do that)"
                 )
+                fail(f"{level}_data", rule, f"order {data.order!r}")
             if data.order == "stream" and self.plan().all_samples:
                 fail(f"{level}_data", f"must be a finite set of samples for {name}", "a Stream")
         if self.tables:
@@ -248,12 +242,14 @@ class Method(ABC, Generic[V, S]):
         return values
 
     def prepared_values(self, values: ByName, draws: ByName, oracle: Oracle) -> ByName:
-        """:meth:`prepare` on values and draws by name; the rates are those of iteration 0."""
+        """The values after ``prepare``, from values and draws by name; the rates are those of
+        iteration 0.
+        """
         s = cast("S", with_names(Draws, {**draws, **self.rates(0)}))
         return vars(self.prepare(with_names(self._keeps, values), s, oracle))
 
     def next_values(self, values: ByName, draws: ByName, oracle: Oracle, kind: str) -> ByName:
-        """:meth:`update` on values and draws by name, as backends hold them."""
+        """The values after one ``update``, from values and draws by name, as backends hold them."""
         s = cast("S", with_names(Draws, draws))
         return vars(self.update(with_names(self._keeps, values), s, oracle, kind))
 

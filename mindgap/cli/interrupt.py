@@ -20,6 +20,8 @@ from typing import Any
 #: Seconds until the program ends even if a long call (a matrix product, say) keeps Python from
 #: running the handler.
 PATIENCE = 1.2
+#: Seconds that the last words may take.
+LONGEST_WORDS = 5.0
 
 _LAST_WORDS: list[Callable[[], str]] = []
 _BEGUN = threading.Lock()
@@ -33,16 +35,16 @@ def end_on_signals() -> None:
         return
     names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     numbers = [
-        n
-        for n in (getattr(signal, name) for name in names)
-        if signal.getsignal(n) != signal.SIG_IGN
+        number
+        for number in (getattr(signal, name) for name in names)
+        if signal.getsignal(number) != signal.SIG_IGN
     ]
-    hears, tells = socket.socketpair()
-    tells.setblocking(False)
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
     for number in numbers:
         signal.signal(number, _handle)
-    signal.set_wakeup_fd(tells.detach(), warn_on_full_buffer=False)
-    threading.Thread(target=_listen, args=(hears, numbers), daemon=True).start()
+    signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
+    threading.Thread(target=_listen, args=(reader, numbers), daemon=True).start()
 
 
 @contextmanager
@@ -58,7 +60,7 @@ def last_words(words: Callable[[], str]) -> Iterator[None]:
 
 
 def how_to_go_on(finished: int, planned: int) -> str:
-    """What an interrupted sweep says."""
+    """What an interrupted sweep prints: what is kept, and the command that goes on."""
     return (
         f"interrupted: {finished} of {planned} runs are finished, and every row recorded so far is "
         "kept.\n"
@@ -74,23 +76,24 @@ def typed_again() -> str:
 
 
 def _handle(number: int, frame: Any) -> None:
+    """Python's handler of a signal: end the program."""
     _end(number)
 
 
-def _listen(hears: socket.socket, numbers: list[int]) -> None:
+def _listen(reader: socket.socket, numbers: list[int]) -> None:
     """End the program for the handler when Python does not come to it."""
-    while data := hears.recv(1):
+    while data := reader.recv(1):
         if data[0] in numbers:
             threading.Event().wait(PATIENCE)
             _end(data[0])
-            threading.Event().wait(5)
-            os._exit(128 + data[0])  # the last words take too long
+            threading.Event().wait(LONGEST_WORDS)
+            os._exit(128 + data[0])
 
 
 def _end(number: int) -> None:
     """Stop the workers, print the last words and end the program with status 128 + ``number``."""
     if not _BEGUN.acquire(blocking=False):
-        return  # the other of the two is at it, or the signal came twice
+        return  # the handler or the listener is at it already, or the signal came twice
     text = "interrupted"
     if "mindgap.lab.studies.processes" in sys.modules:
         sys.modules["mindgap.lab.studies.processes"].stop_workers()

@@ -420,7 +420,7 @@ class TorchStep:
         self.settings = settings
 
     def __repr__(self) -> str:
-        settings = (f"{k}={v!r}" for k, v in self.settings.items())
+        settings = (f"{name}={value!r}" for name, value in self.settings.items())
         return f"TorchStep({', '.join([self.optimizer.__name__, *settings])})"
 
     def start(self, x: Tensor) -> torch.optim.Optimizer:
