@@ -18,6 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+#: Containers and objects are looked into so deep.
+DEEPEST, DEEPEST_OBJECT = 8, 4
+#: Methods that change a container.
 _CHANGES = {"append", "extend", "insert", "add", "update", "setdefault", "pop", "clear", "remove"}
 
 
@@ -74,13 +77,13 @@ def _data_parts(data: Any, depth: int) -> Iterator[str]:
         yield array_text(data)
     elif isinstance(data, (int, float, complex, str, bytes, type(None))):
         yield repr(data)
-    elif isinstance(data, (tuple, list, Mapping)) and depth < 8:
+    elif isinstance(data, (tuple, list, Mapping)) and depth < DEEPEST:
         entries = data.items() if isinstance(data, Mapping) else enumerate(data)
         for name, entry in entries:
             yield from (f"{name!r} {text}" for text in _data_parts(entry, depth + 1))
     else:
         yield f"{type(data).__qualname__} {len(data) if hasattr(data, '__len__') else ''}"
-        for name, entry in getattr(data, "__dict__", {}).items() if depth < 4 else ():
+        for name, entry in getattr(data, "__dict__", {}).items() if depth < DEEPEST_OBJECT else ():
             if isinstance(entry, (Tensor, np.ndarray, torch.utils.data.Dataset)) or name in (
                 "tensors",
                 "indices",
@@ -142,7 +145,7 @@ class _Text:
         """One value as text; containers are opened only where nothing changes them
         (``is_constant``).
         """
-        if depth > 8 or id(value) in self._own:
+        if depth > DEEPEST or id(value) in self._own:
             return "..."
         if isinstance(value, (bool, int, float, complex, str, bytes, type(None))):
             return repr(value)

@@ -128,11 +128,8 @@ def matching(name: str) -> list[str]:
         return [name]
     claimed = [n for n in beginning_so if n.partition("-")[0] == word]
     if not claimed and len(beginning_so) > 1:
-        fail(
-            "study",
-            f"must name one study, and {len(beginning_so)} begin so: {', '.join(beginning_so)}",
-            name,
-        )
+        rule = f"must name one study, and {len(beginning_so)} begin so: {', '.join(beginning_so)}"
+        fail("study", rule, name)
     if not claimed and not beginning_so:
         nearest = get_close_matches(word, list(catalogue()), 1, 0.4)
         meant = f" (did you mean '{nearest[0]}'?)" if nearest else ""

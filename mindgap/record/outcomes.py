@@ -151,10 +151,12 @@ class Outcome:
         deciding_answer = {"does not hold": "no", "inconclusive": "open"}.get(
             self.verdict.verdict, "yes"
         )
-        ordered = sorted(
-            self.effects, key=lambda e: (e.answer != deciding_answer, e.answer != "no")
+        # An effect with the deciding answer first, else one that says no.
+        return min(
+            self.effects,
+            key=lambda effect: (effect.answer != deciding_answer, effect.answer != "no"),
+            default=None,
         )
-        return ordered[0] if ordered else None
 
 
 def kind_of(model: str) -> str:

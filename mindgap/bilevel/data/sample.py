@@ -125,6 +125,10 @@ def _leaves(batch: Batch) -> list[Tensor]:
     return tensors
 
 
+#: Indices drawn at once where they are independent, and how many blocks a level keeps.
+BLOCK, BLOCKS_KEPT = 4096, 5
+
+
 def _counted(data: Batch) -> tuple[Any, bool, int]:
     """The data with tensors in the place of arrays, whether they are tensors (and not a data set),
     and the number of samples.
@@ -255,14 +259,16 @@ class Batches:
         return np.diff(edges) / self.n
 
     def _block(self, seed: int, level: str, index: int) -> Ints:
-        """The ``index``-th block of the endless sequence: one epoch, or 4096 independent draws."""
+        """The ``index``-th block of the endless sequence: one epoch, or ``BLOCK`` independent
+        draws; the last few blocks are kept.
+        """
         key = (seed, level, index)
         if key not in self._cache:
-            if len(self._cache) > 4:
+            if len(self._cache) >= BLOCKS_KEPT:
                 self._cache.clear()
             rng = numpy_stream(seed, level, self.order, index)
             if self.order == "replacement":
-                self._cache[key] = rng.integers(0, self.n, 4096)
+                self._cache[key] = rng.integers(0, self.n, BLOCK)
             elif self.order == "reshuffle":
                 self._cache[key] = rng.permutation(self.n)
             else:
@@ -293,8 +299,9 @@ class Batches:
             count: how many minibatches.
         """
         per_draw = 1 if self.order == "partition" else self.batch_size
-        length = {"partition": self.batches, "reshuffle": self.n, "replacement": 4096}[self.order]
+        length = {"partition": self.batches, "reshuffle": self.n, "replacement": BLOCK}[self.order]
         begin, end = start * per_draw, (start + count) * per_draw
+        # The sequence is made block by block; take what lies between begin and end of each.
         block_parts = []
         for index in range(begin // length, -(-end // length)):
             block = self._block(seed, level, index)
