@@ -116,8 +116,10 @@ class Trial:
         return offered
 
 
-#: The end of a checkpoint's file name, and the kind that its header names.
-SUFFIX, KIND = ".ckpt", "trial"
+#: The end of a checkpoint's file name.
+SUFFIX = ".ckpt"
+#: The kind of checkpoint that its header names.
+KIND = "trial"
 #: Seconds; a checkpoint that says more was not written by a run.
 LONGEST = 1e12
 
