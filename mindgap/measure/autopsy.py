@@ -587,14 +587,8 @@ def _blame_update(replay: Replay, weights_broken: bool) -> Autopsy | None:
         return _blame_divergence(replay) if alone and weights_broken else None
     suspect, earlier = all_replayed[first_bad - 1], all_replayed[: first_bad - 1]
     update = _farthest_update(suspect)
-    usual = max(
-        (
-            relative
-            for each in earlier
-            if math.isfinite(relative := _farthest_update(each).relative)
-        ),
-        default=math.nan,
-    )
+    earlier_moves = [_farthest_update(each).relative for each in earlier]
+    usual = max(filter(math.isfinite, earlier_moves), default=math.nan)
     if update.relative < (JUMP * usual if math.isfinite(usual) else LARGE_UPDATE):
         return None
     number = suspect.step.number
@@ -625,12 +619,11 @@ def _blame_update(replay: Replay, weights_broken: bool) -> Autopsy | None:
 
 
 def _blame_divergence(replay: Replay) -> Autopsy:
-    """The updates grew from step to step."""
-    updates = [
-        (each.step.number, update)
-        for each in replay.replayed
-        if each.relative_updates and math.isfinite((update := _farthest_update(each)).relative)
-    ] or [(replay.incident.step, _ModuleUpdate("", math.nan))]
+    """The updates grew from step to step, so that the learning rate is too large."""
+    updates = [(each.step.number, _farthest_update(each)) for each in replay.replayed]
+    updates = [pair for pair in updates if math.isfinite(pair[1].relative)]
+    if not updates:
+        updates = [(replay.incident.step, _ModuleUpdate("", math.nan))]
     (first_step, first), (last_step, last) = updates[0], updates[-1]
     rates = [_largest_rate(each.step) for each in replay.replayed]
     rate = rates[-1] if rates[-1] > 0 else rates[0]

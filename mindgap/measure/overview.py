@@ -378,7 +378,9 @@ def _edge(reading: Sharpness, edge: Stability) -> SurveyLine:
     """The survey's line on the edge of stability."""
     relative_error = edge.error / edge.threshold
     low, high = edge.ratio - relative_error, edge.ratio + relative_error
-    unstable = True if low > 1 else False if reading.converged and high < 1 else None
+    unstable: bool | None = None
+    if low > 1 or (reading.converged and high < 1):
+        unstable = low > 1
     preconditioned = edge.kind == "preconditioned" or edge.value != reading.value
     quantity = "the preconditioned sharpness" if preconditioned else "the sharpness"
     sentence = (

@@ -559,15 +559,12 @@ def settings_of(
         pairs = zip(groups, known, strict=True)
         if all(group.get(k) is value for group, old in pairs for k, value in old.items()):
             return known
-    # A rate that is a tensor changes in place.
-    return [
-        {
-            key: value.detach().clone() if isinstance(value := group[key], Tensor) else value
-            for key in SETTINGS
-            if key in group
-        }
-        for group in groups
-    ]
+    return [{key: _fixed(group[key]) for key in SETTINGS if key in group} for group in groups]
+
+
+def _fixed(setting: Any) -> Any:
+    """A setting that stays as it is; a tensor, which may change in place, is copied."""
+    return setting.detach().clone() if isinstance(setting, Tensor) else setting
 
 
 def packed(optimizer: torch.optim.Optimizer, own: Mapping[int, Tensor]) -> dict[str, Any]:

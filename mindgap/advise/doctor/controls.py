@@ -188,7 +188,8 @@ def _shifted(batches: list[Any], shift: int) -> list[Any]:
     """Batches whose targets are moved against the inputs by so many samples."""
     if not shift:
         return batches
-    return [replaced(b, y=y.roll(shift, 0)) for b in batches if (y := pair(b)[1]) is not None]
+    with_targets = [(batch, pair(batch)[1]) for batch in batches]
+    return [replaced(b, y=y.roll(shift, 0)) for b, y in with_targets if y is not None]
 
 
 @dataclass(frozen=True)

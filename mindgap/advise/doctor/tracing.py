@@ -128,9 +128,13 @@ def scores_from_probabilities() -> Rewritten:
     return Rewritten({"cross_entropy": cross, "binary_cross_entropy_with_logits": binary})
 
 
+#: Function -> place of ``dropout_p`` among its positional arguments.
+_PLACE_OF_DROPOUT = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}
+
+
 def _without_dropout(func: Any, *args: Any, **more: Any) -> Any:
-    """A function with an argument ``dropout_p`` is called with 0."""
-    place = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}[func.__name__]
+    """A function with an argument ``dropout_p`` is called with 0 for it."""
+    place = _PLACE_OF_DROPOUT[func.__name__]
     if len(args) > place:
         args = (*args[:place], 0.0, *args[place + 1 :])
     else:
@@ -141,6 +145,5 @@ def _without_dropout(func: Any, *args: Any, **more: Any) -> Any:
 def no_dropout() -> Rewritten:
     """Dropout passes its input on, and attention drops nothing."""
     names = ("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout", "alpha_dropout")
-    attention = ("scaled_dot_product_attention", "multi_head_attention_forward")
-    plain = dict.fromkeys(names, lambda func, x, *args, **more: x)
-    return Rewritten({**plain, **dict.fromkeys(attention, _without_dropout)})
+    attention = dict.fromkeys(_PLACE_OF_DROPOUT, _without_dropout)
+    return Rewritten({**dict.fromkeys(names, _first_argument), **attention})

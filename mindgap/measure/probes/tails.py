@@ -400,6 +400,7 @@ def _by_blocks(rows: Array, signed: bool, draws: int, rng: np.random.Generator) 
     count = rows.size
 
     def gammas(values: Array) -> Array:
+        """The estimate of 1/α for each row, the mean over four ways of making it symmetric."""
         rounds = [
             estimators.block_sum_gamma(_symmetric(values, signed, rng), rng, ROUNDS // 4)
             for _ in range(4)
