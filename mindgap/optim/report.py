@@ -131,9 +131,10 @@ class Tally:
 
         Args:
             share: share of this step that was clipped, a number or 0-dim tensor.
-            coordinates: share of its coordinates.
-            tallies: tensors that count the shares in device memory by themselves.
-            norms: a tensor in which a kernel keeps the last norms.
+            coordinates: share of the gradient's coordinates that were clipped.
+            tallies: one tensor per parameter group to which a kernel adds the shares; the share of
+                a step is their mean.
+            norms: a tensor in which a kernel keeps the last norms; ``direction`` is then not kept.
             last: ``direction`` and ``update`` of this step.
         """
         if tallies and not (

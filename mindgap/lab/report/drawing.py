@@ -362,16 +362,16 @@ def _axis(
     buckets = min(max(budget // max(len(curves_of), 1) // 6, 6), 200)  # statistics keep six points
     statistics = []
     for (method, facet), curves in curves_of.items():
-        one = Series(method, facet, over_seeds(curves), ends=end_values(curves))
-        statistics.append(thin(one, buckets, log_x=figure.log_x))
-    if len(of_runs) == len(statistics):
+        over_all_seeds = Series(method, facet, over_seeds(curves), ends=end_values(curves))
+        statistics.append(thin(over_all_seeds, buckets, log_x=figure.log_x))
+    if len(of_runs) == len(statistics):  # one seed each: its curve is the statistic
         return Axis(name, label, tuple(statistics))
-    in_order = []
+    single_runs = []
     for run in of_runs:
         x, y = one_value_per_place(run.columns["x"], run.columns["y"])
-        one = replace(run, columns={"x": x, "y": y})
-        in_order.append(thin(one, buckets_per_run, log_x=figure.log_x))
-    return Axis(name, label, tuple(statistics), tuple(in_order))
+        sorted_by_x = replace(run, columns={"x": x, "y": y})
+        single_runs.append(thin(sorted_by_x, buckets_per_run, log_x=figure.log_x))
+    return Axis(name, label, tuple(statistics), tuple(single_runs))
 
 
 def _series_of_runs(

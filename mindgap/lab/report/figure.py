@@ -253,6 +253,7 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
     best_first = sorted(rows, key=lambda row: row["v"], reverse=drawing.upwards)
     order = list(dict.fromkeys(row["m"] for row in best_first))
     many_panels = len(drawing.facets) > 1
+    # The figure's y-values lie along x here: methods take the y-axis.
     own_scales = "y" in drawing.alone(drawing.axes[0])
     # Every method stands in one panel alone.
     one_panel_each = many_panels and len(rows) == len(order)

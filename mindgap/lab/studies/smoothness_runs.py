@@ -31,7 +31,11 @@ def loop(trial: Trial) -> Iterator[Row]:
     """
     if trial.settings.get("model") == "ResNet20":
         return _resnet(trial)
-    return _on_device(trial) if trial.settings.get("network") == "awd-lstm" else _run_small(trial)
+    return (
+        _language_model_rows(trial)
+        if trial.settings.get("network") == "awd-lstm"
+        else _run_small(trial)
+    )
 
 
 class _LastStep:
@@ -106,10 +110,10 @@ def _row(reading: Any) -> Row:
     }
 
 
-def _on_device(trial: Trial) -> Iterator[Row]:
-    """AWD-LSTM: readings in evaluation mode and full precision, on the same windows of the
-    training text; ``readings`` of them at equal distances of the logarithm of the step, or one
-    every ``every`` steps.
+def _language_model_rows(trial: Trial) -> Iterator[Row]:
+    """Train AWD-LSTM and read its smoothness in evaluation mode and full precision, always on the
+    same windows of the training text. The setting ``every`` gives the steps between two readings;
+    without it ``readings`` of them are spaced evenly in the logarithm of the step.
     """
     from mindgap.base.objective import Objective
     from mindgap.lab.tasks.problems.running_text import window_loss
@@ -131,6 +135,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
             row["naive_norm"], row["naive_smoothness"] = _naive(objective, chunks, step)
         return {**row, **run.held_out("validation")}
 
+    # Without chosen steps the run reads after every ``every`` steps.
     readings = 0 if "every" in trial.settings else trial["readings"]
     reading_steps = np.unique(
         np.geomspace(1, trial["steps"], readings).round().astype(int)

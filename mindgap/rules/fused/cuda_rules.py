@@ -318,10 +318,13 @@ def _shared_sums(jobs: Sequence[Job]) -> tuple[Tensor, list[ChunkRange]]:
 def _sum_squares(
     jobs: Sequence[Job], passes: Sequence[Pass], flag: Tensor | None
 ) -> tuple[Tensor, list[ChunkRange]]:
-    """Sums of squares by chunk, of all jobs in one buffer, and each job's part of it."""
+    """Launch the pass of each job that adds up squares; returns the sums, one per chunk and all
+    jobs in one buffer, and the range of each job in it. ``flag`` 0 lets the kernels do nothing.
+    """
     sums, ranges = _shared_sums(jobs)
     factors = memory_of(jobs[0].plan).policy_factors
     for job, rule_pass, (begin, end) in zip(jobs, passes, ranges):
+        # A view is made only where there are several jobs: it takes time at every step.
         part = sums if end - begin == sums.numel() else sums[begin:end]
         _launch_rule(job, rule_pass, part, flag, factors)
     return sums, ranges

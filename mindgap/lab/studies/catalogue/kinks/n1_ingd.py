@@ -20,7 +20,7 @@ from mindgap.lab.theory.chapter5.ingd import (
 from mindgap.lab.theory.chapter5.stationarity import PiecewiseLinear
 
 
-def zigzag(rng: np.random.Generator, L: float, teeth: int = 6):  # type: ignore[no-untyped-def]
+def zigzag(rng: np.random.Generator, L: float, teeth: int = 6) -> PiecewiseLinear:
     """Random teeth of slope ±L that go down to the right and up again: many kinks, bounded
     below.
     """
@@ -29,6 +29,7 @@ def zigzag(rng: np.random.Generator, L: float, teeth: int = 6):  # type: ignore[
     widths[0::2] *= 1.5  # falls are longer than rises
     breaks = tuple(Fraction(float(position)) for position in np.cumsum(widths))
     slope = Fraction(L)
+    # One slope more than breaks: the first and the last tooth go on to both infinities.
     return PiecewiseLinear((Fraction(0), *breaks), (-slope, *[-slope, slope] * teeth, slope))
 
 

@@ -22,8 +22,8 @@ from mindgap.lab.theory.chapter5.stationarity import PiecewiseLinear
 
 
 def black_box(name: str, calls: int) -> Callable[[Any, float], float]:
-    """An optimizer as an algorithm that sees nothing but the oracle's answers; runs until its
-    calls are spent.
+    """An optimizer as an algorithm that sees nothing but the oracle's answers. The oracle ends its
+    run with ``OutOfCalls`` after that many calls.
     """
     import torch
 
@@ -50,7 +50,9 @@ def black_box(name: str, calls: int) -> Callable[[Any, float], float]:
             x.grad = torch.tensor([gradient], dtype=torch.float64)
             return torch.tensor(value, dtype=torch.float64)
 
-        for _ in range(2 * calls):  # an optimizer that stops asking returns where it stands
+        # Every step asks at least once, so that the oracle ends the loop; twice the steps are a
+        # bound for an optimizer that stops asking, which returns where it stands.
+        for _ in range(2 * calls):
             optimizer.step(closure)
         return float(x.detach())
 
