@@ -227,16 +227,12 @@ def _corrections(job: Job, factor: float) -> Factors | list[Factors]:
     assert steps is not None
     counts = steps.numpy()
     counts += 1
-    settings = (
-        factor,
-        job["beta"],
-        job["beta2"],
-        job["form"] == "second_moment",
-        job.record.numbers.get("event_rate"),
-    )
-    if (counts == counts[0]).all():
-        return _bias_corrections(float(counts[0]), *settings)
-    return [_bias_corrections(k, *settings) for k in counts.tolist()]
+    beta, beta2, earlier = job["beta"], job["beta2"], job["form"] == "second_moment"
+    event_rate = job.record.numbers.get("event_rate")
+    k = float(counts[0])
+    if (counts == k).all():
+        return _bias_corrections(k, factor, beta, beta2, earlier, event_rate)
+    return [_bias_corrections(k, factor, beta, beta2, earlier, event_rate) for k in counts.tolist()]
 
 
 def _bias_corrections(
