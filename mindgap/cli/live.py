@@ -75,6 +75,7 @@ class Watcher:
         self._cost: dict[str, float] = {}
         self._sees = sees
         self._follower = Follower()
+        #: files of unfinished runs -> header, and the column of the study's first figure
         self._files: dict[Path, tuple[Header, str]] = {}
         for item in plans:
             column = item.study.figures[0].y if item.study.figures else ""
@@ -86,6 +87,7 @@ class Watcher:
                     self._files[run_file(item.folder(out), header)] = (header, column)
             if item.scale == "quick" and item.headers and item.study.name in reference_times():
                 self._cost[item.study.name] = reference_times()[item.study.name] / len(item.headers)
+        #: all runs to be made; times of the start and of the last look; whether none was taken yet
         self._work = [header for header, _ in self._files.values()]
         self._begun = self._looked = time.monotonic()
         self._first = True
