@@ -449,14 +449,16 @@ class Race:
             settings["lr_x"] = rate / far
         elif self.scale.fixed and best.halfway - best.value < 0.2 * (ground.start - best.value):
             settings["lr_x"] = rate / 2.0  # it has come as far as it should
-        settings["lr_x"] = self.checked(settings, rate, steps)
+        settings["lr_x"] = self.checked(settings, best, steps)
         return {k: float(f"{v:.4g}") for k, v in settings.items()}
 
-    def checked(self, settings: dict[str, Any], tried: float, steps: int) -> float:
+    def checked(self, settings: dict[str, Any], best: StepTrial, steps: int) -> float:
         """The rate of x, lowered until a faster run with another seed stays in bounds and ends
-        below the start; half of it where that run ended higher than it was halfway.
+        below the start; half of it where that run ended higher than it was halfway (steps of a
+        fixed length: or higher than a run of the second rung).
         """
         rate, start = float(settings["lr_x"]), self.ground.start
+        tried, reached = best.settings["lr_x"], best.value
         little = CLEAR * abs(start)
         # A method that keeps z runs into trouble when z lags, which a much faster run passes by.
         faster = 2.0 if self.scale.fixed or "lr_z" in self.scale.known else APART
@@ -465,7 +467,8 @@ class Race:
             length = round(min(max(self.left(steps), AGAIN * steps), LAST * steps))
             trial = self.run({**settings, "lr_x": faster * rate}, length, solved=False)
             if trial.value <= start + little:
-                return rate / 2.0 if trial.value > trial.halfway + little else rate
+                before = min(trial.halfway, reached) if self.scale.fixed else trial.halfway
+                return rate / 2.0 if trial.value > before + little else rate
             rate /= APART
             if self.left(steps) < AGAIN * steps and faster * rate <= tried:
                 break  # a run of the second rung was as long and fast as what could still run
