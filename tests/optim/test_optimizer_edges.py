@@ -25,7 +25,7 @@ from mindgap.optim import (
 )
 from mindgap.optim.averaging import k_weighted_avg_fn
 from mindgap.optim.report import Spike, Tally, clipped_before
-from mindgap.optim.settings import corrected
+from mindgap.optim.settings import bias_corrected
 from mindgap.rules.fused.plan import Outcome
 
 
@@ -246,7 +246,7 @@ def test_thresholds_of_a_step_are_not_read_because_that_waits_for_a_device() -> 
 
 
 def test_one_average_is_corrected_by_a_count_that_is_a_tensor() -> None:
-    (found,) = corrected([torch.full((3,), 0.19)], 0.9, torch.tensor(2.0))
+    (found,) = bias_corrected([torch.full((3,), 0.19)], 0.9, torch.tensor(2.0))
     assert found.tolist() == pytest.approx([1.0, 1.0, 1.0])
 
 
