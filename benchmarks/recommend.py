@@ -1,4 +1,4 @@
-"""How good is ``mindgap recommend``? 42 tasks against a random search of 60 full-length runs each.
+"""How good is ``mindgap recommend``? 50 tasks against a random search of 60 full-length runs each.
 
     python benchmarks/recommend.py RECORDS.jsonl [--jobs 2] [--kinds search final recommend fresh]
     python benchmarks/recommend.py RECORDS.jsonl --split judge2 --jobs 15
@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 import recommend_again
+import recommend_fourth
 import recommend_judged
 import recommend_more
 import recommend_tasks
@@ -71,12 +72,14 @@ SPLITS: dict[str, dict[str, tuple[Any, int]]] = {
     "judge": recommend_judged.TASKS,
     "judge2": recommend_again.TASKS,
     "judge3": recommend_third.TASKS,
+    "judge4": recommend_fourth.TASKS,
 }
 TITLES = {
     "development": "Development",
     "judge": "Judged",
     "judge2": "Judged again",
     "judge3": "Judged a third time",
+    "judge4": "Judged a fourth time",
 }
 
 
