@@ -19,7 +19,8 @@ Twelve tasks (``recommend_tasks.py``) and six later ones (``recommend_more.py``)
 development, eight (``recommend_judged.py``) judge: their file was registered in ``split.json``
 before the race was changed. Six more (``recommend_again.py``) judge it a second time, after the
 changes that the eight led to, and ten (``recommend_third.py``) a third time; ``--split`` chooses
-the tasks of one list. The answers of a race that the ten refused stand beside (``REFUSED``).
+the tasks of one list. The answers of a race that the ten refused stand beside (``REFUSED``), and
+on eight more (``recommend_fourth.py``) those of the race that came of it (``NEWER``).
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ MODES: dict[str, dict[str, Any]] = {
 FULL = "recommend"
 #: What a race answered that the ten tasks refused; its code is in the history.
 REFUSED = "refused race"
+#: The refused race with a rule for measured overfitting, which eight tasks judge.
+NEWER = "newer race"
 Setting = dict[str, Any]
 
 
@@ -327,7 +330,9 @@ def rows(done: dict[str, dict[str, Any]]) -> list[Row]:
     found = []
     for task in tasks():
         best = best_of_search(task, done)
-        answers = {mode: done.get(key(["recommend", task, mode])) for mode in (*MODES, REFUSED)}
+        answers = {
+            mode: done.get(key(["recommend", task, mode])) for mode in (*MODES, REFUSED, NEWER)
+        }
         modes = {
             mode: (line["loss"], mean(task, line["setting"]), line)
             for mode, line in answers.items()
@@ -360,13 +365,14 @@ def table(path: Path) -> str:
         of = [row for row in found if row.task in SPLITS[split]]
         if not of:
             continue
+        beside = NEWER if split == "judge4" else REFUSED
         lines = [
             [
                 *head,
                 "against AdamW at 1e-3, fresh seeds",
                 "runs in steps",
                 "runs by the clock",
-                "the refused race",
+                f"the {beside}",
                 "its gap",
             ]
         ]
@@ -382,7 +388,7 @@ def table(path: Path) -> str:
                     _percent(row.against_adamw()),
                     f"{line['runs']:.1f}",
                     f"{line['clock']['cpu']:.1f}",
-                    *_refused(row),
+                    *_beside(row, beside),
                 ]
             )
         cost = [row.modes[FULL][2]["clock"]["cpu"] for row in of]
@@ -391,29 +397,29 @@ def table(path: Path) -> str:
             f"60 runs, seed 0: {_summary([row.gap(FULL) for row in of])}; on fresh seeds: "
             f"{_summary([row.gap(FULL, fresh=True) for row in of])}. Against AdamW at 1e-3, fresh "
             f"seeds: {_summary([row.against_adamw() for row in of])}. Runs by the clock: median "
-            f"{statistics.median(cost):.1f}, most {max(cost):.1f}.{_of_refused(of)}",
+            f"{statistics.median(cost):.1f}, most {max(cost):.1f}.{_of_race(of, beside)}",
             _table(lines),
         ]
     return "\n\n".join([*parts, *_ablations(found)])
 
 
-def _refused(row: Row) -> list[str]:
-    """What the refused race recommends for a task, and its gap."""
-    if REFUSED not in row.modes:
+def _beside(row: Row, race: str) -> list[str]:
+    """What another race recommends for a task, and its gap."""
+    if race not in row.modes:
         return ["not run", "not run"]
-    loss, _, line = row.modes[REFUSED]
-    return [f"{named(line['setting'])}: {_number(loss)}", _percent(row.gap(REFUSED))]
+    loss, _, line = row.modes[race]
+    return [f"{named(line['setting'])}: {_number(loss)}", _percent(row.gap(race))]
 
 
-def _of_refused(of: list[Row]) -> str:
-    """What the refused race makes of some tasks, in a sentence."""
-    ran = [row for row in of if REFUSED in row.modes]
+def _of_race(of: list[Row], race: str) -> str:
+    """What another race makes of some tasks, in a sentence."""
+    ran = [row for row in of if race in row.modes]
     if not ran:
         return ""
-    cost = [row.modes[REFUSED][2]["clock"]["cpu"] for row in ran]
+    cost = [row.modes[race][2]["clock"]["cpu"] for row in ran]
     return (
-        f" The refused race: {_summary([row.gap(REFUSED) for row in ran])}; on fresh seeds: "
-        f"{_summary([row.gap(REFUSED, fresh=True) for row in ran])}; runs by the clock: median "
+        f" The {race}: {_summary([row.gap(race) for row in ran])}; on fresh seeds: "
+        f"{_summary([row.gap(race, fresh=True) for row in ran])}; runs by the clock: median "
         f"{statistics.median(cost):.1f}, most {max(cost):.1f}."
     )
 
