@@ -23,14 +23,7 @@ from mindgap.bilevel.backends.count import run_counted
 from mindgap.bilevel.backends.oracles import TorchOps, TorchOracle, are_numbers
 from mindgap.bilevel.core.estimators import ROWS
 from mindgap.bilevel.core.settings import TorchStep
-from mindgap.bilevel.core.types import (
-    AnyMethod,
-    Backend,
-    ByName,
-    ProblemOracle,
-    Scalar,
-    State,
-)
+from mindgap.bilevel.core.types import AnyMethod, Backend, ByName, ProblemOracle, Scalar, State
 from mindgap.bilevel.data.draws import Chunk, Iteration, shape_of
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Batch, Batches, Sample

@@ -277,11 +277,7 @@ def _plain(values: Floats) -> list[list[float | None]]:
 
 
 def _swept(
-    form: _Form,
-    name: str,
-    points: list[dict[str, Any]],
-    methods: list[Method],
-    records: _Records,
+    form: _Form, name: str, points: list[dict[str, Any]], methods: list[Method], records: _Records
 ) -> SweptMethod:
     """Losses and calls of one method at every point with every seed."""
     shape = (len(form.times), len(form.seeds), len(points))

@@ -18,12 +18,7 @@ from torch import Tensor
 from mindgap.base.check import fail, whole
 from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.core.directions import conjugate_gradients, hypergradient_at
-from mindgap.bilevel.core.settings import (
-    check_count,
-    choice,
-    count,
-    setting,
-)
+from mindgap.bilevel.core.settings import check_count, choice, count, setting
 from mindgap.bilevel.core.types import Array, Draws, Oracle, Values, replace
 from mindgap.bilevel.data.draws import UPPER, Iteration, SamplePlan
 from mindgap.bilevel.data.problem import BilevelProblem, Loss
