@@ -254,9 +254,7 @@ class Method(ABC, Generic[V, S]):
         return vars(self.update(with_names(self._keeps, values), s, oracle, kind))
 
     def _with_optimizer(self, values: ByName) -> ByName:
-        """The values, with the optimizer of torch (and its scheduler) where one takes the steps
-        on x.
-        """
+        """The values, with torch's optimizer (and scheduler) where one takes the steps on x."""
         if isinstance(self.x_step, TorchStep):
             values["optimizer"] = self.x_step.start(values["x"])
             scheduler = self.x_step.start_scheduler(values["optimizer"])
@@ -342,9 +340,7 @@ class LowerStepMethod(Method[V, S]):
     def move_y(
         self, oracle: Oracle, y: Array, d: Array, lr: Scalar, memory: Any = None
     ) -> tuple[Array, Any]:
-        """y after the lower step this method was given, along d and projected, and the step's
-        memory.
-        """
+        """y after the given lower step along d, projected, and the step's memory."""
         if not isinstance(self.y_step, str):
             d, memory = self.y_step.direction(oracle, memory, d, y)
         return oracle.move_y(y, d, lr), memory

@@ -358,9 +358,7 @@ def _resume(
 
 
 def _is_true(answer: object) -> bool:
-    """Whether a callback asks to stop: True of Python, NumPy, torch or JAX; any other value
-    goes on.
-    """
+    """Whether a callback asks to stop: True of Python, NumPy, torch or JAX; else go on."""
     if isinstance(answer, bool):
         return answer
     return (

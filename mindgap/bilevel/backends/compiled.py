@@ -180,9 +180,7 @@ class JaxBackend(Backend):
         return values, iterations_per_cycle * (chunk.cycles if single else int(done))
 
     def _padded_cycles(self, method: AnyMethod, chunk: Chunk) -> int:
-        """Sample arrays have room for a full dispatch, so that a shorter one needs no new
-        compilation.
-        """
+        """Sample arrays have room for a full dispatch: a shorter one needs no new compilation."""
         return max(chunk.cycles, self.chunk // max(sum(b.length for b in chunk.blocks), 1))
 
     def _room(self, block: Block, chunk: Chunk) -> int:
@@ -263,9 +261,7 @@ class JaxBackend(Backend):
             return v
 
         def run_some_cycles(carry: tuple[Scalar, ByName]) -> tuple[Scalar, ByName]:
-            """The number of the next cycle and the values, after cycles between two looks at the
-            numbers.
-            """
+            """The number of the next cycle and the values, after the cycles between two looks."""
             begin, v = carry
             end = jnp.minimum(begin + cycles_per_look, cycles)
             return end, lax.fori_loop(begin, end, run_cycle, v)

@@ -247,9 +247,7 @@ def _calls(
     floats: tuple[str, ...],
     sizes: ProblemSizes,
 ) -> dict[str, int]:
-    """Oracle calls of one iteration with samples of these shapes and whole numbers of these
-    values.
-    """
+    """Oracle calls of one iteration with samples of these shapes and these whole numbers."""
     oracle = CountingOracle(sizes)
     draws: dict[str, Any] = {
         name: row(Sample(np.zeros((1, *shape), int)), 0) for name, shape in shapes

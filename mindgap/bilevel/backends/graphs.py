@@ -126,9 +126,7 @@ def _table_addresses(values: ByName) -> list[int]:
 
 
 def _overwrite(old: ByName, new: ByName) -> None:
-    """Copy new values into the memory of the old; a table that is in its place already is left
-    alone.
-    """
+    """Copy new values into the memory of the old; a table that is in place is left alone."""
     pytree.tree_map(lambda a, b: a if a.data_ptr() == b.data_ptr() else a.copy_(b), old, new)
 
 
@@ -196,9 +194,7 @@ class _IterationGraph:
         return draws
 
     def load(self, columns: dict[str, list[Any]]) -> None:
-        """Write the sample numbers and rates of many iterations to the device and go back to the
-        first row.
-        """
+        """Write sample numbers and rates of many iterations to the device; go to the first row."""
         self.row.zero_()
         for name, table in self.rates.items():
             table[: len(columns[name])] = torch.tensor(columns[name], dtype=table.dtype)
@@ -301,9 +297,7 @@ class CudaGraphs(Backend):
         *,
         keep: bool = True,
     ) -> State:
-        """At most that many iterations; a budget of calls is kept exactly, one of seconds by the
-        chunk.
-        """
+        """At most that many iterations; a budget of calls is exact, one of seconds by the chunk."""
         if not isinstance(state.oracle, TorchOracle):
             fail("state", "must be of a torch backend", type(state.oracle).__name__)
         return run_counted(self._replay, state, steps, self.chunk, calls, seconds)
@@ -362,9 +356,7 @@ class CudaGraphs(Backend):
         addresses = {t.data_ptr() for t in pytree.tree_leaves(values)}
 
         def iteration() -> None:
-            """Overwrite the values with those of the next iteration, and move to the next row of
-            draws.
-            """
+            """Overwrite the values with those of the next iteration; move to the next row."""
             new = method.next_values(dict(values), graph.draws(), oracle, graph.iteration.kind)
             # A new value may be an old one (the point before): take a copy before that is
             # overwritten.

@@ -305,9 +305,7 @@ class JaxOracle(JaxOps, ProblemOracle):
 
 
 def open_tables(values: ByName) -> ByName:
-    """Tables with one write that waits: (rows, index, row); at first a row that is there
-    already.
-    """
+    """Tables with one write that waits: (rows, index, row); at first a row that is there."""
     if not isinstance(values, dict):
         return values
     result: ByName = {name: open_tables(value) for name, value in values.items()}
@@ -333,9 +331,7 @@ def precision(problem: BilevelProblem) -> Any:
 
 
 def _samples_as_arrays(problem: BilevelProblem, level: str) -> Any:
-    """The samples of a level as JAX arrays, those of a partition with one more axis for the
-    batches.
-    """
+    """The samples of a level as JAX arrays, those of a partition with an axis for the batches."""
     data = problem.data(level)
     name = f"{level}_data"
     if not isinstance(data, Batches) or not data.is_tensors:

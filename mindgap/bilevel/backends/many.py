@@ -119,9 +119,7 @@ class ManyRuns:
         return values, [drawn for _, drawn in started]
 
     def run(self, steps: int) -> None:
-        """Make ``steps`` further iterations of all runs, as many per program as the backend's chunk
-        allows.
-        """
+        """Make ``steps`` further iterations of all runs, a chunk of the backend per program."""
         method, problem, end = self.points[0], self.oracle.problem, self.t + steps
         while self.t < end:
             count = next_length(method, self.t, min(end - self.t, self.backend.chunk))
@@ -203,9 +201,7 @@ class ManyRuns:
         return values
 
     def losses(self, lower: str = "y") -> NDArray[np.float64]:
-        """The upper loss over all samples at each run's x and lower variable, of shape (seeds,
-        points).
-        """
+        """The upper loss over all samples at each run's x and lower variable: (seeds, points)."""
         oracle = self.oracle
 
         def loss(x: Array, y: Array, arrays: Any) -> Any:

@@ -305,9 +305,7 @@ class TorchOracle(TorchOps, ProblemOracle):
     # Derivatives.
 
     def first(self, level: str, variable: str, x: Tensor, y: Tensor, sample: Sample) -> Tensor:
-        """f_x, f_y, g_x or g_y on a sample: the derivative of a level's loss in ``variable``, "x"
-        or "y".
-        """
+        """The derivative of a level's loss on a sample in ``variable``, "x" or "y"."""
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
         pack = pack_y if variable == "y" else pack_x
 
@@ -451,9 +449,7 @@ class TorchOracle(TorchOps, ProblemOracle):
         return g_y, d_z.sub_(f_y), d_x.add_(f_x)
 
     def dense(self, x: Tensor, y: Tensor, sample: Sample) -> tuple[Tensor, Tensor, Tensor]:
-        """g_y, H (d_y, d_y) and J (d_x, d_y) as matrices, from one product for each lower
-        unknown.
-        """
+        """g_y, H (d_y, d_y) and J (d_x, d_y) as matrices, one product per lower unknown."""
         names = ("g_y",) + ("Hz", "Jz") * y.numel()
 
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:

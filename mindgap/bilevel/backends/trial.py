@@ -152,9 +152,7 @@ def _try_level(
 
 
 def _random_states(device: torch.device) -> list[object]:
-    """States of the global random number generators of torch, NumPy, Python and CUDA, to be
-    compared.
-    """
+    """States of the global random number generators of torch, NumPy, Python and CUDA."""
     of_numpy: Any = np.random.get_state()
     states: list[object] = [
         torch.get_rng_state().tolist(),

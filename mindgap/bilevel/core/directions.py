@@ -83,16 +83,12 @@ def neumann_random(
 
 
 def random_samples(terms: int) -> Samples:
-    """Samples of a hypergradient by :func:`neumann_random`: f, the number of factors, the
-    factors, J.
-    """
+    """Samples of :func:`neumann_random`: f, the number of factors, the factors, J."""
     return {"f": UPPER, "k": ("uniform", terms), "h": ("factors", max(terms - 1, 1)), "j": LOWER}
 
 
 class NegativeCurvature(UserWarning):
-    """Conjugate gradients met a direction p with p'Hp <= 0 and stopped there: H is not positive
-    definite.
-    """
+    """Conjugate gradients met a direction p with p'Hp <= 0: H is not positive definite."""
 
 
 def conjugate_gradients(

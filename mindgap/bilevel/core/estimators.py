@@ -113,9 +113,7 @@ def saga(ops: Ops, new: Array, table: Table, index: Scalar, weight: float) -> tu
 
 
 def empty_memory(ops: Ops, point: Point, keys: str) -> Memory:
-    """The memory of a recursive estimator of vectors like some of the point's, before its first
-    call.
-    """
+    """The memory of a recursive estimator of vectors like some of the point's, at first."""
     return {"estimate": {key: ops.zeros_like(point[key]) for key in keys}, "point": point}
 
 

@@ -260,9 +260,7 @@ def check_settings(method: object) -> None:
 
 @lru_cache(maxsize=1024)
 def alike_rates(method: M) -> M:
-    """A method whose rates, and what only ``rates`` reads, are all 1 (those that are None stay
-    so).
-    """
+    """A method whose rates, and what only ``rates`` reads, are all 1 (None stays None)."""
     all_fields = _fields(type(method))[0]  # type: ignore[arg-type]
     names = [f.name for f in all_fields if "exponent" in f.metadata or f.metadata.get("host")]
     return replace(

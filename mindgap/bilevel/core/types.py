@@ -462,9 +462,7 @@ class AnyMethod(Protocol):
 
 @dataclass(frozen=True)
 class State:
-    """Where a run stands. ``method.step`` takes one and returns the next; the one it took is
-    used up.
-    """
+    """Where a run stands. ``method.step`` uses up the state it takes and returns the next."""
 
     method: AnyMethod  # the method that made it
     oracle: ProblemOracle  # derivatives of the problem, shared by the states of a run

@@ -95,9 +95,7 @@ class SamplePlan:
         ]
 
     def lower_steps(self, begin: int, end: int) -> int:
-        """Steps on y in the iterations begin .. end - 1; whole periods are counted once and
-        multiplied.
-        """
+        """Steps on y in the iterations begin .. end - 1; whole periods are counted once."""
         period = len(self.period)
         period_begin = min(max(begin, len(self.first)), end)
         cycles = 0 if self.growing is not None else (end - period_begin) // period
@@ -140,9 +138,7 @@ class Block:
 
 @dataclass
 class Chunk:
-    """The draws of ``cycles`` times the same sequence of blocks, and the stream positions after
-    them.
-    """
+    """Draws of ``cycles`` times the same sequence of blocks, and the positions after them."""
 
     cycles: int
     blocks: list[Block]

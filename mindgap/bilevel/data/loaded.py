@@ -80,9 +80,7 @@ class Loaded(Stream):
         return twin
 
     def draw(self, seed: int, level: str, start: int, count: int) -> Sample:
-        """Samples of the batches ``start .. start + count - 1``: each names its run and its
-        position.
-        """
+        """Samples of the batches ``start .. start + count - 1``: each names run and position."""
         # The upper bits name the run (30 of them: the number must fit into 63), the lower ones the
         # position.
         run = stream_seed(seed, level, "loader") % 2**30
@@ -97,9 +95,7 @@ class Loaded(Stream):
         return chance >= size / self.batch_size
 
     def _epoch(self, epoch: int) -> Iterator[Any]:
-        """The batches of an epoch; the first is read under the epoch's seed, where samplers
-        draw.
-        """
+        """Batches of an epoch; the first is read under the epoch's seed, where samplers draw."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(position_seeds(self._seed, epoch, 1, "epoch")[0]))
             batches = iter(self.loader)
@@ -134,9 +130,7 @@ class Loaded(Stream):
         self._batches = self._epoch(epoch)
 
     def _read(self, which: int) -> Any:
-        """The batch with a sample's number; reads on, or from the start of an epoch, until it has
-        it.
-        """
+        """The batch with a sample's number; reads on, or from the start of an epoch."""
         if which not in self._kept:
             seed, position = divmod(which, _POSITIONS)
             if seed != self._seed:  # another run

@@ -212,9 +212,7 @@ class Pack:
         return Bound(self.module, value, own_buffers=self.own_buffers)
 
     def tree(self, parts: list[Any]) -> Any:
-        """Tensors or arrays of any library in the variable's own form; a dict of names for a
-        module.
-        """
+        """Tensors or arrays of any library in the variable's form; a dict of names for a module."""
         try:
             if self.is_tensor:
                 return parts[0]
@@ -250,9 +248,7 @@ class Pack:
         return lambda vector: join(self.parts(project(self.tree(split(vector)))))
 
     def join(self, parts: Sequence[Tensor | None]) -> Tensor:
-        """One flat vector out of tensors of the variable's shapes; a missing one counts as
-        zeros.
-        """
+        """One flat vector of tensors of the variable's shapes; a missing one counts as zeros."""
         if self.is_tensor:
             (tensor,) = parts
             if tensor is None:
@@ -386,9 +382,7 @@ class BilevelProblem(Generic[X, Y]):
         return self.pack_y.view(y)
 
     def loss(self, level: str, x: Tensor, y: Tensor, sample: Sample = FULL) -> Tensor:
-        """The loss of a level at flat vectors, on a sample (all data by default), without a
-        graph.
-        """
+        """The loss of a level at flat vectors, on a sample (default: all), without a graph."""
         function = self.upper if level == "upper" else self.lower
         data = self.data(level)
         with torch.no_grad():

@@ -67,9 +67,7 @@ class SPABA(Method[WithPage, Draws]):
     def _full(
         self, oracle: Oracle, x: Array, y: Array, z: Array, times: Scalar
     ) -> dict[str, Array]:
-        """The directions over all samples where ``times`` is 1; zeros, at no cost, where it is
-        0.
-        """
+        """The directions over all samples where ``times`` is 1; zeros at no cost where it is 0."""
         lower, upper = oracle.batches("lower"), oracle.batches("upper")
         weights = {
             level: np.array([oracle.weight(level, Sample(i)) for i in range(n)])

@@ -249,9 +249,7 @@ def _budget(problem: BilevelProblem, keys: list[str], minutes: float, seeds: int
 
 
 def _tuned(problem: BilevelProblem, key: str, steps: int) -> dict[str, Any]:
-    """The settings that the rungs of ``horizon`` find for a method, and what finding them cost, in
-    runs.
-    """
+    """The settings that the rungs of ``horizon`` find for a method, and the cost in runs."""
     tuned = raced(problem, key, steps)
     return {"settings": tuned.settings, "runs": tuned.runs}
 

@@ -73,9 +73,7 @@ def contest_page(contest: Contest) -> str:
 
 
 def table(contest: Contest) -> str:
-    """A table in HTML with one row per method: its values at the end, its steps, and what tuning
-    cost.
-    """
+    """A table in HTML, one row per method: its values at the end, its steps, its tuning."""
     rows = []
     for entrant in contest.entrants:
         rates = ", ".join(f"{name} {value:.3g}" for name, value in entrant.settings.items())

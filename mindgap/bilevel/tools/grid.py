@@ -320,9 +320,7 @@ def groups_of(methods: list[Method], backend: Backend | None) -> list[list[int]]
 
 
 def _one_program(form: _Form, methods: list[Method]) -> Iterator[Look]:
-    """Values and calls, times x seeds x methods, of methods that one compiled program runs
-    together.
-    """
+    """Values and calls, times x seeds x methods, of methods that run in one program."""
     from mindgap.bilevel.backends.many import ManyRuns  # needs JAX
 
     backend: Any = form.backend

@@ -182,9 +182,7 @@ class MetaLearner(Method[Values, TaskDraws]):
         return SamplePlan((Iteration({"tasks": UPPER}, lower_steps=self.inner),))
 
     def check_problem(self, problem: BilevelProblem) -> None:
-        """Refuse a problem without paired tasks, or whose tasks cannot start where ``reset``
-        says.
-        """
+        """Refuse a problem without paired tasks, or whose tasks cannot start at ``reset``."""
         super().check_problem(problem)
         upper_data, lower_data = problem.upper_data, problem.lower_data
         task_counts = [
