@@ -545,19 +545,11 @@ def _answer(
 ) -> Recommendation:
     """The recommendation that a finished race and a decision give, with its table and notes."""
     best = race.finalists()[0]
-    full = [
-        (e.candidate.family != BASELINE.family, r.seconds)
-        for e in race.entries
-        for r in e.runs.values()
-        if race.total in r.scores and not r.diverged
-    ]
-    one = min(full, default=(True, 0.0))[1]  # AdamW's fastest, or where there is none, any
     about = {
         "steps": race.total,
         "seconds": round(seconds, 1),
         "full_length_runs": round(race.cost(), 2),
-        # Loading libraries happens once per process, whatever is trained.
-        "clock_runs": round((seconds - plan["loading"]) / max(one, 1e-9), 2),
+        "clock_runs": round(race.clock_cost(), 2),
         "seed": race.seed,
         "setting": vars(setting or best.candidate),
         "loss": decision.loss,
