@@ -1,4 +1,4 @@
-"""How good is ``mindgap recommend``? 50 tasks against a random search of 60 full-length runs each.
+"""How good is ``mindgap recommend``? 62 tasks against a random search of 60 full-length runs each.
 
     python benchmarks/recommend.py RECORDS.jsonl [--jobs 2] [--kinds search final recommend fresh]
     python benchmarks/recommend.py RECORDS.jsonl --split judge2 --jobs 15
@@ -20,7 +20,8 @@ development, eight (``recommend_judged.py``) judge: their file was registered in
 before the race was changed. Six more (``recommend_again.py``) judge it a second time, after the
 changes that the eight led to, and ten (``recommend_third.py``) a third time; ``--split`` chooses
 the tasks of one list. The answers of a race that the ten refused stand beside (``REFUSED``), and
-on eight more (``recommend_fourth.py``) those of the race that came of it (``NEWER``).
+on eight more (``recommend_fourth.py``) those of the race that came of it (``NEWER``). Twelve
+(``recommend_fifth.py``) are for a fifth judging.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import recommend_again
+import recommend_fifth
 import recommend_fourth
 import recommend_judged
 import recommend_more
@@ -76,6 +78,7 @@ SPLITS: dict[str, dict[str, tuple[Any, int]]] = {
     "judge2": recommend_again.TASKS,
     "judge3": recommend_third.TASKS,
     "judge4": recommend_fourth.TASKS,
+    "judge5": recommend_fifth.TASKS,
 }
 TITLES = {
     "development": "Development",
@@ -83,6 +86,7 @@ TITLES = {
     "judge2": "Judged again",
     "judge3": "Judged a third time",
     "judge4": "Judged a fourth time",
+    "judge5": "Judged a fifth time",
 }
 
 
