@@ -1,5 +1,5 @@
-"""Twelve tasks that judge ``mindgap recommend`` a fifth time: written by someone who did not know
-the race, and registered before any run on them. The 50 tasks before are for development now.
+"""Twelve tasks that judge ``mindgap recommend`` a fifth time: written by someone who had not read
+the race's code, and registered before any run on them. The 50 before are for development now.
 
 ``benchmarks/records/recommend/split.json`` holds the checksum of this file; a test compares it.
 """
