@@ -17,6 +17,12 @@ export OMP_NUM_THREADS ?= 1
 # Compiled modules are kept, where a machine says otherwise too: the tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 
+# Of scripts that no test runs: names and arguments that the package no longer has.
+LOOSE := no-untyped-def arg-type operator index union-attr misc assignment var-annotated func-returns-value \
+  typeddict-item type-var return-value dict-item call-overload
+SCRIPT_TYPES = MYPYPATH=benchmarks:benchmarks/doctor:docs/tools:examples:tests $(BIN)/mypy --explicit-package-bases --cache-dir .mypy_cache/scripts \
+  --no-warn-unused-ignores $(LOOSE:%=--disable-error-code=%) benchmarks/*.py benchmarks/doctor/*.py docs/tools/*.py examples/*.py
+
 .PHONY: demo docs lint notebooks test test-clean test-clean-all test-cluster test-extras test-fast test-mutants test-other-cpu setup clean help
 
 help:
@@ -47,6 +53,7 @@ lint: setup
 	$(BIN)/lint-imports
 	$(BIN)/python docs/tools/module_cycles.py
 	$(BIN)/mypy
+	$(SCRIPT_TYPES)
 
 # mypy, the build of the wheel and a test with two threads leave a core free at times, hence three at a time.
 test: setup

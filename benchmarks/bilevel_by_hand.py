@@ -69,8 +69,9 @@ def jax_loops(upper: Any, lower: Any, inner: int = INNER, terms: int = TERMS) ->
         return x, y - STEP_Y * g, z, m
 
     def slip_shared(c, lo, up, k, t):
-        x, g, z, m = normalised(*c, lo(0), up(0))
-        return x, c[1] - STEP_Y * g, z, m
+        x, y, z, m = c
+        x, g, z, m = normalised(x, y, z, m, lo(0), up(0))
+        return x, y - STEP_Y * g, z, m
 
     def masoba(c, lo, up, k, t):
         x, y, z, m = c
@@ -190,16 +191,16 @@ def jax_loops(upper: Any, lower: Any, inner: int = INNER, terms: int = TERMS) ->
                 return g, h - fy, fx - j
 
             d = three(x, y, z, lo.all, up.all)
-            old = (x, y, z)
+            before = (x, y, z)
             x, y, z = x - STEP_X * d[2], y - STEP_Y * d[0], z - STEP_Y * d[1]
 
             def move(i, c):
-                x, y, z, old, d = c
-                new, was = three(x, y, z, lo(i), up(i)), three(*old, lo(i), up(i))
+                x, y, z, (x0, y0, z0), d = c
+                new, was = three(x, y, z, lo(i), up(i)), three(x0, y0, z0, lo(i), up(i))
                 d = tuple(e + (a - b) for e, a, b in zip(d, new, was))
                 return x - STEP_X * d[2], y - STEP_Y * d[0], z - STEP_Y * d[1], (x, y, z), d
 
-            return lax.fori_loop(0, period - 1, move, (x, y, z, old, d))
+            return lax.fori_loop(0, period - 1, move, (x, y, z, before, d))
 
         return body
 

@@ -163,7 +163,7 @@ class Field:
     def __init__(self, name: str) -> None:
         self.step, self.fewer, parameters = PROBLEMS[name]
         self.name = name
-        module = import_module("datasets." + ("simulated" if name == "quadratic" else name))
+        module: Any = import_module("datasets." + ("simulated" if name == "quadratic" else name))
         arrays: list[Any] = []
         if name == "quadratic":
             make = module.get_function
@@ -264,7 +264,7 @@ class Field:
                 "weight": Power(self.step, 0.5),
             }
         if key == "vrbo":
-            vrbo.spider = _spider_at_new_x
+            vars(vrbo)["spider"] = _spider_at_new_x
         if key == "f2sa":  # its step on x is lr_x alpha
             settings |= {
                 "alpha": self.step,

@@ -320,8 +320,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     if options.what == "table":
-        pairs = by_pair(read(options.records)).values()
-        print(table([row for row in pairs if "best" in row and "advised" in row]))
+        recorded = by_pair(read(options.records)).values()
+        print(table([row for row in recorded if "best" in row and "advised" in row]))
         return
     if options.what == "merge":  # a line per pair, without the long lists
         rows = by_pair(read(options.records)).values()

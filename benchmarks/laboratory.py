@@ -9,19 +9,20 @@ record.
 
 from __future__ import annotations
 
-import json
 import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mindgap.base.source import Source
 from mindgap.lab.report import write_page
 from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.run import Plan, plan, run_all
+from mindgap.lab.studies.run import StudyPlan, plan, run_all
 from mindgap.lab.studies.spec import AXES, Figure, Parts, Scale, Study
+from mindgap.record.forms import write_form
 from mindgap.record.schema import End, Header, Row, Run, to_json
 from mindgap.record.store import STUDY_FILE, RunWriter, run_file
 
@@ -54,7 +55,7 @@ STUDY = Study(
     {"method": {}},
     loop,
     judge,
-    (Figure("Loss", "loss", "loss"),),
+    figures=(Figure("Loss", "loss", "loss"),),
 )
 
 
@@ -88,7 +89,7 @@ def listing(runs: int = 10_000) -> tuple[float, float]:
             Header("millisecond", "S1", "quick", "method", seed, {"steps": 1})
             for seed in range(runs)
         )
-        item = Plan(STUDY, "quick", headers)
+        item = StudyPlan(STUDY, "quick", headers)
         folder = item.folder(Path(name))
         folder.mkdir(parents=True)
         row = to_json({"row": {"step": 0, "loss": 0.5}})
@@ -115,10 +116,10 @@ def page(runs: int = 200, rows: int = 1000) -> tuple[float, float, float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "millisecond" / "quick"
         folder.mkdir(parents=True)
-        figures = [vars(Figure(y, y, y)) | {"hlines": {}} for y in ("loss", "norm", "a", "b")]
+        figures = tuple(Figure(y, y, y) for y in ("loss", "norm", "a", "b"))
         methods = [f"method {i}" for i in range(runs // 10)]
-        about = {**STUDY.describe("quick"), "figures": figures, "methods": methods, "axes": AXES}
-        (folder / STUDY_FILE).write_text(json.dumps(about))
+        about = replace(STUDY.describe("quick"), figures=figures, methods=tuple(methods), axes=AXES)
+        write_form(folder / STUDY_FILE, about)
         for number in range(runs):
             header = Header("millisecond", "S1", "quick", methods[number // 10], number % 10, {})
             with RunWriter(folder, header) as writer:

@@ -22,7 +22,7 @@ from torch.func import functional_call, grad, vmap
 
 from mindgap import Objective
 from mindgap.measure import infinite_variance, noise_sample, sharpness
-from mindgap.measure.overview import _ray
+from mindgap.measure.overview import _Budget, _Surveyor
 
 BATCHES, SIZE = 512, 4
 Problem = tuple[Objective, list[Any], Any]
@@ -198,10 +198,11 @@ def answers(problem: Problem) -> dict[str, bool | None]:
     """What the survey's three judgements say."""
     objective, batches, optimizer = problem
     few = batches[:4]
+    surveyor = _Surveyor(objective, _Budget(0.0, None, 0.0), seed=0)
     edge = sharpness(objective, few, optimizer=optimizer).stability
     return {
         "variance": infinite_variance(noise_norms(objective, batches)).infinite,
-        "smoothness": _ray(objective, few, 20, {}, 0)[1].fails,
+        "smoothness": surveyor.read_smoothness(few, 20)[-1].fails,
         "edge": None if edge is None else edge.ratio > 1,
     }
 

@@ -26,6 +26,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -209,8 +210,8 @@ def pyhessian_top(case: Case) -> tuple[float, int]:
         machine = hessian(
             case.model, nn.CrossEntropyLoss(), data=(case.inputs, case.labels), cuda=False
         )
-        inner = sys.modules["pyhessian.hessian"]  # the package hides it behind a class of that name
-
+        # The package hides this module behind a class of its name.
+        inner: Any = sys.modules["pyhessian.hessian"]
         product = inner.hessian_vector_product
 
         def counting(*arguments: object) -> object:

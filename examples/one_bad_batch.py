@@ -116,5 +116,5 @@ def draw_picture(curves, out):
 curves = compare()
 for name, losses in curves.items():
     print(f"{name}: {losses[BAD // EVERY]:.3f} before the bad batch, {losses[-1]:.3f} at the end")
-if len(sys.argv) > 1:
-    draw_picture(curves, sys.argv[1])
+if sys.argv[-1].endswith(".png"):  # a notebook has arguments of its own
+    draw_picture(curves, sys.argv[-1])

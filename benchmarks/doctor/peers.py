@@ -94,9 +94,9 @@ class _Given:
 def _read_made(case: Any) -> dict[str, Any]:
     if isinstance(case, dict):
         return case
-    from mindgap.advise.doctor.patient import _read_made
+    from mindgap.advise.doctor.patient import _read_parts
 
-    p = _read_made(case)
+    p = _read_parts(case)
     found = {"model": p.model, "loss": p.loss, "train": p.train, "optimizer": p.optimizer}
     return {**found, "step": p.step, "scheduler": p.scheduler}
 

@@ -35,6 +35,8 @@ def test_the_notebook_of_an_example_runs(
         if re.search(rf"^(import|from) {extra}", path.read_text(), re.MULTILINE):
             pytest.importorskip(extra)
     monkeypatch.chdir(tmp_path)
+    kernel = tmp_path / "kernel.json"
+    monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", str(kernel)])
     written = json.loads(json.dumps(_maker().notebook(path.read_text())))
     assert written["cells"][0]["cell_type"] == "markdown"
     scope: dict[str, object] = {"__name__": path.stem}
@@ -45,6 +47,7 @@ def test_the_notebook_of_an_example_runs(
     assert len(code) >= 2
     for cell in code:
         exec(compile(cell, str(path), "exec"), scope)
+    assert not (tmp_path / "-f").exists()  # an argument of the kernel is no name for a picture
     if callable(scope.get("problem")):
         problem = scope["problem"]
         assert len(problem() if problem.__code__.co_argcount == 0 else problem(0)) in (2, 3)  # type: ignore[operator]
