@@ -21,7 +21,7 @@ from mindgap.bilevel.core.types import AnyMethod, Array, Backend, ProblemOracle,
 from mindgap.bilevel.data.draws import draw_chunk
 from mindgap.bilevel.data.problem import BilevelProblem, X, Y
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.tools.checkpoint import belongs_to, check_path, read_state, write_state
+from mindgap.bilevel.tools.checkpoint import Rows, belongs_to, check_path, read_run, write_run
 from mindgap.bilevel.tools.drawing import draw_history
 from mindgap.bilevel.tools.limits import Limits, limits_of
 
@@ -224,7 +224,7 @@ def solve(
     begin = time.perf_counter()
     oracle = runner.oracle(problem, method, seed or 0, distributed)
     belongs = {} if checkpoint is None else belongs_to(method, problem)
-    resumed = _resume(checkpoint, method, oracle, belongs) if resume and checkpoint else None
+    resumed, rows = _resume(checkpoint if resume else None, method, oracle, belongs)
     if resumed is not None and seed not in (None, resumed.seed):
         rule = f"must be that of the checkpoint, {resumed.seed}, or be left out, to resume"
         fail("seed", rule, seed)
@@ -265,10 +265,15 @@ def solve(
     def history_row() -> dict[str, float]:
         """A row of the history."""
         upper = oracle.value("upper", state.x, state.y)
-        row = {"iteration": state.t, "calls": state.total_calls, "seconds": spent, "upper": upper}
-        return {**row, **{name: float(measure(state)) for name, measure in measures.items()}}
+        own = (float(measure(state)) for measure in measures.values())
+        numbers = (state.t, state.total_calls, seconds_before + spent, upper, *own)
+        return dict(zip(columns, numbers, strict=True))
 
-    rows: list[dict[str, float]] = []
+    columns = ("iteration", "calls", "seconds", "upper", *measures)
+    rows = [row for row in rows if tuple(row) == columns and row["iteration"] < state.t]
+    seconds_before = rows[-1]["seconds"] if rows else 0.0
+    due = [check_every] + [every] * bool(listeners)
+    due += [checkpoint_every] * (checkpoint is not None) + [rows_every] * (history is not None)
     last_progress, last_look, stopped_early = 0.0, -1, False
     while True:
         end = outcome_here()
@@ -285,19 +290,12 @@ def solve(
         if history is not None and (end is not None or state.t % history == 0):
             rows.append(history_row())
         if save and checkpoint is not None:
-            write_state(Path(checkpoint), state, belongs)
+            write_run(Path(checkpoint), state, rows, belongs)
         if end is not None:
             return Solution(end[0], f"{end[0]}: {end[1]}", state, spent, tuple(rows))
         # Up to the next iteration with something to do: a look, a callback, a checkpoint, a row.
-        count = check_every - state.t % check_every
-        for period, needed in (
-            (every, bool(listeners)),
-            (checkpoint_every, checkpoint is not None),
-            (rows_every, history is not None),
-        ):
-            count = min(count, period - state.t % period) if needed else count
-        if steps is not None:
-            count = min(count, steps - state.t)
+        count = min(period - state.t % period for period in due)
+        count = count if steps is None else min(count, steps - state.t)
         begin, aim = time.perf_counter(), state.t + count
         # Without listeners nothing else refers to the state: its vectors are freed as soon as there
         # are new ones.
@@ -341,20 +339,19 @@ def _checked_listeners(callbacks: Any) -> list[Callback]:
 
 
 def _resume(
-    checkpoint: str | Path, method: Method, oracle: ProblemOracle, belongs: Mapping[str, str]
-) -> State | None:
-    """The state of the checkpoint; None if there is none, or if it is damaged and was set aside."""
-    path = Path(checkpoint)
-    if not path.exists():
-        return None
+    checkpoint: str | Path | None, method: Method, oracle: ProblemOracle, belongs: Mapping[str, str]
+) -> tuple[State | None, Rows]:
+    """State and history of the checkpoint; none if it is missing, or damaged and was set aside."""
+    if checkpoint is None or not (path := Path(checkpoint)).exists():
+        return None, []
     try:
-        return read_state(path, method, oracle, belongs)
+        return read_run(path, method, oracle, belongs)
     except CheckpointError as error:
         if error.reason != "damaged":
             raise
         message = f"{error}. It is now {set_aside(path).name}; the run begins again."
         warnings.warn(message, RuntimeWarning, stacklevel=3)
-        return None
+        return None, []
 
 
 def _is_true(answer: object) -> bool:

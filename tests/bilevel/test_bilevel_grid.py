@@ -105,6 +105,7 @@ def test_bad_grids_are_refused():
     good = {"lr_x": [0.1], "lr_y": [0.1]}
     for arguments, message in (
         ({"grid": {**good, "lr": [0.1]}}, "grid must name settings of the methods, got 'lr'"),
+        ({"methods": "slip"}, "grid must have values of lr_z, for slip"),
         ({"grid": {"lr_x": 0.1}}, "grid must map names of settings to lists"),
         ({"methods": "sobaa"}, "methods must be methods, or of"),
         ({"methods": [1.0]}, "methods must be methods, or of"),

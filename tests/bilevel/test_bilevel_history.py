@@ -11,6 +11,7 @@ import torch
 from mindgap.base.check import RuleError
 from mindgap.bilevel import SLIP, SOBA, BilevelProblem, Stream, solve
 from mindgap.bilevel.data.problem import example_problem
+from mindgap.bilevel.tools.checkpoint import belongs_to, write_run
 
 METHOD = SOBA(lr_x=0.1, lr_y=0.2)
 
@@ -38,6 +39,37 @@ def test_history_has_rows_and_leaves_the_run_as_it_is():
     seconds = [row["seconds"] for row in told.history]
     assert seconds == sorted(seconds)
     assert seconds[-1] == told.seconds
+
+
+def test_a_resumed_run_keeps_the_history_before_its_checkpoint(tmp_path):
+    problem, file = example_problem(), tmp_path / "run.ckpt"
+    record = {"gap": lambda s: float(s.x) - 1.0}
+    whole = solve(problem, METHOD, 40, history=10, record=record)
+    for steps in (25, 40):
+        found = solve(
+            problem, METHOD, steps, history=10, record=record, checkpoint=file, resume=True
+        )
+    timeless = [[{**row, "seconds": 0.0} for row in run.history] for run in (whole, found)]
+    assert timeless[0] == timeless[1]
+    seconds = [row["seconds"] for row in found.history]
+    assert seconds == sorted(seconds)
+
+
+def test_rows_of_other_quantities_are_left_out_on_resuming(tmp_path):
+    problem, file = example_problem(), tmp_path / "run.ckpt"
+    solve(problem, METHOD, 20, history=10, checkpoint=file)
+    record = {"gap": lambda s: float(s.x) - 1.0}
+    found = solve(problem, METHOD, 30, history=10, record=record, checkpoint=file, resume=True)
+    assert [row["iteration"] for row in found.history] == [20, 30]
+    assert solve(problem, METHOD, 30, checkpoint=file, resume=True).history == ()
+
+
+@pytest.mark.parametrize("history", [{}, [1], [{"iteration": "0"}], [{0: 1.0}]])
+def test_a_made_up_history_of_a_checkpoint_is_refused(tmp_path, history):
+    state = solve(example_problem(), METHOD, 5).state
+    write_run(tmp_path / "made-up", state, history, belongs_to(METHOD, state.problem))
+    with pytest.raises(RuleError, match="checkpoint must"):
+        solve(example_problem(), METHOD, 10, checkpoint=tmp_path / "made-up", resume=True)
 
 
 def test_history_of_the_compiled_backend_is_that_of_eager_torch():

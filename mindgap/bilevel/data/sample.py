@@ -463,8 +463,9 @@ class Stream:
         return self.batch_size
 
     def chunks(self, share: tuple[int, int] = (0, 1)) -> Iterator[tuple[Any, float]]:
-        """Refused: a distribution has no full batch."""
-        fail("data", "must be a finite set of samples where all of them are asked for", "a Stream")
+        """Refused: what is drawn has no full batch."""
+        drawn = "a Stream (a DataLoader with a sampler of its own is one)"
+        fail("data", "must be a finite set of samples where all of them are asked for", drawn)
 
 
 Data = Batches | Stream

@@ -21,7 +21,7 @@ class AccBO(Method[WithNesterov, Draws]):
     bundle of samples S::
 
         u = y + gamma (y - y_before);   y <- u - alpha g_y(x, u; S_y);   a <- (1 - tau) a + tau y
-        m <- G(x, a; S) + beta (m - G(x_before, a_before; S));   x <- x - lr_x m / ||m||
+        m <- G(x, a; S) + beta (m - G(x_before, a_before; S));   x <- x - lr_x m / (||m|| + 1e-10)
 
     m_0 is the plain direction.
 

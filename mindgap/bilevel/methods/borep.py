@@ -22,7 +22,7 @@ class BOREP(Method[WithMomentum, Draws]):
         if k > 0 and k mod I = 0:  y <- mean of N projected steps y' <- Proj_B(y,
             R) (y' - alpha g_y(x, y'; S))
         z <- z - nu (H(S') z - f_y(S_f));  m <- beta m + (1 - beta)(f_x(S_f) - J(S') z);
-            x <- x - eta m / ||m||
+            x <- x - eta m / (||m|| + 1e-10)
 
     The last line is taken at the y just found (order "seidel") and at the old z.
 

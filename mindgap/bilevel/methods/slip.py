@@ -20,7 +20,7 @@ class SLIP(LowerStepMethod[WithMomentum, Draws]):
     ``beta``, T0 = ``warm_start``. The update, after T0 steps on y at x_0::
 
         y <- y - alpha g_y(x, y; S)                            z <- z - gamma (H(S') z - f_y(S_f))
-        m <- beta m + (1 - beta) (f_x(S_f) - J(S') z)          x <- x - eta m / ||m||
+        m <- beta m + (1 - beta) (f_x(S_f) - J(S') z)          x <- x - eta m / (||m|| + 1e-10)
 
     with S, S' and S_f independent, and all right sides at the old (x, y, z) (order "jacobi").
 

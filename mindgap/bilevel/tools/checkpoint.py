@@ -26,6 +26,7 @@ from mindgap.bilevel.data.sample import Batches, Data
 from mindgap.bilevel.method import Method
 
 KIND = "bilevel state"
+Rows = list[dict[str, float]]  # of a history
 _COUNTERS = ("t", "seed", "drawn", "updates", "calls")
 
 
@@ -131,9 +132,9 @@ def save_state(path: str | Path, state: State) -> None:
     write_checkpoint(path, KIND, content, belongs_to(state.method, state.problem))
 
 
-def write_state(path: Path, state: State, belongs: Mapping[str, str]) -> None:
-    """Write a state to a file, with what it belongs to, as :func:`belongs_to` gave it."""
-    write_checkpoint(path, KIND, _content(state), belongs)
+def write_run(path: Path, state: State, rows: Rows, belongs: Mapping[str, str]) -> None:
+    """Write state and history of a run, with what they belong to, as :func:`belongs_to` gave it."""
+    write_checkpoint(path, KIND, {**_content(state), "history": rows}, belongs)
 
 
 def load_state(path: str | Path, method: Method, oracle: ProblemOracle) -> State:
@@ -150,15 +151,22 @@ def load_state(path: str | Path, method: Method, oracle: ProblemOracle) -> State
     """
     path = check_path("checkpoint", path)
     _check_parts(method, oracle)
-    return read_state(path, method, oracle, belongs_to(method, oracle.problem))
+    return read_run(path, method, oracle, belongs_to(method, oracle.problem))[0]
 
 
-def read_state(
+def read_run(
     path: Path, method: Method, oracle: ProblemOracle, belongs: Mapping[str, str]
-) -> State:
-    """Read a state back from a file that must belong to what :func:`belongs_to` gave."""
+) -> tuple[State, Rows]:
+    """The state and the history of a file that must belong to what :func:`belongs_to` gave."""
     content = read_checkpoint(path, KIND, belongs, oracle.problem.device)
-    return _state(content, method, oracle)
+    state, rows = _state(content, method, oracle), content.get("history", [])
+    if not isinstance(rows, list):
+        fail("checkpoint", "must hold a list of rows as history", type(rows).__name__)
+    for row in rows:
+        for name, number in _mapping("columns of the history", row).items():
+            if not (isinstance(name, str) and isinstance(number, (int, float))):
+                fail("checkpoint", "must have numbers by name in its history", {name: number})
+    return state, rows
 
 
 def _check_parts(method: object, oracle: object) -> None:

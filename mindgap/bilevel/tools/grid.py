@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -135,6 +135,9 @@ def sweep(
     found = {}
     for method in listed:
         names = _names(method)
+        for f in fields(METHODS[method].load()) if isinstance(method, str) else ():
+            if f.default is f.default_factory is MISSING and f.name not in points[0]:
+                fail("grid", f"must have values of {f.name}, for {method}", sorted(points[0]))
         own: list[dict[str, Any]] = []
         for point in points:
             kept = {name: value for name, value in point.items() if name in names}
