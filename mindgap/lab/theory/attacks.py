@@ -1,15 +1,15 @@
 """Families of instances for :mod:`mindgap.lab.theory.refute`: functions and noises of this room,
 solved exactly, or bounded so that a ratio above 1 is a proof.
 
-Each function takes the parameters of an instance and returns its certificate, or None where the
-instance is outside the assumptions or too large to run.
+Each function solves one instance, given by its parameters; it returns None where the instance is
+outside the assumptions or too large to run.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -22,148 +22,138 @@ from mindgap.lab.theory.certificates.chapter3 import theorem_3_4_4_step
 #: Most steps of one run; a run that is cut short counts as so many.
 LIMIT = 20_000
 
-
-def _count(gradient: Callable[[float], float], x: float, step: Any, epsilon: float) -> int:
-    """T_ε of one run in one dimension, LIMIT + 1 where it was not reached."""
-    for number in range(LIMIT + 1):
-        slope = gradient(x)
-        if abs(slope) <= epsilon:
-            return number
-        x -= step(abs(slope)) * slope
-        if not abs(x) < 1e150:
-            break
-    return LIMIT + 1
+#: What is found of an instance: every assumption and whether it is met, the side that the statement
+#: bounds, and the bound.
+Solved = tuple[dict[str, bool], float, float] | None
 
 
-def _certificate(
-    parameters: Parameters,
-    family: str,
-    assumptions: dict[str, bool],
-    measured: float,
-    bound: float,
-    method: str,
-    claim: str = "at most",
-) -> Certificate:
-    """A certificate that names its family and parameters."""
-    return Certificate(
-        {"family": family, **parameters}, assumptions, measured, bound, claim, method
-    )
+def _family(
+    family: str, method: str, claim: str = "at most"
+) -> Callable[[Callable[..., Solved]], Callable[..., Certificate | None]]:
+    """Turn a function of an instance's parameters, given by name, into an attempt: a function of
+    their mapping that returns a certificate with the family's name. Counts (K and n) are rounded up
+    to whole numbers first.
+    """
+
+    def as_attempt(solve: Callable[..., Solved]) -> Callable[..., Certificate | None]:
+        @wraps(solve)
+        def attempt(parameters: Parameters, **reading: Any) -> Certificate | None:
+            rounded = {n: math.ceil(v) if n in ("K", "n") else v for n, v in parameters.items()}
+            solved = solve(**rounded, **reading)
+            return solved and Certificate({"family": family, **rounded}, *solved, claim, method)
+
+        return attempt
+
+    return as_attempt
 
 
 # Chapter 3: counts of iterations.
 # --------------------------------------------------------------------------------------------------
 
 
-def _steps(kind: str, constants: Any) -> Any:
-    """The step of the theorem ``kind`` as a function of the gradient's norm."""
+def _count(
+    gradient: Callable[[float], float],
+    x: float,
+    step: Callable[[Any], Any],
+    epsilon: float,
+) -> int:
+    """T_ε of one run in one dimension, LIMIT + 1 where it was not reached."""
+    for number in range(LIMIT + 1):
+        slope = gradient(x)
+        if abs(slope) <= epsilon:
+            return number
+        x -= float(step(np.float64(abs(slope)))) * slope
+        if not abs(x) < 1e150:
+            break
+    return LIMIT + 1
+
+
+def _step_and_bound(
+    kind: str, constants: Any, epsilon: float
+) -> tuple[Callable[[Any], Any], float]:
+    """The step of Theorem 3.4.1 or 3.4.3 (``kind``) as a function of the gradient's norm, and the
+    most steps that the theorem allows.
+    """
     if kind == "3.4.1":
-        return theory.clipped_gd_step(constants)
+        return theory.clipped_gd_step(constants), theory.clipped_gd_bound(constants, epsilon)
     step = theory.gd_step(constants)
-    return lambda norm: step
+    return lambda norm: step, theory.gd_bound(constants, epsilon)
 
 
-def _bound(kind: str, constants: Any, epsilon: float) -> float:
-    """The most steps that the theorem ``kind`` allows."""
-    return (theory.clipped_gd_bound if kind == "3.4.1" else theory.gd_bound)(constants, epsilon)
-
-
-def _on_cosh(parameters: Parameters, *, kind: str) -> Certificate | None:
+@_family("hyperbolic cosine", "a run, counted")
+def _on_cosh(*, kind: str, L0: float, L1: float, M: float, epsilon: float) -> Solved:
     """The hyperbolic cosine against the step and bound of the theorem ``kind``."""
-    function = theory.HyperbolicCosine(L0=parameters["L0"], L1=parameters["L1"])
-    start = function.start(parameters["M"])
-    if parameters["L1"] * start > 300 or parameters["epsilon"] >= parameters["M"]:
+    function = theory.HyperbolicCosine(L0=L0, L1=L1)
+    start = function.start(M)
+    step, bound = _step_and_bound(kind, function.constants(M), epsilon)
+    if L1 * start > 300 or epsilon >= M or bound > LIMIT:
         return None
-    constants = function.constants(parameters["M"])
-    bound = _bound(kind, constants, parameters["epsilon"])
-    if bound > LIMIT:
-        return None
-    step = _steps(kind, constants)
-    scale, L1 = parameters["L0"] / parameters["L1"], parameters["L1"]
-    count = _count(
-        lambda x: scale * math.sinh(min(max(L1 * x, -700), 700)),
-        start,
-        lambda norm: float(step(np.float64(norm))),
-        parameters["epsilon"],
-    )
-    checks = {"(L0, L1)-smooth, M and f(x0) - f* exact": True, "ε > 0": parameters["epsilon"] > 0}
-    return _certificate(parameters, "hyperbolic cosine", checks, count, bound, "a run, counted")
+    # f' by hand, faster than ``function.gradient``, and held where sinh does not overflow.
+    count = _count(lambda x: L0 / L1 * math.sinh(min(max(L1 * x, -700), 700)), start, step, epsilon)
+    checks = {"(L0, L1)-smooth, M and f(x0) - f* exact": True, "ε > 0": epsilon > 0}
+    return checks, count, bound
 
 
-def _on_teeth(parameters: Parameters, *, kind: str) -> Certificate | None:
+@_family("toothed slope, 300 teeth", "a run, counted")
+def _on_teeth(*, kind: str, L0: float, L1: float, epsilon: float) -> Solved:
     """The slope with teeth against the step and bound of the theorem ``kind``."""
-    slope = parameters["epsilon"] * (1 + 1e-6)
-    without_teeth = theory.RelaxedSmooth(
-        L0=parameters["L0"], L1=parameters["L1"], delta=1.0, M=slope
-    )
-    step_size = float(_steps(kind, without_teeth)(np.float64(slope)))
-    if step_size * parameters["L0"] > 1:
+    slope = epsilon * (1 + 1e-6)
+    without_teeth = theory.RelaxedSmooth(L0=L0, L1=L1, delta=1.0, M=slope)
+    # The step depends on the slope alone, the teeth on the step.
+    step_size = float(_step_and_bound(kind, without_teeth, epsilon)[0](np.float64(slope)))
+    if step_size * L0 > 1:
         return None
-    function = theory.ToothedSlope(slope=slope, step=step_size, L=parameters["L0"], teeth=300)
-    constants = function.constants(parameters["L0"], parameters["L1"])
-    step = _steps(kind, constants)
-    count = _count(
-        lambda x: float(function.gradient(np.float64(x))),
-        function.start,
-        lambda norm: float(step(np.float64(norm))),
-        parameters["epsilon"],
-    )
+    function = theory.ToothedSlope(slope=slope, step=step_size, L=L0, teeth=300)
+    constants = function.constants(L0, L1)
+    step, bound = _step_and_bound(kind, constants, epsilon)
+    count = _count(lambda x: float(function.gradient(np.float64(x))), function.start, step, epsilon)
     checks = {"curvature within L0": True, "the slope is M": slope == constants.M}
-    bound = _bound(kind, constants, parameters["epsilon"])
-    return _certificate(
-        parameters, "toothed slope, 300 teeth", checks, count, bound, "a run, counted"
-    )
+    return checks, count, bound
 
 
-def _lower_3_4_2(parameters: Parameters) -> Certificate | None:
+@_family(
+    "exponential and slow function, best fixed step",
+    "the way divided by the longest step",
+    claim="at least",
+)
+def _lower_3_4_2(*, L1: float, M: float, epsilon: float, delta: float) -> Solved:
     """The printed lower bound against the fewest steps of the best fixed step on the pair of 3.7.2,
     and against Theorem 3.4.3, which no true lower bound exceeds.
     """
-    L1, M, epsilon, delta = (
-        parameters["L1"],
-        parameters["M"],
-        parameters["epsilon"],
-        parameters["delta"],
-    )
     if epsilon > L1 / 3 or delta < 1.25 * epsilon or 2 * epsilon >= M:
         return None
     printed = L1 * M * (delta - 0.625 * epsilon) / (8 * epsilon**2 * (math.log(M) + 1))
     longest = theory.ExponentialQuadratic(L1=L1).longest_step(M)
     fewest = theory.fixed_step_count(delta, epsilon, longest)
-    upper = 4 * (M * L1 + L1) * delta / epsilon**2
     checks = {
         "L0 = L1 >= 1 and M > 1": L1 >= 1 and M > 1,
         "ε <= L0/3": epsilon <= L1 / 3,
         "f(x0) - f* >= 5ε/4": delta >= 1.25 * epsilon,
-        "fewer steps than Theorem 3.4.3 allows": fewest <= upper,
+        "fewer steps than Theorem 3.4.3 allows": fewest <= 4 * (M * L1 + L1) * delta / epsilon**2,
     }
-    return _certificate(
-        parameters,
-        "exponential and slow function, best fixed step",
-        checks,
-        fewest,
-        printed,
-        "the way divided by the longest step",
-        "at least",
-    )
+    return checks, fewest, printed
 
 
-def _slope_3_4_5(parameters: Parameters, *, printed: bool) -> Certificate | None:
-    """The slow function of 3.7.2 against the printed bound or the proof's."""
-    epsilon, tau, L0, L1 = (
-        parameters["epsilon"],
-        parameters["tau"],
-        parameters["L0"],
-        parameters["L1"],
-    )
-    M = parameters["slope"] * epsilon
-    gap = parameters["height"] * epsilon
-    distance = (gap - 0.625 * M) / M
+@_family("slow function of 3.7.2", "the way divided by the longest step")
+def _slope_3_4_5(
+    *,
+    printed: bool,
+    epsilon: float,
+    slope: float,
+    height: float,
+    tau: float,
+    L0: float,
+    L1: float,
+) -> Solved:
+    """The slow function of 3.7.2 against the printed bound or the proof's; ``slope`` and ``height``
+    (f(x0) - f*) are multiples of ε.
+    """
+    M, gap = slope * epsilon, height * epsilon
+    distance = (gap - 0.625 * M) / M  # from x0 to the end of the slope: f(1) - f* = 5M/8
     if 1.5 * M > L0 or distance <= 0:
         return None
-    constants, noise = (
-        theory.RelaxedSmooth(L0=L0, L1=L1, delta=gap, M=M),
-        theory.BoundedNoise(tau=tau),
-    )
+    constants = theory.RelaxedSmooth(L0=L0, L1=L1, delta=gap, M=M)
+    noise = theory.BoundedNoise(tau=tau)
     noise_term = (5 * L0 + 4 * L1 * M) * (M + tau) ** 2
     bound = (
         (gap + noise_term) / epsilon**4 if printed else theory.sgd_bound(constants, noise, epsilon)
@@ -177,9 +167,7 @@ def _slope_3_4_5(parameters: Parameters, *, printed: bool) -> Certificate | None
         "noise within τ": True,
         "the slope is not ε-stationary": epsilon < M,
     }
-    fewest = distance / (step * (M + tau))
-    words = "the way divided by the longest step"
-    return _certificate(parameters, "slow function of 3.7.2", checks, fewest, bound, words)
+    return checks, distance / (step * (M + tau)), bound
 
 
 def _step_3_4_4(parameters: Parameters) -> Certificate | None:
@@ -194,7 +182,7 @@ def _step_3_4_4(parameters: Parameters) -> Certificate | None:
 
 
 def _printed_4_4_1(
-    constants: Any, K: float, *, last_as_proved: bool = False
+    constants: Any, K: int, *, last_as_proved: bool = False
 ) -> tuple[float, float, float]:
     """η, τ and the bound as printed; its last term as printed or as proved."""
     alpha, sigma, L, gap = constants.alpha, constants.sigma, constants.L, constants.delta
@@ -209,22 +197,17 @@ def _printed_4_4_1(
     return eta, sigma * (eta * L) ** (-1 / alpha), bound
 
 
-def _corrected_4_4_1(constants: Any, K: float) -> tuple[float, float, float]:
+def _corrected_4_4_1(constants: Any, K: int) -> tuple[float, float, float]:
     """η, τ and the bound as the proof gives them."""
-    parameters = theory.gclip_nonconvex_parameters(constants, int(K))
-    return (
-        float(parameters.eta),
-        float(parameters.tau),
-        theory.gclip_nonconvex_bound(constants, int(K)),
-    )
+    parameters = theory.gclip_nonconvex_parameters(constants, K)
+    return parameters.eta, parameters.tau, theory.gclip_nonconvex_bound(constants, K)
 
 
-def _bowl_4_4_1(parameters: Parameters, *, corrected: bool) -> Certificate | None:
+@_family("x²/2 without noise", "a geometric sum")
+def _bowl_4_4_1(*, corrected: bool, alpha: float, sigma: float, f0: float, K: int) -> Solved:
     """Theorem 4.4.1, printed or corrected, against x²/2 without noise."""
-    parameters = {**parameters, "K": math.ceil(parameters["K"])}
-    alpha, sigma, K = min(parameters["alpha"], 2.0), parameters["sigma"], float(parameters["K"])
-    x0 = math.sqrt(2 * parameters["f0"])
-    constants = theory.HeavyTail(alpha=alpha, sigma=sigma, L=1.0, delta=parameters["f0"])
+    x0 = math.sqrt(2 * f0)
+    constants = theory.HeavyTail(alpha=alpha, sigma=sigma, L=1.0, delta=f0)
     eta, tau, bound = (_corrected_4_4_1 if corrected else _printed_4_4_1)(constants, K)
     if x0 > min(1.0, tau):
         return None
@@ -239,40 +222,34 @@ def _bowl_4_4_1(parameters: Parameters, *, corrected: bool) -> Certificate | Non
         "nothing is clipped": x0 <= tau,
         "|f'| <= 1": x0 <= 1,
     }
-    words = "a geometric sum"
-    return _certificate(parameters, "x²/2 without noise", checks, total / K, bound, words)
+    return checks, total / K, bound
 
 
-def _slope_4_4_1(parameters: Parameters, *, corrected: bool) -> Certificate | None:
+@_family("Huber function without noise", "the steps that end on the slope")
+def _slope_4_4_1(
+    *, corrected: bool, alpha: float, sigma: float, slope: float, way: float, K: int
+) -> Solved:
     """Theorem 4.4.1, its last term as proved or corrected, against the slope of a Huber function
-    without noise.
+    without noise, which ends ``way`` from x0.
     """
-    parameters = {**parameters, "K": math.ceil(parameters["K"])}
-    alpha, sigma, K, slope = (
-        min(parameters["alpha"], 2.0),
-        parameters["sigma"],
-        float(parameters["K"]),
-        parameters["slope"],
-    )
-    gap = slope * parameters["way"] + slope**2 / 2  # of the Huber function with L = 1
+    gap = slope * way + slope**2 / 2  # of the Huber function with L = 1
     constants = theory.HeavyTail(alpha=alpha, sigma=sigma, L=1.0, delta=gap)
     if corrected:
         eta, tau, bound = _corrected_4_4_1(constants, K)
     else:
         eta, tau, bound = _printed_4_4_1(constants, K, last_as_proved=True)
-    steps_on_slope = min(K, math.floor(parameters["way"] / (eta * min(tau, slope))))
+    steps_on_slope = min(K, math.floor(way / (eta * min(tau, slope))))
     per_step = min(slope**2, tau * slope / 3) if corrected else min(slope, slope**2)
     checks = {"f is 1-smooth": True, "E|g - f'|^α = 0 <= σ^α": True}
-    words = "the steps that end on the slope"
-    mean = per_step * steps_on_slope / K
-    return _certificate(parameters, "Huber function without noise", checks, mean, bound, words)
+    return checks, per_step * steps_on_slope / K, bound
 
 
-def _slope_acclip_2(parameters: Parameters, *, printed: bool) -> Certificate | None:
-    """Theorem 2 of acclip against the slope of a Huber function without noise."""
-    parameters = {**parameters, "K": math.ceil(parameters["K"])}
-    alpha, L, K = min(parameters["alpha"], 2.0), parameters["L"], int(parameters["K"])
-    gap = parameters["share"] * K / L
+@_family("Huber function, slope 1, without noise", "the steps that start on the slope")
+def _slope_acclip_2(*, printed: bool, alpha: float, L: float, share: float, K: int) -> Solved:
+    """Theorem 2 of acclip against the slope of a Huber function without noise; f(x0) - f* is
+    ``share``·K/L.
+    """
+    gap = share * K / L
     distance = gap - 1 / (2 * L)
     if distance <= 0:
         return None
@@ -281,18 +258,16 @@ def _slope_acclip_2(parameters: Parameters, *, printed: bool) -> Certificate | N
     bound = theory.moment_nonconvex_bound(constants, K, printed=printed)
     steps_on_slope = min(K, math.floor(distance / (settings.eta * min(settings.tau, 1.0))) + 1)
     checks = {"f is L-smooth": True, "E|g|^α = |f'|^α <= 1 everywhere": True}
-    words = "the steps that start on the slope"
-    share = steps_on_slope / K
-    return _certificate(
-        parameters, "Huber function, slope 1, without noise", checks, share, bound, words
-    )
+    return checks, steps_on_slope / K, bound
 
 
-def _jump_4_4_2_printed(parameters: Parameters) -> Certificate | None:
-    """The bias of a clipped rare jump, as in ``certificates.chapter4.theorem_4_4_2``, any α."""
-    alpha, K = parameters["alpha"], parameters["K"]
+@_family("rare jump, clipped", "the bias of the mean")
+def _jump_4_4_2_printed(*, alpha: float, multiple: float, K: int) -> Solved:
+    """The bias of a clipped rare jump, as in ``certificates.chapter4.theorem_4_4_2``, any α; the
+    jump is ``multiple``·τ_K.
+    """
     tau = K ** (alpha - 1)
-    jump = parameters["multiple"] * tau
+    jump = multiple * tau
     domain = 0.25 ** (1 / alpha) / 2
     share = 1 - (1.1 * domain) ** alpha  # the slope's part of the α-moment is within the rest
     probability = share / jump**alpha
@@ -309,22 +284,15 @@ def _jump_4_4_2_printed(parameters: Parameters) -> Certificate | None:
     }
     if not all(checks.values()):
         return None
-    error = (optimum - mean) ** 2 / 2
-    bound = 16 * (K + 1) ** (-2 * (alpha - 1) / alpha)
-    return _certificate(
-        parameters, "rare jump, clipped", checks, error, bound, "the bias of the mean"
-    )
+    return checks, (optimum - mean) ** 2 / 2, 16 * (K + 1) ** (-2 * (alpha - 1) / alpha)
 
 
-def _jump_4_4_2(parameters: Parameters, *, dimension: int) -> Certificate | None:
+@_family("rare jumps", "the exact recursion")
+def _jump_4_4_2(*, dimension: int, alpha: float, multiple: float, ratio: float, K: int) -> Solved:
     """Theorems 4.4.2 and 4.5.1, with the proof's threshold, against rare jumps in that many
-    coordinates.
+    coordinates; the largest jump is ``ratio`` times the smallest.
     """
-    parameters = {**parameters, "K": math.ceil(parameters["K"])}
-    alpha, K = min(parameters["alpha"], 2.0), int(parameters["K"])
-    jumps = (
-        10 ** (1 / alpha) * parameters["multiple"] * np.geomspace(1, parameters["ratio"], dimension)
-    )
+    jumps = 10 ** (1 / alpha) * multiple * np.geomspace(1, ratio, dimension)
     problem = theory.RareJump(np.full(dimension, alpha), jumps)
     error = theory.averaged_error(
         problem, lambda k: 4 / (k + 1), lambda k: np.asarray(k ** (1 / alpha)), [K]
@@ -337,19 +305,24 @@ def _jump_4_4_2(parameters: Parameters, *, dimension: int) -> Certificate | None
         "E|g_i|^α <= B_i^α on |x_i| <= 1/2": bool((problem.probability <= 0.11).all()),
         "the minimum lies inside": bool((problem.optimum <= 0.5).all()),
     }
-    bound = theory.cclip_bound(constants, K)
-    words = "the exact recursion"
-    return _certificate(parameters, "rare jumps", checks, float(error.sum()), bound, words)
+    return checks, float(error.sum()), theory.cclip_bound(constants, K)
 
 
-def _lemma(parameters: Parameters, *, which: str, printed: bool) -> Certificate | None:
-    """Lemma 2 of acclip (``"2"``) or Lemma 4.7.5 against a law of two points."""
-    alpha, tau, share = (
-        min(parameters["alpha"], 2.0),
-        parameters["tau"],
-        min(parameters["share"], 0.5),
-    )
-    law, mean = theory.TwoPoint(probability=share, scale=parameters["scale"]), parameters["mean"]
+@_family("two-point law", "a sum of two terms")
+def _lemma(
+    *,
+    which: str,
+    printed: bool,
+    alpha: float,
+    tau: float,
+    share: float,
+    scale: float,
+    mean: float,
+) -> Solved:
+    """Lemma 2 of acclip (``"2"``) or Lemma 4.7.5 against a law of two points, the rarer one with
+    probability ``share``.
+    """
+    law = theory.TwoPoint(probability=share, scale=scale)
     moments = theory.clipped_moments(law, mean, tau)
     moment = law.expect(lambda x: np.abs(mean + x) ** alpha)
     if which == "2":
@@ -359,48 +332,39 @@ def _lemma(parameters: Parameters, *, which: str, printed: bool) -> Certificate 
         measured = moments.second
         bound = moment * tau ** (2 - (2 if printed else 1) * alpha)
     checks = {"E g = ∇f": True, "E|g|^α is the moment used": True, "τ > 0": tau > 0}
-    return _certificate(parameters, "two-point law", checks, measured, bound, "a sum of two terms")
+    return checks, measured, bound
 
 
 # Chapters 5 and 6.
 # --------------------------------------------------------------------------------------------------
 
 
-def _coordinates_5_4_1(parameters: Parameters) -> Certificate | None:
+@_family("L max(max_i x_i, -Δ/L) in many dimensions", "calls of every run, whatever the draws")
+def _coordinates_5_4_1(*, epsilon: float, gamma: float, T: float) -> Solved:
     """INGD at 0 on L·max(max_i x_i, -Δ/L): every gradient is a new L e_i, and no test passes."""
-    L, epsilon = 1.0, parameters["epsilon"]
-    gamma, T = parameters["gamma"], parameters["T"]
-    if epsilon >= L:
-        return None
-    K = 48 * L**2 / epsilon**2
-    square, calls = L**2, 1
+    L = 1.0
+    square, calls = L**2, 1  # ‖m‖² and the calls so far
     while square > epsilon**2:
         beta = (4 * L**2 - square) / (4 * L**2 + 2 * square)
         square = beta**2 * square + (1 - beta) ** 2 * L**2
         calls += 2  # the value of the descent test, and a gradient
-    printed = T * K * math.log(T / gamma)
-    checks = {"ε < L": True, "T = 4Δ/(εδ) >= 1": T >= 1, "γ <= 1/2": gamma <= 0.5}
-    words = "calls of every run, whatever the draws"
-    family = "L max(max_i x_i, -Δ/L) in many dimensions"
-    return _certificate(parameters, family, checks, calls, printed, words)
+    checks = {"ε < L": epsilon < L, "T = 4Δ/(εδ) >= 1": T >= 1, "γ <= 1/2": gamma <= 0.5}
+    return checks, calls, T * 48 * L**2 / epsilon**2 * math.log(T / gamma)
 
 
-def _coin_6_4_1(parameters: Parameters) -> Certificate | None:
+@_family("a coin, drawn anew each step", "the exact binomial quantile")
+def _coin_6_4_1(*, n: int, q: float, delta: float) -> Solved:
     """F(θ) = ±M with probabilities q and 1-q, whatever θ is: the change is a binomial mean."""
     from scipy.stats import binom
 
-    parameters = {**parameters, "n": math.ceil(parameters["n"])}
-    n, q, delta = int(parameters["n"]), min(parameters["q"], 0.5), parameters["delta"]
     # |2 S/n - 2q| with S ~ Bin(n, q): the smallest number that it exceeds with probability <= δ.
     successes = np.arange(n + 1)
-    order = np.argsort(np.abs(2 * successes / n - 2 * q))
-    weights = binom.pmf(successes, n, q)[order]
-    place = min(int(np.searchsorted(np.cumsum(weights), 1 - delta)), n)
-    quantile = float(np.abs(2 * successes / n - 2 * q)[order][place])
+    changes = np.abs(2 * successes / n - 2 * q)
+    order = np.argsort(changes)
+    up_to = np.cumsum(binom.pmf(successes, n, q)[order])
+    quantile = float(changes[order][min(int(np.searchsorted(up_to, 1 - delta)), n)])
     bound = theory.one_step_change_bound(theory.BoundedValues(1.0, delta), n)
-    checks = {"|φ∘F| <= M = 1": True, "0 < δ < 1": 0 < delta < 1}
-    words = "the exact binomial quantile"
-    return _certificate(parameters, "a coin, drawn anew each step", checks, quantile, bound, words)
+    return {"|φ∘F| <= M = 1": True, "0 < δ < 1": 0 < delta < 1}, quantile, bound
 
 
 _COUNTS = {"L0": (0.1, 10.0), "L1": (0.05, 10.0), "M": (0.5, 500.0), "epsilon": (0.05, 2.0)}

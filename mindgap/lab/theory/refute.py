@@ -13,7 +13,7 @@ import itertools
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mindgap.base.check import fail, positive, whole
@@ -54,7 +54,7 @@ class Outcome:
 
 def strength(certificate: Certificate) -> float:
     """How far an instance goes: measured over bound, or bound over measured where the statement is
-    a lower bound. Above 1 it contradicts the statement.
+    a lower bound; 0 where it does not meet the assumptions. Above 1 it contradicts the statement.
 
     Example:
         >>> strength(Certificate({}, {"x": True}, 2, 4, "at least", "counting"))
@@ -85,19 +85,21 @@ def search(attack: Attack, *, tries: int = 400, seconds: float = 20.0) -> Outcom
     """
     whole("tries", tries, least=1)
     deadline = time.monotonic() + positive("seconds", seconds)
-    names = list(attack.ranges)
-    logs = {name: (math.log(low), math.log(high)) for name, (low, high) in attack.ranges.items()}
+    ranges = list(attack.ranges.values())
+    logs = [(math.log(low), math.log(high)) for low, high in ranges]
     strengths: dict[tuple[float, ...], float] = {}
     best: Certificate | None = None
     best_strength = -1.0
 
     def value(point: tuple[float, ...]) -> float:
-        """The strength of the instance at a point (logarithms), tried once; the best is kept."""
+        """The strength of the instance at a point (logarithms), tried once; -1 where there is no
+        instance. The strongest certificate is kept.
+        """
         nonlocal best, best_strength
         if point not in strengths:
-            certificate = attack.attempt(
-                {name: math.exp(log_value) for name, log_value in zip(names, point)}
-            )
+            # exp(log(high)) may lie above ``high`` by rounding.
+            values = (min(math.exp(x), high) for x, (_, high) in zip(point, ranges))
+            certificate = attack.attempt(dict(zip(attack.ranges, values)))
             strengths[point] = -1.0 if certificate is None else strength(certificate)
             if certificate is not None and strengths[point] > best_strength:
                 best, best_strength = certificate, strengths[point]
@@ -106,41 +108,34 @@ def search(attack: Attack, *, tries: int = 400, seconds: float = 20.0) -> Outcom
     def may_go_on() -> bool:
         return len(strengths) < tries and time.monotonic() < deadline
 
-    values_of = [_line(*logs[name], attack.points) for name in names]
-    for point in _spread(list(itertools.product(*values_of)), tries // 2):
+    middles = [(i + 0.5) / attack.points for i in range(attack.points)]
+    grid = list(
+        itertools.product(*([low + (high - low) * m for m in middles] for low, high in logs))
+    )
+    # At most half of the tries, evenly from the whole grid.
+    for point in grid[:: max(1, math.ceil(len(grid) / max(1, tries // 2)))]:
         if not may_go_on():
             break
         value(point)
     for start in sorted(strengths, key=strengths.__getitem__, reverse=True)[:3]:
-        _climb(start, logs, names, value, may_go_on)
+        _climb(start, logs, value, may_go_on)
     return Outcome(attack, len(strengths), best)
-
-
-def _line(low: float, high: float, points: int) -> list[float]:
-    """The middles of so many equal parts of an interval."""
-    return [low + (high - low) * (i + 0.5) / points for i in range(points)]
-
-
-def _spread(points: list[tuple[float, ...]], most: int) -> list[tuple[float, ...]]:
-    """At most so many of the points, evenly from the whole list."""
-    return points[:: max(1, math.ceil(len(points) / max(1, most)))]
 
 
 def _climb(
     start: tuple[float, ...],
-    logs: Mapping[str, tuple[float, float]],
-    names: Sequence[str],
+    limits: Sequence[tuple[float, float]],
     value: Callable[[tuple[float, ...]], float],
     may_go_on: Callable[[], bool],
 ) -> None:
-    """Move from ``start`` along one axis at a time while the value grows; where no step of a length
-    helps, halve it, down to 1 % of the range.
+    """Try points from ``start`` on, along one axis at a time, and move where the value grows; where
+    no step of a length helps, halve it, from 25 % down to 1 % of the range. What is found is kept
+    by ``value``.
     """
     point, step = start, 0.25
     while step > 0.01 and may_go_on():
         improved = False
-        for axis, name in enumerate(names):
-            low, high = logs[name]
+        for axis, (low, high) in enumerate(limits):
             for sign in (1, -1):
                 coordinate = min(high, max(low, point[axis] + sign * step * (high - low)))
                 neighbour = (*point[:axis], coordinate, *point[axis + 1 :])
@@ -151,14 +146,14 @@ def _climb(
 
 
 def attacks_on(theorem: str) -> list[Attack]:
-    """The attacks on a statement, named in full or by its number.
+    """The attacks on a statement, named in full or by some of its words and numbers, in any order.
 
     Example:
         >>> sorted({attack.place for attack in attacks_on("3.4.5")})
         ['Theorem 3.4.5']
 
     Raises:
-        RuleError: no such statement is attacked here.
+        RuleError: no statement that is attacked here has such a name, or several have.
     """
     searched = {attack.place for attack in ATTACKS}
     single_instances = [
@@ -167,18 +162,13 @@ def attacks_on(theorem: str) -> list[Attack]:
         if row.kind == "refuted" and row.theorem not in searched
     ]
     all_attacks, wanted_words = [*ATTACKS, *single_instances], _words(theorem)
-    exact = [attack.place for attack in all_attacks if wanted_words == _words(attack.place)]
-    partial = [
-        attack.place
-        for attack in all_attacks
-        if wanted_words and wanted_words <= _words(attack.place)
-    ]
-    places = set(exact or partial)
-    if len(places) != 1:
-        names = ", ".join(dict.fromkeys(attack.place for attack in all_attacks))
-        rule = "must name one statement of" if places else "must be one of"
-        fail("THEOREM", f"{rule} {names}", theorem)
-    return [attack for attack in all_attacks if attack.place in places]
+    places = dict.fromkeys(attack.place for attack in all_attacks)
+    named = [place for place in places if _words(place) == wanted_words]
+    named = named or [place for place in places if wanted_words and wanted_words <= _words(place)]
+    if len(named) != 1:
+        rule = "must name one statement of" if named else "must be one of"
+        fail("THEOREM", f"{rule} {', '.join(places)}", theorem)
+    return [attack for attack in all_attacks if attack.place in named]
 
 
 def _words(text: str) -> set[str]:
@@ -187,14 +177,8 @@ def _words(text: str) -> set[str]:
 
 
 def _attack_of_certificate(row: Erratum) -> Attack:
-    """The one instance of an erratum's certificate, for a statement without a family to search."""
-    return Attack(
-        row.place,
-        "as printed",
-        "one instance",
-        {},
-        lambda p: row.certify(),
-    )
+    """A refuted statement without a family to search: the one instance of its certificate."""
+    return Attack(row.place, "as printed", "one instance", {}, lambda _: row.certify())
 
 
 def refute(theorem: str, *, tries: int = 400, seconds: float = 55.0) -> list[Outcome]:
