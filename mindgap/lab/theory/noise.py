@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from mindgap.base.check import between, fail, one_of, positive
+from mindgap.base.check import fail, positive
 from mindgap.base.checked import Order, Range, Share, check_arguments
 
 Array = np.ndarray
@@ -317,28 +317,12 @@ class TwoPoint(NoiseLaw):
     of two terms.
 
     Example:
-        >>> law = TwoPoint.of_4_7_6(alpha=1.5, epsilon=1 / 16, nu=1)
-        >>> law.probability, law.scale, law.expect(lambda x: x)
-        (0.0078125, 8.0, 0.0)
+        >>> TwoPoint(probability=0.5, scale=2.0).expect(lambda x: x**2)  # ±1
+        1.0
     """
 
     probability: Share
     scale: Scale = 1.0
-
-    @classmethod
-    def of_4_7_6(cls, alpha: float, epsilon: float, nu: int) -> TwoPoint:
-        """The noise of (4.5): γ = (4ε)^(1/(α-1)), p_ν = γ^α - 2νγε, jump 1/(2γ).
-
-        Args:
-            alpha: 1 < α <= 2.
-            epsilon: distance of the two optima, 0 < ε <= 1/8.
-            nu: which of the two problems, 0 (b = 2ε) or 1 (b = ε).
-        """
-        between("alpha", alpha, 1, 2, ends="(]")
-        between("epsilon", epsilon, 0, 0.125, ends="(]")
-        one_of("nu", nu, (0, 1))
-        gamma = (4 * epsilon) ** (1 / (alpha - 1))
-        return cls(gamma**alpha - 2 * nu * gamma * epsilon, 1 / (2 * gamma))
 
     def unit_moment(self, p: float) -> float:
         probability = self.probability

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from fractions import Fraction
 from itertools import pairwise
 
@@ -144,7 +145,7 @@ def test_family_agrees_on_all_queries_and_shares_no_stationary_point(seed):
     adversary = ValueAdversary(LipschitzClass(2.0, 0.5), start=0.0, calls=100)
     for x in points:
         assert adversary(float(x)) == (0.0, 2.0)
-    family = adversary.family(7)
+    family = list(adversary.family(7))
     for f in family:
         assert adversary.constants.holds(f, 0.0)
         assert all(f.value(x) == 0 and f.subdifferential(x) == (2, 2) for x in adversary.queries)
@@ -217,12 +218,9 @@ def test_accuracy_at_or_above_the_lipschitz_constant_is_always_met():
 def test_values_and_gradients_at_random_points(build):
     rng = numpy_stream(0, "hard instance")
     f = build([float(x) for x in rng.normal(size=30)])
-    x = torch.from_numpy(rng.uniform(-4, 4, size=10_000)).requires_grad_()
-    values = f.tensor(x)
-    (gradient,) = torch.autograd.grad(values.sum(), x)
-    at = x.detach().numpy()
-    np.testing.assert_allclose(gradient.numpy(), f.gradients(at), rtol=0, atol=0)
-    np.testing.assert_allclose(values.detach().numpy(), f.values(at), rtol=1e-13, atol=1e-13)
+    at = rng.uniform(-4, 4, size=10_000)
+    right = [f.slopes[bisect_right(f.breaks, t)] for t in at]
+    np.testing.assert_array_equal(f.gradients(at), np.array(right, dtype=float))
     np.testing.assert_allclose(
         f.values(at)[:300], [float(f.value(t)) for t in at[:300]], rtol=1e-12, atol=1e-12
     )

@@ -30,7 +30,6 @@ from mindgap.lab.theory import (
     gd_step,
     matching_clipped_step,
     noisy_delta,
-    repaired_lower_bound,
     sgd_bound,
     sgd_step,
 )
@@ -136,7 +135,8 @@ def test_theorem_3_4_2_every_fixed_step_is_slow_on_one_of_the_two(M: float) -> N
 def test_the_repaired_lower_bound_holds_for_any_l0_and_l1(L0: float, L1: float) -> None:
     M, epsilon, delta = 100.0, 0.1, 2.0
     fast, slow = HyperbolicCosine(L0=L0, L1=L1), SlowFunction(epsilon=epsilon)
-    bound = repaired_lower_bound(RelaxedSmooth(L0=L0, L1=L1, delta=delta, M=M), epsilon)
+    # A step that does not diverge on the cosh covers at most 2εh per step on the slow function.
+    bound = (delta - 1.25 * epsilon) / (4 * epsilon**2 * fast.longest_step(M))
     limit = int(6 * bound) + 50
     worst = [
         max(
@@ -238,8 +238,7 @@ def test_lemmas_3_7_2_to_3_7_4_as_exact_sums(seed: int) -> None:
         skew = np.stack([along * small, -along * small * (1 - p) / p])
         values = np.concatenate([v, -v, skew])
         weights = np.concatenate([np.full(6, 1 / 12), [0.5 * (1 - p), 0.5 * p]])
-        terms = error_terms(a, noise, step, gradient, values, weights)
-        left, right = np.array(terms.left), np.array(terms.right)
+        left, right = map(np.array, error_terms(a, noise, step, gradient, values, weights))
         assert (left <= right * (1 + 1e-9)).all()
         tight = np.maximum(tight, left / right)
     assert tight.min() > 0  # every left side was positive somewhere

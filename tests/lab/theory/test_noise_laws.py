@@ -11,7 +11,15 @@ import pytest
 from scipy import stats
 
 from mindgap.base.rng import numpy_stream
-from mindgap.lab.theory import Bounded, Gaussian, Stable, Student, SymmetricPareto, TwoPoint
+from mindgap.lab.theory import (
+    BernoulliQuadratic,
+    Bounded,
+    Gaussian,
+    Stable,
+    Student,
+    SymmetricPareto,
+    TwoPoint,
+)
 
 LAWS = {
     "gaussian": Gaussian(scale=1.7),
@@ -22,7 +30,7 @@ LAWS = {
     "stable 1.4": Stable(index=1.4, scale=0.8),
     "stable 2": Stable(index=2.0, scale=0.8),
     "two points": TwoPoint(probability=0.05, scale=3.0),
-    "hard": TwoPoint.of_4_7_6(alpha=1.6, epsilon=0.1, nu=1),
+    "hard": BernoulliQuadratic(alpha=1.6, epsilon=0.1, nu=1).noise,
     "bounded": Bounded(scale=1.3),
 }
 
@@ -92,7 +100,7 @@ def test_tails_have_their_index(name: str) -> None:
 def test_two_point_law_is_the_noise_of_the_hard_problem() -> None:
     for alpha in (1.1, 1.5, 2.0):
         for nu in (0, 1):
-            law = TwoPoint.of_4_7_6(alpha, 0.1, nu)
+            law = BernoulliQuadratic(alpha, 0.1, nu).noise
             assert law.expect(lambda x: x) == pytest.approx(0.0, abs=1e-12)
             for p in (1.0, alpha, 2.0):
                 assert law.expect(lambda x, p=p: np.abs(x) ** p) == pytest.approx(
@@ -115,7 +123,7 @@ def test_bad_laws_give_one_clear_error() -> None:
     with pytest.raises(ValueError, match=r"index must lie in \(1, 2\], got 2.5"):
         Stable(index=2.5)
     with pytest.raises(ValueError, match=r"epsilon must lie in \(0, 0\.125\], got 0\.2"):
-        TwoPoint.of_4_7_6(1.5, 0.2, 0)
+        BernoulliQuadratic(1.5, 0.2, 0)
     with pytest.raises(ValueError, match="scale must be positive and finite"):
         Gaussian(scale=[1.0, -1.0])
     with pytest.raises(ValueError, match="shape must end with the number of scales, 2"):

@@ -13,7 +13,6 @@ from mindgap.lab.theory.chapter2.section_2_1 import (
     Chain,
     SmoothConvex,
     gd_convex_gap,
-    gd_distance,
     gd_gap_printed,
     iteration_bound,
     iterations,

@@ -72,14 +72,6 @@ def proved_rate(method: str, Q: float) -> float:
     }[method]
 
 
-def _system(method: str, alpha: float, beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(A, B, C) with ξ_{k+1} = Aξ_k + B u_k, y_k = Cξ_k, u_k = ∇f(y_k), ξ_k = (x_k, x_{k-1})."""
-    A = np.array([[1 + beta, -beta], [1.0, 0.0]])
-    B = np.array([[-alpha], [0.0]])
-    C = np.array([[1 + beta, -beta]]) if method == "nesterov" else np.array([[1.0, 0.0]])
-    return A, B, C
-
-
 #: What counts as "the inequality holds", and the least eigenvalue of P, with the trace of P fixed
 #: to one. Without a floor the solver offers singular P, which prove nothing. Up to Q = 100 a floor
 #: ten times as low moves the rates by less than 1e-4; three times as high, it is felt from Q = 64
@@ -88,13 +80,16 @@ SLACK, FLOOR = 1e-9, 1e-4
 
 
 @cache
-def _program(method: str, Q: float) -> Any:
-    """The linear matrix inequality for L = 1, μ = 1/Q, with ρ² as a parameter; its value is at
-    most 0 if it holds.
+def _program(method: str, Q: float) -> tuple[Any, Any]:
+    """The linear matrix inequality for L = 1, μ = 1/Q as a program, and its parameter ρ²; the
+    program's value is at most 0 if the inequality holds.
     """
     import cvxpy as cp
 
-    A, B, C = _system(method, *parameters(method, SmoothConvex(1.0, 1 / Q)))
+    alpha, beta = parameters(method, SmoothConvex(1.0, 1 / Q))
+    # ξ_{k+1} = Aξ_k + B u_k, y_k = Cξ_k, u_k = ∇f(y_k), ξ_k = (x_k, x_{k-1})
+    A, B = np.array([[1 + beta, -beta], [1.0, 0.0]]), np.array([[-alpha], [0.0]])
+    C = np.array([[1 + beta, -beta]]) if method == "nesterov" else np.array([[1.0, 0.0]])
     A_hat = np.block([[A, np.zeros((2, 1))], [-C, np.zeros((1, 1))]])
     B_hat = np.vstack([B, [[1.0]]])
     system = np.hstack([A_hat, B_hat])
@@ -120,7 +115,7 @@ def lmi_rate(method: str, Q: float, *, tolerance: float = 1e-6) -> float:
     none.
 
     Args:
-        method: a name of ``METHODS``, with the parameters of `quadratics.parameters`.
+        method: a name of ``METHODS``, with the steps of ``section_2_1.parameters``.
         Q: condition number, above 1; up to 100 (beyond, the floor on P is felt).
         tolerance: width at which the bisection stops.
 

@@ -171,18 +171,6 @@ def iterations(method: str, constants: SmoothConvex, epsilon: float, most: int =
 # lower bounds.
 
 
-def gd_distance(constants: SmoothConvex, k: int) -> float:
-    """(1 - μ/L)^k D, what ‖x_k - x*‖ is at most for GD with step 1/L; attained on μx²/2.
-
-    Example:
-        >>> gd_distance(SmoothConvex(L=2.0, mu=1.0), 3)
-        0.125
-
-    Source: the contraction of GD on μ-strongly convex, L-smooth functions (beside thesis, (2.3)).
-    """
-    return (1 - constants.mu / constants.L) ** whole("k", k) * constants.D
-
-
 def gd_gap_printed(constants: SmoothConvex, k: int) -> float:
     """L/2 · (L/(μ+L))^(2k) D², as the thesis states it after (2.3).
 

@@ -15,7 +15,6 @@ from mindgap.lab.theory.chapter3.section_3_2 import (
 )
 from mindgap.lab.theory.chapter3.section_3_4 import (
     ClippedStep,
-    ErrorTerms,
     StochasticClippedStep,
     clipped_gd_bound,
     clipped_gd_step,
@@ -29,7 +28,6 @@ from mindgap.lab.theory.chapter3.section_3_4 import (
     gradient_growth_bound,
     matching_clipped_step,
     noisy_delta,
-    repaired_lower_bound,
     sgd_bound,
     sgd_step,
 )

@@ -63,11 +63,6 @@ class Polynomial(Function):
                 "coefficients", "must be a_0 .. a_d with d >= 1 and a_d not zero", self.coefficients
             )
 
-    @property
-    def degree(self) -> int:
-        """d, the degree."""
-        return len(self.coefficients) - 1
-
     def value(self, x: Any) -> Any:
         return _horner(self.coefficients, x)
 
@@ -107,8 +102,8 @@ def polynomial_l0(f: Polynomial, L1: float) -> float:
         1.0
     """
     positive("L1", L1)
-    if f.degree < 3:
-        fail("f", "must have degree 3 or more", f.degree)
+    if len(f.coefficients) < 4:
+        fail("f", "must have degree 3 or more", len(f.coefficients) - 1)
     first = np.array(_derivative(f.coefficients))
     second = np.array(_derivative(first.tolist()))
     third = np.array(_derivative(second.tolist()))

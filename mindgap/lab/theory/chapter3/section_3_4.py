@@ -86,9 +86,9 @@ def matching_clipped_step(eta_n: float, beta: float) -> ClippedStep:
 # f* = 2Δ' + 5ε/4, so the proof's line gives (Δ - 5ε/4) where the theorem has (Δ - 5ε/8). The
 # theorem is true all the same: T_ε ends at ‖∇f‖ <= ε, at x = 2 sin 10° = 0.347, and the steps from
 # 1 to there pay for more than the difference (``fixed_step_count``). The exponential function needs
-# L0 >= L1, not L0 >= 1 (see ``hard_functions``), and the slow one ε <= L0/3.
-# ``repaired_lower_bound`` runs the same argument with ``HyperbolicCosine`` and holds for every L0
-# and L1.
+# L0 >= L1, not L0 >= 1 (see ``hard_functions``), and the slow one ε <= L0/3. With
+# ``HyperbolicCosine`` in place of the exponential function the same argument holds for every L0 and
+# L1 (a test).
 
 
 def fixed_step_lower_bound(constants: RelaxedSmooth, epsilon: float) -> float:
@@ -136,28 +136,6 @@ def fixed_step_count(delta: float, epsilon: float, h: float) -> float:
     """
     way = delta / (2 * accuracy(epsilon)) + 0.375 - 2 * math.sin(math.radians(10))
     return way / (2 * epsilon * positive("h", h))
-
-
-def repaired_lower_bound(constants: RelaxedSmooth, epsilon: float) -> float:
-    """The same for every L0 and L1 > 0: L1 M (Δ - 5ε/4) / (8 ε² asinh(M L1/L0)) (thesis, 3.7.2,
-    repaired).
-
-    (L0/L1²) cosh(L1 x) diverges for h > 2 asinh(M L1/L0)/(M L1) from the point where its gradient
-    is M; a shorter step covers at most 2εh per step on the slow function.
-
-    Args:
-        constants: L0, L1 > 0, M and Δ.
-        epsilon: accuracy, at most L0/3 and below M/2.
-
-    Example:
-        >>> a = RelaxedSmooth(L0=0.5, L1=5.0, delta=1.125, M=100.0)
-        >>> round(repaired_lower_bound(a, epsilon=0.1), 6)
-        822.270754
-    """
-    M = constants.need_m()
-    accuracy(epsilon, below=min(constants.L0 / 3 * (1 + 1e-12), M / 2))
-    longest = 2 * math.asinh(M * constants.need_l1() / constants.L0) / (constants.L1 * M)
-    return (constants.delta - 1.25 * epsilon) / (4 * epsilon**2 * longest)
 
 
 # Theorem 3.4.3: gradient descent with a fixed step, when the gradient is bounded by M on the
@@ -338,19 +316,6 @@ def gradient_growth_bound(constants: RelaxedSmooth, norm: Array | float) -> Arra
     return 4 * (constants.L0 / constants.need_l1() + norm)
 
 
-@dataclass(frozen=True)
-class ErrorTerms:
-    """Left and right sides of Lemmas 3.7.2, 3.7.3 and 3.7.4 at one point.
-
-    Example:
-        >>> ErrorTerms(left=(0.0, 0.1, 0.2), right=(1.0, 1.0, 1.0)).left[2]
-        0.2
-    """
-
-    left: tuple[float, float, float]
-    right: tuple[float, float, float]
-
-
 def error_terms(
     constants: RelaxedSmooth,
     noise: BoundedNoise,
@@ -358,9 +323,9 @@ def error_terms(
     gradient: Array,
     values: Array,
     weights: Array,
-) -> ErrorTerms:
-    """The three terms T1, T2, T3 of (3.13) and their bounds, as exact sums (thesis, Lemmas 3.7.2,
-    3.7.3 and 3.7.4).
+) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """The three terms T1, T2, T3 of (3.13), and the three bounds of Lemmas 3.7.2, 3.7.3 and 3.7.4,
+    as exact sums.
 
     Args:
         constants: of the function; L0 and L1 > 0 are used.
@@ -372,7 +337,7 @@ def error_terms(
 
     Example:
         >>> a, noise = RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0), BoundedNoise(tau=1.0)
-        >>> t = error_terms(
+        >>> terms, bounds = error_terms(
         ...     a,
         ...     noise,
         ...     StochasticClippedStep(1 / 128, 1.0, 1.0),
@@ -380,7 +345,7 @@ def error_terms(
         ...     np.array([[-1.0], [1.0]]),
         ...     np.array([0.5, 0.5]),
         ... )
-        >>> all(left <= right for left, right in zip(t.left, t.right))
+        >>> all(left <= right for left, right in zip(terms, bounds))
         True
     """
     if not np.allclose(weights @ values, 0, atol=1e-9 * noise.tau) or not np.isclose(
@@ -392,15 +357,15 @@ def error_terms(
     products = values @ gradient
     c = 5 * constants.L0 + 4 * constants.L1 * norm
     mean_step = float(weights @ steps)
-    left_sides = (
+    terms = (
         float(-weights @ (steps * products)),
         float(c * (weights @ (steps**2 * products))),
         float(c / 2 * (weights @ (steps**2 * (values**2).sum(1)))),
     )
     eta, tau = step.eta, noise.tau
-    right_sides = (
+    bounds = (
         mean_step * norm**2 / 4,
         9 * eta**2 * tau * constants.L0**2 / constants.need_l1() + mean_step * norm**2 / 8,
         (5 * constants.L0 + 2 * constants.L1 * tau) * eta**2 * tau**2 + mean_step * norm**2 / 8,
     )
-    return ErrorTerms(left_sides, right_sides)
+    return terms, bounds

@@ -178,21 +178,10 @@ def direction_bound(v: np.ndarray, gradient: np.ndarray) -> Any:
 # α = 2 equals CClip's. The gap between the two is d^(2/α-1) for equal B_i, not d^(2/α).
 
 
-def norm_moment_lower(constants: CoordinateMoment) -> float:
-    """d^(α/2-1) ‖B‖_α^α, attained when all coordinates move together (and E|g_i|^α = B_i^α)
-    (thesis, Lemma 4.7.4).
-
-    Example:
-        >>> norm_moment_lower(CoordinateMoment(alpha=2.0, B=(1.0, 1.0), mu=1.0))
-        2.0
-    """
-    return constants.dimension ** (constants.alpha / 2 - 1) * math.fsum(
-        b**constants.alpha for b in constants.B
-    )
-
-
 def norm_moment_upper(constants: CoordinateMoment, *, printed: bool = False) -> float:
     """E‖g‖^α <= ‖B‖_α^α; with ``printed=True`` the lemma's d^(α/2) ‖B‖_α^α (thesis, Lemma 4.7.4).
+
+    From below d^(α/2-1) ‖B‖_α^α holds, attained when all coordinates move together.
 
     Example:
         >>> a = CoordinateMoment(alpha=2.0, B=(1.0, 1.0), mu=1.0)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -68,7 +68,7 @@ class BernoulliQuadratic(Function):
     @property
     def noise(self) -> TwoPoint:
         """χ_b = g(x) - ∇f(x), the centred two-point law."""
-        return TwoPoint.of_4_7_6(self.alpha, self.epsilon, self.nu)
+        return TwoPoint(self.probability, self.jump)
 
     def value(self, x: Any) -> Any:
         return (x - self.b) * (x - self.b) / 2
@@ -117,17 +117,6 @@ def strongly_convex_lower_bound(alpha: float, k: int) -> float:
     return hardest_epsilon(alpha, k) ** 2 / 64
 
 
-def _likelihoods(alpha: float, epsilon: float, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The probabilities of 0, 1, ... jumps among k samples under the first and the second problem;
-    beyond 10,000 jumps they are left out.
-    """
-    from scipy.stats import binom
-
-    counts = np.arange(k + 1) if k <= 10_000 else np.arange(10_001)
-    p0, p1 = (BernoulliQuadratic(alpha, epsilon, nu).probability for nu in (0, 1))
-    return binom.pmf(counts, k, p0), binom.pmf(counts, k, p1)
-
-
 def success_bound(alpha: float, epsilon: float, k: int) -> float:
     """Lemma 4.7.8: P(ν' = ν) <= 1/2 + √(k (4ε)^(α/(α-1))) (acclip, Lemma 7).
 
@@ -140,7 +129,7 @@ def success_bound(alpha: float, epsilon: float, k: int) -> float:
 
 def bayes_risk(alpha: float, epsilon: float, k: int) -> float:
     """min over all methods of E_ν E f_ν(x_k): half the posterior variance of b, an exact sum over
-    jump counts.
+    jump counts; beyond 10,000 jumps they are left out.
 
     Example:
         >>> bayes_risk(2.0, hardest_epsilon(2.0, 100), 100) > strongly_convex_lower_bound(2.0, 100)
@@ -148,7 +137,13 @@ def bayes_risk(alpha: float, epsilon: float, k: int) -> float:
 
     Source: thesis, 4.7.6 (the proof bounds it from below).
     """
-    under_first, under_second = _likelihoods(alpha, epsilon, whole("k", k, least=1))
+    from scipy.stats import binom
+
+    counts = np.arange(min(whole("k", k, least=1), 10_000) + 1)
+    # The probabilities of so many jumps among k samples under either problem.
+    under_first, under_second = (
+        binom.pmf(counts, k, BernoulliQuadratic(alpha, epsilon, nu).probability) for nu in (0, 1)
+    )
     total = under_first + under_second
     harmonic = np.where(
         total > 0, under_first * under_second / np.where(total > 0, total, 1.0), 0.0
@@ -164,43 +159,19 @@ def bayes_risk(alpha: float, epsilon: float, k: int) -> float:
 # the noise is stationary, and loses the 1/2 of f; neither changes the conclusion.
 
 
-class LinearIterate(NamedTuple):
-    """x_k = keep·x_0 - Σ_j weights_j ξ_j.
-
-    Example:
-        >>> LinearIterate(keep=0.0, weights=np.ones(1)).keep
-        0.0
-    """
-
-    keep: float
-    weights: np.ndarray
-
-
-def sgd_iterate(steps: Sequence[float] | np.ndarray) -> LinearIterate:
-    """The coefficients of x_k after SGD with those steps on x²/2: w_j = η_j Π_{i>j}(1 - η_i)
-    (thesis, Remark 4.4.1).
-
-    Example:
-        >>> it = sgd_iterate([0.5, 0.5])
-        >>> it.keep, it.weights.tolist()
-        (0.25, [0.25, 0.5])
-    """
-    eta = np.asarray(steps, dtype=float)
-    if eta.ndim != 1 or not eta.size or not (eta > 0).all():
-        fail("steps", "must be a non-empty list of positive numbers", steps)
-    later_factors = np.concatenate([np.cumprod((1 - eta)[::-1])[::-1][1:], [1.0]])
-    return LinearIterate(float(np.prod(1 - eta)), eta * later_factors)
-
-
 def stable_iterate_law(law: Stable, steps: Sequence[float] | np.ndarray) -> Stable:
-    """The exact law of x_k - keep·x_0 under stable noise: stable, scale s·(Σ|w_j|^a)^(1/a) (thesis,
-    Remark 4.4.1).
+    """The exact law of x_k - x_0·Π(1 - η_i) after SGD with those steps on x²/2 under stable noise:
+    stable, of scale s·(Σ_j |w_j|^a)^(1/a) with w_j = η_j Π_{i>j}(1 - η_i) (thesis, Remark 4.4.1).
 
     Example:
         >>> stable_iterate_law(Stable(index=1.5), [1.0]).moment(2.0)
         inf
     """
-    weights = np.abs(sgd_iterate(steps).weights)
+    eta = np.asarray(steps, dtype=float)
+    if eta.ndim != 1 or not eta.size or not (eta > 0).all():
+        fail("steps", "must be a non-empty list of positive numbers", steps)
+    later_factors = np.concatenate([np.cumprod((1 - eta)[::-1])[::-1][1:], [1.0]])
+    weights = np.abs(eta * later_factors)
     return Stable(
         law.index,
         float(np.asarray(law.scale)) * float((weights**law.index).sum() ** (1 / law.index)),

@@ -194,15 +194,11 @@ class ValueAdversary(Adversary):
         """f(x) = 0 and ∇f(x) = L."""
         return 0.0, self.constants.L
 
-    def family(self, count: int) -> list[PiecewiseLinear]:
-        """Functions f_θ for ``count`` values of θ: all agree with the answers, no two share a
-        stationary point.
+    def family(self, count: int) -> Iterator[PiecewiseLinear]:
+        """f_θ for ``count`` values of θ, evenly over (0, 1/2): all agree with the answers, no two
+        share a stationary point.
         """
-        return list(self._members(whole("count", count, least=1)))
-
-    def _members(self, count: int) -> Iterator[PiecewiseLinear]:
-        """f_θ for ``count`` values of θ, evenly over (0, 1/2)."""
-        for i in range(count):
+        for i in range(whole("count", count, least=1)):
             yield resisting_function(self.queries, self.constants, Fraction(i + 1, 2 * (count + 1)))
 
     def show(self, output: float) -> Defeat:
@@ -212,7 +208,7 @@ class ValueAdversary(Adversary):
         values of θ one leaves the output alone.
         """
         exact_points([output])
-        for f in self._members(2 * len(set(self.queries))):
+        for f in self.family(2 * len(set(self.queries))):
             if f.distance(output) > 0:
                 break
         else:

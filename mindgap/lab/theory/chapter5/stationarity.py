@@ -21,7 +21,6 @@ import numpy as np
 from mindgap.base.check import fail, positive, whole
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
 
@@ -130,45 +129,21 @@ class PiecewiseLinear:
 
     def values(self, x: np.ndarray) -> np.ndarray:
         """f at many points, in float64."""
-
-        index, breaks, heights, slopes = self._arrays(np.asarray(x, dtype=float))
-        return heights[index[1]] + slopes[index[0]] * (x - breaks[index[1]]) + float(self._offset)
+        breaks = _floats(self.breaks or (Fraction(0),))
+        pieces = np.searchsorted(breaks[: len(self.breaks)], x, side="right")
+        # f is linear from the break on the left; left of all breaks, towards the first one.
+        nearest = np.maximum(pieces - 1, 0)
+        rise = _floats(self.slopes)[pieces] * (x - breaks[nearest])
+        return _floats(self._heights)[nearest] + rise + float(self._offset)
 
     def gradients(self, x: np.ndarray) -> np.ndarray:
         """The right derivative at many points, in float64."""
+        return _floats(self.slopes)[np.searchsorted(_floats(self.breaks), x, side="right")]
 
-        index, _, _, slopes = self._arrays(np.asarray(x, dtype=float))
-        return slopes[index[0]]
 
-    def _arrays(
-        self, x: np.ndarray
-    ) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray, np.ndarray]:
-        """For points x: the numbers of their slopes and of the breaks left of them; then breaks,
-        heights at the breaks and slopes, in float64.
-        """
-        breaks, heights, slopes = (
-            np.array([float(number) for number in numbers])
-            for numbers in (self.breaks or (Fraction(0),), self._heights, self.slopes)
-        )
-        pieces = (
-            np.searchsorted(breaks, x, side="right")
-            if self.breaks
-            else np.zeros(x.shape, dtype=int)
-        )
-        return (pieces, np.maximum(pieces - 1, 0)), breaks, heights, slopes
-
-    def tensor(self, x: Tensor) -> Tensor:
-        """f on a float64 tensor, differentiable by autograd; for gradients against ours."""
-        import torch
-
-        _, breaks, heights, slopes = self._arrays(x.detach().numpy())
-        i = torch.searchsorted(torch.from_numpy(breaks), x.detach(), right=True)
-        j = (i - 1).clamp(min=0)
-        return (
-            torch.from_numpy(heights)[j]
-            + torch.from_numpy(slopes)[i] * (x - torch.from_numpy(breaks)[j])
-            + float(self._offset)
-        )
+def _floats(numbers: Sequence[Fraction]) -> np.ndarray:
+    """Fractions as an array in float64."""
+    return np.array([float(number) for number in numbers])
 
 
 def exact_points(points: Sequence[Number]) -> list[Fraction]:

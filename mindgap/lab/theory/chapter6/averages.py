@@ -7,14 +7,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from mindgap.base.check import fail, positive, whole
 from mindgap.base.checked import Positive, Share
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 # Theorem 6.4.1: the time-averaged one-step change of a bounded function falls like 1/√n.
 
@@ -66,8 +63,6 @@ def one_step_change(values: np.ndarray, expected_next: np.ndarray) -> np.ndarray
         >>> one_step_change(np.array([1.0, 0.0, 1.0]), np.array([0.0, 1.0, 0.0])).round(3)
         array([1.   , 0.   , 0.333])
     """
-    import numpy as np
-
     differences = np.asarray(values, dtype=float) - np.asarray(expected_next, dtype=float)
     return np.abs(differences.cumsum(axis=-1)) / np.arange(1, differences.shape[-1] + 1)
 
@@ -145,9 +140,8 @@ class InvariantDistribution:
     """
 
     eta: Positive  # η, the step size
-    grad_square: (
-        Positive  # E‖∇f(θ)‖², positive: the distribution is not carried by stationary points
-    )
+    #: E‖∇f(θ)‖², positive: the distribution is not carried by stationary points
+    grad_square: Positive
     second_moment: float  # E‖g(θ)‖², not below ``grad_square``
     curvature: Positive  # a bound of ‖∇²f‖ on all segments [θ, θ - ηg(θ)]
 
