@@ -140,12 +140,14 @@ def test_words_that_a_minibatch_does_not_have_are_not_read():
     problem, longer = task.problem(2), task.train.query[0]
     inside = problem.upper.__self__
     assert inside.most[0] == 2 * 6 * 2
-    counts = (longer != 0).sum(-1).transpose(0, 1)  # examples, tasks, both texts
-    for batch in range(4):
-        of = counts[2 * batch : 2 * batch + 2].flatten()
-        assert all(
-            int((of > place).sum()) <= most for place, most in enumerate(inside.most) if place
-        )
+    for data in (problem.upper_data, problem.lower_data):
+        for number in range(4):
+            words, _ = data.fetch(Sample(number))  # examples, tasks, both texts
+            of = (words != 0).sum(-1).flatten()
+            assert all(
+                int((of > place).sum()) <= most for place, most in enumerate(inside.most) if place
+            )
+            torch.testing.assert_close(inside.encode(task.x0, words), task.encode(task.x0, words))
     batch = longer.transpose(0, 1)[:2]
     torch.testing.assert_close(inside.encode(task.x0, batch), task.encode(task.x0, batch))
     full = torch.ones_like(batch)  # more words than any minibatch of the problem

@@ -24,7 +24,7 @@ from torch.nn.functional import embedding
 from mindgap.base.check import fail, one_of, positive
 from mindgap.base.checked import check_arguments
 from mindgap.bilevel.data.problem import BilevelProblem
-from mindgap.bilevel.data.sample import SampleOrder
+from mindgap.bilevel.data.sample import Sample
 from mindgap.lab.tasks.data.tabular import Table
 from mindgap.lab.tasks.problems.recurrent_cleaning import (
     recurrent_code,
@@ -152,7 +152,7 @@ class RecurrentRepresentation(HyperRepresentation):
             :class:`HyperRepresentation`.
         precision: one of :data:`PRECISIONS`.
         most: for half precision, how many texts of a minibatch have a first, second, ... word at
-            most; :meth:`problem` counts them, for a CUDA graph cannot.
+            most; :meth:`problem` counts them, because a CUDA graph cannot.
 
     Example:
         >>> made = made_up_pairs(400)
@@ -171,39 +171,15 @@ class RecurrentRepresentation(HyperRepresentation):
         """The heads of the training tasks at the start: zeros."""
         return self.vectors.new_zeros(len(self.train), self.start["join"].shape[1] + 1, self.ways)
 
-    def problem(
-        self, batch_size: int | tuple[int, int] = 2, *, order: SampleOrder = "partition"
-    ) -> BilevelProblem:
+    def problem(self, batch_size: int | tuple[int, int] = 2) -> BilevelProblem:
         """The task as a bilevel problem; ``batch_size`` counts examples of every task, one number
-        or (upper, lower). In half precision the words of its minibatches are counted.
+        or (upper, lower). In half precision its losses are those of a copy of the task that knows
+        how many words its minibatches have (``most``).
         """
-        task = self
-        if PRECISIONS[self.precision] is not None and order == "partition":
-            task = replace(self, most=self._most(batch_size))
-        return HyperRepresentation.problem(task, batch_size, order=order)
-
-    def _most(self, batch_size: int | tuple[int, int]) -> tuple[int, ...]:
-        """How many texts of a minibatch of either level have a first, second, ... word at most;
-        nothing where the levels' minibatches differ in size.
-        """
-        upper_size, lower_size = (
-            batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
-        )
-        if upper_size != lower_size:
-            return ()
-        largest = []
-        for words, _ in (self.train.query, self.train.support):
-            words_of = (
-                (words != 0).transpose(0, 1).flatten(2, -2).sum((1, 2))
-            )  # by example and word
-            batches = (
-                words_of[: len(words_of) // upper_size * upper_size]
-                .unflatten(0, (-1, upper_size))
-                .sum(1)
-            )
-            largest.append(batches.max(0).values)
-        texts = upper_size * self.train.query[0][:, 0, ..., 0].numel()
-        return (texts, *torch.maximum(*largest).tolist()[1:])
+        problem = super().problem(batch_size)
+        if PRECISIONS[self.precision] is None:
+            return problem
+        return HyperRepresentation.problem(replace(self, most=_most_texts(problem)), batch_size)
 
     def encode(self, x: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """φ_x: word numbers (..., words), or (..., 2, words) for an encoder of pairs, to
@@ -220,6 +196,23 @@ class RecurrentRepresentation(HyperRepresentation):
             code = torch.cat([u, v, (u - v).square(), u * v], -1)
         features = torch.tanh(code @ x["join"] + x["join_bias"])
         return torch.cat([features, torch.ones_like(features[..., :1])], -1)
+
+
+def _most_texts(problem: BilevelProblem) -> tuple[int, ...]:
+    """How many texts of a minibatch of either level have a first, second, ... word at most; nothing
+    where the levels' minibatches differ in size. A shorter last minibatch is left out.
+    """
+    upper, lower = problem.upper_data, problem.lower_data
+    if upper.batch_size != lower.batch_size:
+        return ()
+    minibatches = [
+        data.fetch(Sample(number))[0].flatten(0, -2)
+        for data in (upper, lower)
+        for number in range(data.n // data.batch_size)
+    ]
+    places = torch.arange(minibatches[0].shape[1], device=minibatches[0].device)[:, None]
+    texts = torch.stack([((words != 0).sum(1) > places).sum(1) for words in minibatches])
+    return (len(minibatches[0]), *texts.amax(0).tolist()[1:])
 
 
 def half_code(

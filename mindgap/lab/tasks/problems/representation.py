@@ -32,7 +32,6 @@ from mindgap.base.check import fail, one_of, positive, whole
 from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.data.problem import BilevelProblem, Pack
-from mindgap.bilevel.data.sample import Batches, SampleOrder
 from mindgap.lab.tasks.data.tabular import Table
 from mindgap.lab.tasks.problems.softmax import newton, softmax_derivatives
 
@@ -125,22 +124,17 @@ class HyperRepresentation:
         """g on a batch of (examples, tasks, ...) inputs and (examples, tasks) labels."""
         return self.upper(x, y, batch) + self.decay * y.square().sum() / len(y)
 
-    def problem(
-        self, batch_size: int | tuple[int, int] = 2, *, order: SampleOrder = "partition"
-    ) -> BilevelProblem:
+    def problem(self, batch_size: int | tuple[int, int] = 2) -> BilevelProblem:
         """The task as a bilevel problem; ``batch_size`` counts examples of every task: one
         number or (upper, lower).
         """
-        upper_size, lower_size = (
-            batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
-        )
         query, support = (
             tuple(tensor.transpose(0, 1).contiguous() for tensor in level)
             for level in (self.train.query, self.train.support)
         )
-        upper_data = Batches(query, upper_size, order=order)
-        lower_data = Batches(support, lower_size, order=order)
-        return BilevelProblem(self.upper, self.lower, self.x0, self.y0, upper_data, lower_data)
+        return BilevelProblem(
+            self.upper, self.lower, self.x0, self.y0, query, support, batch_size=batch_size
+        )
 
     def heads(self, x: Tensor, tasks: Tasks | None = None) -> Tensor:
         """argmin of each task's part of g at a flat x, by Newton's method: (tasks, features + 1,
@@ -198,14 +192,10 @@ class HyperRepresentation:
         """Features of all examples of tasks, without a gradient; a wide encoder would not hold
         them all at once.
         """
-        weights, tasks = self._view(x), max(1, CHUNK // inputs[0, ..., 0].numel())
+        weights: Mapping[str, Tensor] = Pack("x", self.x0).view(x)
+        tasks = max(1, CHUNK // inputs[0, ..., 0].numel())
         with torch.no_grad():
             return torch.cat([self.encode(weights, part) for part in inputs.split(tasks)])
-
-    def _view(self, x: Tensor) -> Mapping[str, Tensor]:
-        """The encoder's weights by name, as views of a flat x."""
-        view: Mapping[str, Tensor] = Pack("x", self.x0).view(x)
-        return view
 
     def _losses(self, features: Tensor, labels: Tensor, heads: Tensor) -> Tensor:
         """Mean loss of each task."""
