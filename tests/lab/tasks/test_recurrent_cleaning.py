@@ -137,6 +137,15 @@ def test_corruption_is_drawn_once_per_seed_for_every_method():
     assert torch.equal(problem.lower_data.data[1], before[pick])
 
 
+def test_controls_need_no_equal_number_of_training_and_validation_texts():
+    task = recurrent_cleaning(TEXTS, train=64, validation=256, test=64, hidden=4, head=4)
+    for name in ("none", "perfect", "validation"):
+        y = task.control(name, 3)
+        assert 0.0 <= task.accuracy(y) <= 1.0
+    with pytest.raises(RuleError, match="split must be one of 'test'"):
+        task.accuracy(y, "tests")
+
+
 def test_the_upper_level_reads_clean_labels_of_other_texts_alone():
     every = recurrent_cleaning(
         TEXTS, train=128, validation=128, test=64, hidden=4, head=4, corruption=1.0

@@ -11,6 +11,7 @@ never again; the upper level never sees a corrupted label.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,20 +23,95 @@ from mindgap.base.check import between, fail, non_negative, one_of, whole
 from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.data.problem import BilevelProblem
-from mindgap.bilevel.data.sample import Batches, SampleOrder
 from mindgap.lab.tasks.data.tabular import Table
 from mindgap.lab.tasks.problems.softmax import lbfgs, newton, softmax_derivatives
 
+#: Inputs and labels.
+Samples = tuple[Tensor, Tensor]
 #: Parts of a task.
-SPLITS = ("test", "held", "validation", "train")
+SPLITS = ("test", "held", "validation", "train", "manual")
 
 #: What a cleaned task is measured against: no cleaning, perfect weights, clean validation samples
 #: alone.
 CONTROLS = ("none", "perfect", "validation")
 
 
+class CleaningTask(ABC):
+    """What is measured of a cleaning task, whatever its lower level fits: how well lower weights y
+    classify clean samples, and how well upper weights x rank the corrupted ones.
+    """
+
+    train: Samples
+    validation: Samples
+    corrupted: Tensor
+
+    @property
+    @abstractmethod
+    def x0(self) -> Tensor:
+        """λ at the start."""
+
+    @abstractmethod
+    def scores(self, y: Tensor, inputs: Tensor) -> Tensor:
+        """Scores (samples, classes) of inputs at flat lower weights, without a gradient."""
+
+    @abstractmethod
+    def minimiser(self, weights: Tensor, samples: Samples | None = None, *limits: int) -> Tensor:
+        """The lower problem with such a weight for each sample in place of σ(λ_i), solved alike
+        for every method: lower weights, flat.
+
+        Args:
+            weights: one per sample, zero or positive.
+            samples: inputs and labels; the training samples where none are given.
+            limits: of the solver, where it takes any.
+        """
+
+    def part(self, split: str) -> Samples:
+        """Inputs and labels of a part of ``SPLITS`` that the task has."""
+        names = [name for name in SPLITS if hasattr(self, name)]
+        samples: Samples = getattr(self, one_of("split", split, names))
+        return samples
+
+    def accuracy(self, y: Tensor, split: str = "test") -> float:
+        """Share of rightly classified samples of a split; the labels of ``"train"`` are the
+        corrupted ones.
+        """
+        inputs, labels = self.part(split)
+        return float((self.scores(y, inputs).argmax(1) == labels).double().mean())
+
+    def loss(self, y: Tensor, split: str = "held") -> float:
+        """Mean cross-entropy on a split; a search of settings looks at ``"held"``."""
+        inputs, labels = self.part(split)
+        return float(cross_entropy(self.scores(y, inputs), labels))
+
+    def validation_loss(self, y: Tensor) -> float:
+        """f at W: the loss that the upper level descends on."""
+        return self.loss(y, "validation")
+
+    def solved(self, x: Tensor, *limits: int) -> Tensor:
+        """The lower problem at x, solved alike for every method; see :meth:`minimiser`."""
+        return self.minimiser(torch.sigmoid(x), self.train, *limits)
+
+    def control(self, name: str, *limits: int) -> Tensor:
+        """The same solve without any method: with all weights at their start (``"none"``), with
+        weight 1 on right labels and 0 on wrong ones (``"perfect"``), or on the clean validation
+        samples in place of the training samples (``"validation"``).
+        """
+        if one_of("control", name, CONTROLS) == "validation":
+            ones = self.x0.new_ones(len(self.validation[1]))
+            return self.minimiser(ones, self.validation, *limits)
+        perfect = (~self.corrupted).to(self.x0.dtype)
+        weights = torch.sigmoid(self.x0) if name == "none" else perfect
+        return self.minimiser(weights, self.train, *limits)
+
+    def weight_auc(self, x: Tensor) -> float:
+        """Area under the curve: how likely a clean sample has a larger weight than a corrupted
+        one (ties: half).
+        """
+        return area_under_curve(x, ~self.corrupted)
+
+
 @dataclass(frozen=True)
-class HyperCleaning:
+class HyperCleaning(CleaningTask):
     """A hyper-cleaning task: three splits, the corruption, and its measures.
 
     x is λ (one entry a training sample), y is W (features x classes).
@@ -59,14 +135,14 @@ class HyperCleaning:
         1.0
     """
 
-    train: tuple[Tensor, Tensor]
-    validation: tuple[Tensor, Tensor]
-    test: tuple[Tensor, Tensor]
+    train: Samples
+    validation: Samples
+    test: Samples
     corrupted: Tensor
     classes: int
     decay: float
     start: float
-    held: tuple[Tensor, Tensor]
+    held: Samples
 
     @property
     def x0(self) -> Tensor:
@@ -90,67 +166,23 @@ class HyperCleaning:
         features, labels = batch
         return cross_entropy(features @ y, labels)
 
-    def problem(
-        self, batch_size: int | tuple[int, int] = 64, *, order: SampleOrder = "partition"
-    ) -> BilevelProblem:
+    def problem(self, batch_size: int | tuple[int, int] = 64) -> BilevelProblem:
         """The task as a bilevel problem; ``batch_size`` is one number or (upper, lower)."""
-        upper_size, lower_size = (
-            batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
-        )
         features, labels = self.train
         numbers = torch.arange(len(labels), device=labels.device)
+        data = self.validation, (features, labels, numbers)
         return BilevelProblem(
-            self.upper,
-            self.lower,
-            self.x0,
-            self.y0,
-            Batches(self.validation, upper_size, order=order),
-            Batches((features, labels, numbers), lower_size, order=order),
+            self.upper, self.lower, self.x0, self.y0, *data, batch_size=batch_size
         )
 
-    def accuracy(self, y: Tensor, split: str = "test") -> float:
-        """Share of rightly classified samples of ``"test"``, ``"held"``, ``"validation"`` or
-        ``"train"`` (corrupted labels).
-        """
-        features, labels = getattr(self, one_of("split", split, SPLITS))
-        weights = y.reshape(features.shape[1], self.classes)
-        return float(((features @ weights).argmax(1) == labels).double().mean())
+    def scores(self, y: Tensor, inputs: Tensor) -> Tensor:
+        return inputs @ y.reshape(inputs.shape[1], self.classes)
 
-    def loss(self, y: Tensor, split: str = "held") -> float:
-        """Mean cross-entropy on a split; a search of settings looks at ``"held"``."""
-        features, labels = getattr(self, one_of("split", split, SPLITS))
-        return float(cross_entropy(features @ y.reshape(features.shape[1], self.classes), labels))
-
-    def validation_loss(self, y: Tensor) -> float:
-        """f at W: the loss that the upper level descends on."""
-        return self.loss(y, "validation")
-
-    def solved(self, x: Tensor) -> Tensor:
-        """The lower problem at x, solved to the end: W*(λ), flat."""
-        return self.minimiser(torch.sigmoid(x))
-
-    def control(self, name: str) -> Tensor:
-        """The lower problem solved to the end without any method: with all weights at their start
-        (``"none"``), with weight 1 on right labels and 0 on wrong ones (``"perfect"``), or on the
-        clean validation samples alone (``"validation"``).
-        """
-        if one_of("control", name, CONTROLS) == "validation":
-            ones = torch.ones_like(self.validation[0][:, 0])
-            return replace(self, train=self.validation).minimiser(ones)
-        perfect = (~self.corrupted).to(self.train[0].dtype)
-        return self.minimiser(torch.sigmoid(self.x0) if name == "none" else perfect)
-
-    def weight_auc(self, x: Tensor) -> float:
-        """Area under the curve: how likely a clean sample has a larger weight than a corrupted
-        one (ties: half).
-        """
-        return area_under_curve(x, ~self.corrupted)
-
-    def minimiser(self, weights: Tensor) -> Tensor:
+    def minimiser(self, weights: Tensor, samples: Samples | None = None, *limits: int) -> Tensor:
         """argmin_W of mean_i weights_i ℓ_i + c ‖W‖², flat, by Newton's method with the dense
-        Hessian.
+        Hessian, which takes no limits.
         """
-        features, labels = self.train
+        features, labels = samples or self.train
 
         def at(flat: Tensor) -> tuple[Tensor, Tensor]:
             """Gradient and Hessian at flat weights (classes, features)."""
@@ -185,7 +217,7 @@ class HyperCleaning:
         """Test accuracy of the minimiser with weight 1 on clean samples and 0 on corrupted
         ones: perfect cleaning.
         """
-        return self.accuracy(self.minimiser((~self.corrupted).to(self.train[0].dtype)))
+        return self.accuracy(self.control("perfect"))
 
     def hypergradient(self, x: Tensor) -> Tensor:
         """∇Φ(λ) = -J z with z = H⁻¹ f_W at W*(λ), H dense; (J z)_i = σ'(λ_i) ⟨∇ℓ_i, z⟩ / n."""

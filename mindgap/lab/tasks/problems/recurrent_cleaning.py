@@ -26,13 +26,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, embedding
 
-from mindgap.base.check import between, fail, non_negative, one_of, whole
+from mindgap.base.check import between, fail, non_negative, whole
 from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.data.problem import BilevelProblem, Pack
 from mindgap.bilevel.data.sample import Batches
 from mindgap.lab.tasks.data.tweets import Tweets
-from mindgap.lab.tasks.problems.cleaning import CONTROLS, area_under_curve, corrupt
+from mindgap.lab.tasks.problems.cleaning import CleaningTask, corrupt
 from mindgap.lab.tasks.problems.softmax import lbfgs
 
 Weights = Mapping[str, Tensor]
@@ -170,7 +170,7 @@ def recurrent_start(
 
 
 @dataclass(frozen=True)
-class RecurrentCleaning:
+class RecurrentCleaning(CleaningTask):
     """Training texts with corrupted labels, clean validation texts, test texts, and a net at its
     start.
 
@@ -236,50 +236,17 @@ class RecurrentCleaning:
         lower_data = Batches((words, labels, numbers), batch_size, last="drop", chunk=CHUNK // 2)
         return BilevelProblem(self.upper, self.lower, self.x0, self.y0, upper_data, lower_data)
 
-    def _scores(self, y: Tensor, split: str) -> tuple[float, float]:
-        """Mean loss and accuracy of flat weights on a split."""
-        words, labels = getattr(self, split)
+    def scores(self, y: Tensor, inputs: Tensor) -> Tensor:
         weights = Pack("y", self.y0).view(y)
         with torch.no_grad():
-            parts = words.split(CHUNK)
-            logits = torch.cat([recurrent_logits(weights, self.vectors, part) for part in parts])
-            right = (logits.argmax(1) == labels).double().mean()
-            return float(cross_entropy(logits, labels)), float(right)
+            return torch.cat(
+                [recurrent_logits(weights, self.vectors, part) for part in inputs.split(CHUNK)]
+            )
 
-    def accuracy(self, y: Tensor, split: str = "test") -> float:
-        """Share of rightly classified texts of a split; the labels of ``"train"`` are the
-        corrupted ones.
-        """
-        return self._scores(y, split)[1]
-
-    def loss(self, y: Tensor, split: str = "held") -> float:
-        """Mean cross-entropy on a split; a search of settings looks at ``"held"``."""
-        return self._scores(y, split)[0]
-
-    def validation_loss(self, y: Tensor) -> float:
-        """f at w: the loss that the upper level descends on."""
-        return self._scores(y, "validation")[0]
-
-    def solved(self, x: Tensor, steps: int = SOLVE_STEPS) -> Tensor:
-        """The lower problem at x solved alike for every method: the net's weights, flat."""
-        return self.trained(torch.sigmoid(x), self.train, steps)
-
-    def control(self, name: str, steps: int = SOLVE_STEPS) -> Tensor:
-        """The same solve without any method.
-
-        Args:
-            name: ``"none"`` (λ at its start for all texts), ``"perfect"`` (weight 1 on right labels
-                and 0 on wrong ones) or ``"validation"`` (the clean validation texts in place of the
-                training texts).
-            steps: of the solve.
-        """
-        if one_of("control", name, CONTROLS) == "validation":
-            return self.trained(torch.ones_like(self.x0), self.validation, steps)
-        weights = torch.sigmoid(self.x0) if name == "none" else (~self.corrupted).to(self.x0.dtype)
-        return self.trained(weights, self.train, steps)
-
-    def trained(self, weights: Tensor, texts: Texts, steps: int = SOLVE_STEPS) -> Tensor:
-        """Minimise mean_i weights_i ℓ_i + c ‖w‖² over texts by Adam from the start; weights, flat.
+    def minimiser(self, weights: Tensor, samples: Texts | None = None, *limits: int) -> Tensor:
+        """The net after so many steps of Adam (``limits``; by default ``SOLVE_STEPS``) on mean_i
+        weights_i ℓ_i + c ‖w‖² from its start, flat. The loss is not convex: this solve stands for
+        its minimiser.
 
         On CUDA forward and backward pass are one launch. The order of the texts is the same in
         every call.
@@ -287,7 +254,7 @@ class RecurrentCleaning:
         from mindgap.measure.captured import CapturedGradient
 
         net = torch.nn.ParameterDict({name: value.clone() for name, value in self.y0.items()})
-        words, labels = texts
+        (words, labels), (steps,) = samples or self.train, limits or (SOLVE_STEPS,)
         size = min(SOLVE_BATCH, len(labels))
 
         def loss(
@@ -316,8 +283,7 @@ class RecurrentCleaning:
         )
         adam = torch.optim.Adam(net.values(), SOLVE_RATE, fused=words.is_cuda)
         for step in range(whole("steps", steps, least=1)):
-            for group in adam.param_groups:
-                group["lr"] = SOLVE_RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
+            adam.param_groups[0]["lr"] = SOLVE_RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
             rows = first_rows if step == 0 else next(batch_rows)
             gradient(words[rows], labels[rows], weights[rows])
             adam.step()
@@ -351,12 +317,8 @@ class RecurrentCleaning:
             features.new_zeros(features.shape[1], 2),
             max_iter=200,
         )
-        words, right_labels = getattr(self, split)
+        words, right_labels = self.part(split)
         return float(((mean_vectors(words) @ y).argmax(1) == right_labels).double().mean())
-
-    def weight_auc(self, x: Tensor) -> float:
-        """How likely a clean text has a larger weight than a corrupted one (ties: half)."""
-        return area_under_curve(x, ~self.corrupted)
 
 
 def recurrent_cleaning(

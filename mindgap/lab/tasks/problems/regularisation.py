@@ -21,7 +21,6 @@ from mindgap.base.check import fail
 from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.data.problem import BilevelProblem
-from mindgap.bilevel.data.sample import Batches, SampleOrder
 from mindgap.lab.tasks.data.tabular import Table, covtype, ijcnn1
 from mindgap.lab.tasks.problems.softmax import newton, softmax_derivatives
 
@@ -71,16 +70,12 @@ class RegularisationSelection:
         squares = y.square() if self.binary else y.square().sum(1)
         return self.upper(x, y, batch) + 0.5 * (x.exp() * squares).sum()
 
-    def problem(
-        self, batch_size: int | tuple[int, int] = 64, *, order: SampleOrder = "partition"
-    ) -> BilevelProblem:
+    def problem(self, batch_size: int | tuple[int, int] = 64) -> BilevelProblem:
         """The task as a bilevel problem; ``batch_size`` is one number or (upper, lower)."""
-        upper_size, lower_size = (
-            batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+        data = self.validation, self.train
+        return BilevelProblem(
+            self.upper, self.lower, self.x0, self.y0, *data, batch_size=batch_size
         )
-        upper_data = Batches(self.validation, upper_size, order=order)
-        lower_data = Batches(self.train, lower_size, order=order)
-        return BilevelProblem(self.upper, self.lower, self.x0, self.y0, upper_data, lower_data)
 
     def test_error(self, y: Tensor) -> float:
         """Share of wrongly classified test samples."""

@@ -20,7 +20,6 @@ from mindgap.base.check import one_of
 from mindgap.base.checked import Positive, check_arguments
 from mindgap.base.rng import torch_stream
 from mindgap.bilevel.data.problem import BilevelProblem
-from mindgap.bilevel.data.sample import Batches, SampleOrder
 from mindgap.lab.tasks.problems.quadratic import Quadratic, quadratic_loss, quadratic_problem
 
 GROWTHS = ("exponential", "quartic")
@@ -62,20 +61,16 @@ class UnboundedSmoothness:
             growing = (torch.cosh(self.rate * distance) - 1) / self.rate**2
         return growing.sum(1).mean() + 0.5 * (y - targets).square().sum(1).mean()
 
-    def problem(
-        self, batch_size: int | tuple[int, int] = 64, *, order: SampleOrder = "partition"
-    ) -> BilevelProblem:
+    def problem(self, batch_size: int | tuple[int, int] = 64) -> BilevelProblem:
         """The bilevel problem; ``batch_size`` is one number or (upper, lower)."""
-        upper_size, lower_size = (
-            batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
-        )
         return BilevelProblem(
             self.upper,
             quadratic_loss,
             self.x0,
             self.quadratic.y0,
-            Batches((self.centres, self.targets), upper_size, order=order),
-            Batches(self.quadratic.lower_samples, lower_size, order=order),
+            (self.centres, self.targets),
+            self.quadratic.lower_samples,
+            batch_size=batch_size,
         )
 
     def upper_gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,14 +92,6 @@ class UnboundedSmoothness:
     def hyper_objective(self, x: Tensor) -> Tensor:
         """Φ(x) = f(x, y*(x))."""
         return self.upper(x, self.quadratic.y_star(x), (self.centres, self.targets))
-
-    def smoothness(self, x: Tensor) -> float:
-        """‖∇²_xx f‖ at x: the constant a smooth-case step must respect there."""
-        distance = x - self.centres
-        curvature = (
-            3 * distance.square() if self.growth == "quartic" else torch.cosh(self.rate * distance)
-        )
-        return float(curvature.mean(0).max())
 
 
 def unbounded_problem(
