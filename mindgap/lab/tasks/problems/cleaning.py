@@ -199,7 +199,8 @@ class HyperCleaning(CleaningTask):
             )
             return (weights * losses).mean() + self.decay * flat.square().sum()
 
-        return _transposed(newton(at, value, self.y0.reshape(-1)), self.classes)
+        solved = newton(at, value, self.y0.reshape(-1))
+        return solved.view(self.classes, -1).T.reshape(-1)  # W is (features, classes)
 
     def trained_on(self, chosen: Tensor) -> Tensor:
         """The minimiser with weight 1 on the samples of a mask and 0 on the others, flat, by
@@ -223,7 +224,7 @@ class HyperCleaning(CleaningTask):
         """∇Φ(λ) = -J z with z = H⁻¹ f_W at W*(λ), H dense; (J z)_i = σ'(λ_i) ⟨∇ℓ_i, z⟩ / n."""
         features, labels = self.train
         weights = torch.sigmoid(x)
-        y = _transposed(self.minimiser(weights), features.shape[1]).view(self.classes, -1)
+        y = self.minimiser(weights).view(-1, self.classes).T.contiguous()
         ones = torch.ones_like(self.validation[1])
         f_y, _ = softmax_derivatives(*self.validation, ones, y)
         curvature = softmax_derivatives(features, labels, weights, y)[1]
@@ -232,11 +233,6 @@ class HyperCleaning(CleaningTask):
         errors = torch.softmax(features @ y.T, 1) - one_hot(labels, self.classes)
         slopes = (errors * (features @ z.T)).sum(1)
         return -weights * (1 - weights) * slopes / len(labels)
-
-
-def _transposed(flat: Tensor, rows: int) -> Tensor:
-    """A matrix of so many rows, given and returned flat, transposed."""
-    return flat.view(rows, -1).T.reshape(-1)
 
 
 def hyper_cleaning(

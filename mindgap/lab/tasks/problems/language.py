@@ -5,7 +5,7 @@ masked words.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
 
@@ -27,6 +27,8 @@ from mindgap.lab.tasks.problems.training import (
 
 #: Where words come from: an installed package, or ``MINDGAP_DATA``.
 TEXTS = ("prose", "ptb", "wikitext-2")
+#: Answers that are kept of a question.
+ANSWERS = 6
 #: Share of the words of a window that are masked (BERT).
 MASKED = 0.15
 
@@ -174,6 +176,37 @@ def spans_in(
         if touched:
             spans.append((touched[0], touched[-1]))
     return spans
+
+
+def passage_around(
+    spans: Sequence[tuple[int, int]],
+    tokens: int,
+    passage: int,
+    place: int,
+    draw: Callable[[int, int], int],
+) -> tuple[int, list[tuple[int, int]]]:
+    """Where a passage begins that holds the first answer, and :data:`ANSWERS` answers that lie in
+    it, by their places in a network's input; where there are fewer, the last one is repeated.
+
+    Args:
+        spans: first and last token of each answer in the whole text.
+        tokens: of the whole text.
+        passage: tokens of the passage, no fewer than the first answer has.
+        place: of the passage's first token in the input.
+        draw: a whole number at random, from a lowest to a highest one.
+
+    Example:
+        >>> passage_around([(4, 5)], tokens=9, passage=2, place=3, draw=lambda low, high: low)[0]
+        4
+    """
+    lowest = max(0, spans[0][1] - passage + 1)
+    begin = draw(lowest, min(spans[0][0], max(tokens - passage, 0)))
+    inside = [
+        (first - begin + place, last - begin + place)
+        for first, last in spans
+        if first >= begin and last < begin + passage
+    ]
+    return begin, (inside + [inside[-1]] * ANSWERS)[:ANSWERS]
 
 
 def loss_of_frequencies(train: torch.Tensor, words: int, answers: torch.Tensor) -> float:

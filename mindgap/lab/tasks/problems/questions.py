@@ -18,7 +18,7 @@ from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
 from mindgap.lab.tasks.data import squad
 from mindgap.lab.tasks.models.small import SmallTransformer, SpanFinder
-from mindgap.lab.tasks.problems.language import _tokens, known_words, spans_in
+from mindgap.lab.tasks.problems.language import _tokens, known_words, passage_around, spans_in
 from mindgap.lab.tasks.problems.training import TrainingProblem, random_windows, seeded_network
 
 #: Where questions come from -> the text whose words are known, and longest answer in words.
@@ -205,22 +205,19 @@ def _from_squad(words: int, question: int, passage: int) -> Batch:
         spans = spans_in([token.span() for token in tokens], item["answers"])
         if not spans or spans[0][1] - spans[0][0] >= min(passage, SOURCES["squad"][1]):
             continue
-        # The passage begins at random, such that it holds the first answer.
-        lowest = max(0, spans[0][1] - passage + 1)
-        highest = min(spans[0][0], max(len(tokens) - passage, 0))
-        begin = int(torch.randint(lowest, highest + 1, (), generator=generator))
+        begin, inside = passage_around(
+            spans,
+            len(tokens),
+            passage,
+            question + 1,
+            lambda low, high: int(torch.randint(low, high + 1, (), generator=generator)),
+        )
         text = [token.group() for token in tokens[begin : begin + passage]]
         asked = [numbers.get(word, words - 1) for word in TOKEN.findall(item["question"])]
         row = asked[:question] + [words] * (question + 1 - len(asked[:question]))
         row += [numbers.get(word, words - 1) for word in text]
         inputs.append(row + [words] * (question + 1 + passage - len(row)))
-        shift = question + 1 - begin  # from a place in the text to one in the row
-        inside = [
-            (first + shift, last + shift)
-            for first, last in spans
-            if first >= begin and last < begin + passage
-        ]
-        answers.append((inside + [inside[-1]] * 6)[:6])
+        answers.append(inside)
     return torch.tensor(inputs), torch.tensor(answers)
 
 

@@ -88,7 +88,7 @@ class RegularisationSelection:
         """argmin_y g(x, y), flat, by Newton's method with halving (strongly convex: e^x > 0)."""
         return newton(
             lambda y: self._derivatives(x, y),
-            lambda y: self._value(x, y),
+            lambda y: self.lower(x, y.view(self.y0.shape), self.train),
             self.y0.reshape(-1).clone(),
         )
 
@@ -109,10 +109,6 @@ class RegularisationSelection:
     def hyper_objective(self, x: Tensor) -> float:
         """Φ(x) = f(x, y*(x))."""
         return float(self.upper(x, self.y_star(x).view(self.y0.shape), self.validation))
-
-    def _value(self, x: Tensor, y: Tensor) -> Tensor:
-        """g on the whole training split, at flat y."""
-        return self.lower(x, y.view(self.y0.shape), self.train)
 
     def _derivatives(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """g_y (flat) and the dense H of the whole training split."""

@@ -27,12 +27,13 @@ from mindgap.lab.tasks.problems.language import (
     hidden_words,
     loss_of_frequencies,
     masked_windows,
+    passage_around,
     spans_in,
 )
 
 PAD, CLS, SEP, MASK = (SPECIAL.index(f"[{name}]") for name in ("PAD", "CLS", "SEP", "MASK"))
-#: Word pieces of the longest answer, and answers that are kept of a question.
-LONGEST, ANSWERS = 20, 6
+#: Word pieces of the longest answer.
+LONGEST = 20
 
 #: Input, masked places and the pieces that stand there.
 Masked = tuple[Tensor, Tensor, Tensor]
@@ -309,21 +310,18 @@ def _squad_pieces(words: int, question: int, passage: int, reviews: bool) -> dic
         spans = [(first, last) for first, last in spans if last - first < min(passage, LONGEST)]
         if not spans:
             continue
-        # The passage begins at random, such that it holds the first answer.
-        lowest = max(0, spans[0][1] - passage + 1)
-        highest = min(spans[0][0], max(len(pieces) - passage, 0))
-        begin = int(random.integers(lowest, highest + 1))
+        begin, inside = passage_around(
+            spans,
+            len(pieces),
+            passage,
+            question + 2,
+            lambda low, high: int(random.integers(low, high + 1)),
+        )
         asked = vocabulary.placed(item["question"])[0][:question]
         row = [CLS, *asked, SEP, *[PAD] * (question - len(asked))]
         row += [*pieces[begin : begin + passage], SEP]
         inputs.append(row + [PAD] * (question + passage + 3 - len(row)))
-        shift = question + 2 - begin  # from a place in the text to one in the row
-        inside = [
-            (first + shift, last + shift)
-            for first, last in spans
-            if first >= begin and last < begin + passage
-        ]
-        answers.append((inside + [inside[-1]] * ANSWERS)[:ANSWERS])
+        answers.append(inside)
     return {"inputs": np.array(inputs, np.int32), "answers": np.array(answers, np.int32)}
 
 
