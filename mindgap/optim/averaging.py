@@ -25,8 +25,11 @@ def k_weighted_avg_fn(averaged: Tensor, current: Tensor, count: Tensor | int) ->
     Source: acclip, Thm 1; thesis, Thm 4.4.2.
     """
     if current.shape != averaged.shape:
-        rule = f"must have the shape of averaged, {tuple(averaged.shape)}"
-        fail("current", rule, tuple(current.shape))
+        fail(
+            "current",
+            f"must have the shape of averaged, {tuple(averaged.shape)}",
+            tuple(current.shape),
+        )
     if isinstance(count, Tensor):
         if count.numel() != 1:
             fail("count", "must have one element when it is a tensor", tuple(count.shape))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mindgap.base.tensors import widen
-from mindgap.optim.settings import plain_number, scalar
+from mindgap.optim.settings import plain_number
 
 
 @dataclass
@@ -51,8 +51,9 @@ class Batch:
 
     @property
     def lr(self) -> float | Tensor:
-        """η as a number or a 0-dim tensor."""
-        return scalar(self.group["lr"]) if self.rate is None else self.rate
+        """η as a number, or as a 0-dim tensor that shares memory with the one given."""
+        lr = self.group["lr"] if self.rate is None else self.rate
+        return lr.reshape(()) if isinstance(lr, Tensor) and lr.dim() else lr
 
     @property
     def shrink(self) -> float | Tensor:

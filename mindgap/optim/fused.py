@@ -102,7 +102,8 @@ class FusedSteps:
                 self._leave(groups)
                 return None
         records = [record_of(group) for group in groups]
-        reason = _refusal(records)
+        refusals = [record.refusal for record in records if record.refusal is not None]
+        reason = refusals[0] if refusals else None
         if reason is None and not self._current(groups, state, records):
             # What the device counted goes into the groups before new plans are made of them.
             self.follow_device(groups)
@@ -315,14 +316,6 @@ def two_windows(plans: Sequence[tuple[int, str]], records: Sequence[FusedRecord]
     """Whether a group with a window of norms has several plans (group, kind of device) on CUDA."""
     by_group = Counter(i for i, kind in plans if kind == "cuda" and records[i].window is not None)
     return any(count > 1 for count in by_group.values())
-
-
-def _refusal(records: Sequence[FusedRecord]) -> str | None:
-    """Why one of the groups has settings without a fused form; None where all have one."""
-    for record in records:
-        if record.refusal is not None:
-            return record.refusal
-    return None
 
 
 def _same_objects(first: Any, second: Any) -> bool:

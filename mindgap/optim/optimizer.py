@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
@@ -96,8 +97,11 @@ class RuleOptimizer(Optimizer, ABC):
         if foreach and fused:
             fail("fused", "must not be asked for together with foreach", fused)
         if track and fused:
-            rule = "must not be asked for together with track, which counts coordinates"
-            fail("fused", rule, fused)
+            fail(
+                "fused",
+                "must not be asked for together with track, which counts coordinates",
+                fused,
+            )
         self._project = project
         self._track = track
         self._fused = FusedSteps()
@@ -170,12 +174,12 @@ class RuleOptimizer(Optimizer, ABC):
                 if not (p.is_floating_point() or p.is_complex()):
                     fail("params", "must be floating or complex tensors", p.dtype)
                 if self._joint and getattr(p, "_fsdp_flattened", False):
-                    rule = (
+                    fail(
+                        "params",
                         "must not be flattened by FSDP1, which hides the norm over all processes; "
-                        "use fully_shard,"
+                        "use fully_shard, or clip=None where there is one",
+                        tuple(p.shape),
                     )
-                    rule += " or clip=None where there is one"
-                    fail("params", rule, tuple(p.shape))
         except Exception:
             self.param_groups.pop()
             raise
@@ -196,24 +200,20 @@ class RuleOptimizer(Optimizer, ABC):
         Returns:
             The closure's loss, or None.
         """
-        if self._watched():
-            return self._observed_step(closure)
-        return self._plain_step(closure)
-
-    # torch wraps ``step`` of every optimizer to run hooks and to label it for the profiler, a sixth
-    # of a small fused step's time. Here the wrapped form is used where there is a hook or a
-    # profiler, and only there.
-    step.hooked = True  # type: ignore[attr-defined]
-
-    def _watched(self) -> bool:
-        """Whether a hook or a profiler watches the steps."""
-        return bool(
+        # torch wraps ``step`` of every optimizer to run hooks and to label it for the profiler, a
+        # sixth of a small fused step's time. Here the wrapped form is used where there is a hook or
+        # a profiler, and only there.
+        if (
             self._optimizer_step_pre_hooks
             or self._optimizer_step_post_hooks
             or _global_optimizer_pre_hooks
             or _global_optimizer_post_hooks
             or torch._C._autograd._profiler_enabled()
-        )
+        ):
+            return self._observed_step(closure)
+        return self._plain_step(closure)
+
+    step.hooked = True  # type: ignore[attr-defined]  # tells torch not to wrap it
 
     def _plain_step(self, closure: Callable[[], Any] | None = None) -> Any:
         """A step without hooks: evaluates the closure, then takes the fused form or the rule's own
@@ -251,7 +251,7 @@ class RuleOptimizer(Optimizer, ABC):
         )
         try:
             outcome = self._fused.step(
-                self.param_groups, self.state, self.fused_record, policy, self._objection
+                self.param_groups, self.state, self.fused_record, policy, partial(objection, self)
             )
         except RuleError as error:
             # The engine has only the norm: this error names the parameter.
@@ -288,10 +288,6 @@ class RuleOptimizer(Optimizer, ABC):
                 self.tally.note(direction=norm)
             if not outcome.skipped:
                 self._sample_share()
-
-    def _objection(self, group: dict[str, Any], rule: str, p: Tensor, grad: Tensor) -> str | None:
-        """Why the kernels of a rule must not be used here: see ``trial.objection``."""
-        return objection(self, group, rule, p, grad)
 
     _observed_step = Optimizer.profile_hook_step(_plain_step)
 
@@ -366,8 +362,11 @@ class RuleOptimizer(Optimizer, ABC):
         for state in state_dict["state"].values():
             foreign = sorted(set(state) - set(self._state_names)) if isinstance(state, dict) else []
             if foreign:
-                rule = f"must be of {type(self).__name__}: it has states of another optimizer"
-                fail("state_dict", rule, foreign)
+                fail(
+                    "state_dict",
+                    f"must be of {type(self).__name__}: it has states of another optimizer",
+                    foreign,
+                )
         for group in state_dict["param_groups"]:
             self._check_saved(group)
 

@@ -283,16 +283,13 @@ def _spikes(table: Tensor | None) -> list[Spike]:
 
 
 def _as_float(value: Any) -> float:
-    """A norm that was kept as a tensor, or as products (factor, norm) over groups."""
+    """A norm as a number: kept as one, as a tensor, or as pairs (factors, norms) over groups, whose
+    products are the norms of the groups' parts. Waits for the device.
+    """
     if isinstance(value, (Tensor, float)):
         return float(value)
-    on_host = [
-        (np.asarray(_on_host(s), dtype=np.float64), np.asarray(_on_host(n), dtype=np.float64))
-        for s, n in value
-    ]
-    return math.sqrt(sum(float(((s * n) ** 2).sum()) for s, n in on_host))
-
-
-def _on_host(value: Any) -> Any:
-    """A tensor as an array on the host; anything else as it is."""
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+    products = (
+        [torch.as_tensor(x, dtype=torch.float64, device="cpu").detach().numpy() for x in pair]
+        for pair in value
+    )
+    return math.sqrt(sum(float(((s * n) ** 2).sum()) for s, n in products))

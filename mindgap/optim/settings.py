@@ -51,11 +51,6 @@ class Options(TypedDict, total=False):
     fused: bool | None
 
 
-def scalar(lr: float | Tensor) -> float | Tensor:
-    """A step size as a number or a 0-dim tensor that shares memory with the one given."""
-    return lr.reshape(()) if isinstance(lr, Tensor) and lr.dim() else lr
-
-
 def plain_number(value: float | Tensor) -> float:
     """A setting as a number; a tensor on a device is waited for."""
     return float(value) if isinstance(value, Tensor) else value
@@ -79,24 +74,26 @@ def plain_numbers(group: dict[str, Any]) -> dict[str, Any]:
     return {**group, **numbers} if numbers else group
 
 
-def check_lr(name: str, lr: Any, *, zero: bool = True) -> None:
-    """A number that is zero or positive, or a real tensor with one element."""
+def check_lr(lr: Any, *, zero: bool = True) -> None:
+    """Check a step size: a positive number, with ``zero`` also 0, or a real tensor with one such
+    element (on a device it is waited for; one without data passes).
+    """
     if isinstance(lr, Tensor):
         if lr.numel() != 1 or not lr.is_floating_point():
             fail(
-                name,
+                "lr",
                 "must have one real element when it is a tensor",
                 lr if lr.numel() == 1 else tuple(lr.shape),
             )
         if lr.device.type == "meta":
             return
         lr = float(lr)
-    (non_negative if zero else positive)(name, lr)
+    (non_negative if zero else positive)("lr", lr)
 
 
 def check_common(group: dict[str, Any]) -> None:
     """The settings that every first-order rule here has."""
-    check_lr("lr", group["lr"])
+    check_lr(group["lr"])
     non_negative("weight_decay", group["weight_decay"])
 
 
@@ -113,8 +110,11 @@ def check_torch_settings(group: dict[str, Any]) -> None:
         if isinstance(value, Tensor) and (value.numel() != 1 or not value.is_floating_point()):
             fail(name, "must have one real element when it is a tensor", tuple(value.shape))
     if group.get("differentiable", False) is not False:
-        rule = "must be False: autograd does not follow the steps here"
-        fail("differentiable", rule, group["differentiable"])
+        fail(
+            "differentiable",
+            "must be False: autograd does not follow the steps here",
+            group["differentiable"],
+        )
 
 
 def check_betas(betas: Any) -> None:

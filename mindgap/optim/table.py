@@ -28,11 +28,6 @@ class OptimizerEntry(Loadable):
     statement: str
     update: str
 
-    @property
-    def place(self) -> str:
-        """Paper and place in it, as text."""
-        return str(self.source)
-
 
 def _entry(
     name: str, class_name: str, source: Source, statement: str, update: str

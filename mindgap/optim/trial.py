@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,36 +24,19 @@ TOLERANCE, TOLERANCE_16_BIT = 1e-4, 2e-2
 _FOUND: dict[tuple[Any, ...], str | None] = {}
 
 
-class Tried(Protocol):
-    """What a trial needs of an optimizer (``mindgap.optim.RuleOptimizer``)."""
-
-    _norm_clip: Any
-    _nonfinite: Any
-    _spike_guard: Any
-    _project: Any
-    _fused: Any
-    tally: Any
-
-    def __getstate__(self) -> dict[str, Any]: ...
-
-    def __setstate__(self, state: dict[str, Any]) -> None: ...
-
-    def _plain_step(self) -> Any: ...
-
-
 def objection(
-    optimizer: Tried, group: dict[str, Any], rule: Any, p: Tensor, grad: Tensor
+    optimizer: Any, group: dict[str, Any], rule: Any, p: Tensor, grad: Tensor
 ) -> str | None:
     """Why a rule's kernels must not be used for a parameter; None where they may. Tries them
-    once per process.
+    once per process, rule, policy, device and dtypes, and warns where they differ.
+
+    ``optimizer`` is a ``RuleOptimizer``, whose module imports this one.
     """
     if p.device.type not in TRIED:
         return None
-    clip = (
-        optimizer._norm_clip
-        if isinstance(optimizer._norm_clip, str)
-        else optimizer._norm_clip is not None
-    )
+    # All thresholds that are numbers run the same kernels.
+    clip = optimizer._norm_clip
+    clip = clip if isinstance(clip, str) else clip is not None
     policy = (optimizer._nonfinite, clip, optimizer._spike_guard, group.get("tau") == "auto")
     key = (rule, policy, p.device, p.dtype, grad.dtype)
     if key not in _FOUND:
@@ -64,14 +47,12 @@ def objection(
         if difference is not None:
             warnings.warn(
                 f"mindgap: the foreach form is used for {rule} on {p.device}: {difference}",
-                stacklevel=8,
+                stacklevel=7,  # the line that calls ``step``
             )
     return _FOUND[key]
 
 
-def _difference(
-    optimizer: Tried, group: Any, device: Any, dtype: Any, grad_dtype: Any
-) -> str | None:
+def _difference(optimizer: Any, group: Any, device: Any, dtype: Any, grad_dtype: Any) -> str | None:
     """How the fused kernels fail or differ from the plain step on a few small tensors, in words;
     None where they agree.
     """
@@ -107,7 +88,7 @@ def _difference(
     return f"the fused kernels differ from it by a share of {relative_error:.2g} with {compiler()}"
 
 
-def _twin(optimizer: Tried, group: dict[str, Any], params: Sequence[Tensor], fused: bool) -> Tried:
+def _twin(optimizer: Any, group: dict[str, Any], params: Sequence[Tensor], fused: bool) -> Any:
     """An optimizer with the same settings over other parameters."""
     form = {
         "params": list(params),
@@ -121,7 +102,7 @@ def _twin(optimizer: Tried, group: dict[str, Any], params: Sequence[Tensor], fus
     settings = {
         name: value for name, value in group.items() if not isinstance(value, Tensor)
     }  # no memory of norms
-    twin = type(optimizer).__new__(type(optimizer))
+    twin = object.__new__(type(optimizer))
     twin.__setstate__(
         {
             **optimizer.__getstate__(),

@@ -107,11 +107,13 @@ class ACClip(CoordinateOptimizer):
         one_of("form", form, FORMS)
         if lr is None:
             if form == "algorithm":
-                rule = (
+                fail(
+                    "lr",
                     "must be given with form='algorithm': its steps are proportional to the "
-                    "gradient, so lr has the"
+                    "gradient, so lr has the scale of SGD's (0.1 to 10 for networks), not of "
+                    "AdamW's",
+                    lr,
                 )
-                fail("lr", rule + " scale of SGD's (0.1 to 10 for networks), not of AdamW's", lr)
             lr = 1e-3
         self._norm_clip = check_clip(clip, unit=True)
         self._joint = clip is not None
@@ -121,9 +123,11 @@ class ACClip(CoordinateOptimizer):
             "alpha": alpha,
             "eps": eps,
             "weight_decay": weight_decay,
+            "form": form,
+            "factor": factor,
+            "bias_correction": bias_correction,
         }
-        own_settings = {"form": form, "factor": factor, "bias_correction": bias_correction}
-        super().__init__(params, {**settings, **own_settings}, track=track, **options)
+        super().__init__(params, settings, track=track, **options)
 
     _state_names = ("step", "momentum", "moment")
 
@@ -154,11 +158,14 @@ class ACClip(CoordinateOptimizer):
         numbers["bare"] = not (
             group["bias_correction"] or self._norm_clip is not None or self._spike_guard
         )
-        fields = {
-            "scope": None if self._norm_clip is None else "all",
-            "counts": group["bias_correction"],
-        }
-        return FusedRecord.of("adaptive", group, numbers, states=("momentum", "moment"), **fields)
+        return FusedRecord.of(
+            "adaptive",
+            group,
+            numbers,
+            states=("momentum", "moment"),
+            scope=None if self._norm_clip is None else "all",
+            counts=group["bias_correction"],
+        )
 
     def _update(self, batches: list[Batch]) -> None:
         """Move the parameters by one step, in place."""

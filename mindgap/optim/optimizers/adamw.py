@@ -111,15 +111,17 @@ class AdamW(RuleOptimizer):
         check_torch_settings({"differentiable": differentiable})
         self._norm_clip = check_clip(clip, unit=True)
         self._joint = clip is not None
-        settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        own_settings = {
+        settings = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
             "amsgrad": amsgrad,
             "capturable": capturable,
             "differentiable": differentiable,
+            "coordinates": coordinates,
         }
-        super().__init__(
-            params, {**settings, **own_settings, "coordinates": coordinates}, **options
-        )
+        super().__init__(params, settings, **options)
 
     _reports_norm = True
     _state_names = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "mean_abs")
@@ -147,8 +149,13 @@ class AdamW(RuleOptimizer):
         check_torch_settings(group)
         coupled = group.get("decoupled_weight_decay", True) is False
         if coupled and float(group.get("weight_decay", 0.0)) != 0.0:
-            rule = "must be of AdamW: its weight decay is coupled, as torch.optim.Adam's, and is"
-            fail("state_dict", rule + " not that of this optimizer", group["weight_decay"])
+            fail(
+                "state_dict",
+                "must be of AdamW: its weight decay is coupled, as torch.optim.Adam's, and is not "
+                "that of this optimizer",
+                group["weight_decay"],
+            )
+        # NAdam's groups have "momentum_decay"; RAdam's say how they decay, but have no "amsgrad".
         if "momentum_decay" in group or ("decoupled_weight_decay" in group) > ("amsgrad" in group):
             fail(
                 "state_dict",

@@ -120,10 +120,7 @@ class CClip(CoordinateOptimizer):
         """
         if self._track:
             return FusedRecord(refusal="track=True counts coordinates")
-        auto, beta = (
-            group["tau"] == "auto" if isinstance(group["tau"], str) else False,
-            group["momentum"],
-        )
+        auto, beta = isinstance(group["tau"], str), group["momentum"]  # "auto" is the only text
         if not auto and not isinstance(group["tau"], (int, float)):
             return FusedRecord(refusal="tau is not a number")
         numbers = {
@@ -267,8 +264,11 @@ def aligned_thresholds(tau: Any, params: list[Tensor], *, values: bool = True) -
     one_each = f"must have an entry for each of the group's {len(params)} parameters"
     if isinstance(tau, Tensor) and tau.dim():
         if len(params) != 1:
-            rule = f"must be a list with one tensor per parameter ({len(params)} of them)"
-            fail("tau", rule, tuple(tau.shape))
+            fail(
+                "tau",
+                f"must be a list with one tensor per parameter ({len(params)} of them)",
+                tuple(tau.shape),
+            )
         tau = [tau]
     if isinstance(tau, Mapping):
         by_id = {id(key): value for key, value in tau.items()}
@@ -280,8 +280,11 @@ def aligned_thresholds(tau: Any, params: list[Tensor], *, values: bool = True) -
             fail("tau", one_each, f"{len(tau)} entries")
         for entry, p in zip(tau, params):
             if isinstance(entry, Tensor) and entry.dim() and entry.shape != p.shape:
-                rule = f"must have the shape of its parameter, {tuple(p.shape)}"
-                fail("tau", rule, tuple(entry.shape))
+                fail(
+                    "tau",
+                    f"must have the shape of its parameter, {tuple(p.shape)}",
+                    tuple(entry.shape),
+                )
             _check_threshold(entry, values)
         return list(tau)
     _check_threshold(tau, values)

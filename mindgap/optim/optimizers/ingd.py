@@ -122,7 +122,7 @@ class INGD(RuleOptimizer):
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
-        check_lr("lr", lr, zero=False)
+        check_lr(lr, zero=False)
         positive("epsilon", epsilon)
         positive("lipschitz", lipschitz)
         if inner is None:
@@ -135,8 +135,9 @@ class INGD(RuleOptimizer):
             "lipschitz": lipschitz,
             "inner": inner,
             "seed": seed,
+            "momentum": 0.0,  # OneCycleLR and CyclicLR look for it; nothing here reads it
         }
-        settings["momentum"] = 0.0  # OneCycleLR and CyclicLR look for it; nothing here reads it
+        #: What the first group keeps of the search; its meaning stands in ``SearchResult``.
         search_state = {
             "outcome": "new",
             "norm": math.inf,
@@ -155,13 +156,17 @@ class INGD(RuleOptimizer):
 
     def _check_group(self, group: dict[str, Any]) -> None:
         """Check the settings of a group: all groups share one search, so theirs must be equal."""
-        check_lr("lr", group["lr"])
+        check_lr(group["lr"])
         positive("epsilon", group["epsilon"])
         positive("lipschitz", group["lipschitz"])
         for name in ("lr", "epsilon", "lipschitz", "maximize"):
             if group[name] != self.param_groups[0][name]:
-                rule = f"must be {self.param_groups[0][name]!r} in all groups"
-                fail(name, rule + " (one search, one vector)", group[name])
+                fail(
+                    name,
+                    f"must be {self.param_groups[0][name]!r} in all groups (one search, one "
+                    "vector)",
+                    group[name],
+                )
 
     _state_names = ("x", "m")
 

@@ -92,9 +92,10 @@ class SGD(RuleOptimizer):
             "momentum": momentum,
             "dampening": dampening,
             "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "differentiable": differentiable,
         }
-        own_settings = {"nesterov": nesterov, "differentiable": differentiable}
-        super().__init__(params, {**settings, **own_settings}, **options)
+        super().__init__(params, settings, **options)
 
     _state_names = ("momentum_buffer",)
 
@@ -118,20 +119,23 @@ class SGD(RuleOptimizer):
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
         """The record of a group for the fused rule "momentum"."""
-        names = ("dampening", "nesterov")
         numbers = {
             "beta": group["momentum"],
             "coupled": group["weight_decay"],
-            **{n: group[n] for n in names},
+            "decay": 0.0,  # the decoupled one
+            "dampening": group["dampening"],
+            "nesterov": group["nesterov"],
         }
         states = ("momentum_buffer",) if group["momentum"] else ()
-        scope = None if self._norm_clip is None else "all"
-        # The first gradient enters the sum without dampening.
-        started = states if group["dampening"] else ()
-        record = FusedRecord.of(
-            "momentum", group, numbers, states=states, scope=scope, started=started
+        return FusedRecord.of(
+            "momentum",
+            group,
+            numbers,
+            states=states,
+            scope=None if self._norm_clip is None else "all",
+            # The first gradient enters the sum without dampening, which no kernel does.
+            started=states if group["dampening"] else (),
         )
-        return record._replace(numbers={**record.numbers, "decay": 0.0})
 
     def _update(self, batches: list[Batch]) -> None:
         """Move the parameters by one step, in place."""

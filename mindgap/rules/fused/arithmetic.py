@@ -382,8 +382,8 @@ class Rule:
     lists: int  # how many lists of tensors it walks through
     outputs: int = 1  # how many of them it writes
     sums: bool = False  # whether the squares of the first list are added up afterwards
-    #: meanings of ``raised``, ``lowered``, ``finished``, ``coupled``, ``over``, ``bounded`` and
-    #: ``times``.
+    #: the formulas that it calls by a name of its own, such as ``divide`` or ``moment_power`` (all
+    #: of them stand below the rules), by that name.
     uses: dict[str, Any] = field(default_factory=dict)
 
 
@@ -449,31 +449,27 @@ RULES = {
 }
 #: In the order in which they use each other.
 FORMULAS = (
-    *(
-        at_most,
-        quotient,
-        quotient_or_zero,
-        identity,
-        square,
-        any_power,
-        square_root,
-        any_root,
-        blend,
-        clamp,
-    ),
-    *(
-        clipped,
-        clipped_or_zero,
-        decayed_step,
-        multiplied,
-        unchanged,
-        undivided,
-        divided_by_tau,
-        divided_by_tau_or_zero,
-        without_decay,
-        with_coupled_decay,
-        updated_median,
-        positive_or,
-        updated_event_mean,
-    ),
+    at_most,
+    quotient,
+    quotient_or_zero,
+    identity,
+    square,
+    any_power,
+    square_root,
+    any_root,
+    blend,
+    clamp,
+    clipped,
+    clipped_or_zero,
+    decayed_step,
+    multiplied,
+    unchanged,
+    undivided,
+    divided_by_tau,
+    divided_by_tau_or_zero,
+    without_decay,
+    with_coupled_decay,
+    updated_median,
+    positive_or,
+    updated_event_mean,
 )

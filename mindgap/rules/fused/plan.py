@@ -25,24 +25,19 @@ class FusedRecord(NamedTuple):
     rule: str = ""  # which entry of ``program.PROGRAMS`` makes the step
     #: the rule's numbers at this step; ``of`` adds ``lr``, ``decay`` and ``sign``.
     numbers: Mapping[str, Any] = MappingProxyType({})
-    states: tuple[
-        str, ...
-    ] = ()  # names of the states that the rule reads or writes, one tensor per parameter each
-    scope: str | None = (
-        None  # over which parameters the rule takes a norm; None where it takes none
-    )
-    started: tuple[
-        str, ...
-    ] = ()  # states that the optimizer itself must have made before (the others start at zero)
+    #: names of the states that the rule reads or writes, one tensor per parameter each.
+    states: tuple[str, ...] = ()
+    #: over which parameters the rule takes a norm (``settings.SCOPES``); None where it takes none.
+    scope: str | None = None
+    #: states that the optimizer itself must have made before (the others start at zero).
+    started: tuple[str, ...] = ()
     #: whether the rule needs the number of gradients that each parameter has seen, its state
     #: ``step``.
     counts: bool = False
-    plain: bool = (
-        True  # whether all numbers are Python's: none is a tensor, which may change unseen
-    )
-    window: Tensor | None = (
-        None  # the last norms, from which the rule takes its threshold; None where it takes none
-    )
+    #: whether all numbers are Python's: none is a tensor, which may change unseen.
+    plain: bool = True
+    #: the last norms, from which the rule takes its threshold; None where it takes none.
+    window: Tensor | None = None
     k: int = 0  # number of the step, from 1
     refusal: str | None = None  # why these settings have no fused form; None where they have one
 
@@ -78,10 +73,9 @@ class Policy(NamedTuple):
     """What to do about the norm of all gradients before the rule."""
 
     nonfinite: str = "propagate"  # ``"propagate"``, ``"skip"`` or ``"raise"``
-    clip: float | str | None = (
-        None  # threshold: a number, ``"auto"`` for a quantile of the window, ``"unit"`` to divide
-        # by the norm whatever it is, or None
-    )
+    #: threshold: a number, ``"auto"`` for a quantile of the window, ``"unit"`` to divide by the
+    #: norm whatever it is, or None.
+    clip: float | str | None = None
     guard: str | None = None  # what to do about a spike: ``"clip"``, ``"skip"``, or None
     window: Tensor | None = None  # the last norms, oldest first, zeros for none
     eps: float = 1e-6  # added to the norm before dividing a threshold that is a number by it
@@ -100,9 +94,8 @@ class Outcome(NamedTuple):
     notes: Mapping[str, Any] = MappingProxyType({})  # norms, shares and counts for the report
     skipped: bool = False  # the step was left out
     skips: Tensor | None = None  # such steps, counted on the device by themselves
-    spike: tuple[float, float, float] | None = (
-        None  # norm, usual range and limit of a spike at this step
-    )
+    #: a spike at this step: its norm, the lower quantile of the norms before, and the limit.
+    spike: tuple[float, float, float] | None = None
     spikes: Tensor | None = None  # the same with step numbers, kept on the device
 
 

@@ -14,9 +14,8 @@ class Pass(NamedTuple):
 
     rule: str  # key of ``arithmetic.RULES``
     lists: tuple[str, ...]  # the lists of tensors it walks through, in the rule's order
-    numbers: tuple[
-        float, ...
-    ] = ()  # n after the first two, which are the step size and what weight decay keeps
+    #: n after the first two, which are the step size and what weight decay keeps.
+    numbers: tuple[float, ...] = ()
 
 
 class Program(NamedTuple):
