@@ -8,13 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mindgap.base.check import one_of
-from mindgap.lab.studies.bilevel_runs import (
-    in_units,
-    kept_vector,
-    measured,
-    method_of,
-    runner_of,
-)
+from mindgap.lab.studies.bilevel_runs import in_units, kept_vector, measured, method_of, runner_of
 from mindgap.lab.studies.device_runs import device_of
 from mindgap.lab.studies.spec import Row, Trial
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mindgap.base.rng import numpy_stream, torch_stream
@@ -140,75 +141,67 @@ class Checkpoints:
         self._writer = writer
         self._every = every
         self._loop = loop
-        self._of: dict[str, str] | None = None
         self._last = time.monotonic()
 
-    def restore(self, trial: Trial) -> bool:
-        """Set the trial to the state of its last checkpoint; returns ``False`` if no checkpoint
-        fits the record.
+    def restore(self, trial: Trial) -> None:
+        """Set the trial to the state of its last checkpoint and the record to the row after it;
+        where there is none that fits, both stay at their beginning.
 
         A checkpoint taken after more rows than are recorded (power failed, and rows were lost) is
-        not used. One that is damaged is set aside, and :attr:`note` names it: the run then starts
-        from its beginning.
+        not used. One that is damaged is set aside, and :attr:`note` names it.
 
         Raises:
             RecordError: the checkpoint was written by other code; the message says what differs.
         """
         if not self.path.exists():
-            return False
+            return
         from mindgap.base.checkpoint import CheckpointError, read_checkpoint, set_aside
 
         try:
             rows, seconds, cpu_seconds, state = _parts(
-                read_checkpoint(self.path, KIND, self._belongs_to())
+                read_checkpoint(self.path, KIND, self._belongs_to)
             )
         except CheckpointError as error:
             if error.reason == "other":
                 raise RecordError(f"{error}; run with --force to begin again") from error
             self.note = f"{error}; it is now {set_aside(self.path).name}, and the run began again"
-            return False
-        if rows > len(self._writer.recorded):
-            return False
-        trial.seconds, trial.cpu_seconds, trial.restored = seconds, cpu_seconds, state
-        self._writer.skip_to(rows)
-        return True
+            return
+        if rows <= len(self._writer.recorded):
+            trial.seconds, trial.cpu_seconds, trial.restored = seconds, cpu_seconds, state
+            self._writer.skip_to(rows)
 
     def offer(self, trial: Trial) -> None:
-        """Write the state that the loop offered with its last row, if a checkpoint is due."""
+        """Take the state that the loop offered with its last row, and write it if a checkpoint is
+        due.
+        """
         state = trial.take_saved()
         if state is None or time.monotonic() - self._last < self._every:
             return
-        self._write(
-            {
-                "rows": self._writer.position,
-                "seconds": trial.seconds,
-                "cpu_seconds": trial.cpu_seconds,
-                "state": state() if callable(state) else state,
-            }
-        )
+        from mindgap.base.checkpoint import write_checkpoint
+
+        content = {
+            "rows": self._writer.position,
+            "seconds": trial.seconds,
+            "cpu_seconds": trial.cpu_seconds,
+            "state": state() if callable(state) else state,
+        }
+        self._writer.sync()  # a checkpoint must never be ahead of the recorded rows
+        write_checkpoint(self.path, KIND, content, self._belongs_to)
         self._last = time.monotonic()
 
+    @cached_property
     def _belongs_to(self) -> dict[str, str]:
         """What a checkpoint is valid for: the record (named by settings and seed), the code of the
         loop, and the version of the program.
         """
-        if self._of is None:
-            from mindgap import __version__
-            from mindgap.base.fingerprint import function_text
+        from mindgap import __version__
+        from mindgap.base.fingerprint import function_text
 
-            self._of = {
-                "record": self._writer.path.stem,
-                "code": function_text(self._loop),
-                "program": f"mindgap {__version__}",
-            }
-        return self._of
-
-    def _write(self, content: dict[str, Any]) -> None:
-        """Write a checkpoint, after the rows that it follows."""
-        from mindgap.base.checkpoint import write_checkpoint
-
-        self._writer.sync()  # a checkpoint must never be ahead of the recorded rows
-        write_checkpoint(self.path, KIND, content, self._belongs_to())
+        return {
+            "record": self._writer.path.stem,
+            "code": function_text(self._loop),
+            "program": f"mindgap {__version__}",
+        }
 
     def clear(self) -> None:
         """Delete the checkpoint of a finished run."""

@@ -17,14 +17,7 @@ import numpy as np
 from mindgap.base.rng import stream_seed
 from mindgap.lab.studies import statistics_runs as gpu
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Trial
-from mindgap.lab.studies.training_runs import (
-    FITTED,
-    STAYS,
-    ZERO,
-    Training,
-    has_settled,
-    joined,
-)
+from mindgap.lab.studies.training_runs import FITTED, STAYS, ZERO, Training, has_settled, joined
 from mindgap.lab.studies.verdict import by_method
 
 if TYPE_CHECKING:
@@ -172,8 +165,7 @@ def common(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Pa
         if not settled:
             parts.decide_nothing(f"{name}: the loss has not settled")
         accuracy = max(
-            late_levels([run for run in group if run.column("accuracy")], "accuracy"),
-            default=0.0,
+            late_levels([run for run in group if run.column("accuracy")], "accuracy"), default=0.0
         )
         if accuracy >= FITTED:
             parts.decide_nothing(f"{name}: the network over-fits")

@@ -23,12 +23,7 @@ from mindgap.lab.studies.noise_runs import (
     number,
 )
 from mindgap.lab.studies.spec import Figure, Row, Trial
-from mindgap.lab.studies.training_runs import (
-    SMALL_TEXT,
-    Training,
-    image_problem,
-    text_problem,
-)
+from mindgap.lab.studies.training_runs import SMALL_TEXT, Training, image_problem, text_problem
 from mindgap.measure.probes.tails import tail_index
 
 if TYPE_CHECKING:

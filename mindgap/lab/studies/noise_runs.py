@@ -351,11 +351,7 @@ def noise_at_start(
 
     def make() -> Mapping[str, Any]:
         problem = device_network(
-            trial,
-            network,
-            attention=attention,
-            gaussian=gaussian,
-            real=cell["pipeline"] == "real",
+            trial, network, attention=attention, gaussian=gaussian, real=cell["pipeline"] == "real"
         )
         if cell["trained"]:
             problem.objective.model.load_state_dict(trained_bert(trial)[0])

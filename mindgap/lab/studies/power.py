@@ -152,8 +152,10 @@ class Rates:
         )
 
 
+@cache
 def rates(design: Design, seeds: int, draws: int = 4000) -> Rates:
-    """The three numbers of a rule with so many seeds.
+    """The three numbers of a rule with so many seeds, from so many simulated studies; computed
+    once per process.
 
     Example:
         >>> design = Design("sooner", 0.0, 0.5, 0.3, "log ratio", "made up")
@@ -161,12 +163,8 @@ def rates(design: Design, seeds: int, draws: int = 4000) -> Rates:
         >>> found.power > 0.9, found.holds_if_false < 0.1, found.does_not_hold_if_true
         (True, True, 0.0)
     """
-    return _rates(design, whole("seeds", seeds, least=2), whole("draws", draws, least=1))
-
-
-@cache
-def _rates(design: Design, seeds: int, draws: int) -> Rates:
-    """The rates of :func:`rates`, kept for each design and size."""
+    whole("seeds", seeds, least=2)
+    whole("draws", draws, least=1)
     generator = numpy_stream(0, "power", design.kind)
     (false_yes, _), (true_yes, true_no) = (
         design.decide(design.draws(effect, seeds, draws, generator))

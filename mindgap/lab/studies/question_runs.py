@@ -10,10 +10,7 @@ from mindgap.base.rng import stream_seed, torch_stream
 from mindgap.lab.studies import bert_runs
 from mindgap.lab.studies.spec import Row, Trial
 from mindgap.lab.studies.training_runs import Training, step_factor
-from mindgap.lab.studies.tuned_runs import (
-    optimizer_of,
-    tuned_run,
-)
+from mindgap.lab.studies.tuned_runs import optimizer_of, tuned_run
 
 #: Step of the pre-training, as H4's Adam has it.
 PRE_STEP = 0.0025

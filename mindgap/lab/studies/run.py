@@ -17,19 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from mindgap import __version__
-from mindgap.base.check import RuleError, fail, whole
+from mindgap.base.check import RuleError, whole
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.loop import SUFFIX, Checkpoints, Trial
 from mindgap.lab.studies.null import null_rates
 from mindgap.lab.studies.spec import Study
 from mindgap.lab.studies.sweep import Sweep, spread
-from mindgap.record.forms import (
-    StudyDescription,
-    Tuning,
-    read_form,
-    registered_hash,
-    write_form,
-)
+from mindgap.record.forms import StudyDescription, Tuning, read_form, registered_hash, write_form
 from mindgap.record.schema import End, Header, RecordError, Run, Verdict
 from mindgap.record.store import (
     STUDY_FILE,
@@ -84,8 +78,8 @@ def plan(
         tuned: method -> settings that a search has chosen; the overrides have the last word.
     """
     headers = []
-    if whole("seeds", 1 if seeds is None else seeds, least=1) > MOST_SEEDS:
-        fail("seeds", f"must be at most {MOST_SEEDS}", seeds)
+    if seeds is not None:
+        whole("seeds", seeds, least=1, most=MOST_SEEDS)
     for method, number in study.seeds(scale, seeds).items():
         own_overrides = {**(tuned or {}).get(method, {}), **(overrides or {})}
         settings = study.settings(scale, method, own_overrides)
@@ -100,7 +94,6 @@ MOST_SEEDS = 100_000
 
 #: Seconds between the checkpoints of a run whose loop offers them.
 CHECKPOINT_EVERY = 60.0
-
 
 #: Seconds between two looks at whether anybody still waits for a run.
 LOOK_EVERY = 0.5
@@ -281,11 +274,6 @@ def _judge_files(study: Study, paths: Sequence[Path]) -> Verdict:
         return Verdict("error", str(error))
 
 
-def judge_plan(item: StudyPlan, out: Path) -> Verdict:
-    """Judge what is recorded of a plan."""
-    return _judge_files(item.study, item.files(out))
-
-
 def judge_and_write(item: StudyPlan, out: Path) -> Verdict:
     """Judge the finished runs of a plan and write ``verdict.json`` beside them, with the runs
     it rests on.
@@ -293,10 +281,10 @@ def judge_and_write(item: StudyPlan, out: Path) -> Verdict:
     A complete plan without a design also gets its error rates, simulated from its own runs; those
     of an equal verdict that is written already are taken over.
     """
-    study, path = item.study, item.folder(out) / VERDICT_FILE
+    study, files, path = item.study, item.files(out), item.folder(out) / VERDICT_FILE
     verdict = replace(
-        judge_plan(item, out),
-        files=tuple(record.name for record in item.files(out)),
+        _judge_files(study, files),
+        files=tuple(record.name for record in files),
         seeds=len({header.seed for header in item.headers}),
     )
     complete = verdict.verdict != "error" and not item.missing(out) and not study.left_out
@@ -304,7 +292,7 @@ def judge_and_write(item: StudyPlan, out: Path) -> Verdict:
         written = _verdict_with_rates(path)
         if written is not None and replace(written, null={}) == verdict:
             return written
-        verdict = replace(verdict, null=null_rates(study, finished_runs(item.files(out))))
+        verdict = replace(verdict, null=null_rates(study, finished_runs(files)))
     write_form(path, verdict)
     return verdict
 
@@ -323,21 +311,20 @@ def judge_folder(folder: Path) -> tuple[str, str, Verdict]:
     records.
 
     The runs judged are those the last ``mindgap run`` planned (named in ``verdict.json``); without
-    that file the study is inconclusive, because it is not known what is missing.
+    that file the study is inconclusive, because it is not known what is missing. A folder that
+    cannot be read, or that names an unknown study, gives an *error* with an empty claim.
     """
     try:
         description = read_form(StudyDescription, folder / STUDY_FILE)
         study = find(description.name)
         if description.methods and description.scale in study.scales:
+            # Methods that the study has today and had not then; controls may be missing.
             known = (*description.methods, *study.controls)
             left_out = tuple(m for m in study.seeds(description.scale) if m not in known)
             study = replace(study, left_out=left_out)
         if not (folder / VERDICT_FILE).exists():
-            return (
-                study.claim,
-                study.name,
-                Verdict("inconclusive", "the study was never run to its end"),
-            )
+            never = Verdict("inconclusive", "the study was never run to its end")
+            return study.claim, study.name, never
         files = read_form(Verdict, folder / VERDICT_FILE).files
     except (RecordError, RuleError) as error:
         return "", folder.parent.name, Verdict("error", str(error))
@@ -389,19 +376,15 @@ def now() -> str:
 
 
 def chosen(out: Path, study: Study, scale: str) -> dict[str, dict[str, Any]]:
-    """Method -> the settings that a search of this study, or of the one in ``tuned_by``, has
-    chosen; else empty.
+    """Method -> the settings that a search of this study at that scale has chosen; else those of
+    the study in ``tuned_by``, by the methods' names or by their titles; else empty.
     """
     for name in (study.name, study.tuned_by):
         path = out / name / scale / TUNING_FILE
         if name and path.exists():
             tuned = read_form(Tuning, path).methods
-            settings = {}
-            for method in study.methods:
-                tuned_name = method if method in tuned else _title(study, method)
-                if tuned_name in tuned:
-                    settings[method] = dict(tuned[tuned_name].chosen)
-            return settings
+            name_of = {m: m if m in tuned else _title(study, m) for m in study.methods}
+            return {m: dict(tuned[found].chosen) for m, found in name_of.items() if found in tuned}
     return {}
 
 

@@ -217,10 +217,9 @@ class Study:
         if not methods:
             return self
         at_scale = self.scales[one_of("scale", scale, self.scales)]
-        for method in methods:
-            one_of(f"method of {self.name}", method, self.methods)
         seeds_of = dict.fromkeys(self.methods, 0)
         for method in methods:  # a method named here runs even where the scale leaves it out
+            one_of(f"method of {self.name}", method, self.methods)
             seeds_of[method] = at_scale.seeds_of.get(method) or at_scale.seeds
         return replace(
             self,
@@ -403,7 +402,7 @@ def typed_like(name: str, value: Any, like: Any) -> Any:
             if isinstance(given, float) and given != int(given):
                 raise ValueError
             return int(given)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             fail(name, "must be a whole number", value)
     if isinstance(like, float):
         try:

@@ -8,7 +8,7 @@ Every ``judge`` fills a :class:`Parts` with what its rule asks, one named part p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -24,6 +24,9 @@ Values = Sequence[float] | np.ndarray
 
 #: Seeds that a comparison of one method with all others needs.
 LEAST_SEEDS = 8
+
+#: ``miss`` of a two-sided interval each of whose ends is a one-sided test of 5 %.
+ONE_SIDED = 0.1
 
 #: Of which form of a statement a part speaks: both, the one in print, the one that the proof gives.
 #: A part about a "variant" is answered like any other and decides neither.
@@ -144,16 +147,17 @@ class Parts:
         ours: Values,
         rivals: Values,
         negligible: float,
-        parts: int,
+        questions: int,
         reading: str = "",
     ) -> None:
-        """A part: the first are smaller, the 95 % interval for the log of the ratio lies below 0.
+        """A part: the paired values ``ours`` are smaller than ``rivals``, the 95 % interval for the
+        log of their ratio lies below 0.
 
         Refuted where less than the share ``negligible`` is saved, by an interval that errs in one
-        of 20 studies of so many ``parts``.
+        of 20 studies which ask so many ``questions``.
         """
         log = log_ratio(ours, rivals)
-        corrected = log_ratio(ours, rivals, miss=0.05 / parts)
+        corrected = log_ratio(ours, rivals, miss=0.05 / questions)
         nothing_saved = corrected.low > math.log1p(-negligible)
         self.add(
             name,
@@ -175,11 +179,18 @@ class Parts:
         correction. No if some other method is above by at least ``smallest`` on average with a
         confidence of 95 % for all comparisons together (Bonferroni).
         ``tests/lab/studies/test_cleaning_study.py`` simulates how often it says what.
+
+        With fewer seeds the whole verdict becomes inconclusive (:meth:`decide_nothing`).
+
+        Args:
+            name: of the part.
+            values: method -> one number per seed, higher is better, the same seeds in one order.
+            one: the method that is said to be ahead.
+            smallest: the smallest difference that matters.
         """
         rivals, seeds = len(values) - 1, len(values[one])
-        # A two-sided interval that misses 10 % has 5 % on each side.
-        standing = against_all(values, one, lambda gap: mean_interval(gap, miss=0.1))
-        corrected = against_all(values, one, lambda gap: mean_interval(gap, miss=0.1 / rivals))
+        standing = against_all(values, one, miss=ONE_SIDED)
+        corrected = against_all(values, one, miss=ONE_SIDED / rivals)
         clearly_better = [
             rival
             for rival, lead in corrected.leads.items()
@@ -201,13 +212,14 @@ class Parts:
         return standing
 
     def equivalent(self, name: str, gaps: Values, margin: float, unit: float = 1.0) -> Interval:
-        """A part: the mean of paired differences lies within ± a fixed margin.
+        """A part: the mean of paired differences lies within ± a fixed margin; returns its
+        interval. ``unit`` multiplies both in words (100: shares in points).
 
         Yes where its two-sided 90 % interval lies inside (two one-sided tests of 5 % each), no
         where it lies outside altogether. Several such parts need no correction for *yes*: all of
         them must say so.
         """
-        gap = mean_interval(gaps, miss=0.1)
+        gap = mean_interval(gaps, miss=ONE_SIDED)
         self.add(
             name,
             holds=-margin < gap.low and gap.high < margin,
@@ -218,11 +230,12 @@ class Parts:
         return gap
 
     def sooner(self, name: str, logs: Values, words: str = "") -> Interval:
-        """A part: the mean log of a ratio of times, one number per seed, lies above 0.
+        """A part: the mean log of a ratio of times, one number per seed, lies above 0; returns its
+        interval. ``words`` stand before the ratio.
 
         One-sided, 5 % on each side.
         """
-        log = mean_interval(logs, miss=0.1)
+        log = mean_interval(logs, miss=ONE_SIDED)
         self.add(
             name,
             holds=log.low > 0,
@@ -321,7 +334,9 @@ def by_setting(runs: Iterable[Run], *names: str) -> dict[tuple[Any, ...], dict[i
 
 
 def last(run: Run, name: str) -> float:
-    """The last recorded value of a quantity."""
+    """The last recorded value of a quantity, which need not stand in the last row; an error where
+    no row has it.
+    """
     column = run.column(name)
     if not column:
         fail("column", f"must be recorded by {run.header.study}/{run.header.method}", name)
@@ -330,17 +345,13 @@ def last(run: Run, name: str) -> float:
 
 def finals(runs: Iterable[Run], column: str) -> dict[str, np.ndarray]:
     """Method -> the last values of a column, in the order of the seeds that every method has."""
-    return {
-        name: np.array([last(run, column) for run in group])
-        for name, group in by_seed(runs).items()
-    }
+    return last_values(by_seed(runs), column)
 
 
 def last_values(groups: Mapping[str, Sequence[Run]], column: str) -> dict[str, np.ndarray]:
     """Method -> the last value of a column in each of its runs, in their order."""
     return {
-        method: np.array([run.rows[-1][column] for run in group])
-        for method, group in groups.items()
+        method: np.array([last(run, column) for run in group]) for method, group in groups.items()
     }
 
 
@@ -360,8 +371,8 @@ def medians(runs: Sequence[Run], columns: Iterable[str]) -> dict[str, float]:
 
 
 def chosen_steps(group: Sequence[Run]) -> tuple[float, int]:
-    """The median of the steps that the runs chose among their candidates, and how often that
-    was the first or last.
+    """The median of the steps ``lr`` that the runs chose, and how many of them chose the smallest
+    or the largest of their candidates (from the rows, else from the settings).
     """
     at_an_end = 0
     for run in group:
@@ -484,45 +495,36 @@ class Standing:
     order: Sequence[str]
 
     @property
-    def ahead(self) -> list[str]:
-        """Methods that the one is clearly above."""
-        return [name for name, lead in self.leads.items() if lead.low > 0]
-
-    @property
-    def behind(self) -> list[str]:
-        """Methods that the one is clearly below."""
-        return [name for name, lead in self.leads.items() if lead.high < 0]
-
-    @property
     def words(self) -> str:
-        """Example: ``beats 9, ties with 6, loses to none of 15``."""
-        ties = len(self.leads) - len(self.ahead) - len(self.behind)
-        loses = f"{len(self.behind)} ({', '.join(self.behind)})" if self.behind else "none"
-        return f"beats {len(self.ahead)}, ties with {ties}, loses to {loses} of {len(self.leads)}"
+        """Over how many the one lies clearly, and below which: the interval excludes 0.
+
+        Example: ``beats 9, ties with 6, loses to none of 15``.
+        """
+        beaten = sum(lead.low > 0 for lead in self.leads.values())
+        behind = [name for name, lead in self.leads.items() if lead.high < 0]
+        ties = len(self.leads) - beaten - len(behind)
+        loses = f"{len(behind)} ({', '.join(behind)})" if behind else "none"
+        return f"beats {beaten}, ties with {ties}, loses to {loses} of {len(self.leads)}"
 
 
-def against_all(
-    values: Mapping[str, np.ndarray],
-    method: str,
-    interval: Callable[[np.ndarray], Interval] = mean_interval,
-) -> Standing:
+def against_all(values: Mapping[str, np.ndarray], method: str, *, miss: float = 0.05) -> Standing:
     """Compare one method with every other, seed by seed.
 
     Args:
         values: method -> one number per seed, higher is better, the same seeds in the same order.
         method: the method that is said to be ahead.
-        interval: of the mean of the differences.
+        miss: of the intervals for the mean differences (:func:`mean_interval`).
 
     Example:
         >>> a, b, c = np.array([3.0, 4.0]), np.array([1.0, 2.1]), np.array([3.1, 3.9])
         >>> standing = against_all({"a": a, "b": b, "c": c}, "a")
-        >>> standing.ahead, standing.behind, standing.order
-        (['b'], [], ['a', 'c', 'b'])
-        >>> standing.words
-        'beats 1, ties with 1, loses to none of 2'
+        >>> standing.order, standing.words
+        (['a', 'c', 'b'], 'beats 1, ties with 1, loses to none of 2')
     """
     leads = {
-        name: interval(values[method] - other) for name, other in values.items() if name != method
+        name: mean_interval(values[method] - other, miss=miss)
+        for name, other in values.items()
+        if name != method
     }
     return Standing(leads, sorted(values, key=lambda name: -values[name].mean()))
 

@@ -141,9 +141,8 @@ def test_a_run_cut_short_goes_on_bit_for_bit(
         cut_short(study, header, folder, after)
         restored = Trial(header.method, header.seed, header.settings)
         with RunWriter(folder, header) as writer:
-            assert Checkpoints(writer, 0, study.loop).restore(restored), (
-                "it began again from its start"
-            )
+            Checkpoints(writer, 0, study.loop).restore(restored)
+            assert restored.restored, "it began again from its start"
             assert 1 <= writer.position <= after
         assert execute(study, header, folder).outcome == "done"
         assert rows(folder) == whole

@@ -156,15 +156,6 @@ _QUICK = {
     "terms": 5,
     "device": "cpu",
 }
-_CPU = {
-    **_QUICK,
-    "lower": 4096,
-    "upper": 1024,
-    "dim_y": 50,
-    "dim_x": 20,
-    "oracle_calls": 10_000,
-    "readings": 40,
-}
 
 STUDY = Study(
     name="b0-unbounded-smoothness",
@@ -176,7 +167,20 @@ STUDY = Study(
     source=Source("slip-rebuttal-a", "Table 1"),
     scales={
         "quick": Scale(_QUICK, 5, _steps("quick")),
-        "cpu": Scale(_CPU, 10, _steps("cpu"), tuning_seeds=(1000,)),
+        "cpu": Scale(
+            {
+                **_QUICK,
+                "lower": 4096,
+                "upper": 1024,
+                "dim_y": 50,
+                "dim_x": 20,
+                "oracle_calls": 10_000,
+                "readings": 40,
+            },
+            10,
+            _steps("cpu"),
+            tuning_seeds=(1000,),
+        ),
     },
     methods={
         title: {"key": TITLES[title], "units": UNITS.get(title, PLAIN)} for title in TUNED["quick"]

@@ -170,15 +170,6 @@ _QUICK = {
     "steps": 300,
     "every": 3,
 }
-_CPU = {
-    **_QUICK,
-    "lower": 32_768,
-    "dim_y": 100,
-    "dim_x": 10,
-    "convexity": 0.1,
-    "steps": 20_000,
-    "every": 50,
-}
 
 STUDY = Study(
     name="b10-tracking",
@@ -187,7 +178,21 @@ STUDY = Study(
     statement="One SGD step on y per iteration keeps y_t near y*(x_t) while x drifts at the speed "
     "of the normalised step, after a warm start of three steps; with x frozen it is plain SGD.",
     source=Source("slip-rebuttal-a", "A4 to F4oW, A5 to P6Br"),
-    scales={"quick": Scale(_QUICK, seeds=2), "cpu": Scale(_CPU, seeds=10)},
+    scales={
+        "quick": Scale(_QUICK, seeds=2),
+        "cpu": Scale(
+            {
+                **_QUICK,
+                "lower": 32_768,
+                "dim_y": 100,
+                "dim_x": 10,
+                "convexity": 0.1,
+                "steps": 20_000,
+                "every": 50,
+            },
+            seeds=10,
+        ),
+    },
     methods={
         f"drift {drift:g}, step {rate:g}": {"drift": drift, "lr_y": rate}
         for rate in (0.1, 0.3)

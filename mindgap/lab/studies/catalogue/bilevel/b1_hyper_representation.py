@@ -164,13 +164,7 @@ PAPER_DESIGN = replace(
 )
 #: Who runs at scale paper, and how long: 2,000 calls are 20 epochs of SLIP.
 CONTENDERS = ("SLIP", "BO-REP", "SABA", "SOBA")
-LONG = {
-    **PAPER,
-    "oracle_calls": 2000,
-    "readings": 4,
-    "tasks": [500, 1, 1000],
-    "precision": "half",
-}
+LONG = {**PAPER, "oracle_calls": 2000, "readings": 4, "tasks": [500, 1, 1000], "precision": "half"}
 
 
 def _length(settings: Mapping[str, Any]) -> str:

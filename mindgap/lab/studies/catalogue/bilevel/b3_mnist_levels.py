@@ -116,16 +116,6 @@ _QUICK = {
     "eta": 0.1,
     "backend": "eager",
 }
-_CPU = {
-    **_QUICK,
-    "data": "mnist",
-    "train": 20_000,
-    "validation": 5000,
-    "decay": 1e-3,
-    "batch_size": 100,
-    "oracle_calls": 16_000,
-    "backend": "compiled",
-}
 
 STUDY = Study(
     name="b3-mnist-levels",
@@ -136,7 +126,22 @@ STUDY = Study(
     "labels alone, and training on all labels does not (on MNIST at scale cpu).",
     ours=True,
     source=Source("slip-rebuttal-a", "Fig. 2, the problem"),
-    scales={"quick": Scale(_QUICK, seeds=2), "cpu": Scale(_CPU, seeds=3)},
+    scales={
+        "quick": Scale(_QUICK, seeds=2),
+        "cpu": Scale(
+            {
+                **_QUICK,
+                "data": "mnist",
+                "train": 20_000,
+                "validation": 5000,
+                "decay": 1e-3,
+                "batch_size": 100,
+                "oracle_calls": 16_000,
+                "backend": "compiled",
+            },
+            seeds=3,
+        ),
+    },
     methods={
         CLEAN: {"key": "control"},
         NOISY: {"key": "control"},

@@ -136,20 +136,19 @@ _MIDDLE = {
     FORM: 1e-3,
 }
 
-_QUICK = {
-    "images": "digits",
-    "train": 500,
-    "validation": 300,
-    "width": 8,
-    "steps": 60,
-    "every": 20,
-    "batch": 16,
-    "schedule": "cosine",
-    "optimizer": "sgd",
-    "candidates": [0.1],
-}
 _SMALL = scales(
-    _QUICK,
+    {
+        "images": "digits",
+        "train": 500,
+        "validation": 300,
+        "width": 8,
+        "steps": 60,
+        "every": 20,
+        "batch": 16,
+        "schedule": "cosine",
+        "optimizer": "sgd",
+        "candidates": [0.1],
+    },
     {
         "images": "cifar10",
         "train": 6000,

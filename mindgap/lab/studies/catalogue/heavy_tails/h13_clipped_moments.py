@@ -100,8 +100,6 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_SETTINGS = {"alphas": [1.2, 1.5, 1.9], "shares": [0.0, 1.0], "thresholds": 7}
-
 STUDY = Study(
     name="h13-clipped-moments",
     claim="H13",
@@ -110,7 +108,7 @@ STUDY = Study(
     "noise moments and for coordinates.",
     source=Source("thesis", "Lemmas 4.7.1, 4.7.2 and 4.7.5; acclip, Lemmas 2 and 5"),
     scales=scales(
-        _SETTINGS,
+        {"alphas": [1.2, 1.5, 1.9], "shares": [0.0, 1.0], "thresholds": 7},
         {
             "alphas": [1.05, 1.2, 1.35, 1.5, 1.65, 1.8, 1.9],
             "thresholds": 30,

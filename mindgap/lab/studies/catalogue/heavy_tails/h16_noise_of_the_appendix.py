@@ -10,16 +10,9 @@ from typing import Any
 import numpy as np
 
 from mindgap.lab.studies.noise_drift_runs import NORMS, QUICK, loop
-from mindgap.lab.studies.noise_runs import (
-    BERT_PROXY,
-    IMAGES_ON_DEVICE,
-    ON_DEVICE,
-    word,
-)
+from mindgap.lab.studies.noise_runs import BERT_PROXY, IMAGES_ON_DEVICE, ON_DEVICE, word
 from mindgap.lab.studies.spec import Figure, Parts, Run, Scale, Source, Study, scales
-from mindgap.lab.studies.training_runs import (
-    LARGE_TEXT,
-)
+from mindgap.lab.studies.training_runs import LARGE_TEXT
 from mindgap.lab.studies.verdict import by_method
 
 #: A published index below this looks heavy-tailed (H11 has the same number).
@@ -67,11 +60,6 @@ def judge_appendix(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_AT_START = {
-    "transformer": {"model": "transformer", "lr": 3e-3, "published": True},
-    "convolutional network": {"model": "convolutions", "lr": 0.01, "published": True},
-}
-
 H16_NOISE_OF_THE_APPENDIX = Study(
     name="h16-noise-of-the-appendix",
     claim="H16",
@@ -100,7 +88,10 @@ H16_NOISE_OF_THE_APPENDIX = Study(
             },
         ),
     },
-    methods=_AT_START,
+    methods={
+        "transformer": {"model": "transformer", "lr": 3e-3, "published": True},
+        "convolutional network": {"model": "convolutions", "lr": 0.01, "published": True},
+    },
     loop=loop,
     judge=judge_appendix,
     rule="Medians over the seeds: after the last step the image network's norms are not heavier "

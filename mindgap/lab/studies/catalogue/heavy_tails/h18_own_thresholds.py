@@ -12,17 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.spec import (
-    Design,
-    Figure,
-    Parts,
-    Row,
-    Run,
-    Scale,
-    Source,
-    Study,
-    Trial,
-)
+from mindgap.lab.studies.spec import Design, Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.verdict import by_method
 
 OURS = "coordinates at 3τ"

@@ -208,14 +208,6 @@ _MODELS = {
 }
 _QUICK = Scale({"minibatches": 1024, "batch": 8, "source": "digits", **SMALL_TEXT}, seeds=2)
 _CPU = Scale({"minibatches": 20_000, "batch": 8, "source": "digits", **LARGE_TEXT}, seeds=5)
-_GPU = Scale(
-    {**ON_DEVICE, "source": "bert"},
-    seeds=3,
-    methods={
-        "convolutional network": {"source": "resnet20", **IMAGES_ON_DEVICE},
-        "transformer": {"source": "bert"},
-    },
-)
 _CROSSED = {
     f"BERT, batch {batch}, {pipeline}, {state}": {
         **CROSSED,
@@ -233,16 +225,6 @@ ASKED, TRAINED = (
 #: Nats that a trained network must be below the frequencies of word pieces.
 LEARNT = 1.0
 _NONE = dict.fromkeys(_CROSSED, 0)
-_H1_GPU = Scale(
-    {**CROSSED, "source": "bert"},
-    seeds=3,
-    methods={
-        "convolutional network": {"source": "resnet20", **IMAGES_ON_DEVICE, "pipeline": "fixed"},
-        **_CROSSED,
-    },
-    seeds_of={"transformer": 0},
-)
-_SCALES = {"quick": _QUICK, "cpu": _CPU, "gpu": _GPU}
 
 H1_GRADIENT_NOISE = Study(
     name="h1-gradient-noise",
@@ -255,7 +237,19 @@ H1_GRADIENT_NOISE = Study(
     scales={
         "quick": replace(_QUICK, seeds_of=_NONE),
         "cpu": replace(_CPU, seeds_of=_NONE),
-        "gpu": _H1_GPU,
+        "gpu": Scale(
+            {**CROSSED, "source": "bert"},
+            seeds=3,
+            methods={
+                "convolutional network": {
+                    "source": "resnet20",
+                    **IMAGES_ON_DEVICE,
+                    "pipeline": "fixed",
+                },
+                **_CROSSED,
+            },
+            seeds_of={"transformer": 0},
+        ),
     },
     methods={
         **_NETWORKS,
@@ -334,7 +328,18 @@ H11_COORDINATES_OR_NORMS = Study(
     statement="Estimated coordinate by coordinate, the noise of an image network has a tail index "
     "below 2, while the noise as a vector is concentrated.",
     source=Source("acclip", "App. H"),
-    scales=_SCALES,
+    scales={
+        "quick": _QUICK,
+        "cpu": _CPU,
+        "gpu": Scale(
+            {**ON_DEVICE, "source": "bert"},
+            seeds=3,
+            methods={
+                "convolutional network": {"source": "resnet20", **IMAGES_ON_DEVICE},
+                "transformer": {"source": "bert"},
+            },
+        ),
+    },
     methods=_NETWORKS,
     loop=loop_coordinates,
     judge=judge_coordinates,

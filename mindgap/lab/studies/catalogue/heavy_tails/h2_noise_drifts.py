@@ -17,9 +17,7 @@ from mindgap.lab.studies.noise_runs import (
     of_nearly_all,
 )
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, scales
-from mindgap.lab.studies.training_runs import (
-    LARGE_TEXT,
-)
+from mindgap.lab.studies.training_runs import LARGE_TEXT
 from mindgap.lab.studies.verdict import by_method
 
 #: A larger distance than this is a change of shape.

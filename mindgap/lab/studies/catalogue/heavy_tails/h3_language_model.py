@@ -153,23 +153,22 @@ _METHODS: dict[str, dict[str, Any]] = {
     OTHER: {"optimizer": "acclip, normalized", "middle": 0.006},
     SECOND: {"optimizer": "acclip, second moment", "middle": 0.005},
 }
-_QUICK = {
-    "text": "prose",
-    "words": 200,
-    "width": 16,
-    "layers": 2,
-    "length": 8,
-    "validation": 256,
-    "steps": 60,
-    "every": 12,
-    "batch": 16,
-    "tau": 0.25,
-    "schedule": "cosine",
-    "factors": [1 / 3, 1.0, 3.0],
-    "streams": "h3",
-}
 _SMALL = scales(
-    _QUICK,
+    {
+        "text": "prose",
+        "words": 200,
+        "width": 16,
+        "layers": 2,
+        "length": 8,
+        "validation": 256,
+        "steps": 60,
+        "every": 12,
+        "batch": 16,
+        "tau": 0.25,
+        "schedule": "cosine",
+        "factors": [1 / 3, 1.0, 3.0],
+        "streams": "h3",
+    },
     {
         "text": "ptb",
         "words": 1000,
@@ -184,15 +183,6 @@ _SMALL = scales(
     },
     seeds=(3, 3),
 )
-_GPU = {
-    **TRANSFORMER_XL,
-    "steps": 3600,
-    "every": 360,
-    "tau": 0.25,
-    "schedule": "cosine",
-    "factor": 1.0,
-    "streams": "h3, Transformer-XL",
-}
 #: The middle steps at scale gpu: the best of an earlier search with 300 steps.
 _MIDDLE = {
     "SGD": 0.33,
@@ -205,10 +195,6 @@ _MIDDLE = {
 }
 #: Adam's and ACClip's, as published; both are searched.
 _EPS = {"Adam": 1e-8, "ACClip": 1e-5}
-_OWN: dict[str, dict[str, float]] = {
-    name: {"middle": middle, **({"eps": _EPS[name]} if name in _EPS else {})}
-    for name, middle in _MIDDLE.items()
-}
 
 STUDY = Study(
     name="h3-language-model",
@@ -222,9 +208,20 @@ STUDY = Study(
         "quick": replace(_SMALL["quick"], seeds_of={OTHER: 0, SECOND: 0}),
         "cpu": replace(_SMALL["cpu"], seeds_of={SECOND: 0}),
         "gpu": Scale(
-            _GPU,
+            {
+                **TRANSFORMER_XL,
+                "steps": 3600,
+                "every": 360,
+                "tau": 0.25,
+                "schedule": "cosine",
+                "factor": 1.0,
+                "streams": "h3, Transformer-XL",
+            },
             5,
-            _OWN,
+            {
+                name: {"middle": middle, **({"eps": _EPS[name]} if name in _EPS else {})}
+                for name, middle in _MIDDLE.items()
+            },
             {OTHER: 0, SECOND: 0},
             {"factor": (0.5, 1.0, 2.0), "eps": (1e-8, 3e-7, 1e-5)},
         ),
@@ -267,10 +264,7 @@ STUDY = Study(
     paper_model="six-layer Transformer-XL on Penn Treebank",
     figures=(
         Figure(
-            "Loss on test text at the chosen step",
-            "test_loss",
-            "loss on test text",
-            caption=CHOSEN,
+            "Loss on test text at the chosen step", "test_loss", "loss on test text", caption=CHOSEN
         ),
         tuning_figure(
             "candidate_loss",

@@ -211,22 +211,21 @@ _OPTIMIZERS: dict[str, dict[str, Any]] = {
     OTHER: {"optimizer": "acclip, normalized", "middle": 0.001},
     SECOND: {"optimizer": "acclip, second moment", "middle": 0.0005},
 }
-_QUICK = {
-    "text": "prose",
-    "words": 200,
-    "width": 32,
-    "depths": [1, 2],
-    "length": 6,
-    "validation": 256,
-    "steps": 10,
-    "every": 5,
-    "batch": 32,
-    "tau": 0.25,
-    "schedule": "linear",
-    "factors": [1 / 3, 1.0, 3.0],
-}
 _SMALL = scales(
-    _QUICK,
+    {
+        "text": "prose",
+        "words": 200,
+        "width": 32,
+        "depths": [1, 2],
+        "length": 6,
+        "validation": 256,
+        "steps": 10,
+        "every": 5,
+        "batch": 32,
+        "tau": 0.25,
+        "schedule": "linear",
+        "factors": [1 / 3, 1.0, 3.0],
+    },
     {
         "text": "wikitext-2",
         "words": 1000,
@@ -240,7 +239,6 @@ _SMALL = scales(
     },
     seeds=(3, 3),
 )
-_GPU = {**PRE_TRAINING, "depths": [6, 12], "steps": 4000, "every": 400, "tau": 0.25, "factor": 1.0}
 #: The middle steps at scale gpu.
 _MIDDLE = {
     "SGD with momentum": 0.3,
@@ -266,7 +264,14 @@ STUDY = Study(
             for (name, scale), forms in zip(_SMALL.items(), ((OTHER, SECOND), (SECOND,)))
         },
         "gpu": Scale(
-            _GPU,
+            {
+                **PRE_TRAINING,
+                "depths": [6, 12],
+                "steps": 4000,
+                "every": 400,
+                "tau": 0.25,
+                "factor": 1.0,
+            },
             3,
             {f"shallow, {name}": {"middle": middle} for name, middle in _MIDDLE.items()},
             seeds_of={f"deep, {name}": 0 for name in _OPTIMIZERS},

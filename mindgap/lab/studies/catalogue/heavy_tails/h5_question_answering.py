@@ -17,13 +17,7 @@ import numpy as np
 from mindgap.lab.studies import bert_runs
 from mindgap.lab.studies.question_runs import loop
 from mindgap.lab.studies.spec import Figure, Parts, Run, Scale, Source, Study, scales
-from mindgap.lab.studies.tuned_runs import (
-    CHOSEN,
-    FACTORS,
-    OTHER,
-    SECOND,
-    tuning_figure,
-)
+from mindgap.lab.studies.tuned_runs import CHOSEN, FACTORS, OTHER, SECOND, tuning_figure
 from mindgap.lab.studies.verdict import by_method, finals, last, mean_interval, spread, step_words
 
 #: A gain below this is none.
@@ -69,24 +63,22 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_QUICK = {
-    "source": "prose",
-    "words": 200,
-    "width": 32,
-    "layers": 1,
-    "question": 2,
-    "passage": 12,
-    "held_out": 300,
-    "pre_steps": 60,
-    "steps": 60,
-    "every": 30,
-    "batch": 32,
-    "schedule": "linear",
-    "factors": [1 / 3, 1.0, 3.0],
-}
-
 _SMALL = scales(
-    _QUICK,
+    {
+        "source": "prose",
+        "words": 200,
+        "width": 32,
+        "layers": 1,
+        "question": 2,
+        "passage": 12,
+        "held_out": 300,
+        "pre_steps": 60,
+        "steps": 60,
+        "every": 30,
+        "batch": 32,
+        "schedule": "linear",
+        "factors": [1 / 3, 1.0, 3.0],
+    },
     {
         "source": "squad",
         "words": 3000,

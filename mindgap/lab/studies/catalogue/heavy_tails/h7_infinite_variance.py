@@ -129,8 +129,6 @@ def _block_slope(runs: Sequence[Run]) -> tuple[float, float]:
     return float(np.mean(slopes)), spread(slopes) / math.sqrt(len(slopes))
 
 
-_SETTINGS = {"steps": 256, "replicas": 16_384, "tail": 1.5, "alpha": 1.4, "tau": 1.0, "lr": 1.0}
-
 STUDY = Study(
     name="h7-infinite-variance",
     claim="H7",
@@ -138,7 +136,11 @@ STUDY = Study(
     statement="With noise of infinite variance E‖∇f(x_k)‖² is infinite for SGD at every fixed "
     "sequence of steps, while clipped SGD converges.",
     source=Source("thesis", "Remark 4.4.1"),
-    scales=scales(_SETTINGS, {"replicas": 262_144, "steps": 1024}, seeds=(4, 10)),
+    scales=scales(
+        {"steps": 256, "replicas": 16_384, "tail": 1.5, "alpha": 1.4, "tau": 1.0, "lr": 1.0},
+        {"replicas": 262_144, "steps": 1024},
+        seeds=(4, 10),
+    ),
     methods={"SGD": {"clip": False}, "GClip": {"clip": True}},
     loop=loop,
     judge=judge,

@@ -143,15 +143,6 @@ def judge_dimension(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_DIM = {
-    "alpha": 1.5,
-    "horizon": 60,
-    "dimensions": [1, 10, 100, 1000],
-    "coordinates": 20_000,
-    "least_runs": 250,
-    "multiples": [1.0, 2.0],
-}
-
 H8_DIMENSION = Study(
     name="h8-dimension",
     claim="H8",
@@ -160,7 +151,14 @@ H8_DIMENSION = Study(
     "d, GClip's grows.",
     source=Source("thesis", "Corollary 4.5.1 and Theorem 4.5.1"),
     scales=scales(
-        _DIM,
+        {
+            "alpha": 1.5,
+            "horizon": 60,
+            "dimensions": [1, 10, 100, 1000],
+            "coordinates": 20_000,
+            "least_runs": 250,
+            "multiples": [1.0, 2.0],
+        },
         {
             "horizon": 300,
             "coordinates": 200_000,

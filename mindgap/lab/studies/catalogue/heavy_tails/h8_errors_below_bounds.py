@@ -80,16 +80,6 @@ def judge_bounds(runs: Sequence[Run]) -> Parts:
     return below_bounds(runs, ("law", "alpha", "mu", "k"))
 
 
-_BOUNDS = {
-    "laws": ["gaussian", "student", "pareto", "stable", "rare jump"],
-    "alphas": [1.2, 1.5, 1.8, 2.0],
-    "mus": [0.5, 2.0],
-    "dimension": 3,
-    "horizons": [1, 3, 10, 30, 100],
-    "replicas": 20,
-    "bound_factor": 1.0,
-}
-
 H8_ERRORS_BELOW_BOUNDS = Study(
     name="h8-errors-below-bounds",
     claim="H8",
@@ -98,7 +88,15 @@ H8_ERRORS_BELOW_BOUNDS = Study(
     "place of G for CClip.",
     source=Source("thesis", "Theorems 4.4.2 and 4.5.1"),
     scales=scales(
-        _BOUNDS,
+        {
+            "laws": ["gaussian", "student", "pareto", "stable", "rare jump"],
+            "alphas": [1.2, 1.5, 1.8, 2.0],
+            "mus": [0.5, 2.0],
+            "dimension": 3,
+            "horizons": [1, 3, 10, 30, 100],
+            "replicas": 20,
+            "bound_factor": 1.0,
+        },
         {"horizons": [1, 3, 10, 30, 100, 300, 1000], "mus": [0.1, 1.0, 10.0], "replicas": 200},
         seeds=(2, 2),
     ),

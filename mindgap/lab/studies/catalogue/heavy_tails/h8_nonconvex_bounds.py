@@ -119,17 +119,6 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_SETTINGS = {
-    "laws": ["gaussian", "student", "pareto", "stable", "rare jump"],
-    "alphas": [1.2, 1.5, 1.8, 2.0],
-    "dimension": 2,
-    "start": 1.0,
-    "horizon": 3000,
-    "replicas": 20,
-    "block": 250,
-    "bound_factor": 1.0,
-}
-
 STUDY = Study(
     name="h8-nonconvex-bounds",
     claim="H8",
@@ -138,7 +127,20 @@ STUDY = Study(
     "and CClip (Theorem 5 of acclip) keep the mean of E‖∇f(x_k)‖² (4.4.1: of min{‖∇f‖, ‖∇f‖²}) "
     "below the stated bounds.",
     source=Source("thesis", "Theorem 4.4.1; acclip, Theorems 2 and 5"),
-    scales=scales(_SETTINGS, {"horizon": 30_000, "dimension": 5}, seeds=(1, 2)),
+    scales=scales(
+        {
+            "laws": ["gaussian", "student", "pareto", "stable", "rare jump"],
+            "alphas": [1.2, 1.5, 1.8, 2.0],
+            "dimension": 2,
+            "start": 1.0,
+            "horizon": 3000,
+            "replicas": 20,
+            "block": 250,
+            "bound_factor": 1.0,
+        },
+        {"horizon": 30_000, "dimension": 5},
+        seeds=(1, 2),
+    ),
     methods={
         "GClip, Theorem 4.4.1": {"theorem": "4.4.1"},
         "GClip, Theorem 2": {"theorem": "2"},

@@ -91,15 +91,6 @@ def judge_nonconvex(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_NC = {
-    "alphas": [1.2, 1.5, 1.8, 2.0],
-    "first": 1e9,
-    "last": 1e12,
-    "horizons": 9,
-    "jumps": 60,
-    "step_factor": 1.0,
-}
-
 H8_NONCONVEX_EXPONENT = Study(
     name="h8-nonconvex-exponent",
     claim="H8",
@@ -107,7 +98,17 @@ H8_NONCONVEX_EXPONENT = Study(
     statement="With the stated constant step and threshold (1/K) Σ E‖∇f(x_k)‖² stays below the "
     "stated bound, which is O(K^(-2(α-1)/(3α-2))), and the exponent is attained.",
     source=Source("thesis", "Theorem 4.4.1; acclip, Theorem 2"),
-    scales=scales(_NC, {"horizons": 25, "jumps": 400}),
+    scales=scales(
+        {
+            "alphas": [1.2, 1.5, 1.8, 2.0],
+            "first": 1e9,
+            "last": 1e12,
+            "horizons": 9,
+            "jumps": 60,
+            "step_factor": 1.0,
+        },
+        {"horizons": 25, "jumps": 400},
+    ),
     methods={"Theorem 4.4.1": {"theorem": "4.4.1"}, "Theorem 2 of acclip": {"theorem": "2"}},
     loop=loop_nonconvex,
     judge=judge_nonconvex,

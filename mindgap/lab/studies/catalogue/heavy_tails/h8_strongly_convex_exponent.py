@@ -135,18 +135,6 @@ def _disagreement(runs: Sequence[Run]) -> float:
 
 PROVED, PRINTED = "τ = G k^(1/α), as proved", "τ = G k^(α-1), as printed"
 
-_SC = {
-    "alphas": [1.2, 1.5, 1.8, 2.0],
-    "first": 100,
-    "last": 10_000,
-    "horizons": 9,
-    "jumps": 50,
-    "largest_jump": 3000.0,
-    "replicas": 2000,
-    "sample_until": 400,
-    "step_factor": 1.0,
-}
-
 H8_STRONGLY_CONVEX_EXPONENT = Study(
     name="h8-strongly-convex-exponent",
     claim="H8",
@@ -155,7 +143,17 @@ H8_STRONGLY_CONVEX_EXPONENT = Study(
     "O(k^(-2(α-1)/α)), and the exponent is attained.",
     source=Source("thesis", "Theorems 4.4.2 and 4.4.3; acclip, Theorems 1 and 4"),
     scales=scales(
-        _SC,
+        {
+            "alphas": [1.2, 1.5, 1.8, 2.0],
+            "first": 100,
+            "last": 10_000,
+            "horizons": 9,
+            "jumps": 50,
+            "largest_jump": 3000.0,
+            "replicas": 2000,
+            "sample_until": 400,
+            "step_factor": 1.0,
+        },
         {
             "last": 300_000,
             "horizons": 13,

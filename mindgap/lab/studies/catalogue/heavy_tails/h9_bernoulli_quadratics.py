@@ -84,13 +84,6 @@ def judge_quadratics(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_QUAD = {
-    "alphas": [1.2, 1.5, 1.8, 2.0],
-    "horizons": [1, 10, 100, 300],
-    "replicas": 1000,
-    "bound_factor": 1.0,
-}
-
 H9_BERNOULLI_QUADRATICS = Study(
     name="h9-bernoulli-quadratics",
     claim="H9",
@@ -98,7 +91,16 @@ H9_BERNOULLI_QUADRATICS = Study(
     statement="Every method that sees k stochastic gradients has an expected error of at least "
     "2^(-14) k^(-2(α-1)/α) on one of two one-dimensional quadratics.",
     source=Source("thesis", "Theorem 4.4.3, 4.7.6"),
-    scales=scales(_QUAD, {"horizons": [1, 10, 100, 1000, 3000], "replicas": 10_000}, seeds=(1, 2)),
+    scales=scales(
+        {
+            "alphas": [1.2, 1.5, 1.8, 2.0],
+            "horizons": [1, 10, 100, 300],
+            "replicas": 1000,
+            "bound_factor": 1.0,
+        },
+        {"horizons": [1, 10, 100, 1000, 3000], "replicas": 10_000},
+        seeds=(1, 2),
+    ),
     methods={
         "Bayes rule": {"rule": "bayes"},
         "GClip": {"rule": "gclip"},

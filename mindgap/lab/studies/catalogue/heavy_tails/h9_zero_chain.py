@@ -99,16 +99,6 @@ def judge_chain(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_CHAIN = {
-    "alphas": [1.5, 1.8, 2.0],
-    "epsilons": [0.25, 0.18, 0.125],
-    "delta": 7296.0,
-    "replicas": 50,
-    "step": 3.0,
-    "stretch": 1.0,
-    "limit": 20_000,
-}
-
 H9_ZERO_CHAIN = Study(
     name="h9-zero-chain",
     claim="H9",
@@ -116,7 +106,18 @@ H9_ZERO_CHAIN = Study(
     statement="On the scaled zero-chain E‖∇f(x_k)‖ >= ε for all k <= (d-1)/(2p), a number of "
     "steps of order ε^(-(3α-2)/(α-1)).",
     source=Source("thesis", "Theorem 4.4.4, 4.7.7"),
-    scales=scales(_CHAIN, {"epsilons": [0.25, 0.18, 0.125, 0.09], "replicas": 100}),
+    scales=scales(
+        {
+            "alphas": [1.5, 1.8, 2.0],
+            "epsilons": [0.25, 0.18, 0.125],
+            "delta": 7296.0,
+            "replicas": 50,
+            "step": 3.0,
+            "stretch": 1.0,
+            "limit": 20_000,
+        },
+        {"epsilons": [0.25, 0.18, 0.125, 0.09], "replicas": 100},
+    ),
     methods={
         "SGD": {"rule": "sgd"},
         "GClip": {"rule": "gclip"},

@@ -11,11 +11,7 @@ import numpy as np
 
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.verdict import last
-from mindgap.lab.theory.chapter5.ingd import (
-    StochasticTarget,
-    mean_direction_bound,
-    stochastic_rule,
-)
+from mindgap.lab.theory.chapter5.ingd import StochasticTarget, mean_direction_bound, stochastic_rule
 
 
 def stochastic_loop(trial: Trial) -> Iterator[Row]:

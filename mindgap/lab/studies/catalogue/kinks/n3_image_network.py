@@ -151,10 +151,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         100 * MARGIN,
     )
     parts.add(
-        "Stochastic INGD beats Adam",
-        adam.low > 0,
-        adam.high < 0,
-        f"{adam.words(100)} points",
+        "Stochastic INGD beats Adam", adam.low > 0, adam.high < 0, f"{adam.words(100)} points"
     )
     return parts
 
@@ -167,16 +164,6 @@ def _choice(run: Run) -> Row:
     return max(ends, key=lambda row: (row["validation_accuracy"], -row["validation_loss"]))
 
 
-_QUICK = {
-    "train": 500,
-    "validation": 300,
-    "epochs": 10,
-    "every": 2,
-    "batch": 32,
-    "width": 4,
-    "optimizer": "sgd",
-}
-
 STUDY = Study(
     name="n3-image-network",
     claim="N3",
@@ -186,7 +173,19 @@ STUDY = Study(
     "with momentum and beats Adam in test accuracy.",
     source=Source("thesis", "5.6, Fig. 5-1"),
     scales={
-        **scales(_QUICK, {"epochs": 100, "every": 5, "width": 16}, seeds=(3, 10)),
+        **scales(
+            {
+                "train": 500,
+                "validation": 300,
+                "epochs": 10,
+                "every": 2,
+                "batch": 32,
+                "width": 4,
+                "optimizer": "sgd",
+            },
+            {"epochs": 100, "every": 5, "width": 16},
+            seeds=(3, 10),
+        ),
         "gpu": Scale(
             {**SETTINGS, "epochs": 100, "every": 10, "optimizer": "sgd"},
             seeds=5,

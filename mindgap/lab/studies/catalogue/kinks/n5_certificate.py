@@ -46,15 +46,6 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_QUICK = {
-    "instances": 20,
-    "samples": 32,
-    "deltas": [0.05, 0.2, 0.5],
-    "epsilon": 0.3,
-    "radius_factor": 1.0,
-    "family": "zigzag",
-}
-
 STUDY = Study(
     name="n5-certificate",
     claim="N5",
@@ -63,7 +54,18 @@ STUDY = Study(
     "L-Lipschitz, an (ε/(3L), ε/3)-stationary point is ε-stationary. Means of gradients near a "
     "point never certify too much.",
     source=Source("thesis", "Definition 5.3.1, Proposition 5.3.1"),
-    scales=scales(_QUICK, {"instances": 300, "samples": 128}, seeds=(2, 5)),
+    scales=scales(
+        {
+            "instances": 20,
+            "samples": 32,
+            "deltas": [0.05, 0.2, 0.5],
+            "epsilon": 0.3,
+            "radius_factor": 1.0,
+            "family": "zigzag",
+        },
+        {"instances": 300, "samples": 128},
+        seeds=(2, 5),
+    ),
     methods={
         "piecewise linear": {"family": "zigzag"},
         "largest of 8 affine functions": {"family": "affine"},

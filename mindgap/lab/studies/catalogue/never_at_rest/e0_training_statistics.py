@@ -145,18 +145,6 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_GPU = {"steps": 936, "every": 312}
-_QUICK = {
-    "steps": 60,
-    "every": 30,
-    "batch": 16,
-    "m": 224,
-    "part": 112,
-    "lr": 0.05,
-    "source": "digits",
-    **SMALL_TEXT,
-}
-
 STUDY = Study(
     name="e0-training-statistics",
     claim="E0",
@@ -166,12 +154,21 @@ STUDY = Study(
     source=Source("thesis", "(6.2), 6.6.2"),
     scales={
         **scales(
-            _QUICK,
+            {
+                "steps": 60,
+                "every": 30,
+                "batch": 16,
+                "m": 224,
+                "part": 112,
+                "lr": 0.05,
+                "source": "digits",
+                **SMALL_TEXT,
+            },
             {"steps": 4000, "every": 200, "m": 1792, "part": 224, **LARGE_TEXT},
             seeds=(2, 3),
         ),
         "gpu": Scale(
-            _GPU,
+            {"steps": 936, "every": 312},
             3,
             methods={
                 "convolutional network": {

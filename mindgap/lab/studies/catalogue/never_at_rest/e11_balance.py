@@ -162,7 +162,6 @@ def _judge_network(parts: Parts, network: str, steps: Sequence[dict[str, float]]
 
 
 _STEPS = (0.03, 0.1, 0.3)
-_GPU = {"steps": 2628, "every": 438}
 _GPU_OF = {
     "digits": {
         **gpu.NOISY_IMAGES,
@@ -185,17 +184,6 @@ _METHODS: dict[str, dict[str, Any]] = {
     for name, source in (("convolutional network", "digits"), ("transformer", "prose"))
     for lr in _STEPS
 }
-_QUICK = {
-    "steps": 480,
-    "every": 60,
-    "batch": 16,
-    "m": 128,
-    "part": 64,
-    "lr": 0.1,
-    "width": 2,
-    "source": "digits",
-    **SMALL_TEXT,
-}
 
 STUDY = Study(
     name="e11-balance-and-edge",
@@ -206,12 +194,22 @@ STUDY = Study(
     source=Source("thesis", "(6.10), 6.5.2"),
     scales={
         **scales(
-            _QUICK,
+            {
+                "steps": 480,
+                "every": 60,
+                "batch": 16,
+                "m": 128,
+                "part": 64,
+                "lr": 0.1,
+                "width": 2,
+                "source": "digits",
+                **SMALL_TEXT,
+            },
             {"steps": 20000, "every": 1000, "m": 1024, "part": 32, **LARGE_TEXT},
             seeds=(1, 3),
         ),
         "gpu": Scale(
-            _GPU,
+            {"steps": 2628, "every": 438},
             2,
             methods={
                 name: {**_GPU_OF[own["source"]], "lr": own["lr"]} for name, own in _METHODS.items()

@@ -42,33 +42,6 @@ def judge_images(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_IMAGES = {
-    "source": "digits",
-    "width": 4,
-    "shift": 1,
-    "wrong_labels": 0.2,
-    "steps": 120,
-    "every": 12,
-    "sharp_every": 5,
-    "batch": 32,
-    "m": 128,
-    "part": 64,
-    "lr": 0.05,
-    "factor": 1.0,
-    "stretch": 1.0,
-    "schedule": "constant",
-}
-
-_GPU_IMAGES = {
-    **gpu.NOISY_IMAGES,
-    **READINGS,
-    "source": "cifar-10",
-    "steps": 3504,
-    "every": 292,
-    "m": 22_400,
-    "sharp_m": 2048,
-}
-
 E1_IMAGE_NETWORK = Study(
     name="e1-image-network",
     claim="E1",
@@ -79,7 +52,22 @@ E1_IMAGE_NETWORK = Study(
     source=Source("thesis", "6.2, 6.2.1, Fig. 6-1 to 6-3"),
     scales={
         **scales(
-            _IMAGES,
+            {
+                "source": "digits",
+                "width": 4,
+                "shift": 1,
+                "wrong_labels": 0.2,
+                "steps": 120,
+                "every": 12,
+                "sharp_every": 5,
+                "batch": 32,
+                "m": 128,
+                "part": 64,
+                "lr": 0.05,
+                "factor": 1.0,
+                "stretch": 1.0,
+                "schedule": "constant",
+            },
             {
                 "source": "cifar-10",
                 "width": 8,
@@ -93,7 +81,18 @@ E1_IMAGE_NETWORK = Study(
             },
             seeds=(3, 3),
         ),
-        "gpu": Scale(_GPU_IMAGES, 3),
+        "gpu": Scale(
+            {
+                **gpu.NOISY_IMAGES,
+                **READINGS,
+                "source": "cifar-10",
+                "steps": 3504,
+                "every": 292,
+                "m": 22_400,
+                "sharp_m": 2048,
+            },
+            3,
+        ),
     },
     methods={DROPS: {"schedule": "drops"}, FULL: {}, LONG: {"factor": 0.1, "stretch": 10 / 3}},
     loop=loop,

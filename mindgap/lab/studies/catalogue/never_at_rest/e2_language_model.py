@@ -42,34 +42,6 @@ def judge_language(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_WORDS = {
-    "source": "prose",
-    "words": 200,
-    "width": 16,
-    "layers": 1,
-    "length": 8,
-    "steps": 180,
-    "every": 30,
-    "sharp_every": 6,
-    "batch": 16,
-    "m": 128,
-    "part": 64,
-    "lr": 0.01,
-    "factor": 1.0,
-    "stretch": 1.0,
-    "schedule": "constant",
-}
-
-_GPU_WORDS = {
-    **gpu.WIKITEXT,
-    **READINGS,
-    "source": "wikitext-2",
-    "steps": 1800,
-    "every": 150,
-    "m": 2560,
-    "sharp_m": 160,
-}
-
 E2_LANGUAGE_MODEL = Study(
     name="e2-language-model",
     claim="E2",
@@ -80,7 +52,23 @@ E2_LANGUAGE_MODEL = Study(
     source=Source("thesis", "6.2.2, Fig. 6-4"),
     scales={
         **scales(
-            _WORDS,
+            {
+                "source": "prose",
+                "words": 200,
+                "width": 16,
+                "layers": 1,
+                "length": 8,
+                "steps": 180,
+                "every": 30,
+                "sharp_every": 6,
+                "batch": 16,
+                "m": 128,
+                "part": 64,
+                "lr": 0.01,
+                "factor": 1.0,
+                "stretch": 1.0,
+                "schedule": "constant",
+            },
             {
                 "source": "wikitext-2",
                 "words": 2000,
@@ -95,7 +83,18 @@ E2_LANGUAGE_MODEL = Study(
             },
             seeds=(3, 4),
         ),
-        "gpu": Scale(_GPU_WORDS, 3),
+        "gpu": Scale(
+            {
+                **gpu.WIKITEXT,
+                **READINGS,
+                "source": "wikitext-2",
+                "steps": 1800,
+                "every": 150,
+                "m": 2560,
+                "sharp_m": 160,
+            },
+            3,
+        ),
     },
     methods={
         COSINE: {"schedule": "cosine"},

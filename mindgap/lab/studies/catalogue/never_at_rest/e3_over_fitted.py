@@ -126,13 +126,6 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_GPU = {
-    **gpu.CLEAN_IMAGES,
-    "weight_decay": 5e-4,
-    "schedule": "late drops",
-    "steps": 10_530,
-    "every": 2106,
-}
 #: 0 samples to train on: all.
 _QUICK = {"steps": 700, "every": 100, "batch": 32, "lr": 0.05, "width": 8, "train": 200}
 
@@ -146,7 +139,13 @@ STUDY = Study(
     scales={
         **scales(_QUICK, {"steps": 20000, "every": 500, "lr": 0.02, "train": 0}, seeds=(3, 5)),
         "gpu": Scale(
-            _GPU,
+            {
+                **gpu.CLEAN_IMAGES,
+                "weight_decay": 5e-4,
+                "schedule": "late drops",
+                "steps": 10_530,
+                "every": 2106,
+            },
             3,
             methods={
                 WIDE: {"model": "ResNet18", "width": 64, "augment": False},

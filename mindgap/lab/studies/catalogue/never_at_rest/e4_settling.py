@@ -139,9 +139,6 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_GPU = {"steps": 702, "every": 702, "orders": 2}
-_QUICK = {"steps": 60, "samples": 512, "parts": 16, "orders": 4, "source": "digits", **SMALL_TEXT}
-
 STUDY = Study(
     name="e4-estimates-settle",
     claim="E4",
@@ -157,12 +154,19 @@ STUDY = Study(
     paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
     scales={
         **scales(
-            _QUICK,
+            {
+                "steps": 60,
+                "samples": 512,
+                "parts": 16,
+                "orders": 4,
+                "source": "digits",
+                **SMALL_TEXT,
+            },
             {"steps": 1000, "samples": 8192, "parts": 128, "orders": 5, **LARGE_TEXT},
             seeds=(2, 5),
         ),
         "gpu": Scale(
-            _GPU,
+            {"steps": 702, "every": 702, "orders": 2},
             3,
             methods={
                 "convolutional network": {

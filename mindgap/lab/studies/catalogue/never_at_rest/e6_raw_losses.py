@@ -165,17 +165,6 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_QUICK = {
-    "steps": 300,
-    "batch": 16,
-    "m": 128,
-    "lr": 0.05,
-    "momentum": 0.9,
-    "width": 2,
-    "words": 200,
-    "source": "digits",
-}
-
 #: One row per step; the control descends on the fixed samples, which are one batch.
 _GPU = {"steps": 6000, "every": 1, "m": 512, "rule": "minibatch"}
 
@@ -187,7 +176,20 @@ STUDY = Study(
     "average is smooth.",
     source=Source("thesis", "6.3, Fig. 6-6"),
     scales={
-        **scales(_QUICK, {"steps": 20000, "m": 256, "lr": 0.01, "words": 1000}, seeds=(2, 3)),
+        **scales(
+            {
+                "steps": 300,
+                "batch": 16,
+                "m": 128,
+                "lr": 0.05,
+                "momentum": 0.9,
+                "width": 2,
+                "words": 200,
+                "source": "digits",
+            },
+            {"steps": 20000, "m": 256, "lr": 0.01, "words": 1000},
+            seeds=(2, 3),
+        ),
         "gpu": Scale(
             _GPU,
             3,

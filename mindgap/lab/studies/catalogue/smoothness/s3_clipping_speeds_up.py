@@ -144,7 +144,6 @@ _TREEBANK = {
     "every": 83,
     "lr": 10.0,
 }
-_QUICK = {"steps": 40, "every": 10, "batch": 16, "m": 128, "tau": 0.25, "momentum": 0.0}
 
 STUDY = Study(
     name="s3-clipping-speeds-up",
@@ -154,7 +153,11 @@ STUDY = Study(
     "for an image model against SGD with and without momentum, each at its best step.",
     source=Source("thesis", "Fig. 3-4"),
     scales={
-        **scales(_QUICK, {"steps": 1000, "every": 50, "m": 1024}, seeds=(3, 5)),
+        **scales(
+            {"steps": 40, "every": 10, "batch": 16, "m": 128, "tau": 0.25, "momentum": 0.0},
+            {"steps": 1000, "every": 50, "m": 1024},
+            seeds=(3, 5),
+        ),
         "gpu": Scale(
             {**SETTINGS, "epochs": 30, "every": 1, "tau": 0.25, "momentum": 0.0, "lr": 1.0},
             seeds=3,

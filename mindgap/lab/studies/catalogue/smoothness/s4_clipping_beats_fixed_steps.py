@@ -100,15 +100,6 @@ def judge_ratio(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_RATIO = {
-    "L1": 1.0,
-    "epsilon": 0.1,
-    "delta": 2.0,
-    "M": [10.0, 30.0, 100.0, 300.0, 1000.0],
-    "patience": 3.0,
-    "step_factors": [0.5, 0.8, 0.95, 0.99, 1.01, 2.0],
-}
-
 S4_CLIPPING_BEATS_FIXED_STEPS = Study(
     name="s4-clipping-beats-fixed-steps",
     claim="S4",
@@ -117,7 +108,15 @@ S4_CLIPPING_BEATS_FIXED_STEPS = Study(
     "iterations, while clipped GD does not depend on M.",
     source=Source("thesis", "Theorem 3.4.2, Remark 3.4.1, 3.7.2"),
     scales=scales(
-        _RATIO, {"M": [10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0], "delta": 5.0}
+        {
+            "L1": 1.0,
+            "epsilon": 0.1,
+            "delta": 2.0,
+            "M": [10.0, 30.0, 100.0, 300.0, 1000.0],
+            "patience": 3.0,
+            "step_factors": [0.5, 0.8, 0.95, 0.99, 1.01, 2.0],
+        },
+        {"M": [10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0], "delta": 5.0},
     ),
     methods={"GD, best fixed step": {"fixed": True}, "clipped GD": {"fixed": False}},
     loop=loop_ratio,

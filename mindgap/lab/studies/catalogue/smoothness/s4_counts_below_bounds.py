@@ -46,21 +46,6 @@ def judge_counts(runs: Sequence[Run]) -> Parts:
 #: or unproved.
 CORRECTED = {"clipped SGD (3.4.4)": "as corrected", "SGD (3.4.5)": "as corrected"}
 
-_GRID = {
-    "L0": [0.5, 1.0],
-    "L1": [0.1, 0.5, 2.0],
-    "L1_noisy": [0.5, 2.0],
-    "M": [5.0, 20.0],
-    "M_noisy": [5.0, 20.0],
-    "tau": [0.1, 0.3],
-    "epsilon": 0.3,
-    "epsilon_noisy": 0.5,
-    "replicas": 20,
-    "limit": 20_000,
-    "teeth": 1000,
-    "bound_factor": 1.0,
-}
-
 _RATIO = Figure(
     "Measured iterations over the bound",
     "ratio",
@@ -83,7 +68,20 @@ S4_COUNTS_BELOW_BOUNDS = Study(
     "probability at least 1/2).",
     source=Source("thesis", "Theorems 3.4.1, 3.4.3, 3.4.4 and 3.4.5"),
     scales=scales(
-        _GRID,
+        {
+            "L0": [0.5, 1.0],
+            "L1": [0.1, 0.5, 2.0],
+            "L1_noisy": [0.5, 2.0],
+            "M": [5.0, 20.0],
+            "M_noisy": [5.0, 20.0],
+            "tau": [0.1, 0.3],
+            "epsilon": 0.3,
+            "epsilon_noisy": 0.5,
+            "replicas": 20,
+            "limit": 20_000,
+            "teeth": 1000,
+            "bound_factor": 1.0,
+        },
         {
             "L0": [0.5, 1.0, 5.0],
             "L1": [0.05, 0.5, 2.0, 5.0],

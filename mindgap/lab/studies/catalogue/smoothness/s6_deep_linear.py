@@ -78,8 +78,6 @@ def judge_networks(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_NET = {"points": 40, "width": 3, "samples": 8, "layers": 3, "farthest": 1e4}
-
 S6_DEEP_LINEAR = Study(
     name="s6-deep-linear",
     claim="S6",
@@ -87,7 +85,11 @@ S6_DEEP_LINEAR = Study(
     statement="Gradient and Hessian of deep linear networks share factors, so that their norms "
     "are correlated over the weights.",
     source=Source("thesis", "3.2.3"),
-    scales=scales(_NET, {"points": 200, "width": 6, "layers": 4}, seeds=(1, 2)),
+    scales=scales(
+        {"points": 40, "width": 3, "samples": 8, "layers": 3, "farthest": 1e4},
+        {"points": 200, "width": 6, "layers": 4},
+        seeds=(1, 2),
+    ),
     methods={"random weights": {"valley": False}, "valley of zero loss": {"valley": True}},
     loop=loop_networks,
     judge=judge_networks,

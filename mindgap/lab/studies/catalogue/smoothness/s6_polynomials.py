@@ -66,14 +66,6 @@ def judge_polynomials(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_POLY = {
-    "L1": 1.0,
-    "radii": [1.0, 10.0, 100.0, 1e3, 1e4],
-    "points": 4001,
-    "polynomials": 5,
-    "l0_factor": 1.0,
-}
-
 S6_POLYNOMIALS = Study(
     name="s6-polynomials",
     claim="S6",
@@ -81,7 +73,17 @@ S6_POLYNOMIALS = Study(
     statement="Univariate polynomials of degree d >= 3 satisfy |f''| <= L0 + L1|f'| for some L0 "
     "at every L1 > 0, and no bound |f''| <= L.",
     source=Source("thesis", "Lemma 3.2.1"),
-    scales=scales(_POLY, {"points": 40_001, "polynomials": 10}, seeds=(2, 5)),
+    scales=scales(
+        {
+            "L1": 1.0,
+            "radii": [1.0, 10.0, 100.0, 1e3, 1e4],
+            "points": 4001,
+            "polynomials": 5,
+            "l0_factor": 1.0,
+        },
+        {"points": 40_001, "polynomials": 10},
+        seeds=(2, 5),
+    ),
     methods={f"degree {d}": {"degree": d} for d in (3, 4, 6)},
     loop=loop_polynomials,
     judge=judge_polynomials,

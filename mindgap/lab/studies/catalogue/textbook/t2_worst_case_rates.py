@@ -7,11 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.verdict import rows_by_method
-from mindgap.lab.theory.chapter2.section_2_1 import (
-    SmoothConvex,
-    gd_convex_gap,
-    nesterov_convex_gap,
-)
+from mindgap.lab.theory.chapter2.section_2_1 import SmoothConvex, gd_convex_gap, nesterov_convex_gap
 
 
 def worst_case_loop(trial: Trial) -> Iterator[Row]:
