@@ -15,7 +15,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 #: Seconds until the program ends even if a long call (a matrix product, say) keeps Python from
 #: running the handler.
@@ -42,7 +41,7 @@ def end_on_signals() -> None:
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     for number in numbers:
-        signal.signal(number, _handle)
+        signal.signal(number, lambda number, frame: _end(number))
     signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
     threading.Thread(target=_listen, args=(reader, numbers), daemon=True).start()
 
@@ -73,11 +72,6 @@ def typed_again() -> str:
     import shlex
 
     return shlex.join(["mindgap", *(word for word in sys.argv[1:] if word != "--force")])
-
-
-def _handle(number: int, frame: Any) -> None:
-    """Python's handler of a signal: end the program."""
-    _end(number)
 
 
 def _listen(reader: socket.socket, numbers: list[int]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from mindgap.record.forms import StudyDescription, read_form
 from mindgap.record.packed import SUFFIX, unpacked
-from mindgap.record.schema import NoRecordsError, Verdict
+from mindgap.record.schema import NoRecordsError, Verdict, grouped
 from mindgap.record.store import STUDY_FILE, VERDICT_FILE
 
 #: From seconds on two cores to the sizes of the papers.
@@ -226,11 +226,8 @@ def one_per_study(
     scales_of_all: Iterable[tuple[StudyDescription, Verdict, Path]],
 ) -> list[Outcome]:
     """One outcome per study from all its scales: :func:`outcomes` says which scale counts."""
-    studies: dict[str, list[tuple[StudyDescription, Verdict, Path]]] = {}
-    for entry in scales_of_all:
-        studies.setdefault(entry[0].name, []).append(entry)
     listed = []
-    for scales in studies.values():
+    for scales in grouped((entry[0].name, entry) for entry in scales_of_all).values():
         scales.sort(key=lambda entry: worth(entry[0].scale, entry[1]))
         *others, counting = scales
         others.sort(key=lambda entry: _rank(entry[0].scale))
@@ -315,10 +312,7 @@ class Summary:
 
     def by_paper(self) -> dict[str, list[Outcome]]:
         """Key of a paper -> the studies of its statements."""
-        studies: dict[str, list[Outcome]] = {}
-        for outcome in self.stated:
-            studies.setdefault(outcome.paper, []).append(outcome)
-        return studies
+        return grouped((outcome.paper, outcome) for outcome in self.stated)
 
 
 def summary(runs: Path) -> Summary:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from functools import cache
 from types import UnionType
-from typing import Any, NoReturn, cast, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 from zlib import crc32
 
 #: Version of the written form; a reader refuses any other.
@@ -33,6 +33,7 @@ VERDICTS = ("holds", "does not hold", "inconclusive", "not trained", "error")
 OUTCOMES = ("done", "failed")
 
 Row = dict[str, Any]
+Key, Value = TypeVar("Key"), TypeVar("Value")
 
 _COMPACT = json.JSONEncoder(
     sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")
@@ -149,6 +150,19 @@ class Verdict:
         if self.verdict and self.verdict not in VERDICTS:
             raise ValueError(f"verdict must be one of {', '.join(VERDICTS)}, got {self.verdict!r}")
         object.__setattr__(self, "files", tuple(self.files))
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Key -> its values; keys and values in order of appearance.
+
+    Example:
+        >>> grouped([("a", 1), ("b", 2), ("a", 3)])
+        {'a': [1, 3], 'b': [2]}
+    """
+    groups: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def content_hash(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.record.schema import Run
+from mindgap.record.schema import Run, grouped
 
 #: Columns of a series of statistics, in the order of the CSV file.
 STATISTICS = ("mean", "sd", "q10", "q50", "q90", "n")
@@ -130,10 +130,11 @@ class Readings:
         if value_of_run is not None:
             label = facet_label(facet, value_of_run) if facet else ""
             return {label: (x_values[both], y_values[both])} if both.any() else {}
-        rows_of: dict[str, list[int]] = {}
-        for row in np.flatnonzero(both).tolist():
-            if facet in self.run.rows[row]:
-                rows_of.setdefault(facet_label(facet, self.run.rows[row][facet]), []).append(row)
+        rows_of = grouped(
+            (facet_label(facet, self.run.rows[row][facet]), row)
+            for row in np.flatnonzero(both).tolist()
+            if facet in self.run.rows[row]
+        )
         return {label: (x_values[places], y_values[places]) for label, places in rows_of.items()}
 
 

@@ -12,7 +12,6 @@ from typing import ClassVar
 import numpy as np
 
 from mindgap.lab.report.aggregate import (
-    Curve,
     Readings,
     Series,
     end_values,
@@ -24,6 +23,7 @@ from mindgap.lab.report.aggregate import (
 )
 from mindgap.lab.report.words import MORE_IS_BETTER
 from mindgap.record.forms import Figure, Tuning
+from mindgap.record.schema import grouped
 
 #: Colours on white, each with a contrast of at least 3; the style sheet has those for a dark
 #: screen.
@@ -144,12 +144,11 @@ class Drawing:
         """(method, panel) -> the :attr:`middle` of its runs' last values or of its points; along
         a search the lowest.
         """
-        values_of: dict[tuple[str, str], list[np.ndarray]] = {}
-        for series in self.axes[0].series:
-            values = self._ends_of(series)
-            if len(values):
-                values_of.setdefault((series.method, series.facet), []).append(values)
-        return {key: float(np.median(np.concatenate(parts))) for key, parts in values_of.items()}
+        values_of = grouped(
+            ((series.method, series.facet), self._ends_of(series)) for series in self.axes[0].series
+        )
+        joined = {key: np.concatenate(parts) for key, parts in values_of.items()}
+        return {key: float(np.median(values)) for key, values in joined.items() if len(values)}
 
     def _ends_of(self, series: Series) -> np.ndarray:
         """All finite points of a scatter; of a line its last finite value, along a search its
@@ -355,10 +354,9 @@ def _axis(
     buckets_per_run = max(points_per_run // 4, 3)  # a bucket keeps four points
     if figure.kind == "path":
         return Axis(name, label, tuple(thin(run, buckets_per_run) for run in of_runs))
-    curves_of: dict[tuple[str, str], list[Curve]] = {}
-    for run in of_runs:
-        curve = run.columns["x"], run.columns["y"]
-        curves_of.setdefault((run.method, run.facet), []).append(curve)
+    curves_of = grouped(
+        ((run.method, run.facet), (run.columns["x"], run.columns["y"])) for run in of_runs
+    )
     buckets = min(max(budget // max(len(curves_of), 1) // 6, 6), 200)  # statistics keep six points
     statistics = []
     for (method, facet), curves in curves_of.items():

@@ -15,6 +15,7 @@ from mindgap.lab.report.aggregate import Series
 from mindgap.lab.report.drawing import DASHES, ENOUGH_SEEDS, GREY, LIGHT, SHAPES, Axis, Drawing
 from mindgap.lab.report.headline import headline
 from mindgap.lab.report.words import number, signs
+from mindgap.record.schema import grouped
 
 #: Up to so many points of a scatter are drawn large.
 FEW = 120
@@ -258,7 +259,9 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
     # Every method stands in one panel alone.
     one_panel_each = many_panels and len(rows) == len(order)
     y_axis: dict[str, Any] = {"labelLimit": 240, "grid": True, "domain": False, "ticks": False}
-    if one_panel_each and all(len(last_parts) == 1 for last_parts in _last_parts(rows).values()):
+    # What the names of a panel's methods have behind their last comma.
+    suffixes = grouped((row["f"], row["m"].rpartition(", ")[2]) for row in rows)
+    if one_panel_each and all(len(set(of_panel)) == 1 for of_panel in suffixes.values()):
         y_axis["labelExpr"] = "replace(datum.label, /, [^,]*$/, '')"
     x: dict[str, Any] = {
         "type": "quantitative",
@@ -350,16 +353,6 @@ def rank_words(drawing: Drawing) -> str:
         return "best first: median (point) and every seed (ticks)"
     spans = {"mean": "mean ± sd", "median": "median with the 10 and 90 % quantiles"}
     return f"best first: {spans[drawing.middle]} over {drawing.seeds} seeds"
-
-
-def _last_parts(rows: list[dict[str, Any]]) -> dict[str, set[str]]:
-    """Panel -> what the names of its methods have behind their last comma; a name without one
-    gives itself.
-    """
-    parts_of: dict[str, set[str]] = {}
-    for row in rows:
-        parts_of.setdefault(row["f"], set()).add(row["m"].rpartition(", ")[2])
-    return parts_of
 
 
 _FONT = "Helvetica, Arial, 'Liberation Sans', sans-serif"

@@ -22,7 +22,12 @@ def headline(drawing: Drawing) -> str:
     along_time = drawing.kind == "lines" and axis.name in drawing.TIMES
     middle = f"{drawing.middle} " if drawing.middle else ""
     if drawing.figure.y_label == "share of minibatches":
-        return f"{title}: highest at {_span(_tops(drawing))}"
+        tops = {
+            s.method: float(s.columns["x"][np.nanargmax(s.columns["q50"])])
+            for s in axis.series
+            if len(s)
+        }
+        return f"{title}: highest at {_span(tops)}"
     if "its last value" in drawing.figure.y_label:  # all of them end at 1
         return title
     alone = drawing.facets == ("",) or drawing.figure.facet == "method"
@@ -37,15 +42,6 @@ def headline(drawing: Drawing) -> str:
         return f"{title}: {middle}from {number(start)} to {number(end)}"
     words = _ends(drawing, ends, middle)
     return f"{title}{_place(drawing)}" + (f": {words}" if words else "")
-
-
-def _tops(drawing: Drawing) -> dict[str, float]:
-    """Method -> where its histogram is highest."""
-    return {
-        s.method: float(s.columns["x"][np.nanargmax(s.columns["q50"])])
-        for s in drawing.axes[0].series
-        if len(s)
-    }
 
 
 def _place(drawing: Drawing) -> str:
@@ -137,9 +133,7 @@ def _in_panels(drawing: Drawing, values: _Ends, at: str, middle: str) -> str:
     lead = drawing.accent[0] if drawing.accent else methods[0] if len(methods) == 2 else ""
     if lead in methods and len(methods) > 1:
         return _lead_in_panels(drawing, values, lead, methods)
-    one_panel_each = len(values) == len(
-        methods
-    )  # every method has a panel of its own: its name says which
+    one_panel_each = len(values) == len(methods)  # the method's name says which panel
     words_of = {
         (
             method,

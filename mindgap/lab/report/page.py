@@ -32,6 +32,7 @@ from mindgap.lab.report.strip import strips
 from mindgap.lab.report.templates import asset, template
 from mindgap.lab.report.words import count, signs
 from mindgap.record.outcomes import GROUPS, KINDS, LENGTHS, SAID, Summary, one_per_study
+from mindgap.record.schema import grouped
 from mindgap.record.store import slug, write_atomically
 
 #: Points the whole page may hold; figures share them, so that a page of many studies stays small.
@@ -112,6 +113,16 @@ def render(
     panels, without_interval = strips(summary.outcomes)
     names_without = {outcome.name for outcome in without_interval}
     papers = {s.paper: PAPERS.get(s.paper, s.paper) for s in page_sections if s.paper}
+    figures = [figure for group in drawings for figure in group if not figure.empty]
+    data = {  # what the page's script draws from
+        "statistics": list(STATISTICS),
+        "labels": {
+            f"{channel}{own:d}": log_labels(channel, own=own)
+            for channel in "xy"
+            for own in (False, True)
+        },
+        "figures": [encode(figure) for figure in figures],
+    }
     return template("page.html").render(
         studies=page_sections,
         judged=sorted(page_sections, key=lambda section: ORDER.index(section.word)),
@@ -129,8 +140,8 @@ def render(
         refresh=math.ceil(refresh) if refresh else None,
         css=asset("page.css"),
         js=asset("page.js"),
-        bundle=Markup(_inert(_bundle())),
-        data=packed_data(_script_data(drawings)),
+        bundle=Markup(_bundle()),
+        data=packed_data(data),
         **HELPERS,
     )
 
@@ -139,25 +150,15 @@ def _groups(
     page_sections: Sequence[Section],
 ) -> list[tuple[str, str, dict[str, list[Section]]]]:
     """Letter, title and (claim -> sections) of every group of claims, in order of appearance."""
-    groups: dict[str, dict[str, list[Section]]] = {}
-    for section in page_sections:
-        letter = section.claim[:1] if section.claim[:1] in GROUPS else "·"
-        groups.setdefault(letter, {}).setdefault(section.claim, []).append(section)
     titles = {**GROUPS, "·": "others"}
-    return [(letter, titles[letter], claims) for letter, claims in groups.items()]
-
-
-def _script_data(drawings: Sequence[Sequence[Drawing]]) -> dict[str, Any]:
-    """What the page's script draws from: the figures, and the labels of logarithmic axes."""
-    return {
-        "statistics": list(STATISTICS),
-        "labels": {
-            f"{channel}{own:d}": log_labels(channel, own=own)
-            for channel in "xy"
-            for own in (False, True)
-        },
-        "figures": [encode(figure) for group in drawings for figure in group if not figure.empty],
-    }
+    groups = grouped(
+        (section.claim[:1] if section.claim[:1] in GROUPS else "·", section)
+        for section in page_sections
+    )
+    return [
+        (letter, titles[letter], grouped((section.claim, section) for section in group))
+        for letter, group in groups.items()
+    ]
 
 
 def filters(
@@ -166,26 +167,14 @@ def filters(
     """What the table can be narrowed to: attribute of a row, label, (value, words) of the choices
     that occur.
     """
-    verdicts = [
-        (word, SAID[word])
-        for word in ORDER
-        if any(section.word == word for section in page_sections)
-    ]
-    kinds = [
-        (kind, words)
-        for kind, words in KINDS.items()
-        if any(section.kind == kind for section in page_sections)
-    ]
-    lengths = [
-        (words, words)
-        for words in LENGTHS
-        if any(section.length == words for section in page_sections)
-    ]
+    verdicts, kinds, lengths = (
+        {getattr(section, name) for section in page_sections} for name in ("word", "kind", "length")
+    )
     candidates = (
         ("paper", "Paper", [(key, key) for key in papers]),
-        ("verdict", "Verdict", verdicts),
-        ("kind", "Measured on", kinds),
-        ("length", "Length", lengths),
+        ("verdict", "Verdict", [(word, SAID[word]) for word in ORDER if word in verdicts]),
+        ("kind", "Measured on", [(kind, KINDS[kind]) for kind in KINDS if kind in kinds]),
+        ("length", "Length", [(words, words) for words in LENGTHS if words in lengths]),
     )
     return [(name, label, choices) for name, label, choices in candidates if len(choices) > 1]
 
@@ -265,31 +254,29 @@ def encode(drawing: Drawing) -> dict[str, Any]:
 
 
 def short(values: np.ndarray) -> list[float | int | None]:
-    """Six significant digits are more than a screen shows; what is not finite becomes null.
+    """Numbers with six significant digits, more than a screen shows; whole ones as integers, what
+    is not finite as null.
 
     Example:
         >>> import numpy as np
         >>> short(np.array([1.0, 1 / 3, np.inf]))
         [1, 0.333333, None]
     """
-    return [_six(v) if math.isfinite(v) else None for v in values.tolist()]
-
-
-def _six(value: float) -> float | int:
-    """A number with six significant digits, as an integer where it is one."""
-    if value == int(value) and abs(value) < 1e15:
-        return int(value)
-    return float(f"{value:.6g}")
-
-
-def _inert(script: str) -> str:
-    """A script without the two sequences that would end or hide a ``<script>`` element."""
-    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    return [
+        # Above 1e15 the digits of a whole number would be longer than its six.
+        (int(v) if v == int(v) and abs(v) < 1e15 else float(f"{v:.6g}"))
+        if math.isfinite(v)
+        else None
+        for v in values.tolist()
+    ]
 
 
 @cache
 def _bundle() -> str:
-    """Vega, Vega-Lite and the embedder as one script, out of the installed package: no network."""
+    """Vega, Vega-Lite and the embedder as one script, out of the installed package (no network),
+    without the two sequences that would end or hide a ``<script>`` element.
+    """
     import vl_convert
 
-    return str(vl_convert.javascript_bundle())  # type: ignore[call-arg, unused-ignore]  # its stub forgets the default
+    script = str(vl_convert.javascript_bundle())  # type: ignore[call-arg, unused-ignore]  # its stub forgets the default
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")

@@ -15,7 +15,7 @@ from mindgap.lab.report.drawing import ENOUGH_SEEDS, SHAPES, Drawing
 from mindgap.lab.report.load import Loaded
 from mindgap.lab.report.words import finding, number, plain
 from mindgap.record.outcomes import SAID, SIGNS, kind_of, length_of, plain_model, worth
-from mindgap.record.schema import Run, Verdict, to_json
+from mindgap.record.schema import Run, Verdict, grouped, to_json
 
 
 class Section:
@@ -75,9 +75,10 @@ def sections(
     """One section per study, at the scale that counts most; :attr:`Section.others` has those of
     its other scales.
     """
-    by_name: dict[str, list[Section]] = {}
-    for study, anchor, study_drawings in zip(studies, anchors, drawings):
-        by_name.setdefault(study.name, []).append(Section(study, anchor, study_drawings))
+    by_name = grouped(
+        (study.name, Section(study, anchor, study_drawings))
+        for study, anchor, study_drawings in zip(studies, anchors, drawings)
+    )
     main_sections = []
     for scales in by_name.values():
         *others, main = sorted(scales, key=lambda section: worth(section.scale, section.verdict))
@@ -184,9 +185,7 @@ def _calls(study: Loaded) -> str:
         method, column = run.header.method, run.column("oracle_calls")
         if column:
             most_calls[method] = max(most_calls.get(method, 0.0), float(column[-1]))
-    methods_of: dict[float, list[str]] = {}
-    for method, calls in most_calls.items():
-        methods_of.setdefault(calls, []).append(method)
+    methods_of = grouped((calls, method) for method, calls in most_calls.items())
     words = []
     for calls, methods in sorted(methods_of.items(), reverse=True):
         names = ", ".join(methods) if len(methods) < 4 else f"{len(methods)} methods"

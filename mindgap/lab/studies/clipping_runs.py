@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Parts, Row, Run, Trial
+from mindgap.lab.studies.spec import Parts, Run, Trial
 from mindgap.lab.studies.verdict import by_method, slope
+from mindgap.record.schema import grouped
 
 
 def noise_law(name: str, alpha: float, horizon: int) -> Any:
@@ -44,10 +45,9 @@ def below_bounds(runs: Sequence[Run], cell: Sequence[str], reading: str = "") ->
     """
     parts = Parts()
     for name, group in by_method(runs).items():
-        cells: dict[tuple[Any, ...], list[Row]] = {}
-        for run in group:
-            for row in run.rows:
-                cells.setdefault(tuple(row[column] for column in cell), []).append(row)
+        cells = grouped(
+            (tuple(row[column] for column in cell), row) for run in group for row in run.rows
+        )
         cells_above = 0
         for rows in cells.values():
             mean = float(np.mean([row["error"] for row in rows]))

@@ -39,8 +39,8 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """The loss of a row is the mean over the steps since the row before, as the thesis plots it
-    (6.3).
+    """Rows of a run at scale gpu, whose loss is the mean over the steps since the row before, as
+    the thesis plots it (6.3); at the start that of the samples.
     """
     run = gpu.statistics_run(trial, "never at rest")
 
@@ -60,7 +60,9 @@ def _on_device(trial: Trial) -> Iterator[Row]:
 
 
 def _run_small(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at small scales: loss and gradient norm of each schedule."""
+    """Rows of a run at small scales: loss, noise and gradient norm on fresh samples, at some rows
+    the sharpness, of images the accuracy.
+    """
     import torch
 
     from mindgap.measure import sharpness, training_statistics
@@ -70,9 +72,7 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     parts = trial["m"] // trial["part"]
 
     def read(step: int) -> Row:
-        """Loss, noise and gradient norm on m fresh samples (eight times as many at the start); at
-        some readings the sharpness, of images the accuracy.
-        """
+        """The row of a step; at the start on eight times as many samples."""
         batches = problem.batches(reader, parts if step else 8 * parts, trial["part"])
         statistics = training_statistics(
             objective, batches, growth=False, with_sharpness=False, seed=trial.seed
@@ -129,27 +129,23 @@ def _small_network(trial: Trial) -> tuple[TrainingProblem, torch.optim.Optimizer
 
 
 def level(run: Run, column: str, start: float, end: float) -> float:
-    """The mean of a column over that share of a run's readings, the one at the start left out;
-    of squares, its root.
+    """The mean of a column from the share ``start`` to the share ``end`` of a run's rows, without
+    its first row; of ``gradient_square`` the root of the mean, 0 where that is negative.
     """
     values = run.column(column)[1:]
-    # The last reading, where there are few.
-    begin = min(round(start * len(values)), len(values) - 1)
+    begin = min(round(start * len(values)), len(values) - 1)  # of few rows at least the last
     mean = float(np.mean(values[begin : max(round(end * len(values)), begin + 1)]))
     return math.sqrt(max(mean, 0.0)) if column == "gradient_square" else mean
 
 
-#: The share of a run's readings that is called late.
-LATE = (0.75, 1.0)
-
-
 def late_levels(runs: Sequence[Run], column: str) -> list[float]:
-    """The :func:`level` of a column late in each of the runs."""
-    return [level(run, column, *LATE) for run in runs]
+    """The :func:`level` of a column in the last quarter of each of the runs."""
+    return [level(run, column, 0.75, 1.0) for run in runs]
 
 
 def common(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Parts:
-    """The parts that E1 and E2 share: losses that settle, norms that stay, noise that grows.
+    """The parts that E1 and E2 share: norms that stay, noise that grows. A loss that has not
+    settled, or images of which :data:`FITTED` are known, decide nothing.
 
     Args:
         runs: of all methods.
@@ -159,9 +155,7 @@ def common(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Pa
     parts = Parts()
     for name, group in by_method(runs).items():
         mean_loss = np.mean([run.column("loss")[1:] for run in group], axis=0)
-        settled = all(
-            has_settled(period) for period in np.array_split(mean_loss, periods.get(name, 1))
-        )
+        settled = all(map(has_settled, np.array_split(mean_loss, periods.get(name, 1))))
         if not settled:
             parts.decide_nothing(f"{name}: the loss has not settled")
         accuracy = max(
@@ -177,7 +171,9 @@ def common(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Pa
 
 
 def _judge_norm(parts: Parts, name: str, group: Sequence[Run], numbers: dict[str, Any]) -> None:
-    """A part: late gradient norms of a method are a tenth of those at the start or more."""
+    """A part: late gradient norms of a method are a tenth of those at the start or more, in every
+    run; refuted where in the median they are a hundredth or less. ``numbers`` are kept beside.
+    """
     late_norms = late_levels(group, "gradient_square")
     shares = [
         late_norm / max(run.column("gradient_norm")[0], 1e-12)

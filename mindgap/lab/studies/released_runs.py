@@ -9,7 +9,7 @@ import numpy as np
 from mindgap.bilevel.registry import METHODS
 from mindgap.lab.studies.bilevel_runs import trained_gate
 from mindgap.lab.studies.spec import Figure, Parts, Run
-from mindgap.lab.studies.verdict import by_setting, mean_interval
+from mindgap.lab.studies.verdict import ONE_SIDED, by_setting, mean_interval
 
 NONE, ALL = "none", "all"
 
@@ -67,7 +67,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         gaps = leads[fault] - leads[NONE]
         change = mean_interval(gaps, miss=0.05 / (len(faults) - 1))
         changed = (change.low > 0 or change.high < 0) and abs(change.mean) >= SMALLEST
-        narrow_interval = mean_interval(gaps, miss=0.1)  # all must say so
+        narrow_interval = mean_interval(gaps, miss=ONE_SIDED)
         order = _ranking(accuracies_of[fault])
         parts.add(
             f"{fault}: SLIP's lead stays",

@@ -20,7 +20,7 @@ from mindgap.bilevel.registry import METHODS
 from mindgap.lab.studies import cleaning_runs, representation_runs
 from mindgap.lab.studies.bilevel_runs import by_case, trained_gate
 from mindgap.lab.studies.spec import Parts, Row, Run, Trial
-from mindgap.lab.studies.verdict import as_ratios, mean_interval, ratio_words
+from mindgap.lab.studies.verdict import ONE_SIDED, as_ratios, mean_interval, ratio_words
 
 #: data on which a recurrent net runs, on a GPU
 NETS = (*cleaning_runs.TEXTS, *representation_runs.WORDS)
@@ -132,7 +132,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     in_time, in_calls = (np.array(logs) for logs in zip(*means_of_seeds))
     words = "seconds on the GPU" if clock_of(runs[0]) == "seconds" else "CPU seconds"
     parts.sooner("SLIP sooner", in_time, f"{words}: ")
-    calls = mean_interval(in_calls, miss=0.1)
+    calls = mean_interval(in_calls, miss=ONE_SIDED)
     logs_of = {
         ", ".join(place): list(by_seed.values()) for place, by_seed in ratios.items() if by_seed
     }

@@ -22,7 +22,7 @@ from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.power import Design, as_numbers, rates
 from mindgap.lab.studies.verdict import Parts
 from mindgap.record.forms import Figure, StudyDescription
-from mindgap.record.schema import Row, Run, Verdict, content_hash
+from mindgap.record.schema import Row, Run, Verdict, content_hash, grouped
 
 __all__ = [
     "AXES",
@@ -293,11 +293,10 @@ class Study:
         design = self.designs.get(scale)
         if design is None:
             return {}
-        seeds_of: dict[str, set[int]] = {}
-        for run in runs:
-            seeds_of.setdefault(run.header.method, set()).add(run.header.seed)
-        fewest = min(map(len, seeds_of.values())) if seeds_of else self.scales[scale].seeds
-        return as_numbers(rates(design, max(fewest, 2)))  # one seed has no deviation
+        seeds_of = grouped((run.header.method, run.header.seed) for run in runs)
+        fewest = min((len(set(seeds)) for seeds in seeds_of.values()), default=0)
+        # One seed has no deviation.
+        return as_numbers(rates(design, max(fewest or self.scales[scale].seeds, 2)))
 
     def registered_content(self, scale: str) -> dict[str, Any]:
         """What decides a verdict beside the numbers: changing any of it changes the hash."""
@@ -356,7 +355,10 @@ class Study:
             paper_model=self.paper_model,
             methods=tuple(self.seeds(scale)),
             figures=tuple(
-                replace(figure, x_label=_x_label(figure))
+                # Its own label, else that of its column; none where x shows names, not numbers.
+                figure
+                if figure.x_label or figure.x_names or figure.x == "method"
+                else replace(figure, x_label=AXES.get(figure.x, figure.x))
                 for figure in self.figures
                 if scale in (figure.scales or SCALES)
             ),
@@ -368,13 +370,6 @@ class Study:
     def heading(self) -> str:
         """What stands above the statement: whose it is."""
         return self.describe(next(iter(self.scales))).heading
-
-
-def _x_label(figure: Figure) -> str:
-    """The figure's own label, else that of its column; none where x shows names, not numbers."""
-    return figure.x_label or (
-        "" if figure.x_names or figure.x == "method" else AXES.get(figure.x, figure.x)
-    )
 
 
 def typed_like(name: str, value: Any, like: Any) -> Any:

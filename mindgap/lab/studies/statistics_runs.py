@@ -65,7 +65,7 @@ class StatisticsRun:
         run: network and data.
         optimizer: made from the settings ``optimizer``, ``lr``, ``momentum`` and ``weight_decay``.
         statistics: reads the network in place.
-        right: right answers of the last reading; None for text.
+        right: right answers among the samples read last; None for text.
         kept: what goes into checkpoints; ``rows`` counts the calls of ``read``.
     """
 
@@ -78,8 +78,8 @@ class StatisticsRun:
     kept: dict[str, Any] = field(default_factory=lambda: {"rows": 0})
 
     def draw(self, samples: int, *names: str | int) -> list[tuple[Any, ...]]:
-        """Minibatches of so many samples drawn independently, from the stream of these names;
-        0: all images once.
+        """Minibatches of so many samples drawn independently, from the stream of these names; of
+        text whole batches only, windows of two lengths; of images 0 samples mean all of them once.
         """
         from mindgap.base.rng import torch_stream
 
@@ -99,24 +99,24 @@ class StatisticsRun:
         return [(part,) for part in text_windows.split(size)]
 
     def gradients(self, batches: Sequence[tuple[Any, ...]], *, exact: bool = False) -> Row:
-        """Loss, gradient norm and noise; ``exact``: the samples are all there are, so that the
-        norm has no bias.
+        """Loss, gradient norm and noise over these batches, of images also the accuracy; ``exact``:
+        the samples are all there are, so that the norm has no bias.
         """
-        reading = self.statistics.read(batches)[-1]
-        gradient_square = reading.gradient_norm**2 if exact else reading.gradient_square
+        found = self.statistics.read(batches)[-1]
+        gradient_square = found.gradient_norm**2 if exact else found.gradient_square
         row: Row = {
-            "samples": reading.samples,
-            "sample_loss": reading.loss,
-            "noise": reading.noise,
+            "samples": found.samples,
+            "sample_loss": found.loss,
+            "noise": found.noise,
             "gradient_square": gradient_square,
             "gradient_norm": math.sqrt(max(gradient_square, 0.0)),
         }
-        return (
-            row if self.right is None else {**row, "accuracy": float(self.right) / reading.samples}
-        )
+        return row if self.right is None else {**row, "accuracy": float(self.right) / found.samples}
 
     def sharpness(self, batches: Sequence[tuple[Any, ...]]) -> Row:
-        """‖H‖ over the first ``sharp_m`` samples; nothing where the loss is not finite any more."""
+        """‖H‖ and its number of samples, over the first ``sharp_m`` samples of these batches; empty
+        where the loss is not finite any more.
+        """
         from mindgap.measure.gradients import NonFiniteError
 
         first_batches = batches[: max(self.trial["sharp_m"] // self.trial["batch"], 1)]
@@ -133,8 +133,13 @@ class StatisticsRun:
     def rows(
         self, read: Callable[[int], Row], *, at_start: bool = False, epoch: Epoch | None = None
     ) -> Iterator[Row]:
-        """Train for ``steps`` (times ``stretch``); ``read(number of the row)`` every ``every``
-        steps.
+        """Train for ``steps`` (images: times ``stretch``); a row of ``read(number of the row)``
+        every ``every`` steps.
+
+        Args:
+            read: number of a row, from 0 -> its columns; checkpoints keep the number.
+            at_start: begin with a row before the first step.
+            epoch: batches of images to train on, in place of all of them in random order.
         """
         trial = self.trial
         arguments: dict[str, Any] = {
@@ -143,17 +148,16 @@ class StatisticsRun:
             "at_start": at_start,
         }
 
-        def counted() -> Row:
-            """A reading that knows its number, which checkpoints keep."""
-            number = self.kept["rows"]
+        def read_next() -> Row:
+            """The columns of the next row, which is counted."""
             self.kept["rows"] += 1
-            return read(number)
+            return read(self.kept["rows"] - 1)
 
         if isinstance(self.run, LanguageRun):
-            return self.run.rows(self.optimizer, counted, **arguments)
+            return self.run.rows(self.optimizer, read_next, **arguments)
         steps = round(trial["steps"] * trial.settings.get("stretch", 1.0))
         return self.run.rows(
-            self.optimizer, counted, steps=steps, every=trial["every"], epoch=epoch, **arguments
+            self.optimizer, read_next, steps=steps, every=trial["every"], epoch=epoch, **arguments
         )
 
 

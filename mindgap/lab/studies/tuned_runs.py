@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mindgap.base.check import one_of
+from mindgap.base.check import fail, one_of
 from mindgap.lab.studies.spec import Figure, Row, Trial
 from mindgap.lab.studies.training_runs import Training, bounded_losses, step_factor
 from mindgap.lab.studies.tune import best, listed, search
@@ -76,26 +77,32 @@ def tuned_run(
             in ``loss`` are recorded as at most :data:`WORST` times what they are before the first
             step, and so are those not finite.
         on: the column by which a candidate is chosen.
-        score: its readings -> a number, the smaller the better; None: the last reading.
+        score: its values so far -> a number, the smaller the better; None: the last one.
 
     Yields:
         ``candidate``, ``candidate_score``, ``candidate_loss`` (the last of ``on``) for every
         candidate, and its ``factor`` where there are factors; then ``step``, ``lr`` (the chosen
-        candidate), ``score`` (of the readings up to here) and the columns read.
+        candidate), ``score`` (of the values up to here) and the columns read.
+
+    Raises:
+        RuleError: the trial has fewer steps than ``every``, so that there would be no row.
     """
     restored, factors = trial.restored, trial.settings.get("factors", [])
     candidates = (
         [trial["middle"] * factor for factor in factors] if factors else trial["candidates"]
     )
-    score_of = score or _last
-    # Without a score only the last reading counts, so a candidate is read at its end alone.
+    if trial["steps"] < trial["every"]:
+        fail("steps", f"must be at least every = {trial['every']}", trial["steps"])
+    score_of = score or itemgetter(-1)
+    # Without a score only the last value counts, so a candidate is read at its end alone.
     every = trial["every"] if score else trial["steps"] // trial["every"] * trial["every"]
-    last_rows: list[Row] = []
+    last_values: dict[float, float] = {}  # candidate -> last value of ``on``
 
     def evaluate(settings: Mapping[str, Any]) -> float:
-        """Train with one candidate; its score, and its last row to the list."""
-        *_, last_row = _train(trial, start, settings["lr"], "tuning", on, score_of, {}, {}, every)
-        last_rows.append(last_row)
+        """Train with one candidate; its score. Its last value goes into ``last_values``."""
+        lr = settings["lr"]
+        *_, last_row = _train(trial, start, lr, "tuning", on, score_of, {}, {}, every)
+        last_values[lr] = last_row[on]
         return float(last_row["score"])
 
     points = [{"lr": candidate} for candidate in candidates]
@@ -105,14 +112,15 @@ def tuned_run(
         trials.append(tried)
         scores.append(tried.value)
         trial.save({"scores": list(scores)})
+        lr = tried.settings["lr"]
         row = {
-            "candidate": tried.settings["lr"],
+            "candidate": lr,
             "candidate_score": tried.value,
-            "candidate_loss": last_rows[-1][on],
+            "candidate_loss": last_values.get(lr, math.inf),  # infinite after an overflow
         }
         yield {**row, "factor": factors[len(trials) - 1]} if factors else row
-    chosen_lr = best(trials).settings["lr"]
     state = {"scores": scores}
+    chosen_lr = best(trials).settings["lr"]
     yield from _train(trial, start, chosen_lr, "run", on, score_of, state, restored, trial["every"])
 
 
@@ -161,18 +169,15 @@ def optimizer_of(
         return CClip(parameters, lr=lr, tau=level, beta=0.9, clip="momentum")
     if name == "adam":
         return torch.optim.Adam(parameters, lr=lr, eps=1e-8 if eps is None else eps)
-    paper: dict[str, Any] = {
-        "eps": 1e-5 if eps is None else eps,
-        "weight_decay": 1e-5,
-        "bias_correction": False,
-        "clip": None,
-    }
     return ACClip(
         parameters,
         lr,
         form=forms[name],
         factor=2.0 if forms[name] == "second_moment" else 1.0,
-        **paper,
+        eps=1e-5 if eps is None else eps,
+        weight_decay=1e-5,
+        bias_correction=False,
+        clip=None,
     )
 
 
@@ -184,11 +189,6 @@ def mean_log(losses: Sequence[float]) -> float:
         1.0
     """
     return float(np.mean([math.log(max(loss, 1e-12)) for loss in losses]))
-
-
-def _last(losses: Sequence[float]) -> float:
-    """The score of a run of which only the end counts."""
-    return losses[-1]
 
 
 def _train(
@@ -204,11 +204,12 @@ def _train(
 ) -> Iterator[Row]:
     """Train once with step size ``lr``, and yield a row every ``every`` steps.
 
-    A row's ``score`` is that of the readings of ``column`` so far. The checkpoints hold
-    ``extra_state`` beside the state of the run; ``restored`` is the last of them, or empty.
+    A row's ``score`` is that of the values of ``column`` so far. With each row a checkpoint is
+    offered, which holds ``extra_state`` beside the state of the run; ``restored`` is the last of
+    them, or empty.
     """
     run, read_row = start(lr, phase)
-    first_row = read_row()  # before any state is restored
+    first_row = read_row()  # bounds the losses: read before any state is restored
     schedule, steps = trial.settings.get("schedule", "constant"), trial["steps"]
     history: list[float] = list(restored.get("history", []))
     for step in range(run.restore(restored) + 1, steps + 1):

@@ -17,7 +17,7 @@ import numpy as np
 
 from mindgap.base.check import fail, one_of, whole
 from mindgap.base.checked import Positive, checked, checked_class
-from mindgap.record.schema import Run, Verdict
+from mindgap.record.schema import Run, Verdict, grouped
 
 #: One number per seed, draw or place.
 Values = Sequence[float] | np.ndarray
@@ -300,10 +300,7 @@ def verdict_of(answers: Iterable[str]) -> str:
 
 def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Runs grouped by method, in order of first appearance."""
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.header.method, []).append(run)
-    return groups
+    return grouped((run.header.method, run) for run in runs)
 
 
 def rows_by_method(runs: Iterable[Run]) -> dict[str, list[dict[str, Any]]]:

@@ -19,7 +19,7 @@ from mindgap.bilevel.registry import METHODS
 from mindgap.lab.studies import cleaning_runs, representation_runs
 from mindgap.lab.studies.bilevel_runs import by_case, trained_gate, tuned_methods
 from mindgap.lab.studies.spec import Design, Figure, Parts, Row, Run, Scale, Source, Study, Trial
-from mindgap.lab.studies.verdict import mean_interval
+from mindgap.lab.studies.verdict import ONE_SIDED, mean_interval
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -81,7 +81,7 @@ def judge(runs: Sequence[Run]) -> Parts:
             largest = max(largest, float(np.abs(gap.mean(0)).max()))
             mean_gaps = accuracy_x.mean(1) - accuracy_y.mean(1)
             parts.equivalent(f"{case}, {split}: negligible", mean_gaps, MARGIN, 100)
-            last_gaps[f"{case}, {split}"] = mean_interval(gap[:, -1], miss=0.1).triple
+            last_gaps[f"{case}, {split}"] = mean_interval(gap[:, -1], miss=ONE_SIDED).triple
     last_words = ", ".join(f"{name} {100 * mean:+.2f}" for name, (mean, _, _) in last_gaps.items())
     parts.note(
         f"{', '.join(map(str, sorted(fewer)))} updates of x fewer; beside, at the last epoch "

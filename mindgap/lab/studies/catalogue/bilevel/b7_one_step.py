@@ -24,7 +24,7 @@ from mindgap.lab.studies import cleaning_runs, representation_runs
 from mindgap.lab.studies.bilevel_runs import by_case, end_of, in_units, trained_gate
 from mindgap.lab.studies.spec import Design, Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.tune import FIRST_SEED, best, listed, random_points, search
-from mindgap.lab.studies.verdict import mean_interval
+from mindgap.lab.studies.verdict import ONE_SIDED, mean_interval
 
 #: ends of the searches, log-uniform between them, as wide for the one problem as for the other
 SPACE = {"lr_x": (10.0, 1e4), "lr_y": (0.1, 10.0), "lr_z": (0.1, 10.0)}
@@ -157,7 +157,7 @@ def judge(runs: Sequence[Run]) -> Parts:
             gains[name] = gain.triple
             if all(f"reset_{column}" in two[seed].rows[-1] for seed in seeds):
                 reset_accuracies = [100 * two[seed].rows[-1][f"reset_{column}"] for seed in seeds]
-                reset = mean_interval(np.array(reset_accuracies) - with_two, miss=0.1)
+                reset = mean_interval(np.array(reset_accuracies) - with_two, miss=ONE_SIDED)
                 resets[name] = reset.triple
                 parts.note(f"{name}, without a new search: {reset.words()} points")
     if runs[0].header.scale in ("gpu", "paper"):

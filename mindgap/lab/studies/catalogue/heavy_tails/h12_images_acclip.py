@@ -29,6 +29,7 @@ from mindgap.lab.studies.spec import (
     scales,
 )
 from mindgap.lab.studies.verdict import (
+    ONE_SIDED,
     by_method,
     chosen_steps,
     finals,
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
 NEGLIGIBLE = 0.005
 #: Test accuracy of ResNet20 that SGD reaches as published (91.25 %, He et al. 2016), rounded down.
 BASELINE = 0.91
-#: Each end of an interval errs with half of this probability.
-MISS = 0.1
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -63,7 +62,9 @@ def loop(trial: Trial) -> Iterator[Row]:
 def optimizer_of(
     settings: Mapping[str, Any], lr: float, parameters: Sequence[torch.Tensor]
 ) -> torch.optim.Optimizer:
-    """The optimizer of a trial's settings with this step."""
+    """SGD with momentum, Adam or a form of ACClip, as the setting ``optimizer`` says, with this
+    step and the setting ``weight_decay``; ACClip otherwise as the papers have it.
+    """
     import torch
 
     from mindgap.optim import ACClip
@@ -75,13 +76,15 @@ def optimizer_of(
     if settings["optimizer"] == "adam":
         return torch.optim.Adam(parameters, lr=lr, weight_decay=decay, fused=on_gpu)
     form = {"normalized": "first_moment"}.get(settings["optimizer"], settings["optimizer"])
-    paper: dict[str, Any] = {
-        "eps": 1e-5,
-        "weight_decay": decay,
-        "bias_correction": False,
-        "clip": None,
-    }
-    return ACClip(parameters, lr=lr, form=form, **paper)
+    return ACClip(
+        parameters,
+        lr=lr,
+        form=form,
+        eps=1e-5,
+        weight_decay=decay,
+        bias_correction=False,
+        clip=None,
+    )
 
 
 def judge(runs: Sequence[Run]) -> Parts:
@@ -101,19 +104,19 @@ def judge(runs: Sequence[Run]) -> Parts:
         reached = float(np.mean(accuracy["SGD with momentum"]))
         parts.gate(f"SGD reaches {BASELINE:.0%}", reached >= BASELINE, f"{reached:.2%}")
     for better, worse in PAIRS:
-        gap = mean_interval(accuracy[better] - accuracy[worse], miss=MISS)
-        none = gap.high < NEGLIGIBLE
+        gap = mean_interval(accuracy[better] - accuracy[worse], miss=ONE_SIDED)
+        no_gain = gap.high < NEGLIGIBLE
         parts.add(
             f"{better} above {worse}",
-            gap.low > 0 and not none,
-            none,
-            f"{gap.words(100)} points",
-            {f"{better} minus {worse}": {**vars(gap), "seeds": len(accuracy[better])}},
+            holds=gap.low > 0 and not no_gain,
+            refuted=no_gain,
+            words=f"{gap.words(100)} points",
+            numbers={f"{better} minus {worse}": {**vars(gap), "seeds": len(accuracy[better])}},
         )
     for form in accuracy if FORM in accuracy else ():
         if form.startswith("ACClip,"):
             gaps = {
-                name: mean_interval(accuracy[form] - accuracy[name], miss=MISS).words(100)
+                name: mean_interval(accuracy[form] - accuracy[name], miss=ONE_SIDED).words(100)
                 for name in ("Adam", "SGD with momentum")
             }
             parts.note(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mindgap.lab.studies.spec import Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.text_runs import noted_losses, text_optimizer_run
@@ -21,19 +21,24 @@ PLAIN, OVER = "α = {:g}", "over its moment, α = {:g}"
 
 
 def loop_orders(trial: Trial) -> Iterator[Row]:
-    """Readings of the loss on validation and test text with a moment of one order."""
+    """Rows of the loss on validation and test text with a moment of one order
+    (:func:`text_optimizer_run`).
+    """
 
     def build(lr: float, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
         """ACClip with the trial's order α, otherwise as published."""
         from mindgap.optim import ACClip
 
-        paper: dict[str, Any] = {
-            "eps": 1e-5,
-            "weight_decay": 1e-5,
-            "bias_correction": False,
-            "clip": None,
-        }
-        return ACClip(parameters, lr, alpha=trial["alpha"], form=trial["form"], **paper)
+        return ACClip(
+            parameters,
+            lr,
+            alpha=trial["alpha"],
+            form=trial["form"],
+            eps=1e-5,
+            weight_decay=1e-5,
+            bias_correction=False,
+            clip=None,
+        )
 
     return text_optimizer_run(trial, build)
 

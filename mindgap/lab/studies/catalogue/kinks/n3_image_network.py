@@ -28,14 +28,12 @@ from mindgap.lab.studies.spec import (
     scales,
 )
 from mindgap.lab.studies.training_runs import Training
-from mindgap.lab.studies.verdict import by_method, mean_interval
+from mindgap.lab.studies.verdict import ONE_SIDED, by_method, mean_interval
 
 #: Accuracies that differ by at most this match.
 MARGIN = 0.01
 #: Test accuracy of ResNet20 that SGD reaches as published (91.25 %, He et al. 2016), rounded down.
 BASELINE = 0.91
-#: Each end of an interval errs with half of this probability.
-MISS = 0.1
 #: Factor on a method's step -> what its panel is called.
 FACTORS = {1.0: "the thesis' step", 1 / 3: "a third of it", 3.0: "three times it"}
 
@@ -131,7 +129,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         accuracy[name] = np.array([row["test_accuracy"] for row in picked])
         factors[name] = [row["factor"] for row in picked]
     sgd, adam = (
-        mean_interval(accuracy["Stochastic INGD"] - accuracy[n], miss=MISS)
+        mean_interval(accuracy["Stochastic INGD"] - accuracy[n], miss=ONE_SIDED)
         for n in ("SGD with momentum", "Adam")
     )
     means = {n: float(np.mean(v)) for n, v in accuracy.items()}

@@ -29,7 +29,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at scale gpu: every statistic twice, on samples apart."""
+    """Rows of a run at scale gpu: every quantity twice, on independent samples."""
     run = gpu.statistics_run(trial, "e0")
 
     def read(number: int) -> Row:
@@ -49,14 +49,8 @@ def _on_device(trial: Trial) -> Iterator[Row]:
                 }
             )
         first, second = pairs
-        return {
-            **first,
-            **{
-                f"{quantity}_again": second[quantity]
-                for quantity in QUANTITIES
-                if quantity in second
-            },
-        }
+        # The sharpness is missing where the loss is not finite.
+        return first | {f"{name}_again": second[name] for name in QUANTITIES if name in second}
 
     for row in run.rows(read, at_start=True):
         row.pop("train_loss", None)
@@ -64,7 +58,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
 
 
 def _run_small(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at small scales: every statistic twice, on samples apart."""
+    """Rows of a run at small scales: every quantity twice, on independent samples."""
     import torch
 
     from mindgap.measure.probes.statistics import training_statistics
@@ -98,8 +92,8 @@ def _run_small(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """For each quantity and network: how often two independent batches of m samples agree
-    within a fifth.
+    """For each quantity and network: how often two independent batches of m samples agree within
+    a fifth (of fewer samples than :data:`LARGE`: times √(LARGE/m)); notes on the earlier rule.
     """
     from scipy.stats import binom
 
@@ -107,7 +101,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     for name, group in by_method(runs).items():
         shares, start_row = {}, group[0].rows[0]
         rows = [row for run in group for row in run.rows]
-        earlier: list[str] = []
+        earlier: list[str] = []  # what the earlier rule says, where it differs
         for quantity in QUANTITIES:
             words = quantity.replace("_", " ")
             m = int(start_row.get(f"{quantity}_samples") or start_row["samples"])

@@ -11,6 +11,7 @@ import numpy as np
 
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.training_runs import unit_digits
+from mindgap.record.schema import grouped
 
 
 def small_step_loop(trial: Trial) -> Iterator[Row]:
@@ -73,26 +74,15 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
 
 
 def judge_small_step(runs: Sequence[Run]) -> Parts:
-    """For c <= 0.2 the loss falls by more than 3 standard errors; a full step hardly changes
-    it; E‖∇f‖² is not 0.
+    """For c <= 0.2 the loss falls by more than 3 standard errors, and E‖∇f‖² is not 0; a full step
+    that changes the loss decides nothing.
     """
-    table: dict[float, list[Row]] = {}
-    for run in runs:
-        for row in run.rows:
-            table.setdefault(row["c"], []).append(row)
-    changes = {c: float(np.mean([row["change"] for row in rows])) for c, rows in table.items()}
-    errors = {
-        c: float(np.sqrt(np.sum([row["error"] ** 2 for row in rows])) / len(rows))
-        for c, rows in table.items()
-    }
-    gradient_square = float(
-        np.mean([row["grad_square"] for rows in table.values() for row in rows])
-    )
+    rows_of_c = grouped((row["c"], row) for run in runs for row in run.rows)
+    mean_of_c = {c: _mean(rows, "change", "error") for c, rows in rows_of_c.items()}
+    changes = {c: change for c, (change, _) in mean_of_c.items()}
+    gradient_square = float(np.mean([row["grad_square"] for run in runs for row in run.rows]))
     smallest, parts = min(changes), Parts()
-    full_step = float(np.mean([run.rows[0]["full_step"] for run in runs]))
-    full_error = float(
-        np.sqrt(np.sum([run.rows[0]["full_error"] ** 2 for run in runs])) / len(runs)
-    )
+    full_step, full_error = _mean([run.rows[0] for run in runs], "full_step", "full_error")
     # invariance: a full step changes the loss by less than a tenth of its first-order term -ηE‖∇f‖²
     if abs(full_step) > 4 * full_error + 0.1 * runs[0].header.settings["eta"] * gradient_square:
         parts.decide_nothing(
@@ -101,10 +91,10 @@ def judge_small_step(runs: Sequence[Run]) -> Parts:
         )
     parts.add(
         "a small step lowers the loss",
-        holds=all(changes[c] < -3 * errors[c] for c in changes if c <= 0.2),
-        words=f"{smallest:g}η: by {changes[smallest]:.2e}±{errors[smallest]:.0e}, the best of the "
-        "grid by "
-        f"{min(changes.values()):.2e}, a full step by {full_step:.1e}±{full_error:.0e}",
+        holds=all(change < -3 * error for c, (change, error) in mean_of_c.items() if c <= 0.2),
+        words=f"{smallest:g}η: by {changes[smallest]:.2e}±{mean_of_c[smallest][1]:.0e}, the best "
+        f"of the grid by {min(changes.values()):.2e}, "
+        f"a full step by {full_step:.1e}±{full_error:.0e}",
         numbers={"change": {f"{c:g}": value for c, value in changes.items()}},
     )
     parts.add(
@@ -114,6 +104,12 @@ def judge_small_step(runs: Sequence[Run]) -> Parts:
         numbers={"grad_square": gradient_square},
     )
     return parts
+
+
+def _mean(rows: Sequence[Row], column: str, error: str) -> tuple[float, float]:
+    """The mean of a column over independent rows, and its standard error from those of the rows."""
+    squares = [row[error] ** 2 for row in rows]
+    return float(np.mean([row[column] for row in rows])), float(np.sqrt(sum(squares)) / len(rows))
 
 
 _SMALL = {

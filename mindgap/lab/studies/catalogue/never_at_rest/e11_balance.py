@@ -53,12 +53,8 @@ def _on_device(trial: Trial) -> Iterator[Row]:
             "lr": lr,
         }
         if "sharpness" in row:
-            gradient_square, noise, sharpness = (
-                max(row["gradient_square"], 0.0),
-                row["noise"],
-                row["sharpness"],
-            )
-            noise /= math.sqrt(trial["batch"])
+            gradient_square, sharpness = max(row["gradient_square"], 0.0), row["sharpness"]
+            noise = row["noise"] / math.sqrt(trial["batch"])  # of a minibatch's mean
             second_moment = gradient_square + noise**2
             product = lr * noise * sharpness * math.sqrt(second_moment)
             columns |= {
@@ -107,8 +103,8 @@ def _run_small(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Of the settled runs: both sides of (6.10) in the median of the last half, and the
-    sharpness against the step.
+    """Both sides of (6.10) in the median of the last half of the rows, and the sharpness against
+    the step, for the steps at which the mean loss has settled.
     """
     parts, groups = Parts(), by_method(runs)
     networks: dict[str, list[dict[str, float]]] = {name.split(",")[0]: [] for name in groups}
@@ -130,7 +126,9 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 def _judge_network(parts: Parts, network: str, steps: Sequence[dict[str, float]]) -> None:
-    """The parts about one network, from its medians at every step that settled, smallest first."""
+    """The parts about one network, from its medians at every step that settled, smallest step
+    first; fewer than two steps decide nothing.
+    """
     if len(steps) < 2:
         parts.decide_nothing(f"{network}: fewer than two steps settled")
     words = "; ".join(

@@ -82,26 +82,25 @@ def _run_small(trial: Trial) -> Iterator[Row]:
 
 def judge(runs: Sequence[Run]) -> Parts:
     """The last gradient norm as a share of the first, of the network that over-fits and of the
-    one that does not.
+    one that does not; where they do not differ in over-fitting, nothing is decided.
     """
     parts, shares = Parts(), {}
     accuracies: dict[str, list[float]] = {}
     for name, group in by_method(runs).items():
-        first_norms, last_norms = (
-            [run.column("gradient_norm")[i] for run in group] for i in (0, -1)
-        )
-        shares[name] = np.array(last_norms) / np.array(first_norms)
+        norms = np.array([run.column("gradient_norm") for run in group])
+        shares[name] = norms[:, -1] / norms[:, 0]
         accuracies[name] = [last(run, "train_accuracy") for run in group]
+        first_norm, last_norm = (float(np.median(norms[:, i])) for i in (0, -1))
         numbers = {
-            "first": float(np.median(first_norms)),
-            "last": float(np.median(last_norms)),
+            "first": first_norm,
+            "last": last_norm,
             "right": min(accuracies[name]),
             "share": float(np.median(shares[name])),
             "most_right": max(accuracies[name]),
         }
         parts.note(
             f"{name}: {np.median(accuracies[name]):.1%} of the training data right, gradient norm "
-            f"{np.median(first_norms):.2g} to {np.median(last_norms):.2g}",
+            f"{first_norm:.2g} to {last_norm:.2g}",
             {name: numbers},
         )
     if min(accuracies[WIDE]) < FITTED or max(accuracies[NARROW]) >= FITTED:

@@ -13,6 +13,7 @@ from mindgap.lab.studies import statistics_runs as gpu
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import LARGE_TEXT, SMALL_TEXT, Training, text_problem
 from mindgap.lab.studies.verdict import rows_by_method
+from mindgap.record.schema import grouped
 
 QUANTITIES = ("loss", "gradient_norm", "noise", "sharpness")
 #: Deviations up to this share count as none: single readings are no better (the sharpness has a
@@ -46,30 +47,27 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         batches = list(zip(*(tensor.split(size) for tensor in shuffled)))
         # All batches, half of them, a quarter, ..., down to two.
         counts = [len(batches) >> k for k in range(20) if len(batches) >> k >= 2]
-        readings = run.statistics.read(batches, counts)
-        for reading in readings:
-            deviations = _deviations(reading, readings[-1], QUANTITIES[:-1])
-            yield {"order": repeat, "samples": reading.samples, **deviations}
-        norms, vector = {}, None  # samples -> sharpness
+        *estimates, on_all = run.statistics.read(batches, counts)
+        for estimate in (*estimates, on_all):
+            deviations = _deviations(estimate, on_all, QUANTITIES[:-1])
+            yield {"order": repeat, "samples": estimate.samples, **deviations}
+        norms, vector = {}, None  # samples -> sharpness; each search starts from the last vector
         for count in sorted({max(trial["sharp_m"] // size >> k, 1) for k in range(20)}):
             norms[count * size], vector = run.statistics.sharpness(
                 batches[:count], tol=trial["sharp_tol"], start=vector, seed=trial.seed
             )
         for number, norm in norms.items():
-            deviation = norm / norms[max(norms)] - 1
-            yield {
-                "order": repeat,
-                "samples": number,
-                "sharpness": norm,
-                "sharpness_off": deviation,
-            }
+            off = norm / norms[max(norms)] - 1
+            yield {"order": repeat, "samples": number, "sharpness": norm, "sharpness_off": off}
 
 
-def _deviations(reading: Any, of_all: Any, quantities: Sequence[str]) -> Row:
-    """The quantities, and their relative deviations from those on all samples."""
+def _deviations(estimate: Any, of_all: Any, quantities: Sequence[str]) -> Row:
+    """The quantities of an estimate, and as ``_off`` their relative deviations from those on all
+    samples.
+    """
     row: Row = {}
     for quantity in quantities:
-        value = getattr(reading, quantity)
+        value = getattr(estimate, quantity)
         row |= {quantity: value, f"{quantity}_off": value / getattr(of_all, quantity) - 1}
     return row
 
@@ -88,7 +86,7 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     order, n = trial.torch_generator("order"), trial["samples"]
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=0.05, momentum=0.9)
     run = Training(problem, optimizer, order, {})
-    with trial.timed():
+    with trial.timed():  # a little training: batches of 16 and a step that suits both networks
         for _ in range(trial["steps"]):
             run.advance(16)
     everything = problem.draw(order, n)
@@ -116,10 +114,9 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts = Parts()
     for name, rows in rows_by_method(runs).items():
         for quantity in QUANTITIES:
-            deviations: dict[int, list[float]] = {}  # samples -> relative deviations
-            for row in rows:
-                if f"{quantity}_off" in row:
-                    deviations.setdefault(row["samples"], []).append(row[f"{quantity}_off"])
+            column = f"{quantity}_off"
+            # samples -> relative deviations
+            deviations = grouped((row["samples"], row[column]) for row in rows if column in row)
             fewest, *_, half, most = sorted(deviations)
             on_fewest, on_half = (
                 float(np.sqrt(np.mean(np.square(deviations[size])))) for size in (fewest, half)

@@ -79,25 +79,19 @@ def judge(runs: Sequence[Run]) -> Parts:
         words=f"they move by {drift:.2f}",
         numbers={"average_drift": drift},
     )
-    cluster_widths = [
-        clusters([(row["theta1"], row["theta2"]) for row in run.rows[-500:]]) for run in large_runs
+    last_iterates = [
+        [(row["theta1"], row["theta2"]) for row in run.rows[-500:]] for run in large_runs
     ]
-    number, widths = (
-        [len(widths) for widths in cluster_widths],
-        [max(widths) for widths in cluster_widths],
-    )
+    widths_of_runs = [clusters(points) for points in last_iterates]
+    number, widest = (list(map(of_run, widths_of_runs)) for of_run in (len, max))
     parts.add(
         "its last 500 iterates only take values around a few points",
-        holds=max(number) <= FEW and max(widths) <= GAP,
-        words=f"{min(number)} to {max(number)} clusters in {len(cluster_widths)} starts, none "
-        "wider than "
-        f"{max(widths):.2g}",
-        numbers={"clusters": number, "widest": widths},
+        holds=max(number) <= FEW and max(widest) <= GAP,
+        words=f"{min(number)} to {max(number)} clusters in {len(widths_of_runs)} starts, none "
+        f"wider than {max(widest):.2g}",
+        numbers={"clusters": number, "widest": widest},
     )
-    cells = [
-        len({(round(row["theta1"], 3), round(row["theta2"], 3)) for row in run.rows[-500:]})
-        for run in large_runs
-    ]
+    cells = [len({(round(x, 3), round(y, 3)) for x, y in points}) for points in last_iterates]
     parts.note(
         f"the earlier rule, at most 10 cells of width 1e-3, would say no ({min(cells)} to "
         f"{max(cells)} cells): it asked for the points themselves, not for values around them",
@@ -106,8 +100,9 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-def clusters(points: Sequence[tuple[float, float]], gap: float = GAP) -> list[float]:
-    """Widths of the groups that chains of gaps below ``gap`` join, one per group.
+def clusters(points: Sequence[tuple[float, float]]) -> list[float]:
+    """Widths of the groups that chains of gaps below :data:`GAP` join, one per group; gaps and
+    widths are the larger of those in both coordinates.
 
     Example:
         >>> clusters([(0.0, 0.0), (0.04, 0.0), (1.0, 1.0)])
@@ -119,7 +114,7 @@ def clusters(points: Sequence[tuple[float, float]], gap: float = GAP) -> list[fl
         group, frontier = set(), {min(unassigned)}
         while frontier:
             group |= frontier
-            reached = np.abs(array[:, None] - array[sorted(frontier)]).max(2).min(1) < gap
+            reached = np.abs(array[:, None] - array[sorted(frontier)]).max(2).min(1) < GAP
             frontier = {int(i) for i in np.flatnonzero(reached)} - group
         unassigned -= group
         widths.append(float(np.ptp(array[sorted(group)], axis=0).max()))

@@ -94,7 +94,9 @@ def _run_small(trial: Trial) -> Iterator[Row]:
 
 
 def shape_of(values: Any) -> dict[str, float]:
-    """Oscillation of a series and of its running average, by the numbers that are judged.
+    """The numbers that are judged: ``ratio`` (trend over oscillation), ``path_ratio`` (share of the
+    way that leads on), ``oscillation``, and ``left``, the share of it that the running average
+    keeps without its first quarter.
 
     Example:
         >>> noise = np.random.default_rng(0).standard_normal(1000)
@@ -110,17 +112,13 @@ def shape_of(values: Any) -> dict[str, float]:
     """
     from mindgap.measure import oscillation, running_average
 
-    oscillations = oscillation(values)
-    averages = running_average(values)
+    raw, averages = oscillation(values), running_average(values)
     averaged = oscillation(averages[len(averages) // 4 :])
-    share_left = (
-        averaged.oscillation / oscillations.oscillation if oscillations.oscillation else 1.0
-    )
     return {
-        "ratio": oscillations.ratio,
-        "path_ratio": oscillations.path_ratio,
-        "oscillation": oscillations.oscillation,
-        "left": share_left,
+        "ratio": raw.ratio,
+        "path_ratio": raw.path_ratio,
+        "oscillation": raw.oscillation,
+        "left": averaged.oscillation / raw.oscillation if raw.oscillation else 1.0,
     }
 
 
@@ -133,7 +131,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         control = name == CONTROL
         if not control and not all(has_settled(run.column("loss")) for run in group):
             parts.decide_nothing(f"{name} has not settled")
-        # The control's batch is the fixed samples.
+        # The control's batch is the fixed samples: both of its series are one.
         for column, title in list(SERIES.items())[: 1 if control else None]:
             shapes = [shape_of(run.column(column)) for run in group]
             oscillates = np.array(

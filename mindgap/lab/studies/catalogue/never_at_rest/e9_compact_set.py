@@ -22,16 +22,23 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
     cells = itertools.product(trial["gamma"], trial["step_shares"])
     for cell, (gamma, share) in enumerate(cells):
         if cell >= trial.restored.get("cell", 0):
-            restored = trial.restored if trial.restored.get("cell") == cell else {}
-            for row, state in _compact_cell(trial, gamma, share, restored):
-                trial.save({"cell": cell, **state})
+            state = trial.restored.get("state", {}) if trial.restored.get("cell") == cell else {}
+            for row, next_state in _compact_cell(trial, gamma, share, state):
+                # A cell that diverged has no state to go on from: the next one follows.
+                trial.save({"cell": cell if next_state else cell + 1, "state": next_state})
                 yield row
 
 
 def _compact_cell(
     trial: Trial, gamma: float, share: float, restored: Mapping[str, Any]
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
-    """Rows of one γ and step, each with the state to go on from; ``restored`` is such a state."""
+    """Rows of one γ and step, each with the state to go on from, empty after a divergence, which
+    ends the cell; ``restored`` is such a state.
+
+    ``size`` is the largest operator norm of a matrix over the radius of the set (with batch
+    normalisation the largest scale over its bound), at most so far; the networks start at 1 times
+    ``radius_factor``. ``loss_share`` is the largest loss so far over its bound.
+    """
     import torch
 
     from mindgap.lab.theory.chapter6.network import Network
@@ -42,16 +49,14 @@ def _compact_cell(
     generator = trial.torch_generator(f"training {gamma}")
     widths = (64, *[trial["width"]] * (trial["layers"] - 1), 10)
     net = Network(widths, "relu", batch_norm=batch_norm)
-    normalized, decayed = (
-        DecayedBatchNorm(batch, gamma),
-        DecayedNetwork(max(trial["layers"], 3), gamma),
-    )
+    normalized = DecayedBatchNorm(batch, gamma)
+    decayed = DecayedNetwork(max(trial["layers"], 3), gamma)  # the theorem is for 3 layers or more
     radius = 1.0 if batch_norm else trial["radius_factor"] * decayed.radius
     theta = net.start(
         copies, radius, generator, scale=trial["radius_factor"] * normalized.scale_bound
     )
-    theta = restored.get("theta", theta)
     if restored:
+        theta = restored["theta"]
         generator.set_state(restored["rng"])
     eta = share * trial["step_factor"] / gamma
     panel = f"γ = {gamma:g}, ηγ = {eta * gamma:g}"
@@ -75,10 +80,10 @@ def _compact_cell(
         largest = max(largest, size)
         loss_share = max(loss_share, float(losses.max()) / loss_bound)
         if step % max(1, trial["steps"] // 25) == 0 or step == 1:
-            row = {"step": step, "panel": panel, "size": largest, "size_now": size}
-            loss_columns = {"loss_share": loss_share, "loss": float(losses.mean())}
+            sizes = {"size": largest, "size_now": size}
             state = {"step": step, "theta": theta, "worst": largest, "loss_share": loss_share}
-            yield {**row, **loss_columns}, {**state, "rng": generator.get_state()}
+            row = {"step": step, "panel": panel, **sizes, "loss_share": loss_share}
+            yield {**row, "loss": float(losses.mean())}, {**state, "rng": generator.get_state()}
 
 
 def judge_compact(runs: Sequence[Run]) -> Parts:

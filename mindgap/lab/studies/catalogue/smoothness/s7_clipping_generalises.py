@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mindgap.lab.studies.image_runs import CPU, QUICK, SMALL_MODELS, image_run, noted_accuracies
 from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS, TUNE_ON
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
-from mindgap.lab.studies.verdict import mean_interval
+from mindgap.lab.studies.verdict import ONE_SIDED, mean_interval
 
 if TYPE_CHECKING:
     import torch
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 STATED = 0.952
 #: Clipping that loses at most this generalises well.
 MARGIN = 0.01
-#: Each end of an interval errs with half of this probability.
-MISS = 0.1
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -52,7 +50,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts = Parts()
     accuracy = noted_accuracies(parts, runs)
     if runs[0].header.settings.get("model") == "ResNet20":
-        clipped = mean_interval(accuracy["clipped SGD"], miss=MISS)
+        clipped = mean_interval(accuracy["clipped SGD"], miss=ONE_SIDED)
         parts.add(
             "as printed, clipping reaches 95.2 %",
             holds=clipped.low >= STATED,
@@ -61,7 +59,7 @@ def judge(runs: Sequence[Run]) -> Parts:
             numbers={"accuracy": vars(clipped)},
             reading="as printed",
         )
-    gap = mean_interval(accuracy["clipped SGD"] - accuracy["SGD with momentum"], miss=MISS)
+    gap = mean_interval(accuracy["clipped SGD"] - accuracy["SGD with momentum"], miss=ONE_SIDED)
     parts.add(
         "clipping generalises as well as SGD with momentum",
         holds=gap.low >= -MARGIN,

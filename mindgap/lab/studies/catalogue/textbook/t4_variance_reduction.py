@@ -17,13 +17,10 @@ import numpy as np
 from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS
 from mindgap.lab.studies.spec import Figure, Parts, Run, Scale, Source, Study, scales
 from mindgap.lab.studies.variance_runs import loop
-from mindgap.lab.studies.verdict import by_method, last, mean_interval
+from mindgap.lab.studies.verdict import ONE_SIDED, by_method, last, mean_interval
 
 #: A gap that is lower by less than this factor is no gain.
 MARGIN = 1.1
-
-#: Each end of an interval errs with half of this probability.
-MISS = 0.1
 
 
 def judge(runs: Sequence[Run]) -> Parts:
@@ -38,7 +35,7 @@ def judge(runs: Sequence[Run]) -> Parts:
             for rule in ("SGD", "SVRG")
         }
         gain = gains[problem] = mean_interval(
-            np.log(final_gaps["SGD"]) - np.log(final_gaps["SVRG"]), miss=MISS
+            np.log(final_gaps["SGD"]) - np.log(final_gaps["SVRG"]), miss=ONE_SIDED
         )
         errors = {
             name: float(np.mean([last(run, "test_error") for run in groups[f"{problem}, {name}"]]))

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 from mindgap.lab.studies.image_runs import CPU, QUICK, SMALL_MODELS, image_run, noted_accuracies
 from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS, TUNE_ON
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
-from mindgap.lab.studies.verdict import mean_interval
+from mindgap.lab.studies.verdict import ONE_SIDED, mean_interval
 
 if TYPE_CHECKING:
     import torch
 
 #: Accuracies that differ by at most this are hardly different.
 MARGIN = 0.01
-#: Each end of an interval errs with half of this probability.
-MISS = 0.1
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -47,7 +45,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     """The difference in test accuracy over paired seeds."""
     parts = Parts()
     accuracy = noted_accuracies(parts, runs)
-    gap = mean_interval(accuracy["Nesterov"] - accuracy["heavy ball"], miss=MISS)
+    gap = mean_interval(accuracy["Nesterov"] - accuracy["heavy ball"], miss=ONE_SIDED)
     parts.add(
         "hardly a difference",
         holds=gap.low >= -MARGIN and gap.high <= MARGIN,
