@@ -15,6 +15,7 @@ from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.never_at_rest_runs import level
 from mindgap.lab.studies.training_runs import step_factor
 from mindgap.lab.tasks.problems import augmented_network, digits_network
+from mindgap.record.schema import to_json
 
 E1, E2 = "e1-image-network", "e2-language-model"
 
@@ -195,3 +196,17 @@ def test_images_are_moved_and_mirrored_and_nothing_else():
     )
     with pytest.raises(RuleError, match="shift must be"):
         augmented_network("digits", shift=-1)
+
+
+def test_a_cell_that_diverged_is_not_run_again():
+    """E9: a run interrupted after a divergence goes on with the next γ and step."""
+    study = find("e9-compact-set")
+    settings = study.settings("quick", "3 layers", {"steps": 60, "copies": 2, "step_factor": 1e4})
+    trial, rows, states = Trial("3 layers", 0, settings), [], []
+    for row in study.loop(trial):
+        rows.append(row)
+        states.append(trial.take_saved())
+    after = next(i for i, row in enumerate(rows) if np.isinf(row["size"]))
+    assert after + 1 < len(rows)
+    resumed = Trial("3 layers", 0, settings, restored=states[after])
+    assert to_json(list(study.loop(resumed))) == to_json(rows[after + 1 :])

@@ -12,6 +12,7 @@ import pytest
 import torch
 from references.made_up_runs import made_up, only_first_seed, verdicts
 
+from mindgap.base.check import RuleError
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.training_runs import Training, training_problem
@@ -166,6 +167,41 @@ def test_a_candidate_is_read_as_often_as_its_score_needs(score, per_candidate):
     best = min(rows[:2], key=lambda row: row["candidate_score"])
     if score is None:  # here both phases have the same random numbers: the last reading is the same
         assert best["candidate_loss"] == rows[-1]["loss"]
+
+
+def start_with_overflow(at: float):
+    """A network whose loss overflows at one candidate when it is tuned."""
+
+    def start(lr, phase):
+        problem = training_problem({"source": "digits", "width": 1}, seed=0)
+        optimizer = torch.optim.SGD(problem.objective.parameters, lr=lr)
+        losses = iter((3.0, 1.0))
+
+        def read():
+            loss = next(losses)
+            if lr == at and loss < 3:
+                raise OverflowError("made up")
+            return {"loss": loss}
+
+        return Training(problem, optimizer, torch.Generator().manual_seed(0), {}), read
+
+    return start
+
+
+@pytest.mark.parametrize("at", [0.01, 0.1])
+def test_a_candidate_whose_numbers_overflow_has_no_other_candidates_loss(at):
+    trial = Trial("SGD", 0, {"steps": 2, "every": 2, "batch": 4, "candidates": [0.01, 0.1]})
+    tried = list(tuned_run(trial, start_with_overflow(at)))[:2]
+    expected = [math.inf if lr == at else 1.0 for lr in (0.01, 0.1)]
+    assert [row["candidate_loss"] for row in tried] == expected
+    assert [row["candidate_score"] for row in tried] == expected
+
+
+@pytest.mark.parametrize("score", [None, mean_log])
+def test_fewer_steps_than_lie_between_two_rows_are_refused(score):
+    trial = Trial("SGD", 0, {"steps": 3, "every": 5, "batch": 4, "candidates": [0.1]})
+    with pytest.raises(RuleError, match="steps must be at least every = 5, got 3"):
+        next(tuned_run(trial, start_with_overflow(1.0), score=score))
 
 
 FIRST, SECOND = "ACClip over its moment", "ACClip over its second moment"
