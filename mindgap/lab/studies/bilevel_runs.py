@@ -7,12 +7,12 @@ have the loop.
 
 from __future__ import annotations
 
-from base64 import b85decode, b85encode
+from base64 import b85encode
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
-from zlib import compress, decompressobj
+from zlib import compress
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from mindgap.base.check import fail, one_of
 from mindgap.bilevel.registry import METHODS, SIXTEEN
 from mindgap.lab.studies.spec import Parts, Row, Run, Trial
 from mindgap.lab.studies.verdict import by_setting
-from mindgap.record.unpacking import FREE, PER_BYTE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -156,8 +155,8 @@ def is_finite(state: State) -> bool:
 
 
 def _run_to(trial: Trial, runner: Backend, state: State, reached: Callable[[State], bool]) -> State:
-    """Run until ``reached``; the time that CUDA graphs take to be captured is taken off the
-    trial's seconds.
+    """Run until ``reached``, on the trial's stopwatch; the time that CUDA graphs take to be
+    captured is taken off its seconds again.
     """
     import torch
 
@@ -192,8 +191,8 @@ def runner_of(backend: str, losses: Callable[[], tuple[Any, Any]] | None = None)
 
 
 def in_units(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings whose ``lr_x``, ``lr_y`` and ``lr_z`` are multiplied by the setting ``units``, three
-    numbers; without it they stay as they are.
+    """A copy of settings whose ``lr_x``, ``lr_y`` and ``lr_z`` are multiplied by the setting
+    ``units``, three numbers; without it they stay as they are.
     """
     scaled = dict(settings)
     for name, unit in zip(("lr_x", "lr_y", "lr_z"), settings.get("units", ())):
@@ -202,7 +201,7 @@ def in_units(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def counters(state: State) -> Row:
-    """The columns of every bilevel study: three of the four x-axes; the runner adds seconds."""
+    """The columns of every bilevel study for its x-axes; the runner adds the seconds."""
     return {
         "step": state.t,
         "x_epoch": round(state.x_epochs, 6),
@@ -289,7 +288,6 @@ def trained_gate(parts: Parts, runs: Sequence[Run]) -> None:
     does not have it), on hyper-representation the encoder at its start, by two points; one of
     4,096 units must also come within a point of the best one of 64 units.
     """
-
     final_accuracies = np.array([run.rows[-1]["test_accuracy"] for run in runs])
     settings, final_words = runs[0].header.settings, f"{100 * final_accuracies.mean():.1f} %"
     if "corruption" in settings:
@@ -310,35 +308,27 @@ def trained_gate(parts: Parts, runs: Sequence[Run]) -> None:
         parts.gate("the wide encoder ends within a point of the narrow one", passed, words)
 
 
-def kept_vector(values: Tensor) -> str:
-    """A vector as text for a record: half precision, packed; :func:`read_vector` reads it.
+def kept_vector(values: np.ndarray) -> str:
+    """A vector as text for a record: half precision, compressed by zlib, in base 85.
 
     Example:
-        >>> import torch
-        >>> read_vector(kept_vector(torch.tensor([0.5, -2.0]))).tolist()
+        >>> from base64 import b85decode
+        >>> from zlib import decompress
+        >>> text = kept_vector(np.array([0.5, -2.0]))
+        >>> np.frombuffer(decompress(b85decode(text)), np.float16).tolist()
         [0.5, -2.0]
     """
-
-    return b85encode(compress(values.detach().cpu().numpy().astype(np.float16).tobytes())).decode()
-
-
-def read_vector(text: str) -> Any:
-    """The vector that :func:`kept_vector` wrote, as a numpy array."""
-
-    packed = b85decode(text)
-    content = decompressobj().decompress(packed, FREE + PER_BYTE * len(packed))
-    return np.frombuffer(content, dtype=np.float16)
+    return b85encode(compress(values.astype(np.float16).tobytes())).decode()
 
 
 def end_of(
     trial: Trial, rows_of: Callable[..., Iterator[Row]], task: Any, method: Any, seed: int
 ) -> Row:
-    """Run to the trial's budget on a given task with a given seed, and return the last row.
-
-    ``rows_of`` reads runs on tasks of that kind.
+    """Run to the trial's budget of ``oracle_calls`` on a given task with a given seed, and return
+    the last row of ``rows_of``, which reads runs on tasks of that kind.
 
     For searches inside a trial: nothing of the run is recorded and its checkpoints are not the
-    trial's; its time is.
+    trial's; its seconds are added to the trial's.
     """
     search_trial = Trial(trial.method, seed, trial.settings)
     rows = deque(

@@ -90,12 +90,13 @@ def rows_of(trial: Trial, task: Any, method: Any, **how: Any) -> Iterator[Row]:
         return {**row, "manual_accuracy": task.accuracy(y, "manual")} if on_texts else row
 
     def at_end(x: Tensor) -> Row:
-        """Further columns of the last reading."""
-        row = {"linear_accuracy": task.linear_accuracy(task.train[1])} if on_texts else {}
+        """Further columns of the last row, which the settings ``solve`` and ``keep_x`` ask for."""
+        row: Row = {"linear_accuracy": task.linear_accuracy(task.train[1])} if on_texts else {}
         if trial.settings.get("solve"):
             row |= solved_row(trial, task, solution(task, trial, x))
-        final_x = {"x": kept_vector(x)} if trial.seed < trial.settings.get("keep_x", 0) else {}
-        return {**row, **final_x}
+        if trial.seed < trial.settings.get("keep_x", 0):
+            row["x"] = kept_vector(x.cpu().numpy())
+        return row
 
     from mindgap.measure.captured import tf32
 

@@ -20,10 +20,9 @@ from mindgap.lab.theory.descent import first_hits, row_norm
 
 
 def loop_counts(trial: Trial) -> Iterator[Row]:
-    """Measured T_ε and its bound for every cell of the grid; ``replicas`` random starts (and
-    noises) a cell.
+    """Measured T_ε and its bound for every cell of the grid, over ``replicas`` random starts: the
+    largest T_ε, of a stochastic method the median (its theorem holds with probability 1/2).
     """
-
     for family in ("cosh", "slope", "toothed"):
         cells = list(_cells(trial, family))
         if not cells:
@@ -79,15 +78,9 @@ def _noisy(trial: Trial) -> tuple[bool, float]:
 
 
 def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
-    """Constants, starts, step rule and bound of every grid point of one family of functions."""
-    from mindgap.lab.theory import (
-        BoundedNoise,
-        HyperbolicCosine,
-        RelaxedSmooth,
-        SlowFunction,
-        ToothedSlope,
-    )
-
+    """Function, starts, step rule, bound and constants of every grid point of one family of
+    functions; grid points to which the theorem does not apply there are left out.
+    """
     theorem, factor = trial["theorem"], trial["bound_factor"]
     stochastic, epsilon = _noisy(trial)
     rng = trial.numpy_generator(f"starts {family}")
@@ -100,26 +93,24 @@ def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
         if family == "cosh":
             if theorem == "3.4.5":
                 continue  # its gradient is not bounded everywhere
-            function: Any = HyperbolicCosine(L0=L0, L1=L1, dimension=2)
+            function: Any = theory.HyperbolicCosine(L0=L0, L1=L1, dimension=2)
             start = function.start(M) * rng.uniform(-1, 1, (trial["replicas"], 2))
             delta = float(function.value(start).max() - function.value(np.zeros(2)))
             # On the sublevel set the gradient is largest with all the height in one coordinate.
             steepest_gradient = L0 / L1 * math.sqrt((1 + delta * L1**2 / L0) ** 2 - 1)
-            constants = RelaxedSmooth(L0=L0, L1=L1, delta=delta, M=steepest_gradient)
+            constants = theory.RelaxedSmooth(L0=L0, L1=L1, delta=delta, M=steepest_gradient)
         elif family == "slope":
             if 3 * 0.55 * epsilon > L0:
                 continue
-            slow = SlowFunction(epsilon=0.55 * epsilon)  # slope 1.1 ε
-            constants = slow.constants(delta=M * epsilon, L0=L0, L1=L1)
-            function, start = slow, np.full((trial["replicas"], 1), slow.start(M * epsilon))
+            function = theory.SlowFunction(epsilon=0.55 * epsilon)  # slope 1.1 ε
+            constants = function.constants(delta=M * epsilon, L0=L0, L1=L1)
+            start = np.full((trial["replicas"], 1), function.start(M * epsilon))
         else:
             if stochastic or min(trial["L1"]) != L1:
                 continue
-            function, constants = _slope_with_teeth(
-                theorem, L0, L1, epsilon, trial["teeth"], RelaxedSmooth, ToothedSlope
-            )
+            function, constants = _slope_with_teeth(theorem, L0, L1, epsilon, trial["teeth"])
             start = np.array([[function.start]])
-        noise = BoundedNoise(tau=tau) if stochastic else None
+        noise = theory.BoundedNoise(tau=tau) if stochastic else None
         step, bound = _theorem(theorem, constants, noise, epsilon)
         yield {
             "f": function,
@@ -134,23 +125,23 @@ def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
 
 
 def _slope_with_teeth(
-    theorem: str, L0: float, L1: float, epsilon: float, teeth: int, constants: Any, toothed: Any
-) -> Any:
+    theorem: str, L0: float, L1: float, epsilon: float, teeth: int
+) -> tuple[Any, Any]:
     """The slope with teeth made for the step of that theorem, on which the bound is nearly
-    reached.
+    reached, and its constants.
     """
-    from mindgap.lab.theory import clipped_gd_step, gd_step
-
-    height = epsilon * (1 + 1e-6)
-    flat = constants(L0=L0, L1=L1, delta=1.0, M=height)
-    step = float(clipped_gd_step(flat)(np.array(height))) if theorem == "3.4.1" else gd_step(flat)
-    function = toothed(slope=height, step=step, L=L0, teeth=teeth)
+    height = epsilon * (1 + 1e-6)  # above ε by more than rounding: on the slope nothing is a hit
+    flat = theory.RelaxedSmooth(L0=L0, L1=L1, delta=1.0, M=height)
+    clipped = theorem == "3.4.1"
+    step = (
+        float(theory.clipped_gd_step(flat)(np.array(height))) if clipped else theory.gd_step(flat)
+    )
+    function = theory.ToothedSlope(slope=height, step=step, L=L0, teeth=teeth)
     return function, function.constants(L0, L1)
 
 
 def _theorem(theorem: str, a: Any, noise: Any, epsilon: float) -> tuple[Any, float]:
     """Step (a number, or a rule of the gradient's norm) and bound of one theorem."""
-
     if theorem == "3.4.1":
         return theory.clipped_gd_step(a), theory.clipped_gd_bound(a, epsilon)
     if theorem == "3.4.3":

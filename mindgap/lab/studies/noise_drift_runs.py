@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from mindgap.lab.tasks.problems.training import TrainingProblem
 
 
-#: Minibatches of the mean with which one is compared, and most coordinates that are read of it.
+#: The noise within one minibatch: its gradient less the mean of so many others', and at most so
+#: many of its coordinates.
 WITHIN, MOST = 64, 2**20
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Train, and at every moment compare the noise with that at the start and with that at the
-    moment before.
+    """Train, and at every moment (a number of steps) compare the noise with that at the start and
+    with that at the moment before; after each such row the histogram of its norms.
     """
     from mindgap.measure.probes.shape import shape_distance
 
@@ -47,22 +48,22 @@ def loop(trial: Trial) -> Iterator[Row]:
     steps_done = run.restore(restored)
     start_norms = np.array(restored["first"] if restored else start().norms)
     norms = np.array(restored.get("earlier", start_norms))  # of the moment before
-    recorded = restored.get("places", 0)  # moments
-    for place, step in enumerate([0, *trial["moments"]]):
-        if place < recorded - 1:
+    recorded = restored.get("moments", 0)
+    for moment, step in enumerate([0, *trial["moments"]]):
+        if moment < recorded - 1:
             continue
         # The last recorded moment has its row, but its histogram may be missing.
-        if place >= recorded:
+        if moment >= recorded:
             for _ in range(steps_done, step):
                 run.step(trial)
             steps_done, noise = step, sample()
             from_start = shape_distance(start_norms, noise, seed=trial.seed)
-            from_before = shape_distance(norms, noise, seed=trial.seed) if place else from_start
+            from_before = shape_distance(norms, noise, seed=trial.seed) if moment else from_start
             tail, norms = tail_index(noise, seed=trial.seed), noise.norms
             trial.save(
                 lambda: run.state(
                     step,  # noqa: B023
-                    places=place + 1,  # noqa: B023
+                    moments=moment + 1,  # noqa: B023
                     first=start_norms.tolist(),
                     earlier=norms.tolist(),  # noqa: B023
                 )
@@ -91,8 +92,8 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _published_estimate(trial: Trial, run: Training, sampled: Any, step: int) -> Row:
-    """The estimator of Simsekli et al. on the norms and, at the start, on the coordinates of
-    one minibatch's noise.
+    """The estimator of Simsekli et al. on the sampled norms (``block_sum``) and, at step 0, on the
+    coordinates of one minibatch's noise (``within``).
     """
     import torch
 

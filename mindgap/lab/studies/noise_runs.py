@@ -14,6 +14,7 @@ import numpy as np
 
 from mindgap.base.check import one_of
 from mindgap.base.rng import stream_seed, torch_stream
+from mindgap.lab.studies.bilevel_runs import kept_vector
 from mindgap.lab.studies.device_runs import device_of
 from mindgap.lab.studies.spec import Row, Trial
 from mindgap.lab.studies.training_runs import Training, step_factor
@@ -54,6 +55,8 @@ CROSSED = {
     "train_lr": 3e-4,
     "held_out": 1024,
 }
+#: Settings that say how BERT was trained.
+TRAINING = ("train_steps", "train_batch", "train_lr")
 BATCHES, PIPELINES, STATES = (1, 32), ("fixed", "real"), ("start", "trained")
 
 #: Of 40 samples of 10,000 norms each. Vectors of 100 stable numbers of index 1.5: all heavier than
@@ -92,8 +95,8 @@ def histogram_rows(norms: np.ndarray[Any, Any]) -> Iterator[Row]:
 
 
 def norm_rows(trial: Trial, norms: np.ndarray[Any, Any]) -> Iterator[Row]:
-    """Histogram, variance against sample size, tail index by four methods; a last row with what
-    is judged.
+    """Histogram of the norms, variance against sample size (over that of all), tail index by four
+    methods; a last row with what is judged and all norms over their median (:func:`kept_vector`).
     """
     from mindgap.measure.probes.tails import tail_table
     from mindgap.measure.probes.variance import variance_growth
@@ -125,7 +128,7 @@ def norm_rows(trial: Trial, norms: np.ndarray[Any, Any]) -> Iterator[Row]:
             "answer": tail.answer,
         }
     yield {
-        "norms": kept_norms(norms),
+        "norms": kept_vector(norms / np.median(norms)),
         "settles": number(growth.settles),
         "exponent": growth.exponent,
         "exponent_low": growth.interval[0],
@@ -134,17 +137,6 @@ def norm_rows(trial: Trial, norms: np.ndarray[Any, Any]) -> Iterator[Row]:
         "largest_share": growth.largest_share,
         "answer": growth.answer,
     }
-
-
-def kept_norms(norms: np.ndarray[Any, Any]) -> str:
-    """All norms over their median as text for a record, in half precision; see
-    :func:`~mindgap.lab.studies.bilevel_runs.read_vector`.
-    """
-    import torch
-
-    from mindgap.lab.studies.bilevel_runs import kept_vector
-
-    return kept_vector(torch.from_numpy(np.asarray(norms / np.median(norms))))
 
 
 def control_norms(trial: Trial, law: str) -> np.ndarray[Any, Any]:
@@ -183,16 +175,16 @@ def noise_side_by_side(
     if 4 * len(batches) * int(ends[-1]) > 2**28:
         return noise_sample(objective, batches, seed=seed, projections=0, coordinates=coordinates)
 
-    several, pieces, losses = SideBySide(objective), [], []
+    side_by_side, pieces, losses = SideBySide(objective), [], []
     for start in range(0, len(batches), 64):
-        some = batches[start : start + 64]
+        group = batches[start : start + 64]
         stacked = (
-            torch.stack(list(some))
-            if torch.is_tensor(some[0])
-            else tuple(map(torch.stack, zip(*some)))
+            torch.stack(list(group))
+            if torch.is_tensor(group[0])
+            else tuple(map(torch.stack, zip(*group)))
         )
-        values, found = several.each(stacked)
-        pieces.append(torch.cat([g.flatten(1) for g in found], dim=1))
+        values, gradients = side_by_side.each(stacked)
+        pieces.append(torch.cat([g.flatten(1) for g in gradients], dim=1))  # (minibatch, parameter)
         losses.append(values)
     mean = torch.stack([piece.double().sum(dim=0) for piece in pieces]).sum(dim=0) / len(batches)
     chosen = (
@@ -200,23 +192,22 @@ def noise_side_by_side(
         .sort()
         .values
     )
-    read = []
+    of_pieces = []
     for piece in pieces:
         noise = piece.double() - mean
-        read.append((noise.norm(dim=1), noise @ mean, noise[:, chosen].float()))
-    norms, dots, picked = (torch.cat(parts).numpy() for parts in zip(*read))
-    layer = torch.searchsorted(ends, chosen, right=True).numpy()
+        of_pieces.append((noise.norm(dim=1), noise @ mean, noise[:, chosen].float()))
+    norms, dots, picked = (torch.cat(parts).numpy() for parts in zip(*of_pieces))
     return NoiseSample(
         norms,
         dots,
-        np.zeros((len(norms), 0), np.float32),
-        picked,
-        layer,
-        None,
-        float(mean.norm()),
-        samples_in(batches[0]),
-        0,
-        float(torch.cat(losses).double().mean()),
+        projections=np.zeros((len(norms), 0), np.float32),
+        coordinates=picked,
+        coordinate_layer=torch.searchsorted(ends, chosen, right=True).numpy(),
+        layer_norms=None,
+        mean_norm=float(mean.norm()),
+        batch_size=samples_in(batches[0]),
+        left_out=0,
+        loss=float(torch.cat(losses).double().mean()),
     )
 
 
@@ -231,7 +222,7 @@ def number(answer: bool | None) -> float:
 
 
 def word(answer: float) -> str:
-    """The answer of a number.
+    """The answer that :func:`number` wrote, in words.
 
     Example:
         >>> word(1.0), word(0.0), word(0.5)
@@ -241,8 +232,8 @@ def word(answer: float) -> str:
 
 
 def of_nearly_all(answers: Sequence[float]) -> float:
-    """The answer of at least four in five seeds; 1/2 if there is none, or if there are fewer than
-    three seeds.
+    """The answer, yes (1) or no (0), of at least four in five seeds; 1/2 if there is none, or if
+    there are fewer than three seeds.
 
     Example:
         >>> (
@@ -346,7 +337,8 @@ def noise_at_start(
         "gaussian": gaussian,
         **{name: trial[name] for name in ON_DEVICE},
         "pipeline": settings.get("pipeline", "fixed"),
-        "trained": settings.get("state", "start") == "trained" and _training_of(trial),
+        "trained": settings.get("state", "start") == "trained"
+        and {name: trial[name] for name in TRAINING},
     }
 
     def make() -> Mapping[str, Any]:
@@ -366,10 +358,6 @@ def noise_at_start(
     return HeldOutNoise(**arrays, loss=loss, reference=reference)
 
 
-def _training_of(trial: Trial) -> dict[str, Any]:
-    return {name: trial[name] for name in ("train_steps", "train_batch", "train_lr")}
-
-
 def trained_bert(trial: Trial) -> tuple[dict[str, Any], float, float]:
     """BERT after ``train_steps`` steps of Adam with the real pipeline, trained once per machine.
 
@@ -381,26 +369,23 @@ def trained_bert(trial: Trial) -> tuple[dict[str, Any], float, float]:
 
     from mindgap.lab.tasks.problems.word_pieces import masked_reading, masked_text
 
-    cell = {
-        **_training_of(trial),
-        **{name: trial[name] for name in ("device", "words", "text_width", "layers", "length")},
-    }
+    sizes = ("device", "words", "text_width", "layers", "length")
+    cell = {name: trial[name] for name in (*TRAINING, *sizes)}
 
     def make() -> Mapping[str, Any]:
         problem, device = device_network(trial, "bert", real=True), device_of(trial)
         model = problem.objective.model
         optimizer = torch.optim.Adam(model.parameters(), lr=trial["train_lr"])
-        steps = trial["train_steps"]
+        steps, sizes = trial["train_steps"], ("words", "length", "held_out")
         torch.manual_seed(stream_seed(trial.seed, "dropout in training"))
         order = torch_stream(trial.seed, "training of BERT", device=device)
         run = Training(problem, optimizer, order, {})
         for step in range(steps):
             run.step(trial, step_factor("linear", step, steps))
-        sizes = {name: trial[name] for name in ("words", "length", "held_out")}
-        text = masked_text(device, **sizes, reviews=False)
-        found = {name: value.cpu().numpy() for name, value in model.state_dict().items()}
-        reading = {"_loss": masked_reading(model, text.parts["validation"])[0]}
-        return {**found, **reading, "_floor": text.by_frequency()}
+        text = masked_text(device, **{name: trial[name] for name in sizes}, reviews=False)
+        weights = {name: value.cpu().numpy() for name, value in model.state_dict().items()}
+        loss, _ = masked_reading(model, text.parts["validation"])
+        return {**weights, "_loss": loss, "_floor": text.by_frequency()}
 
     arrays = _once_per_machine(trial, "bert", cell, make)
     loss, floor = (float(arrays.pop(name)) for name in ("_loss", "_floor"))

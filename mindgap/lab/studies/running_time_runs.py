@@ -32,9 +32,38 @@ FIRST = 5
 def time_alone(
     trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator[Row]], perfect: float
 ) -> Iterator[Row]:
-    """Rows of a timed run; on a GPU it waits until it has the device to itself."""
+    """Rows of a run with its clocks, which waits on a GPU until it has the device to itself; for a
+    net, seconds by the calls of a run that nothing interrupts.
+
+    Args:
+        trial: its settings ``clock_calls`` (calls of that run) and ``alone`` may be missing.
+        task, method: what runs on what.
+        rows_of: reads runs on tasks of that kind.
+        perfect: the accuracy of which :func:`reach` takes shares.
+    """
+    budget, on_net = trial["oracle_calls"], trial["data"] in NETS
     with _alone(trial):
-        yield from _time_run(trial, task, method, rows_of, perfect)
+        _throw_away(task.problem(trial["batch_size"]), method, trial.seed)
+        if on_net:
+            clock_trial = Trial(trial.method, trial.seed, trial.settings)
+            clock_calls = trial.settings.get("clock_calls", budget)
+            rows = rows_of(clock_trial, task, method, budget=clock_calls, readings=1)
+            (first_calls, start_seconds), (last_calls, end_seconds) = [
+                (row["oracle_calls"], clock_trial.seconds) for row in rows
+            ]
+            seconds_per_call = (end_seconds - start_seconds) / (last_calls - first_calls)
+        for row in rows_of(trial, task, method, budget=budget, readings=trial["readings"]):
+            seconds = (
+                start_seconds + seconds_per_call * (row["oracle_calls"] - first_calls)
+                if on_net
+                else trial.seconds
+            )
+            yield {
+                **row,
+                "cpu_seconds": round(trial.cpu_seconds, 6),
+                "perfect_accuracy": perfect,
+                "seconds": round(seconds, 6),
+            }
 
 
 @contextmanager
@@ -52,37 +81,6 @@ def _alone(trial: Trial) -> Iterator[None]:
     cache_folder().mkdir(parents=True, exist_ok=True)
     with FileLock(cache_folder() / "clocked.lock"):
         yield
-
-
-def _time_run(
-    trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator[Row]], perfect: float
-) -> Iterator[Row]:
-    """Rows of a run with its clocks; for a net, seconds by the calls of a run that nothing
-    interrupts.
-    """
-    _throw_away(task.problem(trial["batch_size"]), method, trial.seed)
-    budget, on_net = trial["oracle_calls"], trial["data"] in NETS
-    if on_net:
-        clock_trial = Trial(trial.method, trial.seed, trial.settings)
-        rows = rows_of(
-            clock_trial, task, method, budget=trial.settings.get("clock_calls", budget), readings=1
-        )
-        (first_calls, start_seconds), (last_calls, end_seconds) = [
-            (row["oracle_calls"], clock_trial.seconds) for row in rows
-        ]
-        seconds_per_call = (end_seconds - start_seconds) / (last_calls - first_calls)
-    for row in rows_of(trial, task, method, budget=budget, readings=trial["readings"]):
-        seconds = (
-            start_seconds + seconds_per_call * (row["oracle_calls"] - first_calls)
-            if on_net
-            else trial.seconds
-        )
-        yield {
-            **row,
-            "cpu_seconds": round(trial.cpu_seconds, 6),
-            "perfect_accuracy": perfect,
-            "seconds": round(seconds, 6),
-        }
 
 
 def _throw_away(problem: Any, method: Any, seed: int) -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+#: Rank correlations from which smoothness and gradient norm are called strongly correlated, and
+#: correlated at all.
 STRONG, PRESENT = 0.5, 0.3
 
 
@@ -31,11 +33,9 @@ def loop(trial: Trial) -> Iterator[Row]:
     """
     if trial.settings.get("model") == "ResNet20":
         return _resnet(trial)
-    return (
-        _language_model_rows(trial)
-        if trial.settings.get("network") == "awd-lstm"
-        else _run_small(trial)
-    )
+    if trial.settings.get("network") == "awd-lstm":
+        return _language_model_rows(trial)
+    return _run_small(trial)
 
 
 class _LastStep:
@@ -202,7 +202,7 @@ def rank_interval(ranks: Sequence[float]) -> Interval:
 
 def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
     """Medians of rank correlations over the seeds, and how many seeds show growth by slope and
-    rank.
+    rank; the methods ``clipped`` must be correlated by at least ``least``, the others weakly.
     """
     from mindgap.measure.relaxed_smoothness import fit_relaxed_smoothness
 
@@ -233,22 +233,12 @@ def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
             "refused": refused,
             "seeds": len(fits),
         }
-        if name in clipped:
-            parts.add(
-                f"{name}: correlated",
-                holds=correlated,
-                refuted=weak,
-                words=words,
-                numbers={name: numbers},
-            )
-        else:
-            parts.add(
-                f"{name}: weakly correlated",
-                holds=weak,
-                refuted=correlated,
-                words=words,
-                numbers={name: numbers},
-            )
+        asked, holds, refuted = (
+            ("correlated", correlated, weak)
+            if name in clipped
+            else ("weakly correlated", weak, correlated)
+        )
+        parts.add(f"{name}: {asked}", holds, refuted, words, {name: numbers})
         if "naive_norm" in group[0].rows[0]:
             _note_on_estimators(parts, name, group, [fit.rank for fit in fits])
     return parts

@@ -104,32 +104,27 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 def judge(runs: Sequence[Run]) -> Parts:
     """x frozen: the distance to plain SGD. x moving: the error over √(lag² + floor²), with the
-    floor seen frozen.
+    floor seen frozen. Neither: an error that grows over the last quarters.
     """
     largest_gap, floors, ratios, growth, parts = 0.0, {}, {}, {}, Parts()
     groups = by_method(runs)
-    last_halves = {name: [_last_half(run) for run in group] for name, group in groups.items()}
-    errors = {
-        name: float(np.sqrt(np.mean([np.mean(np.square(tail)) for tail in last_halves[name]])))
-        for name in groups
-    }
+    errors = {}  # root mean squares over the last half
     for name, group in groups.items():
+        columns = [run.column("error") for run in group]
+        last_halves = [np.array(column[len(column) - len(column) // 2 :]) for column in columns]
+        errors[name] = float(np.sqrt(np.mean([np.mean(half**2) for half in last_halves])))
+        quarters = [np.split(half, [len(half) // 2]) for half in last_halves]
+        growth[name] = float(
+            np.median([np.mean(late) / max(np.mean(early), 1e-300) for early, late in quarters])
+        )
         settings = group[0].header.settings
         if settings["drift"] == 0:
-            largest_gap = max(largest_gap, max(max(run.column("sgd_gap")) for run in group))
+            largest_gap = max(largest_gap, *(max(run.column("sgd_gap")) for run in group))
             floors[settings["lr_y"]] = errors[name]
     for name, group in groups.items():
         settings = group[0].header.settings
-        lag = float(np.sqrt(np.mean([run.rows[-1]["lag"] ** 2 for run in group])))
-        growth[name] = float(
-            np.median(
-                [
-                    np.mean(tail[len(tail) // 2 :]) / max(np.mean(tail[: len(tail) // 2]), 1e-300)
-                    for tail in last_halves[name]
-                ]
-            )
-        )
         if settings["drift"] > 0:
+            lag = float(np.sqrt(np.mean([run.rows[-1]["lag"] ** 2 for run in group])))
             ratios[name] = errors[name] / float(np.hypot(lag, floors[settings["lr_y"]]))
     parts.add(
         "x frozen, y is plain SGD's",
@@ -151,12 +146,6 @@ def judge(runs: Sequence[Run]) -> Parts:
         numbers={"growth": growth, "floor": {str(rate): floor for rate, floor in floors.items()}},
     )
     return parts
-
-
-def _last_half(run: Run) -> np.ndarray:
-    """The errors of the last half of a run."""
-    column = np.asarray(run.column("error"), dtype=float)
-    return column[len(column) - len(column) // 2 :]
 
 
 _QUICK = {

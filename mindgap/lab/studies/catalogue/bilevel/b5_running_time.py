@@ -117,7 +117,7 @@ REACHED = {
 
 
 def _cleaning() -> Study:
-    """The study of Fig. 3 on hyper-cleaning."""
+    """The study of Fig. 3 on hyper-cleaning; only SLIP and BO-REP run at scales quick and cpu."""
     quick = {**cleaning_runs.QUICK, "readings": 60, "levels": _LEVELS}
     cpu = {**cleaning_runs.CPU, "oracle_calls": 5000, "readings": 1000, "levels": _LEVELS}
     gpu = {
@@ -127,12 +127,11 @@ def _cleaning() -> Study:
         "levels": REACHED["sentiment140"],
         "alone": 1,
     }
-    methods = {
-        f"{title}, p = {p:g}": title for p in (0.2, 0.4) for title in cleaning_runs.GPU_METHODS
+    cases = {  # label -> method and share of wrong labels
+        f"{title}, p = {p:g}": (title, p) for p in (0.2, 0.4) for title in cleaning_runs.GPU_METHODS
     }
-    other_labels = {label: title for label, title in methods.items() if title not in _BOTH}
-    steps = {label: cleaning_runs.GPU_STEPS[title] for label, title in methods.items()}
-    no_seeds = dict.fromkeys(other_labels, 0)
+    steps = {label: cleaning_runs.GPU_STEPS[title] for label, (title, _) in cases.items()}
+    no_seeds = {label: 0 for label, (title, _) in cases.items() if title not in _BOTH}
     return _study(
         "b5-running-time",
         "data hyper-cleaning",
@@ -145,9 +144,8 @@ def _cleaning() -> Study:
         },
         lengths={"gpu": "10 of 25 epochs"},
         methods={
-            f"{title}, p = {p:g}": tuned_methods(cleaning_runs.TUNED, corruption=p)[title]
-            for p in (0.2, 0.4)
-            for title in cleaning_runs.GPU_METHODS
+            label: tuned_methods(cleaning_runs.TUNED, corruption=p)[title]
+            for label, (title, p) in cases.items()
         },
         models={
             **dict.fromkeys(("quick", "cpu"), "linear softmax on digits"),
@@ -161,7 +159,7 @@ def _cleaning() -> Study:
 def _representation(name: str, texts: str, quick: str, cpu: str) -> Study:
     """The study of Fig. 3 on one set of texts."""
     runs = representation_runs
-    rivals = [title for title in runs.EIGHT if title not in _BOTH]
+    no_seeds = {title: 0 for title in runs.EIGHT if title not in _BOTH}
 
     def scale(
         settings: Mapping[str, Any], source: str, tasks: list[int], readings: int, seeds: int
@@ -169,24 +167,14 @@ def _representation(name: str, texts: str, quick: str, cpu: str) -> Study:
         """A CPU scale of one source: its sizes, the tuned steps of both methods, and no seeds for
         the others.
         """
-        steps = runs.own_steps(source)
-        shared_settings = {
-            "data": source,
-            "levels": REACHED[source],
-            "tasks": tasks,
-            "readings": readings,
-        }
-        return Scale(
-            {**settings, **shared_settings},
-            seeds,
-            {title: steps[title] for title in _BOTH},
-            dict.fromkeys(rivals, 0),
-        )
+        steps, levels = runs.own_steps(source), REACHED[source]
+        of_source = {"data": source, "levels": levels, "tasks": tasks, "readings": readings}
+        own_steps = {title: steps[title] for title in _BOTH}
+        return Scale({**settings, **of_source}, seeds, own_steps, no_seeds)
 
     gpu_settings = runs.GPU_SIZES[cpu]
     shared_settings = {"levels": REACHED[gpu_settings["data"]], **runs.TASKS}
     gpu = {**gpu_settings, **shared_settings, "oracle_calls": 400, "readings": 40, "alone": 1}
-    no_seeds = dict.fromkeys(rivals, 0)
     scales = {
         "quick": scale(runs.QUICK, quick, [40, 1, 40], 15, 3),
         "cpu": scale(runs.CPU, cpu, runs.TASKS["tasks"], 100, 10),

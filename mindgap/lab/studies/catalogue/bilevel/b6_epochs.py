@@ -20,6 +20,7 @@ from mindgap.lab.studies import cleaning_runs, representation_runs
 from mindgap.lab.studies.bilevel_runs import by_case, trained_gate, tuned_methods
 from mindgap.lab.studies.spec import Design, Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.verdict import ONE_SIDED, mean_interval
+from mindgap.record.schema import grouped
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -61,7 +62,7 @@ def _by_epochs(
 
 def judge(runs: Sequence[Run]) -> Parts:
     """Differences of SLIP's two countings in training and test accuracy, on average over the
-    epochs, against a fixed margin.
+    epochs, against a fixed margin; notes on the last epoch and on the other methods.
     """
     slip = [run for run in runs if run.header.settings["key"] == "slip"]
     parts, groups = Parts(), by_case(slip, "counted")
@@ -102,17 +103,18 @@ def _note_on_others(runs: Sequence[Run]) -> tuple[str, dict[str, dict[str, dict[
     """Mean final test accuracy of all methods after equal epochs of y, over the seeds that all
     have: words, numbers.
     """
-    runs_of: dict[str, dict[str, Mapping[int, Run]]] = {}  # case -> method -> seed -> run
-    for (case, counted, key), group in by_case(runs, "counted", "key").items():
-        if counted == "y":
-            runs_of.setdefault(case, {})[key] = group
+    runs_of = grouped(  # case -> (method, its runs by seed)
+        (case, (key, group))
+        for (case, counted, key), group in by_case(runs, "counted", "key").items()
+        if counted == "y"
+    )
     accuracies: dict[str, dict[str, float]] = {}
     rankings = []
     for case, groups in sorted(runs_of.items()):
-        seeds = set.intersection(*(set(group) for group in groups.values()))
+        seeds = set.intersection(*(set(group) for _, group in groups))
         accuracies[case] = accuracy = {
             key: float(np.mean([group[seed].rows[-1]["test_accuracy"] for seed in seeds]))
-            for key, group in groups.items()
+            for key, group in groups
         }
         if len(accuracy) > 1:
             best_first = sorted(accuracy, key=lambda key: -accuracy[key])

@@ -84,16 +84,22 @@ def _search_and_run(
     method_for: Callable[..., Any],
     space: Mapping[str, tuple[float, float]],
 ) -> Iterator[Row]:
-    """Rows of a run after a search over its steps, on samples that the run does not see."""
+    """Rows of a run after a search over its steps, of ``tried`` settings on samples that the run
+    does not see; where ``tried`` is 0, with the steps of the settings (:func:`_own_steps`).
+    """
     one_step = one_of("steps", trial["steps"], ("one", "two")) == "one"
+    budget, readings = trial["oracle_calls"], trial["readings"]
     if not trial["tried"]:
-        yield from _run_with_settings(trial, task_of, rows_of, method_for, one_step)
+        steps = _own_steps(trial, one_step)
+        method = method_for(trial, **steps, key="saba", units=[])
+        for row in rows_of(trial, task_of(trial), method, budget=budget, readings=readings):
+            yield {**row, **steps}
         return
     column = "held_loss" if trial.settings.get("held") else "validation_loss"
 
     def saba(steps: Mapping[str, Any]) -> Any:
         """SABA with these steps."""
-        return method_for(trial, **{**steps, "key": "saba"})
+        return method_for(trial, **steps, key="saba")
 
     search_seed = FIRST_SEED + trial.seed
     search_task = task_of(Trial(trial.method, search_seed, trial.settings))
@@ -112,30 +118,17 @@ def _search_and_run(
     if not one_step:
         reset = end_of(trial, rows_of, task, saba({**steps, "lr_z": steps["lr_y"]}), trial.seed)
         columns |= {f"reset_{name}": reset[name] for name in ("test_accuracy", "train_accuracy")}
-    for row in rows_of(
-        trial, task, saba(steps), budget=trial["oracle_calls"], readings=trial["readings"]
-    ):
+    for row in rows_of(trial, task, saba(steps), budget=budget, readings=readings):
         yield {**row, **columns}
 
 
-def _run_with_settings(
-    trial: Trial,
-    task_of: Callable[[Trial], Any],
-    rows_of: Callable[..., Iterator[Row]],
-    method_for: Callable[..., Any],
-    one_step: bool,
-) -> Iterator[Row]:
-    """A run with the steps of the settings, which a search has chosen."""
-    scaled = in_units({**trial.settings, "key": "saba"})
+def _own_steps(trial: Trial, one_step: bool) -> dict[str, float]:
+    """The steps of a trial's settings, which a search has chosen, times their units; with one step
+    size that of the linear system is that of the lower problem.
+    """
+    scaled = in_units(trial.settings)
     steps = {name: scaled[name] for name in ("lr_x", "lr_y", "lr_z")}
-    if one_step:
-        steps["lr_z"] = steps["lr_y"]
-    method = method_for(trial, **steps, key="saba", units=[])
-    rows = rows_of(
-        trial, task_of(trial), method, budget=trial["oracle_calls"], readings=trial["readings"]
-    )
-    for row in rows:
-        yield {**row, **steps}
+    return {**steps, "lr_z": steps["lr_y"]} if one_step else steps
 
 
 def judge(runs: Sequence[Run]) -> Parts:

@@ -14,6 +14,7 @@ import numpy as np
 
 from mindgap.lab.studies.spec import Design, Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.verdict import by_method
+from mindgap.record.schema import grouped
 
 OURS = "coordinates at 3τ"
 #: The norm thresholds that AdamW may choose from.
@@ -88,31 +89,23 @@ def _student(generator: Any, tail: float, shape: Any) -> Any:
     return torch.sqrt(tail * (uniform ** (-2 / tail) - 1)) * torch.cos(angle)
 
 
-def _tables(runs: Sequence[Run], tail: float) -> dict[str, dict[float, np.ndarray]]:
-    """Method -> rate -> (validation, test) per seed."""
-    tables: dict[str, dict[float, np.ndarray]] = {}
-    for method, group in by_method(runs).items():
-        for run in sorted(group, key=lambda run: run.header.seed):
-            for row in run.rows:
-                if row["tail"] == tail:
-                    pair = [[row["validation"], row["test"]]]
-                    pairs = tables.setdefault(method, {}).get(row["lr"], np.zeros((0, 2)))
-                    tables[method][row["lr"]] = np.concatenate([pairs, pair])
-    return tables
-
-
-def _chosen(table: Mapping[float, np.ndarray]) -> tuple[float, float, np.ndarray]:
-    """The rate of the smallest mean log loss on the validation points, that mean, and the test
-    losses per seed.
+def _chosen(group: Sequence[Run], tail: float) -> tuple[float, float, np.ndarray]:
+    """Of one method at one tail index: the rate of the smallest mean log loss on the validation
+    points over the seeds (infinite where one run diverged), that mean, and the test losses in the
+    order of the seeds.
     """
-
-    def mean(pairs: np.ndarray) -> float:
-        """Mean log loss on the validation points; infinite where one run diverged."""
-        logs = np.log(np.maximum(pairs[:, 0], 1e-300))
-        return float(np.mean(logs)) if np.isfinite(logs).all() else np.inf
-
-    lr = min(table, key=lambda rate: mean(table[rate]))
-    return lr, mean(table[lr]), table[lr][:, 1]
+    rows = [row for run in sorted(group, key=lambda run: run.header.seed) for row in run.rows]
+    rows_of = grouped((row["lr"], row) for row in rows if row["tail"] == tail)
+    logs_of = {
+        lr: np.log(np.maximum([row["validation"] for row in of_lr], 1e-300))
+        for lr, of_lr in rows_of.items()
+    }
+    means = {
+        lr: float(np.mean(logs)) if np.isfinite(logs).all() else np.inf
+        for lr, logs in logs_of.items()
+    }
+    lr = min(means, key=means.__getitem__)
+    return lr, means[lr], np.array([row["test"] for row in rows_of[lr]])
 
 
 def judge(runs: Sequence[Run]) -> Parts:
@@ -122,7 +115,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts = Parts()
     spread = float(np.median([row["variance"] for run in runs for row in run.rows]))
     for tail in runs[0].header.settings["tails"]:
-        chosen = {name: _chosen(table) for name, table in _tables(runs, tail).items()}
+        chosen = {name: _chosen(group, tail) for name, group in by_method(runs).items()}
         norm_clips = {name: choice for name, choice in chosen.items() if name.startswith("clip ")}
         best_clip = min(norm_clips, key=lambda name: norm_clips[name][1])
         lr, _, losses = norm_clips[best_clip]

@@ -40,12 +40,13 @@ from mindgap.lab.studies.verdict import by_method, last, medians
 
 
 def loop_norms(trial: Trial) -> Iterator[Row]:
-    """Noise norms at initialisation: their histogram, their tail by four methods, the variance
-    against sample size.
+    """Noise norms of a network or of a control: histogram, tail by four methods, variance against
+    sample size (:func:`norm_rows`); of a trained network also its loss.
     """
+    source = trial["source"]
     with trial.timed():
-        law = trial["source"] in ("gaussian", "stable")
-        norms = control_norms(trial, trial["source"]) if law else _noise(trial).norms
+        is_control = source in ("gaussian", "stable")
+        norms = control_norms(trial, source) if is_control else _noise(trial).norms
     yield from norm_rows(trial, norms)
     if trial.settings.get("state") == "trained":
         _, loss, floor = trained_bert(trial)
@@ -53,6 +54,7 @@ def loop_norms(trial: Trial) -> Iterator[Row]:
 
 
 def _noise(trial: Trial) -> Any:
+    """The noise of the network ``source``: norms, and coordinates for H11."""
     if "device" in trial.settings:
         return noise_at_start(trial, trial["source"])
     text = [trial[name] for name in SMALL_TEXT]
@@ -61,7 +63,9 @@ def _noise(trial: Trial) -> Any:
 
 @lru_cache(maxsize=4)
 def _sample(source: str, minibatches: int, batch: int, seed: int, *text: int) -> Any:
-    """One sample per process for H1 and H11, which read the same noise."""
+    """The noise of a small network, drawn once per process for H1 and H11; ``text`` are the
+    values of the settings :data:`SMALL_TEXT`.
+    """
     from mindgap.base.rng import torch_stream
     from mindgap.lab.tasks.problems.training import digits_network
 
@@ -78,21 +82,15 @@ def judge_norms(runs: Sequence[Run]) -> Parts:
     """Heavier than Gaussian? Does the variance settle? Median answers over the seeds, of
     networks and controls.
     """
-    parts, middle = Parts(), {}
+    parts, middle = Parts(), {}  # method -> medians of what was found
     for name, group in by_method(runs).items():
-        one = middle[name] = medians(group, ("hill_heavier", "settles", "hill_index", "exponent"))
+        columns = ("hill_heavier", "settles", "hill_index", "exponent")
+        found = middle[name] = medians(group, columns)
         parts.note(
-            f"{name}: index {one['hill_index']:.1f}, heavier than Gaussian "
-            f"{word(one['hill_heavier'])}, "
-            f"variance settles {word(one['settles'])} (m^{one['exponent']:.2f})",
-            {
-                name: {
-                    "heavier": one["hill_heavier"],
-                    "settles": one["settles"],
-                    "index": one["hill_index"],
-                    "exponent": one["exponent"],
-                }
-            },
+            f"{name}: index {found['hill_index']:.1f}, heavier than Gaussian "
+            f"{word(found['hill_heavier'])}, "
+            f"variance settles {word(found['settles'])} (m^{found['exponent']:.2f})",
+            {name: {column.removeprefix("hill_"): value for column, value in found.items()}},
         )
     gauss, stable = middle["Gaussian vectors"], middle["stable vectors"]
     right_tails = gauss["hill_heavier"] < 1.0 == stable["hill_heavier"]
@@ -110,8 +108,9 @@ def judge_norms(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-def _of_text(parts: Parts, whose: str, one: dict[str, float], reading: str = "") -> None:
-    heavier, settles = one["hill_heavier"], one["settles"]
+def _of_text(parts: Parts, whose: str, found: dict[str, float], reading: str = "") -> None:
+    """Two parts about a language network: heavier noise, and a variance that does not settle."""
+    heavier, settles = found["hill_heavier"], found["settles"]
     parts.add(f"{whose}'s noise is heavier", heavier == 1.0, heavier == 0.0, reading=reading)
     parts.add(
         f"{whose}'s variance does not settle", settles == 0.0, settles == 1.0, reading=reading
@@ -119,7 +118,9 @@ def _of_text(parts: Parts, whose: str, one: dict[str, float], reading: str = "")
 
 
 def _crossed(parts: Parts, runs: Sequence[Run], middle: dict[str, dict[str, float]]) -> None:
-    """The cells of the real pipeline: those at the start decide, the trained ones are a variant."""
+    """The cells of the real pipeline: those at the start decide, the trained ones are a variant,
+    whose loss is the gate. Sizes of a minibatch that disagree decide nothing.
+    """
     for name in ASKED:
         _of_text(parts, name, middle[name])
     for name in TRAINED:
@@ -138,8 +139,8 @@ def _crossed(parts: Parts, runs: Sequence[Run], middle: dict[str, dict[str, floa
 
 
 def loop_coordinates(trial: Trial) -> Iterator[Row]:
-    """Three readings of one noise sample: norms, coordinates pooled as published, coordinates
-    on one scale a layer.
+    """The tail index of one noise sample in three ways: of its norms, of coordinates pooled as
+    published, of coordinates on one scale per layer; last a row with what is judged.
     """
     from mindgap.measure.probes.tails import tail_index
     from mindgap.measure.tail_estimators import published_block_sum_index
@@ -165,8 +166,8 @@ def loop_coordinates(trial: Trial) -> Iterator[Row]:
         ).index,
         "norms": tail_index(sample, "block-sum", bootstrap=20, null=20, seed=trial.seed).index,
     }
-    for place, (reading, index) in enumerate(shown.items()):
-        yield {"reading": reading, "place": place, "index": min(index, 1e3)}
+    for place, (way, index) in enumerate(shown.items()):
+        yield {"reading": way, "place": place, "index": min(index, 1e3)}
     hill = tail_index(sample, seed=trial.seed)
     yield {
         "norms_heavier": number(hill.heavier),
@@ -182,11 +183,11 @@ def judge_coordinates(runs: Sequence[Run]) -> Parts:
     """
     parts, columns = Parts(), ("published", "per_layer", "norms_index", "norms_heavier")
     middle = {name: medians(group, columns) for name, group in by_method(runs).items()}
-    for name, one in middle.items():
+    for name, found in middle.items():
         parts.note(
-            f"{name}: coordinates as published {one['published']:.2f}, on one scale per layer "
-            f"{one['per_layer']:.2f}; norms {one['norms_index']:.1f} by Hill",
-            {name: one},
+            f"{name}: coordinates as published {found['published']:.2f}, on one scale per layer "
+            f"{found['per_layer']:.2f}; norms {found['norms_index']:.1f} by Hill",
+            {name: found},
         )
     image = middle["convolutional network"]
     if image["norms_heavier"] == 0.5:

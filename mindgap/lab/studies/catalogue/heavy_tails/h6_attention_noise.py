@@ -48,6 +48,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _noise(trial: Trial) -> Any:
+    """The noise norms of the network with or without attention, on text or Gaussian input."""
     from mindgap.base.rng import stream_seed
 
     cell = {"attention": trial["attention"], "gaussian": trial["input"] == "Gaussian input"}

@@ -24,18 +24,13 @@ def loop_dimension(trial: Trial) -> Iterator[Row]:
         norm_moment = dimension ** (1 / alpha) * coordinate_moment  # ‖B‖_α
         replicas = max(trial["least_runs"], trial["coordinates"] // dimension)
         # Jumps around the thresholds of both methods at the horizon: each is worst near its own.
-        sizes = sorted(
-            {
-                float(threshold * multiple)
-                for threshold in (
-                    coordinate_moment * horizon ** (1 / alpha),
-                    norm_moment * horizon ** (1 / alpha),
-                )
-                for multiple in trial["multiples"]
-            }
-        )
+        sizes = {
+            float(moment * horizon ** (1 / alpha) * multiple)
+            for moment in (coordinate_moment, norm_moment)
+            for multiple in trial["multiples"]
+        }
         worst: dict[str, float] = {"error": 0.0, "se": 0.0, "jump": 0.0}
-        for J in sizes:
+        for J in sorted(sizes):
             rng = trial.numpy_generator(f"{dimension} {J}")
             with trial.timed():
                 error = _rare_jumps(
@@ -76,23 +71,17 @@ def _rare_jumps(
     jump: float,
     clip: str,
 ) -> np.ndarray:
-    """f(x̄_K) - f* of every run from x_0 = 0, μ = 1; the weighted average is kept on the fly."""
+    """f(x̄_K) - f* of every run from x_0 = 0, μ = 1, by ``"cclip"`` or ``"gclip"``; the average with
+    weights k is kept on the fly.
+    """
     probability = (coordinate_moment / jump) ** alpha
     slope, optimum = 1 / (1 - probability), probability * jump
-    x, total, row_numbers = (
-        np.zeros((replicas, dimension)),
-        np.zeros((replicas, dimension)),
-        np.arange(replicas),
-    )
+    shape, draws = (replicas, dimension), replicas * dimension
+    x, total, row_numbers = np.zeros(shape), np.zeros(shape), np.arange(replicas)
     for k in range(1, horizon + 1):
         total += k * x
-        jump_places = rng.choice(
-            replicas * dimension,
-            rng.binomial(replicas * dimension, probability),
-            replace=False,
-            shuffle=False,
-        )
-        row, column = jump_places // dimension, jump_places % dimension
+        jumps = rng.binomial(draws, probability)
+        row, column = divmod(rng.choice(draws, jumps, replace=False, shuffle=False), dimension)
         tau = (coordinate_moment if clip == "cclip" else norm_moment) * k ** (1 / alpha)
         gradient = slope * x
         gradient[row, column] = -jump

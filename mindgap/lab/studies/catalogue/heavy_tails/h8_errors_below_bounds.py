@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mindgap.lab.studies.clipping_runs import below_bounds, noise_law
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
+from mindgap.lab.studies.spec import Figure, Row, Source, Study, Trial, scales
 
 
 def loop_bounds(trial: Trial) -> Iterator[Row]:
@@ -20,12 +20,8 @@ def loop_bounds(trial: Trial) -> Iterator[Row]:
     """
     from mindgap.lab import theory
 
-    dimension, optimum, horizons, replicas = (
-        trial["dimension"],
-        0.4,
-        trial["horizons"],
-        trial["replicas"],
-    )
+    dimension, horizons, replicas = (trial[key] for key in ("dimension", "horizons", "replicas"))
+    optimum = 0.4
     for name, alpha, mu in itertools.product(trial["laws"], trial["alphas"], trial["mus"]):
         law = noise_law(name, alpha, max(horizons))
         rng = trial.numpy_generator(f"{name} {alpha} {mu}")
@@ -73,13 +69,6 @@ def loop_bounds(trial: Trial) -> Iterator[Row]:
             }
 
 
-def judge_bounds(runs: Sequence[Run]) -> Parts:
-    """No mean error (over seeds and replicas) exceeds its bound by more than four standard
-    errors.
-    """
-    return below_bounds(runs, ("law", "alpha", "mu", "k"))
-
-
 H8_ERRORS_BELOW_BOUNDS = Study(
     name="h8-errors-below-bounds",
     claim="H8",
@@ -102,7 +91,7 @@ H8_ERRORS_BELOW_BOUNDS = Study(
     ),
     methods={"GClip": {"clip": "gclip"}, "CClip": {"clip": "cclip"}},
     loop=loop_bounds,
-    judge=judge_bounds,
+    judge=partial(below_bounds, cell=("law", "alpha", "mu", "k")),
     rule="No mean error (over seeds and replicas) exceeds its bound by more than four standard "
     "errors, for any law, α, μ and k.",
     figures=(

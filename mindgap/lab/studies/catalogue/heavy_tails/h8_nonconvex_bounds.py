@@ -70,7 +70,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _cell(trial: Trial, name: str, alpha: float) -> dict[str, Any]:
-    """Noise, step, threshold and bound for one law and one α."""
+    """Noise, step, threshold and bound for one law and one α, by the trial's theorem."""
     from mindgap.lab import theory
 
     dimension, horizon = trial["dimension"], trial["horizon"]
@@ -83,25 +83,17 @@ def _cell(trial: Trial, name: str, alpha: float) -> dict[str, Any]:
         constants = theory.HeavyTail(
             alpha=alpha, sigma=dimension ** (1 / alpha) * moment, L=1.0, delta=start_gap
         )
-        parameters, bound = (
-            theory.gclip_nonconvex_parameters(constants, horizon),
-            theory.gclip_nonconvex_bound(constants, horizon),
-        )
-        tau = parameters.tau
+        parameters = theory.gclip_nonconvex_parameters(constants, horizon)
+        tau, bound = parameters.tau, theory.gclip_nonconvex_bound(constants, horizon)
     else:
         coordinate_bounds = (STEEPEST + moment,) * dimension
         method = "cclip" if trial["theorem"] == "5" else "gclip"
         moment_bound = theory.coordinate_moment(alpha, coordinate_bounds, method=method)
         moments = theory.SmoothMoment(alpha=alpha, G=moment_bound, L=1.0, delta=start_gap)
-        parameters, bound = (
-            theory.moment_nonconvex_parameters(moments, horizon),
-            theory.moment_nonconvex_bound(moments, horizon),
-        )
-        tau = (
-            parameters.tau
-            if method == "gclip"
-            else coordinate_bounds[0] * parameters.eta ** (-1 / alpha)
-        )
+        parameters = theory.moment_nonconvex_parameters(moments, horizon)
+        bound = theory.moment_nonconvex_bound(moments, horizon)
+        of_coordinates = coordinate_bounds[0] * parameters.eta ** (-1 / alpha)
+        tau = parameters.tau if method == "gclip" else of_coordinates
     return {
         "law": name,
         "alpha": alpha,

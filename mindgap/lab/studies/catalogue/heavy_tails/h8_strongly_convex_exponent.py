@@ -27,12 +27,8 @@ def loop_strongly_convex(trial: Trial) -> Iterator[Row]:
     # p <= 1/10 keeps the gradient's factor without a jump near one.
     jumps = 10 ** (1 / alphas) * np.geomspace(1, trial["largest_jump"], trial["jumps"])[None, :]
     power = 1 / alphas if trial["threshold"] == "proved" else alphas - 1
-    horizons = [
-        int(horizon)
-        for horizon in np.unique(
-            np.geomspace(trial["first"], trial["last"], trial["horizons"]).round()
-        )
-    ]
+    spaced = np.geomspace(trial["first"], trial["last"], trial["horizons"]).round()
+    horizons = np.unique(spaced).astype(int).tolist()
     with trial.timed():
         error = averaged_error(
             RareJump(alphas, jumps),
@@ -43,36 +39,21 @@ def loop_strongly_convex(trial: Trial) -> Iterator[Row]:
     for number, alpha in enumerate(trial["alphas"]):
         for k, row in zip(horizons, error[:, number]):
             worst = int(row.argmax())
-            sampled = (
-                _sample_error(trial, alpha, float(jumps[number, worst]), k, float(power[number, 0]))
-                if trial["replicas"]
-                else {}
-            )
-            yield {
-                "alpha": alpha,
-                "k": k,
-                "error": float(row[worst]),
-                "jump": float(jumps[number, worst]),
-                **sampled,
-            }
+            jump = float(jumps[number, worst])
+            exact = {"alpha": alpha, "k": k, "error": float(row[worst]), "jump": jump}
+            is_sampled = trial["replicas"] and k <= trial["sample_until"]
+            exponent = float(power[number, 0])
+            yield exact | (_sample_error(trial, alpha, jump, k, exponent) if is_sampled else {})
 
 
 def _sample_error(
     trial: Trial, alpha: float, jump: float, k: int, power: float
 ) -> dict[str, float]:
-    """The same error over runs of GClip, where the horizon is short enough to sample: mean and
-    standard error.
-    """
-    if k > trial["sample_until"]:
-        return {}
+    """The same error over runs of GClip with threshold k^power: mean and standard error."""
     from mindgap.lab.theory import RareJump, weighted_average_runs
 
     problem = RareJump(np.array(alpha), np.array(jump))
-    probability, slope, optimum = (
-        float(problem.probability),
-        float(problem.slope),
-        float(problem.optimum),
-    )
+    probability, slope = float(problem.probability), float(problem.slope)
     rng = trial.numpy_generator(f"jumps {alpha} {k}")
     averages = weighted_average_runs(
         lambda x, step: np.where(rng.random(x.shape) < probability, -jump, slope * x),
@@ -82,7 +63,7 @@ def _sample_error(
         [k],
         method="gclip",
     )
-    error = (averages[0, :, 0] - optimum) ** 2 / 2
+    error = (averages[0, :, 0] - float(problem.optimum)) ** 2 / 2
     return {"sampled": float(error.mean()), "sampled_se": float(error.std() / np.sqrt(len(error)))}
 
 

@@ -17,7 +17,6 @@ def loop_quadratics(trial: Trial) -> Iterator[Row]:
     """The average error over the two problems that k samples cannot tell apart, against 2^(-14)
     k^(-2(α-1)/α).
     """
-
     for alpha, k in trial.cells(product(trial["alphas"], trial["horizons"])):
         epsilon = theory.hardest_epsilon(alpha, k)
         bound = trial["bound_factor"] * theory.strongly_convex_lower_bound(alpha, k)
@@ -41,19 +40,14 @@ def _runs(trial: Trial, alpha: float, epsilon: float, k: int, number: int) -> np
     """f(x̄_k) of runs of GClip (Theorem 4.4.2) or averaged SGD on problem ν, projected on [0,
     1/2].
     """
-
     problem = theory.BernoulliQuadratic(alpha, epsilon, number)
     rng = trial.numpy_generator(f"coins {alpha} {k} {number}")
-    threshold = (
-        (lambda step: float(step) ** (1 / alpha))
-        if trial["rule"] == "gclip"
-        else (lambda step: math.inf)
-    )
+    clips = trial["rule"] == "gclip"
     averages = theory.weighted_average_runs(
         lambda x, step: problem.stochastic_gradient(x, rng.random(x.shape) < problem.probability),
         np.full((trial["replicas"], 1), 0.25),
         lambda step: 4 / (step + 1),
-        threshold,
+        lambda step: float(step) ** (1 / alpha) if clips else math.inf,
         [k],
         method="cclip",
         box=(0.0, 0.5),

@@ -12,13 +12,13 @@ import numpy as np
 from mindgap.lab import theory
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import rows_by_method, slope
+from mindgap.record.schema import grouped
 
 
 def loop_chain(trial: Trial) -> Iterator[Row]:
     """Zero-respecting methods on the scaled chain: the least E‖∇f(x_k)‖/ε over all k <=
-    (d-1)/(2p).
+    (d-1)/(2p), with four standard errors added.
     """
-
     for alpha, epsilon in trial.cells(product(trial["alphas"], trial["epsilons"])):
         hard = theory.HardChain(alpha, 1.0, trial["delta"], _moment(alpha, trial), epsilon)
         rng = trial.numpy_generator(f"chain {alpha} {epsilon}")
@@ -56,15 +56,13 @@ def _moment(alpha: float, trial: Trial) -> float:
 
 
 def _rule(name: str, gradient: np.ndarray, hard: Any) -> np.ndarray:
-    """SGD, GClip, sign descent on what was seen: all of them move only along coordinates that a
+    """The direction of SGD, GClip or sign descent: all of them move only along coordinates that a
     gradient has shown.
     """
-    from mindgap.lab.theory import clip_global
-
     if name == "sgd":
         return gradient
     if name == "gclip":
-        return clip_global(gradient, hard.G)
+        return np.asarray(theory.clip_global(gradient, hard.G))
     return np.sign(gradient) * hard.scale
 
 
@@ -82,12 +80,10 @@ def judge_chain(runs: Sequence[Run]) -> Parts:
             },
         )
     powers = {}
-    for alpha in sorted({row["alpha"] for row in rows}):
-        rows_of_alpha = [row for row in rows if row["alpha"] == alpha]
-        power = powers[alpha] = -slope(
-            np.log([point["epsilon"] for point in rows_of_alpha]),
-            np.log([point["steps"] for point in rows_of_alpha]),
-        )[0]
+    by_alpha = grouped((row["alpha"], row) for row in rows)  # the chains are those of every method
+    for alpha, rows_of_alpha in sorted(by_alpha.items()):
+        epsilons, steps = ([row[name] for row in rows_of_alpha] for name in ("epsilon", "steps"))
+        power = powers[alpha] = -slope(np.log(epsilons), np.log(steps))[0]
         stated = (3 * alpha - 2) / (alpha - 1)
         # ⌊·⌋ and d - 1 bend the line at small d
         parts.add(

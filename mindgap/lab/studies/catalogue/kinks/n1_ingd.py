@@ -20,11 +20,11 @@ from mindgap.lab.theory.chapter5.ingd import (
 from mindgap.lab.theory.chapter5.stationarity import PiecewiseLinear
 
 
-def zigzag(rng: np.random.Generator, L: float, teeth: int = 6) -> PiecewiseLinear:
+def zigzag(rng: np.random.Generator, L: float) -> PiecewiseLinear:
     """Random teeth of slope ±L that go down to the right and up again: many kinks, bounded
     below.
     """
-
+    teeth = 6
     widths = rng.uniform(0.05, 0.5, size=2 * teeth)
     widths[0::2] *= 1.5  # falls are longer than rises
     breaks = tuple(Fraction(float(position)) for position in np.cumsum(widths))
@@ -37,7 +37,6 @@ def ingd_loop(trial: Trial) -> Iterator[Row]:
     """INGD with Theorem 5.4.1's parameters on a zigzag or a smooth function, over a grid of (L,
     δ, ε).
     """
-
     for L in trial["L"]:
         for epsilon_share in trial["epsilon_over_L"]:
             for delta in trial["delta"]:
@@ -50,7 +49,12 @@ def ingd_loop(trial: Trial) -> Iterator[Row]:
                         epsilon_share * L,
                         trial["gamma"],
                     )
-                    row = _run_ingd(trial, target, [-0.5], _oracle(function))
+                    row = _run_ingd(
+                        trial,
+                        target,
+                        [-0.5],
+                        lambda at, f=function: (f.values(at)[0], f.gradients(at)),
+                    )
                     row["distance"] = float(function.distance(row.pop("x")[0], delta))
                 else:
                     row, target = _smooth_quadratic(trial, L, epsilon_share)
@@ -65,16 +69,10 @@ def ingd_loop(trial: Trial) -> Iterator[Row]:
                 }
 
 
-def _oracle(f: Any) -> Callable[[np.ndarray], tuple[Any, Any]]:
-    """Point -> value and gradient of a piecewise linear function."""
-    return lambda at: (f.values(at)[0], f.gradients(at))
-
-
 def _smooth_quadratic(trial: Trial, L: float, share: float) -> tuple[Row, Any]:
-    """A quadratic of curvature L from ‖∇f‖ = 10ε, with δ = 3ε/(2L) less a little (times
-    ``radius_factor``).
+    """INGD's row on a quadratic of curvature L from ‖∇f‖ = 10ε, with δ = 3ε/(2L) less a little
+    (times ``radius_factor``), and its target.
     """
-
     epsilon = share * L
     start = 10 * epsilon / L * np.array([0.6, -0.8])
     delta = 0.999 * trial["radius_factor"] * one_inner_step_radius(L, epsilon)
@@ -89,7 +87,9 @@ def _smooth_quadratic(trial: Trial, L: float, share: float) -> tuple[Row, Any]:
 def _run_ingd(
     trial: Trial, target: Any, start: Any, oracle: Callable[[np.ndarray], tuple[Any, Any]]
 ) -> Row:
-    """mindgap's INGD until its certificate, or until more calls than stated are spent."""
+    """mindgap's INGD until its certificate, or until more calls than stated are spent; ``oracle``
+    gives value and gradient at a point.
+    """
     import torch
 
     from mindgap.optim import INGD

@@ -21,6 +21,8 @@ def stochastic_loop(trial: Trial) -> Iterator[Row]:
     f = L|x|, so that Δ = f(x_1) exactly and d(0, ∂f(x + δB)) is 0 within δ of the kink and L
     elsewhere.
     """
+    import torch
+
     target = StochasticTarget(
         trial["L"], trial["sigma"], trial["Delta"], trial["delta"], trial["epsilon"]
     )
@@ -45,7 +47,10 @@ def stochastic_loop(trial: Trial) -> Iterator[Row]:
             continue
         output[output_at == step] = positions[output_at == step]
         if step in row_steps and step != last_row_step:
-            trial.save(lambda: _state(step, rng, total, x=positions, m=directions, output=output))  # noqa: B023
+            arrays = {"x": positions, "m": directions, "output": output}
+            state = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+            numbers = {"step": step, "total": float(total), "rng": rng.bit_generator.state}
+            trial.save({**numbers, **state})
             yield {
                 "step": step,
                 "mean_direction": float(total + np.abs(directions).sum()) / (step * number),
@@ -87,16 +92,6 @@ def _algorithm_3(
         positions = positions - step
         directions = beta * directions + ((1 - beta) * L) * slope + noise_share
     return positions, directions, total
-
-
-def _state(
-    step: int, rng: np.random.Generator, total: float, **arrays: np.ndarray
-) -> dict[str, Any]:
-    """Where ``stochastic_loop`` stands after the row of that step, as tensors and numbers."""
-    import torch
-
-    saved = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
-    return {"step": step, "total": float(total), "rng": rng.bit_generator.state, **saved}
 
 
 def judge_stochastic(runs: Sequence[Run]) -> Parts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,8 @@ from mindgap.lab.theory.descent import first_hits, row_norm
 
 def loop_ratio(trial: Trial) -> Iterator[Row]:
     """For each M: the worst of the two functions of 3.7.2, at the best fixed step or with
-    clipping.
+    clipping; a count is infinite where the limit was reached.
     """
-
     L1, epsilon, delta = trial["L1"], trial["epsilon"], trial["delta"]
     fast, slow = theory.ExponentialQuadratic(L1=L1), theory.SlowFunction(epsilon=epsilon)
     for M in trial["M"]:
@@ -41,7 +40,7 @@ def loop_ratio(trial: Trial) -> Iterator[Row]:
         with trial.timed():
             for function, x0 in ((fast, fast.start(M)), (slow, slow.start(delta))):
                 hits, _ = first_hits(
-                    _of_x(function.gradient),
+                    lambda x, rows, gradient=function.gradient: gradient(x),  # one for all runs
                     np.full((len(step_sizes), 1), x0),
                     step,
                     epsilon,
@@ -58,21 +57,17 @@ def loop_ratio(trial: Trial) -> Iterator[Row]:
         }
 
 
-def _of_x(gradient: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    """A gradient that is the same function for every run."""
-    return lambda x, who: gradient(x)
-
-
 def judge_ratio(runs: Sequence[Run]) -> Parts:
     """GD/clipped grows like M·L1/(log M + 1): slope near one in logarithms, and each count on
     its side of its bound.
     """
     parts, groups = Parts(), by_method(runs)
     fixed, clipped = (groups[name][0] for name in ("GD, best fixed step", "clipped GD"))
-    counts, clipped_counts = np.array(fixed.column("count")), np.array(clipped.column("count"))
-    M, product = np.array(fixed.column("M")), np.array(fixed.column("product"))
-    below_proof = int((counts < np.array(fixed.column("lower_bound"))).sum())
-    above = int((clipped_counts > np.array(clipped.column("upper_bound"))).sum())
+    counts, M, product, lower = (
+        np.array(fixed.column(name)) for name in ("count", "M", "product", "lower_bound")
+    )
+    clipped_counts, upper = (np.array(clipped.column(name)) for name in ("count", "upper_bound"))
+    below_proof, above = int((counts < lower).sum()), int((clipped_counts > upper).sum())
     ratio = counts / clipped_counts
     exponent, error = slope(np.log(product / (np.log(M) + 1)), np.log(ratio))
     parts.add(
@@ -84,9 +79,7 @@ def judge_ratio(runs: Sequence[Run]) -> Parts:
     )
     # The column holds the bound with the proof's Δ - 5ε/4; the theorem prints Δ - 5ε/8.
     delta, epsilon = (fixed.header.settings[name] for name in ("delta", "epsilon"))
-    printed_bound = (
-        np.array(fixed.column("lower_bound")) * (delta - 0.625 * epsilon) / (delta - 1.25 * epsilon)
-    )
+    printed_bound = lower * (delta - 0.625 * epsilon) / (delta - 1.25 * epsilon)
     below_printed = int((counts < printed_bound).sum())
     parts.add(
         "GD stays above the printed lower bound, with Δ - 5ε/8",

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from mindgap.lab.studies.clipping_runs import resumed_draws
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
@@ -30,7 +31,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         yield {"step": draw, "norm_over_beta": norm / beta, "ratio": normalised / clipped}
 
 
-def _distance(optimizer: type, gradient, **settings: float) -> float:  # type: ignore[no-untyped-def]
+def _distance(optimizer: Any, gradient: Any, **settings: float) -> float:
     """How far one step of an optimizer with these settings goes."""
     import torch
 

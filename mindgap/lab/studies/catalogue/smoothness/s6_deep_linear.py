@@ -52,16 +52,11 @@ def judge_networks(runs: Sequence[Run]) -> Parts:
 
     parts, table = Parts(), rows_by_method(runs)
     random_rows, valley_rows = table["random weights"], table["valley of zero loss"]
-    rank = float(
-        spearmanr(
-            [point["gradient"] for point in random_rows],
-            [point["curvature"] for point in random_rows],
-        ).statistic
-    )
+    both = [[row[name] for row in random_rows] for name in ("gradient", "curvature")]
+    rank = float(spearmanr(*both).statistic)
     largest_gradient = max(row["gradient"] for row in valley_rows)
-    growth, _ = slope(
-        np.log([point["size"] for point in valley_rows[-6:]]),
-        np.log([point["curvature"] for point in valley_rows[-6:]]),
+    growth, _ = slope(  # of the farther half of the valley
+        *(np.log([row[name] for row in valley_rows[-6:]]) for name in ("size", "curvature"))
     )
     parts.add(
         "gradient and Hessian norm are correlated",

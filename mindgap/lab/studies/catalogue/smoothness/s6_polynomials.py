@@ -49,13 +49,11 @@ def judge_polynomials(runs: Sequence[Run]) -> Parts:
         rows = [row for run in group for row in run.rows]
         above = sum(row["relaxed"] > row["L0"] * (1 + 1e-9) for row in rows)
         radii = sorted({row["radius"] for row in rows})[-2:]  # the two largest
-        exponents = []
-        for run in group:
-            # A row per polynomial and radius, in this order.
-            largest = [row["smoothness"] for row in run.rows if row["radius"] in radii]
-            for pair in zip(largest[::2], largest[1::2]):
-                exponents.append(slope(np.log(radii), np.log(pair))[0])
-        growth = float(np.median(exponents))
+        # A row per run, polynomial and radius, in this order: pairs of a polynomial's two values.
+        largest = np.log([row["smoothness"] for row in rows if row["radius"] in radii])
+        growth = float(
+            np.median([slope(np.log(radii), pair)[0] for pair in largest.reshape(-1, 2)])
+        )
         parts.add(
             f"{name}: |f''| is not bounded",
             holds=abs(growth - (degree - 2)) < 0.1,

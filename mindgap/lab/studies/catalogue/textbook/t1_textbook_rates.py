@@ -36,21 +36,22 @@ def rates_loop(trial: Trial) -> Iterator[Row]:
     ]
     convex += [(SmoothConvex(L), trial["accuracies"][-1], "L", L) for L in trial["smoothness"]]
     # the worst quadratic is the same for every seed
-    for constants, epsilon, axis, grid_value in (
+    for constants, epsilon, axis, at in (
         (strongly_convex + (convex if name != "heavy-ball" else [])) if trial.seed == 0 else []
     ):
         with trial.timed():
             count, bound = _count(name, constants, epsilon, trial["step_factor"])
-        yield {"part": axis, "at": grid_value, "iterations": count, "bound": bound}
+        yield {"part": axis, "at": at, "iterations": count, "bound": bound}
     with trial.timed():
         yield {"part": "random", "worst_ratio": _random_quadratics(trial)}
 
 
-def _count(name: str, constants, epsilon: float, step_factor: float):  # type: ignore[no-untyped-def]
+def _count(
+    name: str, constants: SmoothConvex, epsilon: float, step_factor: float
+) -> tuple[float, int]:
     """First step from which the worst gap stays at most ε, and the table's bound; infinite if
     not within 1.5 bounds.
     """
-
     bound = math.ceil(
         iteration_bound("nesterov" if name == "heavy-ball" else name, constants, epsilon)
     )

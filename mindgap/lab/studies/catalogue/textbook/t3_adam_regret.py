@@ -32,8 +32,8 @@ def regret_loop(trial: Trial) -> Iterator[Row]:
 
 
 def judge_regret(runs: Sequence[Run]) -> Parts:
-    """Adam's regret is never below its floor (a tenth allowed for); AMSGrad's falls, to below
-    half of it.
+    """Adam's average regret is never below its floor (a tenth allowed for); AMSGrad's falls to
+    below half of it, over the later half faster than T^-0.3.
     """
     parts = Parts()
     for run in runs:

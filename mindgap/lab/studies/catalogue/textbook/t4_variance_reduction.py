@@ -24,8 +24,8 @@ MARGIN = 1.1
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """The gain, the log of SGD's final gap over SVRG's, in the mean over paired seeds: of
-    network and control.
+    """The gain, the log of SGD's final gap over SVRG's, in the mean over paired seeds, on the
+    network; a convex control without a gain decides nothing.
     """
     parts, groups = Parts(), by_method(runs)
     gains = {}
