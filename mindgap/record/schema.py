@@ -33,7 +33,8 @@ VERDICTS = ("holds", "does not hold", "inconclusive", "not trained", "error")
 OUTCOMES = ("done", "failed")
 
 Row = dict[str, Any]
-Key, Value = TypeVar("Key"), TypeVar("Value")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 _COMPACT = json.JSONEncoder(
     sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")

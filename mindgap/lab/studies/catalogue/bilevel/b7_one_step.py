@@ -90,10 +90,10 @@ def _search_and_run(
     one_step = one_of("steps", trial["steps"], ("one", "two")) == "one"
     budget, readings = trial["oracle_calls"], trial["readings"]
     if not trial["tried"]:
-        steps = _own_steps(trial, one_step)
-        method = method_for(trial, **steps, key="saba", units=[])
+        own_steps = _own_steps(trial, one_step)
+        method = method_for(trial, **own_steps, key="saba", units=[])
         for row in rows_of(trial, task_of(trial), method, budget=budget, readings=readings):
-            yield {**row, **steps}
+            yield {**row, **own_steps}
         return
     column = "held_loss" if trial.settings.get("held") else "validation_loss"
 

@@ -53,7 +53,7 @@ def ingd_loop(trial: Trial) -> Iterator[Row]:
                         trial,
                         target,
                         [-0.5],
-                        lambda at, f=function: (f.values(at)[0], f.gradients(at)),
+                        lambda at: (function.values(at)[0], function.gradients(at)),  # noqa: B023
                     )
                     row["distance"] = float(function.distance(row.pop("x")[0], delta))
                 else:

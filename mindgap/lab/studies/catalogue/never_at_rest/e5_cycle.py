@@ -83,7 +83,8 @@ def judge(runs: Sequence[Run]) -> Parts:
         [(row["theta1"], row["theta2"]) for row in run.rows[-500:]] for run in large_runs
     ]
     widths_of_runs = [clusters(points) for points in last_iterates]
-    number, widest = (list(map(of_run, widths_of_runs)) for of_run in (len, max))
+    number = [len(widths) for widths in widths_of_runs]
+    widest = [max(widths) for widths in widths_of_runs]
     parts.add(
         "its last 500 iterates only take values around a few points",
         holds=max(number) <= FEW and max(widest) <= GAP,

@@ -40,7 +40,7 @@ def loop_ratio(trial: Trial) -> Iterator[Row]:
         with trial.timed():
             for function, x0 in ((fast, fast.start(M)), (slow, slow.start(delta))):
                 hits, _ = first_hits(
-                    lambda x, rows, gradient=function.gradient: gradient(x),  # one for all runs
+                    lambda x, rows: function.gradient(x),  # noqa: B023
                     np.full((len(step_sizes), 1), x0),
                     step,
                     epsilon,
