@@ -14,7 +14,8 @@ from mindgap.record.schema import Run, grouped
 
 #: Columns of a series of statistics, in the order of the CSV file.
 STATISTICS = ("mean", "sd", "q10", "q50", "q90", "n")
-
+#: Places of statistics over runs that were not read at the same ones.
+MOST_PLACES = 512
 
 #: Places and values of one run.
 Curve = tuple[np.ndarray, np.ndarray]
@@ -44,14 +45,11 @@ def facet_values(runs: Iterable[Run], facet: str) -> list[str]:
         return [""]
     seen: dict[Any, None] = {}
     for run in runs:
-        for value in (
-            [_of_run(run, facet)] if _of_run(run, facet) is not None else run.column(facet)
-        ):
+        of_run = _of_run(run, facet)
+        for value in run.column(facet) if of_run is None else [of_run]:
             seen.setdefault(tuple(value) if isinstance(value, list) else value)
-    values = list(seen)
-    if all(isinstance(one, (int, float)) for one in values):
-        values.sort()
-    return [facet_label(facet, one) for one in values]
+    all_numbers = all(isinstance(value, (int, float)) for value in seen)
+    return [facet_label(facet, value) for value in (sorted(seen) if all_numbers else seen)]
 
 
 #: Settings that the papers write in Greek.
@@ -100,18 +98,14 @@ class Readings:
         self._columns: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def column(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """The values of a quantity and in which rows it is a number."""
+        """The values of a quantity, one per row (NaN where there is no number), and in which rows
+        it is a number; a number that is NaN counts as one.
+        """
         if name not in self._columns:
             raw = [row.get(name) for row in self.run.rows]
-            number_mask = np.array([_is_number(value) for value in raw], dtype=bool)
-            values = np.array(
-                [
-                    value if is_number else np.nan
-                    for value, is_number in zip(raw, number_mask.tolist())
-                ],
-                dtype=float,
-            )
-            self._columns[name] = values, number_mask
+            is_number = np.array([_is_number(value) for value in raw], dtype=bool)
+            numbers = [value if drawn else np.nan for value, drawn in zip(raw, is_number.tolist())]
+            self._columns[name] = np.array(numbers, dtype=float), is_number
         return self._columns[name]
 
     def panels(self, x: str, y: str, facet: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -138,16 +132,14 @@ class Readings:
         return {label: (x_values[places], y_values[places]) for label, places in rows_of.items()}
 
 
-def over_seeds(
-    readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]], grid: int = 512
-) -> dict[str, np.ndarray]:
-    """Statistics over runs at common places.
+def over_seeds(readings_of_runs: Sequence[Curve]) -> dict[str, np.ndarray]:
+    """Statistics over runs at common places: a column ``x`` and those of :data:`STATISTICS`.
 
     Where the runs were read at the same places (steps, epochs), those are used as they are. Where
     they were not (seconds), each run is interpolated linearly, inside its own range only, at up to
-    ``grid`` of the places read. The statistics stop where the first run ends: beyond, they would be
-    about other seeds. A value that is not finite makes the mean there undefined (the line stops);
-    in the quantiles it counts as largest.
+    :data:`MOST_PLACES` of the places read. The statistics stop where the first run ends: beyond,
+    they would be about other seeds. A value that is not finite makes the mean there undefined (the
+    line stops); in the quantiles it counts as largest.
 
     Example:
         >>> import numpy as np
@@ -166,16 +158,17 @@ def over_seeds(
     if not curves or not all(len(x) for x, _ in curves):
         return {name: np.empty(0) for name in ("x", *STATISTICS)}
     places = np.unique(np.concatenate([x for x, _ in curves]))
+    # Few places beyond those of the longest run: the runs were read at the same ones.
     if len(places) <= 1.2 * max(len(x) for x, _ in curves):
         return {"x": places, **_statistics(*_where_read(curves, places))}
-    if len(places) > grid:
-        places = places[np.unique(np.linspace(0, len(places) - 1, grid).astype(int))]
+    if len(places) > MOST_PLACES:
+        places = places[np.unique(np.linspace(0, len(places) - 1, MOST_PLACES).astype(int))]
     inside = np.stack([(places >= x[0]) & (places <= x[-1]) for x, _ in curves])
     values = np.stack([np.interp(places, x, y) for x, y in curves])
     return {"x": places, **_statistics(values, inside)}
 
 
-def _in_order(readings: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Curve]:
+def _in_order(readings: Sequence[Curve]) -> list[Curve]:
     """The runs that were read at all, each with one value per place, in order of place."""
     return [curve for x, y in readings if len((curve := one_value_per_place(x, y))[0])]
 
@@ -201,9 +194,9 @@ def one_value_per_place(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.nd
         return places, np.bincount(place_of, weights=y, minlength=len(places)) / counts
 
 
-def end_values(readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
+def end_values(readings_of_runs: Sequence[Curve]) -> dict[str, float]:
     """Statistics over runs of each run's last value, and the places ``first`` to ``last`` between
-    which the runs end.
+    which the runs end; empty where none was read.
 
     Example:
         >>> import numpy as np
@@ -276,33 +269,28 @@ def thin(series: Series, buckets: int, *, log_x: bool = False) -> Series:
     if size <= 2 * buckets:
         return series
     edges = _edges(series.columns["x"], buckets, log_x)
-    names = [n for n in ("y", "mean", "q50") if n in series.columns]
-    kept_rows = {0, size - 1}
     starts, stops = edges[:-1], edges[1:]
-    starts, stops = starts[stops > starts], stops[stops > starts]
-    kept_rows.update(starts.tolist(), (stops - 1).tolist())
+    starts, stops = starts[stops > starts], stops[stops > starts]  # buckets that hold a row
+    kept_rows = {0, size - 1, *starts.tolist(), *(stops - 1).tolist()}
     bucket = np.searchsorted(starts, np.arange(size), side="right")
-    for name in names:
+    for name in series.columns.keys() & {"y", "mean", "q50"}:
         column = series.columns[name]
         # Sorted inside each bucket, the first is the smallest and the last the largest; an
         # undefined value is neither.
         smallest = np.lexsort((np.where(np.isnan(column), np.inf, column), bucket))[starts]
         largest = np.lexsort((np.where(np.isnan(column), -np.inf, column), bucket))[stops - 1]
         kept_rows.update(smallest.tolist(), largest.tolist())
-    for edge in ("q10", "q90", "sd"):  # the widest places of the band, a few for the whole series
-        if edge in series.columns and not np.isnan(series.columns[edge]).all():
-            kept_rows.update(
-                (int(np.nanargmin(series.columns[edge])), int(np.nanargmax(series.columns[edge])))
-            )
+    for name in series.columns.keys() & {"q10", "q90", "sd"}:  # the band's widest places
+        edge = series.columns[name]
+        if not np.isnan(edge).all():
+            kept_rows |= {int(np.nanargmin(edge)), int(np.nanargmax(edge))}
     index = np.array(sorted(kept_rows))
-    return replace(
-        series, columns={statistic: values[index] for statistic, values in series.columns.items()}
-    )
+    return replace(series, columns={name: column[index] for name, column in series.columns.items()})
 
 
 def _edges(x: np.ndarray, buckets: int, log_x: bool) -> np.ndarray:
-    """Bucket borders as row numbers: equally wide on the axis where x is in order, equally many
-    rows otherwise.
+    """Bucket borders as row numbers, the first 0 and the last the number of rows: equally wide on
+    the axis where x is in order, equally many rows otherwise.
     """
     if np.all(np.diff(x) >= 0):
         if log_x and (x > 0).any():
@@ -326,11 +314,7 @@ def thin_points(series: Series, limit: int) -> Series:
         for stretch in np.array_split(np.arange(size), max(limit // 8, 1)):
             values = other_values[stretch]
             if not np.isnan(values).all():
-                kept_rows.update(
-                    (
-                        int(sorted_rows[stretch[np.nanargmin(values)]]),
-                        int(sorted_rows[stretch[np.nanargmax(values)]]),
-                    )
-                )
+                extremes = [np.nanargmin(values), np.nanargmax(values)]
+                kept_rows.update(sorted_rows[stretch[extremes]].tolist())
     index = np.array(sorted(kept_rows))
     return replace(series, columns={k: v[index] for k, v in series.columns.items()})

@@ -216,17 +216,12 @@ class Drawing:
         for channel in ("x", "y"):
             log = getattr(self.figure, f"log_{channel}")
             column = channel if channel == "x" or self.kind != "lines" else "q50"
-            ranges = [
-                _ends([s.columns[column] for s in axis.series if s.facet == facet], log)
-                for facet in self.facets
-            ]
-            finite_ranges = [end for end in ranges if end is not None]
-            if finite_ranges:
-                common_span = max(high for _, high in finite_ranges) - min(
-                    low for low, _ in finite_ranges
-                )
-                if min(high - low for low, high in finite_ranges) < 0.3 * common_span:
-                    independent[channel] = "independent"
+            by_panel = grouped((series.facet, series.columns[column]) for series in axis.series)
+            ranges = [ends for columns in by_panel.values() if (ends := _ends(columns, log))]
+            lows, highs = [low for low, _ in ranges], [high for _, high in ranges]
+            narrowest = min((high - low for low, high in ranges), default=0.0)
+            if ranges and narrowest < 0.3 * (max(highs) - min(lows)):
+                independent[channel] = "independent"
         return independent
 
 

@@ -312,10 +312,9 @@ def kept_vector(values: np.ndarray) -> str:
     """A vector as text for a record: half precision, compressed by zlib, in base 85.
 
     Example:
-        >>> from base64 import b85decode
-        >>> from zlib import decompress
+        >>> import base64, zlib
         >>> text = kept_vector(np.array([0.5, -2.0]))
-        >>> np.frombuffer(decompress(b85decode(text)), np.float16).tolist()
+        >>> np.frombuffer(zlib.decompress(base64.b85decode(text)), np.float16).tolist()
         [0.5, -2.0]
     """
     return b85encode(compress(values.astype(np.float16).tobytes())).decode()

@@ -65,7 +65,9 @@ def below_bounds(runs: Sequence[Run], cell: Sequence[str], reading: str = "") ->
 
 
 def resumed_draws(trial: Trial) -> Iterator[tuple[int, np.random.Generator]]:
-    """Number and generator of each of the trial's ``draws``, with a checkpoint offered for each."""
+    """Number and generator (one for all) of each of the trial's ``draws``, with a checkpoint
+    offered for each; a restored trial goes on after its last one.
+    """
     rng = trial.numpy_generator("parameters")
     if trial.restored:
         rng.bit_generator.state = trial.restored["rng"]
@@ -75,15 +77,9 @@ def resumed_draws(trial: Trial) -> Iterator[tuple[int, np.random.Generator]]:
 
 
 def exponents(runs: Sequence[Run], x: str) -> dict[float, tuple[float, float]]:
-    """α -> slope of log error against log horizon over the later half of the horizons, and its
-    standard error.
+    """α -> slope of log ``error`` against the log of the horizon, column ``x``, over the later half
+    of the horizons, and its standard error.
     """
-    rows = [row for run in runs for row in run.rows]
-    result = {}
-    for alpha in sorted({row["alpha"] for row in rows}):
-        points = sorted((row[x], row["error"]) for row in rows if row["alpha"] == alpha)
-        later_half = points[len(points) // 2 :]
-        result[alpha] = slope(
-            np.log([k for k, _ in later_half]), np.log([error for _, error in later_half])
-        )
-    return result
+    points = grouped((row["alpha"], (row[x], row["error"])) for run in runs for row in run.rows)
+    later_halves = {alpha: sorted(points[alpha])[len(points[alpha]) // 2 :] for alpha in points}
+    return {alpha: slope(*np.log(later_halves[alpha]).T) for alpha in sorted(later_halves)}

@@ -53,8 +53,8 @@ def network_gate(parts: Parts, runs: Sequence[Run]) -> None:
 
 
 def _language_gate(parts: Parts, last_rows: Ends, *, on_treebank: bool) -> bool:
-    """Add the control of a language model or of BERT, where all methods recorded such losses;
-    returns whether they did.
+    """Add the control of a language model or of BERT to ``parts``, by losses on test text or else
+    on validation text, where all methods recorded them; returns whether they did.
     """
     for column in ("test_loss", "validation_loss"):
         losses = _means(last_rows, column)

@@ -80,7 +80,7 @@ def grid_search(
     on_trial: Callable[[str, int, float], None] = lambda method, number, value: None,
 ) -> dict[str, list[TunedTrial]]:
     """Try every point for every method, then points :func:`beyond` the ends until each method's
-    best lies inside.
+    best lies inside; returns method -> its trials.
 
     No method waits for another: one whose points are all known goes on to those beyond its ends.
 
@@ -140,7 +140,12 @@ def grid_search(
 def _compute(
     first: Sequence[Call], keep: Callable[[str, tuple[float, float]], list[Call]], jobs: int
 ) -> None:
-    """Carry out the calls ``first``, and those that ``keep`` returns for each result."""
+    """Carry out the calls ``first``, and those that ``keep`` returns for each result, in so many
+    processes (1: in this one).
+
+    Raises:
+        RuntimeError: a process died several times.
+    """
     calls = list(first)
     if jobs == 1:
         for key, call in calls:  # grows meanwhile
@@ -156,7 +161,9 @@ def _compute(
 
 
 def _read(journal: Path) -> dict[str, tuple[float, float]]:
-    """What the journal holds; a line cut short by an interruption is left out."""
+    """Name -> value and seconds, from the journal; a line cut short by an interruption is left
+    out, and so is a journal that does not exist.
+    """
     known = {}
     for line in journal.read_text().splitlines() if journal.exists() else []:
         try:

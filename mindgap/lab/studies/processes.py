@@ -52,8 +52,10 @@ class Worker:
         )
 
     def run(self, call: bytes, limit: float | None) -> tuple[bool, Any] | Lost | None:
-        """Carry out a pickled call: (whether it succeeded, its value or its error); ``None`` if
-        the worker died.
+        """Carry out a pickled call: (whether it succeeded, its value or its error).
+
+        After ``limit`` seconds the process is killed, and the call is :class:`Lost`. ``None`` if
+        the worker died by itself.
         """
         limit_passed = threading.Event()
 
@@ -61,10 +63,9 @@ class Worker:
             limit_passed.set()
             self.kill()
 
-        timer = threading.Timer(limit, kill_late) if limit else None
-        if timer is not None:
-            timer.daemon = True
-            timer.start()
+        timer = threading.Timer(limit or threading.TIMEOUT_MAX, kill_late)
+        timer.daemon = True
+        timer.start()
         calls, answers = self._process.stdin, self._process.stdout
         assert calls is not None
         assert answers is not None
@@ -78,8 +79,7 @@ class Worker:
                 return Lost(f"it took longer than the limit of {limit:g} s; its rows are kept")
             return None
         finally:
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
 
     def kill(self) -> None:
         """End the process at once."""

@@ -47,7 +47,9 @@ READ = 10_000
 
 
 def tie(loss: float) -> float:
-    """What a validation loss adds to an error, so that it decides between equal errors."""
+    """What a validation loss adds to an error, so that it decides between equal errors; a loss
+    that is not finite counts as :data:`LARGEST`.
+    """
     return TIE * (min(loss, LARGEST) if math.isfinite(loss) else LARGEST)
 
 
@@ -96,12 +98,10 @@ class ImageRun:
         return cut(images, labels, self.trial["batch"], generator)
 
     def epoch(self, number: int) -> list[tuple[Any, Any]]:
-        """The batches of an epoch."""
-
+        """The batches of an epoch: all training images, in an order that depends on the number."""
+        device = self.parts["train"][1].device
         return self.batches(
-            torch_stream(
-                self.trial.seed, f"{self.name} order", number, device=self.parts["train"][1].device
-            )
+            torch_stream(self.trial.seed, f"{self.name} order", number, device=device)
         )
 
     def rows(

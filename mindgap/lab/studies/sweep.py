@@ -56,11 +56,7 @@ class Sweep:
         if self.jobs is not None:
             whole("jobs", self.jobs, least=1)
         if self.backend == "local" and self.address:
-            fail(
-                "address",
-                "must be left out with --backend local, which is this machine",
-                self.address,
-            )
+            fail("address", "must be left out with --backend local (this machine)", self.address)
         if self.backend != "local" and not self.address:
             fail("address", f"must be given with --backend {self.backend}", self.address)
 
@@ -87,27 +83,23 @@ def spread(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tup
     if sweep.backend != "local":
         yield from _on_cluster(execute, work, sweep)
     elif sweep.jobs == 1 or len(work) < 2:
+        late = f"it took longer than the limit of {sweep.limit:g} s; its rows are kept"
         for study, header, folder in work:
-            timeout = TimeoutError(
-                f"it took longer than the limit of {sweep.limit:g} s; its rows are kept"
-            )
-            with time_limit(sweep.limit, timeout):
+            with time_limit(sweep.limit, TimeoutError(late)):
                 end = execute(study, header, folder)
             yield header, end
     else:
         calls = [partial(execute, *item) for item in work]
         for number, end in in_processes(calls, sweep.jobs or 1, limit=sweep.limit or None):
-            yield (
-                work[number][1],
-                End("failed", message=end.reason) if isinstance(end, Lost) else end,
-            )
+            lost = isinstance(end, Lost)
+            yield work[number][1], End("failed", message=end.reason) if lost else end
 
 
 def _on_cluster(
     execute: Execute, work: Sequence[Work], sweep: Sweep
 ) -> Iterator[tuple[Header, End]]:
-    """At most ``jobs`` trials at a time; the cluster itself tries a trial again whose worker
-    died.
+    """:func:`spread` on a cluster: at most ``jobs`` trials at a time, each with a header of its own
+    future; the cluster itself tries a trial again whose worker died. It is closed at the end.
     """
     cluster = _dask(sweep.address) if sweep.backend == "dask" else _ray(sweep.address)
     try:
@@ -214,15 +206,11 @@ def died(error: Exception) -> bool:
         False
     """
     kinds = type(error).__mro__
-    cluster_packages = {kind.__module__.partition(".")[0] for kind in kinds} & {
-        "ray",
-        "distributed",
-        "dask",
-    }
+    if any(kind.__name__ == "RayTaskError" for kind in kinds):
+        return False
+    packages = {kind.__module__.partition(".")[0] for kind in kinds}
     connection_lost = isinstance(error, ConnectionError) or type(error).__name__ == "CancelledError"
-    return (bool(cluster_packages) or connection_lost) and "RayTaskError" not in {
-        kind.__name__ for kind in kinds
-    }
+    return connection_lost or not packages.isdisjoint({"ray", "distributed", "dask"})
 
 
 def wanted() -> bool:

@@ -133,8 +133,10 @@ def tune(
 ) -> Tuning:
     """Search ``study.tunable`` (or ``study.grid``) for every method and write what was chosen.
 
-    A search that was interrupted goes on where it stopped. Asking for fewer trials than were made
-    before considers only the first ones. A grid is the same for every method at first; where a
+    Writes ``tuning.json`` and the journal of trials into the study's folder below ``out``, with
+    which an interrupted search goes on where it stopped. Methods of the same search that are left
+    out now keep what was chosen for them. Asking for fewer trials than were made before considers
+    only the first ones. A grid is the same for every method at first; where a
     method's best point lies at an end, further points beyond it are tried (see
     :func:`~mindgap.lab.studies.grid.beyond`).
 
@@ -175,6 +177,11 @@ def tune(
     else:
         tuning_seeds = tuple(FIRST_SEED + k for k in range(seeds))
         trials_of = _searches(study, settings, folder, trials, tuning_seeds, jobs, on_trial)
+    methods = {}
+    for method in settings:
+        tried, chosen = trials_of[method], best(trials_of[method])
+        seconds = sum(trial.seconds for trial in tried)
+        methods[method] = MethodTuning(chosen.settings, chosen.value, seconds, tuple(tried))
     tuning = Tuning(
         study=study.name,
         scale=scale,
@@ -182,7 +189,7 @@ def tune(
         space={name: [min(values), max(values)] for name, values in space.items()},
         trials=trials,
         seeds=tuning_seeds,
-        methods={method: _summary(trials_of[method]) for method in settings},
+        methods=methods,
         overrides=dict(overrides or {}),
         command=command(),
         versions=dict(versions()),
@@ -201,14 +208,15 @@ def tune(
 def _settings_to_tune(
     study: Study, scale: str, names: Sequence[str], overrides: Mapping[str, Any] | None
 ) -> dict[str, Settings]:
-    """Method -> its settings, for every method that has the settings to be searched; an error if
-    there is none.
+    """Method -> its settings, for every method that has the settings to be searched (those of
+    ``grid_where_present`` may be missing); an error if there is none.
     """
-    settings = {}
-    for method in study.seeds(scale):
-        planned = study.settings(scale, method)
-        if all(planned.get(name) is not None or name in study.grid_where_present for name in names):
-            settings[method] = study.settings(scale, method, overrides)
+    must_have = [name for name in names if name not in study.grid_where_present]
+    settings = {
+        method: study.settings(scale, method, overrides)
+        for method in study.seeds(scale)
+        if all(study.settings(scale, method).get(name) is not None for name in must_have)
+    }
     if not settings:
         fail("scale", f"must be one at which a method has the settings {', '.join(names)}", scale)
     return settings
@@ -217,7 +225,7 @@ def _settings_to_tune(
 def _grid(
     study: Study, settings: Mapping[str, Settings], folder: Path, jobs: int, on_trial: OnTrial
 ) -> dict[str, list[TunedTrial]]:
-    """The trials of a grid search; the journal knows a value by everything that it depends on."""
+    """Method -> the trials of a grid search over those settings of ``study.grid`` that it has."""
 
     def score(method: str, point: Settings, seed: int) -> tuple[float, float]:
         """Score and seconds of a point with one seed; a run that diverged counts as infinite."""
@@ -227,6 +235,7 @@ def _grid(
             return math.inf, 0.0
 
     def name(method: str, point: Settings, seed: int) -> str:
+        """What the journal calls the score: a hash of everything that it depends on."""
         return content_hash(
             [study.name, method, {**settings[method], **point}, seed, study.tune_on]
         )
@@ -251,7 +260,12 @@ def _searches(
     jobs: int,
     on_trial: OnTrial,
 ) -> dict[str, list[TunedTrial]]:
-    """The trials of Optuna's search, method by method or several methods at the same time."""
+    """Method -> the trials of Optuna's search, method by method or several at the same time, in
+    processes of their own.
+
+    Raises:
+        RuntimeError: a process died several times.
+    """
     calls = {
         method: partial(_search, study, method, own_settings, folder, trials, seeds)
         for method, own_settings in settings.items()
@@ -278,7 +292,9 @@ def _search(
     seeds: Sequence[int],
     on_trial: OnTrial = lambda method, number, value: None,
 ) -> list[TunedTrial]:
-    """The first ``trials`` trials of one method, from its journal or carried out now."""
+    """The first ``trials`` trials of one method, from its journal or carried out now and written
+    into it.
+    """
     spent = [0.0]
 
     def evaluate(guess: Settings) -> float:
@@ -367,14 +383,6 @@ def validation_score(
         scores.append(score if math.isfinite(score) and not diverged else math.inf)
         seconds += trial.seconds
     return sum(scores) / len(scores), seconds
-
-
-def _summary(trials: Sequence[TunedTrial]) -> MethodTuning:
-    """What a search chose for one method, with all its trials."""
-    chosen = best(trials)
-    return MethodTuning(
-        chosen.settings, chosen.value, sum(trial.seconds for trial in trials), tuple(trials)
-    )
 
 
 def _optuna() -> Any:
