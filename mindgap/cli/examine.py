@@ -12,6 +12,7 @@ import typer
 from mindgap.base.check import fail
 from mindgap.cli.measure import load_function
 from mindgap.cli.show import paragraph, progress, say
+from mindgap.record.store import write_atomically
 
 if TYPE_CHECKING:
     from mindgap.advise import Examination
@@ -51,9 +52,7 @@ def examine(
         if out.suffix == ".json":
             answer.write(out)
         else:
-            unfinished = out.with_name(out.name + ".part")
-            unfinished.write_text(page(answer), encoding="utf-8")
-            unfinished.replace(out)
+            write_atomically(out, page(answer))
         say(f"Open {out.resolve().as_uri()}")
     if answer.facts.get("raised"):
         raise typer.Exit(3)

@@ -93,7 +93,9 @@ class Watcher:
         self._first = True
 
     def look(self) -> None:
-        """Read the lines added to the records since the last look, and hand them on."""
+        """Read the lines added to the records since the last look: bring ``jobs`` and ``expected``
+        up to date, and hand every line on.
+        """
         now = time.monotonic()
         for path, (header, column) in list(self._files.items()):
             news = self._follower.news(path)

@@ -20,6 +20,7 @@ from typing import Annotated
 import typer
 
 from mindgap.base.check import fail
+from mindgap.record.store import write_atomically
 
 #: Letter of a claim -> folder of its studies.
 GROUPS = {
@@ -77,12 +78,9 @@ class Tree:
         self.edit(name, lambda text: text.replace(mark, row + mark))
 
     def write(self) -> list[str]:
-        """Write everything; returns the names of the files."""
+        """Write every new and edited file; returns their names."""
         for name, text in self.texts.items():
-            path = self.root / name
-            unfinished = path.with_name(path.name + ".part")
-            unfinished.write_text(text, encoding="utf-8")
-            unfinished.replace(path)
+            write_atomically(self.root / name, text)
         return list(self.texts)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -52,6 +51,8 @@ SHAPES = (
 #: The order in which x-axes are offered (a description on disk has its keys in order of the
 #: alphabet).
 AXES = ("step", "x_epoch", "y_epoch", "oracle_calls", "seconds", "cpu_seconds")
+#: Along these a search looks for the lowest value.
+SEARCHED = ("factor", "candidate")
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,6 @@ class Drawing:
 
     ``accent`` lists the methods that the claim is about; the others are drawn in grey.
     """
-
-    TIMES: ClassVar[tuple[str, ...]] = AXES
-    #: Along these a search looks for the lowest value.
-    SEARCHED: ClassVar[tuple[str, ...]] = (
-        "factor",
-        "candidate",
-    )
 
     id: str
     figure: Figure
@@ -157,7 +151,7 @@ class Drawing:
         if "y" in series.columns:
             return series.columns["y"][np.isfinite(series.columns["y"])]
         column = "mean" if self.middle == "mean" else "q50"
-        searched = self.axes[0].name in self.SEARCHED
+        searched = self.axes[0].name in SEARCHED
         if series.ends and not searched:
             values = np.array([series.ends[column]])
         else:

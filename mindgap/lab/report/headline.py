@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mindgap.lab.report.drawing import Drawing
+from mindgap.lab.report.drawing import AXES, SEARCHED, Drawing
 from mindgap.lab.report.words import number, signs
 
 
@@ -19,7 +19,7 @@ def headline(drawing: Drawing) -> str:
     if drawing.empty or drawing.kind == "path" or title.startswith("Where "):
         return title
     axis, values = drawing.axes[0], drawing.ends()
-    along_time = drawing.kind == "lines" and axis.name in drawing.TIMES
+    along_time = drawing.kind == "lines" and axis.name in AXES
     middle = f"{drawing.middle} " if drawing.middle else ""
     if drawing.figure.y_label == "share of minibatches":
         tops = {
@@ -47,11 +47,11 @@ def headline(drawing: Drawing) -> str:
 def _place(drawing: Drawing) -> str:
     """Where on the first axis the numbers of a headline are read, in words that follow a title."""
     axis = drawing.axes[0]
-    if axis.name in drawing.SEARCHED:
+    if axis.name in SEARCHED:
         return " at the best step"
     if drawing.kind != "lines":
         return ""
-    if axis.name in drawing.TIMES:
+    if axis.name in AXES:
         return " at the end"
     if drawing.names:
         return ""

@@ -69,7 +69,8 @@ def null_rates(study: Study, runs: Sequence[Run], draws: int | None = None) -> d
 
 def _spreads(pool: Sequence[Run]) -> dict[str, tuple[float, float, bool]]:
     """Column -> mean and spread of its last values between the runs, and whether these are of
-    logarithms (where all values are positive).
+    logarithms (where all values are positive). Left out: columns of no floats, of :data:`FIXED`,
+    with values that are not finite, missing in a run, or without a spread.
     """
     spreads = {}
     rows = [row for run in pool for row in run.rows]
@@ -78,9 +79,9 @@ def _spreads(pool: Sequence[Run]) -> dict[str, tuple[float, float, bool]]:
         columns = [[v for v in run.column(name) if isinstance(v, (int, float))] for run in pool]
         if not all(columns) or not np.isfinite(np.concatenate(columns)).all():
             continue
-        positive = min(min(column) for column in columns) > 0
-        last_values = [float(column[-1]) for column in columns]
-        last = np.array([math.log(value) if positive else value for value in last_values])
+        positive = min(map(min, columns)) > 0
+        ends = (float(column[-1]) for column in columns)
+        last = np.array([math.log(end) if positive else end for end in ends])
         if len(last) > 1 and last.std(ddof=1) > 0:
             spreads[name] = float(last.mean()), float(last.std(ddof=1)), positive
     return spreads

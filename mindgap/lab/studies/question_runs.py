@@ -51,7 +51,9 @@ def _on_device(trial: Trial) -> Iterator[Row]:
 
 
 def _tune_and_train(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at small scales, after the steps were tried."""
+    """Rows of a run at small scales: every step is tried, then the best one runs anew
+    (:func:`tuned_run`).
+    """
     import torch
 
     from mindgap.lab.tasks.problems.questions import (

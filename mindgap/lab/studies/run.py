@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mindgap import __version__
-from mindgap.base.check import RuleError, whole
+from mindgap.base.check import RuleError, fail, whole
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.loop import SUFFIX, Checkpoints, Trial
 from mindgap.lab.studies.null import null_rates
@@ -78,8 +78,8 @@ def plan(
         tuned: method -> settings that a search has chosen; the overrides have the last word.
     """
     headers = []
-    if seeds is not None:
-        whole("seeds", seeds, least=1, most=MOST_SEEDS)
+    if seeds is not None and whole("seeds", seeds, least=1) > MOST_SEEDS:
+        fail("seeds", f"must be at most {MOST_SEEDS}", seeds)
     for method, number in study.seeds(scale, seeds).items():
         own_overrides = {**(tuned or {}).get(method, {}), **(overrides or {})}
         settings = study.settings(scale, method, own_overrides)
@@ -389,8 +389,8 @@ def chosen(out: Path, study: Study, scale: str) -> dict[str, dict[str, Any]]:
 
 
 def _title(study: Study, method: str) -> str:
-    """The title of the bilevel method whose key stands in a method's settings; empty where
-    there is none.
+    """What the paper calls the bilevel method whose key is among a method's settings; empty where
+    none is. A method "SLIP, p = 0.2" of one study is the "SLIP" of another.
     """
     from mindgap.bilevel.registry import METHODS
 

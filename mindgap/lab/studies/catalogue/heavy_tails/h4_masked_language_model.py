@@ -66,7 +66,9 @@ def _on_device(trial: Trial) -> Iterator[Row]:
 
 
 def _tune_and_train(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at small scales, after the steps were tried."""
+    """Rows of a run at small scales: every step is tried, then the best one runs anew
+    (:func:`tuned_run`).
+    """
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -76,7 +78,9 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
     layers = trial["depths"][DEPTHS.index(trial["depth"])]
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
-        """A fresh training at that step, and what reads its losses and accuracies."""
+        """A fresh training at that step, from the random streams of the phase (``"tuning"`` or
+        ``"run"``), and what reads its losses and accuracies; tuning sees no test text.
+        """
         problem = masked_language_model(
             trial["text"],
             words=trial["words"],

@@ -81,8 +81,11 @@ def _algorithm_3(
     uniform: np.ndarray,
     noise: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Steps of Algorithm 3 on L|x| for all runs at once, one per row of the draws; returns x, the
-    direction m, and ``total`` with |m| of every step added.
+    """Steps of Algorithm 3 on L|x| for all runs (columns) at once, one step per row of ``uniform``
+    (where on the step the gradient is taken) and ``noise`` (of that gradient).
+
+    Returns:
+        The positions x, the directions m, and ``total`` with |m| of every step and run added.
     """
     for uniform_share, noise_share in zip(uniform, (1 - beta) * noise):
         size = np.abs(directions)
