@@ -251,7 +251,9 @@ def tune(
     from mindgap.lab.studies.tune import tune as search
 
     studies, overrides = wanted_studies(names, scale, method)
-    for study in (study.at(scale) for study in studies):
+    at_scale = [study.at(scale) for study in studies]
+    searched = [s for s in at_scale if s.tune_on and (s.grid if grid else s.tunable)]
+    for study in searched or at_scale:  # where there is none, the search says so
         number = len(grid_points(study.grid)) if grid else trials
         bar = progress(f"tuning {study.name}", number * len(study.methods))
         with last_words(lambda: LAST_WORDS), bar as advance:
@@ -289,6 +291,10 @@ def tune(
             [row[first_column:] for row in rows],
         )
         say(f"written to {out / study.name / scale / TUNING_FILE}; 'mindgap run' reads it")
+    if searched:
+        for study in at_scale:
+            if study not in searched:
+                say(f"{study.name} names nothing to tune")
 
 
 def watch(

@@ -310,10 +310,10 @@ def draw_tuning(identity: str, tuning: Tuning, methods: list[str]) -> Drawing:
         y=tuning.metric,
         y_label=f"best {tuning.metric} so far",
         x="trial",
-        caption="Every method had the same number of trials in the same space."
+        caption="Every method shown had the same number of trials in the same space."
         if not tuning.extended
-        else f"Every method had the same {tuning.trials} points; further ones lie beyond an end "
-        "of the grid.",
+        else f"Every method shown had the same {tuning.trials} points; further ones lie beyond an "
+        "end of the grid.",
     )
     series = []
     for method, search in tuning.methods.items():

@@ -155,7 +155,8 @@ def tune(
         What ``tuning.json`` holds.
 
     Raises:
-        RuleError: nothing to tune, unknown scale, or fewer than one trial or seed.
+        RuleError: nothing to tune, unknown scale, fewer than one trial or seed, or some methods
+            by another search than the others had.
     """
     whole("trials", trials, least=1)
     whole("seeds", seeds, least=1)
@@ -173,15 +174,8 @@ def tune(
     folder.mkdir(parents=True, exist_ok=True)
     if grid:
         tuning_seeds, trials = study.tuning_seeds, len(grid_points(study.grid))
-        trials_of = _grid(study, settings, folder, jobs, on_trial)
     else:
         tuning_seeds = tuple(FIRST_SEED + k for k in range(seeds))
-        trials_of = _searches(study, settings, folder, trials, tuning_seeds, jobs, on_trial)
-    methods = {}
-    for method in settings:
-        tried, chosen = trials_of[method], best(trials_of[method])
-        seconds = sum(trial.seconds for trial in tried)
-        methods[method] = MethodTuning(chosen.settings, chosen.value, seconds, tuple(tried))
     tuning = Tuning(
         study=study.name,
         scale=scale,
@@ -189,7 +183,7 @@ def tune(
         space={name: [min(values), max(values)] for name, values in space.items()},
         trials=trials,
         seeds=tuning_seeds,
-        methods=methods,
+        methods={},
         overrides=dict(overrides or {}),
         command=command(),
         versions=dict(versions()),
@@ -197,10 +191,27 @@ def tune(
         started=started,
         registered=registered_hash(folder),
     )
+    earlier: Mapping[str, MethodTuning] = {}
     if study.left_out and (folder / TUNING_FILE).exists():
         written = read_form(Tuning, folder / TUNING_FILE)
-        if written.identity == tuning.identity:  # the same search, of other methods
-            tuning = replace(tuning, methods={**written.methods, **tuning.methods})
+        if written.identity != tuning.identity:
+            those, of_seeds = ", ".join(written.methods), ", ".join(map(str, written.seeds))
+            rule = (
+                f"must be searched as {those} were ({written.trials} trials, seeds {of_seeds}; "
+                f"{folder / TUNING_FILE}), or all methods at once"
+            )
+            fail("method", rule, ", ".join(settings))
+        earlier = written.methods
+    if grid:
+        trials_of = _grid(study, settings, folder, jobs, on_trial)
+    else:
+        trials_of = _searches(study, settings, folder, trials, tuning_seeds, jobs, on_trial)
+    methods = dict(earlier)
+    for method in settings:
+        tried, chosen = trials_of[method], best(trials_of[method])
+        seconds = sum(trial.seconds for trial in tried)
+        methods[method] = MethodTuning(chosen.settings, chosen.value, seconds, tuple(tried))
+    tuning = replace(tuning, methods=methods)
     write_form(folder / TUNING_FILE, tuning)
     return tuning
 

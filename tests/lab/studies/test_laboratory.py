@@ -233,6 +233,17 @@ def test_methods_searched_at_the_same_time_find_the_same_and_tell_of_every_trial
         assert both.methods[method].chosen == alone.methods[method].chosen
 
 
+def test_some_methods_cannot_be_searched_otherwise_than_the_others_were(tmp_path: Path) -> None:
+    tune(STUDY.only("quick", ["slow"]), "quick", tmp_path, trials=5)
+    with pytest.raises(RuleError, match=r"must be searched as slow were \(5 trials, seeds 10000;"):
+        tune(STUDY.only("quick", ["fast"]), "quick", tmp_path, trials=2)
+    run_all([plan(STUDY, "quick", tuned=chosen(tmp_path, STUDY, "quick"))], tmp_path)
+    page = write_page(tmp_path, tmp_path / "page.html").read_text()
+    assert "5 trials of slow (no other method was searched), lr in" in page
+    tune(STUDY, "quick", tmp_path, trials=2)  # all methods at once: equal again
+    assert len(read_form(Tuning, tmp_path / "bowl" / "quick" / "tuning.json").methods) == 2
+
+
 def test_a_search_of_some_methods_keeps_what_the_same_search_chose_for_others(
     tmp_path: Path,
 ) -> None:
@@ -242,8 +253,9 @@ def test_a_search_of_some_methods_keeps_what_the_same_search_chose_for_others(
     assert chosen(tmp_path, STUDY, "quick") == {
         m: dict(found.chosen) for m, found in alone.methods.items()
     }
-    tune(STUDY.only("quick", ["slow"]), "quick", tmp_path, trials=2)  # another search
-    assert set(chosen(tmp_path, STUDY, "quick")) == {"slow"}
+    with pytest.raises(RuleError, match="must be searched as fast, slow were"):
+        tune(STUDY.only("quick", ["slow"]), "quick", tmp_path, trials=2)
+    assert set(chosen(tmp_path, STUDY, "quick")) == {"slow", "fast"}
 
 
 def test_tuning_seeds_are_not_those_of_the_runs_and_no_test_column_is_looked_at(
