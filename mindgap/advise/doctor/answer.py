@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mindgap.advise.doctor.causes import Cause
+from mindgap.advise.doctor.causes import CODE_OF_CASE, Cause
 from mindgap.advise.doctor.chart import Chart, FindingName
 from mindgap.advise.doctor.differential import Ranked
 from mindgap.advise.doctor.page import Examination, Trial
@@ -153,6 +153,18 @@ def error_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:160] if lines else ''}".rstrip(": ")
 
 
+def clipping_limit(variant: float, median: float) -> float:
+    """The threshold of a cure that clips: its variant, or the median gradient norm below 0.
+
+    Example:
+        >>> clipping_limit(5.0, 2.0), clipping_limit(-1.0, 2.0), clipping_limit(-1.0, math.inf)
+        (5.0, 2.0, 1.0)
+    """
+    if variant > 0:
+        return variant
+    return median if median > 0 and math.isfinite(median) else 1.0
+
+
 def code_of(cause: Cause, chart: Chart, trial: Trial | None) -> str:
     """The code of a cause with the numbers of this run in its places, such as ``{lr:g}``."""
     facts = chart.facts
@@ -160,7 +172,10 @@ def code_of(cause: Cause, chart: Chart, trial: Trial | None) -> str:
     if cause.key == "bad_batch":
         places = [facts.numbers[batch] for batch in facts.bad_batches]
     values = {
-        "variant": trial.variant if trial else 0.1,
+        "variant": trial.variant if trial else (10.0 if cause.cure == "faster" else 0.1),
+        "limit": clipping_limit(trial.variant if trial else -1.0, facts.norm),
+        "beta": facts.beta,
+        "outputs": facts.output[-1] if len(facts.output) > 1 else 1,
         "steps": max(10, int(0.25 * facts.steps)),
         "shift": facts.shift or 1,
         "where": places,
@@ -173,7 +188,12 @@ def code_of(cause: Cause, chart: Chart, trial: Trial | None) -> str:
         "momentum": facts.momentum,
         "ordinary": "(0.9, 0.999)" if facts.momentum == "betas" else "0.9",
     }
-    code = cause.code
+    case = ""
+    if trial and trial.variant > 1:
+        case = "huber"
+    elif facts.trace and "sigmoid" in facts.trace.twice:
+        case = "binary"
+    code = CODE_OF_CASE.get((cause.key, case), cause.code)
     for key, value in values.items():
         code = code.replace(f"{{{key}}}", str(value))
         for form in ("g", ".3g", ".2g"):

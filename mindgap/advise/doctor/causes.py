@@ -83,6 +83,17 @@ _DATA: tuple[FindingName, ...] = (
     "heavy_targets",
 )
 
+#: The clipping that was tried on a copy, in the user's own step.
+_CLIPPED = "torch.nn.utils.clip_grad_norm_(model.parameters(), {limit:.3g})\noptimizer.step()"
+
+#: What to paste instead, by cause and case: see :func:`~mindgap.advise.doctor.answer.code_of`.
+CODE_OF_CASE: Mapping[tuple[str, str], str] = {
+    ("softmax_twice", "binary"): "loss = torch.nn.functional.binary_cross_entropy_with_logits(\n"
+    "    scores, targets  # scores before the sigmoid\n)",
+    ("heavy_tailed_noise", "huber"): "criterion = torch.nn.SmoothL1Loss(beta={beta:.3g})  # in "
+    f"place of the squared error\nloss = criterion(outputs, targets)\nloss.backward()\n{_CLIPPED}",
+}
+
 _ROWS = (
     Cause(
         "lr_too_large",
@@ -248,6 +259,7 @@ _ROWS = (
         },
         "remember",
         "normalise hidden layers and use ReLU; in a recurrence use a GRU or identity weights",
+        "# for every hidden layer: linear, of that width\n"
         "hidden = torch.nn.Sequential(\n    linear, torch.nn.LayerNorm(width), torch.nn.ReLU()\n)",
         "Hochreiter 1991; Ioffe and Szegedy 2015; Le, Jaitly, Hinton 2015",
         needs=("vanishes", "vanishes_time"),
@@ -265,6 +277,7 @@ _ROWS = (
         },
         "normalise",
         "add LayerNorm to every block, or scale each residual branch by 1/√depth",
+        "# for every block, in forward of your module\n"
         "x = x + block(torch.nn.functional.layer_norm(x, x.shape[-1:]))",
         "Zhang, Dauphin, Ma 2019 (Fixup); Xiong and others 2020",
         needs=("signal_grows",),
@@ -360,7 +373,7 @@ _ROWS = (
         },
         "floors",
         "keep the argument of log, sqrt and division away from zero",
-        "x.clamp_min(1e-6).log()  # also sqrt and division; better: log_softmax",
+        "y = x.clamp_min(1e-6).log()  # also sqrt and division; better: log_softmax",
         "PyTorch: numerical accuracy, autograd",
         needs=("nan_op", "gradient_not_finite"),
         resembles=("smoothness_grows", "lr_too_large", "overflow"),
@@ -371,7 +384,7 @@ _ROWS = (
         {"half_overflow": 8.0},
         "single_precision",
         "compute that part in float32 or bfloat16, or scale the loss",
-        "with torch.autocast(device_type, dtype=torch.bfloat16): ...",
+        "with torch.autocast(inputs.device.type, torch.bfloat16):\n    outputs = model(inputs)",
         "Micikevicius and others 2018: mixed precision training",
         needs=("half_overflow",),
         resembles=("nan_operation", "lr_too_large"),
@@ -393,7 +406,7 @@ _ROWS = (
         {"unregistered": 7.0},
         "rebuild",
         "use nn.ModuleList, nn.ModuleDict or nn.Parameter",
-        "self.layers = torch.nn.ModuleList(layers)",
+        "self.layers = torch.nn.ModuleList(self.layers)  # in the __init__ of your module",
         "PyTorch: nn.Module, nn.ModuleList",
         needs=("unregistered",),
         proof=False,
@@ -425,7 +438,7 @@ _ROWS = (
         },
         "rebuild",
         "build the optimizer from model.parameters() after the model is complete, and call step()",
-        "optimizer = type(optimizer)(model.parameters(), lr=lr)",
+        "optimizer = type(optimizer)(model.parameters(), lr={lr:g})",
         "PyTorch: torch.optim",
         needs=("left_out", "never_steps", "stuck"),
         resembles=("clipping_too_tight", "frozen_parameters", "unregistered_parameters"),
@@ -459,7 +472,7 @@ _ROWS = (
         {"probabilities_as_scores": 8.0},
         "scores",
         "hand scores to the loss: leave out the last softmax or sigmoid",
-        "loss = F.cross_entropy(scores, targets)  # scores before softmax",
+        "loss = torch.nn.functional.cross_entropy(scores, targets)  # scores before softmax",
         "PyTorch: CrossEntropyLoss, BCEWithLogitsLoss",
         needs=("probabilities_as_scores",),
         proof=False,
@@ -471,7 +484,7 @@ _ROWS = (
         {"softmax_over_batch": 8.0, "broadcasts": 8.0, "samples_mix": 6.0},
         "right_axis",
         "compare the shapes of output and target, and the axis of softmax, reshape and recurrence",
-        "assert output.shape == targets.shape  # or softmax(output, dim=-1)",
+        "assert outputs.shape == targets.shape  # before the loss; or softmax(dim=-1)",
         "PyTorch: broadcasting semantics",
         needs=("softmax_over_batch", "broadcasts", "samples_mix"),
         proof=False,
@@ -483,7 +496,7 @@ _ROWS = (
         {"loss_is_sum": 7.0},
         "divide_loss",
         "average the loss over the samples",
-        "loss = F.cross_entropy(scores, targets, reduction='mean')",
+        "loss = torch.nn.functional.cross_entropy(outputs, targets, reduction='mean')",
         "PyTorch: reduction",
         needs=("loss_is_sum",),
         resembles=("lr_too_large", "accumulation_undivided"),
@@ -505,7 +518,7 @@ _ROWS = (
         {"dropout_active": 7.0, "loss_trains": 1.0},
         "",
         "pass training=self.training to F.dropout, and call model.eval() to validate",
-        "x = torch.nn.functional.dropout(x, p, training=self.training)",
+        "x = torch.nn.functional.dropout(x, training=self.training)  # in forward of your module",
         "PyTorch: Module.eval, functional.dropout",
         needs=("dropout_active",),
         proof=False,
@@ -582,7 +595,8 @@ _ROWS = (
         },
         "",
         "use more units or a hidden layer",
-        "model = nn.Sequential(\n    nn.Linear(inputs, 128), nn.ReLU(), nn.Linear(128, outputs)\n)",
+        "from torch import nn\nmodel = nn.Sequential(  # from inputs to outputs\n"
+        "    nn.LazyLinear(128), nn.ReLU(), nn.Linear(128, {outputs})\n)",
         "Goodfellow, Bengio, Courville: Deep Learning, 5.2",
         needs=("few_units",),
         proof=False,
@@ -594,7 +608,7 @@ _ROWS = (
         {"batch_of_one": 7.0},
         "group_norm",
         "use larger batches, or GroupNorm in place of batch norm",
-        "norm = torch.nn.GroupNorm(4, channels)",
+        "norm = torch.nn.GroupNorm(4, channels)  # in place of BatchNorm2d(channels)",
         "Wu and He 2018: group normalization",
         needs=("batch_of_one",),
         resembles=("lr_too_large", "not_shuffled"),
@@ -605,7 +619,7 @@ _ROWS = (
         {"sorted": 6.0},
         "shuffle",
         "shuffle the samples",
-        "loader = torch.utils.data.DataLoader(data, batch_size, shuffle=True)",
+        "loader = torch.utils.data.DataLoader(data, batch_size, shuffle=True)  # your data",
         "PyTorch: DataLoader",
         needs=("sorted",),
         resembles=("labels_shifted", "wrong_labels"),
@@ -616,8 +630,8 @@ _ROWS = (
         {"batches_repeat": 6.0},
         "",
         "seed each worker of the loader on its own, and draw every sample once per epoch",
-        "def seeded(worker):\n    numpy.random.seed(torch.initial_seed() % 2**32)\n"
-        "loader = torch.utils.data.DataLoader(data, worker_init_fn=seeded)",
+        "import numpy\ndef seeded(worker):\n    numpy.random.seed(torch.initial_seed() % 2**32)\n"
+        "loader = torch.utils.data.DataLoader(data, worker_init_fn=seeded)  # your data",
         "PyTorch: randomness in multi-process data loading",
         needs=("batches_repeat",),
         proof=False,
@@ -640,6 +654,7 @@ _ROWS = (
         {"rate_gone": 7.0},
         "constant_rate",
         "decay over the whole run (is it stepped per batch and meant per epoch?)",
+        "total_steps = 10_000  # put the steps of your whole run here\n"
         "scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(\n"
         "    optimizer, T_max=total_steps\n)",
         "PyTorch: torch.optim.lr_scheduler",
@@ -652,6 +667,7 @@ _ROWS = (
         {"rate_negative": 9.0},
         "constant_rate",
         "end the schedule at zero",
+        "total_steps = 10_000  # put the steps of your whole run here\n"
         "scheduler = torch.optim.lr_scheduler.LambdaLR(\n"
         "    optimizer, lambda k: max(0.0, 1 - k / total_steps)\n)",
         "PyTorch: torch.optim.lr_scheduler",
@@ -665,7 +681,7 @@ _ROWS = (
         {"heavy_targets": 6.0, **_against(-5.0, "sample_outlier", "batch_outlier")},
         "inner",
         "clip the gradient, or use a loss that bounds outliers (Huber)",
-        "optimizer = mindgap.optim.AdamW(\n    model.parameters(), lr={lr:g}, clip='auto'\n)",
+        _CLIPPED,
         "acclip, Thm. 1 to 3",
         needs=("heavy_targets",),
         resembles=("wrong_labels", "bad_sample"),
@@ -683,7 +699,7 @@ _ROWS = (
         },
         "clip",
         "clip the gradient",
-        "optimizer = mindgap.optim.AdamW(\n    model.parameters(), lr={lr:g}, clip='auto'\n)",
+        _CLIPPED,
         "thesis, Thm. 3.4.1, 3.4.2",
         needs=("clipping_helps",),
         resembles=("lr_too_large", "exploding_gradients", "no_warmup"),

@@ -168,6 +168,7 @@ class Facts(AnswerFacts):
     spike: float | None = None  # the largest loss, where it came back
     added: int = 1  # batches per update whose gradients were added and not averaged
     norm: float = 1.0  # median gradient norm before clipping
+    beta: float = 1.0  # error beyond which Huber's loss, tried as a cure, grows linearly
     warming: bool = False  # the learning rate rises
     best: int = 0  # step of the lowest validation loss
     low: float = math.nan  # that loss

@@ -82,6 +82,7 @@ def fit_inner_targets(patient: Patient, chart: Chart, limit: float) -> None:
     if limit > 1:
         bound = float((targets - median).abs().median())
         patient.contexts.append(partial(tracing.huber, bound))
+        chart.facts.beta = bound
 
     def without_tail(batch: Any) -> Any:
         in_tail = ((_rows(_targets(batch)) - median).abs() > tail).any(1)
