@@ -31,6 +31,17 @@ def fail(name: str, rule: str, value: Any) -> NoReturn:
     raise RuleError(f"{name} {rule}, got {text if len(text) <= 200 else text[:197] + '...'}")
 
 
+def error_words(error: BaseException) -> str:
+    """Type and first line (at most 160 characters) of an error of somebody else's code.
+
+    Example:
+        >>> error_words(KeyError("x")), error_words(TypeError())
+        ("KeyError: 'x'", 'TypeError')
+    """
+    first_line = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {first_line[:160]}".rstrip(": ")
+
+
 class MissingPackageError(RuleError):
     """Something needs a package that is not installed. The message says what to install."""
 

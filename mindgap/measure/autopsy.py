@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from mindgap.base.batches import rows, size, tensors_in
+from mindgap.base.check import error_words
 from mindgap.base.restoring import undisturbed
 from mindgap.measure.recorder import (
     Incident,
@@ -96,7 +97,6 @@ class Autopsy:
     recovered: int | None = None
     findings: tuple[str, ...] = ()
     replay: str = ""
-    numbers: dict[str, float] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         return "\n".join([self.sentence, *(f"- {line}" for line in self.findings)])
@@ -133,14 +133,12 @@ class Replay:
     """Computes the steps of an incident again, on the user's own model, and puts everything back.
 
     Args:
-        model: the user's.
+        recorder: knows the user's model and optimizer; the optimizer's states are copied.
         loss: ``loss(model, batch)``, the user's own.
-        optimizer: the user's; its states are copied.
         incident: what is explained.
         state: to begin from.
         measuring_batches: to try the weights on, where the steps hold too few.
         recall: finds a batch again by what names it.
-        tensors: parameters of the model and of the optimizer.
 
     Attributes:
         batch: the one of the incident; None where it is not known.
@@ -152,19 +150,18 @@ class Replay:
 
     def __init__(
         self,
-        model: nn.Module,
+        recorder: Recorder,
         loss: Callable[[Any, Any], Tensor],
-        optimizer: torch.optim.Optimizer,
         incident: Incident,
         state: State,
         measuring_batches: list[Any],
         recall: Callable[[Any], Any] | None,
-        tensors: list[Tensor],
     ) -> None:
-        self.model, self.loss, self.optimizer = model, loss, optimizer
+        self.model, self.optimizer = recorder.model, recorder.optimizer
+        self.tensors = recorder.tensors  # parameters of the model and of the optimizer
+        self.loss, self.recall = loss, recall
         self.incident, self.state = incident, state
-        self.recall, self.tensors = recall, tensors
-        self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.replayed: list[_ReplayedStep] = []
         self.batch = self.batch_at(incident.step)
         self.ordinary_batches = self._choose_ordinary(measuring_batches)
@@ -173,7 +170,9 @@ class Replay:
     # Batches.
 
     def _calls_of(self, step: Step) -> list[tuple[LossCall, Any]]:
-        """The calls of the loss in a step, each with its batch; empty where one batch is lost."""
+        """The calls of the loss in a step, each with its batch; empty where one batch is lost or
+        was overwritten since, so that the step cannot be computed again.
+        """
         calls = []
         for call in step.calls:
             batch = call.batch
@@ -182,7 +181,7 @@ class Replay:
             if batch is None:
                 return []
             if call.versions and call.versions != tuple(t._version for t in tensors_in(batch)):
-                return []  # the loop has written something else into it
+                return []
             calls.append((call, batch))
         return calls
 
@@ -191,7 +190,9 @@ class Replay:
         return next((step for step in self.incident.steps if step.number == number), None)
 
     def batch_at(self, number: int) -> Any:
-        """The batch of a step; of several that were added up, the one with the worst loss."""
+        """The batch of a step, of several the one with the largest loss (not finite: largest);
+        None where one of them is lost.
+        """
         step = self._step_at(number)
         calls = self._calls_of(step) if step is not None else []
         return max(calls, key=lambda pair: _or_infinite(float(pair[0].loss)))[1] if calls else None
@@ -204,7 +205,9 @@ class Replay:
         return max(step.calls, key=lambda call: _or_infinite(float(call.loss))).key
 
     def _choose_ordinary(self, measuring_batches: list[Any]) -> list[Any]:
-        """Batches of earlier steps whose losses were usual, spread evenly; then measuring ones."""
+        """At most ``ORDINARY_BATCHES`` batches: of earlier steps (one per step) whose losses were
+        usual, spread evenly; then measuring ones.
+        """
         usual = [
             batch
             for step in self.incident.steps[:-1]
@@ -247,7 +250,9 @@ class Replay:
             self.make_update(self.replayed[-1])
 
     def rewind_to(self, number: int) -> None:
-        """Put the weights back to where they stood before a step."""
+        """Put the weights back to where they stood before a step, by replaying the steps up to it;
+        ``replayed`` stays.
+        """
         self._load_state()
         for step in self.incident.steps:
             if step.number >= number:
@@ -255,7 +260,9 @@ class Replay:
             self.make_update(self._replay(step))
 
     def _load_state(self) -> None:
-        """Load the state before the first step, into the model and a second optimizer."""
+        """Load the state before the first step: weights, buffers and modes into the model, random
+        numbers into torch's generator, the rest into a second optimizer (``twin``).
+        """
         state = self.state
         with torch.no_grad():
             for tensor, kept in zip(self.tensors, state.parameters, strict=True):
@@ -274,11 +281,9 @@ class Replay:
     def loss_of(self, batch: Any, call: LossCall | None = None) -> Tensor:
         """The user's loss in the precision of a recorded call, by default of the first one."""
         if call is None:
-            recorded = (each for step in self.incident.steps for each in step.calls)
-            call = next(recorded, None)
-        if call is None or call.autocast is None:
-            return self.loss(self.model, batch).reshape(-1)[0]
-        with torch.autocast(*call.autocast):
+            call = next((call for step in self.incident.steps for call in step.calls), None)
+        autocast = call.autocast if call is not None else None
+        with torch.autocast(*autocast) if autocast is not None else nullcontext():
             return self.loss(self.model, batch).reshape(-1)[0]
 
     def measure(self, batch: Any) -> float:
@@ -304,7 +309,9 @@ class Replay:
         return leaves_range(self.incident.history, measure) > 0
 
     def make_update(self, replayed: _ReplayedStep) -> None:
-        """Make the update of a step with the present gradients, and note how far modules moved."""
+        """Let the second optimizer step with the gradients in ``grad`` and the recorded settings,
+        note in ``replayed`` how far modules moved, and clear the gradients.
+        """
         for group, settings in zip(self.twin.param_groups, replayed.step.settings):
             group.update(settings)
         before = {name: p.detach().clone() for name, p in self.trained.items()}
@@ -324,8 +331,11 @@ class Replay:
         return {module: norm / max(weights[module], TINY) for module, norm in updates.items()}
 
     def _replay(self, step: Step) -> _ReplayedStep:
-        """Measures and gradient of a step at the present weights; the gradient is left in ``grad``
-        for the optimizer.
+        """Measures of a step at the present weights. Its gradient, scaled to the recorded norm, is
+        left in ``grad`` for ``make_update``; ``disagreement`` grows where the losses differ.
+
+        Raises:
+            LookupError: a batch of the step is lost.
         """
         ordinary = sorted(map(self.measure, self.ordinary_batches), key=_or_infinite)
         of_incident = self.measure(self.batch) if self.batch is not None else math.nan
@@ -412,17 +422,20 @@ class Replay:
         return trace, {name: max(map(_growth, each)) for name, each in state_sizes.items()}
 
     def samples_at_fault(self, batch: Any) -> tuple[int, ...]:
-        """Places of the few samples that explain a bad batch; empty where many have a share."""
+        """Places of the samples that explain a bad batch: those with numbers that are not finite,
+        else those with the largest losses at the present weights. Empty where more than an eighth
+        of the samples are not finite, out of range or needed to explain it, and for batches of one
+        sample or of more than ``MOST_SAMPLES``.
+        """
         count = size(batch)
         most = max(1, count // 8)
-        not_finite = _rows_not_finite(batch, count)
-        if not_finite:
+        if not_finite := _rows_not_finite(batch, count):
             return tuple(not_finite) if len(not_finite) <= most else ()
         if not 2 <= count <= MOST_SAMPLES:
             return ()
         if self.times_others(batch):
-            out_of_range = [i for i in range(count) if self.times_others(rows(batch, [i]))]
-            if len(out_of_range) > most:
+            out_of_range = sum(self.times_others(rows(batch, [i])) > 0 for i in range(count))
+            if out_of_range > most:
                 return ()
         with undisturbed(self.model), torch.no_grad():
             self.model.eval()
@@ -430,17 +443,18 @@ class Replay:
         return _few_largest(losses, most)
 
     def times_others(self, batch: Any) -> float:
-        """Largest entry of a batch over that of the ordinary batches; 0 where it is ordinary."""
-        largest_ratio = 0.0
+        """Largest modulus in a batch's tensors over that in the same tensors of the ordinary
+        batches; 0 where it is at most ``OUT_OF_RANGE``. Tensors of integers do not count.
+        """
+        ratios = [0.0]
         ordinary = [list(tensors_in(other)) for other in self.ordinary_batches]
         for i, tensor in enumerate(tensors_in(batch)):
-            if tensor.is_floating_point() and tensor.numel():
+            if tensor.is_floating_point():
                 same_place = [tensors[i] for tensors in ordinary if len(tensors) > i]
                 entries = [_largest_entry(t) for t in same_place if t.is_floating_point()]
                 usual = max(entries, default=0.0)
-                if usual > 0:
-                    largest_ratio = max(largest_ratio, _largest_entry(tensor) / usual)
-        return largest_ratio if largest_ratio > OUT_OF_RANGE else 0.0
+                ratios.append(_largest_entry(tensor) / usual if usual > 0 else 0.0)
+        return max(ratios) if max(ratios) > OUT_OF_RANGE else 0.0
 
 
 # Judging.
@@ -448,13 +462,13 @@ class Replay:
 
 def perform(
     recorder: Recorder,
-    model: nn.Module,
     loss: Callable[[Any, Any], Tensor],
-    optimizer: torch.optim.Optimizer,
     measuring_batches: list[Any],
     recall: Callable[[Any], Any] | None,
 ) -> Autopsy:
-    """Replay the worst incident of a recorder and judge it: the answer of ``Monitor.autopsy``."""
+    """Read the losses that wait, replay the recorder's worst incident and judge it: the answer of
+    ``Monitor.autopsy``. An error of the user's code becomes the answer that cannot tell.
+    """
     recorder.flush(final=True)
     incident = recorder.incident
     if incident is None:
@@ -465,16 +479,7 @@ def perform(
     if incident.state is None:
         reason = recorder.why_no_state or "no state from before that step is kept"
         return _unknown(incident, f"{beginning}, and it cannot be replayed: {reason}")
-    replay = Replay(
-        model,
-        loss,
-        optimizer,
-        incident,
-        incident.state,
-        measuring_batches,
-        recall,
-        recorder.tensors,
-    )
+    replay = Replay(recorder, loss, incident, incident.state, measuring_batches, recall)
     if replay.batch is None:
         return _unknown(
             incident,
@@ -486,9 +491,7 @@ def perform(
             replay.run()
             return _judge(replay)
     except Exception as error:  # of the user's code, or a batch that was dropped
-        lines = str(error).strip().splitlines()
-        text = f"{type(error).__name__}: {lines[0][:160] if lines else ''}".rstrip(": ")
-        return _unknown(incident, f"{beginning}, and the replay ended in {text}")
+        return _unknown(incident, f"{beginning}, and the replay ended in {error_words(error)}")
 
 
 def _judge(replay: Replay) -> Autopsy:
@@ -571,8 +574,9 @@ def _blame_scaled_gradient(replay: Replay, usual_scale: float) -> Autopsy:
 
 
 def _blame_update(replay: Replay, weights_broken: bool) -> Autopsy | None:
-    """An update before the incident made other batches bad as well; None where no update was
-    unusual.
+    """The update after which other batches were bad as well, with the first cause that fits: a jump
+    of the learning rate, a gradient that the loop scaled up, the step's batch, the update itself.
+    None where that update was not unusual.
 
     Args:
         weights_broken: whether a weight is not finite.
@@ -595,9 +599,8 @@ def _blame_update(replay: Replay, weights_broken: bool) -> Autopsy | None:
     moved = f"the update of step {number} moved {update.module} by {_norm_share(update.relative)}"
 
     def answer(mechanism: str, sentence: str) -> Autopsy:
-        numbers = {"moved": update.relative, "usual": usual}
         findings = (_range_sentence(replay),)
-        return _answer(replay, mechanism, sentence, number, update.module, findings, numbers)
+        return _answer(replay, mechanism, sentence, number, update.module, findings)
 
     rate, earlier_rates = _largest_rate(suspect.step), [_largest_rate(e.step) for e in earlier]
     if earlier_rates and rate > RATE_JUMP * max(earlier_rates):
@@ -619,11 +622,13 @@ def _blame_update(replay: Replay, weights_broken: bool) -> Autopsy | None:
 
 
 def _blame_divergence(replay: Replay) -> Autopsy:
-    """The updates grew from step to step, so that the learning rate is too large."""
+    """The updates grew from step to step, so that the learning rate is too large; said with the
+    first and the last update that are finite.
+    """
     updates = [(each.step.number, _farthest_update(each)) for each in replay.replayed]
-    updates = [pair for pair in updates if math.isfinite(pair[1].relative)]
-    if not updates:
-        updates = [(replay.incident.step, _ModuleUpdate("", math.nan))]
+    updates = [pair for pair in updates if math.isfinite(pair[1].relative)] or [
+        (replay.incident.step, _ModuleUpdate("", math.nan))
+    ]
     (first_step, first), (last_step, last) = updates[0], updates[-1]
     rates = [_largest_rate(each.step) for each in replay.replayed]
     rate = rates[-1] if rates[-1] > 0 else rates[0]
@@ -711,7 +716,6 @@ def _answer(
     step: int,
     layer: str,
     findings: tuple[str, ...] = (),
-    numbers: dict[str, float] | None = None,
     batch: Any = None,
     samples: tuple[int, ...] = (),
 ) -> Autopsy:
@@ -740,7 +744,6 @@ def _answer(
         recovered=recovered,
         findings=tuple(finding for finding in (*findings, agreement) if finding),
         replay=agreement,
-        numbers=numbers or {},
     )
 
 
@@ -807,21 +810,20 @@ def _module_of(parameter: str) -> str:
 
 
 def _farthest_update(replayed: _ReplayedStep) -> _ModuleUpdate:
-    """The largest relative update of a step; of no module where none was made."""
-    updates = replayed.relative_updates
-    if not updates:
-        return _ModuleUpdate("", math.nan)
-    module = max(updates, key=lambda n: math.inf if math.isnan(updates[n]) else updates[n])
-    return _ModuleUpdate(module, updates[module])
+    """The largest relative update of a step, where NaN is the largest; NaN of no module where no
+    update was made.
+    """
+    updates = [_ModuleUpdate(*each) for each in replayed.relative_updates.items()]
+    return max(
+        updates, key=lambda u: _or_infinite(u.relative), default=_ModuleUpdate("", math.nan)
+    )
 
 
 def _norm_share(relative: float) -> str:
     """A length relative to a norm, in words."""
-    if not math.isfinite(relative):
-        return "more than any number"
-    return (
-        f"{relative:.3g} times its norm" if relative >= 1 else f"{100 * relative:.2g} % of its norm"
-    )
+    if relative < 1:
+        return f"{100 * relative:.2g} % of its norm"
+    return f"{relative:.3g} times its norm" if math.isfinite(relative) else "more than any number"
 
 
 def _largest_rate(step: Step) -> float:
@@ -842,7 +844,7 @@ def _norm(tensor: Tensor) -> float:
 
 
 def _largest_entry(tensor: Tensor) -> float:
-    """The largest absolute entry; infinity where one is not finite."""
+    """The largest modulus; infinity where one is not finite, 0 of an empty tensor."""
     return _or_infinite(float(tensor.detach().abs().max()) if tensor.numel() else 0.0)
 
 
@@ -859,12 +861,11 @@ def _not_finite(batch: Any) -> bool:
 
 def _rows_not_finite(batch: Any, count: int) -> list[int]:
     """Places of the samples that hold a number that is not finite, of a batch of ``count``."""
-    places: set[int] = set()
+    broken = torch.zeros(count, dtype=torch.bool)
     for tensor in tensors_in(batch):
         if tensor.is_floating_point() and tensor.ndim and len(tensor) == count and count:
-            not_finite = ~tensor.detach().isfinite().reshape(count, -1).all(1)
-            places |= set(not_finite.nonzero().flatten().tolist())
-    return sorted(places)
+            broken |= ~tensor.detach().isfinite().reshape(count, -1).all(1).cpu()
+    return broken.nonzero().flatten().tolist()
 
 
 def _few_largest(losses: list[float], most: int) -> tuple[int, ...]:
@@ -883,7 +884,7 @@ def _few_largest(losses: list[float], most: int) -> tuple[int, ...]:
 
 
 def _set_random(state: Tensor, tensors: list[Tensor]) -> None:
-    """Set the generator of the device that holds the tensors."""
+    """Set torch's generator of the device that holds the first tensor."""
     if tensors and tensors[0].is_cuda:
         torch.cuda.default_generators[tensors[0].get_device()].set_state(state)
     else:

@@ -321,14 +321,7 @@ class Monitor:
         try:
             self._publish_events(self._watch.flush())
             self._pass_norms_on()
-            return perform(
-                self._recorder,
-                self._objective.model,
-                self._own_loss,
-                self._optimizer,
-                self._batches,
-                self._recall,
-            )
+            return perform(self._recorder, self._own_loss, self._batches, self._recall)
         finally:
             self._measuring = was_measuring
 

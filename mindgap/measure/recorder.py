@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from mindgap.base.batches import tensors_in
+from mindgap.base.check import error_words
 
 #: Steps whose losses form the running range.
 HISTORY = 200
@@ -354,8 +355,7 @@ class Recorder:
         try:
             state = self._copy_state(step)
         except Exception as error:  # a model or optimizer that cannot be copied
-            lines = str(error).strip().splitlines()
-            self.why_no_state = f"the state cannot be copied ({type(error).__name__}: {lines[:1]})"
+            self.why_no_state = f"the state cannot be copied ({error_words(error)})"
             return
         if STATES * state.bytes > self.memory_limit():
             self.why_no_state = (

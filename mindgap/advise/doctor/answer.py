@@ -147,12 +147,6 @@ def loss_words(value: float) -> str:
     return f"{value:.3g}" if math.isfinite(value) else "not finite"
 
 
-def error_words(error: BaseException) -> str:
-    """Type and first line of an error."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:160] if lines else ''}".rstrip(": ")
-
-
 def clipping_limit(variant: float, median: float) -> float:
     """The threshold of a cure that clips: its variant, or the median gradient norm below 0.
 

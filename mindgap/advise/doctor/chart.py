@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from mindgap.base.check import error_words
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -213,9 +215,7 @@ class Chart:
         try:
             return reading()
         except Exception as error:
-            lines = str(error).strip().splitlines()
-            text = f"{type(error).__name__}: {lines[0] if lines else ''}"
-            self.notes.append(f"{subject} could not be read ({text[:120]})")
+            self.notes.append(f"{subject} could not be read ({error_words(error)[:120]})")
             return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from mindgap.advise.doctor.answer import error_words, loss_words
+from mindgap.advise.doctor.answer import loss_words
 from mindgap.advise.doctor.causes import CAUSES, Cause
 from mindgap.advise.doctor.chart import Chart, ramp
 from mindgap.advise.doctor.course import Course, follow, held_out_loss
@@ -16,7 +16,7 @@ from mindgap.advise.doctor.cures import CURES
 from mindgap.advise.doctor.model_readings import layers
 from mindgap.advise.doctor.page import Trial
 from mindgap.advise.doctor.patient import Admission, Patient
-from mindgap.base.check import RuleError
+from mindgap.base.check import RuleError, error_words
 
 
 class CureTrials:

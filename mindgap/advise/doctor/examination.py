@@ -18,7 +18,6 @@ from mindgap.advise.doctor.answer import (
     Answering,
     certainty_words,
     code_of,
-    error_words,
     evidence,
     fit_cause,
     loss_words,
@@ -58,7 +57,7 @@ from mindgap.advise.doctor.page import Examination, Trial
 from mindgap.advise.doctor.patient import Admission, Patient
 from mindgap.advise.training import Factory, untouched_randomness
 from mindgap.base.batches import pair
-from mindgap.base.check import RuleError, fail, positive, whole
+from mindgap.base.check import RuleError, error_words, fail, positive, whole
 
 #: Steps of one run, at most.
 STEPS = 240
