@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import torch
 from torch import Tensor, is_autocast_enabled
 
-from mindgap.base.check import between, fail, one_of, positive, whole
+from mindgap.base.check import between, fail, non_negative, one_of, whole
 from mindgap.base.objective import Objective
 from mindgap.base.restoring import first_batches, undisturbed
 from mindgap.base.tensors import robust_norm
@@ -69,7 +69,7 @@ class _Group:
     readings: int = 0
 
     def due(self) -> list[Probe]:
-        """The probes to read next."""
+        """The probes that run at the group's next reading: each at every ``every``-th."""
         return [p for p in self.probes if self.readings % p.every == 0]
 
     @property
@@ -229,7 +229,9 @@ class Monitor:
         ]
 
     def _note_loss(self, model: Any, batch: Any) -> Tensor:
-        """The objective's loss; a call by the loop is noted in the recorder's log."""
+        """The objective's loss, which it replaces while the monitor is open; a call by the loop is
+        noted in the recorder's log, in the quickest way where that is enough.
+        """
         if not self._notes_quickly or is_autocast_enabled(self._device_type):
             return self._note_slowly(model, batch)
         loss = self._own_loss(model, batch)
@@ -241,8 +243,8 @@ class Monitor:
         return loss
 
     def _note_slowly(self, model: Any, batch: Any) -> Any:
-        """The objective's loss; a call by the loop is noted with its random state and precision,
-        and the seconds that this takes are counted.
+        """The objective's loss; a call by the loop (not by the monitor) is noted with its random
+        state and precision, and the seconds that this takes are counted.
         """
         if self._measuring:
             return self._own_loss(model, batch)
@@ -369,7 +371,7 @@ class Monitor:
         return dict(self._stopped_probes) | {
             group.names: template.format(self._expected_cost(group), per_group, self.step)
             for group in self._groups
-            if not group.readings and group.probes
+            if not group.readings
         }
 
     @property
@@ -383,7 +385,12 @@ class Monitor:
         return time.perf_counter() - self._begun_at - self.spent
 
     def close(self, problem: str = "") -> None:
-        """Detach from the optimizer and finish the records."""
+        """Detach from the optimizer, give the objective its own loss back, warn of probes without a
+        reading, and finish the records; a second call does nothing.
+
+        Args:
+            problem: why the run ended, where that was an error.
+        """
         if self._hooks:
             self._publish_events(self._watch.flush())
             for names, reason in self.skipped.items():
@@ -404,7 +411,9 @@ class Monitor:
         self.close("" if error is None else f"{type(error).__name__}: {error}")
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        """Hook before an optimizer's step: note the step, and do what is due."""
+        """Hook before an optimizer's step: note the step in the recorder's log, with settings where
+        a schedule changed them, and do what is due.
+        """
         step, recorder = self.step, self._recorder
         begun_at = time.perf_counter() if self._samples_this_step or step >= self._next_due else 0.0
         groups, settings = self._optimizer.param_groups, self._settings
@@ -425,7 +434,8 @@ class Monitor:
             self._do_what_is_due(settings, begun_at)
 
     def _do_what_is_due(self, settings: list[dict[str, Any]], begun_at: float) -> None:
-        """Before a step: read gradient norms, publish events and begin a row, each when it is due.
+        """Before a step: note it, read gradient norms, publish events and begin a row, each when it
+        is due, and decide when something is due next. The costs of the following step are sampled.
 
         Args:
             settings: of the optimizer's groups.
@@ -458,7 +468,9 @@ class Monitor:
             self._begin_row(groups_to_read, events)
 
     def _begin_row(self, groups: list[_Group], events: list[str]) -> None:
-        """Write the loop's own numbers and the probes that need no update into a new row."""
+        """Write the loop's own numbers and the readings of those ``groups`` that need no update
+        into a new row; keep the parameters and the other groups for ``_finish_row``.
+        """
         self._row_begun_at = time.perf_counter()
         self._probe_seconds_before_row = self._probe_seconds()
         watch = self._watch
@@ -477,7 +489,9 @@ class Monitor:
             self._groups_after_step = [g for g in groups if "update" in g.needs]
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
-        """Hook after an optimizer's step: finish the row, where one was begun, and keep a state."""
+        """Hook after an optimizer's step: finish the row, where one was begun, count the step, and
+        keep a state at the end of a round.
+        """
         recorder = self._recorder
         recorder.in_optimizer_step = False
         if self._row:
@@ -490,7 +504,9 @@ class Monitor:
         )
 
     def _finish_row(self) -> None:
-        """Complete the row with the update and the probes that need it, and hand it out."""
+        """Complete the row with the update's length and the probes that need the update (the model
+        stands at the old parameters meanwhile), keep it in ``readings`` and hand it to the sinks.
+        """
         groups, parameters_before = self._groups_after_step, self._parameters_before
         self._groups_after_step, self._parameters_before = [], []
         parameters = self._objective.parameters
@@ -520,11 +536,10 @@ class Monitor:
         return sum(group.spent for group in self._groups)
 
     def _keep_state(self) -> None:
-        """A copy of the state every few steps, where the budget allows it."""
+        """Let the recorder copy the state, unless it keeps none or the budget forbids it."""
         recorder = self._recorder
-        if recorder.why_no_state:
-            return
-        if not self._fits_share(self._state_seconds, self._last_state_seconds, STATES):
+        fits = self._fits_share(self._state_seconds, self._last_state_seconds, STATES)
+        if recorder.why_no_state or not fits:
             return
         with self._charged():
             begun_at = time.perf_counter()
@@ -536,14 +551,17 @@ class Monitor:
             self._state_seconds += self._last_state_seconds
 
     def _pass_norms_on(self) -> None:
-        """Hand the gradient norms that the watch has read to the recorder."""
+        """Hand the gradient norms that the watch has read to the recorder, which looks at its
+        losses after every ``LOOK`` steps.
+        """
         for step, norm in self._watch.take_read():
             self._recorder.note_gradient(step, norm)
         if self._recorder.unread_steps >= LOOK:
             self._recorder.flush()
 
     def _sample_step_cost(self, taken: float) -> None:
-        """Update ``_seconds_per_step`` at a step at which nothing is due.
+        """Update ``_seconds_per_step``, the median of the last samples, at a step at which nothing
+        is due: what noting the loss took, and both hooks.
 
         Args:
             taken: seconds of the hook before the step; the one after it takes a third of that.
@@ -553,7 +571,9 @@ class Monitor:
         self._seconds_per_step = sorted(self._step_seconds)[len(self._step_seconds) // 2]
 
     def _allowed_seconds(self) -> float:
-        """Seconds that norms, states, rows and probes may have taken together up to now."""
+        """Seconds that norms, states, rows and probes may have taken together up to now: the
+        planned share of the budget less what every step costs, but at least ``LEAST`` of it.
+        """
         if self._budget is None:
             return math.inf
         planned = PLANNED * self._budget * self.training
@@ -561,8 +581,9 @@ class Monitor:
         return max(planned - (self.spent - parts), LEAST * planned)
 
     def _choose_periods(self) -> None:
-        """Read the gradient norms at every step, or less often where that costs too much; consider
-        the rest every ten steps, or less often where steps are short.
+        """Set ``_norm_period`` and ``_round_steps`` from the costs so far: gradient norms at every
+        step, or less often where that costs too much; the rest every ten steps, or less often where
+        steps are short. Without a budget, and where a NaN shall raise, norms stay at every step.
         """
         if self._budget is None or not self.step:
             return
@@ -629,7 +650,9 @@ class Monitor:
         return self.step % (self._every or LEAST_SPACING) == 0
 
     def _read_probes(self, groups: list[_Group], update: list[Tensor] | None) -> None:
-        """Read the probes of these groups into the row; those that raise an error are stopped."""
+        """Read the probes of these groups into the row, unless a NaN was met before in it; those
+        that raise an error are stopped.
+        """
         if not groups or "problem" in self._row:
             return
         failed: dict[str, list[Probe]] = {}
@@ -645,8 +668,9 @@ class Monitor:
     def _read_groups(
         self, groups: list[_Group], update: list[Tensor] | None, failed: dict[str, list[Probe]]
     ) -> None:
-        """Read the probes of these groups into the row; those that fail are added to ``failed``
-        under their reason.
+        """Read the due probes of these groups into the row, and time each group; those that fail
+        are added to ``failed`` under their reason. At a NaN the row gets ``problem``, and no
+        further probe is read.
         """
         with ExitStack() as stack:
             if "torch._dynamo" in sys.modules:
@@ -698,12 +722,14 @@ class Monitor:
         self._publish_events([sentence + reason_text])
 
     def _groups_to_read(self) -> list[_Group]:
-        """The groups to read at this step."""
-        if self._every is not None and self.step % self._every:
+        """The groups to read at this step: without a budget all at every ``every``-th; with one
+        those that fit into it, the cheapest so far first, and none at step 0.
+        """
+        if not self._row_is_due():
             return []
         if self._budget is None:
             return self._groups
-        if self.step == 0 or not self._row_is_due():
+        if self.step == 0:
             return []
         seconds_left = PLANNED * self._budget * self.training - self.spent
         if seconds_left <= 0:
@@ -720,12 +746,13 @@ class Monitor:
         return chosen
 
     def _expected_cost(self, group: _Group) -> float:
-        """Seconds of the next reading: those of the last, or a guess before the first."""
+        """Seconds of the next reading: those of the last, or a guess before the first, half as much
+        again as its gradients would cost at a whole training step each.
+        """
         if group.cost >= 0:
             return group.cost
         gradients = sum(p.cost(len(self._batches)) for p in group.probes)
-        seconds_per_gradient = self.training / self.step  # at most: a step has at least one
-        return 1.5 * gradients * seconds_per_gradient
+        return 1.5 * gradients * self.training / self.step
 
     @contextmanager
     def _charged(self) -> Iterator[None]:
@@ -746,11 +773,11 @@ class Monitor:
 def _recorder_for(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, memory: float | None
 ) -> Recorder:
-    """A recorder with so many bytes of memory; with 0 it keeps no state."""
-    if memory is not None and (not isinstance(memory, (int, float)) or memory != 0):
-        positive("memory", memory)
+    """A recorder with so many bytes of memory (None: a share of the machine's); with 0 it keeps no
+    state.
+    """
     recorder = Recorder(model, optimizer, memory)
-    if memory == 0:
+    if memory is not None and non_negative("memory", memory) == 0:
         recorder.why_no_state = "memory=0 keeps no state"
     return recorder
 
@@ -795,7 +822,9 @@ def _checked_objective(
 
 
 def _group_probes(probes: Sequence[ProbeName | Probe]) -> list[_Group]:
-    """The probes, made from their names, in groups that need the same of a reading."""
+    """The probes, made from their names with default settings, in groups that need the same of a
+    reading; no two may have one name.
+    """
     if isinstance(probes, (str, Probe)):
         probes = [cast("ProbeName | Probe", probes)]
     if not isinstance(probes, (list, tuple)):
@@ -815,6 +844,5 @@ def _group_probes(probes: Sequence[ProbeName | Probe]) -> list[_Group]:
         fail("probes", "must have different names", names)
     groups: dict[frozenset[str], list[Probe]] = {}
     for probe in chosen:
-        whole("every", probe.every, least=1)
         groups.setdefault(probe.needs, []).append(probe)
     return [_Group(needs, members) for needs, members in groups.items()]

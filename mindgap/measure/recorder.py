@@ -15,7 +15,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -75,12 +75,13 @@ class LossRange:
     """The range of some losses: their median, and how far above it a loss is still ordinary.
 
     The reach is the distance from the median to the largest loss, and at least half the distance to
-    the smallest and 15 % of the median.
+    the smallest and 15 % of the median (of fewer than 12 losses three times the median). Losses
+    that are not finite are left out.
     """
 
     def __init__(self, losses: Iterable[float]) -> None:
         finite = sorted(loss for loss in losses if math.isfinite(loss))
-        self.median, self.reach = 0.0, math.inf
+        self.median, self.reach = 0.0, math.inf  # of fewer than three losses: any is ordinary
         if len(finite) >= 3:
             self.median = median = finite[len(finite) // 2]
             reach = max(finite[-1] - median, 0.5 * (median - finite[0]), 0.15 * abs(median), 1e-12)
@@ -227,7 +228,7 @@ class Recorder:
         self._bytes_since_step = 0  # of the batches of these calls
         self._steps_to_read: list[Step] = []  # whose losses were not looked at yet
         #: random state and autocast before the present call of the loss
-        self._before_call: tuple[Tensor | None, Any] | None = None
+        self._before_call: tuple[Tensor | None, Any] = (None, None)
         self._batch_bytes = 0  # of the batches of all steps in memory
         self._room_for_batches = math.inf  # bytes that they may take beside the states
         self._largest_batch = 0  # bytes
@@ -245,7 +246,9 @@ class Recorder:
         return self.device_type, torch.get_autocast_dtype(self.device_type)
 
     def before_loss(self) -> None:
-        """Note the random state and the precision that the coming call of the loss will use."""
+        """Note the precision and, unless the loss is known to draw none, the random state that the
+        coming call of the loss will use; keeps the first state of the run.
+        """
         if self.why_no_state:
             return
         self.digest()
@@ -255,7 +258,10 @@ class Recorder:
         self._before_call = (self.random_state() if compares else None), self.autocast()
 
     def after_loss(self, loss: Any, batch: Any, key: Any = None) -> None:
-        """Note a call of the loss: its value, its batch, and what names the batch."""
+        """Note a call of the loss for the coming step, or for the present one where the optimizer
+        itself calls the loss: its value, its batch, and what names the batch. Keeps the first state
+        of the run; without states only the loss is noted.
+        """
         value = loss.detach() if isinstance(loss, Tensor) and loss.requires_grad else loss
         self.digest()
         if self.why_no_state:
@@ -263,12 +269,10 @@ class Recorder:
             return
         if not self.states:
             self.keep_state(self._next_number())
-        random_state, autocast = self._before_call or (None, None)
-        if self._before_call is not None:
-            self._before_call = None
-            if random_state is not None and not self.loss_draws_random:
-                self._calls_compared += 1
-                self.loss_draws_random = not torch.equal(random_state, self.random_state())
+        (random_state, autocast), self._before_call = self._before_call, (None, None)
+        if random_state is not None and not self.loss_draws_random:
+            self._calls_compared += 1
+            self.loss_draws_random = not torch.equal(random_state, self.random_state())
             self._decide_on_log()
         size = size_of(batch)
         call = LossCall(batch, key, value, versions_of(batch), random_state, autocast, size)
@@ -301,7 +305,9 @@ class Recorder:
         self.takes_log_entries = ready and self._batch_bytes + log_bytes < self._room_for_batches
 
     def digest(self) -> None:
-        """Make steps out of the log."""
+        """Make steps out of the log, which is empty afterwards; calls behind its last step wait for
+        the next one.
+        """
         if not self.log:
             return
         entries, self.log = self.log, []
@@ -337,7 +343,9 @@ class Recorder:
         return len(self._steps_to_read) + len(self.log) // 2
 
     def memory_limit(self) -> float:
-        """Bytes that states and batches may take together."""
+        """Bytes that states and batches may take together: what the user gave, else ``SHARE`` of
+        the device's memory, which is asked for once.
+        """
         if self._memory is None:
             if self.device_type == "cuda":
                 total = torch.cuda.get_device_properties(self.tensors[0].device).total_memory
@@ -350,7 +358,10 @@ class Recorder:
         return self._memory
 
     def keep_state(self, step: int) -> None:
-        """Copy everything as it is before a step; the oldest of three states is dropped."""
+        """Copy everything as it is before a step; the oldest of three states is dropped. Where the
+        copy fails or four do not fit into memory, no state is kept any more, and ``why_no_state``
+        says why.
+        """
         self.digest()
         try:
             state = self._copy_state(step)
@@ -382,8 +393,8 @@ class Recorder:
         return State(step, parameters, buffers, modes, attributes, self.random_state(), size)
 
     def _drop_oldest_state(self) -> None:
-        """Drop the oldest state, and the batches of steps before the next, unless an incident
-        needs them.
+        """Drop the oldest state, and the batches and random states of steps before the next (of all
+        steps, where it was the last), unless an incident needs them.
         """
         self.states.popleft()
         self._decide_on_log()
@@ -402,10 +413,12 @@ class Recorder:
     # Incidents.
 
     def flush(self, final: bool = False) -> None:
-        """Read the losses that wait, and set an incident aside where one left its range.
+        """Read the losses that wait (a GPU is waited for), add the ordinary ones to the range, and
+        set an incident aside where one left it.
 
         Args:
-            final: also read a loss whose step never came, because the loop ended in an error.
+            final: also make a step of calls whose own never came, because the loop ended in an
+                error, and let the open incident count as it is now.
         """
         self.digest()
         if final:
@@ -428,7 +441,9 @@ class Recorder:
             self._judge(step.number, step.loss, usual)
 
     def _judge(self, step: int, loss: float, usual: LossRange) -> None:
-        """Count a loss as usual, as a part of the open incident, or as the begin of one."""
+        """Count a loss as usual, as a part of the open incident, or as the begin of one; after
+        ``QUIET`` ordinary losses in a row, or ``AFTER`` in all, the incident ends.
+        """
         severity = usual.times(loss)
         incident = self._open_incident
         if incident is not None and step > incident.step:
@@ -453,22 +468,21 @@ class Recorder:
         return losses[:-LAG] if len(losses) > 3 * LAG else losses
 
     def note_gradient(self, step: int, norm: float) -> None:
-        """Judge the gradient norm of a step against those before it."""
-        severity = 0.0
-        if not math.isfinite(norm):
-            severity = math.inf
-        elif len(self._gradient_norms) >= LEAST_NORMS and norm > NORM_SPIKE * max(
-            self._gradient_norms
-        ):
-            severity = norm / max(max(self._gradient_norms), 1e-300)
-        if severity:
+        """Judge the gradient norm of a step: one that is not finite, or above ``NORM_SPIKE`` times
+        the largest so far, is unusual; any other joins the range, unless an incident is open.
+        """
+        largest = max(self._gradient_norms, default=math.inf)
+        spikes = len(self._gradient_norms) >= LEAST_NORMS and norm > NORM_SPIKE * largest
+        if spikes or not math.isfinite(norm):
             self.flush()
-            self.note_unusual(step, "gradient", severity)
-        elif self._open_incident is None and math.isfinite(norm):
+            times = norm / max(largest, 1e-300) if math.isfinite(norm) else math.inf
+            self.note_unusual(step, "gradient", times)
+        elif self._open_incident is None:
             self._gradient_norms.append(norm)
 
     def note_unusual(self, step: int, kind: str, severity: float) -> None:
-        """A loss or a gradient left its range: an incident begins, or goes on.
+        """A loss or a gradient left its range: an incident begins, or goes on. A loss soon after a
+        gradient that spiked takes its place as the kind of the incident.
 
         Args:
             kind: ``"loss"`` or ``"gradient"``.
@@ -487,15 +501,18 @@ class Recorder:
         by_gradient = incident.kind == "gradient" and not incident.at_once
         if kind == "loss" and by_gradient and soon_after:
             # The gradient was only the first sign: what it did to the loss says more.
-            replacing = self._new_incident(step, kind, severity)
-            replacing.severity = incident.severity
-            replacing.first_not_finite = incident.first_not_finite
-            self._open_incident = replacing
+            self._open_incident = replace(
+                self._new_incident(step, kind, severity),
+                severity=incident.severity,
+                first_not_finite=incident.first_not_finite,
+            )
             if self.incident is incident:
-                self.incident = replacing
+                self.incident = self._open_incident
 
     def _new_incident(self, step: int, kind: str, severity: float) -> Incident:
-        """An incident that begins at a step, with the state and the steps to replay it from."""
+        """An incident that begins at a step, with the steps to replay and the state before them:
+        the newest that lies ``APPROACH`` steps before it, else the oldest before it.
+        """
         usable = [state for state in self.states if state.step <= step]
         early = [state for state in usable if state.step <= step - APPROACH]
         state = early[-1] if early else next(iter(usable), None)
@@ -523,7 +540,9 @@ class Recorder:
 
 
 def read_losses(steps: list[Step]) -> None:
-    """Turn losses that are tensors into numbers, with one wait for the device."""
+    """Turn losses that are tensors into numbers, in place, with one wait for the device; of a
+    tensor with several entries the first counts.
+    """
     calls = [call for step in steps for call in step.calls if isinstance(call.loss, Tensor)]
     if not calls:
         return
@@ -568,13 +587,13 @@ def _fixed(setting: Any) -> Any:
 
 
 def packed(optimizer: torch.optim.Optimizer, own: Mapping[int, Tensor]) -> dict[str, Any]:
-    """A copy of an optimizer's attributes without its hooks; parameters stay the same objects.
+    """A copy of an optimizer's attributes without its hooks, of what its own ``__getstate__`` gives
+    where it has one; parameters stay the same objects.
 
     Args:
         own: the parameters, by their ids.
     """
-    own_getstate = getattr(type(optimizer), "__getstate__", None)
-    custom = own_getstate is not torch.optim.Optimizer.__getstate__
+    custom = type(optimizer).__getstate__ is not torch.optim.Optimizer.__getstate__
     attributes = optimizer.__getstate__() if custom else dict(optimizer.__dict__)
     left_out = (
         "step",  # a scheduler or a profiler may have wrapped it
@@ -603,11 +622,13 @@ def twin(optimizer: torch.optim.Optimizer, attributes: Mapping[str, Any]) -> tor
 
 
 def _cloned(value: Any, own: Mapping[int, Tensor]) -> Any:
-    """A copy of what an optimizer holds; the tensors of ``own``, by id, stay the same objects."""
+    """A copy of what an optimizer holds; the tensors of ``own``, by id, stay the same objects, and
+    so do functions and what a mapping other than a dictionary holds.
+    """
     if isinstance(value, Tensor):
         return value if id(value) in own else value.detach().clone()
     if isinstance(value, Mapping):
-        copied = copy.copy(value)
+        copied = copy.copy(value)  # of the same kind, such as the defaultdict of the states
         if isinstance(copied, dict):
             for key, item in copied.items():
                 copied[key] = _cloned(item, own)
@@ -628,7 +649,7 @@ def versions_of(batch: Any) -> tuple[int, ...]:
         (0, 0)
     """
     try:
-        if type(batch) is tuple and len(batch) == 2:
+        if type(batch) is tuple and len(batch) == 2:  # at every step: the usual kind goes first
             x, y = batch
             if type(x) is Tensor and type(y) is Tensor:
                 return x._version, y._version
