@@ -814,9 +814,7 @@ def _farthest_update(replayed: _ReplayedStep) -> _ModuleUpdate:
     update was made.
     """
     updates = [_ModuleUpdate(*each) for each in replayed.relative_updates.items()]
-    return max(
-        updates, key=lambda u: _or_infinite(u.relative), default=_ModuleUpdate("", math.nan)
-    )
+    return max(updates, key=lambda u: _or_infinite(u.relative), default=_ModuleUpdate("", math.nan))
 
 
 def _norm_share(relative: float) -> str:

@@ -105,6 +105,33 @@ class CapturedGradient:
 
 
 @contextmanager
+def as_found(model: nn.Module) -> Iterator[None]:
+    """Put ``p.grad`` (the same tensors), the buffers' values and each module's mode back at the end
+    of the block, without waiting for a device; parameters and random numbers are left to the block.
+
+    Example:
+        >>> model = nn.BatchNorm1d(2)
+        >>> with as_found(model):
+        ...     _ = model(torch.randn(8, 2))
+        >>> model.running_mean
+        tensor([0., 0.])
+    """
+    gradients = [(p, p.grad) for p in model.parameters()]
+    buffers = [(b, b.clone()) for b in model.buffers()]
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for p, gradient in gradients:
+            p.grad = gradient
+        for module, training in modes:
+            module.training = training
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+
+
+@contextmanager
 def tf32(allowed: bool) -> Iterator[None]:
     """Allow or forbid matrix products of float32 numbers rounded to 10 bits on CUDA (TF32); undone
     at the end.

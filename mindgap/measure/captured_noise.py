@@ -25,7 +25,8 @@ from mindgap.base.check import whole
 from mindgap.base.checked import check_arguments
 from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
-from mindgap.measure.captured import CapturedGradient
+from mindgap.measure.captured import CapturedGradient, as_found
+from mindgap.measure.per_sample import ModelWithLoss
 
 #: (generator, size) -> a minibatch of so many independent samples, as a tuple of tensors.
 Draw = Callable[[torch.Generator, int], Any]
@@ -120,7 +121,7 @@ def captured_noise(
 
     def measure(size: int) -> tuple[Tensor, Tensor, float]:
         before, after = (_groups(draw, generator, count, batch, size) for count in counts)
-        with _as_found(objective.model):
+        with as_found(objective.model):
             return _measure(objective, before, after, counts, size, picks)
 
     found, start = None, generator.get_state()
@@ -253,10 +254,10 @@ class SideBySide:
     """
 
     def __init__(self, objective: Objective) -> None:
-        model = _Called(objective)
+        model = ModelWithLoss(objective)
 
         def loss(parameters: dict[str, Tensor], batch: Any) -> Tensor:
-            return functional_call(model, parameters, (batch,)).reshape(())
+            return functional_call(model, parameters, (batch,))
 
         def total(parameters: dict[str, Tensor], counted: Tensor, batches: Any) -> Tensor:
             values = vmap(loss, in_dims=(None, 0), randomness="different")(parameters, batches)
@@ -276,17 +277,6 @@ class SideBySide:
         """The sum of the gradients of the minibatches that are counted."""
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
             return list(self._total(self._free, counted, batches).values())
-
-
-class _Called(nn.Module):
-    """The loss of an objective as a module's call, so that its parameters can be exchanged."""
-
-    def __init__(self, objective: Objective) -> None:
-        super().__init__()
-        self.model, self._loss = objective.model, objective.loss
-
-    def forward(self, batch: Any) -> Tensor:
-        return self._loss(self.model, batch)
 
 
 class _Captured:
@@ -347,23 +337,10 @@ def _waiting_is_an_error() -> Iterator[None]:
             torch.cuda.set_sync_debug_mode(mode)
 
 
-@contextmanager
-def _as_found(model: nn.Module) -> Iterator[None]:
-    """Puts ``p.grad`` and buffers back."""
-    gradients = [(p, p.grad) for p in model.parameters()]
-    buffers = [(b, b.clone()) for b in model.buffers()]
-    try:
-        yield
-    finally:
-        for p, gradient in gradients:
-            p.grad = gradient
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
-
-
 def _group_size(objective: Objective, batch: int) -> int:
-    """How many minibatches of so many samples are taken in one pass; see ``captured_noise``."""
+    """How many minibatches of ``batch`` samples are taken in one pass where the user does not say;
+    ``captured_noise`` has the rule.
+    """
     given = os.environ.get(TOGETHER, str(SAMPLES))
     samples = whole(TOGETHER, int(given) if given.isdecimal() else given, least=1)
     model = objective.model
@@ -374,7 +351,7 @@ def _group_size(objective: Objective, batch: int) -> int:
         return 1
     gradient = sum(p.numel() * p.element_size() for p in objective.parameters)
     most = min(GROUP, samples // batch, BYTES // gradient)
-    return 1 << (max(most, 1).bit_length() - 1)
+    return 1 << (max(most, 1).bit_length() - 1)  # the largest power of two that is not above it
 
 
 def _groups(
@@ -398,7 +375,11 @@ def _groups(
 def _chosen(
     parameters: list[nn.Parameter], coordinates: int, seed: int
 ) -> tuple[NDArray[np.int64], dict[int, Tensor]]:
-    """The tensor of each chosen coordinate, and tensor -> chosen places in it."""
+    """Draw single coordinates, each tensor by its number of entries; the same one counts once.
+
+    Returns:
+        The parameter tensor of each, and tensor -> chosen places in it.
+    """
     ends = torch.tensor([p.numel() for p in parameters]).cumsum(0)
     chosen = torch.randint(
         int(ends[-1]), (coordinates,), generator=torch_stream(seed, "coordinates")

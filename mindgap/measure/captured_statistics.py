@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from mindgap.base.check import fail
 from mindgap.base.checked import check_arguments
 from mindgap.base.rng import torch_stream
-from mindgap.measure.captured import CapturedGradient, tf32
+from mindgap.measure.captured import CapturedGradient, as_found, tf32
 from mindgap.measure.probes.curvature import lanczos
 
 Batch = tuple[Tensor, ...]
@@ -136,7 +135,8 @@ class CapturedStatistics:
         with torch.no_grad():
             torch._foreach_add_(self._product_sum, product)
 
-    def _captured(self, batch: Batch, add: Callable[..., None]) -> _CapturedSums:
+    def _capture(self, batch: Batch, add: Callable[..., None]) -> _CapturedSums:
+        """The loss of batches of this shape, after which ``add`` adds to the sums."""
         return _CapturedSums(self._model, self._loss, batch, graph=self._graph, add=add)
 
     def read(self, batches: Sequence[Batch], prefixes: Sequence[int] = ()) -> list[BatchStatistics]:
@@ -152,7 +152,7 @@ class CapturedStatistics:
         means = []  # per count: loss, squared norm of a batch's gradient, norm of the sum
         with self._reading_mode():
             if self._gradient is None:
-                self._gradient = self._captured(batches[0], self._add_gradient)
+                self._gradient = self._capture(batches[0], self._add_gradient)
             torch._foreach_zero_([*self._gradient_sum, self._number_sums, *self._counts])
             for count, batch in enumerate(batches, 1):
                 self._gradient(*batch)
@@ -199,7 +199,7 @@ class CapturedStatistics:
                 for place, part in zip(self._vector, flat.split(sizes), strict=True):
                     place.copy_(part.view_as(place))
             if self._hessian is None:
-                self._hessian = self._captured(batches[0], self._add_product)
+                self._hessian = self._capture(batches[0], self._add_product)
             torch._foreach_zero_(self._product_sum)
             for batch in batches:
                 self._hessian(*batch)
@@ -217,20 +217,12 @@ class CapturedStatistics:
 
     @contextmanager
     def _reading_mode(self) -> Iterator[None]:
-        """The mode for reading; gradients, buffers and mode are put back afterwards."""
-        gradients: list[Any] = [(p, p.grad) for p in self._parameters]
-        buffers = [(b, b.clone()) for b in self._model.buffers()]
-        mode = self._model.training
-        self._model.train(self._training)
-        try:
-            with tf32(True), torch.enable_grad():
-                yield
-        finally:
-            self._model.train(mode)
-            for p, gradient in gradients:
-                p.grad = gradient
-            for buffer, value in buffers:
-                buffer.copy_(value)
+        """A block with TF32 and all modules in the mode for reading; gradients, buffers and modes
+        are put back afterwards.
+        """
+        with as_found(self._model), tf32(True), torch.enable_grad():
+            self._model.train(self._training)
+            yield
 
 
 def _statistics(count: int, size: int, loss: float, square: float, norm: float) -> BatchStatistics:

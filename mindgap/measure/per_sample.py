@@ -308,9 +308,9 @@ class _Graph:
         return torch.autograd.graph.GradientEdge(node, 0) if plain else None
 
 
-class _ModelWithLoss(nn.Module):
-    """Model and loss as one module, so that any use of the model inside the loss sees the
-    replaced parameters.
+class ModelWithLoss(nn.Module):
+    """Model and loss as one module, batch -> loss, so that ``functional_call`` replaces the
+    parameters (``model.`` before their names) wherever the loss uses them.
     """
 
     def __init__(self, objective: Objective) -> None:
@@ -325,7 +325,7 @@ class _ModelWithLoss(nn.Module):
 def _named_parameters(
     objective: Objective, names: Collection[str] | None = None
 ) -> dict[str, nn.Parameter]:
-    """Parameters that take gradients, by their names in ``_ModelWithLoss``; all, or these."""
+    """Parameters that take gradients, by their names in ``ModelWithLoss``; all, or these."""
     named = {f"model.{name}": p for name, p in objective.model.named_parameters()}
     return {n: p for n, p in named.items() if p.requires_grad and (names is None or n in names)}
 
@@ -339,7 +339,7 @@ def _norms_by_vmap(
     Returns:
         The norms, and ``"func"`` or ``"loop"``.
     """
-    module = _ModelWithLoss(objective)
+    module = ModelWithLoss(objective)
     values = {name: p.detach() for name, p in _named_parameters(objective, names).items()}
 
     def loss_of_sample(parameters: dict[str, Tensor], sample: Any) -> Tensor:

@@ -70,22 +70,25 @@ class LoopWatch:
         self._norms_read: list[tuple[int, float]] = []
 
     def take_read(self) -> list[tuple[int, float]]:
-        """Steps and gradient norms that were read since the last call."""
+        """Steps and gradient norms that were read since the last call; they are given once."""
         read, self._norms_read = self._norms_read, []
         return read
 
     def observe(self, loss: Any, batch: Any = None) -> None:
-        """The loss of the loop's present batch, and the batch's index where the loop knows it."""
+        """Note the loss of the loop's present batch (a tensor is read later), and the batch's index
+        where the loop knows it.
+        """
         self._batch = batch
         self._loss = loss.detach() if isinstance(loss, Tensor) and loss.requires_grad else loss
         self._loss_is_observed = True
 
     def note_update(self, relative: float) -> None:
-        """The last update's length over that of the parameters."""
+        """Note the length of the newest step's update over that of the parameters."""
         self._last_update = (self._step - 1, relative)
 
     def before_step(self, step: int | None = None) -> list[str]:
-        """Read the gradients that the step is about to use; sentences about what is unusual.
+        """Compute the norms of the gradients that the step is about to use, read those that are
+        ready (on a GPU those of some steps before), and return sentences about what is unusual.
 
         Args:
             step: its number, where not every step is read; else the one after the last.
@@ -95,8 +98,7 @@ class LoopWatch:
         """
         present = [(i, p.grad) for i, p in enumerate(self._parameters) if p.grad is not None]
         self.norms = None
-        if step is not None:
-            self._step = step
+        self._step = self._step if step is None else step
         if present:
             norms = _stacked([g.coalesce().values() if g.is_sparse else g for _, g in present])
             if len(present) < len(self._parameters):
@@ -116,8 +118,12 @@ class LoopWatch:
         return self.flush(spare=1) if len(self._unread) > FLUSH else []
 
     def flush(self, spare: int = 0) -> list[str]:
-        """Look at the norms that wait to be read, except the newest ``spare``, which a GPU may not
-        have computed yet.
+        """Read the norms that wait, except the newest ``spare``, which a GPU may not have computed
+        yet; returns sentences about what is unusual. Afterwards ``loss`` and ``gradient_norm`` are
+        those of the last step read.
+
+        Raises:
+            NonFiniteError: a gradient that is not finite, with ``nonfinite="raise"``.
         """
         count = max(0, len(self._unread) - spare)
         ready, self._unread = self._unread[:count], self._unread[count:]
@@ -133,8 +139,8 @@ class LoopWatch:
         return events
 
     def _unusual(self, step: int, batch: Any, norms: list[float]) -> str:
-        """A sentence on gradients that are not finite or far above the running median; empty where
-        all is usual.
+        """A sentence on gradients that are not finite, are finite again, or exceed the running
+        range; empty where all is usual or the same was said lately.
 
         Args:
             batch: what names the batch; None where the loop does not say.
@@ -197,15 +203,15 @@ class LoopWatch:
         return ordered[len(ordered) // 2], ordered[-1]
 
     def _cause_of_nan(self, step: int) -> str:
-        """The likeliest cause of gradients that are not finite, in words, from the sizes seen
-        before.
+        """The likeliest cause of gradients that are not finite, in words: the first that fits of
+        broken parameters, growth of parameters, a long update, growth of gradients, the backward
+        pass (the loss is finite), this batch.
         """
         peaks = [(at, float(entries.max())) for at, entries in self._largest_entries if at <= step]
         # On a GPU the norms are read some steps later, when the parameters have moved on.
         if step == self._step - 1:
-            peaks.append(
-                (step, max(float(p.detach().abs().max()) for p in self._nonempty_parameters()))
-            )
+            now = max(float(p.detach().abs().max()) for p in self._nonempty_parameters())
+            peaks.append((step, now))
         if any(not math.isfinite(peak) for _, peak in peaks):
             return "an earlier step is the likely cause: a parameter itself is no longer finite"
         if len(peaks) > 1 and peaks[-1][1] > THROWN * peaks[0][1] > 0:
@@ -241,7 +247,9 @@ class LoopWatch:
         return relative if at == step - 1 else math.nan
 
     def _cause_of_spike(self, step: int) -> str:
-        """The likeliest cause of a spike, in words."""
+        """The likeliest cause of a spike, in words: growth over the last three norms, a long
+        update before, else a rare batch.
+        """
         recent = list(self._recent_norms)[-3:]
         grew = len(recent) == 3 and recent[-1] > 1.5 * recent[0] > 0
         if grew and recent[-1] > 2 * self._median_and_largest()[0]:
@@ -286,7 +294,7 @@ class _UnreadNorms:
 
 
 def _stacked(tensors: list[Tensor], order: float = 2.0) -> Tensor:
-    """The norm of each tensor, in float32 on the first one's device."""
+    """The ``order``-norm of each tensor, in float32 on the first one's device, in one tensor."""
     norms = list(torch._foreach_norm(tensors, order))
     first = norms[0]
     if any(n.dtype != torch.float32 or n.device != first.device for n in norms):

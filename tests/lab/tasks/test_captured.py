@@ -9,6 +9,7 @@ from torch import nn
 
 from mindgap.lab.tasks.data.device_images import augmented_batches
 from mindgap.measure.captured import CapturedGradient
+from mindgap.measure.captured_statistics import CapturedStatistics
 
 
 def loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -84,3 +85,11 @@ def test_cifar_is_decoded_once_and_goes_to_a_device(tmp_path, monkeypatch):
     raw = torch.tensor(pixels).view(20, 3, 32, 32).double()
     wanted = (raw - raw.mean((0, 2, 3), keepdim=True)) / raw.std((0, 2, 3), keepdim=True)
     assert torch.allclose(images.double(), wanted, atol=1e-5)
+
+
+def test_a_module_that_was_in_evaluation_mode_is_in_it_after_a_reading():
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 5))
+    model[1].eval()
+    batches = [(torch.randn(6, 3), torch.randint(5, (6,))) for _ in range(2)]
+    CapturedStatistics(model, loss).read(batches)
+    assert [module.training for module in model] == [True, False, True]
