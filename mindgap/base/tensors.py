@@ -24,20 +24,38 @@ CPU_BLOCK = 2**21
 STRETCH = 2**17
 
 
+def as_real(tensor: Tensor) -> Tensor:
+    """A view of complex numbers as pairs of real ones, on a last axis; any other tensor itself.
+
+    Example:
+        >>> as_real(torch.tensor([3 + 4j]))
+        tensor([[3., 4.]])
+    """
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def euclidean_norm(tensors: Sequence[Tensor]) -> float:
+    """The Euclidean norm of all entries, squared and summed in float64.
+
+    Example:
+        >>> euclidean_norm([torch.tensor([3.0]), torch.tensor([4j])])
+        5.0
+    """
+    return math.sqrt(sum(float(as_real(t.detach()).double().square().sum()) for t in tensors))
+
+
 def flatten(tensors: Sequence[Tensor]) -> Tensor:
-    """One flat vector out of many tensors, in order.
+    """One flat vector of real numbers out of many tensors, in order.
 
     Example:
         >>> flatten([torch.ones(2), torch.zeros(1, 1)])
         tensor([1., 1., 0.])
     """
-    if not tensors:
-        return torch.zeros(0)
-    return torch.cat([t.reshape(-1) for t in tensors])
+    return torch.cat([as_real(t).reshape(-1) for t in tensors])
 
 
 def unflatten(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Views of a flat vector in the shapes of ``like``.
+    """Views of a flat vector of real numbers in the shapes of ``like``, complex where they are.
 
     Example:
         >>> [
@@ -46,8 +64,10 @@ def unflatten(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
         ... ]
         [(2,), (1, 1)]
     """
-    pieces = vector.split([math.prod(t.shape) for t in like])
-    return [piece.view(t.shape) for piece, t in zip(pieces, like, strict=True)]
+    forms = [as_real(t).shape for t in like]
+    pieces = zip(vector.split([math.prod(form) for form in forms]), forms, like, strict=True)
+    shaped = ((piece.view(form), t) for piece, form, t in pieces)
+    return [torch.view_as_complex(piece) if t.is_complex() else piece for piece, t in shaped]
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -218,11 +238,7 @@ def _combine(norms: Tensor) -> Tensor:
 
 def _local_norm(tensors: Sequence[Tensor]) -> Tensor:
     """Norm (0-dim, float64) over the entries of plain tensors."""
-    real = [
-        torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        for tensor in tensors
-        if tensor.numel()
-    ]
+    real = [as_real(tensor) for tensor in tensors if tensor.numel()]
     if not real:
         device = tensors[0].device if tensors else None
         return torch.zeros((), dtype=torch.float64, device=device)

@@ -147,8 +147,9 @@ class GradientPasses:
             del derivatives, gradient  # or two would be alive while the next one is computed
 
     def values(self) -> Iterator[BatchValue]:
-        """The loss of every batch with its graph, for whoever differentiates it himself
-        (Hessian products).
+        """The loss of every batch with its graph, for callers that differentiate it themselves
+        (Hessian products). Loader, buffers and random numbers are rewound as for ``gradients``, and
+        the same errors are raised, but for those of a gradient.
         """
         self._guard.rewind_loader()
         seed_everything(stream_seed(self._seed, "pass"))
@@ -188,9 +189,8 @@ class GradientPasses:
 
     @contextmanager
     def moved(self, direction: list[Tensor], scale: float = 1.0) -> Iterator[None]:
-        """Evaluate at ``x + scale * direction``; the parameters return to x bit for bit.
-
-        Needs ``gradient_passes(..., move=True)``.
+        """A block in which the parameters stand at ``x + scale * direction``; they return to x bit
+        for bit, also after an error. Needs ``gradient_passes(..., move=True)``.
         """
         if not self._guard.may_move:
             fail("move", "must be True in gradient_passes for parameters to be moved", False)
@@ -203,20 +203,20 @@ class GradientPasses:
             self._guard.restore_parameters()
 
     def _loss_of(self, index: int, batch: Any) -> Tensor:
-        """The loss of a batch; one that cannot be computed or is not finite ends in an error that
-        names the batch.
+        """The loss of a batch; one that is not finite, or cannot be computed because the batch
+        holds no samples or lies on another device, ends in an error that names the batch. Other
+        errors of the loss pass.
         """
         try:
             loss = self.objective.value(batch)
+        except RuleError:
+            raise
         except (TypeError, AttributeError, ValueError, RuntimeError, IndexError, KeyError) as error:
-            if isinstance(error, RuleError):
-                raise
             if not any(t.ndim for t in tensors_in(batch)):
-                sentence = (
+                raise RuleError(
                     f"batches must be what the loss takes, got {batch!r:.100} as batch {index}: "
                     f"{error}"
-                )
-                raise RuleError(sentence) from error
+                ) from error
             devices = {str(p.device) for p in self.parameters}
             other_devices = {str(t.device) for t in tensors_in(batch)} - devices
             if other_devices and "device" in str(error):
@@ -235,7 +235,7 @@ class GradientPasses:
         return loss
 
     def _check_same(self, index: int, batch: Any) -> None:
-        """An error where a batch is another one than in the first pass."""
+        """Keep the batch's checksum in the first pass; later an error where it differs."""
         checksum = fingerprint(batch)
         if index == len(self._checksums) and self._batch_count is None:
             self._checksums.append(checksum)
@@ -394,8 +394,9 @@ def samples_in(batch: Any) -> int:
 
 
 def fingerprint(batch: Any) -> int:
-    """A checksum of the numbers in a batch, to notice a loader that gives other batches in the next
-    pass.
+    """A checksum of the numbers in a batch's tensors, to notice a loader that gives other batches
+    in the next pass; of an empty or a meta tensor the shape counts. On a GPU it is another number
+    than on a CPU.
 
     Example:
         >>> fingerprint([torch.ones(2)]) == fingerprint([torch.ones(2)])

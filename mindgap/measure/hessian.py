@@ -17,7 +17,7 @@ from torch import Tensor
 from mindgap.base.check import fail, positive
 from mindgap.base.checked import checked_types
 from mindgap.base.second_derivatives import twice_differentiable
-from mindgap.base.tensors import flatten
+from mindgap.base.tensors import as_real, flatten, unflatten
 from mindgap.measure.gradients import GradientPasses, check_time, with_zeros
 
 #: Bytes of retained graphs allowed unless the caller says otherwise.
@@ -34,7 +34,8 @@ class _BatchGradient(NamedTuple):
 
 
 class HessianProduct:
-    """v -> H v for H = the mean of the batches' Hessians, on flat vectors in the parameters' order.
+    """v -> H v for H = the mean of the batches' Hessians, on flat vectors in the parameters' order;
+    a complex parameter counts as pairs of real ones.
 
     H v = (1/n) sum_b d/dx <grad L_b(x), v>. The graph of grad L_b is kept for as many batches as
     fit into ``memory``; the others are built again for every product. Loss and gradient come out of
@@ -99,13 +100,13 @@ class HessianProduct:
 
     @property
     def lengths(self) -> list[int]:
-        """Number of coordinates of each parameter tensor, in order."""
-        return [p.numel() for p in self._parameters]
+        """Number of real coordinates of each parameter tensor, in order."""
+        return [as_real(p).numel() for p in self._parameters]
 
     def __call__(self, vector: Tensor) -> Tensor:
-        """H v; ``vector`` is flat."""
+        """H v, flat as ``vector``; graphs that were not kept are built again."""
         self.products += 1
-        vectors = [v.view_as(p) for v, p in zip(vector.split(self.lengths), self._parameters)]
+        vectors = unflatten(vector, self._parameters)
         total = torch.zeros_like(vector)
         for graph in self._graphs:
             check_time()
@@ -121,7 +122,9 @@ class HessianProduct:
         self._graphs.clear()
 
     def _differentiate(self, gradient: list[Tensor], vectors: list[Tensor]) -> Tensor:
-        """The derivative of <gradient, vectors> by the parameters, flat."""
+        """The derivative of <gradient, vectors> by the parameters, flat; zero where the gradient
+        does not depend on them. The graph stays.
+        """
         pairs = [(g, v) for g, v in zip(gradient, vectors, strict=True) if g.requires_grad]
         if not pairs:  # a loss that is linear in the parameters
             return torch.zeros_like(flatten(vectors))

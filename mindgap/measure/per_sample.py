@@ -10,7 +10,7 @@ that cannot trace falls back to a loop.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -92,15 +92,15 @@ def per_sample_norms(
         _blame_batch(objective, batch),
     ):
         seed_everything(whole("seed", seed, least=-(2**63), most=2**63 - 1))
-        if method == "loop":
-            return PerSampleNorms(_check_norms(_loop(objective, batch, size, None)), "loop", 0.0)
-        if method == "func":
-            return PerSampleNorms(*_norms_by_vmap(objective, batch, size, chunk, None), 0.0)
-        squares, explained = _norms_by_structure(objective, batch, size)
         named = _named_parameters(objective)
-        others = [name for name, p in named.items() if id(p) not in explained]
+        if method == "loop":
+            return PerSampleNorms(_check_norms(_loop(objective, batch, size, named)), "loop", 0.0)
+        if method == "func":
+            return PerSampleNorms(*_norms_by_vmap(objective, batch, size, chunk, named), 0.0)
+        squares, explained = _norms_by_structure(objective, batch, size)
+        others = {name: p for name, p in named.items() if id(p) not in explained}
         total = sum(p.numel() for p in objective.parameters)
-        share = 1 - sum(named[name].numel() for name in others) / total
+        share = 1 - sum(p.numel() for p in others.values()) / total
         label = "structure"
         if others:
             norms_of_others, label = _norms_by_vmap(objective, batch, size, chunk, others)
@@ -112,12 +112,14 @@ def per_sample_norms(
             if method == "structure":
                 rule = "must be a mean over samples on the first axis that do not act on each other"
                 fail("loss", rule, "another")
-            return PerSampleNorms(*_norms_by_vmap(objective, batch, size, chunk, None), 0.0)
+            return PerSampleNorms(*_norms_by_vmap(objective, batch, size, chunk, named), 0.0)
         return PerSampleNorms(norms, label, share)
 
 
 def _check_problem(objective: Objective, batch: Any) -> int:
-    """The number of samples; an error where single samples have no gradient of their own."""
+    """The number of samples; an error where single samples have no gradient of their own: tensors
+    of other lengths, or batch norm that uses the batch's statistics.
+    """
     if not isinstance(objective, Objective):
         fail("objective", "must be a mindgap Objective", objective)
     size = samples_in(batch)
@@ -136,7 +138,9 @@ def _check_problem(objective: Objective, batch: Any) -> int:
 
 @contextmanager
 def _blame_batch(objective: Objective, batch: Any) -> Iterator[None]:
-    """An error inside this block names the batch where the loss itself fails on it."""
+    """Where the block raises an error and the loss itself, called once more, raises the same kind,
+    the error is a ``RuleError`` on the batch; else it stays as it is.
+    """
     try:
         yield
     except (TypeError, AttributeError, RuntimeError, IndexError, KeyError) as error:
@@ -164,8 +168,8 @@ class _Term(NamedTuple):
 
 
 def _norms_by_structure(objective: Objective, batch: Any, size: int) -> tuple[Tensor, set[int]]:
-    """Squared norms over the parameters that the layers' structure explains, and the ids of
-    those parameters.
+    """Squared norms over the parameters that the layers' structure explains (of layers with a rule,
+    and parameters that are added to something), and the ids of those parameters.
     """
     loss, calls = _loss_with_calls(objective, batch)
     graph = _Graph(loss)
@@ -176,19 +180,20 @@ def _norms_by_structure(objective: Objective, batch: Any, size: int) -> tuple[Te
         edge = graph.sum_at(users[0]) if id(p) not in of_layers and len(users) == 1 else None
         if edge is not None:
             terms.append(_Term(partial(_norm_of_added, p), edge, [p]))
-    squares, explained = torch.zeros(size, dtype=torch.float64), set()
-    if terms:
-        edges = [term.edge for term in terms]
-        gradients = torch.autograd.grad(loss, edges, allow_unused=True)
-        with torch.no_grad():
-            for term, gradient in zip(terms, gradients, strict=True):
-                if gradient is None or gradient.shape[:1] != (size,):
-                    continue
-                # The loss is a mean: a sample's own gradient is ``size`` times its part of it.
-                term_squares = term.squares(gradient * size)
-                if term_squares is not None:
-                    squares = squares + term_squares.to("cpu", torch.float64)
-                    explained |= {id(p) for p in term.parameters}
+    squares = torch.zeros(size, dtype=torch.float64)
+    explained: set[int] = set()
+    if not terms:
+        return squares, explained
+    gradients = torch.autograd.grad(loss, [term.edge for term in terms], allow_unused=True)
+    with torch.no_grad():
+        for term, gradient in zip(terms, gradients, strict=True):
+            if gradient is None or gradient.shape[:1] != (size,):
+                continue
+            # The loss is a mean: a sample's own gradient is ``size`` times its part of it.
+            term_squares = term.squares(gradient * size)
+            if term_squares is not None:
+                squares = squares + term_squares.to("cpu", torch.float64)
+                explained |= {id(p) for p in term.parameters}
     return squares, explained
 
 
@@ -197,7 +202,9 @@ def _loss_with_calls(objective: Objective, batch: Any) -> tuple[Tensor, list[_Ca
     calls: list[_Call] = []
 
     def note_call(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-        """Hook after a module; returns the output that takes the place of its own."""
+        """Hook after a module: note the call (without an edge, where it has several inputs or no
+        gradient); returns what takes the place of the output, None for the output itself.
+        """
         single = len(inputs) == 1 and isinstance(inputs[0], Tensor)
         if not (single and isinstance(output, Tensor) and output.requires_grad):
             calls.append(_Call(module, torch.empty(0), None))
@@ -243,7 +250,8 @@ def _terms_of_layers(calls: list[_Call], graph: _Graph, size: int) -> list[_Term
 
 def _norm_of_added(parameter: Tensor, gradient: Tensor) -> Tensor | None:
     """Squared norms for a parameter that is added to something with a sample axis: its gradient
-    for a sample is that of the sum, added up over the axes along which it was repeated.
+    for a sample is that of the sum, added up over the axes along which it was repeated. None where
+    it has a sample axis of its own, or does not broadcast to the sum.
 
     Args:
         gradient: of the sum, samples first.
@@ -263,8 +271,8 @@ def _norm_of_added(parameter: Tensor, gradient: Tensor) -> Tensor | None:
 
 
 def _norm_of_looked_up(module: nn.Module, places: Tensor, gradient: Tensor) -> Tensor | None:
-    """Squared norms for an embedding of the same places for all samples, added to something with a
-    sample axis, from the gradient of that sum.
+    """Squared norms for an embedding of the same places for all samples (such as positions), added
+    to something with a sample axis, from the gradient of that sum; None where the shapes differ.
     """
     if gradient.ndim < 3 or gradient.shape[1:-1].numel() != places.numel():
         return None
@@ -298,12 +306,12 @@ class _Graph:
         return self._users_of_leaves.get(id(parameter), [])
 
     def sum_of(self, node: Any) -> Any:
-        """The edge of the one sum that a node's result goes into, if that is its only use."""
+        """The edge of the one sum that a node's result goes into; None where it has other uses."""
         users = self._users.get(node, [])
         return self.sum_at(users[0]) if len(users) == 1 else None
 
     def sum_at(self, node: Any) -> Any:
-        """The edge of a node that is a plain sum."""
+        """The edge of a node that is a plain sum ``a + b``; None for any other node."""
         plain = node.name() == "AddBackward0" and node._saved_alpha == 1
         return torch.autograd.graph.GradientEdge(node, 0) if plain else None
 
@@ -322,25 +330,23 @@ class ModelWithLoss(nn.Module):
         return self.loss(self.model, batch).reshape(())
 
 
-def _named_parameters(
-    objective: Objective, names: Collection[str] | None = None
-) -> dict[str, nn.Parameter]:
-    """Parameters that take gradients, by their names in ``ModelWithLoss``; all, or these."""
-    named = {f"model.{name}": p for name, p in objective.model.named_parameters()}
-    return {n: p for n, p in named.items() if p.requires_grad and (names is None or n in names)}
+def _named_parameters(objective: Objective) -> dict[str, nn.Parameter]:
+    """Parameters that take gradients, by their names in ``ModelWithLoss``."""
+    named = objective.model.named_parameters()
+    return {f"model.{name}": p for name, p in named if p.requires_grad}
 
 
 def _norms_by_vmap(
-    objective: Objective, batch: Any, size: int, chunk: int, names: list[str] | None
+    objective: Objective, batch: Any, size: int, chunk: int, named: dict[str, nn.Parameter]
 ) -> tuple[NDArray[np.float64], str]:
-    """Norms over some parameters by ``vmap(grad)``, in chunks of samples; by a loop where that
-    cannot be traced.
+    """Norms over the ``named`` parameters by ``vmap(grad)``, in chunks of samples; by a loop where
+    that cannot be traced.
 
     Returns:
         The norms, and ``"func"`` or ``"loop"``.
     """
     module = ModelWithLoss(objective)
-    values = {name: p.detach() for name, p in _named_parameters(objective, names).items()}
+    values = {name: p.detach() for name, p in named.items()}
 
     def loss_of_sample(parameters: dict[str, Tensor], sample: Any) -> Tensor:
         batch_of_one = _map_batch(sample, lambda t: t.unsqueeze(0))
@@ -362,14 +368,14 @@ def _norms_by_vmap(
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        return _check_norms(_loop(objective, batch, size, list(values))), "loop"
+        return _check_norms(_loop(objective, batch, size, named)), "loop"
 
 
-def _loop(objective: Objective, batch: Any, size: int, names: Collection[str] | None) -> Tensor:
-    """Norms by one backward pass per sample: slow, and right for whatever autograd can
-    differentiate.
+def _loop(objective: Objective, batch: Any, size: int, named: dict[str, nn.Parameter]) -> Tensor:
+    """Norms over the ``named`` parameters by one backward pass per sample: slow, and right for
+    whatever autograd can differentiate.
     """
-    parameters = list(_named_parameters(objective, names).values())
+    parameters = list(named.values())
     norms = torch.zeros(size, dtype=torch.float64)
     for i in range(size):
         check_time()
@@ -380,8 +386,9 @@ def _loop(objective: Objective, batch: Any, size: int, names: Collection[str] | 
 
 
 def _last_agrees(objective: Objective, batch: Any, size: int, norms: NDArray[np.float64]) -> bool:
-    """Whether the norm of the last sample is that of its own gradient."""
-    exact = float(_loop(objective, _samples(batch, size - 1, size), 1, None)[0])
+    """Whether the norm of the last sample is that of its own gradient over all parameters."""
+    last = _samples(batch, size - 1, size)
+    exact = float(_loop(objective, last, 1, _named_parameters(objective))[0])
     # Single precision in another order of summation; a wrong axis or a coupled loss is wrong by far
     # more.
     return abs(exact - norms[-1]) <= 1e-3 * max(exact, float(np.median(norms)))
@@ -402,14 +409,18 @@ def _map_batch(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _is_random(model: nn.Module) -> bool:
-    """Whether dropout of any kind is active, so that two evaluations of one sample differ."""
+    """Whether dropout of any kind is active, so that two evaluations of one sample differ; an
+    attribute ``dropout`` other than zero (attention, recurrent layers) counts as dropout.
+    """
     kinds = (nn.modules.dropout._DropoutNd, nn.RReLU)
-    for module in model.modules():
-        own_dropout = getattr(module, "dropout", 0.0) not in (0, 0.0)
-        is_dropout = isinstance(module, kinds) and getattr(module, "p", 1) > 0
-        if module.training and (own_dropout or is_dropout):
-            return True
-    return False
+    return any(
+        module.training
+        and (
+            getattr(module, "dropout", 0.0) not in (0, 0.0)
+            or (isinstance(module, kinds) and getattr(module, "p", 1) > 0)
+        )
+        for module in model.modules()
+    )
 
 
 def _check_loss(loss: Tensor) -> Tensor:

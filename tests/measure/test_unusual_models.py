@@ -14,7 +14,14 @@ from torch.nn.utils import parametrizations
 
 from mindgap.base.check import RuleError
 from mindgap.base.objective import Objective
-from mindgap.measure import Monitor, survey
+from mindgap.measure import (
+    Monitor,
+    local_smoothness,
+    sharpness,
+    smoothness_along_ray,
+    survey,
+    training_statistics,
+)
 from mindgap.measure.monitor import DEFAULT_PROBES
 
 STEPS = 24
@@ -325,3 +332,40 @@ def test_a_model_without_numbers_is_refused() -> None:
         Monitor(torch.optim.SGD(model.parameters(), 0.1), Objective(model, square), data)
     with pytest.raises(RuleError, match="must"):
         survey(Objective(model, square), data)
+
+
+class TwoPlanes(nn.Module):
+    """Four complex weights, or the same as pairs of real ones."""
+
+    def __init__(self, pairs: bool) -> None:
+        super().__init__()
+        drawn = torch.randn(4, 2, generator=torch.Generator().manual_seed(3)).double()
+        self.w = nn.Parameter(drawn if pairs else torch.view_as_complex(drawn))
+
+    def forward(self, x: Tensor) -> Tensor:
+        w = self.w if self.w.is_complex() else torch.view_as_complex(self.w)
+        y = x.to(w.dtype) @ w
+        return y.real.square() + 3 * (y.imag * y.real).square()
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_complex_weights_are_read_as_pairs_of_real_ones() -> None:
+    """The imaginary parts were dropped, and Adam's threshold ended in an error of torch."""
+    data = list(torch.randn(4, 6, 4, generator=torch.Generator().manual_seed(4)).double())
+    readings = []
+    for pairs in (False, True):
+        model = TwoPlanes(pairs)
+        problem = Objective(model, lambda m, b: m(b).mean())
+        adam = torch.optim.Adam(model.parameters(), lr=1e-2)
+        problem.value(data[0]).backward()
+        adam.step()
+        step = torch.full((4, 2), 0.1).double()
+        sharp = sharpness(problem, data, optimizer=adam)
+        local = local_smoothness(problem, data, [step if pairs else torch.view_as_complex(step)])
+        assert sharp.stability is not None
+        numbers = [sharp.value, sharp.gradient_norm, sharp.stability.ratio, local.value]
+        numbers += [local.curvature, local.displacement]
+        numbers += smoothness_along_ray(problem, data, points=3).smoothness
+        numbers.append(training_statistics(problem, data, per="batch").gradient_norm)
+        readings.append(numbers)
+    assert readings[0] == pytest.approx(readings[1], rel=1e-6)

@@ -26,7 +26,7 @@ from torch import Tensor
 from mindgap.base.check import between, fail, flag, non_negative, positive, whole
 from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
-from mindgap.base.tensors import unflatten
+from mindgap.base.tensors import as_real, unflatten
 from mindgap.measure.gradients import GradientPasses, NonFiniteError, gradient_passes
 from mindgap.measure.hessian import DEFAULT_MEMORY, HessianProduct
 from mindgap.measure.probe import Probe, Reading
@@ -392,7 +392,7 @@ def _sgd(groups: list[dict[str, Any]], parameters: Sequence[Tensor]) -> Effectiv
         return EffectiveSteps(kind, bound, rates[0], weight_decay)
     scale = torch.cat(
         [
-            torch.full((p.numel(),), rate, dtype=p.dtype, device=p.device)
+            torch.full_like(as_real(p.detach()).reshape(-1), rate)
             for p, rate in zip(parameters, rates)
         ]
     )
@@ -409,7 +409,11 @@ def _preconditioned_steps(
     scales, momenta = [], set()  # momenta: (beta, whether it averages gradients)
     gradients = [None] * len(parameters) if gradient is None else unflatten(gradient, parameters)
     for p, gradient_of_p, group in zip(parameters, gradients, groups):
-        state = optimizer.state.get(p)
+        # torch keeps the moments of a complex parameter as those of its pairs of real numbers.
+        state = {
+            name: as_real(value) if isinstance(value, Tensor) else value
+            for name, value in optimizer.state.get(p, {}).items()
+        }
         if not state:
             return "the optimizer has made no step yet"
         step, lr = float(state["step"]), float(group["lr"])
@@ -449,7 +453,7 @@ def _preconditioned_steps(
 
 def _at_least(root: Tensor, gradient: Tensor | None) -> Tensor:
     """The larger of the two in each coordinate; the root where no gradient is given."""
-    return root if gradient is None else torch.maximum(root, gradient.abs().to(root))
+    return root if gradient is None else torch.maximum(root, as_real(gradient).abs().to(root))
 
 
 # The reading.

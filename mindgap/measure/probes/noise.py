@@ -22,6 +22,7 @@ from torch import Tensor
 from mindgap.base.check import between, fail, flag, whole
 from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
+from mindgap.base.tensors import as_real
 from mindgap.measure.distributions import student_quantile
 from mindgap.measure.gradients import add_to_mean, gradient_passes
 
@@ -211,7 +212,7 @@ class Sketch:
         for i in range(len(lengths)):
             in_chunk = chosen[(chosen >= starts[i]) & (chosen < starts[i + 1])]
             self._places.append((in_chunk - int(starts[i])).to(device))
-        widths = [p.numel() * (2 if p.is_complex() else 1) for p in parameters]
+        widths = [as_real(p).numel() for p in parameters]
         layer = np.searchsorted(np.cumsum(widths), chosen.numpy(), side="right")
         self.layer = layer.astype(np.int64)
 
@@ -266,7 +267,7 @@ def chunks(tensors: list[Tensor]) -> Iterator[Tensor]:
     joined: list[Tensor] = []
     length = 0
     for tensor in tensors:
-        flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
+        flat = as_real(tensor).reshape(-1)
         fits = not joined or (length + len(flat) <= limit and flat.dtype == joined[0].dtype)
         if not fits or (joined and flat.device != joined[0].device):
             yield torch.cat(joined)
@@ -298,7 +299,7 @@ def _layer_norms(gradient: list[Tensor], mean: list[Tensor]) -> NDArray[np.float
     squares: list[float] = []
     mean_chunks, chunk, begin = iter(mean), torch.empty(0), 0
     for tensor in gradient:
-        flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
+        flat = as_real(tensor).reshape(-1)
         used, square = 0, 0.0
         while used < len(flat):
             if begin == len(chunk):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mindgap.base.check import fail, positive, whole
 from mindgap.base.objective import Objective
-from mindgap.base.tensors import unflatten
+from mindgap.base.tensors import as_real, euclidean_norm, flatten, unflatten
 from mindgap.measure.gradients import GradientPasses, NonFiniteError, gradient_passes
 from mindgap.measure.probe import Probe, Reading
 
@@ -97,27 +97,27 @@ def local_smoothness_in(
     if any(p.is_meta for p in passes.parameters):
         fail("model", "must hold numbers", "parameters on the meta device")
     direction = _as_parameters(step, passes.parameters)
-    length = math.sqrt(sum(float(d.double().square().sum()) for d in direction))
+    length = euclidean_norm(direction)
     if not (length > 0 and math.isfinite(length)):
         fail("step", "must be finite and not zero", f"a step of length {length:g}")
-    x = [p.detach().clone() for p in passes.parameters]
+    x = [as_real(p.detach()).clone() for p in passes.parameters]
     start = _mean(passes, direction)
     repeated = _mean(passes, direction).gradient
-    norm = _norm(start.gradient)
-    not_repeatable = _norm([a - b for a, b in zip(repeated, start.gradient)])
-    del repeated
+    norm = euclidean_norm(start.gradient)
+    not_repeatable = euclidean_norm([a - b for a, b in zip(repeated, start.gradient)])
+    del repeated  # a gradient in float64
     gammas, ratios, displacements, losses = [], [], [], []
     slopes_there: list[float] = []
     for gamma in ((i + 1) / points for i in range(points)):
         with passes.moved(direction, gamma):
-            moved = [p.detach().double() - own.double() for p, own in zip(passes.parameters, x)]
-            displacement = _norm(moved)
+            now = (as_real(p.detach()).double() for p in passes.parameters)
+            displacement = euclidean_norm([p - own.double() for p, own in zip(now, x)])
             if displacement == 0:  # rounded away
                 continue
             there = _mean(passes, direction)
         change_of_gradient = [a.sub_(b) for a, b in zip(there.gradient, start.gradient)]
         gammas.append(gamma)
-        ratios.append(_norm(change_of_gradient) / displacement)
+        ratios.append(euclidean_norm(change_of_gradient) / displacement)
         displacements.append(displacement)
         losses.append(there.loss)
         slopes_there = there.slopes
@@ -197,10 +197,10 @@ def smoothness_along_ray(
     positive("growth", growth)
     with gradient_passes(objective, batches, seed=seed, move=True) as passes:
         here = _mean(passes, [torch.zeros_like(p) for p in passes.parameters])
-        norm = first_norm = _norm(here.gradient)
+        norm = first_norm = euclidean_norm(here.gradient)
         if not norm > 0:
             fail("gradient", "must not be zero for a ray to start", norm)
-        direction = [part / norm for part in here.gradient]
+        direction = unflatten(flatten(here.gradient) / norm, passes.parameters)
 
         def mean_at(distance: float) -> _Mean:
             """Mean gradient and loss at a distance from the start."""
@@ -209,10 +209,10 @@ def smoothness_along_ray(
 
         # The first step changes the gradient by a few per cent of itself, as far as precision
         # allows.
-        size = max(_norm([p.detach() for p in passes.parameters]), 1.0)
+        size = max(euclidean_norm(passes.parameters), 1.0)
         trial = 1e-3 * size
         tried = mean_at(trial).gradient
-        steepness = _norm([a.sub_(b) for a, b in zip(tried, here.gradient)]) / trial
+        steepness = euclidean_norm([a.sub_(b) for a, b in zip(tried, here.gradient)]) / trial
         step = 0.1 * norm / steepness if steepness > 0 else 0.1 * size
         step = min(max(step, 1e-4 * size), 10 * size)
         readings, distance = [], 0.0
@@ -221,8 +221,8 @@ def smoothness_along_ray(
                 there = mean_at(distance + step)
             except NonFiniteError:
                 break
-            norm_there = _norm(there.gradient)
-            change = _norm([a - b for a, b in zip(there.gradient, here.gradient)])
+            norm_there = euclidean_norm(there.gradient)
+            change = euclidean_norm([a - b for a, b in zip(there.gradient, here.gradient)])
             if not math.isfinite(change):
                 break
             readings.append((math.sqrt(norm * norm_there), change / step, here.loss, distance))
@@ -244,8 +244,8 @@ def smoothness_along_ray(
 
 def _as_parameters(step: Sequence[Tensor] | Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     """A step as one tensor per parameter, on its device; an error where the shapes do not fit."""
-    total = sum(p.numel() for p in parameters)
     if isinstance(step, Tensor):
+        total = sum(as_real(p).numel() for p in parameters)
         if step.numel() != total:
             fail("step", f"must have {total} numbers, one per parameter", step.numel())
         step = unflatten(step.detach().reshape(-1), parameters)
@@ -259,32 +259,26 @@ def _as_parameters(step: Sequence[Tensor] | Tensor, parameters: Sequence[Tensor]
 class _Mean(NamedTuple):
     """Means over the batches at one point."""
 
-    gradient: list[Tensor]  # in float64
+    gradient: list[Tensor]  # in float64, complex numbers as pairs
     loss: float
     slopes: list[float]  # <g_b, d> of every batch b, for a direction d
 
 
 def _mean(passes: GradientPasses, direction: Sequence[Tensor]) -> _Mean:
     """Mean gradient and loss in float64, and the slope of every batch along a direction."""
+    along = [as_real(d).double() for d in direction]
     total: list[Tensor] = []
     losses, slopes = [], []
     for item in passes.gradients():
-        wide = [part.double() for part in item.gradient]
-        slopes.append(sum(torch.sum(part * d.double()) for part, d in zip(wide, direction)))
+        parts = [as_real(part) for part in item.gradient]
+        slopes.append(sum(torch.sum(part.double() * d) for part, d in zip(parts, along)))
         losses.append(item.loss.double())
-        if total:
-            for sum_of_parts, part in zip(total, wide):
-                sum_of_parts.add_(part)
-        else:  # parts that are float64 already belong to the pass
-            total = [w.clone() if w is part else w for w, part in zip(wide, item.gradient)]
-    count = len(losses)
+        if not total:  # a copy: the gradient belongs to the pass
+            total = [part.to(torch.float64, copy=True) for part in parts]
+        else:
+            torch._foreach_add_(total, [part.double() for part in parts])
     mean_loss = float(torch.stack(losses).mean())
-    return _Mean([part.div_(count) for part in total], mean_loss, [float(v) for v in slopes])
-
-
-def _norm(tensors: Sequence[Tensor]) -> float:
-    """The Euclidean norm of all entries, in float64."""
-    return math.sqrt(sum(float(t.double().square().sum()) for t in tensors))
+    return _Mean([part.div_(len(losses)) for part in total], mean_loss, [float(v) for v in slopes])
 
 
 class SmoothnessProbe(Probe):

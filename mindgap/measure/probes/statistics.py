@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mindgap.base.check import between, fail, flag, one_of, positive, whole
 from mindgap.base.objective import Objective
+from mindgap.base.tensors import as_real, euclidean_norm
 from mindgap.measure.distributions import normal_quantile, student_quantile
 from mindgap.measure.gradients import OutOfTimeError, add_to_mean, gradient_passes, samples_in
 from mindgap.measure.per_sample import per_sample_norms
@@ -260,7 +261,7 @@ def _squares(
                 raise
     with gradient_passes(objective, batches, seed=seed) as passes:
         squares = [
-            sum(float(g.double().square().sum()) for g in item.gradient)
+            sum(float(as_real(g).double().square().sum()) for g in item.gradient)
             for item in passes.gradients()
         ]
     return np.array(squares), "batch"
@@ -292,7 +293,7 @@ def _prefixes(
             losses.append(float(item.loss))
             is_power_of_two = count.bit_count() == 1
             if count == len(batches) or is_power_of_two:
-                norms[count] = math.sqrt(sum(float(t.double().square().sum()) for t in mean))
+                norms[count] = euclidean_norm(mean)
     return norms, losses
 
 

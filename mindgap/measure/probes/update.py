@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mindgap.base.tensors import euclidean_norm
 from mindgap.measure.probe import Probe, Reading
 
 
@@ -24,10 +25,9 @@ class UpdateProbe(Probe):
 
     def read(self, at: Reading) -> dict[str, float]:
         """Norm of the update, and that norm over the parameters' (NaN where they are zero)."""
-        parameters = [p.detach() for p in at.objective.parameters]
-        length = sum(float(d.double().square().sum()) for d in at.update) ** 0.5
-        size = sum(float(p.double().square().sum()) for p in parameters) ** 0.5
+        length, size = euclidean_norm(at.update), euclidean_norm(at.objective.parameters)
         return {"norm": length, "relative": length / size if size else float("nan")}
 
     def cost(self, batches: int) -> float:
+        """A tenth of a batch gradient: nothing is differentiated."""
         return 0.1
