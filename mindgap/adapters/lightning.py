@@ -72,9 +72,9 @@ class _Events(Watched):
         watched = trainer.optimizers[self._optimizer]
         clip = getattr(trainer, "gradient_clip_val", None)
         warn_of_two_clippings(watched, "gradient_clip_val", clip, "None")
-        if self._watching.to == "logger":
-            self._watching.to = _to_logger(trainer)
-        self._watching.begin(
+        if self._to == "logger":
+            self._to = _to_logger(trainer)
+        self.begin_watching(
             watched,
             pl_module,
             _training_loss(trainer),
@@ -90,20 +90,23 @@ class _Events(Watched):
         self._present_batch = (batch, batch_idx)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
-        """Show the loss of the present batch to the monitor."""
-        monitor = self._watching.monitor
-        if monitor is not None and not monitor.measuring:
-            monitor.observe(loss, *self._present_batch)
+        """Show the loss of the present batch to the monitor, unless the monitor itself is
+        measuring.
+        """
+        if self.monitor is not None and not self.monitor.measuring:
+            self.monitor.observe(loss, *self._present_batch)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self._watching.end()
+        self.end_watching()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        self._watching.end(exception)
+        self.end_watching(exception)
 
 
 def _training_loss(trainer: Any) -> Callable[[Any, Any], Any]:
-    """``training_step`` in the trainer's precision, with ``log`` and ``log_dict`` doing nothing."""
+    """A loss of (module, batch): ``training_step`` in the trainer's precision, with the module's
+    ``log`` and ``log_dict`` doing nothing meanwhile, and batch index 0 where it takes one.
+    """
 
     def loss(module: Any, batch: Any) -> Any:
         takes_index = len(inspect.signature(module.training_step).parameters) > 1

@@ -53,7 +53,7 @@ class _Events(Watched):
         """Start the monitor, and see the batches where the model is called."""
         clip = getattr(args, "max_grad_norm", None)
         warn_of_two_clippings(trainer_parts["optimizer"], "max_grad_norm", clip, "0")
-        self._watching.begin(
+        self.begin_watching(
             trainer_parts["optimizer"],
             trainer_parts["model"],
             _model_loss,
@@ -64,8 +64,11 @@ class _Events(Watched):
         self._hook = trainer_parts["model"].register_forward_hook(self._forward, with_kwargs=True)
 
     def _forward(self, model: Any, args: Any, batch: dict[str, Any], output: Any) -> None:
-        """The Trainer hands its batches to nobody else: they are seen where the model is called."""
-        monitor = self._watching.monitor
+        """Hook after the model: show batch and loss to the monitor, because the Trainer hands its
+        batches to no callback. Calls with arguments by place, in evaluation or by the monitor do
+        not count.
+        """
+        monitor = self.monitor
         if monitor is None or monitor.measuring or args or not model.training:
             return
         loss = output.get("loss") if hasattr(output, "get") else None
@@ -77,7 +80,7 @@ class _Events(Watched):
         if self._hook is not None:
             self._hook.remove()
         self._hook = None
-        self._watching.end()
+        self.end_watching()
 
 
 def _model_loss(model: Any, batch: Any) -> Any:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -48,44 +47,46 @@ def warn_of_two_clippings(optimizer: Any, argument: str, value: Any, off: str) -
         )
 
 
-@dataclass
-class Watching:
-    """The settings of a monitor, and the monitor once training has begun.
+class Watched:
+    """What the callbacks of all trainers share: their ``monitor``, once training has begun.
+
+    Args:
+        probes, batches, loss, limit, to, options: as the trainers' ``monitor_callback`` takes them.
 
     Example:
-        >>> import torch
         >>> model = torch.nn.Linear(1, 1)
         >>> loader = torch.utils.data.DataLoader(torch.ones(8, 1), batch_size=2)
-        >>> watching = Watching(
+        >>> watched = Watched(
         ...     ["noise"], None, lambda m, b: m(b).square().mean(), 4, None, {"every": 1}
         ... )
-        >>> watching.begin(
-        ...     torch.optim.SGD(model.parameters(), 0.1),
-        ...     model,
-        ...     None,
-        ...     loader,
-        ...     lambda batch: batch,
-        ...     True,
+        >>> watched.begin_watching(
+        ...     torch.optim.SGD(model.parameters(), 0.1), model, None, loader, lambda b: b, True
         ... )
-        >>> watching.end()
-        >>> watching.readings
+        >>> watched.end_watching()
+        >>> watched.readings
         []
     """
 
-    probes: Sequence[Any]
-    batches: Iterable[Any] | None
-    loss: Callable[[Any, Any], Any] | None
-    limit: int
-    to: Any
-    options: dict[str, Any]
-    monitor: Monitor | None = field(default=None, init=False)
+    def __init__(
+        self,
+        probes: Sequence[Any],
+        batches: Iterable[Any] | None,
+        loss: Callable[[Any, Any], Any] | None,
+        limit: int,
+        to: Any,
+        options: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        self._probes, self._batches, self._own_loss = probes, batches, loss
+        self._limit, self._to, self._options = limit, to, options
+        self.monitor: Monitor | None = None
 
     @property
     def readings(self) -> list[dict[str, Any]]:
         """The rows so far."""
         return self.monitor.readings if self.monitor is not None else []
 
-    def begin(
+    def begin_watching(
         self,
         optimizer: Any,
         model: Any,
@@ -94,46 +95,32 @@ class Watching:
         to_device: Callable[[Any], Any],
         writes: bool,
     ) -> None:
-        """Start the monitor.
+        """Start the monitor, on batches of the loader where the user gave none.
 
         Args:
+            loss: the trainer's own, for where the user gave none.
             to_device: brings a drawn batch to the model's device.
             writes: whether this process writes readings.
         """
-        batches = self.batches
+        batches = self._batches
         if batches is None:
-            drawn = sample_batches(
-                loader, model, limit=self.limit, seed=self.options.get("seed", 0)
-            )
+            seed = self._options.get("seed", 0)
+            drawn = sample_batches(loader, model, limit=self._limit, seed=seed)
             batches = [to_device(batch) for batch in drawn]
-        objective = Objective(model, self.loss or loss)
-        to = self.to if writes else None
         self.monitor = Monitor(
-            optimizer, objective, batches, self.probes, to=to, limit=self.limit, **self.options
+            optimizer,
+            Objective(model, self._own_loss or loss),
+            batches,
+            self._probes,
+            to=self._to if writes else None,
+            limit=self._limit,
+            **self._options,
         )
 
-    def end(self, error: BaseException | None = None) -> None:
-        """Close the monitor, with what ended the training where that was an error."""
+    def end_watching(self, error: BaseException | None = None) -> None:
+        """Close the monitor, where there is one, with what ended the training if an error did."""
         if self.monitor is not None:
-            self.monitor.close(*([f"{type(error).__name__}: {error}"] if error is not None else []))
-
-
-class Watched:
-    """What a callback shows of its monitor."""
-
-    def __init__(self, *settings: Any) -> None:
-        super().__init__()
-        self._watching = Watching(*settings)
-
-    @property
-    def monitor(self) -> Any:
-        """The ``Monitor`` once training has begun."""
-        return self._watching.monitor
-
-    @property
-    def readings(self) -> list[dict[str, Any]]:
-        """The rows so far."""
-        return self._watching.readings
+            self.monitor.close("" if error is None else f"{type(error).__name__}: {error}")
 
 
 @cache

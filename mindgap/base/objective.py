@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -65,9 +65,5 @@ class Objective:
         with torch.enable_grad():
             value = self.value(batch)
             gradient = torch.autograd.grad(value, parameters, allow_unused=True)
-        return value.detach(), _zeros_for_missing(gradient, parameters)
-
-
-def _zeros_for_missing(gradient: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
-    """The gradients, with zeros in the place of those that are None."""
-    return [torch.zeros_like(p) if g is None else g for g, p in zip(gradient, like, strict=True)]
+        pairs = zip(gradient, parameters, strict=True)
+        return value.detach(), [torch.zeros_like(p) if g is None else g for g, p in pairs]

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import math
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mindgap.advise.doctor.causes import CODE_OF_CASE, Cause
 from mindgap.advise.doctor.chart import Chart, FindingName
-from mindgap.advise.doctor.differential import Ranked
+from mindgap.advise.doctor.differential import Ranked, differential
 from mindgap.advise.doctor.page import Examination, Trial
+from mindgap.advise.doctor.patient import Patient
 
 #: Log-odds below which a cause is not named.
 NAMED = 0.5
 
-_CHECK_LABELS = "check how labels and samples are matched (shuffled apart, shifted, wrong file)"
-
 
 def fit_cause(cause: Cause, chart: Chart) -> Cause:
-    """The cause with the name, the change and the cure that fit what was found.
+    """The cause with the name, the change and the cure that fit what was found; most stay as they
+    are in the table.
 
     Vanishing through depth, for example, is cured by normalisation, through time by the recurrence.
     """
-    if cause.key == "wrong_labels" and chart.has("targets_equal"):
-        return replace(cause, cure="", name="all targets are equal", change=_CHECK_LABELS)
-    if cause.key == "wrong_labels" and not chart.has("labels_disagree"):
-        name = "the targets do not follow from the inputs"
-        return replace(cause, cure="", name=name, change=_CHECK_LABELS)
+    all_equal = chart.has("targets_equal")
+    if cause.key == "wrong_labels" and (all_equal or not chart.has("labels_disagree")):
+        name = "all targets are equal" if all_equal else "the targets do not follow from the inputs"
+        change = "check how labels and samples are matched (shuffled apart, shifted, wrong file)"
+        return replace(cause, cure="", name=name, change=change)
     if cause.key == "bad_batch" and chart.has("inputs_lost"):
         return replace(
             cause,
@@ -57,14 +58,14 @@ def fit_cause(cause: Cause, chart: Chart) -> Cause:
 
 
 def name_of(cause: Cause, chart: Chart) -> str:
-    """The cause's name; gradients explode or vanish through time or through depth."""
+    """The cause's name, which says whether gradients explode or vanish through time or depth."""
     through_time = chart.has_any("explodes_time", "vanishes_time")
     return cause.name.replace("{through}", "time" if through_time else "depth")
 
 
 def evidence(cause: Cause, chart: Chart, curve: Sequence[FindingName]) -> list[str]:
-    """At most three sentences: the two strongest signs of the cause, what the curve shows, further
-    signs.
+    """At most three different sentences: the two strongest signs of the cause, what the curve
+    shows, further signs.
 
     Args:
         curve: names of the findings that describe the curve.
@@ -84,6 +85,16 @@ class Answering:
 
     chart: Chart
     begun_at: float  # moment (``time.perf_counter``) at which the examination began
+
+    def rank_all(
+        self, named: str, ranked: Ranked, refuted: Collection[str], patient: Patient
+    ) -> Ranked:
+        """``differential`` of these causes; where it fails, ``ranked`` and a note."""
+        listed = self.chart.attempt(
+            "the other causes",
+            lambda: differential(named, ranked, refuted, self.chart, patient),
+        )
+        return ranked if listed is None else listed
 
     def cannot_tell(self, reason: str, ranked: Ranked, curve: Sequence[float]) -> Examination:
         """The examination that names no cause, with its three strongest findings."""
@@ -160,7 +171,12 @@ def clipping_limit(variant: float, median: float) -> float:
 
 
 def code_of(cause: Cause, chart: Chart, trial: Trial | None) -> str:
-    """The code of a cause with the numbers of this run in its places, such as ``{lr:g}``."""
+    """The code of a cause with the numbers of this run in its places, such as ``{lr:g}``; braces
+    around anything else stay.
+
+    Args:
+        trial: whose variant the code names; None: that of the cure's first guess.
+    """
     facts = chart.facts
     places: Any = [(facts.numbers[batch], sample) for batch, sample in facts.bad_samples]
     if cause.key == "bad_batch":
@@ -188,10 +204,5 @@ def code_of(cause: Cause, chart: Chart, trial: Trial | None) -> str:
     elif facts.trace and "sigmoid" in facts.trace.twice:
         case = "binary"
     code = CODE_OF_CASE.get((cause.key, case), cause.code)
-    for key, value in values.items():
-        code = code.replace(f"{{{key}}}", str(value))
-        for form in ("g", ".3g", ".2g"):
-            place = f"{{{key}:{form}}}"
-            if place in code:  # a value that is not a number has no such form
-                code = code.replace(place, format(value, form))
-    return code
+    place = re.compile(r"\{(" + "|".join(values) + r")(?::([.0-9]*g))?\}")
+    return place.sub(lambda found: format(values[found[1]], found[2] or ""), code)

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +18,9 @@ from torch import Tensor, nn
 
 from mindgap.advise.doctor.chart import middle
 from mindgap.advise.doctor.patient import MOST_VALID, Patient
+from mindgap.base.objective import Objective
 from mindgap.base.restoring import undisturbed
+from mindgap.base.tensors import flatten
 
 #: Updates in which the user's gradient is compared with fresh ones, within so many batches.
 COMPARED, MOST_COMPARED = 8, 64
@@ -75,15 +78,14 @@ class Course:
 
 
 def held_out_loss(patient: Patient, batches: list[Any] | None = None) -> float:
-    """Mean loss in evaluation mode; nothing of the model changes."""
+    """Mean loss in evaluation mode of at most ``MOST_VALID`` batches, by default of the validation
+    part (of the training part where there is none); infinite where it is not finite. Nothing of the
+    model changes.
+    """
     evaluated = (batches or patient.valid or patient.train)[:MOST_VALID]
-    losses = []
-    with undisturbed(patient.model), loss_contexts(patient):
+    with undisturbed(patient.model), loss_contexts(patient), torch.no_grad():
         patient.model.eval()
-        for batch in evaluated:
-            with torch.no_grad():
-                losses.append(float(patient.value(batch)))
-    mean = sum(losses) / len(losses)
+        mean = sum(float(patient.value(batch)) for batch in evaluated) / len(evaluated)
     return mean if math.isfinite(mean) else math.inf
 
 
@@ -97,12 +99,11 @@ def loss_contexts(patient: Patient) -> Iterator[None]:
 
 
 def gradient(patient: Patient, batch: Any) -> list[Tensor]:
-    """A fresh gradient of the user's loss at the present weights; nothing changes."""
-    trainable = [p for p in patient.model.parameters() if p.requires_grad]
-    with undisturbed(patient.model), loss_contexts(patient), torch.enable_grad():
-        loss = patient.value(batch)
-        gradients = torch.autograd.grad(loss, trainable, allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for g, p in zip(gradients, trainable)]
+    """A fresh gradient of the user's loss at the present weights, one tensor per trainable
+    parameter; nothing changes.
+    """
+    with undisturbed(patient.model), loss_contexts(patient):
+        return Objective(patient.model, patient.loss).value_and_grad(batch)[1]
 
 
 def single_output(patient: Patient, batch: Any) -> Tensor | None:
@@ -120,7 +121,7 @@ def single_output(patient: Patient, batch: Any) -> Tensor | None:
 
 
 def norm(tensors: Sequence[Tensor]) -> float:
-    """Euclidean norm of all entries."""
+    """Euclidean norm of all entries, also of sparse and complex tensors; 0 of no tensor."""
     if not tensors:
         return 0.0
     parts = [t.detach().to_dense() if t.is_sparse else t.detach() for t in tensors]
@@ -128,10 +129,12 @@ def norm(tensors: Sequence[Tensor]) -> float:
 
 
 def follow(patient: Patient, steps: int, *, watch: bool = False) -> Course:
-    """Train for some steps; returns what was seen, also where the user's code raises an error.
+    """Train the patient for some steps; returns what was seen, also where the user's code raises an
+    error. After ``PATIENCE`` losses in a row that are not finite the run ends early.
 
     Args:
-        watch: also compare gradients, follow moves and modes, keep the state before a break.
+        watch: also compare gradients, follow moves and modes, keep the state before a break, and
+            take held-out losses on the way.
     """
     course = Course()
     if patient.step is None:
@@ -153,7 +156,7 @@ def follow(patient: Patient, steps: int, *, watch: bool = False) -> Course:
             elif course.broke_at < 0:
                 course.broke_at = step
                 course.state_before_break = observer.state if observer is not None else None
-            if not any(map(math.isfinite, course.losses[-PATIENCE:])) and step >= PATIENCE - 1:
+            elif step - course.broke_at >= PATIENCE - 1:
                 break
     if observer is not None:
         observer.close()
@@ -163,7 +166,9 @@ def follow(patient: Patient, steps: int, *, watch: bool = False) -> Course:
 
 
 def _follow_step(patient: Patient, step: int, course: Course, observer: _Observer | None) -> float:
-    """Make a step with its scheduler and write it down; returns the loss."""
+    """Make a step, step its scheduler where the user's own step did not, and write loss and rate
+    into the course; returns the loss.
+    """
     batch = patient.train[step % len(patient.train)]
     scheduler = patient.scheduler
     if observer is not None:
@@ -174,7 +179,7 @@ def _follow_step(patient: Patient, step: int, course: Course, observer: _Observe
     course.losses.append(loss)
     if observer is not None:
         observer.after(step)
-    if scheduler is not None and scheduler.last_epoch == epoch:  # the user's step did not step it
+    if scheduler is not None and scheduler.last_epoch == epoch:
         try:
             scheduler.step()
         except TypeError:  # ReduceLROnPlateau wants the loss
@@ -191,8 +196,8 @@ def _note_held_out_loss(course: Course, patient: Patient, step: int) -> None:
 
 
 def _take_step(patient: Patient, batch: Any, step: int, course: Course) -> float:
-    """One step as the user's loop takes it, or as it would with accumulation, clipping and warm-up;
-    returns the loss of the batch.
+    """One step of the user's own, or a plain one with the patient's accumulation, clipping and
+    warm-up; returns the loss of the batch.
     """
     if patient.step is not None:
         return _user_step(patient, batch)
@@ -228,7 +233,8 @@ def _user_step(patient: Patient, batch: Any) -> float:
 
 
 def _clip_gradients(patient: Patient, limit: float, course: Course) -> None:
-    """Clip the gradient's norm; a gradient that is not finite is dropped.
+    """Clip the gradient's norm in place; a gradient that is not finite is dropped, so that the step
+    moves nothing.
 
     Args:
         limit: the largest norm; below 0: the median of the norms so far, which ``course`` keeps.
@@ -273,7 +279,8 @@ class _Observer:
         self.values_before: dict[str, Tensor] = {}  # parameters, where this step's move is read
         self.moves_read = 0
         self.path_lengths = dict.fromkeys(self.parameters, 0.0)  # name -> sum of relative moves
-        self.late_path_lengths: dict[str, float] = {}  # name -> sum of moves after step 20
+        #: name -> sum of moves after step 20
+        self.late_path_lengths: defaultdict[str, float] = defaultdict(float)
         self.inside_step = False  # between ``before`` and ``after``
         self.handles: list[Any] = [patient.optimizer.register_step_pre_hook(self._compare)]
         for name, module in patient.model.named_modules():
@@ -288,7 +295,9 @@ class _Observer:
             noted.append(name)
 
     def before(self, step: int, batch: Any) -> None:
-        """Keep what the step may change, and the fresh gradient of its batch."""
+        """Keep what the step may change: every ``state_period`` steps the state, at some steps the
+        parameters and the fresh gradient of the batch (empty where it cannot be computed).
+        """
         if step % self.state_period == 0:
             state = self.patient.model.state_dict()
             self.state = {name: value.detach().clone() for name, value in state.items()}
@@ -302,8 +311,9 @@ class _Observer:
         self.inside_step, self.last_batch = True, batch
 
     def _compare(self, *_: Any) -> None:
-        """Hook before an optimizer's step: compare its gradients with fresh ones of the batches
-        since the last step. Are they added to those of the step before, added up, or clipped?
+        """Hook before an optimizer's step: count it, note the gradient's norm, and compare the
+        gradient with fresh ones of the batches since the last step. Is it added to that of the step
+        before, added up, or clipped? No comparison where one of them is unknown or not finite.
         """
         self.course.updates += 1
         trained = {id(p) for group in self.patient.optimizer.param_groups for p in group["params"]}
@@ -315,10 +325,8 @@ class _Observer:
         fresh, self.fresh_gradients = self.fresh_gradients, []
         if not fresh or not all(fresh) or not grads:
             return
-        used = torch.cat([_flatten(grad) for grad in grads.values()])
-        fresh_sum = torch.stack(
-            [torch.cat([_flatten(gradients[i]) for i in grads]) for gradients in fresh]
-        ).sum(0)
+        used = _flatten(grads.values())
+        fresh_sum = torch.stack([_flatten(each[i] for i in grads) for each in fresh]).sum(0)
         if not bool(used.isfinite().all()) or not bool(fresh_sum.isfinite().all()):
             return
         previous, self.previous_gradient = self.previous_gradient, used
@@ -340,7 +348,9 @@ class _Observer:
         )
 
     def after(self, step: int) -> None:
-        """Add the step's moves, relative to the parameters' norms, where they are read."""
+        """Add the step's moves, relative to the parameters' norms, where ``before`` kept the
+        parameters; a move that is not finite counts as none.
+        """
         self.inside_step = False
         self.moves_read += bool(self.values_before)
         for name, before in self.values_before.items():
@@ -350,8 +360,7 @@ class _Observer:
                 relative = length / max(norm([before]), 1e-12) if math.isfinite(length) else 0.0
                 self.path_lengths[name] += relative
                 if step > 20:
-                    late = self.late_path_lengths.get(name, 0.0)
-                    self.late_path_lengths[name] = late + relative
+                    self.late_path_lengths[name] += relative
         self.values_before = {}
 
     def close(self) -> None:
@@ -371,7 +380,9 @@ class _Observer:
             course.share_doubled = sum(c.doubled for c in comparisons[1:]) / len(comparisons[1:])
 
     def _stuck_parameters(self) -> list[str]:
-        """Parameters in the optimizer that have a gradient and no longer move."""
+        """Parameters in the optimizer that have a gradient on the last batch (not a tiny one beside
+        the largest) and no longer move, while others do; none where too few moves were read.
+        """
         unmoved = [name for name, length in self.late_path_lengths.items() if length == 0]
         others_move = any(length > 1e-4 for length in self.late_path_lengths.values())
         if self.moves_read < 8 or not others_move or not unmoved:
@@ -390,7 +401,6 @@ class _Observer:
         return [n for n in unmoved if n in with_gradient and id(self.parameters[n]) in trained]
 
 
-def _flatten(tensor: Tensor) -> Tensor:
-    """All entries in a row, in float32; complex ones as pairs."""
-    tensor = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
-    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).flatten().float()
+def _flatten(tensors: Iterable[Tensor]) -> Tensor:
+    """All entries in a row, in float32; those of sparse tensors with their zeros."""
+    return flatten([t.detach().to_dense() if t.is_sparse else t.detach() for t in tensors]).float()

@@ -40,7 +40,7 @@ from mindgap.advise.doctor.course_readings import (
 )
 from mindgap.advise.doctor.cure_trials import CureTrials
 from mindgap.advise.doctor.data_readings import read_data
-from mindgap.advise.doctor.differential import LEAST_LISTED, MOST_UNNAMED, Ranked, differential
+from mindgap.advise.doctor.differential import LEAST_LISTED, MOST_UNNAMED, Ranked
 from mindgap.advise.doctor.further import READINGS
 from mindgap.advise.doctor.model_readings import (
     layers,
@@ -202,7 +202,12 @@ class _Doctor:
     # The start.
 
     def _build_first_copy(self) -> Patient:
-        """The user's training as it is built, with its first weights kept among the facts."""
+        """The user's training as it is built, with its first weights kept among the facts; the
+        clock starts anew when it is there.
+
+        Raises:
+            _CannotTell: the user's function raises an error, or there is nothing to train.
+        """
         try:
             first = self.admission.fresh()
         except RuleError:
@@ -262,8 +267,9 @@ class _Doctor:
     # The first run.
 
     def _first_run(self) -> tuple[Patient, Course]:
-        """Train as the user does, for as many steps as a fifth of the time allows; returns the
-        trained copy and its course.
+        """Train as the user does, for as many steps as a fifth of the time allows (by the time of
+        four steps after two others); returns the trained copy and its course. ``steps`` is then the
+        length of every run.
         """
         warming_up = self.admission.fresh()
         follow(warming_up, 2)  # libraries are loaded, kernels compiled
@@ -279,14 +285,18 @@ class _Doctor:
         return trained, follow(trained, self.steps, watch=True)
 
     def _read_first_run(self, trained: Patient, course: Course) -> None:
-        """Read the curve, the loop, the end, the labels, the break and the step."""
+        """Read the curve, the loop, the end, the labels, the break and the step; after an error
+        only the loop and the step.
+
+        Raises:
+            _CannotTell: the user's code raised an error that no reading explains.
+        """
         chart = self.chart
         if course.error is not None:
             read_error(chart, course)
             if not chart.has_any("no_graph", "batch_of_one", "labels_outside"):
-                place = f"step {course.error_step}"
-                reason = f"your code raises {error_words(course.error)} at {place}"
-                raise _CannotTell(reason, course.losses)
+                where = f"{error_words(course.error)} at step {course.error_step}"
+                raise _CannotTell(f"your code raises {where}", course.losses)
         chart.facts.start, chart.facts.progress = _first_loss(course), -1.0
         if course.error is None:
             chart.attempt("the curve", lambda: read_curve(chart, trained, course))
@@ -304,8 +314,8 @@ class _Doctor:
     # Controls.
 
     def _compare_with_plain_network(self) -> None:
-        """Train a plain network on the same samples; where it learns nothing, look at the targets;
-        where it is ahead, look at the user's model.
+        """Train a plain network on the same samples, bad batches left out; where it learns nothing
+        either, look at the targets; where it is ahead, look at the user's model.
         """
         chart = self.chart
         patient = self.admission.fresh()
@@ -316,29 +326,27 @@ class _Doctor:
         chart.facts.control = plain_loss
         if plain_loss is None or chart.facts.trivial is None:
             return
-        plain_progress, progress_of_run = (
-            progress(chart, plain_loss),
-            max(-1.0, chart.facts.progress),
-        )
+        plain_progress = progress(chart, plain_loss)
         explained = chart.has_any(
             "softmax_over_batch", "broadcasts", "no_graph", "half_overflow", "nan_op"
         )
-        if plain_progress < 0.03 and progress_of_run < 0.05 and not explained:
+        if plain_progress < 0.03 and chart.facts.progress < 0.05 and not explained:
             if self._targets_are_shifted(patient, steps, plain_loss):
                 return
             self._compare_with_shuffled_targets(patient, steps, plain_loss)
-        chart.facts.behind = plain_progress - progress_of_run
-        if plain_progress - progress_of_run > 0.1:
+        chart.facts.behind = plain_progress - chart.facts.progress
+        if chart.facts.behind > 0.1:
             chart.find(
                 "control_better",
-                ramp(plain_progress - progress_of_run, 0.1, 0.3),
+                ramp(chart.facts.behind, 0.1, 0.3),
                 f"A plain network with 128 units reaches {plain_loss:.3g} on the same samples.",
             )
             self._read_settling(plain_loss)
             self._read_width(patient)
 
     def _targets_are_shifted(self, patient: Patient, steps: int, plain_loss: float) -> bool:
-        """Whether a plain network learns once the targets are shifted by one sample.
+        """Whether a plain network learns once the targets are shifted by one sample; if so, that
+        is a finding, and the shift a fact.
 
         Args:
             plain_loss: loss of the plain network without a shift.
@@ -432,8 +440,9 @@ class _Doctor:
         return self._without_cause(trained, ranked, course)
 
     def _prove_a_cause(self, trials: CureTrials) -> _Named | None:
-        """Try the cures of the likeliest causes one after the other; returns the first cause whose
-        cure helps or that needs no proof.
+        """Try the cures of at most ``TRIED`` of the likeliest causes one after the other; returns
+        the first cause whose cure helps, cannot be tried or need not help; None where none is left.
+        Failed trials go to ``failed``, their causes to ``refuted``.
         """
         chart = self.chart
         tried = 0
@@ -483,24 +492,15 @@ class _Doctor:
         return None
 
     def _rank_all(self, named: _Named | None, trained: Patient) -> Ranked:
-        """The named cause, then all others that remain possible, with their log-odds."""
-        chart = self.chart
-        scores = [
-            (cause.key, score)
-            for cause, score in rank_causes(chart.findings)
-            if score > LEAST_LISTED
-        ]
-        if named is None:
-            named_key = ""
-            ranked = [(other, min(score, MOST_UNNAMED)) for other, score in scores]
-        else:
-            named_key = named.cause.key
-            ranked = [(named_key, named.score), *(pair for pair in scores if pair[0] != named_key)]
-        listed = chart.attempt(
-            "the other causes",
-            lambda: differential(named_key, ranked, self.refuted, chart, trained),
-        )
-        return ranked if listed is None else listed
+        """The named cause, then all others that remain possible, with their log-odds; where none
+        is named, those of all are at most ``MOST_UNNAMED``.
+        """
+        key = "" if named is None else named.cause.key
+        ranked = [] if named is None else [(key, named.score)]
+        for cause, score in rank_causes(self.chart.findings):
+            if score > LEAST_LISTED and cause.key != key:
+                ranked.append((cause.key, score if key else min(score, MOST_UNNAMED)))
+        return self._answering().rank_all(key, ranked, self.refuted, trained)
 
     # Answers.
 
@@ -533,7 +533,8 @@ class _Doctor:
 
     def _without_cause(self, trained: Patient, ranked: Ranked, course: Course) -> Examination:
         """The examination that names no cause: healthy where the loss fell below the best constant
-        answer and not far behind a plain network.
+        answer and not far behind a plain network, or, where there is no such answer, below its
+        start; else it cannot tell.
         """
         facts = self.chart.facts
         start, final, constant = facts.start, facts.final, facts.trivial
@@ -570,7 +571,7 @@ class _Doctor:
         return self._answering().examination("healthy", sentence, ranked, [], course.losses)
 
     def _answering(self) -> Answering:
-        """What makes the answer, after the facts on what was tried and left out."""
+        """Note among the facts what was tried and left out; returns what makes the answer."""
         facts = self.chart.facts
         facts.refused = [(t.cause, t.variant, t.before, t.after) for t in self.failed]
         facts.shortened = self._shortened()

@@ -32,7 +32,7 @@ from mindgap.advise.doctor.controls import constant_loss
 from mindgap.advise.doctor.course import Course, gradient, norm
 from mindgap.advise.doctor.course_readings import read_curve, read_loop
 from mindgap.advise.doctor.data_readings import read_data
-from mindgap.advise.doctor.differential import LEAST_LISTED, MOST_UNNAMED, Ranked, differential
+from mindgap.advise.doctor.differential import LEAST_LISTED, MOST_UNNAMED
 from mindgap.advise.doctor.model_readings import (
     read_forward,
     read_gradients,
@@ -321,7 +321,7 @@ class _Consultation:
         )
         findings = evidence(cause, chart, ("broke", "blew_up", "stalled", "above_start"))
         others = [(other.key, s) for other, s in ranked if other is not cause and s > LEAST_LISTED]
-        listed = self._rank_all(cause.key, [(cause.key, score), *others])
+        listed = self.answering.rank_all(cause.key, [(cause.key, score), *others], (), self.patient)
         code = code_of(fitted, chart, None)
         losses = self.course.losses
         return self.answering.examination("sick", sentence, listed, findings, losses, code)
@@ -332,9 +332,8 @@ class _Consultation:
         """
         facts = self.chart.facts
         start, final, constant = facts.start, facts.final, facts.trivial
-        listed = self._rank_all(
-            "", [(cause.key, min(s, MOST_UNNAMED)) for cause, s in ranked if s > LEAST_LISTED]
-        )
+        unnamed = [(cause.key, min(s, MOST_UNNAMED)) for cause, s in ranked if s > LEAST_LISTED]
+        listed = self.answering.rank_all("", unnamed, (), self.patient)
         fell = f"the training loss went from {start:.3g} to {final:.3g} in {self.past.steps} steps"
         if constant is None:
             reason = f"{fell}, and no constant answer can be computed to compare it with"
@@ -352,14 +351,6 @@ class _Consultation:
             f"{UNSEEN_WORDS}"
         )
         return self.answering.examination("healthy", sentence, listed, [], self.course.losses)
-
-    def _rank_all(self, named: str, ranked: Ranked) -> Ranked:
-        """The named cause, then all others that remain possible, with their log-odds."""
-        listed = self.chart.attempt(
-            "the other causes",
-            lambda: differential(named, ranked, (), self.chart, self.patient),
-        )
-        return ranked if listed is None else listed
 
 
 def _course(past: History) -> Course:
