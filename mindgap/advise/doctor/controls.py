@@ -17,7 +17,12 @@ from mindgap.base.restoring import undisturbed
 
 
 class _ConstantModel(nn.Module):
-    """Gives the same answer for every sample."""
+    """Gives the same answer, its one parameter, for every sample.
+
+    Args:
+        start: the first answer.
+        shape: of the user's model's output for a batch.
+    """
 
     def __init__(self, start: Tensor, shape: torch.Size) -> None:
         super().__init__()
@@ -31,8 +36,8 @@ class _ConstantModel(nn.Module):
 
 
 def output_of(patient: Patient) -> Tensor | None:
-    """The model's output on the first batch; None unless the loss calls the model once and gets a
-    tensor of numbers.
+    """The model's output on the first batch in evaluation mode; None unless the loss calls the
+    model once and gets a tensor of real numbers.
     """
     with undisturbed(patient.model):
         patient.model.eval()
@@ -41,31 +46,28 @@ def output_of(patient: Patient) -> Tensor | None:
 
 
 def constant_loss(patient: Patient) -> float | None:
-    """Held-out loss of the best constant output (class frequencies, unigram, mean); None where
-    the loss does not work with a constant in place of the model.
+    """Held-out loss of the best constant output (class frequencies, unigram, mean), searched on
+    eight training batches; None where it is not finite or the model's output is not one tensor.
     """
     output = output_of(patient)
     if output is None:
         return None
     targets = [y for _, y in map(pair, patient.train) if y is not None]
-    first_constant = _first_constant(output, targets).to(output.device)
-    model = _ConstantModel(first_constant, output.shape)
-    patient_of_constant = Patient(
-        model, patient.loss, patient.train, patient.valid, patient.optimizer
-    )
+    model = _ConstantModel(_first_constant(output, targets).to(output.device), output.shape)
+    copy = Patient(model, patient.loss, patient.train, patient.valid, patient.optimizer)
     batches = patient.train[:: max(1, len(patient.train) // 8)][:8]
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=25, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = torch.stack([patient_of_constant.value(batch) for batch in batches]).mean()
+        loss = torch.stack([copy.value(batch) for batch in batches]).mean()
         loss.backward()
         return loss
 
-    loss_at_start = held_out_loss(patient_of_constant)
-    with suppress(RuntimeError, IndexError):
+    loss_at_start = held_out_loss(copy)
+    with suppress(RuntimeError, IndexError):  # of line searches that meet NaN
         optimizer.step(closure)
-    lowest = min(loss_at_start, held_out_loss(patient_of_constant))
+    lowest = min(loss_at_start, held_out_loss(copy))
     return lowest if math.isfinite(lowest) else None
 
 
@@ -139,21 +141,22 @@ class _PlainNetwork(nn.Module):
 def plain_network(
     patient: Patient, steps: int, *, shift: int = 0, shuffled: bool = False
 ) -> float | None:
-    """Lowest held-out loss of a plain network on the user's samples in random order; None where it
-    does not fit the user's loss.
+    """Lowest held-out loss, looked at six times, of a plain network that is trained by Adam on the
+    user's samples in random order (on whole batches where these cannot be joined); None where the
+    samples or the model's output do not fit it, or no loss is finite.
 
     Args:
         shift: targets are moved against the inputs by so many samples.
         shuffled: the training targets are drawn anew from all training targets.
     """
     output = output_of(patient)
-    inputs = [all_inputs for all_inputs, _ in map(pair, patient.train) if all_inputs is not None]
+    inputs = [x for x, _ in map(pair, patient.train) if x is not None]
     if output is None or len(inputs) != len(patient.train) or len(output) != len(inputs[0]):
         return None
     train, valid = (_shifted(part, shift) for part in (patient.train, patient.valid))
     all_inputs = torch.cat(inputs)
     model = _PlainNetwork(all_inputs, output.shape).to(output.device)
-    patient_of_network = Patient(model, patient.loss, train, valid, patient.optimizer)
+    copy = Patient(model, patient.loss, train, valid, patient.optimizer)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     lowest, generator = math.inf, torch.Generator().manual_seed(0)
     # The user's batches may be of one sample or sorted: joined and drawn anew.
@@ -176,16 +179,18 @@ def plain_network(
             epoch = epoch or torch.randperm(len(train), generator=generator).tolist()
             batch = train[epoch.pop()]
         optimizer.zero_grad()
-        patient_of_network.value(batch).backward()
+        copy.value(batch).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % max(1, steps // 6) == 0:
-            lowest = min(lowest, held_out_loss(patient_of_network))
+            lowest = min(lowest, held_out_loss(copy))
     return lowest if math.isfinite(lowest) else None
 
 
 def _shifted(batches: list[Any], shift: int) -> list[Any]:
-    """Batches whose targets are moved against the inputs by so many samples."""
+    """Batches whose targets are moved against the inputs by so many samples, round the end of each
+    batch; those without targets are left out.
+    """
     if not shift:
         return batches
     with_targets = [(batch, pair(batch)[1]) for batch in batches]
@@ -259,7 +264,7 @@ def _train_classifier(
 def _joined(
     pairs: list[tuple[Tensor | None, Tensor | None]],
 ) -> tuple[Tensor, Tensor, list[int]]:
-    """Inputs, labels and the sizes of the batches."""
+    """All inputs, all labels, and the sizes of the batches; without batches that lack inputs."""
     inputs = [x for x, _ in pairs if x is not None]
     labels = [y for _, y in pairs if y is not None]
     return torch.cat(inputs), torch.cat(labels).long(), [len(x) for x in inputs]

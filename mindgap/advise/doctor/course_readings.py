@@ -50,7 +50,10 @@ def reference_loss(chart: Chart) -> float:
 
 
 def read_curve(chart: Chart, patient: Patient, course: Course) -> None:
-    """Does the loss fall, against its start and against the constant answer?"""
+    """Whether the loss falls, against its start and against the constant answer, jumps or breaks,
+    and how far a step moves the weights. ``final``, ``progress``, ``late`` and ``move`` become
+    facts.
+    """
     start, final, reference = chart.facts.start, course.held_final, reference_loss(chart)
     chart.facts.final, chart.facts.losses = final, course.losses
     chart.facts.progress = progress(chart, final)
@@ -84,7 +87,7 @@ def read_curve(chart: Chart, patient: Patient, course: Course) -> None:
 
 
 def _read_jumps(chart: Chart, course: Course, scale: float) -> None:
-    """Whether the loss broke, jumped and came back, or grew out of its scale.
+    """Whether the loss is not finite at the end, jumped and came back, or grew out of its scale.
 
     Args:
         scale: the larger of the losses at the start and of the constant answer.
@@ -105,7 +108,9 @@ def _read_jumps(chart: Chart, course: Course, scale: float) -> None:
 
 
 def read_loop(chart: Chart, patient: Patient, course: Course) -> None:
-    """Find faults of the user's step: gradients kept or added, modes, clipping, learning rates."""
+    """Find faults of the user's step: gradients kept or added, parameters that do not move, modes,
+    clipping, learning rates, weights that shrink, batch norm with batches of one.
+    """
     if course.share_doubled > 0.6:
         chart.find(
             "zero_kept", 1.0, "Each step's gradient still holds the gradient of the step before."
@@ -160,7 +165,9 @@ def _read_moves(chart: Chart, patient: Patient, course: Course) -> None:
 
 
 def _read_clipping(chart: Chart, patient: Patient, course: Course) -> None:
-    """How much clipping leaves of the gradient's norm."""
+    """How much clipping by the loop, or by a threshold of the optimizer, leaves of the gradient's
+    norm; the median norm before the loop's clipping becomes a fact.
+    """
     shrunk = course.clipped_share
     norms = [norm for norm in course.norms if math.isfinite(norm)]
     median = middle(norms) if norms else 0.0
@@ -209,7 +216,10 @@ def read_error(chart: Chart, course: Course) -> None:
 
 
 def read_break(chart: Chart, patient: Patient, course: Course) -> None:
-    """Where the first number that is not finite comes from, at the state before it."""
+    """Where the first number that is not finite comes from, at the state before it, which is loaded
+    into the patient: an operation of the forward pass, else one of the backward pass of this or the
+    former step. Nothing is found where the batch is not finite, or the weights grew first.
+    """
     if course.broke_at < 0 or course.state_before_break is None:
         return
     model = patient.model
@@ -228,14 +238,11 @@ def read_break(chart: Chart, patient: Patient, course: Course) -> None:
         return
     if trace.origin and not math.isfinite(value):
         place = place_in_words(trace)
+        text = f"{trace.origin} {place} gives NaN or infinity at step {course.broke_at}."
         if trace.origin_half:
             chart.find("half_overflow", 1.0, f"{trace.origin} overflows in float16 ({place}).")
         else:
-            chart.find(
-                "nan_op",
-                1.0,
-                f"{trace.origin} {place} gives NaN or infinity at step {course.broke_at}.",
-            )
+            chart.find("nan_op", 1.0, text)
         return
     # The forward pass is finite: the gradient of the step before was not.
     for step in range(max(0, course.broke_at - 1), course.broke_at + 1):
@@ -246,7 +253,7 @@ def read_break(chart: Chart, patient: Patient, course: Course) -> None:
 
 
 def _growth(state: Mapping[str, Tensor], first: Mapping[str, Tensor]) -> float:
-    """Norm of a state over that of the first one."""
+    """Norm of a state's floating-point tensors over that of the first state; 1 where that is 0."""
     present_square, first_square = (
         sum(float(v.double().square().sum()) for v in tensors.values() if v.is_floating_point())
         for tensors in (state, first)
@@ -255,7 +262,9 @@ def _growth(state: Mapping[str, Tensor], first: Mapping[str, Tensor]) -> float:
 
 
 def _backward_origin(patient: Patient, batch: Any) -> str:
-    """The function whose derivative is NaN on a batch; empty where none is."""
+    """The function whose derivative is NaN on a batch, by its name in torch's anomaly mode; empty
+    where none is.
+    """
     try:
         with torch.autograd.detect_anomaly(check_nan=True):
             gradient(patient, batch)
@@ -267,7 +276,9 @@ def _backward_origin(patient: Patient, batch: Any) -> str:
 
 
 def read_end(chart: Chart, patient: Patient, course: Course) -> None:
-    """Units that died on the way, overfitting."""
+    """Units that died on the way, and overfitting where the user gave validation batches; nothing
+    of a run that broke.
+    """
     if course.broke_at >= 0:
         return
     model, chart_at_end = patient.model, Chart()
@@ -306,7 +317,8 @@ def _read_overfitting(chart: Chart, course: Course) -> None:
 
 
 def read_labels(chart: Chart, train: Ranks, valid: Ranks | None) -> None:
-    """Labels that a network trained on other samples ranks at random.
+    """Labels that a network trained on other samples ranks at random. The suspects become facts;
+    fewer than 200 labels, or 20 wrong ones, tell too little.
 
     An honest confusion puts the label second; a wrong label stands anywhere.
 
@@ -316,7 +328,7 @@ def read_labels(chart: Chart, train: Ranks, valid: Ranks | None) -> None:
     wrong = torch.cat(train.wrong)
     ranks_of_wrong = torch.cat(train.rank)[wrong]
     share, classes = float(wrong.double().mean()), train.classes
-    if len(ranks_of_wrong) < 20 or len(wrong) < 200:  # fewer samples tell too little
+    if len(ranks_of_wrong) < 20 or len(wrong) < 200:
         return
     chart.facts.suspects = _suspects(train)
     chart.facts.suspects_valid = [] if valid is None else _suspects(valid)
@@ -365,7 +377,9 @@ def _read_few_classes(chart: Chart, train: Ranks, wrong: Tensor) -> None:
 
 
 def read_step(chart: Chart, patient: Patient, warm_up: int = 10) -> None:
-    """Curvature along the optimizer's own update, preconditioned as it is, against the step.
+    """Curvature along the optimizer's own update, preconditioned as it is, against the step: the
+    median over five plain steps. The patient is trained; with a step of the user's own nothing is
+    read.
 
     For an update d the ratio is d·(g(w + d) − g(w)) / (−g(w)·d): 1 reaches the lowest point of the
     line, above 2 the loss of the same batch rises. A value near 0 means a small step.
@@ -377,12 +391,9 @@ def read_step(chart: Chart, patient: Patient, warm_up: int = 10) -> None:
         return
     follow(patient, warm_up)
     batches = patient.train
-    ratios = []
-    for batch in batches[warm_up : warm_up + 5]:
-        ratio = _overshoot(patient, batch)
-        if ratio is not None:
-            ratios.append(ratio)
+    read = [_overshoot(patient, batch) for batch in batches[warm_up : warm_up + 5]]
     patient.train = batches
+    ratios = [ratio for ratio in read if ratio is not None]
     if len(ratios) < 3:
         return
     chart.facts.overshoot = ratio = middle(ratios)
@@ -417,7 +428,8 @@ def _overshoot(patient: Patient, batch: Any) -> float | None:
 
 
 def read_growth(chart: Chart, patient: Patient) -> None:
-    """Does the loss itself bend more where its slope is larger, as a function of the outputs?
+    """Whether the loss itself bends more where its slope is larger, as a function of the outputs:
+    along its own slope, at one and at eight typical outputs from where it stands.
 
     Squared error bends equally everywhere and cross-entropy less and less; a fourth power or an
     exponential bends more and more.
@@ -454,7 +466,9 @@ def read_growth(chart: Chart, patient: Patient) -> None:
 
 
 def read_bounded_loss(chart: Chart, patient: Patient) -> None:
-    """A loss whose slope stays the same far away (Huber, absolute error) bears heavy tails."""
+    """Take the finding of heavy tails back where the loss bears them: its slope stays the same far
+    away (Huber, absolute error).
+    """
     if not chart.has("heavy_targets"):
         return
     batch = patient.train[0]
@@ -473,10 +487,8 @@ def read_bounded_loss(chart: Chart, patient: Patient) -> None:
 
 def _slope(patient: Patient, batch: Any, output: Tensor) -> Tensor:
     """Derivative of the user's loss by the model's output, where the model would give this one."""
-    replaced_output = output.detach().clone().requires_grad_()
-    return torch.autograd.grad(patient.loss(_FixedOutput(replaced_output), batch), replaced_output)[
-        0
-    ]
+    variable = output.detach().clone().requires_grad_()
+    return torch.autograd.grad(patient.loss(_FixedOutput(variable), batch), variable)[0]
 
 
 class _FixedOutput(nn.Module):
@@ -491,7 +503,9 @@ class _FixedOutput(nn.Module):
 
 
 def read_ray(chart: Chart, patient: Patient) -> None:
-    """Smoothness uphill along the gradient, near the start and farther away."""
+    """Whether smoothness grows with the gradient: uphill along the first batch's gradient, near the
+    start and farther away; the weights are put back.
+    """
     batch = patient.train[0]
     trainable = [p for p in patient.model.parameters() if p.requires_grad]
     smoothness, norms = [], []

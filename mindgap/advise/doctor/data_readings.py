@@ -20,7 +20,9 @@ OUTLIER = 50.0
 
 
 def read_data(chart: Chart, patient: Patient) -> None:
-    """Inputs and targets: not finite, out of scale, constant, sorted, shared with validation."""
+    """Inputs and targets: not finite, out of scale, constant, sorted, shared with validation. Sizes
+    and numbers of the batches become facts; batches without a tensor of inputs get a note.
+    """
     pairs = [pair(batch) for batch in patient.train]
     inputs = [x for x, _ in pairs if x is not None]
     targets = [y for _, y in pairs if y is not None]
@@ -54,7 +56,9 @@ def _flat(batch: Tensor) -> Tensor:
 
 
 def _read_scales(chart: Chart, inputs: list[Tensor]) -> None:
-    """Note inputs that are not finite, constant and large, or of very different scales."""
+    """Note inputs that are not finite in every sample, and inputs out of scale: by feature where
+    they are vectors or sequences of them, else (images) all together.
+    """
     features = torch.cat(
         [x.flatten(0, -2) if x.ndim == 3 else x.flatten(1) for x in inputs]
     ).double()
@@ -82,14 +86,10 @@ def _read_features(chart: Chart, features: Tensor) -> None:
     medians = features.median(0).values
     upper_deciles = features.abs().quantile(0.9, 0)
     spread = (features - medians).abs().quantile(0.9, 0)
-    typical = (
-        float(upper_deciles[upper_deciles > 0].median()) if bool((upper_deciles > 0).any()) else 1.0
-    )
-    constant = (
-        (spread <= 1e-6 * upper_deciles)
-        & (upper_deciles > 30 * min(typical, 1.0))
-        & (upper_deciles > 10)
-    )
+    nonzero = upper_deciles[upper_deciles > 0]
+    typical = float(nonzero.median()) if len(nonzero) else 1.0
+    large = (upper_deciles > 30 * min(typical, 1.0)) & (upper_deciles > 10)
+    constant = (spread <= 1e-6 * upper_deciles) & large
     if bool(constant.any()) and len(upper_deciles) > 1:
         feature = int(constant.nonzero()[0])
         chart.find(
@@ -109,7 +109,8 @@ def _read_features(chart: Chart, features: Tensor) -> None:
 
 
 def _read_outliers(chart: Chart, parts: list[Tensor], kind: str) -> None:
-    """Note single samples or batches whose numbers are not finite or far from all others.
+    """Note single samples or batches whose numbers are not finite, else those far from all others
+    (targets: from their median).
 
     Args:
         parts: inputs or targets of each batch.
@@ -130,7 +131,8 @@ def _read_outliers(chart: Chart, parts: list[Tensor], kind: str) -> None:
 
 
 def _note_broken_samples(chart: Chart, not_finite: list[Tensor], kind: str) -> None:
-    """Note the batch or the sample that is not finite, where few are.
+    """Note the batches whose samples are mostly not finite, where they are few, else the samples,
+    where these are few; they become facts.
 
     Args:
         not_finite: per batch, which samples are not finite.
@@ -162,7 +164,8 @@ def _note_broken_samples(chart: Chart, not_finite: list[Tensor], kind: str) -> N
 
 
 def _note_large_batch(chart: Chart, sizes: list[Tensor], kind: str) -> bool:
-    """Note a batch whose samples are far larger than those of the others; whether there is one.
+    """Note batches whose samples are far larger than those of the others, where few are; whether
+    there are any. They become facts.
 
     Args:
         sizes: per batch, the size of each sample.
@@ -183,7 +186,8 @@ def _note_large_batch(chart: Chart, sizes: list[Tensor], kind: str) -> bool:
 
 
 def _note_large_samples(chart: Chart, sizes: list[Tensor], typical: float, kind: str) -> None:
-    """Note up to three samples that stand far above all others.
+    """Note up to three samples that stand far above all others: the smallest of them ten times
+    above the next, and ``OUTLIER`` times the ordinary size. They become facts.
 
     Args:
         sizes: per batch, the size of each sample.
@@ -212,7 +216,9 @@ def _note_large_samples(chart: Chart, sizes: list[Tensor], typical: float, kind:
 
 
 def _read_repetitions(chart: Chart, inputs: list[Tensor]) -> None:
-    """Batches that hold the same samples again, and batches of zeros."""
+    """Batches that equal an earlier one bit for bit, and batches of zeros; needs eight batches of
+    four samples with two axes.
+    """
     if len(inputs) < 8 or min(map(len, inputs)) < 4 or inputs[0].ndim < 2:
         return
     numbers = chart.facts.numbers
@@ -245,17 +251,14 @@ def _read_repetitions(chart: Chart, inputs: list[Tensor]) -> None:
 
 
 def _zero_batches(inputs: list[Tensor]) -> list[int]:
-    """Batches of zeros, where the other batches hold no such sample: data that did not arrive."""
+    """Batches of zeros, where they are few and the other batches hold no such sample: data that
+    did not arrive.
+    """
     zero_samples = [~x.flatten(1).bool().any(1) for x in inputs]
     places = [i for i, mask in enumerate(zero_samples) if bool(mask.all())]
     other_batches = [mask for mask in zero_samples if not bool(mask.all())]
-    if (
-        not places
-        or len(places) > 0.2 * len(inputs)
-        or any(bool(mask.any()) for mask in other_batches)
-    ):
-        return []
-    return places
+    zeros_elsewhere = any(bool(mask.any()) for mask in other_batches)
+    return [] if zeros_elsewhere or len(places) > 0.2 * len(inputs) else places
 
 
 def _read_targets(chart: Chart, inputs: list[Tensor], targets: list[Tensor]) -> None:
@@ -282,7 +285,9 @@ def _read_targets(chart: Chart, inputs: list[Tensor], targets: list[Tensor]) -> 
 
 
 def _read_tails(chart: Chart, targets: list[Tensor]) -> None:
-    """The tail index of the targets, by Hill's estimate from the largest thirtieth."""
+    """The tail index of the targets, by Hill's estimate from the largest thirtieth of the distances
+    to the median; needs 300 finite targets.
+    """
     values = torch.cat([values.flatten() for values in targets]).double()
     values = values[values.isfinite()]
     if len(values) < 300:
@@ -303,7 +308,10 @@ def _read_tails(chart: Chart, targets: list[Tensor]) -> None:
 
 
 def _read_order(chart: Chart, targets: list[Tensor]) -> None:
-    """Targets differ more between batches than samples drawn at random would."""
+    """Whether targets differ more between batches than samples drawn at random would: the variance
+    of the batches' means, times the batch size, over that of all. Labels count as indicators of
+    their (at most 50) classes; numbers are cut at their 2 % quantiles.
+    """
     labels = not targets[0].is_floating_point()
     if len(targets) < 5 or min(map(len, targets)) < 2 or (labels and targets[0].ndim > 1):
         return
@@ -330,7 +338,8 @@ def _read_order(chart: Chart, targets: list[Tensor]) -> None:
 
 
 def _read_shared_samples(chart: Chart, inputs: list[Tensor], valid_inputs: list[Tensor]) -> None:
-    """Which validation samples are training samples, too.
+    """Which validation samples are training samples, too, bit for bit, beyond what duplicates
+    within training let expect.
 
     Args:
         inputs, valid_inputs: of each training and of each validation batch.

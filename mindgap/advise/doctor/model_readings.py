@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from mindgap.advise.doctor.patient import Patient
 from mindgap.advise.doctor.tracing import no_dropout
 from mindgap.base.batches import merged, pair, replaced, rows, size
 from mindgap.base.restoring import seed_everything, undisturbed
+from mindgap.base.tensors import as_real, euclidean_norm
 from mindgap.measure.tracing import Trace, traced
 
 #: Root mean square of torch's first weights times the root of a layer's inputs: 1 / sqrt(3).
@@ -165,7 +166,9 @@ def weight_of(module: nn.Module) -> Tensor:
 
 
 def read_start(chart: Chart, patient: Patient) -> None:
-    """The size of the first weights, and weights that are all equal."""
+    """The size of the first weights, and layers whose units all have equal weights. Two such
+    layers (or one without any other weights) are a finding, and sizes are then not judged.
+    """
     sizes, equal = _weight_sizes(patient.model)
     equal += _read_embeddings(chart, patient.model)
     if len(equal) >= 2 or (equal and not sizes):
@@ -198,8 +201,9 @@ def read_start(chart: Chart, patient: Patient) -> None:
 
 
 def _weight_sizes(model: nn.Module) -> tuple[dict[str, float], list[str]]:
-    """Root mean square of each layer's weights times the root of its inputs, and the names of
-    layers (recurrent ones once per matrix) whose units all have equal weights.
+    """Root mean square of each layer's weights times the root of the number of its inputs (0.58 for
+    torch's default), and the names of layers (recurrent ones once per matrix) whose units all have
+    equal weights.
     """
     sizes, equal = {}, []
     for name, module in layers(model):
@@ -216,7 +220,7 @@ def _weight_sizes(model: nn.Module) -> tuple[dict[str, float], list[str]]:
 
 
 def _read_embeddings(chart: Chart, model: nn.Module) -> list[str]:
-    """Embeddings with large entries; returns the names of those whose rows are all equal."""
+    """Find embeddings with large entries; returns the names of those whose rows are all equal."""
     equal = []
     for name, module in model.named_modules():
         if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
@@ -235,7 +239,7 @@ def _read_embeddings(chart: Chart, model: nn.Module) -> list[str]:
 
 
 def _units_equal(rows: Tensor) -> bool:
-    """Are all rows equal? A single row counts if all its entries are."""
+    """Whether all rows are equal; a single row counts if all its entries are."""
     reference = rows[0] if len(rows) > 1 else rows[0, 0]
     return float((rows - reference).abs().max()) == 0
 
@@ -268,7 +272,9 @@ def read_optimizer(chart: Chart, patient: Patient) -> None:
 
 
 def read_forward(chart: Chart, patient: Patient) -> None:
-    """One forward pass: dead and saturated units, scales, axes, ranks, overflows."""
+    """One forward pass of the first batches in training mode: dead and saturated units, scales,
+    axes, ranks, overflows, and torch's warning of sizes that broadcast. Its trace becomes a fact.
+    """
     model = patient.model
     batch = merged(patient.train[:4]) if size(patient.train[0]) > 1 else patient.train[0]
     with undisturbed(model), loss_contexts(patient):
@@ -326,10 +332,8 @@ def _read_scales(chart: Chart, trace: Trace) -> None:
 
 def _read_ranks(chart: Chart, trace: Trace) -> None:
     """Whether the outputs of a layer lie in few directions."""
-    last_module = (
-        trace.scales[-1][0] if trace.scales else ""
-    )  # it has as many directions as answers
-    inner_layers = [layer for layer in trace.ranks if layer[0] != last_module]
+    # The last module is left out: it has as many directions as answers.
+    inner_layers = [layer for layer in trace.ranks if layer[0] != trace.scales[-1][0]]
     if inner_layers:
         name, rank, units = min(inner_layers, key=lambda layer: layer[1])
         chart.facts.rank = rank
@@ -341,11 +345,11 @@ def _read_ranks(chart: Chart, trace: Trace) -> None:
 
 
 def read_activations(chart: Chart, trace: Trace) -> None:
-    """Dead and saturated units."""
+    """Dead units (ReLU, zero on every sample) and saturated values, of the worst layer each."""
     if trace.dead:
         name, share = max(trace.dead, key=lambda pair: pair[1])
         chart.facts.dead = share
-        place = _layer(name) or "a relu"
+        place = _module_words(name) or "a relu"
         chart.find(
             "dead",
             ramp(share, 0.6, 0.9),
@@ -354,7 +358,7 @@ def read_activations(chart: Chart, trace: Trace) -> None:
     if trace.saturated:
         name, share = max(trace.saturated, key=lambda pair: pair[1])
         chart.facts.saturated = share
-        place = _layer(name) or "a squashing"
+        place = _module_words(name) or "a squashing"
         chart.find(
             "saturated",
             ramp(share, 0.5, 0.9),
@@ -362,8 +366,10 @@ def read_activations(chart: Chart, trace: Trace) -> None:
         )
 
 
-def _layer(name: str) -> str:
-    """The name of a module in a sentence; a bare number, as in nn.Sequential, is called a layer."""
+def _module_words(name: str) -> str:
+    """The name of a module for a sentence; a bare number, as in nn.Sequential, is called a layer;
+    empty where the name is.
+    """
     return f"layer {name}" if name.isdigit() else name
 
 
@@ -393,7 +399,10 @@ class _BackwardPass:
 
 
 def _backward_pass(chart: Chart, patient: Patient) -> _BackwardPass | None:
-    """Differentiate the loss of the first batch; None, and a finding, where it has no graph."""
+    """Differentiate the loss of the first batch in training mode by parameters, inputs of recurrent
+    modules and tensors that torch does not register; None, and a finding, where it has no graph.
+    Takes the finding ``unregistered`` back where those tensors get no gradient.
+    """
     model, backward = patient.model, _BackwardPass()
     sequences: list[_Sequence] = []
 
@@ -449,7 +458,11 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
     if backward is None:
         return
     _read_missing_gradients(chart, patient, backward)
-    gradients = {n: _to_dense(g.detach()) for n, g in backward.gradients.items() if g is not None}
+    gradients = {
+        name: as_real(g.detach().to_dense())
+        for name, g in backward.gradients.items()
+        if g is not None
+    }
     not_finite = [name for name, g in gradients.items() if not bool(g.isfinite().all())]
     if not_finite and math.isfinite(backward.loss):
         chart.find(
@@ -457,16 +470,14 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
             1.0,
             f"The loss is finite, the gradient of {not_finite[0]} is not.",
         )
-    gradient_norm = math.sqrt(
-        sum(float(g.abs().double().square().sum()) for g in gradients.values())
-    )
+    gradient_norm = euclidean_norm(list(gradients.values()))
     if math.isfinite(gradient_norm) and gradient_norm > 300:
         chart.find(
             "huge_gradient",
             ramp(math.log10(gradient_norm), 2.5, 4),
             f"The first gradient has norm {gradient_norm:.3g}.",
         )
-    chart.facts.denormal = share = _denormal(list(gradients.values()))
+    chart.facts.denormal = share = _share_denormal(gradients.values())
     chart.find(
         "denormal",
         ramp(share, 0.01, 0.2),
@@ -481,7 +492,7 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
         chart.find(
             "saturated",
             ramp(share, 0.5, 0.9),
-            f"{share:.0%} of the states of {_layer(name)} are saturated.",
+            f"{share:.0%} of the states of {_module_words(name)} are saturated.",
         )
     _read_time(chart, backward)
 
@@ -507,7 +518,8 @@ def _read_missing_gradients(chart: Chart, patient: Patient, backward: _BackwardP
 
 
 def _read_depth(chart: Chart, patient: Patient, gradients: dict[str, Tensor]) -> None:
-    """Whether gradients vanish or grow from the last layer to the first.
+    """Whether gradients vanish or grow from the last layer to the first, by the root mean squares
+    of their weights' gradients; needs five layers.
 
     Args:
         gradients: parameter -> its gradient.
@@ -544,7 +556,9 @@ def _read_depth(chart: Chart, patient: Patient, gradients: dict[str, Tensor]) ->
 
 
 def _read_time(chart: Chart, backward: _BackwardPass) -> None:
-    """Whether the gradient by a recurrent module's input vanishes or grows back through time."""
+    """Whether the gradient by a recurrent module's input vanishes or grows back through time: its
+    root mean square over the first eighth of a sequence against that at the end.
+    """
     for sequence, gradient in backward.sequences:
         if gradient is None or sequence.values.ndim != 3:
             continue
@@ -568,25 +582,20 @@ def _read_time(chart: Chart, backward: _BackwardPass) -> None:
             )
 
 
-def _denormal(tensors: list[Tensor]) -> float:
+def _share_denormal(tensors: Iterable[Tensor]) -> float:
     """Share of the entries other than zero whose size is below the smallest normal number."""
     denormal, nonzero = 0, 0
     for tensor in tensors:
-        if tensor.is_floating_point():
-            sizes = tensor.abs()
-            nonzero += int((sizes > 0).sum())
-            denormal += int(((sizes > 0) & (sizes < torch.finfo(tensor.dtype).tiny)).sum())
+        sizes = tensor.abs()
+        nonzero += int((sizes > 0).sum())
+        denormal += int(((sizes > 0) & (sizes < torch.finfo(tensor.dtype).tiny)).sum())
     return denormal / nonzero if nonzero else 0.0
 
 
-def _to_dense(tensor: Tensor) -> Tensor:
-    """The tensor with its zeros, complex numbers as pairs."""
-    tensor = tensor.to_dense() if tensor.is_sparse else tensor
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
-
-
 def read_modes(chart: Chart, patient: Patient) -> None:
-    """Evaluation gives the same loss twice, keeps its mode, and does not mix samples."""
+    """Faults of the evaluation: two losses of one batch that differ, a loss that switches back to
+    training, one that is a sum, samples that mix, shapes that broadcast.
+    """
     model = patient.model
     with undisturbed(model), loss_contexts(patient):
         _read_dropout(chart, patient)
@@ -602,7 +611,7 @@ def read_modes(chart: Chart, patient: Patient) -> None:
 
 
 def _evaluation_loss(patient: Patient, batch: Any, seed: int = 1) -> float:
-    """The loss of a batch in evaluation mode, under a seed."""
+    """The loss of a batch in evaluation mode, in which the model stays, under a seed."""
     seed_everything(seed)
     patient.model.eval()
     with torch.no_grad():
@@ -671,7 +680,9 @@ def _read_mixing(chart: Chart, patient: Patient, batch: Any) -> None:
 def _read_broadcast(
     chart: Chart, patient: Patient, batch: Any, output: Tensor, targets: Tensor
 ) -> None:
-    """Whether output and targets have shapes that broadcast, before the loss or inside it."""
+    """Whether output and targets have shapes that broadcast: they differ (a column and a row), or
+    the loss stays the same when the targets are reversed, although they matter and differ.
+    """
     shapes = f"The model gives {tuple(output.shape)}, the targets have {tuple(targets.shape)}"
     if output.ndim == 2 and targets.ndim == 1:
         if tuple(output.shape) == (len(targets), 1):

@@ -70,29 +70,24 @@ class Admission:
         if not callable(problem):
             fail("problem", "must be a function that builds model, loss and batches", problem)
         self.problem, self.seed = problem, seed
-        self._model_state: dict[str, Any] | None = None
-        self._optimizer_state: dict[str, Any] | None = None
-        self._scheduler_state: dict[str, Any] | None = None
+        self._first_states: list[Any] = []  # of model, optimizer and scheduler
 
     def fresh(self) -> Patient:
-        """A new copy at the first weights."""
+        """A new copy at the first weights, from a call of the user's function: where that returns
+        the same objects again, they get their first state back. The global generators are seeded,
+        the same before every call and after it.
+        """
         seed_everything(stream_seed(self.seed, "start"))
         patient = _read_parts(called(self.problem, self.seed))
-        if self._model_state is None:
+        parts = (patient.model, patient.optimizer, patient.scheduler)
+        for part, state in zip(parts, self._first_states):
+            with suppress(Exception):
+                part.load_state_dict(copy.deepcopy(state))
+        if not self._first_states:
             with torch.no_grad():
-                self._model_state = copy.deepcopy(patient.model.state_dict())
-            self._optimizer_state = copy.deepcopy(patient.optimizer.state_dict())
-            if patient.scheduler is not None:
-                with suppress(Exception):
-                    self._scheduler_state = copy.deepcopy(patient.scheduler.state_dict())
-        else:  # a function that returns the same objects again gets their first state back
-            with suppress(Exception):
-                patient.model.load_state_dict(self._model_state)
-            with suppress(Exception):
-                patient.optimizer.load_state_dict(copy.deepcopy(self._optimizer_state or {}))
-            if self._scheduler_state is not None:
-                with suppress(Exception):
-                    patient.scheduler.load_state_dict(self._scheduler_state)
+                self._first_states = [copy.deepcopy(part.state_dict()) for part in parts[:2]]
+            with suppress(Exception):  # there may be no scheduler, or one without a state
+                self._first_states.append(copy.deepcopy(patient.scheduler.state_dict()))
         for p in patient.model.parameters():
             p.grad = None
         seed_everything(stream_seed(self.seed, "steps"))
@@ -101,7 +96,8 @@ class Admission:
 
 def _read_parts(returned: Any) -> Patient:
     """The patient in what the user's function returned: a tuple or a mapping of model, loss, data
-    and optimizer.
+    and optimizer. Lazy modules get their shapes; without validation batches every tenth of ten or
+    more training batches is held out; without an optimizer AdamW at 1e-3 is made.
     """
     parts = _named_parts(returned)
     given = frozenset(name for name, part in parts.items() if part is not None)
@@ -145,7 +141,9 @@ def _read_parts(returned: Any) -> Patient:
 
 
 def _named_parts(returned: Any) -> dict[str, Any]:
-    """Name of :data:`PARTS` -> what the user's function returned for it."""
+    """Name of :data:`PARTS` -> what the user's function returned for it; an error where it returned
+    something else than ``examine`` takes.
+    """
     rule = (
         "must return ((model, loss), batches, ...) or a mapping with model, loss, train and, where "
         "you have them, valid, optimizer, scheduler, step"
@@ -200,7 +198,9 @@ def _largest_entry(batch: Any) -> float:
 
 
 def _part_name(part: Any) -> str:
-    """The name in :data:`PARTS` of what stands behind model, loss and batches in a tuple."""
+    """The name in :data:`PARTS` of what stands behind model, loss and batches in a tuple, by its
+    kind; what is of none of the others is the step.
+    """
     if part is None or isinstance(part, Iterable):
         return "valid"
     if isinstance(part, torch.optim.Optimizer):
