@@ -196,7 +196,7 @@ def _note_held_out_loss(course: Course, patient: Patient, step: int) -> None:
 
 
 def _take_step(patient: Patient, batch: Any, step: int, course: Course) -> float:
-    """One step of the user's own, or a plain one with the patient's accumulation, clipping and
+    """One step of the user's own, or a standard one with the patient's accumulation, clipping and
     warm-up; returns the loss of the batch.
     """
     if patient.step is not None:

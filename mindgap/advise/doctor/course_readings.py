@@ -378,8 +378,8 @@ def _read_few_classes(chart: Chart, train: Ranks, wrong: Tensor) -> None:
 
 def read_step(chart: Chart, patient: Patient, warm_up: int = 10) -> None:
     """Curvature along the optimizer's own update, preconditioned as it is, against the step: the
-    median over five plain steps. The patient is trained; with a step of the user's own nothing is
-    read.
+    median over five standard steps. The patient is trained; with a step of the user's own nothing
+    is read.
 
     For an update d the ratio is d·(g(w + d) − g(w)) / (−g(w)·d): 1 reaches the lowest point of the
     line, above 2 the loss of the same batch rises. A value near 0 means a small step.

@@ -48,7 +48,10 @@ class CureTrials:
         self.untried_cures = 0  # cures for which no time was left
 
     def try_cure(self, cause: Cause) -> Trial | None:
-        """The best variant of a cause's cure; None where none can be tried."""
+        """The best variant of a cause's cure, helpful or not; None where none can be tried.
+        Variants are ordered: those behind one that helps less than the best are not tried, nor any
+        behind the first that normalises and helps, nor new ones when the time is up.
+        """
         best: Trial | None = None
         for variant in CURES[cause.cure].variants:
             if self.time_left() < 0 and (cause.cure, variant) not in self.runs:
@@ -57,16 +60,19 @@ class CureTrials:
             trial = self._try_variant(cause, variant)
             if trial is None:
                 continue
-            if best is None or (trial.helps, -trial.after) > (best.helps, -best.after):
-                best = trial
-            elif best.helps:
-                break  # variants are ordered: it gets worse again
-            if best.helps and cause.cure == "normalise":
+            better = best is None or (trial.helps, -trial.after) > (best.helps, -best.after)
+            if best is not None and best.helps and not better:
+                break
+            best = trial if better else best
+            if trial.helps and cause.cure == "normalise":
                 break
         return best
 
     def _try_variant(self, cause: Cause, variant: float) -> Trial | None:
-        """One variant of a cure with the losses before and after; None where it cannot be tried."""
+        """One variant of a cure with the losses before and after; None where it cannot be tried. A
+        cure of bad data that does not lower the loss helps where a spike is gone: then the losses
+        are the spike and the largest one.
+        """
         run = self._run(cause.cure, variant)
         if run is None:
             return None
@@ -85,10 +91,12 @@ class CureTrials:
         return Trial(cause.key, variant, before, after, len(losses), helps, losses)
 
     def _run(self, cure_key: str, variant: float) -> tuple[Course, float] | None:
-        """The run with a cure and the held-out loss without it; None where the cure cannot be
-        applied.
+        """The run with a cure and the held-out loss without it, from ``runs`` where it was made
+        before; None where the cure cannot be applied or raises an error, which becomes a note.
         """
         cure = CURES[cure_key]
+        if (cure_key, variant) in self.runs:
+            return self.runs[cure_key, variant]
         try:
             patient = self.admission.fresh()
             cure.apply(patient, self.chart, variant)
@@ -97,8 +105,6 @@ class CureTrials:
         except Exception as error:
             self.chart.notes.append(f"the cure '{cure_key}' failed ({error_words(error)})")
             return None
-        if (cure_key, variant) in self.runs:
-            return self.runs[cure_key, variant]
         course = follow(patient, self.steps)
         if course.error is not None:
             self.chart.notes.append(f"the cure '{cure_key}' raised {error_words(course.error)}")
@@ -128,7 +134,9 @@ class CureTrials:
             return math.inf
 
     def _helps(self, before: float, after: float, *, proven: bool) -> bool:
-        """Whether the loss after a cure is clearly lower than before.
+        """Whether the loss after a cure is clearly lower than before: by 2 %, and by 5 % of its
+        distance to the reference loss. Where there was none before, it must end near or below the
+        losses at the start and of the reference; a run that was good must gain more.
 
         Args:
             before, after: held-out losses.
@@ -139,33 +147,30 @@ class CureTrials:
         chart = self.chart
         reference = reference_loss(chart)
         if not math.isfinite(before):
-            if not math.isfinite(reference):
-                return True
-            return after < max(reference, chart.facts.start) * 1.02
+            known = math.isfinite(reference)
+            return not known or after < max(reference, chart.facts.start) * 1.02
         if not proven and progress(chart, before) > 0.5:
             least_gain = 0.08 if after > 0.6 * before or not chart.has("sorted") else 0.03
             if progress(chart, after) < progress(chart, before) + least_gain:
-                return False  # the run is good: a little better is no cure
+                return False
         reach = max(abs(reference - after), 0.02 * abs(reference))
         return after < before - 0.05 * reach and after < before * (0.98 if before > 0 else 1.0)
 
     # Learning rates, warm-up and clipping are tried where the findings leave them in doubt.
 
     def compare_learning_rates(self, course: Course) -> None:
-        """Find out whether a smaller or a larger learning rate, or a warm-up, trains better.
+        """Find out whether a smaller or a larger learning rate, or a warm-up, trains better, where
+        the user gave an optimizer and the run is in doubt: it learned little, less than a plain
+        network, or moves far. What helps becomes a finding.
 
         Args:
             course: the first run.
         """
         chart = self.chart
-        progress_now = chart.facts.progress
         plain_loss = chart.facts.control
         reachable = progress(chart, plain_loss) if plain_loss is not None else 0.5
-        doubtful = (
-            progress_now < 0.3
-            or progress_now < reachable - 0.1
-            or chart.has_any("blew_up", "moves_much")
-        )
+        learned_little = chart.facts.progress < max(0.3, reachable - 0.1)
+        doubtful = learned_little or chart.has_any("blew_up", "moves_much")
         if not doubtful or "optimizer" not in self.trained.given:
             return
         slower = self._try_smaller_rate(course)
@@ -175,7 +180,9 @@ class CureTrials:
             self._try_warm_up(slower)
 
     def _try_smaller_rate(self, course: Course) -> Trial | None:
-        """Try smaller learning rates; returns the best trial, helpful or not."""
+        """Try smaller learning rates, and find by how much the best one helps; returns its trial,
+        helpful or not, None where there is none.
+        """
         chart = self.chart
         slower = self.try_cure(CAUSES["lr_too_large"])
         if slower is None or not slower.helps:
@@ -188,7 +195,7 @@ class CureTrials:
         return slower
 
     def _try_larger_rate(self) -> None:
-        """Find out whether a larger rate makes far more progress than the user's."""
+        """Find by how much a larger rate makes more progress than the user's."""
         chart = self.chart
         faster = self.try_cure(CAUSES["lr_too_small"])
         if faster is None or not faster.helps:
@@ -206,7 +213,7 @@ class CureTrials:
         return "betas" in group and float(group["lr"]) <= 0.03 and (attention or deep)
 
     def _try_warm_up(self, slower: Trial) -> None:
-        """Find out whether a warm-up at the same rate reaches what the smaller rate reaches."""
+        """Find whether a warm-up at the same rate reaches what the smaller rate reaches."""
         chart = self.chart
         warm = self.try_cure(CAUSES["no_warmup"])
         if warm is None or not warm.helps:
@@ -221,8 +228,8 @@ class CureTrials:
             chart.find("no_warmup_sign", 1.0, "Adam trains a deep attention network.")
 
     def compare_clipping(self) -> None:
-        """Where the loss grows steep: find out whether clipping at the same rate helps as much as a
-        smaller rate.
+        """Where the run broke or blew up and its loss grows steep: find whether clipping at the
+        same rate helps as much as a smaller rate.
         """
         chart = self.chart
         if not chart.has_any("blew_up", "broke"):

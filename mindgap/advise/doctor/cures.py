@@ -1,6 +1,8 @@
 """What a cure does to a copy of the patient. The code for the user stands in the table of causes.
 
-Every function changes a fresh copy in place and raises ``RuleError`` where it cannot.
+Every cure changes a fresh copy in place and raises ``RuleError`` where it cannot. Its docstring
+says what the copy has afterwards. The *standard step* is zero_grad, loss, backward and
+``optimizer.step`` in place of the user's own.
 """
 
 from __future__ import annotations
@@ -33,11 +35,6 @@ class Cure:
     changes_loss: bool = False  # before and after are both judged by the changed loss
 
 
-def use_plain_step(patient: Patient) -> None:
-    """Our own step in place of the user's."""
-    patient.step = None
-
-
 def scale_rate(patient: Patient, chart: Chart, factor: float) -> None:
     """Another learning rate, also as the scheduler knows it."""
     for group in patient.optimizer.param_groups:
@@ -47,8 +44,10 @@ def scale_rate(patient: Patient, chart: Chart, factor: float) -> None:
 
 
 def warm_up(patient: Patient, chart: Chart, share: float) -> None:
-    """A learning rate that rises over a share of the run."""
-    use_plain_step(patient)
+    """The standard step, and a learning rate that rises over a share of the run (ten steps at
+    least).
+    """
+    patient.step = None
     patient.warmup = max(10, int(share * chart.facts.steps))
 
 
@@ -66,16 +65,18 @@ def reset_weights(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def clip_gradient(patient: Patient, chart: Chart, limit: float) -> None:
-    """The gradient's norm clipped at a limit; below 0: at the median of the norms so far."""
-    use_plain_step(patient)
+    """The standard step with the gradient's norm clipped at a limit; below 0: at the median of the
+    norms so far.
+    """
+    patient.step = None
     patient.clip = limit
 
 
 def fit_inner_targets(patient: Patient, chart: Chart, limit: float) -> None:
-    """Clipping, judged on the validation samples whose targets are not in the tail; above 1 also
-    Huber's loss in place of the squared one.
+    """Clipping, judged on the nine tenths of the validation samples whose targets are nearest to
+    the median; above 1 also Huber's loss in place of the squared one, whose bound becomes a fact.
     """
-    clip_gradient(patient, chart, abs(limit) if limit > 1 else limit)
+    clip_gradient(patient, chart, limit)
     targets = torch.cat([_rows(y) for _, y in map(pair, patient.train) if y is not None])
     median = targets.median(0).values
     tail = (targets - median).abs().quantile(0.9, 0)
@@ -83,12 +84,8 @@ def fit_inner_targets(patient: Patient, chart: Chart, limit: float) -> None:
         bound = float((targets - median).abs().median())
         patient.contexts.append(partial(tracing.huber, bound))
         chart.facts.beta = bound
-
-    def without_tail(batch: Any) -> Any:
-        in_tail = ((_rows(_targets(batch)) - median).abs() > tail).any(1)
-        return rows(batch, (~in_tail).nonzero().flatten())
-
-    patient.valid = [without_tail(batch) for batch in patient.valid]
+    in_tail = [((_rows(_targets(b)) - median).abs() > tail).any(1) for b in patient.valid]
+    patient.valid = [rows(b, (~far).nonzero().flatten()) for b, far in zip(patient.valid, in_tail)]
 
 
 def _rows(targets: Tensor) -> Tensor:
@@ -103,7 +100,9 @@ def _recurrent_kernels(model: nn.Module) -> list[nn.Parameter]:
 
 
 def calm_recurrence(patient: Patient, chart: Chart, limit: float) -> None:
-    """Orthogonal recurrent weights, and the gradient's norm clipped."""
+    """The gradient's norm clipped, and orthogonal recurrent weights; torch's default weights where
+    nothing is recurrent.
+    """
     clip_gradient(patient, chart, limit)
     kernels = _recurrent_kernels(patient.model)
     for kernel in kernels:
@@ -125,7 +124,9 @@ def calm_depth(patient: Patient, chart: Chart, variant: float) -> None:
 
 
 def keep_recurrent_state(patient: Patient, chart: Chart, _: float) -> None:
-    """A recurrence that keeps its state: recurrent weights at the identity."""
+    """Recurrent weights at the identity, so that a recurrence keeps its state; normalised layers
+    where no recurrent kernel is square.
+    """
     square = [k for k in _recurrent_kernels(patient.model) if k.shape[0] == k.shape[1]]
     for kernel in square:
         nn.init.eye_(kernel)
@@ -196,22 +197,20 @@ def scale_inputs(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def drop_samples(patient: Patient, chart: Chart, _: float) -> None:
-    """Leave bad samples out of their batches, and batches without any other sample."""
+    """Training batches without their bad samples, and no batch that has no other."""
     bad_samples = set(chart.facts.bad_samples)
     if not bad_samples:
         raise RuleError("no sample is known to be bad")
     train = []
     for i, batch in enumerate(patient.train):
         good = [j for j in range(size(batch)) if (i, j) not in bad_samples]
-        if len(good) == size(batch):
-            train.append(batch)
-        elif good:
-            train.append(rows(batch, good))
+        if good or not size(batch):  # a batch of unknown size stays
+            train.append(batch if len(good) == size(batch) else rows(batch, good))
     patient.train = train
 
 
 def drop_batches(patient: Patient, chart: Chart, _: float) -> None:
-    """Leave bad batches out."""
+    """Training batches without the bad ones."""
     bad_batches = set(chart.facts.bad_batches)
     if not bad_batches:
         raise RuleError("no batch is known to be bad")
@@ -267,7 +266,9 @@ def _with_rolled_labels(batch: Any, shift: int) -> Any:
 
 
 def drop_suspects(patient: Patient, chart: Chart, _: float) -> None:
-    """Samples whose label the trained model holds for wrong are left out, in both parts."""
+    """Both parts without the samples whose label a network trained on others holds for wrong, and
+    without batches that have no other.
+    """
     suspects, suspects_valid = chart.facts.suspects, chart.facts.suspects_valid
     if not suspects:
         raise RuleError("no label is known to be wrong")
@@ -282,25 +283,29 @@ def drop_suspects(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def add_floors(patient: Patient, chart: Chart, factor: float) -> None:
-    """Logarithms, roots and divisions that keep away from zero, and another learning rate."""
-    use_plain_step(patient)
+    """The standard step, in which logarithms, roots and divisions keep away from zero, and the
+    learning rate times a factor.
+    """
+    patient.step = None
     scale_rate(patient, chart, factor)
     patient.contexts.append(tracing.floors)
 
 
 def _computed_in(mode: Callable[[], tracing.Rewritten]) -> Apply:
-    """A cure that computes the loss inside a function mode, with our own step."""
+    """A cure that computes the loss inside a function mode, on the standard step."""
 
     def apply(patient: Patient, chart: Chart, _: float) -> None:
-        use_plain_step(patient)
+        patient.step = None
         patient.contexts.append(mode)
 
     return apply
 
 
 def correct_axes(patient: Patient, chart: Chart, _: float) -> None:
-    """A softmax over the classes, or a squared error of outputs in the targets' shape."""
-    use_plain_step(patient)
+    """The standard step with a softmax over the classes, or with a squared error of outputs in the
+    targets' shape in place of the user's loss.
+    """
+    patient.step = None
     if chart.has("softmax_over_batch"):
         patient.contexts.append(tracing.softmax_over_classes)
     elif chart.has("broadcasts"):
@@ -316,8 +321,10 @@ def correct_axes(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def divide_loss(patient: Patient, chart: Chart, _: float) -> None:
-    """The mean over samples, and over the answers per sample, in place of the sum."""
-    use_plain_step(patient)
+    """The standard step, and the mean over samples, and over the answers per sample, in place of
+    the sum.
+    """
+    patient.step = None
     summed_loss = patient.loss
     scores = chart.facts.trace.output_scores if chart.facts.trace is not None else None
     answers_per_sample = 1.0
@@ -332,24 +339,28 @@ def divide_loss(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def simplify_step(patient: Patient, chart: Chart, _: float) -> None:
-    """zero_grad, loss, backward, step: nothing else."""
+    """The standard step: zero_grad, loss, backward, step and nothing else, over as many batches as
+    the user's own adds up.
+    """
     if patient.step is None:
-        raise RuleError("the step is the plain one already")
-    use_plain_step(patient)
+        raise RuleError("the step is the standard one already")
+    patient.step = None
     patient.accumulate = max(1, int(chart.facts.added))
 
 
 def remove_clipping(patient: Patient, chart: Chart, _: float) -> None:
-    """Our own step without clipping, and every threshold of the optimizer at 1."""
-    use_plain_step(patient)
-    changed = False
-    for group in patient.optimizer.param_groups:
-        for name in ("tau", "clip", "clip_c", "threshold"):
-            if isinstance(group.get(name), (int, float)):
-                group[name] = 1.0
-                changed = True
-    if not changed and "step" not in patient.given:
+    """The standard step, which clips nothing, and every threshold of the optimizer at 1."""
+    patient.step = None
+    thresholds = [
+        (group, name)
+        for group in patient.optimizer.param_groups
+        for name in ("tau", "clip", "clip_c", "threshold")
+        if isinstance(group.get(name), (int, float))
+    ]
+    if not thresholds and "step" not in patient.given:
         raise RuleError("the optimizer has no threshold")
+    for group, name in thresholds:
+        group[name] = 1.0
 
 
 def unfreeze(patient: Patient, chart: Chart, _: float) -> None:
@@ -361,8 +372,10 @@ def unfreeze(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def rebuild_optimizer(patient: Patient, chart: Chart, _: float) -> None:
-    """The same optimizer for all parameters of the model, and those that torch does not see."""
-    use_plain_step(patient)
+    """The standard step, and the same optimizer, without its state and with the settings of its
+    first group, for all parameters of the model and those that torch does not see.
+    """
+    patient.step = None
     unregistered_tensors = [t for _, t in unregistered(patient.model)]
     trainable = [p for p in [*patient.model.parameters(), *unregistered_tensors] if p.requires_grad]
     each_once = list({id(p): p for p in trainable}.values())
@@ -380,7 +393,7 @@ def remove_decay(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def set_ordinary_momentum(patient: Patient, chart: Chart, _: float) -> None:
-    """Momentum 0.9, or betas (0.9, 0.999)."""
+    """Momentum 0.9 (where there is any), and betas of 0.9 and 0.999."""
     for group in patient.optimizer.param_groups:
         if isinstance(group.get("momentum"), (int, float)) and group["momentum"] > 0:
             group["momentum"] = 0.9
@@ -389,19 +402,19 @@ def set_ordinary_momentum(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def keep_rate_constant(patient: Patient, chart: Chart, _: float) -> None:
-    """The first learning rate throughout."""
+    """The first learning rate throughout, without a scheduler."""
     patient.scheduler = None
     for group in patient.optimizer.param_groups:
         group["lr"] = group.get("initial_lr", group["lr"])
 
 
 def replace_batch_norm(patient: Patient, chart: Chart, samples: float) -> None:
-    """Batches joined to so many samples (each has one), or, with 1, GroupNorm in place of batch
-    norm.
+    """The standard step on batches joined to so many samples (each has one), or, with 1, GroupNorm
+    in place of batch norm.
     """
     if samples > 1:
         count, train = int(samples), patient.train
-        use_plain_step(patient)
+        patient.step = None
         patient.train = [merged(train[i : i + count]) for i in range(0, len(train), count)]
         if size(patient.train[0]) < count:
             raise RuleError("these batches cannot be joined")

@@ -163,7 +163,9 @@ class _Consultation:
     # Readings.
 
     def _read(self) -> None:
-        """Read everything that the monitor recorded, and the model where its weights are finite."""
+        """Read everything that the monitor recorded, and the model at its present weights or, where
+        these are not finite, at the newest kept ones that are; the model is left as found.
+        """
         chart, patient, course = self.chart, self.patient, self.course
         self._read_batches()
         chart.attempt("the parameters", lambda: read_parameters(chart, patient))
@@ -182,7 +184,9 @@ class _Consultation:
         self._read_rate()
 
     def _read_batches(self) -> None:
-        """Read the last batches; epochs repeat them, so that a repetition says nothing."""
+        """Read the last batches. Repetitions are no finding, because epochs repeat batches;
+        findings that number a batch say that the number is a step's.
+        """
         chart = self.chart
         chart.attempt("the data", lambda: read_data(chart, self.patient))
         chart.findings.pop("batches_repeat", None)
@@ -194,7 +198,9 @@ class _Consultation:
                 chart.findings[name] = replace(finding, sentence=text)
 
     def _read_model(self) -> None:
-        """Read the model as it is now, or as it was in the last finite state."""
+        """Read the model at its present weights, which are no first ones: of the readings of the
+        start only equal weights are kept.
+        """
         chart, patient = self.chart, self.patient
         chart.attempt("the forward pass", lambda: read_forward(chart, patient))
         chart.attempt("the gradients", lambda: read_gradients(chart, patient))
@@ -211,8 +217,9 @@ class _Consultation:
             chart.attempt("the last gradients", self._compare_gradients)
 
     def _compare_gradients(self) -> None:
-        """Compare the gradients that the optimizer got in the last steps with fresh ones of the
-        same batches: are they added up, kept from before, or clipped?
+        """Compare the gradients that the optimizer got in the last five steps with fresh ones of
+        the same batches: are they added up, kept from before, or clipped? The median of three or
+        more decides; it becomes the course's ``added_batches`` and ``clipped_share``.
         """
         ratios = []  # (recorded norm over fresh norm, batches of the step)
         steps = [step for step in self.past.recent if step.number in self.past.norms]
@@ -255,7 +262,9 @@ class _Consultation:
             chart.notes.append(autopsy.sentence)
 
     def _read_rate(self) -> None:
-        """Steps that are far too long or too short, by what they do to weights and loss."""
+        """Steps that are far too long (``thrown``) or too short (``crawls``), by what they do to
+        weights and loss; what follows from long steps is no finding of its own.
+        """
         chart, course = self.chart, self.course
         progress, move = chart.facts.progress, chart.facts.move
         if (dead := chart.findings.get("dead")) is not None:  # now; perhaps not at the start
@@ -278,20 +287,14 @@ class _Consultation:
             )
 
     def _drop_consequences(self) -> None:
-        """Where steps are too long, what became of units and signals follows from it: units died,
-        and the rest is not held against the model.
+        """Where steps are too long, what became of units and signals follows from it: dead and
+        saturated units have died, and findings on the signal are dropped.
         """
         findings = self.chart.findings
         for finding in (findings.pop("dead", None), findings.pop("saturated", None)):
             if finding is not None:
                 self.chart.find("died", finding.strength, finding.sentence)
-        consequences: tuple[FindingName, ...] = (
-            "vanishes",
-            "signal_grows",
-            "explodes_depth",
-            "collapsed",
-        )
-        for name in consequences:
+        for name in ("vanishes", "signal_grows", "explodes_depth", "collapsed"):
             findings.pop(name, None)
 
     # Causes.
@@ -311,7 +314,7 @@ class _Consultation:
     # Answers.
 
     def _sick(self, cause: Cause, score: float, ranked: list[tuple[Cause, float]]) -> Examination:
-        """The examination that names a cause; a cause that needs proof is at most likely."""
+        """The examination that names a cause; one that needs a proof is called likely at most."""
         chart = self.chart
         fitted = fit_cause(cause, chart)
         score = min(score, MOST_UNTRIED) if cause.proof else score
@@ -328,7 +331,7 @@ class _Consultation:
 
     def _without_cause(self, ranked: list[tuple[Cause, float]]) -> Examination:
         """The examination that names no cause: healthy where the training loss is clearly below the
-        best constant answer.
+        best constant answer, else it cannot tell.
         """
         facts = self.chart.facts
         start, final, constant = facts.start, facts.final, facts.trivial
@@ -354,11 +357,13 @@ class _Consultation:
 
 
 def _course(past: History) -> Course:
-    """The course of the run as far as the monitor read it."""
-    course = Course(updates=past.steps)
-    course.losses = [past.losses[step] for step in sorted(past.losses)]
-    course.rates = [past.rates[step] for step in sorted(past.rates)]
-    course.norms = [past.norms[step] for step in sorted(past.norms)]
+    """The course of the run as far as the monitor read it, so that its entries may lie several
+    steps apart; it broke where a weight or one of the last losses is not finite.
+    """
+    losses, rates, norms = (
+        [read[step] for step in sorted(read)] for read in (past.losses, past.rates, past.norms)
+    )
+    course = Course(losses, rates, norms, updates=past.steps)
     course.evaluating_modules = _always_evaluating(past)
     weights_finite = all(bool(p.detach().isfinite().all()) for p in past.model.parameters())
     if course.losses and not (weights_finite and all(map(math.isfinite, course.losses[-5:]))):
@@ -402,7 +407,10 @@ def _always_evaluating(past: History) -> list[str]:
 
 
 def _patient(past: History, course: Course) -> Patient:
-    """The run in the form that the readings take: its last batches, numbered by their steps."""
+    """The run in the form that the readings take: its last ``READ`` different batches, numbered by
+    their steps, or the measuring batches where fewer than two are kept. A rate that changes counts
+    as a scheduler.
+    """
     step_and_batch: dict[int, tuple[int, Any]] = {}  # by the batch's id: each batch once
     for step in past.recent:
         for call in step.calls:
@@ -426,8 +434,8 @@ def _patient(past: History, course: Course) -> Patient:
 
 @torch.no_grad()
 def _restore_finite_weights(past: History) -> bool:
-    """Where the weights are not finite, put the newest finite state in their place; whether they
-    are finite now.
+    """Where the weights are not finite, write those (and the buffers) of the newest kept state
+    whose weights are; whether they are finite now.
     """
     parameters = list(past.model.parameters())
     if all(bool(p.isfinite().all()) for p in parameters):

@@ -30,7 +30,9 @@ PARTS = ("model", "loss", "train", "valid", "optimizer", "scheduler", "step")
 
 @dataclass
 class Patient:
-    """One copy of the user's training, with what a cure may change."""
+    """One copy of the user's training, with what a cure may change. The *standard step* is
+    zero_grad, loss, backward and ``optimizer.step``.
+    """
 
     model: nn.Module
     loss: Callable[[Any, Any], Tensor]
@@ -38,11 +40,11 @@ class Patient:
     valid: list[Any]  # empty: none was given, and too few batches to hold some out
     optimizer: torch.optim.Optimizer
     scheduler: Any = None
-    step: Callable[[Any], Any] | None = None  # the user's own step; None: the plain one
+    step: Callable[[Any], Any] | None = None  # the user's own; None: the standard step
     given: frozenset[str] = frozenset()  # the parts that the user gave
-    clip: float | None = None  # the plain step clips the gradient's norm here; -1: at a quantile
-    warmup: int = 0  # the plain step raises the rate over so many steps
-    accumulate: int = 1  # the plain step adds up so many batches
+    clip: float | None = None  # the standard step clips norms here; -1: at their median
+    warmup: int = 0  # the standard step raises the rate over so many steps
+    accumulate: int = 1  # the standard step adds up so many batches
     contexts: list[Any] = field(default_factory=list)  # context managers around every loss
     numbers: list[int] = field(default_factory=list)  # the user's number of each training batch
 
