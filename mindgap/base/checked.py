@@ -159,7 +159,7 @@ def _has_axes(value: Any) -> bool:
 
 
 def _union_request(hints: tuple[Any, ...]) -> Request | None:
-    """What one of several annotations asks for."""
+    """What one of several annotations asks for; None where one of them asks for nothing."""
     requests = [request for hint in hints if (request := _request(hint)) is not None]
     if len(requests) < len(hints):
         return None
@@ -168,7 +168,9 @@ def _union_request(hints: tuple[Any, ...]) -> Request | None:
 
 
 def _protocol_request(base: type) -> Request | None:
-    """The public attributes and methods of a protocol, present on the value."""
+    """That the public attributes and methods of a protocol are present on the value, which is no
+    class; None for a protocol without any.
+    """
     kinds = [kind for kind in base.__mro__ if getattr(kind, "_is_protocol", False)]
     names = {
         name for kind in kinds for name in (*vars(kind), *vars(kind).get("__annotations__", ()))
@@ -182,7 +184,7 @@ def _protocol_request(base: type) -> Request | None:
 
 
 def _record_request(hints: tuple[Any, ...]) -> Request:
-    """A tuple whose entries have annotations of their own."""
+    """That a value is a tuple, or list, whose entries have annotations of their own."""
     requests = [_request(hint) for hint in hints]
 
     def fits(value: Any) -> bool:
@@ -197,8 +199,8 @@ def _record_request(hints: tuple[Any, ...]) -> Request:
 
 
 def _sequence_request(base: type, hints: tuple[Any, ...]) -> Request:
-    """A list, a sequence, or a tuple of equal entries; of a long one the first entries are
-    tested.
+    """That a value is a list, a sequence, or a tuple of equal entries; of a long one the first
+    ``LOOKED_AT`` entries are tested.
     """
     entry_request = _request(hints[0]) if hints else None
     kinds = (tuple, list) if base is tuple else (list, tuple, range)
@@ -238,7 +240,9 @@ class _Names(dict[str, Any]):
 
 
 def _named_rule(hint: Any) -> Rule | None:
-    """The rule of an annotation, or None where nothing can be tested."""
+    """The rule of an annotation: that of ``Annotated`` (None passes where it is optional), else the
+    test of what it asks for; None where nothing can be tested.
+    """
     inside = typing.get_args(hint)
     if typing.get_origin(hint) is Annotated and callable(inside[1]):
         return inside[1]

@@ -68,7 +68,9 @@ def loader_generators(batches: Any) -> list[torch.Generator]:
 
 
 class _Randomness:
-    """The global random states, and those of some generators, at the moment of construction."""
+    """The global random states of Python, numpy, torch and CUDA (where it runs), and those of some
+    generators, at the moment of construction.
+    """
 
     def __init__(self, generators: list[torch.Generator]) -> None:
         self._python = random.getstate()
@@ -80,7 +82,7 @@ class _Randomness:
         self._own = [(g, g.get_state()) for g in generators]
 
     def restore(self) -> None:
-        """Put all random number generators back to where they were."""
+        """Put all of these generators back to where they were."""
         random.setstate(self._python)
         np.random.set_state(self._numpy)
         torch.set_rng_state(self._torch)
@@ -95,7 +97,10 @@ class _Randomness:
 
 class Guard:
     """What ``undisturbed`` hands to its block: ways to return to the first state before the
-    block ends.
+    block ends. Making one takes the parameters' gradients away until ``leave``.
+
+    Args:
+        parameters: also keep a copy of the parameters.
     """
 
     def __init__(self, model: nn.Module, batches: Any, parameters: bool) -> None:
@@ -139,11 +144,11 @@ class Guard:
         may be saved in a live graph.
         """
         chosen = []
-        for i, (module, name, buffer) in enumerate(self._buffers):
+        for (module, name, buffer), copy in zip(self._buffers, self._buffer_copies, strict=True):
             if module._buffers.get(name) is not buffer:
                 module._buffers[name] = buffer
             if every or module.training:
-                chosen.append((buffer, self._buffer_copies[i]))
+                chosen.append((buffer, copy))
         if chosen:
             with torch.no_grad():
                 changes = torch.stack(
@@ -217,15 +222,11 @@ def undisturbed(
 
 @contextmanager
 def _interrupt_deferred() -> Iterator[None]:
-    """Hold back SIGINT until the block has ended (Python delivers it to the main thread only)."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    try:
-        handler = signal.getsignal(signal.SIGINT)
-    except ValueError:
-        handler = None
-    if not callable(handler):
+    """Hold back SIGINT until the block has ended, where this is the main thread (Python delivers it
+    to no other) and Python handles it.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
     caught: list[Any] = []
@@ -239,7 +240,9 @@ def _interrupt_deferred() -> Iterator[None]:
 
 
 def first_batches(model: nn.Module, batches: Any, limit: int) -> list[Any]:
-    """The first batches, drawn without moving any random state on."""
+    """At most ``limit`` first batches, drawn without moving any random state on; an error where
+    there is none.
+    """
     if not hasattr(batches, "__iter__") or (isinstance(batches, Tensor) and batches.ndim == 0):
         fail("batches", "must be an iterable of batches", batches)
     with undisturbed(model, batches):

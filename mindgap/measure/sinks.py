@@ -23,7 +23,7 @@ class Sink(ABC):
         """One reading."""
 
     def event(self, sentence: str) -> None:
-        """Something unusual at a step, in words."""
+        """Something unusual at a step, in words; dropped unless a sink keeps it."""
         return None
 
     def close(self, problem: str = "") -> None:
@@ -71,11 +71,6 @@ class RecordSink(Sink):
         self._columns: list[str] = []
         self._events: list[str] = []
         self._begun_at = time.perf_counter()
-
-    @property
-    def path(self) -> Path:
-        """The record's file."""
-        return self._writer.path
 
     def write(self, row: Row) -> None:
         """Write a row; where it has a new column, also the description with its figure."""

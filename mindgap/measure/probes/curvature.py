@@ -112,8 +112,9 @@ def lanczos(
     whole("basis", basis, least=4)
     if not isinstance(start, Tensor) or start.dim() not in (1, 2) or start.numel() == 0:
         fail("start", "must be a vector, or vectors as rows", start)
-    outside_vectors = list(start.reshape(-1, start.shape[-1]))
     size = start.shape[-1]
+    #: span what A V and the starts have outside the basis; the first one is multiplied next
+    outside_vectors = list(start.reshape(-1, size))
     for row in outside_vectors:
         start_norm = float(torch.linalg.vector_norm(row))
         if not (start_norm > 0 and math.isfinite(start_norm)):
@@ -123,15 +124,14 @@ def lanczos(
     projection = np.zeros((capacity, capacity))
     rounding = torch.finfo(start.dtype).eps
     unseen_starts = len(outside_vectors)  # starts that no product has seen yet
-    basis_size = products = 0
-    rounds_met = 0
+    basis_size = products = rounds_met = 0
     # What A V has outside the basis: the outside vectors times these weights, one row per vector.
     outside_weights = np.zeros((unseen_starts, capacity))
     while True:
+        # One product: the basis and the projection grow by the next vector.
         vector, unseen_starts = outside_vectors.pop(0), max(0, unseen_starts - 1)
         outside_weights = outside_weights[1:]
-        norm_outside = float(torch.linalg.vector_norm(vector))
-        vectors[basis_size] = vector / norm_outside
+        vectors[basis_size] = vector / float(torch.linalg.vector_norm(vector))
         basis_vectors = vectors[: basis_size + 1]
         rest, coordinates = _orthogonal(product(vectors[basis_size]), basis_vectors)
         products += 1
@@ -147,26 +147,17 @@ def lanczos(
         outside_vectors = [_orthogonal(v, basis_vectors)[0] for v in outside_vectors] + [rest]
         basis_size += 1
         ritz_values, eigenvectors = np.linalg.eigh(projection[:basis_size, :basis_size])
-        largest_magnitude = max(abs(ritz_values[0]), abs(ritz_values[-1]))
-        # A vector of which nothing is left outside the basis adds nothing; the bound below it is
-        # rounding.
-        nonzero = [
-            float(torch.linalg.vector_norm(v)) > 8 * rounding * max(largest_magnitude, 1e-300)
-            for v in outside_vectors
-        ]
-        unseen_starts -= sum(not keep for keep in nonzero[:unseen_starts])
-        outside_vectors, outside_weights = (
-            [v for v, keep in zip(outside_vectors, nonzero) if keep],
-            outside_weights[np.array(nonzero)],
-        )
+        # A vector of which nothing but rounding is left outside the basis adds nothing.
+        least_norm = 8 * rounding * max(abs(ritz_values[0]), abs(ritz_values[-1]), 1e-300)
+        kept = [float(torch.linalg.vector_norm(v)) > least_norm for v in outside_vectors]
+        unseen_starts -= kept[:unseen_starts].count(False)
+        outside_vectors = [v for v, keep in zip(outside_vectors, kept) if keep]
+        outside_weights = outside_weights[np.array(kept)]
         complete = basis_size == size or not outside_vectors
         if unseen_starts and not complete and basis_size < capacity and products < max_products:
             continue
-        residual = (
-            _residuals(outside_vectors, outside_weights[:, :basis_size] @ eigenvectors)
-            if outside_vectors
-            else np.zeros(basis_size)
-        )
+        # How accurate both ends are, and whether that is enough.
+        residual = _residuals(outside_vectors, outside_weights[:, :basis_size] @ eigenvectors)
         error_top = _error(ritz_values, residual, -1, known_gap)
         error_bottom = _error(ritz_values, residual, 0, None)
         top_done = error_top <= tol * abs(ritz_values[-1])
@@ -176,48 +167,36 @@ def lanczos(
         rounds_met = rounds_met + 1 if top_done and (bottom_done or bottom_is_smaller) else 0
         done = complete or rounds_met >= (3 if known_gap is None else 1)
         if done or products >= max_products:
-            basis_vectors = vectors[:basis_size]
-            if known_gap is not None and basis_size == 3:
+            if known_gap is not None and basis_size == 3:  # the gap is seen too large
                 error_top = min(3 * error_top, float(residual[-1]))
-            ends = (
-                torch.from_numpy(eigenvectors[:, [-1, 0]].T.copy()).to(basis_vectors)
-                @ basis_vectors
-            )
-            return Spectrum(
+            places, errors = [-1, 0], (error_top, error_bottom)
+            weights = torch.from_numpy(eigenvectors[:, places].T.copy()).to(vectors)
+            top, bottom = (
                 Edge(
-                    float(ritz_values[-1]),
-                    0.0 if complete else float(residual[-1]),
-                    0.0 if complete else error_top,
-                    ends[0],
-                ),
-                Edge(
-                    float(ritz_values[0]),
-                    0.0 if complete else float(residual[0]),
-                    0.0 if complete else error_bottom,
-                    ends[1],
-                ),
-                float(ritz_values[-2])
-                if basis_size > 1
-                else float(ritz_values[-1] - (known_gap or 0.0) * abs(ritz_values[-1])),
-                products,
-                bool(done),
-                tuple(float(t) for t in ritz_values),
+                    float(ritz_values[place]),
+                    0.0 if complete else float(residual[place]),
+                    0.0 if complete else error,
+                    vector,
+                )
+                for place, error, vector in zip(places, errors, weights @ vectors[:basis_size])
             )
+            assumed = top.value - (known_gap or 0.0) * abs(top.value)  # of one vector alone
+            second = float(ritz_values[-2]) if basis_size > 1 else assumed
+            values = tuple(ritz_values.tolist())
+            return Spectrum(top, bottom, second, products, bool(done), values)
         if basis_size == capacity:
             # Thick restart: keep Ritz vectors at both ends; T becomes diagonal, the next columns
             # fill its border.
-            kept_places = [
-                *range(max(1, capacity // 6)),
-                *range(basis_size - max(2, capacity // 3), basis_size),
-            ]
-            weights = torch.from_numpy(eigenvectors[:, kept_places].T.copy()).to(vectors)
-            vectors[: len(kept_places)] = weights @ vectors[:basis_size]
+            low, high = max(1, capacity // 6), max(2, capacity // 3)
+            places = [*range(low), *range(basis_size - high, basis_size)]
+            weights = torch.from_numpy(eigenvectors[:, places].T.copy()).to(vectors)
+            kept_weights = outside_weights[:, :basis_size] @ eigenvectors[:, places]
+            vectors[: len(places)] = weights @ vectors[:basis_size]
+            basis_size = len(places)
             projection[:] = 0.0
-            projection[range(len(kept_places)), range(len(kept_places))] = ritz_values[kept_places]
-            kept_weights = outside_weights[:, :basis_size] @ eigenvectors[:, kept_places]
+            projection[range(basis_size), range(basis_size)] = ritz_values[places]
             outside_weights = np.zeros((len(outside_vectors), capacity))
-            outside_weights[:, : len(kept_places)] = kept_weights
-            basis_size = len(kept_places)
+            outside_weights[:, :basis_size] = kept_weights
         if basis_size == len(vectors):
             vectors = torch.cat(
                 [vectors, vectors.new_empty((min(len(vectors), capacity - basis_size), size))]
@@ -234,7 +213,11 @@ def _orthogonal(vector: Tensor, basis: Tensor) -> tuple[Tensor, np.ndarray]:
 
 
 def _residuals(vectors: list[Tensor], weights: np.ndarray) -> np.ndarray:
-    """Norms of the columns of (vectors as columns) times weights, from their inner products."""
+    """‖Σ_i w_ij v_i‖ for each column j of the weights, by the inner products of the vectors: the
+    residuals ‖A y - θ y‖ of the Ritz pairs. Zeros where there are no vectors.
+    """
+    if not vectors:
+        return np.zeros(weights.shape[1])
     matrix = torch.stack(vectors)
     gram = (matrix @ matrix.T).double().cpu().numpy()
     return np.sqrt(np.maximum(np.einsum("ij,ik,kj->j", weights, gram, weights), 0.0))
@@ -351,9 +334,7 @@ def effective_steps(
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         fail("optimizer", "must be a torch.optim.Optimizer", optimizer)
-    optimizer_name = type(optimizer).__name__
-    groups = optimizer.param_groups
-    group_of = {id(p): group for group in groups for p in group["params"]}
+    group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     used_groups = [group_of[id(p)] for p in parameters if id(p) in group_of]
     if len(used_groups) < len(parameters):
         return "the optimizer does not hold every parameter of the objective"
@@ -366,7 +347,7 @@ def effective_steps(
         optimizer, (torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
     ):
         return _preconditioned_steps(optimizer, used_groups, parameters, gradient)
-    return f"no stability threshold is known for {optimizer_name}"
+    return f"no stability threshold is known for {type(optimizer).__name__}"
 
 
 def _sgd(groups: list[dict[str, Any]], parameters: Sequence[Tensor]) -> EffectiveSteps | str:

@@ -102,7 +102,7 @@ def goldstein_distance(
     with gradient_passes(objective, batches, seed=seed, train=train, move=True) as passes:
         for i in range(samples):
             if i == 0:
-                gradient = passes_mean(passes)
+                gradients.append(passes_mean(passes))
             else:
                 step = (
                     _segment(gradients, weights, delta, generator)
@@ -110,8 +110,7 @@ def goldstein_distance(
                     else _ball(passes.parameters, delta, generator)
                 )
                 with passes.moved(step):
-                    gradient = passes_mean(passes)
-            gradients.append(gradient)
+                    gradients.append(passes_mean(passes))
             gram = _extended(gram, gradients)
             weights, gap = min_norm_weights(gram)
             curve.append(math.sqrt(max(float(weights @ gram @ weights), 0.0)))
@@ -128,7 +127,9 @@ def _segment(
     delta: float,
     generator: torch.Generator,
 ) -> list[Tensor]:
-    """A uniform point of the segment from 0 to -δ p/‖p‖ for the current smallest-norm point p."""
+    """A uniform point of the segment from 0 to -δ p/‖p‖ for the current smallest-norm point p = Σ
+    w_i g_i; 0 where p is.
+    """
     point = [torch.zeros_like(part) for part in gradients[0]]
     for weight, gradient in zip(weights, gradients, strict=True):
         if weight:
@@ -141,7 +142,9 @@ def _segment(
 
 
 def _ball(parameters: list[Any], delta: float, generator: torch.Generator) -> list[Tensor]:
-    """A uniform point of the ball of radius δ."""
+    """A uniform point of the ball of radius δ in n dimensions: a Gaussian direction, at the
+    distance δ u^(1/n) for a uniform number u.
+    """
     step = [
         torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p.device, p.dtype)
         for p in parameters
@@ -152,27 +155,19 @@ def _ball(parameters: list[Any], delta: float, generator: torch.Generator) -> li
 
 
 def _norm(tensors: list[Tensor]) -> float:
-    """The Euclidean norm of all entries, accumulated in float64."""
-    return math.sqrt(
-        sum(float(torch.dot(chunk.double(), chunk.double())) for chunk in chunks(tensors))
-    )
+    """The Euclidean norm of all entries, accumulated in float64 chunk by chunk."""
+    return math.sqrt(_inner(tensors, tensors))
+
+
+def _inner(first: list[Tensor], second: list[Tensor]) -> float:
+    """The inner product of all entries, accumulated in float64 chunk by chunk."""
+    pairs = zip(chunks(first), chunks(second), strict=True)
+    return sum(float(torch.dot(a.double(), b.double())) for a, b in pairs)
 
 
 def _extended(gram: NDArray[np.float64], gradients: list[list[Tensor]]) -> NDArray[np.float64]:
-    """The Gram matrix of all gradients from that of all but the last; products accumulated in
-    float64.
-    """
-    count = len(gradients)
-    row = np.array(
-        [
-            sum(
-                float(torch.dot(a.double(), b.double()))
-                for a, b in zip(chunks(gradient), chunks(gradients[-1]), strict=True)
-            )
-            for gradient in gradients
-        ]
-    )
-    larger = np.zeros((count, count))
-    larger[: count - 1, : count - 1] = gram
-    larger[count - 1], larger[:, count - 1] = row, row
+    """The Gram matrix of all gradients from that of all but the last."""
+    row = [_inner(gradient, gradients[-1]) for gradient in gradients]
+    larger = np.pad(gram, (0, 1))
+    larger[-1], larger[:, -1] = row, row
     return larger

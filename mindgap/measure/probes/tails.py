@@ -176,16 +176,14 @@ class InfiniteVariance:
     @property
     def answer(self) -> str:
         """One plain sentence."""
-        numbers = f"index {_short(self.index)}"
-        low, high = self.interval
         if self.infinite is False:  # only the lower end decides, and the estimate may be infinite
-            return f"the variance is finite: index above {_short(low)}, and 2 is the border"
-        numbers += f" [{_short(low)}, {_short(high)}]"
+            above = _short(self.interval[0])
+            return f"the variance is finite: index above {above}, and 2 is the border"
         if self.infinite:
-            return f"the variance is infinite: {numbers}, below 2"
+            return f"the variance is infinite: {_numbers(self)}, below 2"
         return (
-            f"cannot tell from {self.samples} samples whether the variance is infinite: {numbers}, "
-            "and 2 is the border"
+            f"cannot tell from {self.samples} samples whether the variance is infinite: "
+            f"{_numbers(self)}, and 2 is the border"
         )
 
 
@@ -300,16 +298,23 @@ def _light_bound(k: int) -> float:
 
 
 def _looks_light(rows: Array) -> bool:
-    """Whether the largest values are closer together than a tail of index ``HEAVY`` leaves them.
-
-    Below 64 values Student laws of infinite variance look so too often.
+    """Whether the largest values are closer together than a tail of index ``HEAVY`` leaves them;
+    never of fewer than 64 values, because Student laws of infinite variance look so too often
+    there.
     """
     logs, k = _logs(rows)
     return rows.size >= 64 and float(estimators.moment_gamma(logs)) < _light_bound(k)
 
 
 def _values(sample: Any, of: str, per_layer: bool, groups: Any) -> tuple[Array, bool]:
-    """Rows of values, scaled by group where asked; and whether they have signs."""
+    """Rows of at least 30 finite values: of a ``NoiseSample`` those that ``of`` names, of an array
+    the values themselves, one per row or rows drawn together. Values of both signs are centred at
+    their median; columns of one group (of one layer, with ``per_layer``) are divided by the median
+    of their moduli.
+
+    Returns:
+        The rows, and whether they have both signs.
+    """
     if hasattr(sample, "norms") and hasattr(sample, "coordinates"):
         one_of("of", of, get_args(ValuesOf))
         if per_layer and of == "coordinates":
@@ -344,8 +349,7 @@ def _values(sample: Any, of: str, per_layer: bool, groups: Any) -> tuple[Array, 
         for label in np.unique(labels):
             columns = labels == label
             # Unlike a standard deviation the median exists for every tail.
-            scale = np.median(np.abs(rows[:, columns]))
-            rows[:, columns] /= scale if scale > 0 else 1.0
+            rows[:, columns] /= np.median(np.abs(rows[:, columns])) or 1.0
     return rows, signed
 
 
@@ -362,7 +366,9 @@ _Estimator = Callable[[Array, bool, int, np.random.Generator], _Estimate]
 
 
 def _by_tail(functional: Callable[[Array], Array]) -> _Estimator:
-    """An estimator that reads the largest values, by a function of their logarithms."""
+    """The estimator that applies a function to the logarithms of the largest values, of the sample
+    and of each resample (of rows, where several values were drawn together).
+    """
 
     def estimate(rows: Array, signed: bool, draws: int, rng: np.random.Generator) -> _Estimate:
         count, moduli = rows.size, np.abs(rows)
@@ -396,7 +402,7 @@ def _symmetric(values: Array, signed: bool, rng: np.random.Generator) -> Array:
 
 
 def _by_blocks(rows: Array, signed: bool, draws: int, rng: np.random.Generator) -> _Estimate:
-    """The block-sum estimate."""
+    """The block-sum estimate, and that of each resample of rows."""
     count = rows.size
 
     def gammas(values: Array) -> Array:
@@ -416,7 +422,9 @@ def _by_blocks(rows: Array, signed: bool, draws: int, rng: np.random.Generator) 
 
 
 def _by_quantiles(rows: Array, signed: bool, draws: int, rng: np.random.Generator) -> _Estimate:
-    """McCulloch's estimate, from the 90 % and the 50 % quantile of the moduli."""
+    """McCulloch's estimate, from the 90 % and the 50 % quantile of the moduli, and that of each
+    resample: by the law of ranks where the values are independent, else by drawing rows.
+    """
     count = rows.size
     if signed and rows.shape[1] == 1:
         places = (max(1, count // 10), count // 2)
@@ -450,8 +458,9 @@ _ESTIMATE: dict[str, _Estimator] = {
 
 
 def _interval(method: str, estimate: _Estimate, level: float, count: int) -> tuple[float, float]:
-    """An interval for α = 1/γ from the bootstrap's γ; each form is the one that covers in
-    simulations of n = 2000.
+    """An interval for α = 1/γ from the bootstrap's γ, of the form that covers in simulations of
+    n = 2000: percentiles for ``stable``; else γ plus and minus Student's quantile times its spread,
+    on the scale of log α where γ is clearly above zero. Infinite where there is no estimate.
     """
     gamma, resampled = estimate.gamma, estimate.resampled
     resampled = resampled[np.isfinite(resampled)]
@@ -486,7 +495,8 @@ def _inverse(gamma: float) -> float:
 
 @lru_cache(maxsize=64)
 def _null(method: str, count: int, signed: bool, draws: int) -> Array:
-    """The estimator on ``draws`` Gaussian samples of size n.
+    """The estimated indices of ``draws`` Gaussian samples of size n, ``count``; at most 60 for the
+    slow methods on more than 20,000 values.
 
     For norms the null is the modulus of one Gaussian number: of all norms of Gaussian vectors it
     spreads most for its size, so that no Gaussian vector is called heavier than Gaussian.
