@@ -36,13 +36,17 @@ def pair(batch: Any) -> tuple[Tensor | None, Tensor | None]:
 
 
 def size(batch: Any) -> int:
-    """Samples in a batch; 0 where that is unknown."""
+    """Samples in a batch, by the length of its inputs; 0 where that is unknown."""
     x, _ = pair(batch)
     return 0 if x is None else len(x)
 
 
 def rows(batch: Any, index: Any) -> Any:
-    """Some samples of a batch.
+    """Some samples of a batch, by an index into its first axes; entries without one row per sample
+    stay whole.
+
+    Raises:
+        RuleError: the batch is no tensor, mapping, tuple or list.
 
     Example:
         >>> rows((torch.arange(4), torch.arange(4)), [1, 3])
@@ -65,7 +69,9 @@ def rows(batch: Any, index: Any) -> Any:
 
 
 def replaced(batch: Any, x: Tensor | None = None, y: Tensor | None = None) -> Any:
-    """The batch with other inputs or other targets."""
+    """The batch with other inputs (its first entry) or other targets (its last one); None keeps
+    them. A batch of one tensor has inputs only.
+    """
     if isinstance(batch, Tensor):
         return batch if x is None else x
     if isinstance(batch, Mapping):

@@ -28,7 +28,12 @@ def fail(name: str, rule: str, value: Any) -> NoReturn:
         text = repr(value)
     except Exception:  # the value's own fault must not hide which argument is bad
         text = f"an object of {type(value).__name__} that cannot be printed"
-    raise RuleError(f"{name} {rule}, got {text if len(text) <= 200 else text[:197] + '...'}")
+    raise RuleError(f"{name} {rule}, got {shortened(text)}")
+
+
+def shortened(text: str) -> str:
+    """A text of at most 200 letters; of a longer one the first 197 and three dots."""
+    return text if len(text) <= 200 else text[:197] + "..."
 
 
 def error_words(error: BaseException) -> str:

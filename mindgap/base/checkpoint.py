@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mindgap.base.check import RuleError
+from mindgap.base.check import RuleError, shortened
 from mindgap.record.store import replacing
 
 MAGIC = b"mindgap checkpoint 1\n"
@@ -59,6 +59,7 @@ class CheckpointError(RuleError):
 
 
 def _refuse(path: Path, rule: str, got: str, reason: str) -> NoReturn:
+    """Raise the error of a file that cannot be used; ``reason`` as in ``CheckpointError``."""
     raise CheckpointError(f"checkpoint {rule}, got {got} in {path}", reason)
 
 
@@ -108,7 +109,11 @@ def _encode(
     place: str,
     depth: int,
 ) -> Any:
-    """A value as JSON; its tensors go to ``arrays``, their descriptions to ``descriptions``."""
+    """A value as JSON; its tensors are added to ``arrays``, their descriptions to ``descriptions``.
+
+    Args:
+        place: of the value in the content, for the error where it is of another kind.
+    """
     if depth > _DEEPEST:
         raise CheckpointError(f"checkpoint must be nested at most {_DEEPEST} deep", "content")
     if type(value) in _ATOMS:
@@ -208,7 +213,9 @@ def read_checkpoint(
 
 
 def _open_header(path: Path, data: bytearray) -> tuple[dict[str, Any], memoryview]:
-    """The header, and the bytes of the arrays, after the checksum was compared."""
+    """The header, whose parts have their types, and the bytes of the arrays, after length and
+    checksum were compared; an error that calls the file damaged where one of them is wrong.
+    """
     begin = len(MAGIC) + _SUMS
     sums = bytes(data[len(MAGIC) : begin])
     lengths = [int.from_bytes(sums[offset : offset + 8], "little") for offset in (0, 8)]
@@ -242,29 +249,26 @@ def _compare(path: Path, of: Mapping[str, str], found: Mapping[str, str]) -> Non
     wrong = [name for name in names if of.get(name) != found.get(name)]
     if wrong:
         wanted = ", and to the ".join(f"{name} {of.get(name, '(none)')}" for name in wrong)
-        got = "; ".join(f"{name} {_cut(found.get(name, '(none)'))}" for name in wrong)
+        got = "; ".join(f"{name} {shortened(found.get(name, '(none)'))}" for name in wrong)
         _refuse(path, f"must belong to the {wanted}", got, "other")
-
-
-def _cut(text: str) -> str:
-    """A text of at most 200 letters."""
-    return text if len(text) <= 200 else text[:197] + "..."
 
 
 def _error_text(error: BaseException) -> str:
     """An error's type and message, in at most 200 letters."""
-    return _cut(f"{type(error).__name__}: {error}")
+    return shortened(f"{type(error).__name__}: {error}")
 
 
 def _check_count(value: Any) -> int:
-    """The value, which must be a whole number of at least 0."""
+    """The value; a ``ValueError`` where it is no whole number of at least 0."""
     if type(value) is not int or value < 0:
         raise ValueError("a number that must be whole")
     return value
 
 
 def _tensors(descriptions: list[Any], arrays: memoryview) -> Iterator[Tensor]:
-    """The tensors in the order in which they were written, on the CPU."""
+    """The tensors in the order in which they were written, on the CPU; a ``ValueError`` where a
+    description cannot be true of these bytes.
+    """
     offset = 0
     for description in descriptions:
         dtype = _DTYPES[description["dtype"]]
@@ -291,7 +295,9 @@ def _tensors(descriptions: list[Any], arrays: memoryview) -> Iterator[Tensor]:
 
 
 def _decode(node: Any, tensors: list[Tensor | None], depth: int) -> Any:
-    """The value that a node of the header describes; each tensor may be used once."""
+    """The value that a node of the header describes; a ``ValueError`` where it describes none. A
+    tensor that was used is None in ``tensors`` afterwards, because each may be used once.
+    """
     if depth > _DEEPEST:
         raise ValueError("nested too deeply")
     if type(node) in _ATOMS:
@@ -324,14 +330,16 @@ def _decode(node: Any, tensors: list[Tensor | None], depth: int) -> Any:
 
 
 def _check_list(node: Any) -> list[Any]:
-    """The node, which must be a list."""
+    """The node; a ``ValueError`` where it is no list."""
     if type(node) is not list:
         raise ValueError("a part of unknown form")
     return node
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a file that cannot be used, so that it is neither read again nor lost."""
+    """Rename a file that cannot be used to its name and ``ASIDE``, so that it is neither read again
+    nor lost; an earlier one of that name is replaced. Returns the new path.
+    """
     aside = path.with_name(path.name + ASIDE)
     path.replace(aside)
     return aside

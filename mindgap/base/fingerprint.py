@@ -72,7 +72,9 @@ def data_text(data: Any) -> str:
 
 
 def _data_parts(data: Any, depth: int) -> Iterator[str]:
-    """One text per array, number and text that the data hold, with its place in them."""
+    """One text per array, number and text that the data hold, with its place in them; of any other
+    object its type, its length, and those of its attributes that hold data.
+    """
     if isinstance(data, (Tensor, np.ndarray)):
         yield array_text(data)
     elif isinstance(data, (int, float, complex, str, bytes, type(None))):
@@ -135,15 +137,23 @@ def function_text(function: Any, own: tuple[object, ...] = ()) -> str:
 
 
 class _Text:
-    """The long text behind a function's hash."""
+    """The long text behind a function's hash. Each function's code enters once: at a second call
+    its name stands for it.
+
+    Args:
+        own: what does not count, because the run changes it.
+    """
 
     def __init__(self, own: tuple[object, ...]) -> None:
         self._own = {id(module) for module in own}
         self._seen: set[int] = set()
 
     def of(self, value: Any, is_constant: bool = True, depth: int = 0) -> str:
-        """One value as text; containers are opened only where nothing changes them
-        (``is_constant``).
+        """One value as text, by its kind; of what is of no kind below only the type counts.
+
+        Args:
+            is_constant: whether nothing changes a list, set or mapping, so that it is opened.
+            depth: of values that led here; below ``DEEPEST`` nothing counts.
         """
         if depth > DEEPEST or id(value) in self._own:
             return "..."
@@ -183,7 +193,9 @@ class _Text:
         return f"{kind.__module__}.{kind.__qualname__}"
 
     def _function(self, value: FunctionType, depth: int) -> str:
-        """A function as text: its code, and the values from outside that it reads."""
+        """A function as text: its code, and the values from outside that it reads and never stores
+        to: defaults, closure, and globals that are plain or functions of its module.
+        """
         code = value.__code__
         if id(code) in self._seen:
             return value.__qualname__

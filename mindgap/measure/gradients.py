@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from mindgap.base.batches import tensors_in
-from mindgap.base.check import RuleError, fail, flag
+from mindgap.base.check import RuleError, fail, flag, shortened
 from mindgap.base.objective import Objective
 from mindgap.base.restoring import Guard, seed_everything, undisturbed
 from mindgap.base.rng import stream_seed
@@ -87,10 +87,8 @@ def reason(error: Exception) -> str:
         >>> reason(RuleError("lr must be positive, got -1")), reason(KeyError("x"))
         ('lr must be positive, got -1', "KeyError: 'x'")
     """
-    lines = str(error).strip().splitlines()
-    text = lines[0] if lines else "no message"
-    text = text if isinstance(error, RuleError) else f"{type(error).__name__}: {text}"
-    return text if len(text) <= 200 else text[:197] + "..."
+    text = next(iter(str(error).strip().splitlines()), "no message")
+    return shortened(text if isinstance(error, RuleError) else f"{type(error).__name__}: {text}")
 
 
 @dataclass(frozen=True)

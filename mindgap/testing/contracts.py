@@ -17,7 +17,16 @@ from typing import Any
 import torch
 
 from mindgap.testing.case import OptimizerCase
-from mindgap.testing.loop import SHAPES, assert_same, drive, loss_of, start, to_evaluate, values
+from mindgap.testing.loop import (
+    SHAPES,
+    assert_same,
+    closure_of,
+    drive,
+    loss_of,
+    start,
+    to_evaluate,
+    values,
+)
 
 Changes = dict[str, Any]
 #: Steps after which every parameter must have moved; some rules (RAdam's) wait for a few.
@@ -29,7 +38,7 @@ class NotApplicable(Exception):
 
 
 def _ask_for(case: OptimizerCase, argument: str) -> None:
-    """A contract does not apply where the class has no such argument."""
+    """Raise ``NotApplicable`` where the class has no such argument."""
     if not case.takes(argument):
         raise NotApplicable(f"it has no argument {argument}")
 
@@ -84,15 +93,12 @@ def gradients_are_read_only(case: OptimizerCase, changes: Changes) -> None:
         params: list[Any] = start()
         gradients_before: list[Any] = []
         optimizer = case.make(params, **settings)
+        compute = closure_of(optimizer, params)
 
         def closure(
-            params: Any = params,
-            optimizer: Any = optimizer,
-            gradients_before: Any = gradients_before,
+            compute: Any = compute, params: Any = params, gradients_before: Any = gradients_before
         ) -> Any:
-            optimizer.zero_grad()
-            value = loss_of(params)
-            value.backward()
+            value = compute()
             gradients_before[:] = [p.grad.clone() for p in params]
             return value
 
@@ -144,7 +150,7 @@ def zero_gradients(case: OptimizerCase, changes: Changes) -> None:
 
 
 def order(case: OptimizerCase, changes: Changes) -> None:
-    """The order of the parameters does not matter."""
+    """Parameters handed over in the opposite order take the same steps."""
     forwards, backwards = start(), start()
     drive(case, case.make(forwards, **changes), forwards, 15)
     drive(case, case.make(backwards[::-1], **changes), backwards, 15)
@@ -305,11 +311,10 @@ def closure_gives_the_loss(case: OptimizerCase, changes: Changes) -> None:
     params = start()
     calls: list[float] = []
     optimizer = case.make(params, **changes)
+    compute = closure_of(optimizer, params)
 
     def closure() -> Any:
-        optimizer.zero_grad()
-        value = loss_of(params)
-        value.backward()
+        value = compute()
         calls.append(float(value.detach()))
         return value
 
@@ -358,10 +363,10 @@ def complex_numbers(case: OptimizerCase, changes: Changes) -> None:
         torch.randn(shape, generator=generator, dtype=torch.complex128) for shape in SHAPES
     ]
     complexes: list[Any] = [torch.nn.Parameter(value.clone()) for value in first_values]
+    trial: list[Any] = [torch.nn.Parameter(value.clone()) for value in first_values]
     pairs: list[Any] = [
         torch.nn.Parameter(torch.view_as_real(value).clone()) for value in first_values
     ]
-    trial: list[Any] = [torch.nn.Parameter(value.clone()) for value in first_values]
     try:
         drive(case, case.make(trial, **changes), trial)
     except Exception as error:

@@ -29,6 +29,22 @@ def loss_of(params: Sequence[Any], used: Sequence[int] = (0, 1, 2)) -> Tensor:
     return torch.stack([p.to(torch.float64) if not p.is_complex() else p.real for p in parts]).sum()
 
 
+def closure_of(
+    optimizer: Any, params: Params, loss: Callable[[Any], Any] = loss_of, sign: float = 1.0
+) -> Callable[[], Any]:
+    """A closure for ``step``: gradients are cleared, ``sign`` times the loss is differentiated and
+    returned.
+    """
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        value = sign * loss(params)
+        value.backward()
+        return value
+
+    return closure
+
+
 def drive(
     case: Any,
     optimizer: Any,
@@ -37,27 +53,19 @@ def drive(
     *,
     loss: Callable[[Any], Any] = loss_of,
     sign: float = 1.0,
-) -> Any:
-    """Steps of an ordinary training loop; returns the last loss.
+) -> None:
+    """Steps of an ordinary training loop on ``sign`` times the loss.
 
     Args:
         case: its ``closure`` says whether a step needs one.
     """
-    value = None
+    closure = closure_of(optimizer, params, loss, sign)
     for _ in range(steps):
-
-        def closure() -> Any:
-            optimizer.zero_grad()
-            value = sign * loss(params)
-            value.backward()
-            return value
-
         if case.closure:
-            value = optimizer.step(closure)
+            optimizer.step(closure)
         else:
-            value = closure()
+            closure()
             optimizer.step()
-    return value
 
 
 def values(params: Params) -> list[Tensor]:

@@ -92,7 +92,9 @@ class Examination:
         return fragment(self)
 
     def write(self, path: str | Path) -> Path:
-        """Write the answer as JSON."""
+        """Write the answer as JSON, without its facts; the file appears once it is whole. Returns
+        its path.
+        """
         record = {
             "verdict": self.verdict,
             "sentence": self.sentence,
@@ -113,7 +115,7 @@ class Examination:
 
 
 def fragment(answer: Examination) -> str:
-    """Sentence, picture, code, then what led there."""
+    """The answer as a piece of HTML: sentence, picture, code, then what led there."""
     parts = [f"<h1>{escape(answer.sentence)}</h1>", picture(answer)]
     if answer.code:
         parts.append(f"<pre><code>{escape(answer.code)}</code></pre>")
@@ -133,7 +135,7 @@ def fragment(answer: Examination) -> str:
 
 
 def page(answer: Examination) -> str:
-    """A whole page."""
+    """The answer as a whole page of HTML, without scripts and files from elsewhere."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
@@ -167,7 +169,9 @@ def standalone(answer: Examination, columns: int = 78) -> str:
 
 
 def picture(answer: Examination) -> str:
-    """The training loss as it is and with the cure, on one logarithmic or linear axis."""
+    """The training loss as it is and with the cure, on one logarithmic or linear axis, as SVG;
+    empty where there are fewer than two finite points.
+    """
     inside = _draw(answer)
     if not inside:
         return ""
@@ -188,7 +192,7 @@ def _curves(answer: Examination) -> list[tuple[str, str, Sequence[float]]]:
 
 
 def _picture_in_words(answer: Examination) -> str:
-    """The picture in words."""
+    """First and last loss of each curve, for readers who do not see the picture."""
     words = []
     for name, _, curve in _curves(answer):
         points = _means_of_pieces(curve)
@@ -227,15 +231,17 @@ class _Label:
 
 
 def _draw(answer: Examination) -> str:
-    """Axes, curves, their names at their ends, and the constant answer as a dotted line."""
+    """The inside of the picture as SVG: axes, curves, their names at their ends, and the constant
+    answer as a dotted line; empty where there are fewer than two finite points. The axis of losses
+    is logarithmic where they span more than a factor of 20.
+    """
     curves = _curves(answer)
     values = [loss for _, _, curve in curves for _, loss in _means_of_pieces(curve)]
     if len(values) < 2:
         return ""
-    constant = answer.facts.get("trivial")
-    if not isinstance(constant, (int, float)) or not math.isfinite(constant):
-        constant = None
-    values += [] if constant is None else [float(constant)]
+    constant = answer.facts.get("trivial", math.nan)
+    has_constant = constant is not None and math.isfinite(constant)
+    values += [constant] * has_constant
     low, high = min(values), max(values)
     log = low > 0 and high / low > 20
     ticks = _ticks(low, high, log)
@@ -246,13 +252,14 @@ def _draw(answer: Examination) -> str:
         line, label = _draw_curve(axes, name, colour, curve)
         parts.append(line)
         labels.append(label)
-    if constant is not None:
-        level = axes.y(float(constant))
+    if has_constant:
+        level = axes.y(constant)
         parts.append(
             f'<line x1="{_LEFT}" x2="{_EDGE}" y1="{level:.1f}" y2="{level:.1f}" '
             f'stroke="currentColor" stroke-dasharray="1.5 4.5" stroke-width="1.5"/>'
         )
-        words = f"constant answer {_three_digits(float(constant))}"
+        # Three digits, also where the last ones are zeros.
+        words = f"constant answer {f'{constant:#.3g}'.rstrip('.')}"
         labels.append(_Label(level, "currentColor", words))
     for label in _move_apart(labels):
         bold = f' font-weight="{label.weight}"' if label.weight else ""
@@ -300,16 +307,6 @@ def _draw_curve(axes: _Axes, name: str, colour: str, curve: Sequence[float]) -> 
     return line, _Label(axes.y(loss), colour, words, "600")
 
 
-def _three_digits(value: float) -> str:
-    """A number with three digits.
-
-    Example:
-        >>> _three_digits(2.3), _three_digits(123.4)
-        ('2.30', '123')
-    """
-    return f"{value:#.3g}".rstrip(".")
-
-
 def _move_apart(labels: list[_Label], distance: float = 17.0) -> list[_Label]:
     """The labels in order of their levels, moved so that none overlap and all stay on the picture.
 
@@ -318,7 +315,7 @@ def _move_apart(labels: list[_Label], distance: float = 17.0) -> list[_Label]:
     """
     ordered = sorted(labels)
     levels: list[float] = []
-    for label in ordered:
+    for label in ordered:  # downwards, then upwards from the floor
         levels.append(max(label.level, levels[-1] + distance if levels else _TOP))
     lowest_free = float(_FLOOR)
     for i in reversed(range(len(levels))):
@@ -347,7 +344,9 @@ def _ticks(low: float, high: float, log: bool) -> list[float]:
 
 
 def _means_of_pieces(curve: Sequence[float], points: int = 60) -> list[tuple[int, float]]:
-    """Last step and mean loss of equal pieces of a curve; what is not finite is left out."""
+    """Last step and mean loss of equal pieces of a curve, at most ``points``; losses that are not
+    finite, and pieces without another, are left out.
+    """
     width = max(1, math.ceil(len(curve) / points))
     ends_and_means = []
     for begin in range(0, len(curve), width):
