@@ -46,6 +46,7 @@ def squared_norms_of_products(a: Tensor, b: Tensor) -> Tensor:
     outputs = b.shape[2]
     if length == 1:
         return a.square().sum((1, 2)) * b.square().sum((1, 2))
+    # Multiplications per sample and position: of both Gram matrices, and of the products.
     by_gram = length * (inputs + outputs) < inputs * outputs
     numbers_per_sample = 2 * length * length if by_gram else inputs * outputs
     chunk = max(1, LARGEST_ARRAY // max(numbers_per_sample, 1))
@@ -64,7 +65,9 @@ def _positions(t: Tensor) -> Tensor:
 
 
 def _linear(module: nn.Linear, a: Tensor, b: Tensor) -> Tensor:
-    """Squared gradient norm of weight and bias for each sample."""
+    """Squared gradient norm of weight and bias for each sample: of the weight ‖Σ_t b_t a_tᵀ‖², of
+    the bias ‖Σ_t b_t‖², t over positions.
+    """
     a, b = _positions(a), _positions(b)
     total = b.new_zeros(b.shape[0])
     if module.weight.requires_grad:
@@ -75,14 +78,17 @@ def _linear(module: nn.Linear, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _embedding(module: nn.Embedding, a: Tensor, b: Tensor) -> Tensor:
-    """Squared gradient norm of the table for each sample; ``a`` holds the tokens."""
+    """Squared gradient norm of the table for each sample; ``a`` holds the tokens.
+
+    A row of the table gets the sum over the positions t that hold its token: the squared norm is
+    Σ b_s·b_t over all pairs of positions with equal tokens. The token of padding gets nothing.
+    """
     tokens, b = a.reshape(a.shape[0], -1), _positions(b)
     if module.padding_idx is not None:
         b = b * (tokens != module.padding_idx).unsqueeze(2)
     if tokens.shape[1] == 1:
         return b.square().sum((1, 2))
     chunk = max(1, LARGEST_ARRAY // (2 * tokens.shape[1] ** 2))
-    # A row of the table gets the sum over the positions that hold its token.
     parts = []
     for t, y in zip(tokens.split(chunk), b.split(chunk), strict=True):
         same_token = t.unsqueeze(1) == t.unsqueeze(2)
@@ -91,7 +97,9 @@ def _embedding(module: nn.Embedding, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _convolution(module: Any, a: Tensor, b: Tensor) -> Tensor:
-    """Squared gradient norm of a convolution's weight and bias for each sample."""
+    """Squared gradient norm of a convolution's weight and bias for each sample, by each sample's
+    own weight gradient, a chunk of samples at a time.
+    """
     total = b.new_zeros(a.shape[0])
     if module.bias is not None and module.bias.requires_grad:
         total = total + b.flatten(2).sum(2).square().sum(1)
@@ -155,7 +163,9 @@ def _batch_norm(module: Any, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _plain_convolution(module: Any, a: Tensor) -> bool:
-    """Whether a convolution pads by a number of zeros and gets a batch of samples."""
+    """Whether a convolution pads by a number of zeros and gets a batch of samples, as
+    ``_convolution`` needs.
+    """
     return (
         module.padding_mode == "zeros"
         and not isinstance(module.padding, str)

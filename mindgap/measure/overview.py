@@ -140,15 +140,15 @@ def survey(
 
 @dataclass(frozen=True)
 class _Budget:
-    """What a survey may cost, from the time of one gradient."""
+    """What a survey may cost, from the time of one gradient; any cost, without ``seconds``."""
 
     begun_at: float  # moment of ``time.perf_counter``
     seconds: float | None  # of the whole survey; None: as long as it takes
     seconds_per_gradient: float  # of one batch
 
     def batches(self, count: int, *, share: float, gradients: float) -> int:
-        """How many of ``count`` batches fit into a share of the time, at so many gradients per
-        batch.
+        """How many of ``count`` batches, but at least two, fit into a share of the time, at so many
+        gradients per batch.
         """
         if self.seconds is None:
             return count
@@ -156,14 +156,18 @@ class _Budget:
         return max(2, min(count, int(share * self.seconds / seconds_per_batch)))
 
     def products(self, share: float, batches: int) -> int:
-        """How many Hessian products over so many batches fit into a share of the time."""
+        """How many Hessian products over so many batches, each at 2.5 gradients, fit into a share
+        of the time; 4 to 100.
+        """
         if self.seconds is None:
             return 100
         seconds_per_product = 2.5 * batches * self.seconds_per_gradient
         return max(4, min(100, int(share * self.seconds / seconds_per_product)))
 
     def affords_statistics(self) -> bool:
-        """Whether two batches of the statistics fit with their sharpness."""
+        """Whether the statistics of two batches, at 60 gradients each with their sharpness, fit
+        into a fifth of the time.
+        """
         return self.seconds is None or 2 * 60.0 * self.seconds_per_gradient <= 0.2 * self.seconds
 
     def seconds_left(self, part: str) -> float | None:
@@ -220,7 +224,9 @@ class _Surveyor:
         self.figures: dict[str, Any] = {}
 
     def read_statistics(self, batches: list[Any]) -> list[SurveyLine]:
-        """Loss, gradient norm and noise, and whether the samples suffice."""
+        """Lines on loss, gradient norm and noise, and on whether the samples suffice; the growth of
+        the estimates is a figure.
+        """
         # Where not even two batches fit, the sharpness is left to its own part.
         full = self.budget.affords_statistics()
         statistics = training_statistics(
@@ -262,10 +268,12 @@ class _Surveyor:
         ]
 
     def read_noise(self, batches: list[Any]) -> list[SurveyLine]:
-        """Tail index, infinite variance, growth of the variance."""
+        """Lines on the tail index, infinite variance and the growth of the variance, each or why it
+        was not measured; the growth and a histogram are figures.
+        """
         sample = noise_sample(self.objective, batches, seed=self.seed, projections=SKETCH)
         lines = []
-        alpha = math.nan
+        alpha = math.nan  # index by the estimator for stable laws, for the histogram's reference
         try:
             table = tail_table(sample, bootstrap=100, null=100, seed=self.seed)
             alpha = next(tail.index for tail in table if tail.method == "stable")
@@ -278,9 +286,8 @@ class _Surveyor:
         quantity = "infinite variance"
         try:
             judged = infinite_variance(sample)
-            assumption = _ASSUMPTIONS[quantity]
-            numbers = judged.index, *judged.interval
-            lines.append(SurveyLine(quantity, judged.answer, *numbers, assumption, judged.infinite))
+            numbers = judged.index, *judged.interval, _ASSUMPTIONS[quantity], judged.infinite
+            lines.append(SurveyLine(quantity, judged.answer, *numbers))
         except RuleError as error:
             lines.append(_refusal(quantity, str(error)))
         try:
@@ -296,7 +303,9 @@ class _Surveyor:
         return lines
 
     def read_sharpness(self, batches: list[Any], optimizer: Any) -> list[SurveyLine]:
-        """Sharpness and, with an optimizer, the edge of stability."""
+        """Lines on the sharpness and, with an optimizer whose threshold is known, on the edge of
+        stability; the spectrum is a figure.
+        """
         searches = 1 if optimizer is None else 2
         reading = sharpness(
             self.objective,
@@ -315,8 +324,8 @@ class _Surveyor:
         return [line] if reading.stability is None else [line, _edge(reading, reading.stability)]
 
     def read_smoothness(self, batches: list[Any], points: int) -> list[SurveyLine]:
-        """Local smoothness, and how it grows with the gradient norm along one ray up the gradient;
-        the parameters are put back.
+        """Lines on the local smoothness, and on how it grows with the gradient norm along one ray
+        up the gradient, whose readings are a figure; the parameters are put back.
         """
         ray = smoothness_along_ray(self.objective, batches, points=points, seed=self.seed)
         first, floor = ray.smoothness[0], ray.noise_floor
@@ -356,7 +365,7 @@ class _Surveyor:
         return [here, SurveyLine(quantity, sentence, *numbers, assumption, fails=grows)]
 
     def read_stationarity(self, batches: list[Any], delta: float) -> list[SurveyLine]:
-        """The Goldstein distance."""
+        """The line on the Goldstein distance, from 16 gradients."""
         found = goldstein_distance(self.objective, batches, delta, samples=16, seed=self.seed)
         sentence = (
             f"some mean of gradients within {delta:g} of here has norm {found.bound:.3g} or less"
@@ -375,12 +384,13 @@ def _settled_in_words(settled: dict[str, bool]) -> str:
 
 
 def _edge(reading: Sharpness, edge: Stability) -> SurveyLine:
-    """The survey's line on the edge of stability."""
+    """The survey's line on the edge of stability, which fails above 1 and holds below it, where the
+    interval of the ratio and the search allow an answer.
+    """
     relative_error = edge.error / edge.threshold
     low, high = edge.ratio - relative_error, edge.ratio + relative_error
-    unstable: bool | None = None
-    if low > 1 or (reading.converged and high < 1):
-        unstable = low > 1
+    decided = low > 1 or (reading.converged and high < 1)
+    unstable = low > 1 if decided else None
     preconditioned = edge.kind == "preconditioned" or edge.value != reading.value
     quantity = "the preconditioned sharpness" if preconditioned else "the sharpness"
     sentence = (
@@ -425,11 +435,11 @@ def _histogram(sample: NoiseSample, alpha: float, seed: int) -> dict[str, Any]:
 
 
 def _dimension(sample: NoiseSample) -> float:
-    """(tr C)^2 / tr C^2 of the noise covariance, from inner products of sketches of different
-    minibatches.
+    """(tr C)² / tr C² of the noise covariance C, between 1 and 10⁴; 1 where there are too few
+    minibatches or no noise.
 
-    A sketch of k random signs adds (tr C)^2 / k to the mean squared inner product; it is taken off
-    again.
+    For independent noises E⟨n_b, n_c⟩² = tr C², and E‖n_b‖² = tr C. A sketch of k random signs adds
+    (tr C)² / k to the mean squared inner product; it is taken off again.
     """
     sketch = sample.projections.astype(np.float64)
     gram = sketch @ sketch.T

@@ -104,17 +104,10 @@ def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -
     """
     between("level", level, 0, 1, ends="()")
     series = _series("values", values, 64)
-    if following is None:
-        steps = series[:-1] - series[1:]
-    else:
-        following_series = _series("following", following, 64)
-        if len(following_series) != len(series):
-            fail(
-                "following",
-                f"must have one value for each of {len(series)} steps",
-                len(following_series),
-            )
-        steps = series - following_series
+    after = series[1:] if following is None else _series("following", following, 64)
+    if following is not None and len(after) != len(series):
+        fail("following", f"must have one value for each of {len(series)} steps", len(after))
+    steps = series[: len(after)] - after
     count = len(steps)
     sizes = np.unique(np.geomspace(1, count, 40).astype(np.int64))
     change = np.abs(np.cumsum(steps)[sizes - 1] / sizes)
@@ -140,26 +133,18 @@ def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -
 
 def _block_squares(stretches: Array, length: int) -> Array:
     """Mean square of the means of blocks of that length, for each stretch."""
-    used = stretches.shape[1] // length * length
-    return np.square(stretches[:, :used].reshape(len(stretches), -1, length).mean(axis=2)).mean(
-        axis=1
-    )
+    return np.stack([np.square(_blocks(each, length).mean(axis=1)).mean() for each in stretches])
 
 
 def _root_fit(lengths: NDArray[np.int64], spread: Array) -> tuple[float, float]:
     """Slope of log spread on log length, and c of ``spread = c / √length``; long blocks are few
     and count less.
     """
-    log_lengths, log_spread, weights = np.log(lengths), np.log(spread), 1 / lengths
-    mean_log_length, mean_log_spread = (
-        np.average(log_lengths, weights=weights),
-        np.average(log_spread, weights=weights),
-    )
-    slope = float(
-        np.sum(weights * (log_lengths - mean_log_length) * (log_spread - mean_log_spread))
-        / np.sum(weights * (log_lengths - mean_log_length) ** 2)
-    )
-    return slope, float(np.exp(np.average(log_spread + log_lengths / 2, weights=weights)))
+    u, v, weights = np.log(lengths), np.log(spread), 1 / lengths
+    centred = u - np.average(u, weights=weights)
+    off_mean = v - np.average(v, weights=weights)
+    slope = float(np.sum(weights * centred * off_mean) / np.sum(weights * centred**2))
+    return slope, float(np.exp(np.average(v + u / 2, weights=weights)))
 
 
 def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
@@ -231,12 +216,10 @@ def oscillation(values: Any) -> Oscillation:
     peak = int(np.argmax(power[1:])) + 1
     peak_place = float(peak)
     if 1 < peak < len(power) - 1 and min(power[peak - 1], power[peak + 1]) > 0:
+        # The parabola through (-1, below), (0, at_peak), (1, above) has its top here.
         below, at_peak, above = np.log(power[peak - 1 : peak + 2])
-        peak_place += (
-            0.5 * float((below - above) / (below - 2 * at_peak + above))
-            if below - 2 * at_peak + above
-            else 0.0
-        )
+        bend = float(below - 2 * at_peak + above)
+        peak_place += 0.5 * float(below - above) / bend if bend else 0.0
     phase = 2 * np.pi * peak_place / count * np.arange(count)
     cycle = np.stack([np.cos(phase), np.sin(phase)], axis=1)
     coefficients, *_ = np.linalg.lstsq(cycle, detrended, rcond=None)
@@ -258,5 +241,4 @@ def _series(name: str, values: Any, least: int) -> Array:
 
 def _blocks(x: Array, length: int) -> Array:
     """Consecutive blocks of a length as rows; what is left at the end is dropped."""
-    length = max(length, 1)
     return x[: len(x) // length * length].reshape(-1, length)

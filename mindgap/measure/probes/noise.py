@@ -78,11 +78,11 @@ class NoiseSample:
         count, squared_norm = self.batches, self.mean_norm**2
         if count < 3:
             return (-math.inf, math.inf)
-        # ‖g_b‖² and ⟨g_b, ḡ⟩ from the kept scalars; then the estimate without b in closed form.
-        squares, inner_products = (
-            self.norms**2 + 2 * self.dots + squared_norm,
-            self.dots + squared_norm,
-        )
+        # With g_b = ḡ + n_b: ‖g_b‖² and ⟨g_b, ḡ⟩ from the kept scalars.
+        squares = self.norms**2 + 2 * self.dots + squared_norm
+        inner_products = self.dots + squared_norm
+        # Without b: ‖Σ g_c‖² = ‖M ḡ - g_b‖² less Σ ‖g_c‖² is the sum of ⟨g_c, g_d⟩ over the
+        # (M - 1)(M - 2) pairs of different minibatches, each of which is unbiased for ‖∇f‖².
         sums_without = count * count * squared_norm - 2 * count * inner_products + squares
         estimates = (sums_without - (squares.sum() - squares)) / ((count - 1) * (count - 2))
         error = math.sqrt((count - 1) / count * float(np.sum((estimates - estimates.mean()) ** 2)))
@@ -134,16 +134,16 @@ def noise_sample(
     flag("by_layer", by_layer)
     with gradient_passes(objective, batches, seed=seed, train=train) as passes:
         sketch = Sketch(passes.parameters, projections, coordinates, seed)
-        size, used, losses = -1, 0, 0.0
+        size, used, left_out, losses = -1, 0, 0, 0.0
         mean: list[Tensor] = []
         keeps_gradients, kept_batches = _fits(passes.parameters, batches), []
         for item in passes.gradients():
-            if size < 0:
-                size = item.samples
+            size = item.samples if size < 0 else size
+            if item.samples != size:
+                left_out += 1
+                continue
             if keeps_gradients:
                 kept_batches.append(item)
-            if item.samples != size:
-                continue
             used += 1
             losses += float(item.loss)
             mean = add_to_mean(mean, chunks(item.gradient), used)
@@ -155,10 +155,9 @@ def noise_sample(
         followed = np.empty((used, len(sketch.layer)), np.float32)
         of_layers = np.empty((used, len(passes.parameters)), np.float32) if by_layer else None
         mean_norm = math.sqrt(sum(float(_inner(m, m)) for m in mean))
-        row = left_out = 0
+        row = 0
         for item in kept_batches or passes.gradients():
             if item.samples != size:
-                left_out += 1
                 continue
             norms[row], dots[row] = sketch.read(item.gradient, mean, projected[row], followed[row])
             if of_layers is not None:
@@ -223,13 +222,13 @@ class Sketch:
         projected: NDArray[np.float32],
         followed: NDArray[np.float32],
     ) -> tuple[float, float]:
-        """Norm of the difference ``gradient - mean`` and its inner product with the mean.
+        """Norm of the difference ``gradient - mean`` and its inner product with the mean; fills
+        ``projected`` with the k numbers of the difference and ``followed`` with its chosen
+        coordinates.
 
         Args:
             gradient: one tensor per parameter.
             mean: in chunks.
-            projected: is filled with the k numbers of the difference.
-            followed: is filled with its chosen coordinates.
         """
         device = mean[0].device
         square = torch.zeros((), dtype=torch.float64, device=device)
@@ -282,7 +281,9 @@ def chunks(tensors: list[Tensor]) -> Iterator[Tensor]:
 
 
 def _fits(parameters: list[Any], batches: Iterable[Any]) -> bool:
-    """Whether all gradients can be kept: a list of few minibatches of a small model, on a CPU."""
+    """Whether the gradients of all batches can be kept: a list (its length is known) of few batches
+    of a small model on a CPU, ``KEPT`` bytes in all.
+    """
     if not isinstance(batches, (list, tuple)) or any(p.device.type != "cpu" for p in parameters):
         return False
     return len(batches) * sum(p.numel() * p.element_size() for p in parameters) <= KEPT

@@ -226,8 +226,8 @@ def equilibrium(statistics: TrainingStatistics, lr: float, batch_size: int) -> E
 
 
 def _one_size(objective: Objective, batches: Iterable[Any], seed: int) -> tuple[list[Any], int]:
-    """The batches of the first's size, held; drawn under the guard so that a shuffling loader
-    is not moved on.
+    """The batches of the first's size, held, and how many have another; drawn under the guard so
+    that a shuffling loader is not moved on. An error where fewer than two are left.
     """
     with gradient_passes(objective, batches, seed=seed) as passes:
         is_list = isinstance(batches, (list, tuple)) and len(batches) > 0
@@ -268,8 +268,14 @@ def _squares(
 
 
 def _spread(squares: np.ndarray, norm: float, size: int, unit: str) -> tuple[float, float]:
-    """sigma^2 of one sample and its standard error, from squared norms around a mean of norm
-    ``norm``.
+    """sigma^2 of one sample and its standard error (infinite from one value).
+
+    The mean of ``squares`` less ||mean||^2 is the variance with n in the denominator; the factor
+    makes that n - 1, and the variance of a batch that of one of its ``size`` samples.
+
+    Args:
+        squares: squared gradient norms of samples or, with ``unit="batch"``, of batches.
+        norm: of their mean gradient.
     """
     count = len(squares)
     factor = (1 if unit == "sample" else size) * count / max(count - 1, 1)

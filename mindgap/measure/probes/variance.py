@@ -96,11 +96,12 @@ def variance_growth(
         fail("sample", "must hold at least 128 norms", len(norms))
     if not np.isfinite(norms).all() or not norms.any():
         fail("sample", "must be finite and not all zero", norms)
-    # Scaled, so that squares of huge norms do not overflow.
-    squares = np.square(norms / np.abs(norms).max())
+    # Scaled by the largest, so that squares of huge norms do not overflow before the end.
+    largest = np.abs(norms).max()
+    squares = np.square(norms / largest)
     count = len(squares)
     with np.errstate(over="ignore"):
-        scale = np.square(np.abs(norms).max())
+        scale = np.square(largest)
     rng = numpy_stream(seed, "variance growth")
     sizes = np.unique(np.geomspace(8, count, 30).astype(np.int64))
     curves = np.stack([_running(rng.permutation(squares), sizes) for _ in range(max(shuffles, 40))])
@@ -109,10 +110,7 @@ def variance_growth(
     resampled = [
         _exponent(squares[rng.integers(0, count, count)], shuffles, rng) for _ in range(bootstrap)
     ]
-    interval_ends = np.quantile(resampled, [0.5 - level / 2, 0.5 + level / 2])
-    interval = (float(interval_ends[0]), float(interval_ends[1]))
-    settles = True if interval[1] < SETTLES else False if interval[0] > GROWS else None
-    share = float(squares.max() / squares.sum())
+    least, most = map(float, np.quantile(resampled, [0.5 - level / 2, 0.5 + level / 2]))
     return VarianceGrowth(
         sizes,
         _running(squares, sizes) * scale,
@@ -120,9 +118,9 @@ def variance_growth(
         median,
         high,
         exponent,
-        interval,
-        share,
-        settles,
+        (least, most),
+        largest_share=float(squares.max() / squares.sum()),
+        settles=True if most < SETTLES else False if least > GROWS else None,
     )
 
 
@@ -132,22 +130,17 @@ def _running(squares: Array, sizes: NDArray[np.int64]) -> Array:
 
 
 def _exponent(squares: Array, shuffles: int, rng: np.random.Generator) -> float:
-    """Growth of the median mean of m values, from disjoint groups of m = n/128 (at least 16) up to
-    n/4 values.
+    """Growth of the median mean of m values: its log-log slope, from disjoint groups of m = n/128
+    (at least 16) up to n/4 values.
 
     The median mean of fewer than 16 values grows for every skew law, heavy-tailed or not.
     """
     count = len(squares)
     first = max(16, count // 128)
     sizes = [first * 2**i for i in range(int(math.log2(count / 4 / first)) + 1)]
-    medians = np.empty(len(sizes))
     shuffled = np.stack([rng.permutation(squares) for _ in range(shuffles)])
-    for i, group_size in enumerate(sizes):
-        groups = (
-            shuffled[:, : count // group_size * group_size]
-            .reshape(shuffles, -1, group_size)
-            .mean(axis=2)
-        )
-        medians[i] = np.median(groups)
-    log_sizes = np.log(sizes)
-    return float(np.polyfit(log_sizes, np.log(np.maximum(medians, 1e-300)), 1)[0])
+    medians = []
+    for size in sizes:
+        groups = shuffled[:, : count // size * size].reshape(shuffles, -1, size)
+        medians.append(np.median(groups.mean(axis=2)))
+    return float(np.polyfit(np.log(sizes), np.log(np.maximum(medians, 1e-300)), 1)[0])
