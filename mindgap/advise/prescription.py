@@ -102,19 +102,14 @@ def summary(judged: Sequence[Judgement]) -> str:
     _check(judged)
     failing = [item.assumption for item in judged if item.fails]
     unclear = [item.assumption for item in judged if item.fails is None]
-    first = (
-        f"{' and '.join(failing)} fail{'s' if len(failing) == 1 else ''}"
-        if failing
-        else "nothing fails"
-    )
-    parts = [
-        first if failing else f"{first}; keep what you have",
-        f"cannot tell about {', '.join(unclear)}" if unclear else "",
-    ]
-    return "; ".join(part for part in parts if part)
+    words = "nothing fails; keep what you have"
+    if failing:
+        words = f"{' and '.join(failing)} fail{'s' if len(failing) == 1 else ''}"
+    return words + (f"; cannot tell about {', '.join(unclear)}" if unclear else "")
 
 
 def _check(judged: Sequence[Judgement]) -> None:
+    """Refuse what is no list of judgements, and judgements of other assumptions."""
     if not isinstance(judged, (list, tuple)) or not all(
         isinstance(item, Judgement) for item in judged
     ):

@@ -535,7 +535,8 @@ def _judge(replay: Replay) -> Autopsy:
 
 
 def _blame_unseen_change(replay: Replay, recorded: float) -> Autopsy:
-    """The replay is ordinary where the run was not: something changed that no step shows.
+    """The replay is ordinary where the run was not: something changed that no recorded step shows.
+    With one step replayed it cannot be told.
 
     Args:
         recorded: the loss or gradient norm of the incident's step in the run.
@@ -561,7 +562,12 @@ def _recorded_norm(step: Step) -> float:
 
 
 def _blame_scaled_gradient(replay: Replay, usual_scale: float) -> Autopsy:
-    """The optimizer was given another gradient than its batch has."""
+    """The optimizer was given another gradient than its batch has. Makes the step's update, to say
+    how far it moved a module.
+
+    Args:
+        usual_scale: largest recorded gradient norm over the replayed one, of the steps before.
+    """
     last = replay.replayed[-1]
     replay.make_update(last)
     update = _farthest_update(last)
@@ -641,7 +647,8 @@ def _blame_divergence(replay: Replay) -> Autopsy:
 
 
 def _blame_batch(replay: Replay, number: int, fault: str, consequence: str = "") -> Autopsy:
-    """The batch of a step is to blame, or samples of it.
+    """The batch of a step is to blame, or samples of it; for that step the weights are put back to
+    where they stood before it.
 
     Args:
         number: the step.
@@ -682,7 +689,9 @@ def _blame_batch(replay: Replay, number: int, fault: str, consequence: str = "")
 
 
 def _blame_operation(replay: Replay, trace: Trace) -> Autopsy | None:
-    """The operation that gave the first number that is not finite; None where none did."""
+    """The operation that gave the first number that is not finite, else the one whose derivative
+    is not finite; None where none did. Called an overflow where it computed in float16.
+    """
     number = replay.incident.step
     if trace.origin:
         name, module, half = trace.origin, trace.origin_module, trace.origin_half
@@ -719,8 +728,8 @@ def _answer(
     batch: Any = None,
     samples: tuple[int, ...] = (),
 ) -> Autopsy:
-    """The autopsy with its sentence: what was seen, the explanation, what came later, and whether
-    the replay agrees.
+    """The autopsy with its sentence (what was seen, the explanation, what came later) and its
+    findings, empty ones left out, to which is added how well the replay agrees.
     """
     incident = replay.incident
     recovered = _recovered(incident)
@@ -748,7 +757,11 @@ def _answer(
 
 
 def _agreement(distance: float) -> str:
-    """How well the replay agrees with what was recorded, from the largest relative distance."""
+    """How well the replay agrees with what was recorded, in words.
+
+    Args:
+        distance: the largest relative distance of a loss; infinite where only one is finite.
+    """
     if distance == 0:
         return "The replay gives the recorded losses bit for bit."
     if distance < 1e-3:
@@ -771,7 +784,9 @@ def _shown(incident: Incident) -> str:
 
 
 def _recovered(incident: Incident) -> int | None:
-    """Steps after which the loss was back in its range; None where it was not, or is not known."""
+    """Steps after which the loss was back in its range, where the last three of five or more losses
+    were ordinary; else None.
+    """
     usual = incident.history
     if incident.kind != "loss":
         usual = [step.loss for step in incident.steps[:-1]]
@@ -890,7 +905,9 @@ def _set_random(state: Tensor, tensors: list[Tensor]) -> None:
 
 
 def _growth(sizes: list[float]) -> float:
-    """Largest size of a sequence over the median of its first eighth; 0 where it is short."""
+    """Largest size of a sequence over the median of its first eighth; 0 where it has fewer than
+    eight steps, or no finite size above 0 at its begin.
+    """
     if len(sizes) < 8:
         return 0.0
     first_eighth = sizes[: max(2, len(sizes) // 8)]

@@ -46,7 +46,6 @@ class Trace:
     softmax_axes: list[tuple[str, int, int]] = field(default_factory=list)  # name, axis, dimensions
     twice: str = ""  # a loss of scores that was given probabilities
     output_scores: Tensor | None = None  # what cross_entropy was given
-    output_targets: Tensor | None = None
     #: node of the backward graph, function and module; kept where ``backward`` is asked for
     nodes: list[tuple[Any, str, str]] = field(default_factory=list)
     keeps_nodes: bool = False
@@ -74,7 +73,7 @@ class Trace:
 
 
 class _Watch(TorchFunctionMode):
-    """Notes what every torch function gives.
+    """Notes in a trace what every torch function inside the block gives.
 
     Args:
         trace: to write into.
@@ -100,7 +99,9 @@ class _Watch(TorchFunctionMode):
         return output
 
     def _look(self, name: str, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        """Note what the result of one torch function shows."""
+        """Note what the result of one torch function shows: float16, dead and saturated units, axes
+        of softmax, scores, and the first number that is not finite.
+        """
         trace = self.trace
         trace.functions.add(name)
         if not isinstance(output, Tensor) or not output.is_floating_point():
@@ -122,20 +123,21 @@ class _Watch(TorchFunctionMode):
             if isinstance(axis, int):
                 trace.softmax_axes.append((name, axis % max(1, output.ndim), output.ndim))
         elif name in _LOSSES_OF_SCORES and args and isinstance(args[0], Tensor):
-            self._look_at_scores(name, args, kwargs)
+            self._look_at_scores(name, args[0].detach())
         if not trace.origin and output.numel() and not _all_finite([output]):
             self._look_for_origin(name, module, (args, kwargs), output)
 
-    def _look_at_scores(self, name: str, args: Any, kwargs: dict[str, Any]) -> None:
-        """Note the scores that a loss is given, and whether they are probabilities already."""
-        trace, scores = self.trace, args[0].detach()
+    def _look_at_scores(self, name: str, scores: Tensor) -> None:
+        """Note the scores that cross-entropy is given, and whether those of a loss are
+        probabilities already: rows that sum to one, or numbers in [0, 1] after a sigmoid or
+        softmax.
+        """
+        trace = self.trace
         if name == "cross_entropy":
             sums_to_one = bool((scores.sum(1) - 1).abs().max() < 1e-3)
             if bool((scores >= 0).all()) and sums_to_one:
                 trace.twice = "softmax"
             trace.output_scores = scores
-            targets = args[1] if len(args) > 1 else kwargs.get("target")
-            trace.output_targets = targets.detach() if isinstance(targets, Tensor) else None
         elif name == "binary_cross_entropy_with_logits":
             between_0_and_1 = bool(((scores >= 0) & (scores <= 1)).all())
             if between_0_and_1 and {"sigmoid", "softmax"} & trace.functions:
@@ -143,7 +145,7 @@ class _Watch(TorchFunctionMode):
 
     def _look_for_origin(self, name: str, module: str, arguments: Any, output: Tensor) -> None:
         """Note the function as the first one whose output is not finite, unless its inputs are not
-        finite either or a mask of -inf is meant.
+        finite either (but for masks of -inf that it makes NaN) or it writes or adds such a mask.
         """
         tensors = [t.detach() for t in tree_leaves(arguments) if isinstance(t, Tensor)]
         inputs = [t for t in tensors if t.is_floating_point()]
@@ -167,11 +169,8 @@ def _share_of_units(zero: Tensor) -> float:
     """Share of the units whose entries are all true; units lie on axis 1 of images, else on the
     last axis.
     """
-    unit_axis = 1 if zero.ndim == 2 or zero.ndim > 3 else 2
-    other_axes = [axis for axis in range(zero.ndim) if axis != unit_axis]
-    return float(
-        zero.all(dim=other_axes[0] if len(other_axes) == 1 else other_axes).double().mean()
-    )
+    unit_axis = 1 if zero.ndim > 3 else zero.ndim - 1
+    return float(zero.transpose(0, unit_axis).flatten(1).all(1).double().mean())
 
 
 def effective_rank(values: Tensor) -> tuple[float, int] | None:
@@ -198,7 +197,8 @@ def effective_rank(values: Tensor) -> tuple[float, int] | None:
 
 @contextmanager
 def traced(model: nn.Module, *, backward: bool = False) -> Iterator[Trace]:
-    """Collect a :class:`Trace` of everything inside the block.
+    """Collect a :class:`Trace` of everything inside the block, by a function mode and by hooks of
+    the model's modules, which are removed at its end.
 
     Args:
         backward: also keep the nodes of the graph, for :meth:`Trace.watch_backward`.

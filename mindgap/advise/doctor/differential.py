@@ -38,7 +38,8 @@ Suspicions = list[tuple[str, float]]
 def differential(
     named: str, ranked: Ranked, refuted: Iterable[str], chart: Chart, patient: Patient
 ) -> Ranked:
-    """All causes that remain possible, the named one first, then the others by their log-odds.
+    """All causes that remain possible, the named one first, then the others by their log-odds,
+    which weak readings and likeness to the likeliest cause may raise.
 
     Args:
         named: the cause that is named; empty where none is.
@@ -68,7 +69,9 @@ def differential(
 
 
 def _possible(chart: Chart, patient: Patient) -> set[str]:
-    """Causes that this training can have at all, by their keys."""
+    """Keys of the causes that this training can have at all, by what the user gave and by its
+    modules, optimizer and targets.
+    """
     given, group = patient.given, patient.optimizer.param_groups[0]
     modules = list(patient.model.modules())
     recurrent = any(isinstance(module, nn.RNNBase) for module in modules)
@@ -168,11 +171,15 @@ def _suspicions_of_data(chart: Chart, patient: Patient) -> Suspicions:
         gap = last - sum(last_tenth) / len(last_tenth)
         relative_gap = gap / max(abs(facts.trivial or last), 1e-12)
         rise = (last - lowest) / max(abs(lowest), 1e-12)
-        suspicions.append(("overfitting", ramp(relative_gap, 0.08, 0.3)))
-        suspicions.append(("overfitting", ramp(rise, 0.05, 0.3)))
-    suspicions.append(("heavy_tailed_noise", ramp(facts.tail_index, 3.0, 2.0)))
-    suspicions.append(("not_shuffled", ramp(facts.order_ratio, 2.0, 5.0)))
-    return suspicions
+        suspicions += [
+            ("overfitting", ramp(relative_gap, 0.08, 0.3)),
+            ("overfitting", ramp(rise, 0.05, 0.3)),
+        ]
+    return [
+        *suspicions,
+        ("heavy_tailed_noise", ramp(facts.tail_index, 3.0, 2.0)),
+        ("not_shuffled", ramp(facts.order_ratio, 2.0, 5.0)),
+    ]
 
 
 def _suspicions_of_settings(chart: Chart, patient: Patient) -> Suspicions:
