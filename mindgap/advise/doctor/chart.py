@@ -114,7 +114,8 @@ class Finding:
 class AnswerFacts:
     """Numbers that ``Examination.facts`` keeps, where a reading noted them.
 
-    A fact that nobody noted has the value given here, and is not in ``vars``.
+    A fact that no reading noted has the value given here, which speaks for no cause, and is not in
+    ``vars`` (class attributes stand for it).
     """
 
     start: float = math.inf  # held-out loss before training
@@ -194,7 +195,9 @@ class Chart:
     notes: list[str] = field(default_factory=list)
 
     def find(self, name: FindingName, strength: float, sentence: str) -> None:
-        """Add a finding; the stronger one stays where two readings give the same."""
+        """Add a finding, with its strength cut to [0, 1]; none of strength 0. Where two readings
+        give the same, the stronger one stays.
+        """
         strength = min(1.0, max(0.0, float(strength)))
         present = self.findings.get(name)
         if strength > 0 and (present is None or present.strength < strength):

@@ -69,7 +69,9 @@ class Course:
         return self.held_out_losses[-1][1] if self.held_out_losses else self.final
 
     def mean(self, begin: float, end: float) -> float:
-        """Mean of the finite losses between two shares of the run."""
+        """Mean of the finite losses between two shares of the run (of one loss at least); infinite
+        where none is finite.
+        """
         count = len(self.losses)
         first = int(begin * count)
         part = self.losses[first : max(first + 1, int(end * count))]

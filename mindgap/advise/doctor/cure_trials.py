@@ -1,4 +1,8 @@
-"""Trials of cures: copies of the user's training with one change, as long as the first run."""
+"""Trials of cures: copies of the user's training with one change, as long as the first run.
+
+The thresholds (the two numbers of a ``ramp``: strength 0 at the first, 1 at the second) were chosen
+on the development cases of ``benchmarks/doctor``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""``examine``: train for a short time, find the cause, try the cure, answer in one sentence."""
+"""``examine``: train for a short time, find the cause, try the cure, answer in one sentence.
+
+The thresholds (the two numbers of a ``ramp``: strength 0 at the first, 1 at the second) were chosen
+on the development cases of ``benchmarks/doctor``.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 Every function ``read_...`` adds what it finds to the chart: findings with a strength from 0 to 1
 and a sentence, and facts for other readings and for cures.
+
+The thresholds (the two numbers of a ``ramp``: strength 0 at the first, 1 at the second) were chosen
+on the development cases of ``benchmarks/doctor``.
 """
 
 from __future__ import annotations

@@ -211,19 +211,21 @@ def infinite_variance(sample: NoiseSample | Any) -> InfiniteVariance:
     logs, k = _logs(rows)
     hill_gamma, gamma = float(estimators.plain_hill_gamma(logs)), float(_mean_gamma(logs))
     low, high = _index_between(gamma, k, 0.5)
-    looks_light = _looks_light(rows)
-    if looks_light:  # then the moment estimate decides: a heavy tail hardly gives it
+    light_by_moments = _looks_light(rows)
+    if light_by_moments:  # then the moment estimate decides: a heavy tail hardly gives it
         low = max(low, _index_between(float(estimators.moment_gamma(logs)), k, 1.0)[0])
-    looks_light = looks_light or (gamma < 0.15 and rows.size >= 200)
-    is_finite = looks_light and low > 2
-    infinite = True if high < 2 and hill_gamma > 0.5 else False if is_finite else None
+    is_finite = low > 2 and (light_by_moments or (gamma < 0.15 and rows.size >= 200))
+    # Hill's estimate leans towards heavy tails: where even it says 1/γ > 2, none is there.
+    is_infinite = high < 2 and hill_gamma > 0.5
+    infinite = True if is_infinite else False if is_finite else None
     return InfiniteVariance(_inverse(gamma), (low, high), rows.size, infinite)
 
 
 @lru_cache(maxsize=16)
 def _unit_law(k: int) -> tuple[Array, Array]:
-    """What Hill's and the moment estimator give on power laws of index 1: the first falls as 1/α,
-    and the second is the first plus a part that does not depend on α.
+    """What Hill's and the moment estimator give on samples of the power law of index 1: Hill's, and
+    the moment one less Hill's. On a power law of index α the first is divided by α, and the second
+    stays: it does not depend on α.
     """
     logs = _power_law(k, 1.0)
     hill = estimators.plain_hill_gamma(logs)
@@ -241,7 +243,9 @@ def _index_between(estimate: float, k: int, moment_share: float) -> tuple[float,
     hill, moment_part = _unit_law(k)
 
     def end(share: float) -> float:
-        """The index at which a share of the estimates lies below the one given, by halving."""
+        """The index at which a share of the estimates lies below the one given, by halving the
+        interval of its logarithm; infinite above a thousand.
+        """
 
         def quantile_at(alpha: float) -> float:
             return float(np.quantile(hill / alpha + moment_share * moment_part, share))
