@@ -148,7 +148,14 @@ def _measure(
     picks: dict[int, Tensor],
 ) -> tuple[Tensor, Tensor, float]:
     """Norms, coordinates and mean loss of the minibatches of ``after`` around the mean gradient of
-    those of ``before``, in groups of ``size``; ``counts`` says how many there are of both.
+    those of ``before``.
+
+    Args:
+        counts: numbers of minibatches of ``before`` and of ``after``; a row of that number in a
+            group is a filler.
+        size: minibatches in a group; of one a whole backward pass is captured, of several a
+            function of ``torch.func``.
+        picks: tensor -> places of the coordinates to follow.
     """
     reference, minibatches = counts
     mean = [torch.zeros_like(p) for p in objective.parameters]

@@ -103,8 +103,8 @@ def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -
         (-0.5, 0.6)
     """
     between("level", level, 0, 1, ends="()")
-    series = _series("values", values, 64)
-    after = series[1:] if following is None else _series("following", following, 64)
+    series = _series("values", values)
+    after = series[1:] if following is None else _series("following", following)
     if following is not None and len(after) != len(series):
         fail("following", f"must have one value for each of {len(series)} steps", len(after))
     steps = series[: len(after)] - after
@@ -167,7 +167,7 @@ def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
     """
     between("share", share, 0, 0.5, ends="(]")
     between("level", level, 0, 1, ends="()")
-    series = _series("values", values, 64)
+    series = _series("values", values)
     window_length = max(16, int(share * len(series)))
     early, late = series[:window_length], series[-window_length:]
     errors, degrees_of_freedom = [], 0
@@ -202,7 +202,7 @@ def oscillation(values: Any) -> Oscillation:
         >>> round(found.period, 3), found.ratio < 0.2
         (12.0, True)
     """
-    series = _series("values", values, 64)
+    series = _series("values", values)
     count = len(series)
     centred_time = np.arange(count) - (count - 1) / 2
     slope = float(centred_time @ series / (centred_time @ centred_time))
@@ -229,11 +229,11 @@ def oscillation(values: Any) -> Oscillation:
     )
 
 
-def _series(name: str, values: Any, least: int) -> Array:
-    """A series of at least so many finite numbers; an error where it is not."""
+def _series(name: str, values: Any) -> Array:
+    """A series of at least 64 finite numbers; an error where it is not."""
     series = as_numbers(name, values)
-    if len(series) < least:
-        fail(name, f"must be a series of at least {least} values", f"shape {series.shape}")
+    if len(series) < 64:
+        fail(name, "must be a series of at least 64 values", f"shape {series.shape}")
     if not np.isfinite(series).all():
         fail(name, "must be finite", f"{int(np.sum(~np.isfinite(series)))} values that are not")
     return series
