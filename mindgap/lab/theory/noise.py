@@ -291,10 +291,8 @@ class Stable(NoiseLaw):
         )
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        return self._noise_of(np.pi * (rng.random(shape) - 0.5), rng.standard_exponential(shape))
-
-    def _noise_of(self, angle: Array, exponential: Array) -> Array:
-        """ξ from an angle uniform on (-π/2, π/2) and an exponential variable."""
+        angle = np.pi * (rng.random(shape) - 0.5)
+        exponential = rng.standard_exponential(shape)
         index = self.index
         return (
             np.sin(index * angle)

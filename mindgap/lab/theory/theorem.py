@@ -96,7 +96,9 @@ class Theorem:
 
 
 def _read(text: str) -> tuple[Theorem, ...]:
-    """The blocks of ``theorems.txt``."""
+    """The theorems of ``theorems.txt``: blocks of ``field: value`` lines after a first one, which
+    explains the file.
+    """
     rows = []
     for block in text.split("\n\n")[1:]:
         row = dict(line.split(": ", 1) for line in block.strip().splitlines())

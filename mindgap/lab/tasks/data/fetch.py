@@ -76,7 +76,8 @@ def available(name: str) -> bool:
 
 
 def find(name: str, file: str, *, download: bool = True, progress: Progress | None = None) -> Path:
-    """The path of a checked data file, fetched into the cache where it is not on this machine yet.
+    """The path of a checked data file, fetched into the cache where it is not on this machine yet:
+    from the address ``$MINDGAP_MIRROR``, where that is set, then from the data set's own.
 
     Args:
         name: data set, a key of ``DATASETS``.
@@ -93,9 +94,11 @@ def find(name: str, file: str, *, download: bool = True, progress: Progress | No
     entry = data.file(file)
     for place in _places(data, entry):
         if place.is_file():
-            _check(place, entry)
+            _refuse_damaged(place, entry)
             return place
-    addresses = _addresses(data, entry)
+    mirror = os.environ.get("MINDGAP_MIRROR")
+    addresses = [f"{mirror.rstrip('/')}/{data.name}/{entry.name}"] if mirror else []
+    addresses += [data.address + entry.name] if data.address else []
     if not download or not addresses:
         raise DataError(_what_to_do(data, entry))
     target = cache_folder() / data.name / entry.name
@@ -189,7 +192,7 @@ def _web() -> urllib.request.OpenerDirector:
 
 def _receive(address: str, partial_file: Path, size: int | None, progress: Progress | None) -> bool:
     """Append to ``partial_file`` what is missing; True when the server's whole length has
-    arrived.
+    arrived. A partial file that is longer than the server's is removed (False).
     """
     start = partial_file.stat().st_size if partial_file.exists() else 0
     request = urllib.request.Request(address, headers={"User-Agent": "mindgap"})
@@ -213,12 +216,12 @@ def _receive(address: str, partial_file: Path, size: int | None, progress: Progr
             start = 0  # the server does not resume: begin again
         announced = answer.headers.get("Content-Length")
         total = start + int(announced) if announced else 0
-        _not_longer(address, total, size, partial_file)
+        _refuse_longer(address, total, size, partial_file)
         received = start
         with partial_file.open("ab" if start else "wb") as file:
             while chunk := answer.read(_CHUNK):
                 received += len(chunk)
-                _not_longer(address, received, size, partial_file)
+                _refuse_longer(address, received, size, partial_file)
                 with naming(partial_file):
                     file.write(chunk)
                 if progress is not None:
@@ -226,8 +229,8 @@ def _receive(address: str, partial_file: Path, size: int | None, progress: Progr
     return total == 0 or received >= total
 
 
-def _not_longer(address: str, length: int, size: int | None, partial_file: Path) -> None:
-    """An error, and the partial file removed, where more bytes come than the file has."""
+def _refuse_longer(address: str, length: int, size: int | None, partial_file: Path) -> None:
+    """Raise, and remove the partial file, where ``length`` is more than the file's size."""
     if size is not None and length > size:
         partial_file.unlink(missing_ok=True)
         raise DataError(
@@ -245,13 +248,6 @@ def _places(data: DataSet, file: DataFile) -> list[Path]:
     ]
 
 
-def _addresses(data: DataSet, file: DataFile) -> list[str]:
-    """The web addresses of a file: the mirror's, where one is set, then the data set's own."""
-    mirror = os.environ.get("MINDGAP_MIRROR")
-    mirrored = [f"{mirror.rstrip('/')}/{data.name}/{file.name}"] if mirror else []
-    return mirrored + ([data.address + file.name] if data.address else [])
-
-
 def _what_to_do(data: DataSet, file: DataFile) -> str:
     """Where a missing file can be put, and how its bytes are recognised, in words."""
     paths = " or ".join(str(place) for place in _places(data, file))
@@ -263,8 +259,8 @@ def _what_to_do(data: DataSet, file: DataFile) -> str:
     )
 
 
-def _check(place: Path, file: DataFile) -> None:
-    """An error if the file at that place has another sum than expected."""
+def _refuse_damaged(place: Path, file: DataFile) -> None:
+    """Raise if the file at that place has another sum than expected."""
     status = place.stat()
     if _checked_sum(str(place), status.st_mtime_ns, status.st_size) != file.sha256:
         raise DataError(
@@ -274,7 +270,7 @@ def _check(place: Path, file: DataFile) -> None:
 
 @lru_cache(maxsize=256)
 def _checked_sum(place: str, changed: int, size: int) -> str:
-    """The sum of a file, computed once for each time of change and size."""
+    """The SHA-256 of a file, computed once per process for each time of change and size."""
     return _sha256(Path(place))
 
 

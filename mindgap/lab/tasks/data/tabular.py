@@ -142,15 +142,15 @@ def read_libsvm(text: bytes, width: int, rows: int | None = None) -> tuple[Array
 def _synthetic(
     seed: int, name: str, split: str, rows: int, width: int, classes: int
 ) -> tuple[Array, Array]:
-    """Normal features with log-spaced scales and a noisy linear score; the true weights are
-    common to all splits.
+    """Normal features with log-spaced scales, and a noisy linear score of variance one per class;
+    the true weights are common to all splits.
     """
     weights = numpy_stream(seed, name, "weights").standard_normal((width, classes))
     generator = numpy_stream(seed, name, split)
     features = generator.standard_normal((rows, width)) * np.logspace(-0.5, 0.5, width)
     score = features @ weights
     score = score / score.std(0) + 0.5 * generator.standard_normal(score.shape)
-    return features, score / np.sqrt(1.25)
+    return features, score / np.sqrt(1.25)  # variance 1, and 0.5² of the noise
 
 
 def _real(name: str, source: str) -> bool:

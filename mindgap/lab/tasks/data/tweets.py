@@ -57,11 +57,11 @@ def tweets(length: int = 20) -> Tweets:
 @lru_cache(maxsize=2)
 def snli_words(length: int = 16, rows: int = 40_000) -> tuple[list[Table], Array]:
     """SNLI's training, development and test pairs as word numbers (pairs, 2, length) with labels,
-    and the vectors.
+    and the vectors of the numbers; pairs without a label and unknown words are left out.
 
     Args:
         length: words of a sentence; what is longer is cut.
-        rows: pairs of the training split.
+        rows: pairs of the training split that are read, from the first on.
 
     Raises:
         DataError: when the files are neither here nor to be had.

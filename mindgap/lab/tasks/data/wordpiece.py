@@ -101,7 +101,7 @@ def _package() -> type[BertWordPieceTokenizer]:
 
 def wikitext_pieces(size: int = 8192, *, reviews: bool = False) -> dict[str, np.ndarray]:
     """WikiText-2 as numbers of word pieces: ``train``, ``valid`` and ``test``, with ``[SEP]`` at
-    each line's end.
+    each line's end; empty lines are left out, and an unknown word is ``[UNK]``.
 
     The vocabulary is trained on the part ``train``; it is the array ``vocabulary``. It is trained
     once per machine; later calls read the numbers from the cache folder and do not need the package

@@ -119,9 +119,18 @@ def question_answering(
 
 
 def span_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """Mean of the cross-entropies of the first and the last place of the first answer."""
+    """:func:`ends_loss` of a batch."""
     inputs, answers = batch
-    scores = model(inputs)
+    return ends_loss(model(inputs), answers)
+
+
+def ends_loss(scores: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
+    """Mean of the cross-entropies of the first and the last place of the first answer.
+
+    Args:
+        scores: of every place as the first one and as the last, (n, T, 2).
+        answers: first and last places, (n, answers, 2).
+    """
     first, last = (F.cross_entropy(scores[..., end], answers[:, 0, end]) for end in range(2))
     return (first + last) / 2
 

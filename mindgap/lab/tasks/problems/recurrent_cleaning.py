@@ -46,7 +46,7 @@ CHUNK = 8192
 #: that falls to zero along a cosine. Every method's x is judged by it.
 SOLVE_STEPS, SOLVE_BATCH, SOLVE_RATE = 400, 512, 3e-3
 
-#: units per layer from which on the products take the time, and not the number of kernels
+#: Units per layer from which on the products take the time, and not the number of kernels.
 WIDE = 512
 
 
@@ -74,19 +74,21 @@ def _at_once(weights: Weights, vectors: Tensor) -> Tensor:
     ``vectors`` are (words, texts, dimensions); the result is (words, texts, hidden).
     """
     texts, hidden = vectors.shape[1], weights["first"].shape[0]
-    # The second layer needs one more turn at the end.
+    # The second layer is one word behind: one more step at the end, on a word of zeros.
     vectors = torch.cat([vectors, vectors.new_zeros(1, texts, vectors.shape[2])])
     inputs = vectors.reshape(-1, vectors.shape[2]) @ weights["input"] + weights["first_bias"]
     bias = weights["second_bias"].expand(len(inputs), hidden)
     inputs = torch.cat([inputs, bias], 1).view(len(vectors), texts, 2 * hidden)
     second_columns = torch.cat([torch.zeros_like(weights["second"]), weights["second"]], 1)
-    joint_turn = torch.cat([torch.cat([weights["first"], weights["between"]], 1), second_columns])
+    joint_recurrent = torch.cat(
+        [torch.cat([weights["first"], weights["between"]], 1), second_columns]
+    )
     first_layer_only = torch.cat([inputs.new_ones(hidden), inputs.new_zeros(hidden)])
     state, *later_inputs = inputs.unbind(0)
     state = torch.tanh(state) * first_layer_only  # the second layer has not read anything yet
     states = []
     for inputs_of_word in later_inputs:
-        state = torch.tanh(torch.addmm(inputs_of_word, state, joint_turn))
+        state = torch.tanh(torch.addmm(inputs_of_word, state, joint_recurrent))
         states.append(state)
     return torch.stack(states)[:, :, hidden:]
 
@@ -96,15 +98,17 @@ def _in_turn(weights: Weights, outputs: Tensor) -> Tensor:
     and without the products with zeros of :func:`_at_once`: for a wide net, where products take
     the time.
     """
-    for input_name, turn_name in (("input", "first"), ("between", "second")):
+    for input_name, recurrent_name in (("input", "first"), ("between", "second")):
         inputs = (
             outputs.reshape(-1, outputs.shape[2]) @ weights[input_name]
-            + weights[f"{turn_name}_bias"]
+            + weights[f"{recurrent_name}_bias"]
         ).view(*outputs.shape[:2], -1)
         state, *later_inputs = inputs.unbind(0)
         states = [torch.tanh(state)]
         for inputs_of_word in later_inputs:
-            states.append(torch.tanh(torch.addmm(inputs_of_word, states[-1], weights[turn_name])))
+            states.append(
+                torch.tanh(torch.addmm(inputs_of_word, states[-1], weights[recurrent_name]))
+            )
         outputs = torch.stack(states)
     return outputs
 

@@ -68,17 +68,19 @@ class HalfCode(torch.autograd.Function):
         (
             first_input,
             first_bias,
-            first_turn,
+            first_recurrent,
             second_input,
             second_bias,
-            second_turn,
+            second_recurrent,
         ) = (weight.to(dtypes[0]) for weight in weights)
         words = vectors.to(dtypes[0])
-        first_units = _layer_outputs(words, first_input, first_bias, first_turn, sizes)
-        second_units = _layer_outputs(first_units, second_input, second_bias, second_turn, sizes)
+        first_units = _layer_outputs(words, first_input, first_bias, first_recurrent, sizes)
+        second_units = _layer_outputs(
+            first_units, second_input, second_bias, second_recurrent, sizes
+        )
         ctx.save_for_backward(words, share, first_units, second_units, *weights)
         ctx.sizes, ctx.dtypes = sizes, dtypes
-        code = weights[0].new_zeros(sizes[0], second_turn.shape[1])
+        code = weights[0].new_zeros(sizes[0], second_recurrent.shape[1])
         for of_word in (second_units * share.to(dtypes[0])).split(sizes):
             code[: len(of_word)] += of_word
         return code
@@ -90,12 +92,14 @@ class HalfCode(torch.autograd.Function):
             fail("precision", "must be tf32 where an encoder is differentiated twice", "half")
         words, share, first_units, second_units, *weights = ctx.saved_tensors
         sizes, dtype = ctx.sizes, ctx.dtypes[1]
-        _, _, first_turn, second_input, _, second_turn = (weight.to(dtype) for weight in weights)
+        _, _, first_recurrent, second_input, _, second_recurrent = (
+            weight.to(dtype) for weight in weights
+        )
         grad = grad.to(dtype)
         by_units = torch.cat([grad[:size] for size in sizes]).mul_(share.to(dtype))
-        by_inputs = _by_inputs(by_units, second_units, second_turn, sizes)
+        by_inputs = _by_inputs(by_units, second_units, second_recurrent, sizes)
         of_second = _weight_gradients(first_units, second_units, by_inputs, sizes)
-        by_inputs = _by_inputs(by_inputs @ second_input.mT, first_units, first_turn, sizes)
+        by_inputs = _by_inputs(by_inputs @ second_input.mT, first_units, first_recurrent, sizes)
         of_first = _weight_gradients(words, first_units, by_inputs, sizes)
         gradients = zip(of_first + of_second, weights, strict=True)
         return None, None, None, None, *(g.to(weight.dtype) for g, weight in gradients)
@@ -106,29 +110,30 @@ WEIGHTS = ("input", "first_bias", "first", "between", "second_bias", "second")
 
 
 def _layer_outputs(
-    inputs: Tensor, weights: Tensor, bias: Tensor, turn: Tensor, sizes: Sequence[int]
+    inputs: Tensor, weights: Tensor, bias: Tensor, recurrent: Tensor, sizes: Sequence[int]
 ) -> Tensor:
     """The outputs of one layer's units after each word: tanh of inputs, bias, and the outputs after
-    the word before times ``turn``.
+    the word before times the weights ``recurrent``. ``sizes`` says which rows belong to the first,
+    second, ... words (see :class:`HalfCode`).
     """
     outputs = torch.addmm(bias, inputs, weights)
     of_words = outputs.split(sizes)
     of_words[0].tanh_()
     for previous, current in pairwise(of_words):
-        current.addmm_(previous[: len(current)], turn).tanh_()
+        current.addmm_(previous[: len(current)], recurrent).tanh_()
     return outputs
 
 
-def _by_inputs(by_units: Tensor, units: Tensor, turn: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Derivatives by the argument of each unit's tanh, from those by the outputs ``units``, which
-    are overwritten: backwards from the last word.
+def _by_inputs(by_units: Tensor, units: Tensor, recurrent: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Derivatives by the argument of each unit's tanh, from those by its output (``by_units``,
+    overwritten and returned): backwards from the last word, each word adding to the one before.
     """
     slopes = torch.addcmul(units.new_ones(()), units, units, value=-1)  # tanh' = 1 - tanh²
     slope_of = slopes.to(by_units.dtype).split(sizes)
     of_words = by_units.split(sizes)
     of_words[-1].mul_(slope_of[-1])
     for word in range(len(sizes) - 2, -1, -1):
-        of_words[word][: sizes[word + 1]].addmm_(of_words[word + 1], turn.mT)
+        of_words[word][: sizes[word + 1]].addmm_(of_words[word + 1], recurrent.mT)
         of_words[word].mul_(slope_of[word])
     return by_units
 
@@ -136,10 +141,12 @@ def _by_inputs(by_units: Tensor, units: Tensor, turn: Tensor, sizes: Sequence[in
 def _weight_gradients(
     inputs: Tensor, units: Tensor, by_inputs: Tensor, sizes: Sequence[int]
 ) -> tuple[Tensor, ...]:
-    """The gradients of a layer's input weights, bias and turn: one product over all words each."""
+    """The gradients of a layer's input weights, bias and recurrent weights: one product over all
+    words each.
+    """
     previous = [of_word[:size] for of_word, size in zip(units.split(sizes), sizes[1:])]
-    of_turn = torch.cat(previous or [units[:0]]).to(by_inputs.dtype).mT @ by_inputs[sizes[0] :]
-    return inputs.to(by_inputs.dtype).mT @ by_inputs, by_inputs.sum(0), of_turn
+    of_recurrent = torch.cat(previous or [units[:0]]).to(by_inputs.dtype).mT @ by_inputs[sizes[0] :]
+    return inputs.to(by_inputs.dtype).mT @ by_inputs, by_inputs.sum(0), of_recurrent
 
 
 @dataclass(frozen=True)

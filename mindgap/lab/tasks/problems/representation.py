@@ -266,13 +266,9 @@ def hyper_representation(
     test, in place of one tanh network that is carried from task to task; the squared norm in place
     of the norm; word vectors averaged over a text in place of a recurrent net.
     """
-    for name, number in (
-        ("ways", ways),
-        ("shots", shots),
-        ("hidden", hidden),
-        ("features", features),
-    ):
-        whole(name, number, least=2 if name == "ways" else 1)
+    whole("ways", ways, least=2)
+    for name, number in (("shots", shots), ("hidden", hidden), ("features", features)):
+        whole(name, number, least=1)
     positive("decay", decay)
     groups = {"train": train, "validation": validation, "test": test}
     shapes = {table.features.shape[1:] for tables in groups.values() for table in tables}
@@ -296,7 +292,7 @@ def hyper_representation(
         )
         task_sets.append(Tasks(tensors(*support), tensors(*query)))
     generator = numpy_stream(seed, "representation", "start")
-    second_inputs = hidden * (4 if len(shape) == 2 else 1)
+    second_inputs = hidden * (4 if len(shape) == 2 else 1)  # of a pair (u, v, (u - v)², u v)
     start = {}
     for name, rows, columns in (("first", shape[-1], hidden), ("second", second_inputs, features)):
         weights = torch.from_numpy(generator.standard_normal((rows, columns)) / np.sqrt(rows))

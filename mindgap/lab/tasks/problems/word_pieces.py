@@ -30,6 +30,7 @@ from mindgap.lab.tasks.problems.language import (
     passage_around,
     spans_in,
 )
+from mindgap.lab.tasks.problems.questions import ends_loss
 
 PAD, CLS, SEP, MASK = (SPECIAL.index(f"[{name}]") for name in ("PAD", "CLS", "SEP", "MASK"))
 #: Word pieces of the longest answer.
@@ -250,9 +251,7 @@ class Questions:
 
     def loss(self, model: nn.Module, inputs: Tensor, answers: Tensor) -> Tensor:
         """Mean of the cross-entropies of the two ends of the first answer."""
-        scores = self.scores(model, inputs)
-        first, last = (F.cross_entropy(scores[..., end], answers[:, 0, end]) for end in range(2))
-        return (first + last) / 2
+        return ends_loss(self.scores(model, inputs), answers)
 
     def batches(self, size: int, generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
         """One pass over the training questions in random order; a short last batch is left out."""

@@ -327,6 +327,7 @@ class GradientAdversary(Adversary):
     answer = 1.0
 
     def __init__(self, Delta: float, delta: float, start: float, calls: int | None = None) -> None:
+        # Where Δ/(8δ) is whole, rounding must not take one off.
         most = math.floor(gradient_call_bound(Delta, delta) * (1 + 1e-12))
         calls = most if calls is None else calls
         if not 1 <= calls <= most:
