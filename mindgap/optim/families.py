@@ -72,8 +72,16 @@ class ScaledOptimizer(RuleOptimizer):
     def _scaled_update(
         self, batches: Sequence[Batch], coefficient: Coefficient, numbers: Sequence[Any]
     ) -> list[tuple[Tensor, Tensor]]:
-        """x ← x − η·c(‖m‖)·m, or c(‖g‖)·g before it enters the momentum; returns each batch's
-        norm and factor.
+        """x ← x − η·c(‖m‖)·m, or c(‖g‖)·g before it enters the momentum, in place; notes the norm
+        and the step's for the report.
+
+        Args:
+            batches: all of this step.
+            coefficient: c, of a norm and a batch's number.
+            numbers: that number (τ, the damping) for each batch.
+
+        Returns:
+            Each batch's norm and factor.
         """
         directions, raws = self._averaged_directions(batches)
         norms, own_norms, total = self._all_norms(batches, raws)
@@ -187,7 +195,10 @@ class CoordinateOptimizer(RuleOptimizer):
 
     @contextmanager
     def _counting(self, batches: list[Batch]) -> Iterator[Callable[[list[Tensor], Tensor], None]]:
-        """Collect clipped entries and norms of updates block by block, and note them at the end."""
+        """Give a function that takes a block's mask of clipped entries and the norm of its update;
+        at the end the share of clipped entries and the whole update's norm go to the report, if it
+        was called.
+        """
         counts: list[Tensor] = []
         update_norms: list[Tensor] = []
 

@@ -73,8 +73,8 @@ class FusedSteps:
         self._members: list[list[Tensor]] = []
         self._absent: list[Tensor] = []
         self._states: tuple[list[Tensor], list[dict[str, Any]]] = ([], [])
-        #: Group, place and parameter that last spoke against the fused form.
-        self._culprit: tuple[int, int, Tensor] | None = None
+        #: Group, place and parameter that last could not take the fused form.
+        self._unfit: tuple[int, int, Tensor] | None = None
         #: Launches of the last step on CUDA, its settings, and its outcome.
         self._tape: Any = None
         self._taped_settings: list[Any] | None = None
@@ -84,13 +84,18 @@ class FusedSteps:
         self, groups: Groups, state: Any, record_of: Read, policy: Policy, objection: Objection
     ) -> Outcome | None:
         """Make one step in the fused form; None where the optimizer must make it itself, with
-        nothing changed.
+        nothing changed but states of zeros and what the device counted.
 
         Args:
             record_of: gives a group's record.
-            policy: what to do about the norm of all gradients; its window is made here.
+            policy: what to do about the norm of all gradients; its window is put in here.
             objection: says why a rule's kernels must not be used for a group, a parameter and its
                 gradient.
+
+        Raises:
+            RuleError: the fused form or ``capturable`` was asked for and cannot be used; or a
+                gradient is not finite with ``nonfinite="raise"``, and states that this step made
+                are gone again.
         """
         asked_for = self.used = False
         #: States by name before the step, where it may yet be refused.
@@ -159,7 +164,7 @@ class FusedSteps:
         self.forget()
 
     def _leave(self, groups: Groups) -> None:
-        """Hand the step over to the optimizer, with the numbers that the device counted."""
+        """Drop the plans, after the groups have taken over the numbers that the device counted."""
         if self._plans is not None:
             self.follow_device(groups)
             self.forget()
@@ -185,14 +190,15 @@ class FusedSteps:
     def _build(
         self, groups: Groups, state: Any, records: Sequence[FusedRecord], objection: Objection
     ) -> str | None:
-        """Make the plans; returns why that is impossible. No plans without a reason: not at
-        this step.
+        """Make the plans; returns why that is impossible. Without plans and without a reason the
+        optimizer itself must first make states (``FusedRecord.started``).
         """
-        culprit = self._culprit
+        unfit = self._unfit
         self.forget()
-        obstacle_found = culprit and _obstacle_of(culprit, groups, state, records)
+        # Mostly it still cannot: then the others need no look.
+        obstacle_found = unfit and _lasting_obstacle(unfit, groups, state, records)
         if obstacle_found:
-            self._culprit = culprit
+            self._unfit = unfit
             return obstacle_found
         plans: list[tuple[int, Plan]] = []
         for i, (group, record) in enumerate(zip(groups, records)):
@@ -208,7 +214,7 @@ class FusedSteps:
                     return None
                 obstacle_found, row = _obstacle_and_tensors(p, state, record)
                 if obstacle_found is not None:
-                    self._culprit = (i, j, p)
+                    self._unfit = (i, j, p)
                     return obstacle_found
                 kind = (row[0].device, row[0].dtype, row[1].dtype, is_sharded(p))
                 rows[kind].append(row)
@@ -328,13 +334,13 @@ def _has_states(state: Any, p: Tensor, names: tuple[str, ...]) -> bool:
     return not names or all(state.get(p, {}).get(name) is not None for name in names)
 
 
-def _obstacle_of(
-    culprit: tuple[int, int, Tensor], groups: Groups, state: Any, records: Sequence[FusedRecord]
+def _lasting_obstacle(
+    unfit: tuple[int, int, Tensor], groups: Groups, state: Any, records: Sequence[FusedRecord]
 ) -> str | None:
-    """Why the parameter that last spoke against the fused form still does, before all others are
-    looked at; None where it does not, or is at its place no more.
+    """Why a parameter (group, place in it, tensor) that could not take the fused form still cannot;
+    None where it can, or stands at its place no more.
     """
-    i, j, p = culprit
+    i, j, p = unfit
     unmoved = i < len(groups) and j < len(groups[i]["params"]) and groups[i]["params"][j] is p
     if not unmoved or p.grad is None or not _has_states(state, p, records[i].started):
         return None
@@ -344,8 +350,9 @@ def _obstacle_of(
 def _obstacle_and_tensors(
     p: Tensor, state: Any, record: FusedRecord
 ) -> tuple[str | None, tuple[Tensor, ...]]:
-    """Why a parameter cannot take the fused form, and the tensors of this process that the
-    kernels would work on.
+    """Why a parameter cannot take the fused form (None where it can), and the tensors of this
+    process that the kernels would work on: parameter, gradient and states, which are made where
+    they lack.
     """
     from mindgap.rules.fused import cpu, cuda
 

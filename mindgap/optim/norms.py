@@ -119,17 +119,19 @@ def scoped_norms(
     device = next((t.device for raw in raws for t in raw), own_norms[0].device)
     if everyone is not None and scope != "tensor":
         own_norms = list(
-            norms_of_everyone(torch.stack([n.to(device) for n in own_norms]), everyone)
+            norms_over_processes(torch.stack([n.to(device) for n in own_norms]), everyone)
         )
     single = len(own_norms) == 1 and scope != "tensor"
     total = own_norms[0] if single else robust_norm([n.to(device) for n in own_norms])
     if everyone is not None and scope == "tensor":
-        total = norms_of_everyone(total, everyone)
+        total = norms_over_processes(total, everyone)
     return ([total] * len(own_norms) if scope == "all" else own_norms), own_norms, total
 
 
-def norms_of_everyone(norms: Tensor, everyone: Any) -> Tensor:
-    """Norms over all processes from each one's own, safe at both ends of the range."""
+def norms_over_processes(norms: Tensor, everyone: Any) -> Tensor:
+    """Norms over all processes from each one's own: √Σ‖·‖², each divided by the largest before it
+    is squared, so that no square overflows or vanishes. A collective call.
+    """
     import torch.distributed as dist
 
     peak = norms.clone()
@@ -143,7 +145,7 @@ def norms_of_everyone(norms: Tensor, everyone: Any) -> Tensor:
 
 def zero_redundancy_group() -> Any:
     """The processes of the ``ZeroRedundancyOptimizer`` that is building this optimizer; None if
-    none is.
+    none is. torch does not hand them over: they are found among the callers' variables.
     """
     import sys
 

@@ -159,7 +159,11 @@ class RuleOptimizer(Optimizer, ABC):
     # --------------------------------------------------------------------------------------
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters; settings it does not name are the optimizer's defaults."""
+        """Add a group of parameters; settings it does not name are the optimizer's defaults.
+
+        ``beta`` becomes ``momentum``, the name that schedulers look for. A group that is refused
+        leaves the others as they were.
+        """
         if isinstance(param_group, dict) and "beta" in param_group:
             param_group = {**param_group, "momentum": param_group["beta"]}
             del param_group["beta"]
@@ -239,7 +243,7 @@ class RuleOptimizer(Optimizer, ABC):
 
     def _fused_step(self) -> bool:
         """Try the step in the fused form; returns False if it needs another form."""
-        # By position, which takes less time; the window is made by the engine.
+        # By position, which takes less time; the engine puts the window (None here) in.
         policy = Policy(
             self._nonfinite,
             self._norm_clip,
@@ -269,11 +273,13 @@ class RuleOptimizer(Optimizer, ABC):
         return True
 
     def _report_outcome(self, outcome: Outcome) -> None:
-        """Count what a fused step did, and take the norm now and then where it took none."""
+        """Count what a fused step did. Where it took no norm, take one at some steps (see
+        ``Tally.wants_norm``), and the share of clipped coordinates.
+        """
         if outcome.spike is not None:
             self.tally.spikes.append(Spike(self.param_groups[0]["k"], *outcome.spike))
         self.tally.skipped += outcome.skipped
-        # Other memory counts the steps left out (new groups, say): keep what the old one counted.
+        # New plans count the skipped steps in other memory: keep what was counted in the old one.
         if outcome.skips is not None and outcome.skips is not self.tally.device_skips:
             if self.tally.device_skips is not None:
                 self.tally.skipped += int(self.tally.device_skips)
@@ -317,7 +323,9 @@ class RuleOptimizer(Optimizer, ABC):
         groups_before, completed = [dict(group) for group in self.param_groups], dict(state_dict)
 
         def complete(_: Any, saved_dict: dict[str, Any]) -> dict[str, Any]:
-            """The last of the hooks before loading: it sees what the others made of the dict."""
+            """Refuse a dict of another algorithm, and give it the settings that it lacks. The last
+            hook before loading: it sees what the others made of the dict.
+            """
             nonlocal completed
             self._refuse_foreign(saved_dict)
             groups = []
@@ -345,6 +353,7 @@ class RuleOptimizer(Optimizer, ABC):
         packed = self.param_groups[0].pop("report", None)
         if isinstance(packed, Tensor):
             self.tally = Tally.unpack(packed)
+        # torch gives states the parameters' dtype; those that were saved in another one keep it.
         ids = [i for group in completed["param_groups"] for i in group["params"]]
         owners = [p for group in self.param_groups for p in group["params"]]
         for i, p in zip(ids, owners):
@@ -371,7 +380,7 @@ class RuleOptimizer(Optimizer, ABC):
             self._check_saved(group)
 
     def __repr__(self) -> str:
-        """The settings, without the memory of norms."""
+        """Settings per group, without the memory of norms, and those of the whole optimizer."""
         lines = [f"{type(self).__name__} ("]
         for i, group in enumerate(self.param_groups):
             lines += ["Parameter Group " + str(i)]
@@ -416,7 +425,9 @@ class RuleOptimizer(Optimizer, ABC):
     )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take over what ``__getstate__`` gave, also that of older versions."""
+        """Take over what ``__getstate__`` gave, also that of older versions; settings that these
+        did not have get their defaults. Fused plans are made anew.
+        """
         super().__setstate__(state)
         self._fused = FusedSteps()
         self.__dict__.setdefault("_everyone", None)
@@ -439,10 +450,11 @@ class RuleOptimizer(Optimizer, ABC):
 
     @torch._disable_dynamo
     def _begin(self, compiling: bool = False) -> list[Batch] | None:
-        """Collect the gradients, count the step, follow the policies for bad gradients, clip their
-        norm.
+        """Collect the gradients, count the step, follow the policies for bad gradients, and set
+        each batch's ``k`` and ``scale`` (which clips their norm).
 
-        Returns None if every process skips the step.
+        Returns None if every process skips the step, and no batches where no parameter has a
+        gradient (the step is then not counted).
         """
         batches = [batch for group in self.param_groups if (batch := self._collect(group)).owners]
         if not batches and self._everyone is None:
@@ -498,11 +510,15 @@ class RuleOptimizer(Optimizer, ABC):
         return 0.0 if self._norm_clip == "auto" else NORM_EPS
 
     def _clip_norm(self, norm: Tensor, batches: list[Batch]) -> bool:
-        """Clip the gradients' norm and look for a spike; False where the step is to be left out."""
+        """Set the batches' ``scale``, which clips the gradients' norm, and look for a spike; False
+        where the step is to be left out. The norm enters the window of the first group, and the
+        report gets what was found.
+        """
         head, scale, share = self.param_groups[0], None, None
         if self._norm_clip == "auto" or self._spike_guard:
             window = head["norms"] = head.get("norms", new_window(norm.device)).to(norm.device)
-            low, high, limit = spike_range(window) if self._spike_guard else (norm,) * 3
+            # Without a guard the range is not looked at.
+            low, high, limit = spike_range(window) if self._spike_guard else (norm, norm, norm)
             threshold: Any = running_quantile(window, QUANTILE)
             push_(window, norm)
             if self._spike_guard and bool(norm > limit):
@@ -526,7 +542,11 @@ class RuleOptimizer(Optimizer, ABC):
         return True
 
     def _collect(self, group: dict[str, Any]) -> Batch:
-        """The parameters of a group that have a gradient, with their gradients."""
+        """The parameters of a group that have a gradient, with their gradients, as plain tensors.
+
+        Raises:
+            RuleError: a gradient is sparse.
+        """
         batch = Batch(group, [], [], [], 0)
         for p in group["params"]:
             if p.grad is None:
@@ -554,7 +574,7 @@ class RuleOptimizer(Optimizer, ABC):
 
     def _states(self, batch: Batch, name: str) -> list[Tensor]:
         """The named state of the batch's parameters, made of zeros where it does not exist, as
-        plain real tensors.
+        real tensors of this process.
         """
         return batch.memory[name] if name in batch.memory else self._found_states(batch, name)
 

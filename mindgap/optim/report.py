@@ -157,7 +157,9 @@ class Tally:
         self.last.update(last)
 
     def report(self) -> Report:
-        """Read everything; waits for the device."""
+        """The counts and norms so far, those on a device included, which it waits for; changes
+        nothing.
+        """
         skipped = self.skipped + (0 if self.device_skips is None else int(self.device_skips))
         steps_made = max(self.steps - skipped, 1)
         clipped_steps = self._clipped_steps()

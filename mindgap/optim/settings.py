@@ -136,8 +136,8 @@ def bias_corrected(averages: list[Tensor], beta: float, k: Any) -> list[Tensor]:
 
 
 def check_clip(clip: Any, *, unit: bool = False) -> Any:
-    """A threshold of the gradient's norm: None, ``"auto"``, with ``unit`` ``"unit"``, or a positive
-    number.
+    """Check a threshold of the gradient's norm: None, ``"auto"``, with ``unit`` ``"unit"``, or a
+    positive number, which is returned as a float.
     """
     names = ("auto", "unit") if unit else ("auto",)
     if clip is not None and not (isinstance(clip, str) and clip in names):

@@ -89,7 +89,9 @@ def _difference(optimizer: Any, group: Any, device: Any, dtype: Any, grad_dtype:
 
 
 def _twin(optimizer: Any, group: dict[str, Any], params: Sequence[Tensor], fused: bool) -> Any:
-    """An optimizer with the same settings over other parameters."""
+    """A copy of the optimizer with the settings of one group over other parameters, without states,
+    projection and memory of norms, in the fused or the foreach form.
+    """
     form = {
         "params": list(params),
         "fused": fused or None,

@@ -250,6 +250,21 @@ def test_ingd_groups_share_one_search():
         CASES["ingd"].make([{"params": params[:1]}, {"params": params[1:], "lr": 0.1}])
 
 
+def test_ingd_says_that_a_gradient_of_any_group_was_not_finite():
+    still, p = torch.zeros(1, requires_grad=True), torch.ones(1, requires_grad=True)
+    optimizer = CASES["ingd"].make([{"params": [still]}, {"params": [p]}], nonfinite="skip")
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (p * float("nan")).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert optimizer.result().outcome == "non-finite"
+    assert p.item() == 1.0
+
+
 def test_stochastic_ingd_evaluates_at_x_and_returns_to_y_bit_for_bit():
     params = start()
     optimizer = CASES["stochastic_ingd"].make(params)

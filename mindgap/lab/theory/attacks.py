@@ -97,7 +97,7 @@ def _on_cosh(*, kind: str, L0: float, L1: float, M: float, epsilon: float) -> So
 @_family("toothed slope, 300 teeth", "a run, counted")
 def _on_teeth(*, kind: str, L0: float, L1: float, epsilon: float) -> Solved:
     """The slope with teeth against the step and bound of the theorem ``kind``."""
-    slope = epsilon * (1 + 1e-6)
+    slope = epsilon * (1 + 1e-6)  # so that no point of the slope is ε-stationary
     without_teeth = theory.RelaxedSmooth(L0=L0, L1=L1, delta=1.0, M=slope)
     # The step depends on the slope alone, the teeth on the step.
     step_size = float(_step_and_bound(kind, without_teeth, epsilon)[0](np.float64(slope)))

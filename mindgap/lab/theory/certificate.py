@@ -47,7 +47,7 @@ class Certificate:
 
     @property
     def contradicts(self) -> bool:
-        """The instance has what the statement excludes."""
+        """Whether ``measured`` against ``printed`` is what the claim excludes."""
         if self.claim == "at most":
             return self.measured > self.printed
         if self.claim == "at least":
@@ -58,7 +58,7 @@ class Certificate:
 
     @property
     def valid(self) -> bool:
-        """Every assumption is met and the statement is contradicted."""
+        """Whether there are assumptions, all are met, and the statement is contradicted."""
         return bool(self.assumptions) and all(self.assumptions.values()) and self.contradicts
 
     @property

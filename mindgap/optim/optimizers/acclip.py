@@ -190,12 +190,13 @@ class ACClip(CoordinateOptimizer):
     def _directions(
         self, batch: Batch, k: Any, g: list[Tensor], m: list[Tensor], v: list[Tensor]
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """The step of a block divided by −η, and with ``track`` where it was clipped."""
+        """The step of a block divided by −η, and with ``track`` where it was clipped; the gradients
+        g enter the states m and v. k counts them; None without bias corrections.
+        """
         group = batch.group
         (beta1, beta2), alpha, eps = group["betas"], group["alpha"], group["eps"]
         average_(m, g, beta1, batch.sign)
         is_second_moment = group["form"] == "second_moment"
-        # k is None without bias corrections.
         if is_second_moment:
             v_before = (
                 _corrected_before(k, v, g, beta2) if k is not None else [t.clone() for t in v]

@@ -171,8 +171,9 @@ class CClip(CoordinateOptimizer):
 
     @torch._disable_dynamo
     def _sample_share(self) -> None:
-        """Compare with the thresholds again after the step: kernels that count would be slower
-        at every step.
+        """Give the report the share of clipped coordinates at some steps (``Tally.wants_share``):
+        compares gradients or momenta with the thresholds again after the step, because kernels that
+        count would be slower at every step. Not during the capture of a CUDA graph.
         """
         if self._track or not self.tally.wants_share():
             return
@@ -187,22 +188,18 @@ class CClip(CoordinateOptimizer):
             clips_momentum = self._clip == "momentum" and batch.group["momentum"]
             sources = self._states(batch, "momentum") if clips_momentum else batch.grads
             tau = self._thresholds(batch)
-            for directions, *threshold_block in blocks(
-                sources, *([tau] if isinstance(tau, list) else [])
-            ):
-                thresholds = threshold_block[0] if threshold_block else [tau] * len(directions)
-                for source, threshold in zip(directions, thresholds):
-                    if self._is_auto(batch):
-                        # Above the median, so that the step raised it; zero where none of it was
-                        # known.
-                        half_step = max(MEDIAN_STEP, 1.0 / batch.k) / 2.0
-                        threshold = threshold * (MEDIANS_PER_THRESHOLD / math.exp(half_step))
-                    # A part at a time: the copies of a large table of word vectors would take 200
-                    # MiB.
-                    by_coordinate = isinstance(threshold, Tensor) and threshold.dim() > 0
-                    parts = [source] if by_coordinate else source.flatten().split(ENTRIES_AT_ONCE)
-                    clipped_counts += [(part.abs() > threshold).sum() for part in parts]
-                    size += source.numel()
+            taus = tau if isinstance(tau, list) else [tau] * len(sources)
+            for source, threshold in zip(sources, taus):
+                if self._is_auto(batch):
+                    # The threshold of before the step, which raised the median where |g| is above
+                    # it; 0 where no median was known.
+                    half_step = max(MEDIAN_STEP, 1.0 / batch.k) / 2.0
+                    threshold = threshold * (MEDIANS_PER_THRESHOLD / math.exp(half_step))
+                # A part at a time: the copies of a large table of word vectors would take 200 MiB.
+                by_coordinate = isinstance(threshold, Tensor) and threshold.dim() > 0
+                parts = [source] if by_coordinate else source.flatten().split(ENTRIES_AT_ONCE)
+                clipped_counts += [(part.abs() > threshold).sum() for part in parts]
+                size += source.numel()
         if size:
             first = clipped_counts[0]
             self.tally.sample(
@@ -212,8 +209,8 @@ class CClip(CoordinateOptimizer):
     @staticmethod
     @torch._disable_dynamo
     def _median_step(batch: Batch) -> float | Tensor:
-        """How far the medians move: a tensor under torch.compile, which would else compile a new
-        graph per step.
+        """How far the medians move, 1/k in the first steps: a tensor under torch.compile, which
+        would else compile a new graph per step.
         """
         step = max(MEDIAN_STEP, 1.0 / batch.k)
         return torch.tensor(step, dtype=torch.float64) if batch.compiled else step
@@ -224,8 +221,9 @@ class CClip(CoordinateOptimizer):
         return isinstance(batch.group["tau"], str)
 
     def _thresholds(self, batch: Batch) -> Any:
-        """A number or 0-dim tensor, or one tensor of the parameter's shape for each of the
-        batch's parameters.
+        """The thresholds of this step: a number or 0-dim tensor, or one tensor of the parameter's
+        shape for each of the batch's parameters; with ``tau="auto"`` the medians, which are still
+        to be multiplied.
         """
         if self._is_auto(batch):
             return self._states(batch, "median")

@@ -88,7 +88,9 @@ class GClip(ScaledOptimizer):
             positive("tau", group["tau"], finite=False)
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
-        """The record of a group for the fused rule "scaled", which clips at one number."""
+        """The record of a group for the fused rule "scaled", which clips at one number, or with
+        ``tau="auto"`` at a quantile of a window that the group keeps and this makes.
+        """
         if group["tau"] == "auto":
             if self._scope == "tensor":
                 return FusedRecord(refusal="tau='auto' per tensor has no kernel")

@@ -201,7 +201,7 @@ class INGD(RuleOptimizer):
 
         Returns:
             f at the point where the search started, as the closure returned it; None once
-            certified.
+            certified. ``result`` says how the search ended.
         """
         head = self.param_groups[0]
         if closure is None:
@@ -221,9 +221,9 @@ class INGD(RuleOptimizer):
             return None
         start = self._call(closure)
         batches = self._begin()
+        if batches is None:
+            head["outcome"] = "non-finite"
         if not batches:
-            if any(p.grad is not None for p in head["params"]):
-                head["outcome"] = "non-finite"
             return start
         self._allocate(batches)
         self._search(batches, closure, float(start))

@@ -143,7 +143,7 @@ class StochasticINGD(RuleOptimizer):
         )
 
     def _update(self, batches: list[Batch]) -> None:
-        """Move x by one step, and the parameters to a random point on the way, in place."""
+        """Move the state x by one step, and the parameters to a random point on the way."""
         for batch in batches:
             if not batch.group["training"]:
                 fail(
@@ -183,7 +183,9 @@ class StochasticINGD(RuleOptimizer):
         return torch.tensor(unit_draw(batch.group["seed"], batch.k), dtype=torch.float64)
 
     def _average(self, batch: Batch) -> None:
-        """Alg. 3, l. 7, and l. 2 for a parameter's first gradient."""
+        """m ← β·m + (1−β)·g (Alg. 3, l. 7); a parameter's first gradient becomes m (l. 2), and its
+        present place its state x.
+        """
         decay, beta = batch.group["weight_decay"], batch.group["momentum"]
         for had_states, indices in self._started(batch, "x"):
             for i in () if had_states else indices:

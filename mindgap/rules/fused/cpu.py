@@ -65,18 +65,17 @@ def wrong_dtype(dtype: torch.dtype, grad: torch.dtype) -> str | None:
     )
 
 
-def _walk(rows, chunks, marks, n, sums):  # type: ignore[no-untyped-def]
+def _walk(rows, chunks, factors, n, sums):  # type: ignore[no-untyped-def]
     """Apply the rule to every chunk (tensor, start, length); writes each chunk's sum of squares to
-    ``sums``.
+    ``sums``. ``rows`` are addresses by list and tensor, ``factors`` the numbers w.
     """
     for c in prange(chunks.shape[0]):
         t, start, length = chunks[c, 0], chunks[c, 1], chunks[c, 2]
-        i = t % marks.shape[0]
-        # Numbers, not an array: the compiler must not fear that storing an element changes them.
-        sweep(
-            rows, t, start, length, (marks[i, 0], marks[i, 1], marks[i, 2], marks[i, 3]), n, marks
-        )
-        sums[c] = total(rows[0, t], start, length, marks)
+        i = t % factors.shape[0]  # one row of factors for all tensors, or one per tensor
+        # Numbers, not an array: else the compiler reads them again after every element it stores.
+        w = (factors[i, 0], factors[i, 1], factors[i, 2], factors[i, 3])
+        sweep(rows, t, start, length, w, n, factors)
+        sums[c] = total(rows[0, t], start, length, factors)
 
 
 def _total(address, start, length, like):  # type: ignore[no-untyped-def]
@@ -92,9 +91,9 @@ def _no_total(address, start, length, like):  # type: ignore[no-untyped-def]
     return 0.0
 
 
-# ``_sweep_L_W`` applies a rule with L lists, of which it writes W, to one chunk of tensor t. Lists:
-# x what the rule moves, g the gradient, y another list that is read, a to c states. ``like`` is an
-# array of the tensors' dtype.
+# ``_sweep_L_W`` applies a rule with L lists, of which it writes W (never the second), to one chunk
+# of tensor t. Lists: x what the rule moves, g the gradient, y another list that is read, a to c
+# states. ``like`` is any array of the tensors' dtype.
 
 
 def _sweep_1_0(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-def]
@@ -209,7 +208,7 @@ def _compile_called(function: Any, names: dict[str, Any], name: str, fastmath: A
 
 @lru_cache(None)
 def _namespace() -> dict[str, Any]:
-    """The formulas and the memory access, compiled for use inside the kernels."""
+    """The kernels' globals, for Numba to inline: the formulas of ``arithmetic``, and ``at``."""
     import numba
     from numba import types
     from numba.extending import intrinsic
@@ -273,7 +272,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def _renew_lock() -> None:
-    """A new lock for a forked child: the parent's may be held by a thread that does not exist
+    """Set a new lock in a forked child: the parent's may be held by a thread that does not exist
     there.
     """
     global _ONE_AT_A_TIME
@@ -285,7 +284,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def launch(name: str, *arguments: Any) -> None:
-    """Run a rule over all chunks.
+    """Run a rule over all chunks, on as many threads as torch uses; writes to the tensors' memory
+    and to ``sums``.
 
     Args:
         name: key of ``arithmetic.RULES``.
@@ -308,12 +308,13 @@ _CACHED = {"disk": True}
 
 
 def _call(name: str, parallel: bool, arguments: tuple[Any, ...]) -> Any:
-    """Call a compiled kernel, from the disk cache where that works; what it returns."""
+    """Call a compiled kernel and return what it returns. Numba's disk cache is used until it first
+    fails in this process.
+    """
     if _CACHED["disk"]:
         try:
             return compiled(name, parallel, True)(*arguments)
-        except (
-            Exception
-        ):  # the folder cannot be written, the disk is full, a file is damaged: nothing has run yet
+        except Exception:
+            # The folder cannot be written, the disk is full, a file is damaged: nothing ran yet.
             _CACHED["disk"] = False
     return compiled(name, parallel, False)(*arguments)

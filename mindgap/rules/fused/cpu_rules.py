@@ -34,20 +34,18 @@ class _Arrays(NamedTuple):
     factors: np.ndarray  # memory for the factors of a rule that has one row for all tensors
 
 
-def _new_arrays(plan: Plan) -> _Arrays:
-    """Make the arrays of a plan, and keep them with it."""
-    chunks, dtype = chunk_table(plan.sizes, cpu.CHUNK), cpu.DTYPES[plan.dtype]
-    arrays = _Arrays(chunks, np.zeros(len(chunks)), dtype, np.zeros((1, 4), dtype))
-    plan.engine_data["cpu"] = arrays
-    return arrays
-
-
 def _run_pass(job: Job, rule_pass: Pass, w: Factors | list[Factors] = _NO_FACTORS) -> np.ndarray:
     """Launch a pass over a job's tensors, with factors for all tensors or a list with one entry per
-    tensor; returns the sums of squares by chunk.
+    tensor; returns the sums of squares by chunk, an array that the plan's next pass overwrites.
+    The first pass of a plan makes its arrays, the first one of a rule the rule's numbers.
     """
     plan = job.plan
-    chunks, sums, dtype, factors = plan.engine_data.get("cpu") or _new_arrays(plan)
+    arrays = plan.engine_data.get("cpu")
+    if arrays is None:
+        chunks, dtype = chunk_table(plan.sizes, cpu.CHUNK), cpu.DTYPES[plan.dtype]
+        arrays = _Arrays(chunks, np.zeros(len(chunks)), dtype, np.zeros((1, 4), dtype))
+        plan.engine_data["cpu"] = arrays
+    chunks, sums, dtype, factors = arrays
     if len(chunks):
         numbers = job.launches.get(rule_pass.rule)
         if numbers is None:
@@ -147,8 +145,8 @@ def _quantile_and_spike(
     """
     assert policy.window is not None
     window = _window_array(plan, policy.window, "policy window")
-    # A norm of at most four times the upper quantile is no spike, and most are not above the
-    # quantile itself.
+    # The limit is Q₉·max{Q₉/Q₁, 2}²: a norm of at most four times the upper quantile is no spike,
+    # and most are not above the quantile itself.
     bound = norm if policy.clip == "auto" else norm / 4.0
     if cpu.push_below(window, bound, norm, policy.quantile):
         return math.inf, None
@@ -163,8 +161,11 @@ def _quantile_and_spike(
 
 
 def _apply_policy(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outcome]:
-    """What the policy makes of the norm of all gradients: the factor on them, and what to
-    report.
+    """What the policy makes of the norm of all gradients, which enters the policy's window: the
+    factor on them, and what to report.
+
+    Raises:
+        RuleError: the norm is not finite and the policy is ``"raise"``.
     """
     if policy.nonfinite != "propagate" and not math.isfinite(norm):
         if policy.nonfinite == "raise":
@@ -200,7 +201,9 @@ def gradient_norm(jobs: Sequence[Job]) -> tuple[float, list[np.ndarray]]:
 
 
 def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
-    """Make one step of all jobs; returns what the report is to know of it."""
+    """Make one step of all jobs, in place, unless the policy skips it; returns what the report is
+    to know of it.
+    """
     programs = [program_of(job) for job in jobs]
     factor, outcome, gradient_sums = 1.0, _NO_NOTES, None
     if policy.looks:
@@ -252,7 +255,8 @@ def _direction_norms(
 ) -> list[float]:
     """Norms of the direction that a rule scales: one per tensor with ``scope="tensor"``, else one.
 
-    Runs the program's first pass, unless that sums the gradients' squares and they are known.
+    Runs the program's first pass, which may let the gradient enter a momentum; not where it only
+    sums the gradients' squares and ``gradient_sums`` has them.
     """
     norm_pass = program.first
     assert norm_pass is not None
@@ -271,7 +275,7 @@ def _step_with_norm(
     uncorrected: Factors,
     gradient_sums: list[np.ndarray] | None,
 ) -> dict[str, Any]:
-    """Steps whose factor follows from a norm of the gradient or of its average.
+    """Make a step whose factor follows from a norm of the gradient or of its average.
 
     Args:
         uncorrected: the factors of a rule without corrections: the policy's, then 1, 1 and 0.
@@ -291,8 +295,8 @@ def _step_with_norm(
     shares, updates = [], []
     for places in jobs_by_group.values():
         first = jobs[places[0]]
-        # The norm was taken of gradients that the policy's factor has yet to scale.
-        late = uncorrected[0] if programs[places[0]].first is NORM else 1.0
+        # Where the norm is of the gradients themselves, the policy's factor has yet to scale them.
+        pending = uncorrected[0] if programs[places[0]].first is NORM else 1.0
         group_norm = total
         if scope != "all":
             group_norm = _join_norms([n for i in places for n in norms_by_job[i]])
@@ -300,15 +304,16 @@ def _step_with_norm(
         level: Any = numbers.get("level")
         if first.record.window is not None:
             window = _window_array(first.plan, first.record.window, "rule window")
-            level = _threshold_from_window(window, group_norm * late, numbers["quantile"])
+            level = _threshold_from_window(window, group_norm * pending, numbers["quantile"])
         clipped: list[bool] = []
         for i in places:
             job, program = jobs[i], programs[i]
-            rate = late
+            rate = pending
             if program.rated:
+                # A momentum has the sign of ``maximize`` already.
                 rate *= float(job["lr"]) * (job["sign"] if program.step.lists[1] == "grad" else 1.0)
             draw = unit_draw(job["seed"], job.k) if program.kind == "interpolate" else 0.0
-            norms = [late * n for n in (norms_by_job[i] if scope == "tensor" else (group_norm,))]
+            norms = [pending * n for n in (norms_by_job[i] if scope == "tensor" else (group_norm,))]
             rows = [
                 (rate * _norm_factor(program.kind, n, level, numbers), draw, 0.0, 0.0)
                 for n in norms

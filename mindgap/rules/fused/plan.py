@@ -160,7 +160,8 @@ def obstacle(p: Tensor, grad: Tensor, states: Mapping[str, Tensor]) -> str | Non
 
 @lru_cache(64)
 def chunk_table(sizes: tuple[int, ...], chunk: int) -> np.ndarray:
-    """Rows (tensor, start, length), at most ``chunk`` elements each.
+    """The elements of tensors of these sizes as rows (tensor, start, length) of at most ``chunk``
+    elements each.
 
     Example:
         >>> chunk_table((5, 0, 2), 4).tolist()
@@ -179,9 +180,9 @@ class Forms:
     """Notices when tensors no longer have the type, dtype, device, sizes, strides and flags that
     they had.
 
-    torch.compile's guards compare all of it in C, at 0.1 µs per tensor. They also say no for
-    reasons that do not matter here (the grad mode, one tensor given twice), so their no is looked
-    at again in Python.
+    torch.compile's guards compare all of it in C, at 0.1 µs per tensor. They also fail for reasons
+    that do not matter here (the grad mode, one tensor given twice), so a failure is checked again
+    in Python.
 
     Example:
         >>> a = torch.zeros(2, 3)
@@ -196,7 +197,6 @@ class Forms:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._known = [_form(t) for t in tensors]
-        # The guards say yes quickly; where they say no, or are missing, ``match`` compares forms.
         try:
             from torch._C._dynamo.guards import TensorGuards
 
@@ -206,7 +206,7 @@ class Forms:
                 "dynamic_dims_strides": strides,
             }
             self._check: Any = TensorGuards(*tensors, **dimensions).check
-        except Exception:  # no public name: another torch may not have it
+        except Exception:  # no public name: another torch may not have it; ``match`` then compares
             self._check = lambda *tensors: False
 
     def match(self, tensors: Sequence[Any]) -> bool:
@@ -275,12 +275,12 @@ class Plan:
         self.steps: Tensor | None = None
         self._counters: list[Tensor] = []
         if counts:
-            counts_so_far = [float(home.get("step", 0.0)) for home in state_dicts]
+            counts_so_far = [float(state.get("step", 0.0)) for state in state_dicts]
             self.steps = torch.tensor(counts_so_far, dtype=torch.float32, device="cpu")
             self._counters = [self.steps[i] for i in range(len(state_dicts))]
             self._counts_at = list(map(_POINTER, self._counters))
-            for home, counter in zip(state_dicts, self._counters):
-                home["step"] = counter
+            for state, counter in zip(state_dicts, self._counters):
+                state["step"] = counter
         #: How often gradients were found at other addresses.
         self.moves = 0
         #: What an engine wants to keep with the plan (device tables, buffers), by its name for it.
@@ -290,7 +290,8 @@ class Plan:
         self.index = 0
 
     def fresh(self) -> bool:
-        """Whether the plan still describes the tensors' memory; follows gradients that moved.
+        """Whether the plan still describes the tensors' memory. Gradients at other addresses are
+        followed: the plan takes their addresses over, and counts ``moves``.
 
         Runs at every step for every tensor, so it walks through them in C and not in Python.
         """
@@ -363,8 +364,12 @@ class Job:
         return self.record.numbers[name]
 
     def renewed(self, record: FusedRecord) -> Job:
-        """This job if a step with that record differs in nothing but its number; else a new one."""
+        """This job, with the record's step number, if a step with that record differs in nothing
+        else; or a new one.
+        """
         own = self.record
+        # The fields before ``window`` are compared by value; without tensors among their numbers
+        # equal means unchanged. ``k`` alone may differ.
         unchanged = (
             own[:_NUMBERED] == record[:_NUMBERED]
             and own.window is record.window

@@ -53,7 +53,10 @@ class DataSet:
 
 
 def _read(text: str) -> dict[str, DataSet]:
-    """The blocks of ``datasets.txt``."""
+    """The data sets of ``datasets.txt`` by name. A block is a line ``name | title | licence |
+    address`` (the address may lack) and a line ``sha256 size file`` per file; the first block
+    explains them.
+    """
     data_sets = {}
     for block in text.split("\n\n")[1:]:
         head, *files = block.strip().splitlines()

@@ -142,7 +142,9 @@ def _reviews(length: int) -> dict[str, Array]:
 
 
 def _tweets(length: int) -> dict[str, Array]:
-    """Words, labels and vectors of Sentiment140, each text once, and of its test by hand."""
+    """Words, labels and vectors of Sentiment140, each text once, and of the texts that people
+    labelled; texts without known words and neutral ones (target 2) are left out.
+    """
     rows = [*sentiment140("exact"), *sentiment140("random")]
     manual = [row for row in sentiment140("test") if row["target"] != "2"]
     split = [words_of(_NOISE.sub(" ", row["text"])) for row in (*rows, *manual)]

@@ -167,6 +167,8 @@ class SmallLSTM(nn.Module):
 
 
 class _Layer(nn.Module):
+    """One layer of :class:`SmallTransformer`; without attention its feed-forward part alone."""
+
     def __init__(self, width: int, heads: int, attention: bool, causal: bool) -> None:
         super().__init__()
         self.heads, self.attention, self.causal = heads, attention, causal

@@ -97,7 +97,9 @@ def augmented_network(
 
 @cache
 def _images(data: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images and labels; read once per process."""
+    """All images (samples, channels, side, side), pixels in [0, 1], and labels; read once per
+    process.
+    """
     table = digits() if data == "digits" else cifar10()
     images = torch.tensor(table.features, dtype=torch.float32).reshape(
         -1, SHAPES[data][0], *(SHAPES[data][1],) * 2

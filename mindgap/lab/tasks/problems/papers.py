@@ -82,7 +82,9 @@ def masked_bert(
     )
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, ...]:
-        """A minibatch: real, with Gaussian vectors in place of pieces, or masked windows."""
+        """A minibatch of masked windows: padded with ``real``, and with ``gaussian`` fresh vectors
+        in place of the pieces.
+        """
         options: dict[str, Any] = {"generator": generator, "device": pieces.device}
         starts = torch.randint(0, len(pieces) - length + 1, (size, 1), **options)
         windows = pieces[starts + torch.arange(length, device=pieces.device)]

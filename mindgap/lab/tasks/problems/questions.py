@@ -206,7 +206,9 @@ def _from_prose(
 
 @cache
 def _from_squad(words: int, question: int, passage: int) -> Batch:
-    """All questions as numbers; a question with fewer answers repeats its last."""
+    """SQuAD's questions and their answers as numbers, made once per process; a question whose first
+    answer is too long for the passage or for ``SOURCES`` is left out.
+    """
     numbers, generator = known_words("wikitext-2", words), torch_stream(0, "passages")
     inputs, answers = [], []
     for item in squad():

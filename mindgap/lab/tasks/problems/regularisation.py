@@ -4,7 +4,7 @@ lower one's decay.
     binary       g(x, y) = mean_i log(1 + exp(-t_i a_i'y)) + ½ Σ_k e^{x_k} y_k²,
         one x per feature (ijcnn1)
     multiclass   g(x, Y) = mean_i ℓ(Y; a_i, t_i) + ½ Σ_c e^{x_c} ‖Y_c‖²,
-        one x a class (covtype)
+        one x per class (covtype)
 
 and f is the mean loss over the validation samples, without decay.
 """
@@ -55,7 +55,7 @@ class RegularisationSelection:
 
     @property
     def binary(self) -> bool:
-        """Whether there are two classes and one weight a feature."""
+        """Whether there are two classes and one weight per feature."""
         return self.classes == 2
 
     def upper(self, x: Tensor, y: Tensor, batch: Batch) -> Tensor:
@@ -111,7 +111,7 @@ class RegularisationSelection:
         return float(self.upper(x, self.y_star(x).view(self.y0.shape), self.validation))
 
     def _derivatives(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """g_y (flat) and the dense H of the whole training split."""
+        """g_y and the dense H = g_yy of the whole training split, at flat y."""
         features, labels = self.train
         samples = len(labels)
         if self.binary:
@@ -164,7 +164,9 @@ def multiclass_selection(
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
 ) -> RegularisationSelection:
-    """Multiclass task on any three tables: one x a class. Start: Y ~ N(0, I), x = log U(0, 1)."""
+    """Multiclass task on any three tables with three classes or more: one x per class. Start: Y ~
+    N(0, I), x = log U(0, 1).
+    """
     classes = 1 + max(int(part.labels.max()) for part in (train, validation, test))
     if classes < 3:
         fail("labels", "must have at least three classes", classes)

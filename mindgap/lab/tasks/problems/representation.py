@@ -305,7 +305,14 @@ def draw_tasks(
     tables: Sequence[Table], number: int, ways: int, shots: int, seed: int, name: str
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Support and query of so many tasks: inputs (tasks, ways·shots, ...) and labels, in random
-    order.
+    order. Every task takes a table at random, so many of its classes, numbered 0, 1, ..., and so
+    many examples of each from either half of the table (see :func:`hyper_representation`).
+
+    Args:
+        seed, name: of the draws.
+
+    Raises:
+        RuleError: a table has too few classes, or too few examples of one in a half.
     """
     generator = numpy_stream(seed, "representation", name)
     halves = []  # table -> half -> class -> rows

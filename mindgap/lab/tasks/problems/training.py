@@ -141,7 +141,10 @@ def _image_network(
     train: int | None,
     validation: int,
 ) -> TrainingProblem:
-    """A small convolutional network on a table of images, split where ``train`` is given."""
+    """A small convolutional network on a table of images of ``shape`` (channels, side),
+    standardised; split as :func:`digits_network` says where ``train`` is given, else all are to
+    train on.
+    """
     channels, side = shape
     images = torch.tensor(data.features, dtype=torch.float32).reshape(-1, channels, side, side)
     images, labels = (images - images.mean()) / images.std(), torch.tensor(data.labels)
@@ -278,7 +281,9 @@ def _next_word(
 
 @cache
 def _prose(words: int) -> torch.Tensor:
-    """The text as numbers of words, by frequency; read once per process."""
+    """The text as numbers of words, by frequency: the ``words`` - 1 most frequent have their own,
+    all others share the last. Read once per process.
+    """
     whole("words", words, least=2)
     text = kjv_words()
     frequent = Counter(text).most_common(words - 1)

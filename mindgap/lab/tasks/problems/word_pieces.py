@@ -299,7 +299,9 @@ def squad_questions(
 
 
 def _squad_pieces(words: int, question: int, passage: int, reviews: bool) -> dict[str, np.ndarray]:
-    """SQuAD as word pieces: inputs of question and passage, and the places of the answers."""
+    """SQuAD as word pieces: inputs of question and passage, and the places of the answers; a
+    question whose answers are all longer than ``LONGEST`` or the passage is left out.
+    """
     vocabulary = known_word_pieces(wikitext_pieces(words, reviews=reviews)["vocabulary"].tolist())
     random, inputs, answers = numpy_stream(0, "passages"), [], []
     placed_once = cache(vocabulary.placed)  # several questions share a passage

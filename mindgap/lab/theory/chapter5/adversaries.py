@@ -123,7 +123,12 @@ class Adversary(ABC):
         self._start_paid = True
 
     def __call__(self, x: float, direction: float = 0.0) -> Any:
-        """The answer, whatever x."""
+        """The answer, whatever x and direction; the query is remembered. The first one at the start
+        is free: the start counts from the beginning.
+
+        Raises:
+            OutOfCalls: all answers have been given.
+        """
         if x == self.start and self._start_paid:
             self._start_paid = False  # asked for already, before the algorithm began
             return self.answer
