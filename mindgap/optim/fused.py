@@ -110,6 +110,11 @@ class FusedSteps:
         refusals = [record.refusal for record in records if record.refusal is not None]
         reason = refusals[0] if refusals else None
         if reason is None and not self._current(groups, state, records):
+            if _is_captured(groups):  # new plans need memory, and zeros made here would be replayed
+                if self._plans is not None or asked_for:
+                    rule = "must run outside the CUDA graph before it is captured there"
+                    fail("step", rule, "a captured step with other tensors than the last one")
+                return None
             # What the device counted goes into the groups before new plans are made of them.
             self.follow_device(groups)
             records = [record_of(group) for group in groups]
@@ -279,7 +284,7 @@ class FusedSteps:
             and settings == self._taped_settings
             and self._tape.fits()
         )
-        if taped and all(map(cuda_rules.counted, jobs)):
+        if taped and cuda_rules.counted(jobs):
             self._tape.play()
             return self._taped_outcome  # type: ignore[return-value]
         self._tape = None
@@ -327,6 +332,12 @@ def two_windows(plans: Sequence[tuple[int, str]], records: Sequence[FusedRecord]
 def _same_objects(first: Any, second: Any) -> bool:
     """Whether two collections hold the same objects in the same order."""
     return len(first) == len(second) and all(map(is_, first, second))
+
+
+def _is_captured(groups: Groups) -> bool:
+    """Whether a CUDA graph of this step is being captured."""
+    on_cuda = any(p.is_cuda for group in groups for p in group["params"])
+    return on_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _has_states(state: Any, p: Tensor, names: tuple[str, ...]) -> bool:

@@ -165,10 +165,11 @@ def unit_rules():
     }
 
 
-def worst_error(name, device, dtype, steps=STEPS):
-    """Largest difference from the transcription, in units in the last place, over all steps and
-    states.
+def worst_error(name, device, dtype, steps=None):
+    """Largest difference from the transcription, in units in the last place, over all steps
+    (None: ``STEPS``) and states.
     """
+    steps = steps or STEPS
     make, line, names = rules()[name]
     rng = np.random.default_rng(0)
     params = tensors(device, dtype, rng)

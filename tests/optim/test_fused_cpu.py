@@ -223,3 +223,22 @@ def test_what_a_device_counts_moves_the_numbers_of_the_host_and_does_not_replace
     assert plan.steps.tolist() == [5.0, 4.0]
     assert cuda_rules.follow(plan) == 0
     assert plan.steps.tolist() == [5.0, 4.0]
+
+
+def test_launches_are_made_again_only_where_all_groups_count_as_their_device_does():
+    # The numbers of the first group once went up twice where those of the second had been changed.
+    def job(seen, on_device):
+        memory = SimpleNamespace(
+            gradient_counts=torch.tensor([on_device], dtype=torch.float64),
+            host_gradient_counts=torch.tensor([on_device]),
+            counts_steps=False,
+            host_step=3,
+        )
+        plan = SimpleNamespace(engine_data={"cuda": memory}, steps=torch.tensor([seen]))
+        return SimpleNamespace(plan=plan, k=4)
+
+    jobs = [job(3.0, 3.0), job(9.0, 3.0)]
+    assert not cuda_rules.counted(jobs)
+    assert [job.plan.steps.item() for job in jobs] == [3.0, 9.0]
+    assert cuda_rules.counted(jobs[:1])
+    assert jobs[0].plan.steps.item() == 4.0

@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from cases.captured import graph_of
 from optim import fused_checks as checks, fused_memory, fused_sequences
 
+from mindgap.base.check import RuleError
 from mindgap.optim import ACClip, AdamW, CClip, GClip, NormalizedSGD, StochasticINGD
 
 # Settings that have kernels.
@@ -184,6 +185,71 @@ def test_a_step_outside_follows_a_capture():
     torch.cuda.synchronize()
     assert bool(torch.isfinite(model.weight).all())
     assert not torch.equal(before, model.weight)
+
+
+def test_a_step_outside_follows_a_capture_of_two_steps():
+    """The second takes the table of addresses that the first one made, which no replay has filled
+    yet: its launches must not be made again outside.
+    """
+    model = torch.nn.Linear(64, 3).cuda()
+    optimizer = ACClip(model.parameters(), 0.05, fused=True)
+    data = torch.randn(32, 64, device="cuda")
+
+    def two():
+        train(model, optimizer, data)
+        optimizer.step()
+
+    graph_of(two)
+    for p in model.parameters():
+        p.grad.fill_(0.5)
+    assert not optimizer._fused._tape.fits()
+    optimizer.step()
+    torch.cuda.synchronize()
+    assert bool(torch.isfinite(model.weight).all())
+
+
+def test_one_optimizer_in_many_graphs():
+    """One graph per batch size, more of them than tables are set aside at once."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 3).cuda()
+    twin = copy.deepcopy(model)
+    captured, eager = (
+        AdamW(m.parameters(), torch.tensor(0.05, device="cuda"), fused=True) for m in (model, twin)
+    )
+    batches = [torch.randn(4 + i, 8, device="cuda") for i in range(6)]
+    graphs = []
+    for data in batches:
+        graphs.append(graph_of(partial(train, model, captured, data)))
+        for _ in range(3):
+            train(twin, eager, data)
+    for _ in range(2):
+        for graph, data in zip(graphs, batches):
+            graph.replay()
+            train(twin, eager, data)
+    torch.testing.assert_close(model.weight, twin.weight, rtol=2e-5, atol=2e-6)
+
+
+def test_a_captured_step_with_other_tensors_than_the_last_is_refused():
+    """Its states would be made inside the graph, and each replay would fill them with zeros."""
+    model = torch.nn.Linear(8, 3).cuda()
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    AdamW(model.parameters(), 0.05, fused=True).step()
+    fresh = AdamW(model.parameters(), 0.05, fused=True)
+    known = AdamW(model.parameters(), 0.05)
+    known.step()
+    model.bias.grad = None
+    for optimizer in (fresh, known):
+        try:
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                optimizer.step()
+        except RuleError as error:
+            assert "step must run outside the CUDA graph before it is captured" in str(error)  # noqa: PT017
+        else:
+            raise AssertionError("a captured step with other tensors was accepted")
+    assert not fresh.state
+    known.step()
+    assert known.report().steps == 2
 
 
 def test_tensors_above_two_gibibytes():

@@ -33,7 +33,7 @@ TENSORS_AT_ONCE = 1024
 WINDOW = 128
 #: Spikes that the device remembers for a report; the kernel ``policy`` holds the same number.
 SPIKES = 64
-#: Tables held back for captures: memory cannot be allocated while a graph is being captured.
+#: Tables set aside for captures: pinned memory cannot be allocated while a graph is captured.
 RESERVE = 4
 #: Numbers n of a rule behind the step size and what weight decay keeps; unused ones are 0.
 RULE_NUMBERS = 9
@@ -121,40 +121,40 @@ class PlanMemory:
 
     def address_table(self, plan: Plan, names: tuple[str, ...]) -> _AddressTable:
         """The device's table of addresses of the named lists, up to date with the plan."""
-        addresses, known = plan.addresses(names), self._address_tables.get(names)
+        addresses, table = plan.addresses(names), self._address_tables.get(names)
+        capturing = _is_capturing(plan)
         # A table made during a capture is filled by the graph's replays only: it serves no step
         # outside the capture.
-        if (
-            known is not None
-            and known.source is addresses
-            and (not known.captured or _is_capturing(plan))
-        ):
-            return known
-        capturing = _is_capturing(plan)
-        table = (self._upload_in_capture if capturing else self._upload)(addresses, names, plan)
-        aligned = not (addresses % 16).any()
-        self._address_tables[names] = _AddressTable(addresses, table, aligned, capturing)
-        return self._address_tables[names]
+        if table is None or table.source is not addresses or (table.captured and not capturing):
+            upload = self._upload_in_capture if capturing else self._upload
+            copied = upload(addresses, names, plan)
+            table = _AddressTable(addresses, copied, not (addresses % 16).any(), capturing)
+            self._address_tables[names] = table
+        if table.captured and cuda.Tape.running is not None:
+            cuda.Tape.running.whole = False
+        return table
 
     def _upload(self, addresses: np.ndarray, names: tuple[str, ...], plan: Plan) -> Tensor:
         """A copy of the addresses on the device; also sets tables aside for captures to come."""
-        if names not in self._spare_tables and plan.lasting:
-            blank = torch.empty(addresses.shape, dtype=torch.int64, device="cpu")
-            self._spare_tables[names] = [
-                (blank.pin_memory() if plan.on_cuda else blank, blank.to(plan.device))
-                for _ in range(RESERVE)
-            ]
+        if plan.lasting:
+            spare = self._spare_tables.setdefault(names, [])
+            while len(spare) < RESERVE:
+                host = torch.empty(addresses.shape, dtype=torch.int64, device="cpu")
+                table = torch.empty_like(host, device=plan.device)
+                spare.append((host.pin_memory() if plan.on_cuda else host, table))
         return _to_device(addresses, plan.device)
 
     def _upload_in_capture(
         self, addresses: np.ndarray, names: tuple[str, ...], plan: Plan
     ) -> Tensor:
         """A copy of the addresses in one of the tables set aside, which each replay fills anew."""
-        if cuda.Tape.running is not None:
-            cuda.Tape.running.whole = False
+        spare = self._spare_tables.get(names)
+        if not spare:
+            rule = f"must run outside CUDA graphs at least once per {RESERVE} captured steps"
+            fail("step", rule, "a captured step for which no table is left")
         # A replay copies from this pinned memory again: it must live, unchanged, as long as the
         # graph.
-        host, table = self._spare_tables[names].pop()
+        host, table = spare.pop()
         host.numpy()[...] = addresses
         table.copy_(host, non_blocking=True)
         self._tables_of_graphs.append((host, table))
@@ -536,19 +536,23 @@ def _launch_norm_factor(
         )
 
 
-def counted(job: Job) -> bool:
+def counted(jobs: Sequence[Job]) -> bool:
     """Note that the next step is made from launches of the last one; False, with nothing noted,
     where the device's own counting would then differ from the host's.
     """
-    memory, plan = memory_of(job.plan), job.plan
-    if memory.counts_steps and job.k != memory.host_step + 1:
-        return False
-    if memory.gradient_counts is not None:
-        if not torch.equal(plan.steps, memory.host_gradient_counts):  # type: ignore[arg-type]
+    for job in jobs:
+        memory = memory_of(job.plan)
+        if memory.counts_steps and job.k != memory.host_step + 1:
             return False
-        memory.host_gradient_counts.add_(1)  # type: ignore[union-attr]
-        plan.steps.add_(1)  # type: ignore[union-attr]
-    memory.host_step = job.k
+        counts = memory.gradient_counts
+        if counts is not None and not torch.equal(job.plan.steps, memory.host_gradient_counts):  # type: ignore[arg-type]
+            return False
+    for job in jobs:
+        memory = memory_of(job.plan)
+        if memory.gradient_counts is not None:
+            memory.host_gradient_counts.add_(1)  # type: ignore[union-attr]
+            job.plan.steps.add_(1)  # type: ignore[union-attr]
+        memory.host_step = job.k
     return True
 
 
