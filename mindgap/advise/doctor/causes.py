@@ -406,7 +406,7 @@ _ROWS = (
         {"unregistered": 7.0},
         "rebuild",
         "use nn.ModuleList, nn.ModuleDict or nn.Parameter",
-        "self.layers = torch.nn.ModuleList(self.layers)  # in the __init__ of your module",
+        "self.layers = torch.nn.ModuleList(self.layers)  # in your module's __init__",
         "PyTorch: nn.Module, nn.ModuleList",
         needs=("unregistered",),
         proof=False,
