@@ -54,6 +54,16 @@ def test_a_short_batch_is_drawn_by_its_share_of_the_samples(n, size):
     assert all(set(range(full)) <= set(epoch.tolist()) for epoch in epochs[:500])
 
 
+@pytest.mark.parametrize("order", ["replacement", "reshuffle"])
+def test_minibatches_of_one_sample_are_read(order):
+    """A draw of one index lost its axis, and reading it ended in a TypeError."""
+    data = Batches(torch.arange(7.0), 1, order=order)
+    for sample in (data.draw(0, "lower", 3, 4), data.draw_independent(0, "lower", 3, 4)):
+        assert sample.which.shape == (4, 1)
+    drawn = data.draw(0, "lower", 3, 4)
+    assert data.fetch(row(drawn, 2)).tolist() == [float(drawn.which[2, 0])]
+
+
 def test_equal_batches_come_once_per_epoch():
     epochs = Batches(torch.arange(12), 4).draw(0, "lower", 0, 300).which.reshape(-1, 3)
     assert (np.sort(epochs, 1) == np.arange(3)).all()

@@ -18,6 +18,7 @@ from mindgap.bilevel import (
     F2SA,
     METHODS,
     SOBA,
+    Batches,
     BilevelProblem,
     Constant,
     NegativeCurvature,
@@ -29,6 +30,7 @@ from mindgap.bilevel import (
 )
 from mindgap.bilevel.backends.oracles import TorchOps
 from mindgap.bilevel.core.directions import conjugate_gradients
+from mindgap.bilevel.tools import exact
 
 QUADRATIC, PROBLEM, X, Y, TRUTH = Point.quadratic, Point.problem, Point.x, Point.y, Point.truth
 SOLVERS = {
@@ -233,6 +235,47 @@ def test_arrays_of_other_libraries_are_vectors_too():
     )
     with pytest.raises(RuleError, match="x must be a flat vector of 3 numbers"):
         exact_hypergradient(PROBLEM, X[:2])
+
+
+def _stiff_quadratic(condition):
+    """A lower level yAy/2 - xy of 20 numbers, its matrix A, and the centre of the upper level."""
+    draw = torch.Generator().manual_seed(0)
+    basis = torch.linalg.qr(torch.randn(20, 20, dtype=torch.float64, generator=draw))[0]
+    scales = torch.logspace(0, -float(np.log10(condition)), 20, dtype=torch.float64)
+    matrix = (basis * scales) @ basis.T
+    centre = torch.randn(20, dtype=torch.float64, generator=draw)
+    problem = BilevelProblem(
+        lambda x, y, b: 0.5 * ((y - centre) ** 2).sum(),
+        lambda x, y, b: 0.5 * y @ matrix @ y - x @ y,
+        matrix @ torch.randn(20, dtype=torch.float64, generator=draw),
+        torch.zeros(20, dtype=torch.float64),
+        Batches(torch.zeros(2), 2),
+        Batches(torch.zeros(2), 2),
+    )
+    return problem, matrix, centre
+
+
+def test_an_ill_conditioned_hessian_is_solved():
+    """One pass of conjugate gradients was 11 % off here and said nothing."""
+    problem, matrix, centre = _stiff_quadratic(1e6)
+    x = problem.pack_x.start
+    truth = torch.linalg.solve(matrix, torch.linalg.solve(matrix, x) - centre)
+    found = exact_hypergradient(problem, x)
+    assert float((found - truth).norm() / truth.norm()) < 1e-4
+
+
+def test_a_linear_system_that_rounding_leaves_open_is_an_error(monkeypatch):
+    problem, *_ = _stiff_quadratic(1e6)
+    good = exact.conjugate_gradients
+
+    def poor(*args, **settings):  # a hundredth of the way per pass
+        solution, negative = good(*args, **settings)
+        return solution / 100, negative
+
+    monkeypatch.setattr(exact, "lower_solution", lambda problem, x, y, tol: problem.pack_y.start)
+    monkeypatch.setattr(exact, "conjugate_gradients", poor)
+    with pytest.raises(RuntimeError, match=r"was not solved: its residual is 0\.9"):
+        exact_hypergradient(problem, problem.pack_x.start)
 
 
 def test_a_state_of_the_compiled_backend_has_a_hypergradient():

@@ -294,7 +294,7 @@ class Batches:
 
         Args:
             seed: seed of the run.
-            level: name of the stream: "upper", "lower", or that of one name in a plan.
+            level: name of the stream: "upper", "lower", or one stream per sample of an iteration.
             start: position of the first draw.
             count: how many minibatches.
         """
@@ -309,7 +309,7 @@ class Batches:
                 block[max(begin - index * length, 0) : min(end - index * length, length)]
             )
         which = np.concatenate(block_parts) if block_parts else np.zeros(0, dtype=np.int64)
-        return Sample(which if per_draw == 1 else which.reshape(count, per_draw))
+        return Sample(which if self.order == "partition" else which.reshape(count, per_draw))
 
     def draw_independent(self, seed: int, stream: str, start: int, count: int) -> Sample:
         """Samples each independent of all others: a product of derivatives on such samples has the
@@ -328,9 +328,9 @@ class Batches:
             position_seeds(seed, start * per_draw, count * per_draw, stream, self.order) * self.n
             >> 31
         )
-        return Sample(
-            picked // self.batch_size if per_draw == 1 else picked.reshape(count, per_draw)
-        )
+        if self.order == "partition":
+            return Sample(picked // self.batch_size)
+        return Sample(picked.reshape(count, per_draw))
 
     def indices(self, sample: Sample) -> Ints:
         """Indices, into the data as they were handed over, of the data a sample names (all of
