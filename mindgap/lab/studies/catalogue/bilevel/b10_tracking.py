@@ -18,10 +18,19 @@ import numpy as np
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.verdict import by_method
 
+#: Two ways to compute the same float64 iterates may differ by so much, relatively.
+ROUNDING = 1e-12
+#: An error is as predicted, or does not grow, within this factor; the rule states it.
+NEAR = 1.25
+
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """SLIP with x-step η = drift and y-step α; beside it plain SGD on y at the first x, on the
-    same samples.
+    """Run SLIP with steps η (setting ``drift``) on x and α (``lr_y``) on y, and beside it plain SGD
+    on y at the first x, on the same samples.
+
+    A row every ``every`` iterations holds ``error`` = ‖y_t - y*(x_t)‖, ``lag`` (the predicted
+    error without noise, (η/α) ‖Ā⁻² C̄ᵀu‖; the same in every row), ``moved`` = ‖x_t - x_0‖ and
+    ``sgd_gap`` (SLIP's y against plain SGD's, relative).
     """
     import torch
 
@@ -42,6 +51,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     slopes = torch.randn(
         trial["dim_x"], generator=trial.torch_generator("slope"), dtype=torch.float64
     )
+    # The upper loss of sample i is slopes_i · x: one common unit vector plus noise, (upper, dim_x).
     slopes = slopes / slopes.norm() + 0.1 * torch.randn(
         trial["upper"],
         trial["dim_x"],
@@ -70,7 +80,9 @@ def loop(trial: Trial) -> Iterator[Row]:
     lag = drift / rate * float(torch.linalg.solve(A, torch.linalg.solve(A, C.T @ direction)).norm())
 
     def sgd(y: torch.Tensor, stream: str, position: int) -> torch.Tensor:
-        """One step of plain SGD at the first x, on the position-th sample of a lower stream."""
+        """y after one step of plain SGD at the first x, on the minibatch that SLIP draws at this
+        position of the named stream of lower samples.
+        """
         token = Sample(int(lower_data.draw(trial.seed, stream, position, 1).which[0]))
         leaf = y.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(lower(quadratic.x0, leaf, lower_data.fetch(token)), leaf)
@@ -86,8 +98,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         for position in range(warm):
             plain = sgd(plain, "lower.warm", position)
     for step in range(trial.restored.get("step", 0), trial["steps"] + 1):
-        # The checkpoint stands between the row and the iteration: a restored trial begins with the
-        # latter.
+        # A checkpoint is taken with a row, before the iteration: a restored trial skips that row.
         if step % trial["every"] == 0 and not (trial.restored and step == trial.restored["step"]):
             trial.save(lambda: {"step": step, "plain": plain, "state": pack_state(state)})  # noqa: B023
             yield {
@@ -103,19 +114,28 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """x frozen: the distance to plain SGD. x moving: the error over √(lag² + floor²), with the
-    floor seen frozen. Neither: an error that grows over the last quarters.
+    """Compare the error of y with plain SGD's where x is frozen (``drift`` 0) and with the
+    prediction where x moves. A method is a pair of drift and step ``lr_y``.
+
+    The prediction is √(lag² + floor²), where the floor is the error that noise alone makes: the one
+    seen at the same step with x frozen. An error is a root mean square over the last half of the
+    rows and over the seeds.
+
+    Returns:
+        Three parts: frozen, y is plain SGD's up to rounding; moving, every error is as predicted
+        within the factor :data:`NEAR`; no error grows by that factor from the third to the last
+        quarter of a run.
     """
     largest_gap, floors, ratios, growth, parts = 0.0, {}, {}, {}, Parts()
     groups = by_method(runs)
-    errors = {}  # root mean squares over the last half
+    errors = {}  # method -> root mean square of ‖y - y*(x)‖ over the last half
     for name, group in groups.items():
         columns = [run.column("error") for run in group]
         last_halves = [np.array(column[len(column) - len(column) // 2 :]) for column in columns]
         errors[name] = float(np.sqrt(np.mean([np.mean(half**2) for half in last_halves])))
-        quarters = [np.split(half, [len(half) // 2]) for half in last_halves]
+        quarters = [np.split(half, [len(half) // 2]) for half in last_halves]  # third, last
         growth[name] = float(
-            np.median([np.mean(late) / max(np.mean(early), 1e-300) for early, late in quarters])
+            np.median([np.mean(fourth) / max(np.mean(third), 1e-300) for third, fourth in quarters])
         )
         settings = group[0].header.settings
         if settings["drift"] == 0:
@@ -128,20 +148,20 @@ def judge(runs: Sequence[Run]) -> Parts:
             ratios[name] = errors[name] / float(np.hypot(lag, floors[settings["lr_y"]]))
     parts.add(
         "x frozen, y is plain SGD's",
-        holds=largest_gap <= 1e-12,
+        holds=largest_gap <= ROUNDING,
         words=f"differs by {largest_gap:.1e}",
         numbers={"sgd_gap": largest_gap},
     )
     parts.add(
         "x moving, the error is as predicted",
-        holds=all(1 / 1.25 < ratio < 1.25 for ratio in ratios.values()),
+        holds=all(1 / NEAR < ratio < NEAR for ratio in ratios.values()),
         words=f"{min(ratios.values()):.2f} to {max(ratios.values()):.2f} times √(lag² + floor²) "
         f"over {len(ratios)} pairs of drift and step",
         numbers={"ratio": ratios},
     )
     parts.add(
         "no error still grows",
-        holds=all(factor < 1.25 for factor in growth.values()),
+        holds=all(factor < NEAR for factor in growth.values()),
         words=f"over the last quarters by at most a factor {max(growth.values()):.2f}",
         numbers={"growth": growth, "floor": {str(rate): floor for rate, floor in floors.items()}},
     )

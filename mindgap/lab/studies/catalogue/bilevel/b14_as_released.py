@@ -28,10 +28,20 @@ from mindgap.lab.studies.spec import Row, Scale, Source, Study, Trial
 FAULTS = ("noise drawn anew", "noisy validation", "norm not squared", "gradients added up")
 METHODS = ("SLIP", "BO-REP", "MA-SOBA", "SABA", "StocBio")
 
+#: BO-REP's move of y with gradients added up, over the paper's; measured on the authors' code.
+ADDED_UP = 2.98
+#: Added below the root of ‖w‖², so that ‖w‖ has a gradient at w = 0.
+TINY = 1e-12
+
 
 class Faulty:
-    """A hyper-cleaning task whose problem has some of the faults; its measures are the task's
-    own.
+    """A hyper-cleaning task whose :meth:`problem` has some of the faults; everything else, accuracy
+    and losses among it, is the task's own.
+
+    Args:
+        trial: its settings ``corruption`` (share of wrong labels) and ``copies`` are read.
+        task: the task without faults.
+        faults: names from :data:`FAULTS`; "gradients added up" is none of a problem and ignored.
     """
 
     def __init__(self, trial: Trial, task: Any, faults: set[str]) -> None:
@@ -41,15 +51,22 @@ class Faulty:
         return getattr(self._task, name)
 
     def lower(self, x: Any, y: Any, batch: Any) -> Any:
-        """g with c ‖w‖ in the place of c ‖w‖²."""
+        """The lower loss g with the regulariser c ‖w‖ in the place of c ‖w‖², where c is the task's
+        ``decay`` and w is ``y``, a tensor or a mapping of tensors.
+        """
         import torch
 
         parts = y.values() if isinstance(y, dict) else [y]
         square = torch.cat([part.reshape(-1) for part in parts]).square().sum()
-        return self._task.lower(x, y, batch) + self._task.decay * ((square + 1e-12).sqrt() - square)
+        norm = (square + TINY).sqrt()
+        return self._task.lower(x, y, batch) + self._task.decay * (norm - square)
 
     def problem(self, batch_size: int) -> Any:
-        """The problem with the faults."""
+        """The bilevel problem with the faults, for minibatches of ``batch_size`` samples.
+
+        A sample of the lower level is (inputs, label, number of the weight that it has). Copies of
+        a sample share the weight of the sample itself.
+        """
         import torch
 
         from mindgap.bilevel.data.problem import BilevelProblem
@@ -76,7 +93,9 @@ class Faulty:
         return BilevelProblem(task.upper, lower_loss, task.x0, task.y0, *data)
 
     def _draws(self) -> list[Any]:
-        """Training labels with noise of their own for each copy."""
+        """The noisy training labels of each copy: ``copies`` tensors of shape (samples,), each with
+        another draw of the noise.
+        """
         import torch
 
         from mindgap.lab.tasks.problems import corrupt
@@ -86,22 +105,26 @@ class Faulty:
             Trial(trial.method, trial.seed, {**trial.settings, "corruption": 0.0})
         ).train[1]
         classes = int(clean.max()) + 1
-        noisy = (
-            corrupt(
-                clean.cpu().numpy(), classes, trial["corruption"], trial.seed + 1000 * (1 + copy)
-            )[0]
-            for copy in range(trial["copies"])
-        )
-        return [torch.from_numpy(labels).to(clean.device) for labels in noisy]
+        draws = []
+        for copy in range(trial["copies"]):
+            noise_seed = trial.seed + 1000 * (1 + copy)  # another draw than the task's own
+            noisy, _ = corrupt(clean.cpu().numpy(), classes, trial["corruption"], noise_seed)
+            draws.append(torch.from_numpy(noisy).to(clean.device))
+        return draws
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Run one method with one fault to the budget of oracle calls."""
+    """Run one method to the budget of oracle calls with the setting ``fault``: one fault, none of
+    them, or all.
+
+    Rows are those of :func:`~mindgap.lab.studies.cleaning_runs.rows_of`: counters, accuracies,
+    weights and losses at ``readings`` equal distances of calls and at the start.
+    """
     fault = one_of("fault", trial["fault"], (NONE, *FAULTS, ALL))
     faults = set(FAULTS) if fault == ALL else {fault}
-    chosen: dict[str, Any] = {}
+    chosen: dict[str, Any] = {}  # settings that stand for added-up gradients
     if "gradients added up" in faults and trial["key"] == "borep":
-        chosen = {"lr_y": 2.98 * trial["lr_y"]}
+        chosen = {"lr_y": ADDED_UP * trial["lr_y"]}
     elif "gradients added up" in faults and trial["key"] == "slip":
         chosen = {"lr_y": 2 * trial["lr_y"], "samples": "as released"}
     method, task = cleaning_runs.cleaning_method(trial, **chosen), cleaning_runs.task_of(trial)

@@ -15,9 +15,15 @@ from mindgap.lab.studies.spec import Row, Scale, Source, Study, Trial
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Run one method with one fault to the budget of oracle calls."""
+    """Run one method to the budget of oracle calls with the setting ``fault``: one fault, none of
+    them, or all that the method's released code has. A fault of other methods changes nothing.
+
+    Rows are those of :func:`~mindgap.lab.studies.representation_runs.rows_of`: counters, accuracies
+    and the validation loss at ``readings`` equal distances of calls and at the start.
+    """
     fault = one_of("fault", trial["fault"], (NONE, *FAULTS, ALL))
-    own_faults = OF[trial.method.split(", ")[0]]
+    title = trial.method.split(", ")[0]  # the label is "title, fault"
+    own_faults = OF[title]
     faults = {*own_faults, ALL} if fault == ALL else {fault} & set(own_faults)
     task = representation_runs.task_of(trial)
     method = released_method(trial, task, faults)
@@ -35,7 +41,7 @@ _METHODS = {
 
 
 def _steps(steps: Any) -> dict[str, Any]:
-    """Label -> the steps of its method, whatever the fault."""
+    """Label "title, fault" -> the entry of its title in ``steps``, whatever the fault."""
     return {label: steps[label.split(", ")[0]] for label in _METHODS}
 
 

@@ -53,11 +53,16 @@ from mindgap.lab.studies.verdict import (
     triples,
 )
 
+#: Beginning of a column of accuracies -> what sentences call it.
 CASES = {"train": "training", "test": "test"}
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Run one method to the budget of oracle calls; read accuracies at equal distances of calls."""
+    """Run one method to its budget of ``oracle_calls``, at least for ``least_steps`` iterations.
+
+    Each of the ``readings`` + 1 rows, at equal distances of calls, holds counters (``x_epoch`` and
+    others), accuracies on training, validation and test tasks, and the ``validation_loss``.
+    """
     task = task_of(trial)
     method = representation_method(trial, task)
     budget, readings = trial["oracle_calls"], trial["readings"]
@@ -67,7 +72,17 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Compare SLIP's final training and test accuracy with every other method's, seed by seed."""
+    """Compare SLIP's final training and test accuracy with every other method's, seed by seed.
+
+    Reads the columns ``train_accuracy``, ``test_accuracy`` and ``x_epoch``. Left out of training
+    accuracy is a method whose record was read at a variable that learns from the query examples.
+
+    Returns:
+        Two parts, training and test: yes where SLIP is above every other method
+        (:meth:`~mindgap.lab.studies.verdict.Parts.ahead_of_all`). At scales gpu and paper the gate
+        of trained encoders stands before them. Accuracies at equal epochs and the gain of
+        :data:`SHARED` (SLIP with one lower sample per iteration) are notes that decide nothing.
+    """
     parts, groups = Parts(), by_seed(runs)
     shared = groups.pop(SHARED, None)
     common_epoch = min(run.rows[-1]["x_epoch"] for group in groups.values() for run in group)
@@ -76,8 +91,8 @@ def judge(runs: Sequence[Run]) -> Parts:
         trained_gate(parts, groups[max(test_means, key=test_means.__getitem__)])
     parts.note("", {"equal_epochs": common_epoch})
     misread = [name for name, group in groups.items() if not all(map(read_at_its_solution, group))]
-    # Epochs of x cost methods differently, so accuracies are also compared at the last epoch that
-    # every run reached.
+    # An epoch of x costs each method another number of calls, so accuracies are also compared at
+    # the last epoch that every run reached.
     for case, word in CASES.items():
         column = f"{case}_accuracy"
         judged = dict(groups)
@@ -119,7 +134,7 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 def at_epoch(run: Run, column: str, epoch: float) -> float:
-    """A column at an epoch of x, on the line between the readings beside it."""
+    """A column at an epoch of x, interpolated linearly between the readings beside it."""
     return float(np.interp(epoch, run.column("x_epoch"), run.column(column)))
 
 
@@ -168,14 +183,22 @@ LONG = {**PAPER, "oracle_calls": 2000, "readings": 4, "tasks": [500, 1, 1000], "
 
 
 def _length(settings: Mapping[str, Any]) -> str:
-    """How long SLIP trains, in words; a step of it takes five oracle calls."""
+    """How long SLIP trains beside the paper's 20 epochs, in words. A step takes five oracle calls,
+    an epoch 10 steps with the minibatches of 2 of scale paper and 20 steps otherwise.
+    """
     steps_per_epoch = 10 if settings["batch_size"] == 2 else 20
-    return f"{settings['oracle_calls'] / 5 / steps_per_epoch:.3g} of 20 epochs (SLIP)"
+    steps = settings["oracle_calls"] / 5
+    return f"{steps / steps_per_epoch:.3g} of 20 epochs (SLIP)"
 
 
 def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) -> Study:
-    """The study of Fig. 1 on one set of texts; ``quick`` and ``cpu`` name the data of these
-    scales.
+    """The study of Fig. 1 on one set of texts.
+
+    Args:
+        name, claim: of the study.
+        title, texts: how title and statement call the texts.
+        quick, cpu: the data of these scales. Scale gpu takes the words of the texts of cpu, and
+            only "snli" has a scale paper.
     """
     none_of_further = dict.fromkeys(FURTHER, 0)
     small = {**QUICK, "data": quick, "oracle_calls": 375, "readings": 3}
@@ -184,10 +207,10 @@ def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) 
         "cpu": Scale({**CPU, "data": cpu}, 8, own_steps(cpu), none_of_further),
     }
     methods = {**KEYS, **FURTHER}
-    seeds, left_out = 16, {}
+    seeds, no_seeds = 16, {}
     if cpu != "snli":
-        seeds, left_out = 60, {name: 0 for name in methods if name not in ON_REVIEWS}
-    scales["gpu"] = Scale(GPU_SIZES[cpu], seeds, GPU_STEPS, left_out, GPU_GRID, (1000,))
+        seeds, no_seeds = 60, {name: 0 for name in methods if name not in ON_REVIEWS}
+    scales["gpu"] = Scale(GPU_SIZES[cpu], seeds, GPU_STEPS, no_seeds, GPU_GRID, (1000,))
     models = {
         "quick": f"tanh encoder and linear heads on {quick}",
         "cpu": f"averaged word vectors on {cpu}",

@@ -66,8 +66,13 @@ SHARED = "SLIP, shared samples"
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Run one method to the budget of oracle calls; read accuracy and weights at equal
-    distances of calls, and at the end the common solve at the method's x. A control is one solve.
+    """Run one method to its budget of ``oracle_calls`` and yield ``readings`` + 1 rows.
+
+    A row holds counters, accuracies, losses and ``weight_auc`` at the method's own lower solution.
+    The last one also holds ``solved_accuracy``: that of the common solve, which trains the lower
+    problem in the same way for every method, at the method's final x. A control (setting
+    ``control``) yields the row of one such solve. A method that refuses the problem's size yields
+    one row with the reason in ``refused``.
     """
     if trial.settings.get("control"):
         yield from control_rows(trial)
@@ -76,7 +81,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     method = cleaning_method(trial)
     try:
         method.check_problem(task.problem(trial["batch_size"]))
-    # SVRB's dense Hessian of 69,000 unknowns: an excuse, with its reason.
+    # SVRB refuses a dense Hessian of 69,000 unknowns.
     except RuleError as error:
         yield {"step": 0, "oracle_calls": 0, "refused": str(error)}
         return
@@ -87,7 +92,14 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Compare SLIP's final x with every other method's, by one common solve each, seed by seed."""
+    """Compare SLIP's final x with every other method's, by the test accuracy of one common solve of
+    the lower problem at each x (``solved_accuracy`` of the last rows), seed by seed.
+
+    Returns:
+        One part, SLIP ahead of all rivals, behind the gates of :func:`headroom`. Spread, the
+        methods' own solutions, weights and :data:`SHARED` are notes that decide nothing. Records
+        without a common solve or without controls decide nothing at all.
+    """
     groups, parts = by_seed(runs), Parts()
     controls = {name: groups.pop(name) for name in CONTROL_METHODS if name in groups}
     refused = [
@@ -127,8 +139,13 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 def headroom(parts: Parts, controls: Mapping[str, Sequence[Run]]) -> None:
-    """The gates: perfect weights must beat no cleaning by at least two points, and a net with them
-    must beat a linear model.
+    """Add two gates to ``parts``: perfect weights must beat no cleaning by at least
+    :data:`HEADROOM`, and a net with perfect weights must beat a linear model, where that was
+    recorded (``linear_accuracy``).
+
+    Args:
+        parts: changed in place; a gate that fails makes the verdict *not trained*.
+        controls: the runs of "no cleaning" and of "perfect weights", the same seeds in one order.
     """
     accuracy = last_values(controls, "solved_accuracy")
     none, perfect = accuracy["no cleaning"], accuracy["perfect weights"]
@@ -150,8 +167,13 @@ def headroom(parts: Parts, controls: Mapping[str, Sequence[Run]]) -> None:
 
 
 def _without_solve(groups: Mapping[str, Sequence[Run]]) -> Parts:
-    """Records without a common solve or without controls decide nothing. The gate is asked all the
-    same: the best method that is read at its lower solution must beat a linear model.
+    """The inconclusive parts of records without a common solve or without controls.
+
+    The gate is asked all the same, at scales gpu and paper: the best method that was read at its
+    lower solution must beat a linear model.
+
+    Args:
+        groups: method -> its runs.
     """
     parts = Parts()
     accuracy = means(last_values(groups, "test_accuracy"))
@@ -169,8 +191,11 @@ def _without_solve(groups: Mapping[str, Sequence[Run]]) -> Parts:
 
 
 def _note_on_spread(groups: Mapping[str, Sequence[Run]]) -> tuple[str, dict[str, Any]]:
-    """The spread between seeds and the accuracy of each method's own lower solution, judged beside
-    the rule: the sentence, and its numbers.
+    """What is judged beside the rule and decides nothing: the spread between seeds, and the
+    accuracy of each method's own lower solution.
+
+    Returns:
+        A sentence, and its numbers with the answer of each question.
     """
     beside = Parts()
     lower_spread(beside, last_values(groups, "solved_accuracy"), "SLIP")
@@ -188,15 +213,20 @@ def _note_on_spread(groups: Mapping[str, Sequence[Run]]) -> tuple[str, dict[str,
 
 
 def lower_spread(parts: Parts, values: Mapping[str, np.ndarray], method: str) -> None:
-    """A part: the standard deviation of ``method`` over seeds lies below that of all others
-    together (F-test, 5 % on each side).
+    """Add a part: the variance of ``method`` between seeds lies below the mean variance of all
+    other methods. The test is an F-test of 5 % on each side; with one seed the answer stays open.
+
+    Args:
+        parts: changed in place.
+        values: method -> one accuracy per seed, the same number for all.
+        method: the one that is said to vary least.
     """
     from scipy.stats import f
 
     rival_spreads = [spread(of_rival) for name, of_rival in values.items() if name != method]
     pooled = float(np.sqrt(np.mean(np.square(rival_spreads))))
     own_spread, degrees = spread(values[method]), len(values[method]) - 1
-    ratio = (own_spread / pooled) ** 2 if pooled else 1.0
+    ratio = (own_spread / pooled) ** 2 if pooled else 1.0  # of variances: the test's statistic
     low, high = 0.0, np.inf
     if degrees:
         low, high = f.ppf([0.05, 0.95], degrees, degrees * len(rival_spreads))
@@ -210,7 +240,9 @@ def lower_spread(parts: Parts, values: Mapping[str, np.ndarray], method: str) ->
 
 
 def _scales(corruption: float) -> dict[str, Scale]:
-    """The four scales at one share of wrong labels."""
+    """The four scales at one share ``corruption`` of wrong labels. A method with 0 seeds does not
+    run at a scale.
+    """
     quick, cpu, gpu, paper = (
         {**shared, **SOLVED[scale], "corruption": corruption}
         for scale, shared in zip(SCALES, (QUICK, CPU, GPU, PAPER))
@@ -255,7 +287,9 @@ PAPER_DESIGN = replace(
 
 
 def _length(settings: Mapping[str, Any]) -> str:
-    """How long SLIP trains, in words: five oracle calls per step, 20 steps per epoch."""
+    """How long SLIP trains, in words: five oracle calls per step and 20 steps per epoch make 100
+    calls.
+    """
     calls = settings["oracle_calls"]
     return f"{calls / 100:.3g} of 25 epochs (SLIP; {calls:,} oracle calls for every method)"
 

@@ -23,7 +23,9 @@ POINT = 0.01
 
 
 def task_of(trial: Trial) -> Any:
-    """Data, splits and corruption of a seed."""
+    """The hyper-cleaning task of a trial's seed, in single precision: a linear softmax on MNIST, of
+    which the test images are a table of their own, or on digits.
+    """
     import torch
 
     from mindgap.lab.tasks.data import digits, mnist
@@ -42,10 +44,16 @@ def task_of(trial: Trial) -> Any:
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Run one method to the budget of oracle calls, or train one control to the end."""
+    """Run one method to its budget of ``oracle_calls``, or train one control to the end.
+
+    A method yields ``readings`` + 1 rows at equal distances of calls, with counters,
+    ``test_accuracy`` and ``weight_auc`` (the area under the curve of the weights as detectors of
+    right labels). A control yields one row with its ``test_accuracy``.
+    """
     task = task_of(trial)
     if trial["key"] == "control":
-        used = ~task.corrupted if trial.method == CLEAN else task.corrupted | True
+        every_sample = task.corrupted | True  # a mask that is true everywhere
+        used = ~task.corrupted if trial.method == CLEAN else every_sample
         with trial.timed():
             trained = task.trained_on(used)
         yield {"step": 0, "oracle_calls": 0, "test_accuracy": task.accuracy(trained)}
@@ -62,10 +70,10 @@ def loop(trial: Trial) -> Iterator[Row]:
     oracle = runner.oracle(task.problem(trial["batch_size"]), method, trial.seed, False)
     with trial.timed():
         state = runner.start(method, oracle, trial.seed)
-    for mark in (budget * i // trial["readings"] for i in range(trial["readings"] + 1)):
-        while state.total_calls < mark:
+    for reading in range(trial["readings"] + 1):
+        while state.total_calls < budget * reading // trial["readings"]:
             with trial.timed():
-                state = runner.run(state, 20, None, None)
+                state = runner.run(state, 20, None, None)  # 20 iterations
         x, y = (oracle.to_torch(state.values[name]) for name in "xy")
         yield {
             **counters(state),
@@ -75,7 +83,15 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Compare final accuracies with those of the two controls, seed by seed."""
+    """Compare the methods' final ``test_accuracy`` with that of two controls, seed by seed.
+
+    The controls are the lower problem solved with the right labels alone (:data:`CLEAN`), a level
+    known from the literature, and with all labels (:data:`NOISY`).
+
+    Returns:
+        Two parts: at least two methods end within :data:`POINT` of the right labels alone, on
+        average over the seeds; training on all labels is worse than that by more than a point.
+    """
     accuracy = last_values(by_seed(runs), "test_accuracy")
     behind = {name: accuracy[CLEAN] - values for name, values in accuracy.items()}
     methods = [name for name in accuracy if name not in (CLEAN, NOISY)]

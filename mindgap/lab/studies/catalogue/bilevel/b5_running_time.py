@@ -20,19 +20,25 @@ from mindgap.lab.studies.spec import Design, Figure, Row, Scale, Source, Study, 
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Hyper-cleaning: run one method to the budget of oracle calls and read it about once per
-    iteration.
+    """Hyper-cleaning: run one method to the budget of oracle calls and read accuracies with the
+    time spent, about once per iteration (``readings`` times).
+
+    A row is that of :func:`~mindgap.lab.studies.cleaning_runs.rows_of` with ``seconds``,
+    ``cpu_seconds`` and ``perfect_accuracy``: what perfect cleaning reaches, or 1 for a recurrent
+    net, whose best weights are not known.
     """
     task = cleaning_runs.task_of(trial)
     method = cleaning_runs.cleaning_method(trial)
-    # No Newton's method finds the best net.
+    # Newton's method finds the best linear model, not the best net.
     perfect = 1.0 if trial["data"] in NETS else task.perfect_accuracy()
     yield from time_alone(trial, task, method, cleaning_runs.rows_of, perfect)
 
 
 def representation_loop(trial: Trial) -> Iterator[Row]:
-    """Hyper-representation: run one method to the budget of oracle calls and read it every few
-    iterations.
+    """Hyper-representation: run one method to the budget of oracle calls and read accuracies with
+    the time spent, every few iterations (``readings`` times).
+
+    As :func:`loop`, with ``perfect_accuracy`` 1: levels are test accuracies as such.
     """
     task = representation_runs.task_of(trial)
     method = representation_runs.representation_method(trial)
@@ -53,8 +59,11 @@ DESIGN = Design(
 
 
 def _length(settings: Mapping[str, Any]) -> str:
-    """How long a network is trained, in words: 100 oracle calls per epoch of a method with five
-    calls per step.
+    """How long a network is trained beside the paper, in words, for a method with five oracle calls
+    per step.
+
+    An epoch of hyper-cleaning takes 100 calls (20 steps), one of hyper-representation 100 calls
+    over the setting ``batch_size``.
     """
     if "corruption" in settings:
         return f"{settings['oracle_calls'] / 100:.3g} of 25 epochs"
@@ -64,7 +73,15 @@ def _length(settings: Mapping[str, Any]) -> str:
 def _study(
     name: str, task: str, loop: Callable[[Trial], Iterator[Row]], facet: str, **parts: Any
 ) -> Study:
-    """The study of Fig. 3 on one task, with the parts that differ between tasks."""
+    """The study of Fig. 3 on one task.
+
+    Args:
+        name: of the study.
+        task: what title and statement call it.
+        loop: runs one method on it.
+        facet: the setting that has a panel of its own per value, empty for one panel.
+        parts: further fields of the study, those that differ between tasks.
+    """
     return Study(
         name=name,
         claim="B5",
@@ -157,15 +174,22 @@ def _cleaning() -> Study:
 
 
 def _representation(name: str, texts: str, quick: str, cpu: str) -> Study:
-    """The study of Fig. 3 on one set of texts."""
+    """The study of Fig. 3 on one set of texts; only SLIP and BO-REP have seeds.
+
+    Args:
+        name: of the study.
+        texts: what title and statement call them.
+        quick, cpu: the data of these scales. Scale gpu takes the words of the texts of cpu, and
+            only "snli" has a scale paper.
+    """
     runs = representation_runs
     no_seeds = {title: 0 for title in runs.EIGHT if title not in _BOTH}
 
     def scale(
         settings: Mapping[str, Any], source: str, tasks: list[int], readings: int, seeds: int
     ) -> Scale:
-        """A CPU scale of one source: its sizes, the tuned steps of both methods, and no seeds for
-        the others.
+        """A scale on CPUs: ``settings`` with another ``source`` of data, numbers of ``tasks`` for
+        training, validation and test, ``readings`` and ``seeds``, and the steps tuned on it.
         """
         steps, levels = runs.own_steps(source), REACHED[source]
         of_source = {"data": source, "levels": levels, "tasks": tasks, "readings": readings}

@@ -24,16 +24,16 @@ from mindgap.record.schema import grouped
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Hyper-cleaning: run a method for a number of epochs of x- or of y-updates and read it
-    after each.
+    """Hyper-cleaning: run a method for a number of epochs of x- or of y-updates and read accuracies
+    after each (:func:`_by_epochs`).
     """
     task = cleaning_runs.task_of(trial)
     yield from _by_epochs(trial, task, cleaning_runs.cleaning_method(trial), cleaning_runs.rows_of)
 
 
 def representation_loop(trial: Trial) -> Iterator[Row]:
-    """Hyper-representation: run a method for a number of epochs of x- or of y-updates and read it
-    after each.
+    """Hyper-representation: run a method for a number of epochs of x- or of y-updates and read
+    accuracies after each (:func:`_by_epochs`).
     """
     task = representation_runs.task_of(trial)
     yield from _by_epochs(
@@ -44,7 +44,15 @@ def representation_loop(trial: Trial) -> Iterator[Row]:
 def _by_epochs(
     trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator[Row]]
 ) -> Iterator[Row]:
-    """Rows of a run of so many epochs of x- or of y-updates, as the setting ``counted`` says."""
+    """Rows of a run of so many ``epochs``: one at the start and one after each.
+
+    The setting ``counted`` says what makes an epoch: as many updates of "x" as the upper data have
+    minibatches, or of "y" as the lower data have.
+
+    Args:
+        trial, task, method: what runs on what.
+        rows_of: reads runs on tasks of that kind; its rows get the number of the ``epoch``.
+    """
     problem = task.problem(trial["batch_size"])
     counted, epochs = one_of("counted", trial["counted"], ("x", "y")), trial["epochs"]
     batches = (problem.upper_data if counted == "x" else problem.lower_data).batches
@@ -61,12 +69,21 @@ def _by_epochs(
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Differences of SLIP's two countings in training and test accuracy, on average over the
-    epochs, against a fixed margin; notes on the last epoch and on the other methods.
+    """Ask whether SLIP's accuracy is the same at equal epochs of x- and of y-updates.
+
+    Compares, seed by seed and on average over the epochs after the start, ``train_accuracy`` and
+    ``test_accuracy`` of runs with ``counted`` "x" and "y".
+
+    Returns:
+        One part per case (share of wrong labels, or data) and split: the mean difference lies
+        within ± :data:`MARGIN`. At scales gpu and paper a gate asks whether the networks are
+        trained. The last epoch, single epochs and the other methods are notes that decide nothing.
     """
     slip = [run for run in runs if run.header.settings["key"] == "slip"]
     parts, groups = Parts(), by_case(slip, "counted")
     cases = sorted({case for case, _ in groups})
+    # Largest mean gap at one epoch; how many updates of x fewer the y-counted run makes; case and
+    # split -> mean, low and high of the gap at the last epoch.
     largest, fewer, last_gaps = 0.0, set(), {}
     for case in cases:
         by_x, by_y = groups[case, "x"], groups[case, "y"]
@@ -100,10 +117,14 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 def _note_on_others(runs: Sequence[Run]) -> tuple[str, dict[str, dict[str, dict[str, float]]]]:
-    """Mean final test accuracy of all methods after equal epochs of y, over the seeds that all
-    have: words, numbers.
+    """Mean final test accuracy of all methods after equal epochs of y-updates, over the seeds that
+    all of them have.
+
+    Returns:
+        A sentence that ranks the methods of each case, and the numbers: case -> key of a method ->
+        accuracy. Both are empty where no case has two methods.
     """
-    runs_of = grouped(  # case -> (method, its runs by seed)
+    runs_of = grouped(  # case -> pairs of a method's key and its runs by seed
         (case, (key, group))
         for (case, counted, key), group in by_case(runs, "counted", "key").items()
         if counted == "y"
@@ -158,12 +179,16 @@ def _study(
     sizes: Mapping[str, Size],
     **parts: Any,
 ) -> Study:
-    """A study of B6.
+    """A study of B6: SLIP counted both ways, and its rivals counted in y-updates. Rivals have no
+    seeds of their own at any scale: they run where they are named.
 
     Args:
+        name: of the study.
+        task, figure: what title, statement and source call the task and the paper's figure.
         labels: label -> (method, how it counts and what its case is).
         settings_of: method -> its settings at every scale.
-        sizes: of the scales; a method without steps does not run there.
+        sizes: scale -> settings, seeds of SLIP, and method -> steps.
+        parts: further fields of the study.
     """
     scales = {}
     for scale, (settings, seeds, steps) in sizes.items():
@@ -195,7 +220,12 @@ def _study(
 
 
 def _figures(facet: str = "", names: str = "") -> tuple[Figure, ...]:
-    """The figures of test and of training accuracy; ``names`` begins their captions."""
+    """The figures of test and of training accuracy.
+
+    Args:
+        facet: the setting that has a panel of its own per value, empty for one panel.
+        names: a sentence on the names of the methods, with which the captions begin.
+    """
     return tuple(
         Figure(
             f"{name} accuracy",
@@ -256,7 +286,14 @@ def _cleaning() -> Study:
 
 
 def _representation(name: str, texts: str, figure: str, quick: str, data: str) -> Study:
-    """The study of Fig. 4 on one set of texts."""
+    """The study of Fig. 4 on one set of texts.
+
+    Args:
+        name: of the study.
+        texts, figure: what title, statement and source call them.
+        quick: the data of scale quick.
+        data: "snli" or "reviews", of scale gpu; only "snli" has a scale paper.
+    """
     runs = representation_runs
     labels = {f"SLIP, epochs of {c}": ("SLIP", {"counted": c}) for c in "xy"}
     labels |= {title: (title, {"counted": "y"}) for title in runs.EIGHT if title != "SLIP"}

@@ -84,8 +84,22 @@ def _search_and_run(
     method_for: Callable[..., Any],
     space: Mapping[str, tuple[float, float]],
 ) -> Iterator[Row]:
-    """Rows of a run after a search over its steps, of ``tried`` settings on samples that the run
-    does not see; where ``tried`` is 0, with the steps of the settings (:func:`_own_steps`).
+    """Rows of a run of SABA with the best steps of a random search over ``tried`` settings.
+
+    The search looks at samples that the run does not see. Where ``tried`` is 0 the steps are those
+    of the trial's settings (:func:`_own_steps`) and nothing is searched.
+
+    Args:
+        trial: its setting ``steps`` is "one" (``lr_z`` is set to ``lr_y``) or "two".
+        task_of: makes the task of a trial.
+        rows_of: reads runs on tasks of that kind.
+        method_for: makes the method of a trial with given settings.
+        space: setting -> (low, high) of the search, on a log scale.
+
+    Yields:
+        The rows of ``rows_of`` with the steps, and after a search with ``search_loss``, its lowest
+        loss. With two steps they also hold ``reset_test_accuracy`` and ``reset_train_accuracy``:
+        what the same steps reach with ``lr_z`` set to ``lr_y`` and nothing searched again.
     """
     one_step = one_of("steps", trial["steps"], ("one", "two")) == "one"
     budget, readings = trial["oracle_calls"], trial["readings"]
@@ -98,7 +112,7 @@ def _search_and_run(
     column = "held_loss" if trial.settings.get("held") else "validation_loss"
 
     def saba(steps: Mapping[str, Any]) -> Any:
-        """SABA with these steps."""
+        """SABA with these steps, ``lr_x``, ``lr_y`` and ``lr_z``."""
         return method_for(trial, **steps, key="saba")
 
     search_seed = FIRST_SEED + trial.seed
@@ -123,8 +137,11 @@ def _search_and_run(
 
 
 def _own_steps(trial: Trial, one_step: bool) -> dict[str, float]:
-    """The steps of a trial's settings, which a search has chosen, times their units; with one step
-    size that of the linear system is that of the lower problem.
+    """The steps ``lr_x``, ``lr_y`` and ``lr_z`` of a trial's settings, times their ``units``.
+
+    Args:
+        trial: its settings hold what an earlier grid search chose.
+        one_step: whether the linear system takes the step of the lower problem, ``lr_y``.
     """
     scaled = in_units(trial.settings)
     steps = {name: scaled[name] for name in ("lr_x", "lr_y", "lr_z")}
@@ -132,8 +149,14 @@ def _own_steps(trial: Trial, one_step: bool) -> dict[str, float]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """The gain of one step over two in each case: training and test accuracy at each corruption
-    (or set of tasks).
+    """Ask whether final accuracies with one step size and with two differ by little.
+
+    Reads ``train_accuracy`` and ``test_accuracy`` of the last rows, seed by seed, in percent.
+
+    Returns:
+        One part per case (share of wrong labels, or data) and split: the mean gain of one step over
+        two lies within ± the margin of :data:`MARGINS`. At scales gpu and paper a gate asks whether
+        the networks are trained. The gain without a new search is a note that decides nothing.
     """
     parts, groups, gains, resets = Parts(), by_case(runs, "steps"), {}, {}
     margin = MARGINS["corruption" if "corruption" in runs[0].header.settings else "data"]
@@ -142,7 +165,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         seeds = sorted(one.keys() & two.keys())
         for split in ("train", "test"):
             name, column = f"{case}, {split}", f"{split}_accuracy"
-            with_one, with_two = (
+            with_one, with_two = (  # percent, one number per seed
                 100 * np.array([group[seed].rows[-1][column] for seed in seeds])
                 for group in (one, two)
             )
@@ -172,7 +195,14 @@ def _length(settings: Mapping[str, Any]) -> str:
 def _study(
     name: str, title: str, statement: str, loop: Callable[[Trial], Iterator[Row]], **parts: Any
 ) -> Study:
-    """The study of one step size against two on one task."""
+    """The study of one step size against two on one task.
+
+    Args:
+        name, title: of the study; a title with "hyper-cleaning" gets that task's margin.
+        statement: the paper's gains, which end the statement.
+        loop: runs one variant.
+        parts: further fields of the study.
+    """
     facet = "corruption" if "hyper-cleaning" in title else ""
     return Study(
         name=name,

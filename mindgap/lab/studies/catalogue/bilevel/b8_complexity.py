@@ -28,7 +28,13 @@ LEAST = 6
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Run a method with smaller and smaller steps; yield the fewest calls for each ε."""
+    """Run a method ``rungs`` times with smaller and smaller steps, and yield for each ε the fewest
+    oracle calls that any of the runs needs (:func:`calls_until`).
+
+    ε is a share of ‖∇Φ‖ at the start; its values are 2^(-k/2) for k = 1 to ``levels``. A row holds
+    ``step`` (the k; 0 is the start), ``inverse`` = 1/ε and ``calls``. An ε that no run reached has
+    no row.
+    """
     from mindgap.lab.tasks.problems import quadratic_problem
 
     sizes = {name: trial[name] for name in ("lower", "upper", "dim_y", "dim_x", "convexity")}
@@ -36,34 +42,35 @@ def loop(trial: Trial) -> Iterator[Row]:
     problem = task.problem(trial["batch_size"])
 
     def losses() -> tuple[Any, Any]:
-        """Both losses in JAX."""
+        """The upper and the lower loss in JAX, for the compiled backend."""
         from mindgap.lab.tasks.problems.compiled import quadratic_losses
 
         return quadratic_losses()
 
     runner = runner_of(trial["backend"], losses)
     start_norm = float(task.hypergradient(task.x0).norm())
-    fewest = {2.0 ** -(k / 2): math.inf for k in range(1, trial["levels"] + 1)}
+    fewest = {2.0 ** -(k / 2): math.inf for k in range(1, trial["levels"] + 1)}  # ε -> calls
     for rung in range(trial["rungs"]):
-        method, readings = _method(trial.settings, rung), []
+        method, readings = _method(trial.settings, rung), []  # pairs of calls and norm
         with trial.timed():
             state = runner.start(
                 method, runner.oracle(problem, method, trial.seed, False), trial.seed
             )
         while state.total_calls < trial["oracle_calls"]:
             with trial.timed():
+                # So many iterations that the readings are about a tenth of the run apart.
                 state = runner.run(state, 1 + state.t // 10, None, None)
             norm = float(task.hypergradient(state.oracle.to_torch(state.x)).norm()) / start_norm
             readings.append((state.total_calls, norm))
             if not math.isfinite(norm):
                 break
         fewest = {
-            share: min(count, calls_until(readings, share)) for share, count in fewest.items()
+            epsilon: min(calls, calls_until(readings, epsilon)) for epsilon, calls in fewest.items()
         }
     yield {"step": 0, "inverse": 1.0, "calls": 1.0}
-    for step, (share, count) in enumerate(fewest.items(), 1):
-        if math.isfinite(count):
-            yield {"step": step, "inverse": 1 / share, "calls": float(count)}
+    for level, (epsilon, calls) in enumerate(fewest.items(), 1):
+        if math.isfinite(calls):
+            yield {"step": level, "inverse": 1 / epsilon, "calls": float(calls)}
 
 
 def _method(settings: Mapping[str, Any], rung: int) -> Any:
@@ -79,22 +86,27 @@ def _method(settings: Mapping[str, Any], rung: int) -> Any:
     return method_of({**settings, **on_rung})
 
 
-def calls_until(readings: Sequence[tuple[int, float]], share: float) -> float:
-    """Calls until the root mean square of the readings since half of the calls is at most
-    ``share``; or infinity.
+def calls_until(readings: Sequence[tuple[int, float]], level: float) -> float:
+    """The fewest calls c at which the root mean square of the norms read after c/2 calls and up to
+    c is at most ``level``; infinity where there are none.
+
+    Args:
+        readings: (calls so far, norm of the gradient), in the order of the calls.
+        level: in the unit of the norms.
 
     Example:
         >>> calls_until([(10, 0.6), (20, 0.5), (30, 0.3), (40, 0.3)], 0.45)
         30
     """
     for calls, _ in readings:
-        if np.mean([norm**2 for count, norm in readings if calls / 2 < count <= calls]) <= share**2:
+        squares = [norm**2 for earlier, norm in readings if calls / 2 < earlier <= calls]
+        if np.mean(squares) <= level**2:
             return calls
     return math.inf
 
 
 def stated(complexity: str) -> int:
-    """The power of 1/ε in a complexity of the table.
+    """The power of 1/ε in a complexity of the table, written with a superscript digit.
 
     Example:
         >>> stated("O(N^{4/3} ε⁻²)")
@@ -104,49 +116,58 @@ def stated(complexity: str) -> int:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Compare each method's exponent, with an interval over the seeds, with the stated one."""
+    """Compare each method's exponent, the slope of log calls against log 1/ε, with the stated power
+    of 1/ε.
+
+    Reads ``step`` (the k of ε = 2^(-k/2)) and ``calls`` of every row, and takes those ε that every
+    seed reached. The intervals over the seeds miss with 5 % for all methods together.
+
+    Returns:
+        One part per method: yes where the interval lies at or below the stated power, no where it
+        lies above. Fewer than :data:`LEAST` values of ε, or one seed, leave it open.
+    """
     parts, groups = Parts(), by_seed(runs)
     exponents: dict[str, float] = {}
     for name, group in groups.items():
         complexity = SIXTEEN[TITLES[name]].complexity
-        # Per seed: number of ε -> calls; step 0 is the start.
+        # Per seed: k of ε = 2^(-k/2) -> calls; k = 0 is the start.
         counts = [{row["step"]: row["calls"] for row in run.rows if row["step"]} for run in group]
-        steps = sorted(set.intersection(*map(set, counts)))
+        levels = sorted(set.intersection(*map(set, counts)))
         power = stated(complexity)
         question = f"{name}: at most {power}"
-        if len(steps) < LEAST or len(group) < 2:
+        if len(levels) < LEAST or len(group) < 2:
             parts.add(
                 question,
                 holds=False,
                 refuted=False,
-                words=f"only {len(steps)} of the values of ε reached",
+                words=f"only {len(levels)} of the values of ε reached",
             )
             continue
         slopes = [
             slope(
-                [level * math.log(2) / 2 for level in steps],
-                [math.log(calls_of[level]) for level in steps],
+                [level * math.log(2) / 2 for level in levels],  # log 1/ε
+                [math.log(calls_of[level]) for level in levels],
             )[0]
             for calls_of in counts
         ]
+        smallest_epsilon = 2 ** -(levels[-1] / 2)
         exponent = mean_interval(slopes, miss=0.05 / len(groups))
         exponents[name] = exponent.mean
         parts.add(
             question,
             holds=exponent.high <= power,
             refuted=exponent.low > power,
-            words=f"{exponent.words(digits='.2f')} down to {2 ** -(steps[-1] / 2):.2g}",
+            words=f"{exponent.words(digits='.2f')} down to {smallest_epsilon:.2g}",
             numbers={
                 name: {
                     "exponent": exponent.triple,
                     "stated": complexity,
-                    "smallest": 2 ** -(steps[-1] / 2),
+                    "smallest": smallest_epsilon,
                 }
             },
         )
-    if exponents and max(exponents.values()) < min(
-        stated(SIXTEEN[TITLES[n]].complexity) for n in exponents
-    ):
+    lowest_stated = min([stated(SIXTEEN[TITLES[name]].complexity) for name in exponents], default=0)
+    if exponents and max(exponents.values()) < lowest_stated:
         parts.note(
             "the problem is too easy to tell the methods apart: every measured exponent "
             f"({min(exponents.values()):.2f} to {max(exponents.values()):.2f}) lies below every "
