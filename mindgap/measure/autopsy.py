@@ -49,13 +49,22 @@ FEW_EXPLAIN = 0.9
 NAMED_EXCESS = 0.1
 #: Ordinary batches that the weights are tried on.
 ORDINARY_BATCHES = 3
+#: At most one sample in so many of a batch may be named.
+FEW_SAMPLES = 8
 #: Samples that are looked at one by one, at most.
 MOST_SAMPLES = 512
 #: An update moves a module unusually far above this share of its norm, where no other is known.
 LARGE_UPDATE = 0.5
-#: Added below a division by a norm that may be zero.
+#: Relative distance of losses below which a replay counts as the same but for rounding.
+SAME_LOSS = 1e-3
+#: Gradients are scaled to the recorded norm where the two differ by more than this share.
+SAME_NORM = 1e-6
+#: The least norm to divide by.
 TINY = 1e-12
+#: The loss is back where the last ``LAST_ORDINARY`` of ``LEAST_AFTER`` or more are ordinary.
+LAST_ORDINARY, LEAST_AFTER = 3, 5
 
+#: Key of a mechanism -> its name.
 MECHANISMS = {
     "update": "an update threw the weights away",
     "learning_rate": "the learning rate jumped",
@@ -78,13 +87,13 @@ class Autopsy:
         mechanism: a key of ``MECHANISMS``; empty where there is nothing to explain.
         step: the step at fault: of the update, or of the batch.
         seen: the step at which it showed.
+        sentence: the explanation in one sentence.
         layer: the module that moved, overflowed or gave the first number that is not finite.
         batch: what names the batch at fault; None where the batch was ordinary or has no name.
         samples: samples at fault within the batch.
         recovered: steps after which the loss was back in its range; None if it was not.
-        sentence: all of that in words.
-        findings: what led there.
-        replay: how well the replay agrees with what was recorded.
+        findings: sentences on what led there.
+        replay: a sentence on how well the replay agrees with what was recorded.
     """
 
     mechanism: str
@@ -170,8 +179,8 @@ class Replay:
     # Batches.
 
     def _calls_of(self, step: Step) -> list[tuple[LossCall, Any]]:
-        """The calls of the loss in a step, each with its batch; empty where one batch is lost or
-        was overwritten since, so that the step cannot be computed again.
+        """The calls of the loss in a step, each with its batch. Empty where the step cannot be
+        computed again, because one of its batches is lost or was overwritten since.
         """
         calls = []
         for call in step.calls:
@@ -180,7 +189,8 @@ class Replay:
                 batch = self.recall(call.key)
             if batch is None:
                 return []
-            if call.versions and call.versions != tuple(t._version for t in tensors_in(batch)):
+            versions_now = tuple(t._version for t in tensors_in(batch))
+            if call.versions and call.versions != versions_now:
                 return []
             calls.append((call, batch))
         return calls
@@ -190,12 +200,15 @@ class Replay:
         return next((step for step in self.incident.steps if step.number == number), None)
 
     def batch_at(self, number: int) -> Any:
-        """The batch of a step, of several the one with the largest loss (not finite: largest);
-        None where one of them is lost.
+        """The batch of the step of this number; None where it is lost. Of several batches it is the
+        one with the largest loss, where a loss that is not finite counts as infinite.
         """
         step = self._step_at(number)
         calls = self._calls_of(step) if step is not None else []
-        return max(calls, key=lambda pair: _or_infinite(float(pair[0].loss)))[1] if calls else None
+        if not calls:
+            return None
+        _, batch = max(calls, key=lambda pair: _or_infinite(float(pair[0].loss)))
+        return batch
 
     def key_at(self, number: int) -> Any:
         """What names the batch that ``batch_at`` gives; None where it has no name."""
@@ -205,15 +218,16 @@ class Replay:
         return max(step.calls, key=lambda call: _or_infinite(float(call.loss))).key
 
     def _choose_ordinary(self, measuring_batches: list[Any]) -> list[Any]:
-        """At most ``ORDINARY_BATCHES`` batches: of earlier steps (one per step) whose losses were
-        usual, spread evenly; then measuring ones.
+        """At most ``ORDINARY_BATCHES`` batches that were not unusual: the first ones of steps
+        before the incident, spread evenly over them, then measuring batches. Where the incident is
+        one of the loss, only steps of usual losses count.
         """
-        usual = [
-            batch
-            for step in self.incident.steps[:-1]
-            if self.incident.kind != "loss" or not leaves_range(self.incident.history, step.loss)
-            for _, batch in self._calls_of(step)[:1]
-        ]
+        usual = []
+        for step in self.incident.steps[:-1]:
+            by_loss = self.incident.kind == "loss"
+            if by_loss and leaves_range(self.incident.history, step.loss):
+                continue
+            usual += [batch for _, batch in self._calls_of(step)[:1]]
         spacing = max(1, len(usual) // ORDINARY_BATCHES)
         spread = usual[::spacing][:ORDINARY_BATCHES]
         return [*spread, *measuring_batches][:ORDINARY_BATCHES]
@@ -241,7 +255,9 @@ class Replay:
                         tensor.grad = grad
 
     def run(self) -> None:
-        """Replay all steps up to the incident into ``replayed``; its own update is not made."""
+        """Load the state and compute all steps again, up to the incident, into ``replayed``. The
+        update of the incident's own step is not made, so that the model stands before it.
+        """
         self._load_state()
         for step in self.incident.steps:
             self.replayed.append(self._replay(step))
@@ -250,8 +266,8 @@ class Replay:
             self.make_update(self.replayed[-1])
 
     def rewind_to(self, number: int) -> None:
-        """Put the weights back to where they stood before a step, by replaying the steps up to it;
-        ``replayed`` stays.
+        """Put the weights to where they stood before the step of this number, by loading the state
+        and making the updates of the steps before it again; ``replayed`` stays.
         """
         self._load_state()
         for step in self.incident.steps:
@@ -260,8 +276,9 @@ class Replay:
             self.make_update(self._replay(step))
 
     def _load_state(self) -> None:
-        """Load the state before the first step: weights, buffers and modes into the model, random
-        numbers into torch's generator, the rest into a second optimizer (``twin``).
+        """Load the state before the first step: weights, buffers and modes into the model, the
+        random state into torch's generator, and the optimizer's own state into a second optimizer
+        over the same weights, ``self.twin``.
         """
         state = self.state
         with torch.no_grad():
@@ -279,7 +296,11 @@ class Replay:
             tensor.grad = None
 
     def loss_of(self, batch: Any, call: LossCall | None = None) -> Tensor:
-        """The user's loss in the precision of a recorded call, by default of the first one."""
+        """The user's loss of a batch with its graph, a scalar; of several entries the first.
+
+        Args:
+            call: whose autocast precision to use; by default the first recorded call's.
+        """
         if call is None:
             call = next((call for step in self.incident.steps for call in step.calls), None)
         autocast = call.autocast if call is not None else None
@@ -288,7 +309,7 @@ class Replay:
 
     def measure(self, batch: Any) -> float:
         """Loss of a batch at the present weights, or its gradient norm where the incident is one of
-        the gradient; nothing changes.
+        the gradient. The model and its gradients are left as they are.
         """
         needs_gradient = self.incident.kind == "gradient"
         with undisturbed(self.model):
@@ -300,7 +321,10 @@ class Replay:
             return _length([_norm(gradient) for gradient in gradients if gradient is not None])
 
     def out_of_range(self, measure: float) -> bool:
-        """Whether a loss (or a gradient norm) exceeds what was usual before the incident."""
+        """Whether a loss (or a gradient norm, where the incident is one of the gradient) is not
+        finite or exceeds what was usual before the incident: for a loss the range of
+        ``leaves_range``, for a norm ``JUMP`` times the largest.
+        """
         if not math.isfinite(measure):
             return True
         if self.incident.kind == "gradient":
@@ -331,8 +355,9 @@ class Replay:
         return {module: norm / max(weights[module], TINY) for module, norm in updates.items()}
 
     def _replay(self, step: Step) -> _ReplayedStep:
-        """Measures of a step at the present weights. Its gradient, scaled to the recorded norm, is
-        left in ``grad`` for ``make_update``; ``disagreement`` grows where the losses differ.
+        """Compute loss and gradient of a step again at the present weights, and measure there the
+        ordinary batches and the incident's, too. The gradient, scaled to the recorded norm, is left
+        in ``grad`` for ``make_update``; ``disagreement`` grows where the losses differ.
 
         Raises:
             LookupError: a batch of the step is lost.
@@ -363,7 +388,9 @@ class Replay:
         )
 
     def _compare(self, recorded: float, replayed: float) -> None:
-        """Note in ``disagreement`` how far a replayed loss lies from the recorded one."""
+        """Raise ``disagreement`` to the relative distance of a replayed loss from the recorded one,
+        where that is larger; to infinity where only one of the two is finite.
+        """
         if math.isfinite(replayed) and math.isfinite(recorded):
             distance = abs(replayed - recorded) / max(abs(recorded), TINY)
             self.disagreement = max(self.disagreement, distance)
@@ -371,14 +398,18 @@ class Replay:
             self.disagreement = math.inf
 
     def _scale_gradients(self, step: Step, replayed_norm: float) -> float:
-        """Scale the gradients to the norm that the optimizer was given (the loop may clip or
-        scale); returns that norm over the replayed one, 1 where it is not known.
+        """Scale the gradients in ``grad`` to the norm that the optimizer was given in this step,
+        because the loop may have clipped or scaled them.
+
+        Returns:
+            The recorded norm over the replayed one; 1 where one of them is unknown, zero or not
+            finite.
         """
         recorded = _recorded_norm(step)
         if not all(math.isfinite(norm) and norm > 0 for norm in (recorded, replayed_norm)):
             return 1.0
         factor = recorded / replayed_norm
-        if abs(factor - 1) > 1e-6:
+        if abs(factor - 1) > SAME_NORM:
             for tensor in self.tensors:
                 if tensor.grad is not None:
                     tensor.grad.mul_(factor)
@@ -388,11 +419,14 @@ class Replay:
         """Trace forward and backward pass of the incident's batch at the present weights.
 
         Returns:
-            What they showed, and per recurrent module by how much its state grew in a sequence.
+            What they showed, and module -> by what factor its state grew within one sequence, at
+            most. Recurrent layers count, and modules called several times, as a cell is.
         """
-        state_sizes: dict[str, list[list[float]]] = {}  # module -> per sequence, one per time step
+        #: module -> for each sequence the largest entry of the state at every time step
+        state_sizes: dict[str, list[list[float]]] = {}
 
         def keep_states(name: str, module: nn.RNNBase, inputs: Any, out: Any) -> None:
+            """Hook after a recurrent layer: note the size of its state at every time step."""
             states = out[0] if isinstance(out, tuple) else out
             if isinstance(states, Tensor) and states.ndim == 3:
                 time_axis = 1 if module.batch_first else 0
@@ -422,14 +456,17 @@ class Replay:
         return trace, {name: max(map(_growth, each)) for name, each in state_sizes.items()}
 
     def samples_at_fault(self, batch: Any) -> tuple[int, ...]:
-        """Places of the samples that explain a bad batch: those with numbers that are not finite,
-        else those with the largest losses at the present weights. Empty where more than an eighth
-        of the samples are not finite, out of range or needed to explain it, and for batches of one
-        sample or of more than ``MOST_SAMPLES``.
+        """Places of the few samples that explain a bad batch; empty where too many would have to be
+        named. Few are at most one in ``FEW_SAMPLES``, or a single one.
+
+        Samples with numbers that are not finite are named in a batch of any size, also of one
+        sample. Where there are none, the samples with the largest losses at the present weights are
+        named, in batches of 2 to ``MOST_SAMPLES``, unless too many are out of range.
         """
         count = size(batch)
-        most = max(1, count // 8)
-        if not_finite := _rows_not_finite(batch, count):
+        most = max(1, count // FEW_SAMPLES)
+        not_finite = _rows_not_finite(batch, count)
+        if not_finite:
             return tuple(not_finite) if len(not_finite) <= most else ()
         if not 2 <= count <= MOST_SAMPLES:
             return ()
@@ -443,8 +480,9 @@ class Replay:
         return _few_largest(losses, most)
 
     def times_others(self, batch: Any) -> float:
-        """Largest modulus in a batch's tensors over that in the same tensors of the ordinary
-        batches; 0 where it is at most ``OUT_OF_RANGE``. Tensors of integers do not count.
+        """How many times larger the numbers of a batch are than those of the ordinary batches; 0
+        where it is at most ``OUT_OF_RANGE`` times. Compared are the largest moduli of tensors in
+        the same place; tensors of integers do not count.
         """
         ratios = [0.0]
         ordinary = [list(tensors_in(other)) for other in self.ordinary_batches]
@@ -466,8 +504,14 @@ def perform(
     measuring_batches: list[Any],
     recall: Callable[[Any], Any] | None,
 ) -> Autopsy:
-    """Read the losses that wait, replay the recorder's worst incident and judge it: the answer of
-    ``Monitor.autopsy``. An error of the user's code becomes the answer that cannot tell.
+    """The answer of ``Monitor.autopsy``: read the losses that wait, replay the recorder's worst
+    incident and judge it. An error of the user's code becomes the answer "cannot tell".
+
+    Args:
+        recorder: of the run; ``flush`` closes its open incident.
+        loss: ``loss(model, batch)``, the user's own.
+        measuring_batches: to try the weights on, where the recorded steps hold too few.
+        recall: finds a batch again by what names it; None where the loop gave no such function.
     """
     recorder.flush(final=True)
     incident = recorder.incident
@@ -495,7 +539,12 @@ def perform(
 
 
 def _judge(replay: Replay) -> Autopsy:
-    """The autopsy of a replayed incident: the first mechanism that fits."""
+    """The autopsy of a replayed incident: the first mechanism that fits.
+
+    In order: a batch with numbers that are not finite; a gradient that the loop scaled; a change
+    that no recorded step shows; an update before, where other batches are bad as well at the
+    present weights; a recurrent state; an operation; else the batch.
+    """
     incident, last = replay.incident, replay.replayed[-1]
     trace, growth = replay.trace_passes()
     recurrent = max(growth, key=lambda name: growth[name], default="")
@@ -518,8 +567,9 @@ def _judge(replay: Replay) -> Autopsy:
     if weights_broken or replay.out_of_range(last.ordinary_measure):
         answer = _blame_update(replay, weights_broken)
         if answer is None and incident.at_once:
-            answer = _blame_recurrence(replay, recurrent, math.inf) if explodes else None
-            answer = answer or _blame_operation(replay, trace)
+            if explodes:
+                return _blame_recurrence(replay, recurrent, math.inf)
+            answer = _blame_operation(replay, trace)
         return answer or _blame_divergence(replay)
     numbers_ordinary = not replay.times_others(replay.batch)
     if explodes and numbers_ordinary:
@@ -535,8 +585,8 @@ def _judge(replay: Replay) -> Autopsy:
 
 
 def _blame_unseen_change(replay: Replay, recorded: float) -> Autopsy:
-    """The replay is ordinary where the run was not: something changed that no recorded step shows.
-    With one step replayed it cannot be told.
+    """The answer where the replay is ordinary and the run was not: something changed the weights or
+    the optimizer that no recorded step shows. With one step replayed the answer is "cannot tell".
 
     Args:
         recorded: the loss or gradient norm of the incident's step in the run.
@@ -555,15 +605,15 @@ def _blame_unseen_change(replay: Replay, recorded: float) -> Autopsy:
 
 
 def _recorded_norm(step: Step) -> float:
-    """Gradient norm that was recorded at a step; NaN where none was."""
+    """Norm over all parameters of the gradient that was recorded at a step; NaN where none was."""
     if step.norms is None:
         return math.nan
     return _length(step.norms.tolist() if isinstance(step.norms, Tensor) else list(step.norms))
 
 
 def _blame_scaled_gradient(replay: Replay, usual_scale: float) -> Autopsy:
-    """The optimizer was given another gradient than its batch has. Makes the step's update, to say
-    how far it moved a module.
+    """The answer where the optimizer was given another gradient than its batch has, because the
+    loop scaled it. Makes the incident's update on the model, to say how far it moved a module.
 
     Args:
         usual_scale: largest recorded gradient norm over the replayed one, of the steps before.
@@ -580,9 +630,9 @@ def _blame_scaled_gradient(replay: Replay, usual_scale: float) -> Autopsy:
 
 
 def _blame_update(replay: Replay, weights_broken: bool) -> Autopsy | None:
-    """The update after which other batches were bad as well, with the first cause that fits: a jump
-    of the learning rate, a gradient that the loop scaled up, the step's batch, the update itself.
-    None where that update was not unusual.
+    """The answer that blames the update after which other batches were bad as well, with the first
+    cause that fits: a jump of the learning rate, a gradient that the loop scaled up, the step's
+    batch, the update itself. None where that update was not unusual, or no update came before.
 
     Args:
         weights_broken: whether a weight is not finite.
@@ -599,7 +649,8 @@ def _blame_update(replay: Replay, weights_broken: bool) -> Autopsy | None:
     update = _farthest_update(suspect)
     earlier_moves = [_farthest_update(each).relative for each in earlier]
     usual = max(filter(math.isfinite, earlier_moves), default=math.nan)
-    if update.relative < (JUMP * usual if math.isfinite(usual) else LARGE_UPDATE):
+    large = JUMP * usual if math.isfinite(usual) else LARGE_UPDATE
+    if update.relative < large:
         return None
     number = suspect.step.number
     moved = f"the update of step {number} moved {update.module} by {_norm_share(update.relative)}"
@@ -613,6 +664,7 @@ def _blame_update(replay: Replay, weights_broken: bool) -> Autopsy | None:
         jump = f"the learning rate went from {max(earlier_rates):.3g} to {rate:.3g}"
         return answer("learning_rate", f"{jump} at step {number}; {moved}")
     norms = [_length(each.norms) for each in earlier]
+    # Written with "not", so that a norm of NaN counts as large.
     large_gradient = bool(norms) and not _length(suspect.norms) <= JUMP * max(norms)
     scales = [each.gradient_scale for each in earlier]
     if scales and suspect.gradient_scale > JUMP * max(scales) and not large_gradient:
@@ -628,8 +680,8 @@ def _blame_update(replay: Replay, weights_broken: bool) -> Autopsy | None:
 
 
 def _blame_divergence(replay: Replay) -> Autopsy:
-    """The updates grew from step to step, so that the learning rate is too large; said with the
-    first and the last update that are finite.
+    """The answer that the updates grew from step to step, because the learning rate is too large.
+    The sentence compares the first and the last update that are finite.
     """
     updates = [(each.step.number, _farthest_update(each)) for each in replay.replayed]
     updates = [pair for pair in updates if math.isfinite(pair[1].relative)] or [
@@ -647,12 +699,13 @@ def _blame_divergence(replay: Replay) -> Autopsy:
 
 
 def _blame_batch(replay: Replay, number: int, fault: str, consequence: str = "") -> Autopsy:
-    """The batch of a step is to blame, or samples of it; for that step the weights are put back to
-    where they stood before it.
+    """The answer that blames the batch of a step, or a few samples of it. The weights of the model
+    are put to where they stood before that step.
 
     Args:
-        number: the step.
-        fault: what is wrong with the batch, where that is known; else empty.
+        number: of the step.
+        fault: what is wrong with the batch, a sentence that begins behind "It"; empty where that is
+            not known.
         consequence: what its update did, where that showed the fault; else empty.
     """
     batch = replay.batch
@@ -689,8 +742,12 @@ def _blame_batch(replay: Replay, number: int, fault: str, consequence: str = "")
 
 
 def _blame_operation(replay: Replay, trace: Trace) -> Autopsy | None:
-    """The operation that gave the first number that is not finite, else the one whose derivative
-    is not finite; None where none did. Called an overflow where it computed in float16.
+    """The answer that blames the operation that gave the first number that is not finite, or else
+    the one whose derivative is not finite; None where the trace knows neither. An operation in
+    float16 is called an overflow.
+
+    Args:
+        trace: of the incident's batch.
     """
     number = replay.incident.step
     if trace.origin:
@@ -711,7 +768,12 @@ def _blame_operation(replay: Replay, trace: Trace) -> Autopsy | None:
 
 
 def _blame_recurrence(replay: Replay, module: str, growth: float) -> Autopsy:
-    """A recurrent state grew within one sequence, by the factor ``growth``."""
+    """The answer that the state of a recurrent module grew within one sequence.
+
+    Args:
+        module: its name.
+        growth: the factor; infinite where the state left the range of numbers.
+    """
     number = replay.incident.step
     times = f"{growth:.3g} times" if math.isfinite(growth) else "beyond every number"
     sentence = f"the recurrent state of {module} grew {times} within one sequence at step {number}"
@@ -728,8 +790,13 @@ def _answer(
     batch: Any = None,
     samples: tuple[int, ...] = (),
 ) -> Autopsy:
-    """The autopsy with its sentence (what was seen, the explanation, what came later) and its
-    findings, empty ones left out, to which is added how well the replay agrees.
+    """The autopsy with its sentence: what was seen, the explanation, what came later. To the
+    findings it adds how well the replay agrees; empty ones are left out.
+
+    Args:
+        mechanism: a key of ``MECHANISMS``.
+        explanation: the middle of the sentence, without a full stop.
+        step, layer, batch, samples: as in ``Autopsy``.
     """
     incident = replay.incident
     recovered = _recovered(incident)
@@ -764,7 +831,7 @@ def _agreement(distance: float) -> str:
     """
     if distance == 0:
         return "The replay gives the recorded losses bit for bit."
-    if distance < 1e-3:
+    if distance < SAME_LOSS:
         return f"The replay gives the recorded losses to {distance:.1g}."
     return (
         "The replay does not give the recorded losses "
@@ -784,17 +851,17 @@ def _shown(incident: Incident) -> str:
 
 
 def _recovered(incident: Incident) -> int | None:
-    """Steps after which the loss was back in its range, where the last three of five or more losses
-    were ordinary; else None.
+    """Steps after the incident until the loss was back in its range. None where it was not: fewer
+    than ``LEAST_AFTER`` losses are known, or one of the last ``LAST_ORDINARY`` was unusual.
     """
     usual = incident.history
     if incident.kind != "loss":
         usual = [step.loss for step in incident.steps[:-1]]
     ordinary = [not leaves_range(usual, loss) for loss in incident.losses_after]
-    if len(ordinary) < 5 or not all(ordinary[-3:]):
+    if len(ordinary) < LEAST_AFTER or not all(ordinary[-LAST_ORDINARY:]):
         return None
     last_bad = max((i for i, is_ordinary in enumerate(ordinary) if not is_ordinary), default=-1)
-    return last_bad + 2
+    return last_bad + 2  # place 0 is one step after the incident
 
 
 def _range_sentence(replay: Replay) -> str:
@@ -825,8 +892,8 @@ def _module_of(parameter: str) -> str:
 
 
 def _farthest_update(replayed: _ReplayedStep) -> _ModuleUpdate:
-    """The largest relative update of a step, where NaN is the largest; NaN of no module where no
-    update was made.
+    """The largest relative update of a step, where one that is not finite counts as the largest; a
+    relative update of NaN and an empty module where no update was made.
     """
     updates = [_ModuleUpdate(*each) for each in replayed.relative_updates.items()]
     return max(updates, key=lambda u: _or_infinite(u.relative), default=_ModuleUpdate("", math.nan))
@@ -873,7 +940,9 @@ def _not_finite(batch: Any) -> bool:
 
 
 def _rows_not_finite(batch: Any, count: int) -> list[int]:
-    """Places of the samples that hold a number that is not finite, of a batch of ``count``."""
+    """Places of the samples that hold a number that is not finite, growing. Tensors whose first
+    axis is not one of ``count`` samples are left out.
+    """
     broken = torch.zeros(count, dtype=torch.bool)
     for tensor in tensors_in(batch):
         if tensor.is_floating_point() and tensor.ndim and len(tensor) == count and count:
@@ -882,8 +951,12 @@ def _rows_not_finite(batch: Any, count: int) -> list[int]:
 
 
 def _few_largest(losses: list[float], most: int) -> tuple[int, ...]:
-    """Places of at most ``most`` losses that explain nearly all of what exceeds the median, or are
-    not finite; empty where more are needed.
+    """Places of the samples that explain a large loss: those whose losses are not finite; else
+    those with the largest losses, if ``most`` of them make up ``FEW_EXPLAIN`` of all that exceeds
+    the median. Empty where more than ``most`` are needed.
+
+    Args:
+        losses: one per sample.
     """
     not_finite = [i for i, loss in enumerate(losses) if not math.isfinite(loss)]
     if not_finite:
@@ -897,7 +970,7 @@ def _few_largest(losses: list[float], most: int) -> tuple[int, ...]:
 
 
 def _set_random(state: Tensor, tensors: list[Tensor]) -> None:
-    """Set torch's generator of the device that holds the first tensor."""
+    """Set the state of torch's generator for the device that holds the first of ``tensors``."""
     if tensors and tensors[0].is_cuda:
         torch.cuda.default_generators[tensors[0].get_device()].set_state(state)
     else:
@@ -905,11 +978,16 @@ def _set_random(state: Tensor, tensors: list[Tensor]) -> None:
 
 
 def _growth(sizes: list[float]) -> float:
-    """Largest size of a sequence over the median of its first eighth; 0 where it has fewer than
-    eight steps, or no finite size above 0 at its begin.
+    """Largest size of a recurrent state over the median of its first sizes, an eighth of them. 0
+    where the sequence has fewer than eight time steps, or no finite size above 0 at its begin.
+
+    Args:
+        sizes: one per time step.
     """
     if len(sizes) < 8:
         return 0.0
     first_eighth = sizes[: max(2, len(sizes) // 8)]
     usable = sorted(size for size in first_eighth if math.isfinite(size) and size > 0)
-    return max(map(_or_infinite, sizes)) / usable[len(usable) // 2] if usable else 0.0
+    if not usable:
+        return 0.0
+    return max(map(_or_infinite, sizes)) / usable[len(usable) // 2]

@@ -56,8 +56,10 @@ class CapturedGradient:
             self._capture(batch, carried)
 
     def __call__(self, *batch: Tensor) -> Tensor:
-        """Write the gradients of a batch into ``p.grad``; return its loss, which the next call
-        overwrites.
+        """Write the gradients of a batch into ``p.grad`` of every parameter.
+
+        Returns:
+            The loss, without its graph; on CUDA the next call overwrites this tensor.
         """
         if self._graph is None:
             for p in self._parameters:
@@ -78,8 +80,11 @@ class CapturedGradient:
         return value.detach()
 
     def _capture(self, batch: tuple[Tensor, ...], carried: Sequence[Tensor]) -> None:
-        """Capture forward and backward pass on copies of the batch; the state is put back
-        afterwards.
+        """Capture forward and backward pass into ``_graph``, on copies of the batch in ``_inputs``
+        that later batches overwrite. Parameters, buffers and what is carried are put back.
+
+        Args:
+            carried: tensors that the loss overwrites in place.
         """
         state = [*self._model.state_dict().values(), *carried]
         values_before = [value.clone() for value in state]
@@ -142,14 +147,15 @@ def tf32(allowed: bool) -> Iterator[None]:
         True
     """
     # The attribute of torch.backends.cudnn is refused once torch's own tests were imported.
-    before = torch.backends.cuda.matmul.allow_tf32, torch._C._get_cudnn_allow_tf32()
+    matmul_before = torch.backends.cuda.matmul.allow_tf32
+    cudnn_before = torch._C._get_cudnn_allow_tf32()
     try:
         torch.backends.cuda.matmul.allow_tf32 = allowed
         torch._C._set_cudnn_allow_tf32(allowed)
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before[0]
-        torch._C._set_cudnn_allow_tf32(before[1])
+        torch.backends.cuda.matmul.allow_tf32 = matmul_before
+        torch._C._set_cudnn_allow_tf32(cudnn_before)
 
 
 check_arguments(__name__)

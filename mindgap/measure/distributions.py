@@ -15,7 +15,11 @@ from mindgap.base.check import fail
 
 
 def as_numbers(name: str, values: Any, *, dims: tuple[int, ...] = (1,)) -> NDArray[np.float64]:
-    """An array of real numbers with one of the given numbers of dimensions.
+    """The values as an array of float64; an error where they are no real numbers.
+
+    Args:
+        name: of the argument, for the error.
+        dims: numbers of dimensions that are allowed.
 
     Example:
         >>> as_numbers("values", [1, 2]).tolist()
@@ -53,7 +57,8 @@ def student_quantile(share: float, freedom: float) -> float:
     """Value below which a Student number with ``freedom`` degrees of freedom lies with probability
     ``share``.
 
-    Bisection on the distribution function, which is an incomplete beta function.
+    By bisection on the upper tail P(T > t), which ``_student_tail`` gives for t >= 0; a share below
+    one half is that of the mirrored value.
 
     Example:
         >>> round(student_quantile(0.95, 3), 4), round(student_quantile(0.5, 7.5), 4)
@@ -75,7 +80,11 @@ def student_quantile(share: float, freedom: float) -> float:
 
 
 def _student_tail(t: float, freedom: float) -> float:
-    """P(T > t) for t >= 0: half the incomplete beta function I_x(v/2, 1/2) at x = v / (v + t²)."""
+    """P(T > t) of Student's law for t >= 0: half the regularised incomplete beta function I_x(a, b)
+    at a = v/2, b = 1/2 and x = v / (v + t²), where v is ``freedom``.
+
+    I_x(a, b) = x^a (1 - x)^b / (a B(a, b)) times the continued fraction of ``_beta_fraction``.
+    """
     a, b, x = freedom / 2, 0.5, freedom / (freedom + t * t)
     if x >= 1:
         return 0.5
@@ -88,9 +97,11 @@ def _student_tail(t: float, freedom: float) -> float:
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction of the incomplete beta function, by Lentz's method.
+    """The continued fraction 1/(1 + d1/(1 + d2/(1 + ...))) of the incomplete beta function (DLMF
+    8.17.22), by Lentz's method.
 
-    c and d are the ratios of successive numerators and denominators of its partial fractions.
+    The terms d1, d2, ... are ``odd_term`` and ``even_term`` in turn; c and d are the ratios of
+    successive numerators and denominators of the partial fractions.
     """
     c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
     fraction = d
@@ -106,8 +117,11 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
 
 
 def stable_draws(alpha: float, shape: Any, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Numbers of the symmetric stable law of index ``alpha``, by the method of Chambers, Mallows
-    and Stuck.
+    """Numbers of the symmetric stable law of index ``alpha`` with scale 1, by the method of
+    Chambers, Mallows and Stuck (1976).
+
+    X = sin(αV) / cos(V)^(1/α) · (cos((1 - α)V) / W)^((1-α)/α), with V uniform on (-π/2, π/2) and W
+    exponential. Advances ``rng``.
 
     Example:
         >>> draws = stable_draws(1.5, 20_000, np.random.default_rng(0))

@@ -73,8 +73,8 @@ class HessianProduct:
         self.products = self.retained = self.batches = self.bytes = 0
         self.loss = 0.0
         counted = {p.untyped_storage().data_ptr() for p in passes.parameters}
-        keeps_graphs = True
-        total: Tensor | None = None
+        keeps_graphs = True  # of the batches in order, until one does not fit
+        total: Tensor | None = None  # sum of the flat gradients
         for batch in self._first_backward(counted):
             flat = flatten([g.detach() for g in batch.gradient])
             total = flat if total is None else total + flat
@@ -123,7 +123,11 @@ class HessianProduct:
 
     def _differentiate(self, gradient: list[Tensor], vectors: list[Tensor]) -> Tensor:
         """The derivative of <gradient, vectors> by the parameters, flat; zero where the gradient
-        does not depend on them. The graph stays.
+        does not depend on them. The graph stays for the next product.
+
+        Args:
+            gradient: of one batch, one tensor per parameter, with its graph.
+            vectors: the vector of the product in the same shapes.
         """
         pairs = [(g, v) for g, v in zip(gradient, vectors, strict=True) if g.requires_grad]
         if not pairs:  # a loss that is linear in the parameters
@@ -137,10 +141,11 @@ class HessianProduct:
         return flatten(with_zeros(derivatives, self._parameters))
 
     def _first_backward(self, counted: set[int]) -> Iterator[_BatchGradient]:
-        """Loss and gradient of each batch, the gradient with its graph.
+        """Loss and gradient of each batch, the gradient with its graph, in the order of the pass.
 
         Args:
-            counted: addresses of memory that does not count as the graph's; grows.
+            counted: addresses of memory that does not count as the graph's. The memory of each
+                graph is added to the set, so that what two graphs share counts once.
         """
         graph_bytes = 0
 

@@ -44,11 +44,20 @@ def history_of(
 ) -> History:
     """The history of a run from a monitor's recorder and rows; where both know a step, the
     recorder counts.
+
+    Args:
+        loss: the user's own, ``loss(model, batch)``.
+        batches: the measuring batches.
+        rows: the monitor's readings.
+        steps: of the optimizer so far.
+        moves: step -> length of its update over that of the parameters.
     """
     recent, states = list(recorder.steps), list(recorder.states)
-    if (incident := recorder.incident) is not None:
+    incident = recorder.incident
+    if incident is not None:
         recent = [*incident.steps, *recent]
-        states += [] if incident.state is None else [incident.state]
+        if incident.state is not None:
+            states.append(incident.state)
     history = History(
         recorder.model,
         loss,

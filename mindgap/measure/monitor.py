@@ -51,9 +51,17 @@ NORMS, STATES, ROWS = 0.25, 0.15, 0.1
 PLANNED = 0.5
 #: Part of the budget that is left for readings where what every step costs takes the rest of it.
 LEAST = 0.2
-#: Rows, states and probes are considered every ten steps, or every ``SHORT`` seconds in a loop of
-#: shorter steps, but at least every ``ROUNDS`` times ten steps.
+#: A round is the time between two moments at which rows, states and probes are considered: ten
+#: steps, or as many tens as take ``SHORT`` seconds in a loop of short steps, at most ``ROUNDS``.
 SHORT, ROUNDS = 0.05, 5
+#: Share by which the quickest round is forgotten at each later one, so that a loop may slow down.
+FORGETS = 0.1
+#: Gradient norms are read at least once in so many steps.
+MOST_NORM_PERIOD = 10 * SPACING
+#: A first reading may cost so many times its gradients, because nothing is warm yet.
+FIRST_READING = 1.5
+#: What both hooks of a step take over what the first takes.
+BOTH_HOOKS = 4 / 3
 #: Under a budget there is a row every ten steps, and a group of probes reads at most there.
 LEAST_SPACING = 10
 
@@ -229,8 +237,10 @@ class Monitor:
         ]
 
     def _note_loss(self, model: Any, batch: Any) -> Tensor:
-        """The objective's loss, which it replaces while the monitor is open; a call by the loop is
-        noted in the recorder's log, in the quickest way where that is enough.
+        """The objective's loss, in whose place the objective calls this method while the monitor is
+        open. A call by the loop is noted in the recorder's log. The quickest way is taken where it
+        is enough: neither autocast is on, nor does the loss draw random numbers, nor is the
+        monitor itself measuring.
         """
         if not self._notes_quickly or is_autocast_enabled(self._device_type):
             return self._note_slowly(model, batch)
@@ -243,8 +253,9 @@ class Monitor:
         return loss
 
     def _note_slowly(self, model: Any, batch: Any) -> Any:
-        """The objective's loss; a call by the loop (not by the monitor) is noted with its random
-        state and precision, and the seconds that this takes are counted.
+        """The objective's loss. A call by the loop (not by the monitor) is noted with its random
+        state and precision, as an entry of the recorder's log where that may take one, and the
+        seconds that noting takes are counted as measuring.
         """
         if self._measuring:
             return self._own_loss(model, batch)
@@ -287,10 +298,11 @@ class Monitor:
             name: the batch's index, where ``batch`` is the batch itself.
         """
         if batch is None or isinstance(batch, (int, str)):
-            batch, name = None, batch if name is None else name
-        begin = time.perf_counter()
+            name = batch if name is None else name
+            batch = None
+        begun_at = time.perf_counter()
         self._recorder.after_loss(loss, batch, name)
-        self._other_seconds += time.perf_counter() - begin
+        self._other_seconds += time.perf_counter() - begun_at
 
     def autopsy(self) -> Autopsy:
         """Why the run broke: step, layer, batch and mechanism.
@@ -363,15 +375,14 @@ class Monitor:
         """Probes without a reading so far, and those that raised an error -> why."""
         if self._budget is None or not self.step:
             return dict(self._stopped_probes)
-        template = (
-            "a reading takes about {:.2g} s, and the budget allowed {:.2g} s in {} steps; raise "
-            "budget or give every"
-        )
-        per_group = self._allowed_seconds() / max(1, len(self._groups))
+        allowed = self._allowed_seconds() / max(1, len(self._groups))
+        unread = [group for group in self._groups if not group.readings]
         return dict(self._stopped_probes) | {
-            group.names: template.format(self._expected_cost(group), per_group, self.step)
-            for group in self._groups
-            if not group.readings
+            group.names: (
+                f"a reading takes about {self._expected_cost(group):.2g} s, and the budget allowed "
+                f"{allowed:.2g} s in {self.step} steps; raise budget or give every"
+            )
+            for group in unread
         }
 
     @property
@@ -411,18 +422,20 @@ class Monitor:
         self.close("" if error is None else f"{type(error).__name__}: {error}")
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        """Hook before an optimizer's step: note the step in the recorder's log, with settings where
-        a schedule changed them, and do what is due.
+        """Hook before an optimizer's step: note the step in the recorder's log, with the settings
+        of the optimizer's groups, and do what is due. Most steps take the quick way, where nothing
+        is due and no clock is read.
         """
         step, recorder = self.step, self._recorder
-        begun_at = time.perf_counter() if self._samples_this_step or step >= self._next_due else 0.0
+        reads_clock = self._samples_this_step or step >= self._next_due
+        begun_at = time.perf_counter() if reads_clock else 0.0
         groups, settings = self._optimizer.param_groups, self._settings
         first = groups[0]
         if (
             len(groups) > 1
             or first.get("lr") is not settings[0].get("lr")
             or first.get("weight_decay") is not settings[0].get("weight_decay")
-        ):
+        ):  # a schedule may have changed them
             self._settings = settings = settings_of(groups, settings)
         self._notes_quickly = False
         recorder.in_optimizer_step = True
@@ -434,8 +447,9 @@ class Monitor:
             self._do_what_is_due(settings, begun_at)
 
     def _do_what_is_due(self, settings: list[dict[str, Any]], begun_at: float) -> None:
-        """Before a step: note it, read gradient norms, publish events and begin a row, each when it
-        is due, and decide when something is due next. The costs of the following step are sampled.
+        """Before a step: note it in the log, read gradient norms, publish events and begin a row,
+        each when it is due. Set the step at which something is due next, and have what the
+        following step costs sampled.
 
         Args:
             settings: of the optimizer's groups.
@@ -445,7 +459,8 @@ class Monitor:
         events: list[str] = []
         norms = None
         if step % self._norm_period == 0:
-            if (newest_call := recorder.newest_call) is not None:
+            newest_call = recorder.newest_call
+            if newest_call is not None:
                 self._watch.observe(*newest_call)
             events = self._watch.before_step(step)
             norms = self._watch.norms
@@ -468,8 +483,12 @@ class Monitor:
             self._begin_row(groups_to_read, events)
 
     def _begin_row(self, groups: list[_Group], events: list[str]) -> None:
-        """Write the loop's own numbers and the readings of those ``groups`` that need no update
-        into a new row; keep the parameters and the other groups for ``_finish_row``.
+        """Before a step: write the loop's own numbers, and the readings of those ``groups`` that
+        need no update, into a new row, ``_row``. A copy of the parameters and the other groups are
+        kept for ``_finish_row``.
+
+        Args:
+            events: sentences on what was unusual at this step.
         """
         self._row_begun_at = time.perf_counter()
         self._probe_seconds_before_row = self._probe_seconds()
@@ -489,8 +508,9 @@ class Monitor:
             self._groups_after_step = [g for g in groups if "update" in g.needs]
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
-        """Hook after an optimizer's step: finish the row, where one was begun, count the step, and
-        keep a state at the end of a round.
+        """Hook after an optimizer's step: finish the row, where one was begun, count the step, keep
+        a state at the end of a round, and decide how calls of the loss are noted until the next
+        step.
         """
         recorder = self._recorder
         recorder.in_optimizer_step = False
@@ -504,8 +524,9 @@ class Monitor:
         )
 
     def _finish_row(self) -> None:
-        """Complete the row with the update's length and the probes that need the update (the model
-        stands at the old parameters meanwhile), keep it in ``readings`` and hand it to the sinks.
+        """After a step: complete the row with the length of the update and with the probes that
+        need the update, keep it in ``readings`` and hand it to the sinks. While these probes read,
+        the model is put back to the parameters before the step.
         """
         groups, parameters_before = self._groups_after_step, self._parameters_before
         self._groups_after_step, self._parameters_before = [], []
@@ -551,8 +572,8 @@ class Monitor:
             self._state_seconds += self._last_state_seconds
 
     def _pass_norms_on(self) -> None:
-        """Hand the gradient norms that the watch has read to the recorder, which looks at its
-        losses after every ``LOOK`` steps.
+        """Hand the gradient norms that the watch has read to the recorder. Let the recorder look
+        at the losses of its last steps, where ``LOOK`` of them or more wait.
         """
         for step, norm in self._watch.take_read():
             self._recorder.note_gradient(step, norm)
@@ -560,14 +581,14 @@ class Monitor:
             self._recorder.flush()
 
     def _sample_step_cost(self, taken: float) -> None:
-        """Update ``_seconds_per_step``, the median of the last samples, at a step at which nothing
-        is due: what noting the loss took, and both hooks.
+        """Add a sample of what a step costs at which nothing is due: the seconds of noting its loss
+        and of both hooks. ``_seconds_per_step`` becomes the median of the last samples.
 
         Args:
             taken: seconds of the hook before the step; the one after it takes a third of that.
         """
         self._samples_this_step = False
-        self._step_seconds.append(self._sampled_seconds + 4 / 3 * taken)
+        self._step_seconds.append(self._sampled_seconds + BOTH_HOOKS * taken)
         self._seconds_per_step = sorted(self._step_seconds)[len(self._step_seconds) // 2]
 
     def _allowed_seconds(self) -> float:
@@ -581,9 +602,12 @@ class Monitor:
         return max(planned - (self.spent - parts), LEAST * planned)
 
     def _choose_periods(self) -> None:
-        """Set ``_norm_period`` and ``_round_steps`` from the costs so far: gradient norms at every
-        step, or less often where that costs too much; the rest every ten steps, or less often where
-        steps are short. Without a budget, and where a NaN shall raise, norms stay at every step.
+        """Set ``_round_steps`` and ``_norm_period`` from the costs so far; under no budget both
+        stay.
+
+        A round is ten steps, or more where steps are short. Gradient norms are read at every step,
+        or less often where that would cost more than their part of the budget; at every step in any
+        case where a number that is not finite shall raise.
         """
         if self._budget is None or not self.step:
             return
@@ -591,21 +615,20 @@ class Monitor:
         if self.step > first_step:
             self._round_begun = now, self.step
             self._seconds_per_quick_step = min(
-                (now - begun_at) / (self.step - first_step), 1.1 * self._seconds_per_quick_step
+                (now - begun_at) / (self.step - first_step),
+                (1 + FORGETS) * self._seconds_per_quick_step,
             )
-        self._round_steps = SPACING * max(
-            1, min(ROUNDS, round(SHORT / (SPACING * self._seconds_per_quick_step)))
-        )
+        tens = round(SHORT / (SPACING * self._seconds_per_quick_step))
+        self._round_steps = SPACING * min(ROUNDS, max(1, tens))
         if self._watch.raises:
             return
-        seconds_per_step = NORMS * self._allowed_seconds() / self.step
+        allowed_per_step = NORMS * self._allowed_seconds() / self.step
         seconds_per_reading = self._norm_seconds / max(1, self._norms_read)
-        self._norm_period = min(
-            10 * SPACING, max(1, math.ceil(seconds_per_reading / max(seconds_per_step, 1e-12)))
-        )
+        period = math.ceil(seconds_per_reading / max(allowed_per_step, 1e-12))
+        self._norm_period = min(MOST_NORM_PERIOD, max(1, period))
 
     def _steps_until_due(self, step: int) -> int:
-        """Steps until something may be due again."""
+        """Steps from this one until gradient norms, a round or a reading may be due again."""
         steps = min(
             self._norm_period - step % self._norm_period,
             self._round_steps - step % self._round_steps,
@@ -615,8 +638,8 @@ class Monitor:
         return steps
 
     def _fits_share(self, spent: float, cost: float, share: float) -> bool:
-        """Whether something that took ``spent`` seconds so far may take ``cost`` more within its
-        share of the budget; always where no budget applies.
+        """Whether something may be done now: the seconds it took so far (``spent``) and those of
+        once more (``cost``) fit into its share of the budget. Always where no budget applies.
         """
         if self._budget is None or not self.step:
             return True
@@ -630,9 +653,13 @@ class Monitor:
             self._hand_to_sinks("event", sentence)
 
     def _hand_to_sinks(self, method: str, item: Any) -> None:
-        """Hand a row or a sentence to every sink, through its method ``write`` or ``event``. A file
-        that cannot be written (a full disk) does not end the training; an error of the user's own
-        function does.
+        """Hand a row or a sentence to every sink. A sink whose file cannot be written (a full disk)
+        is dropped with a sentence, and the training goes on; an error of the user's own function
+        ends it.
+
+        Args:
+            method: of the sink, ``"write"`` for a row or ``"event"`` for a sentence.
+            item: the row or the sentence.
         """
         for sink in list(self._sinks):
             try:
@@ -650,8 +677,11 @@ class Monitor:
         return self.step % (self._every or LEAST_SPACING) == 0
 
     def _read_probes(self, groups: list[_Group], update: list[Tensor] | None) -> None:
-        """Read the probes of these groups into the row, unless a NaN was met before in it; those
-        that raise an error are stopped.
+        """Read the due probes of these groups into the row, unless a number that is not finite was
+        met in it before. Probes that raise an error are not read again.
+
+        Args:
+            update: the step's change of the parameters, one tensor each; None before the step.
         """
         if not groups or "problem" in self._row:
             return
@@ -668,9 +698,12 @@ class Monitor:
     def _read_groups(
         self, groups: list[_Group], update: list[Tensor] | None, failed: dict[str, list[Probe]]
     ) -> None:
-        """Read the due probes of these groups into the row, and time each group; those that fail
-        are added to ``failed`` under their reason. At a NaN the row gets ``problem``, and no
-        further probe is read.
+        """Read the due probes of these groups into the row, and time each group. At a number that
+        is not finite the row gets ``problem``, and no further probe is read.
+
+        Args:
+            update: the step's change of the parameters, one tensor each; None before the step.
+            failed: reason -> probes; those that raise another error are added.
         """
         with ExitStack() as stack:
             if "torch._dynamo" in sys.modules:
@@ -722,8 +755,9 @@ class Monitor:
         self._publish_events([sentence + reason_text])
 
     def _groups_to_read(self) -> list[_Group]:
-        """The groups to read at this step: without a budget all at every ``every``-th; with one
-        those that fit into it, the cheapest so far first, and none at step 0.
+        """The groups to read at this step. Without a budget these are all groups at every
+        ``every``-th step. With one these are the groups that fit into it, those that took the least
+        so far first, and none at step 0, where no cost is known.
         """
         if not self._row_is_due():
             return []
@@ -736,28 +770,28 @@ class Monitor:
             return []
         # Each group saves for its own readings, so that an expensive one does not keep the cheap
         # ones waiting.
-        per_group = self._allowed_seconds() / max(1, len(self._groups))
+        allowed_per_group = self._allowed_seconds() / max(1, len(self._groups))
         chosen = []
         for group in sorted(self._groups, key=lambda g: g.spent):
             expected = self._expected_cost(group)
-            if group.spent + expected <= per_group and expected <= seconds_left:
+            if group.spent + expected <= allowed_per_group and expected <= seconds_left:
                 chosen.append(group)
                 seconds_left -= expected
         return chosen
 
     def _expected_cost(self, group: _Group) -> float:
-        """Seconds of the next reading: those of the last, or a guess before the first, half as much
-        again as its gradients would cost at a whole training step each.
+        """Seconds of a group's next reading: those of the last one. Before the first it is a guess:
+        ``FIRST_READING`` times its gradients, each at the time of a whole training step.
         """
         if group.cost >= 0:
             return group.cost
         gradients = sum(p.cost(len(self._batches)) for p in group.probes)
-        return 1.5 * gradients * self.training / self.step
+        return FIRST_READING * gradients * self.training / self.step
 
     @contextmanager
     def _charged(self) -> Iterator[None]:
-        """Add the block's time to ``spent``; what the device still has to do for training is
-        not charged to it.
+        """A block whose seconds are added to ``spent``. The device is waited for before and after,
+        so that work queued by the training is not charged to the block.
         """
         if self._on_cuda:
             torch.cuda.synchronize()
@@ -805,8 +839,8 @@ def _checked_objective(
     objective: Objective | tuple[torch.nn.Module, Callable[[Any, Any], Tensor]],
     optimizer: torch.optim.Optimizer,
 ) -> Objective:
-    """The objective, also of a pair (model, loss); one that the optimizer does not train is
-    refused.
+    """The objective, made of a pair (model, loss) where one is given. An error where the optimizer
+    trains no parameter of it, or where its parameters lie on the meta device.
     """
     if isinstance(objective, tuple) and len(objective) == 2:
         objective = Objective(*objective)
@@ -822,8 +856,10 @@ def _checked_objective(
 
 
 def _group_probes(probes: Sequence[ProbeName | Probe]) -> list[_Group]:
-    """The probes, made from their names with default settings, in groups that need the same of a
-    reading; no two may have one name.
+    """The probes in groups that need the same of a reading; an error where two have one name.
+
+    Args:
+        probes: names, of which probes with default settings are made, or probes; or one of these.
     """
     if isinstance(probes, (str, Probe)):
         probes = [cast("ProbeName | Probe", probes)]

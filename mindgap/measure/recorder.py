@@ -55,13 +55,23 @@ ASSUMED_MEMORY = 8 * 2**30
 LOSS_SPIKE = 3.0
 #: The same for gradient norms, over the largest of the range.
 NORM_SPIKE = 5.0
+#: The reach of a range is at least this share of the distance from the median to the smallest loss,
+#: and of the median itself.
+DOWNWARD, OF_MEDIAN = 0.5, 0.15
+#: Of fewer than ``FEW`` losses the reach is at least so many times the median.
+FEW, OF_FEW = 12, 3.0
 #: What a schedule may change in a group of an optimizer.
 SETTINGS = ("lr", "weight_decay")
 
 
 def leaves_range(history: Iterable[float], value: float) -> float:
-    """How many times a loss exceeds the range of the losses before it, in reaches of
-    :class:`LossRange`; 0 where it is ordinary, infinite where it is not finite.
+    """How far a loss lies above the range of the losses before it; 0 where it is ordinary.
+
+    The unit is the reach of :class:`LossRange`; a loss that is not finite lies infinitely far.
+
+    Args:
+        history: the losses before.
+        value: the loss.
 
     Example:
         >>> usual = [1.0, 1.2, 0.9, 1.1] * 10
@@ -84,13 +94,16 @@ class LossRange:
         self.median, self.reach = 0.0, math.inf  # of fewer than three losses: any is ordinary
         if len(finite) >= 3:
             self.median = median = finite[len(finite) // 2]
-            reach = max(finite[-1] - median, 0.5 * (median - finite[0]), 0.15 * abs(median), 1e-12)
+            smallest, largest = finite[0], finite[-1]
+            reach = max(
+                largest - median, DOWNWARD * (median - smallest), OF_MEDIAN * abs(median), 1e-12
+            )
             # A short history says little about the range.
-            self.reach = reach if len(finite) >= 12 else max(reach, 3 * abs(median))
+            self.reach = reach if len(finite) >= FEW else max(reach, OF_FEW * abs(median))
 
     def times(self, loss: float) -> float:
-        """Distance of a loss above the median, in reaches; 0 where it is ordinary, infinite where
-        it is not finite.
+        """Distance of a loss above the median over the reach. 0 where that is at most
+        ``LOSS_SPIKE``, infinite where the loss is not finite.
         """
         if not math.isfinite(loss):
             return math.inf
@@ -246,8 +259,9 @@ class Recorder:
         return self.device_type, torch.get_autocast_dtype(self.device_type)
 
     def before_loss(self) -> None:
-        """Note the precision and, unless the loss is known to draw none, the random state that the
-        coming call of the loss will use; keeps the first state of the run.
+        """Note the precision and the random state that the coming call of the loss will use, for
+        ``after_loss``. The random state is left out once the first calls have drawn no random
+        numbers. Keeps the first state of the run, and nothing where no state is kept.
         """
         if self.why_no_state:
             return
@@ -259,8 +273,13 @@ class Recorder:
 
     def after_loss(self, loss: Any, batch: Any, key: Any = None) -> None:
         """Note a call of the loss for the coming step, or for the present one where the optimizer
-        itself calls the loss: its value, its batch, and what names the batch. Keeps the first state
-        of the run; without states only the loss is noted.
+        itself calls the loss. Keeps the first state of the run; where no state is kept, only the
+        loss and the key are noted.
+
+        Args:
+            loss: a number or a tensor, which is read later.
+            batch: the batch (a reference is kept), or None.
+            key: what names the batch, or None.
         """
         value = loss.detach() if isinstance(loss, Tensor) and loss.requires_grad else loss
         self.digest()
@@ -296,8 +315,8 @@ class Recorder:
         return self._calls_since_step[-1].loss, self._calls_since_step[-1].key
 
     def _decide_on_log(self) -> None:
-        """Decide whether calls of the loss may go to the log: a state is kept, it is known whether
-        the loss draws random numbers, and the log's batches fit into memory.
+        """Set ``takes_log_entries``: calls of the loss may go to the log where a state is kept, it
+        is known whether the loss draws random numbers, and ``LOGGED`` batches fit into memory.
         """
         knows_random = self.loss_draws_random or self._calls_compared >= COMPARED_CALLS
         ready = bool(self.states) and knows_random and not self.why_no_state
@@ -305,8 +324,8 @@ class Recorder:
         self.takes_log_entries = ready and self._batch_bytes + log_bytes < self._room_for_batches
 
     def digest(self) -> None:
-        """Make steps out of the log, which is empty afterwards; calls behind its last step wait for
-        the next one.
+        """Make steps out of the log, which is empty afterwards. Calls of the loss behind its last
+        step wait for the next step.
         """
         if not self.log:
             return
@@ -325,7 +344,9 @@ class Recorder:
         self._decide_on_log()
 
     def _add_step(self, logged: LoggedStep) -> None:
-        """Make a step of the calls since the last one; the oldest step makes room for it."""
+        """Make a step of the calls since the last one. The oldest of ``HISTORY`` steps makes room
+        for it; where the batches no longer fit into memory, the oldest state is dropped.
+        """
         number, settings, norms = logged
         step = Step(number, self._calls_since_step, settings, norms, self._bytes_since_step)
         self._calls_since_step, self._bytes_since_step = [], 0
@@ -339,7 +360,9 @@ class Recorder:
 
     @property
     def unread_steps(self) -> int:
-        """Steps whose losses were not looked at yet, about: a step has two entries in the log."""
+        """About how many steps have losses that were not looked at yet; in the log a step has two
+        entries, a call of the loss and the step itself.
+        """
         return len(self._steps_to_read) + len(self.log) // 2
 
     def memory_limit(self) -> float:
@@ -358,9 +381,9 @@ class Recorder:
         return self._memory
 
     def keep_state(self, step: int) -> None:
-        """Copy everything as it is before a step; the oldest of three states is dropped. Where the
-        copy fails or four do not fit into memory, no state is kept any more, and ``why_no_state``
-        says why.
+        """Copy everything as it is before a step into ``states``, of which the newest two stay.
+        Where the copy fails or ``STATES`` of its size do not fit into memory, no state is kept any
+        more, and ``why_no_state`` says why.
         """
         self.digest()
         try:
@@ -393,8 +416,8 @@ class Recorder:
         return State(step, parameters, buffers, modes, attributes, self.random_state(), size)
 
     def _drop_oldest_state(self) -> None:
-        """Drop the oldest state, and the batches and random states of steps before the next (of all
-        steps, where it was the last), unless an incident needs them.
+        """Drop the oldest state. Steps before the next state can no longer be computed again, so
+        their batches and random states are dropped, too, unless an incident needs them.
         """
         self.states.popleft()
         self._decide_on_log()
@@ -413,8 +436,8 @@ class Recorder:
     # Incidents.
 
     def flush(self, final: bool = False) -> None:
-        """Read the losses that wait (a GPU is waited for), add the ordinary ones to the range, and
-        set an incident aside where one left it.
+        """Read the losses of steps that wait, add the ordinary ones to the running range, and begin
+        or continue an incident where one leaves it. A GPU is waited for.
 
         Args:
             final: also make a step of calls whose own never came, because the loop ended in an
@@ -430,19 +453,24 @@ class Recorder:
         read_losses(unread)
         steps = [step for step in unread if step.calls]
         usual = LossRange(self._usual_losses())
-        if self._open_incident is None and len(self._losses) >= 4 * LAG:
+        enough_losses = 4 * LAG  # with fewer the range is made anew for each loss
+        if self._open_incident is None and len(self._losses) >= enough_losses:
             losses = [step.loss for step in steps]
             if losses and math.isfinite(sum(losses)) and not usual.times(max(losses)):
-                self._losses.extend(losses)
+                self._losses.extend(losses)  # all are ordinary, as nearly always
                 return
         for step in steps:
-            if len(self._losses) < 4 * LAG:
+            if len(self._losses) < enough_losses:
                 usual = LossRange(self._usual_losses())
             self._judge(step.number, step.loss, usual)
 
     def _judge(self, step: int, loss: float, usual: LossRange) -> None:
-        """Count a loss as usual, as a part of the open incident, or as the begin of one; after
-        ``QUIET`` ordinary losses in a row, or ``AFTER`` in all, the incident ends.
+        """Count the loss of a step as usual, as a part of the open incident, or as the begin of
+        one. The incident ends after ``QUIET`` ordinary losses in a row, or ``AFTER`` in all.
+
+        Args:
+            step: its number.
+            usual: the range of the losses before.
         """
         severity = usual.times(loss)
         incident = self._open_incident
@@ -463,13 +491,16 @@ class Recorder:
         return self.steps[-1].number + 1 if self.steps else 0
 
     def _usual_losses(self) -> list[float]:
-        """The losses that form the range: not the newest, unless there are few."""
+        """The losses that form the range: all but the newest ``LAG``, or all where there are at
+        most three times as many.
+        """
         losses = list(self._losses)
         return losses[:-LAG] if len(losses) > 3 * LAG else losses
 
     def note_gradient(self, step: int, norm: float) -> None:
-        """Judge the gradient norm of a step: one that is not finite, or above ``NORM_SPIKE`` times
-        the largest so far, is unusual; any other joins the range, unless an incident is open.
+        """Judge the gradient norm of a step. One that is not finite, or above ``NORM_SPIKE`` times
+        the largest of the range, begins an incident or continues the open one. Any other joins the
+        range, unless an incident is open.
         """
         largest = max(self._gradient_norms, default=math.inf)
         spikes = len(self._gradient_norms) >= LEAST_NORMS and norm > NORM_SPIKE * largest
@@ -481,8 +512,9 @@ class Recorder:
             self._gradient_norms.append(norm)
 
     def note_unusual(self, step: int, kind: str, severity: float) -> None:
-        """A loss or a gradient left its range: an incident begins, or goes on. A loss soon after a
-        gradient that spiked takes its place as the kind of the incident.
+        """Begin an incident with a loss or a gradient that left its range, or continue the open
+        incident with it. Where the open incident began with a gradient that spiked, a loss within
+        ``APPROACH`` steps begins it anew as an incident of the loss.
 
         Args:
             kind: ``"loss"`` or ``"gradient"``.
@@ -510,8 +542,14 @@ class Recorder:
                 self.incident = self._open_incident
 
     def _new_incident(self, step: int, kind: str, severity: float) -> Incident:
-        """An incident that begins at a step, with the steps to replay and the state before them:
-        the newest that lies ``APPROACH`` steps before it, else the oldest before it.
+        """An incident that begins at a step, with the state to replay it from and the steps since.
+        The state is the newest that lies ``APPROACH`` steps or more before it, else the oldest
+        before it; None where there is none.
+
+        Args:
+            step: its number.
+            kind: ``"loss"`` or ``"gradient"``.
+            severity: times the range; infinite where a number is not finite.
         """
         usable = [state for state in self.states if state.step <= step]
         early = [state for state in usable if state.step <= step - APPROACH]
@@ -524,13 +562,15 @@ class Recorder:
         return Incident(step, kind, severity, state, steps, history, at_once, first_not_finite)
 
     def _keep_worse(self, incident: Incident | None) -> None:
-        """Keep an incident in place of the present worst if it is worse."""
+        """Set ``self.incident``, the worst one, to this incident if it is more severe."""
         worst = self.incident.severity if self.incident is not None else -math.inf
         if incident is not None and incident.severity > worst:
             self.incident = incident
 
     def _end_incident(self, incident: Incident) -> None:
-        """End the open incident; where the losses stay unusual, a new range begins."""
+        """End the open incident, and keep it if it is the worst. Where the losses stayed unusual,
+        those after it form a new range.
+        """
         self._keep_worse(incident)
         self._open_incident = None
         if incident.ordinary_in_a_row < QUIET:
@@ -540,8 +580,8 @@ class Recorder:
 
 
 def read_losses(steps: list[Step]) -> None:
-    """Turn losses that are tensors into numbers, in place, with one wait for the device; of a
-    tensor with several entries the first counts.
+    """Turn the losses of the steps' calls that are tensors into numbers, in place, with one wait
+    for the device. Of a tensor with several entries the first counts.
     """
     calls = [call for step in steps for call in step.calls if isinstance(call.loss, Tensor)]
     if not calls:
@@ -562,11 +602,11 @@ def read_losses(steps: list[Step]) -> None:
 def settings_of(
     groups: list[dict[str, Any]], known: list[dict[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
-    """What a schedule may change, per group of an optimizer.
+    """The settings of each group that a schedule may change, those of ``SETTINGS`` that it has.
 
     Args:
-        groups: the optimizer's groups.
-        known: the answer at an earlier step, which is returned where nothing has changed.
+        groups: the ``param_groups`` of an optimizer.
+        known: the answer at an earlier step, which is returned itself where nothing has changed.
 
     Example:
         >>> groups = [{"lr": 0.1, "params": []}]
@@ -576,7 +616,7 @@ def settings_of(
     """
     if known is not None and len(known) == len(groups):
         pairs = zip(groups, known, strict=True)
-        if all(group.get(k) is value for group, old in pairs for k, value in old.items()):
+        if all(group.get(key) is value for group, old in pairs for key, value in old.items()):
             return known
     return [{key: _fixed(group[key]) for key in SETTINGS if key in group} for group in groups]
 
@@ -587,11 +627,11 @@ def _fixed(setting: Any) -> Any:
 
 
 def packed(optimizer: torch.optim.Optimizer, own: Mapping[int, Tensor]) -> dict[str, Any]:
-    """A copy of an optimizer's attributes without its hooks, of what its own ``__getstate__`` gives
-    where it has one; parameters stay the same objects.
+    """A copy of an optimizer's attributes without its hooks, from which ``twin`` makes a second
+    optimizer. Where its class has a ``__getstate__`` of its own, what that gives is copied.
 
     Args:
-        own: the parameters, by their ids.
+        own: id -> parameter; these tensors stay the same objects in the copy.
     """
     custom = type(optimizer).__getstate__ is not torch.optim.Optimizer.__getstate__
     attributes = optimizer.__getstate__() if custom else dict(optimizer.__dict__)
@@ -622,8 +662,11 @@ def twin(optimizer: torch.optim.Optimizer, attributes: Mapping[str, Any]) -> tor
 
 
 def _cloned(value: Any, own: Mapping[int, Tensor]) -> Any:
-    """A copy of what an optimizer holds; the tensors of ``own``, by id, stay the same objects, and
-    so do functions and what a mapping other than a dictionary holds.
+    """A copy of something that an optimizer holds, with whatever it contains. Functions stay the
+    same objects, and so does what a mapping other than a dictionary contains.
+
+    Args:
+        own: id -> tensor; these tensors stay the same objects, too.
     """
     if isinstance(value, Tensor):
         return value if id(value) in own else value.detach().clone()
@@ -672,7 +715,9 @@ def size_of(batch: Any) -> int:
 
 
 def _tensors(batch: Any) -> list[Tensor] | tuple[Tensor, ...]:
-    """The tensors of a batch, in order; the usual kinds of batches are answered quickly."""
+    """The tensors of a batch, in order. Batches that are a tensor, or a tuple or list of tensors
+    alone, are answered quickly.
+    """
     if isinstance(batch, Tensor):
         return (batch,)
     if type(batch) in (tuple, list):

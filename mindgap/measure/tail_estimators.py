@@ -72,8 +72,8 @@ def tail_length(n: int) -> int:
 
 
 def hill_gamma(logs: Array) -> Array:
-    """γ = 1/α from the logarithms of the k+1 largest values, decreasing along the last axis, bias
-    removed.
+    """γ = 1/α from the logarithms of the k+1 largest values, bias removed; ``plain_hill_gamma`` is
+    the estimator with its bias.
 
     Hill's estimator is the mean of Z_j = j (L_j - L_{j+1}), j = 1..k. Each Z_j is nearly
     exponential, with mean γ only in the limit: away from it the mean is γ + b u + c u² + ..., u =
@@ -81,6 +81,9 @@ def hill_gamma(logs: Array) -> Array:
     2/ν of u). Here Z_j is regressed on u and u², the intercept is kept: three times Hill's standard
     deviation, without the first two terms of its bias. One term (twice the deviation) is not enough
     for a stable law of index 1.8, where the first power is weak and the next strong.
+
+    Args:
+        logs: L_1 >= ... >= L_{k+1}, shape (..., k + 1); one estimate for each sample in ``...``.
 
     Example:
         >>> logs = np.array(
@@ -91,12 +94,14 @@ def hill_gamma(logs: Array) -> Array:
     """
     k = logs.shape[-1] - 1
     u = np.arange(1, k + 1) / (k + 1)
-    weights = np.linalg.pinv(np.vander(u, 3, increasing=True))[0]
-    return ((logs[..., :-1] - logs[..., 1:]) * np.arange(1, k + 1)) @ weights
+    intercept_weights, _, _ = np.linalg.pinv(np.vander(u, 3, increasing=True))
+    z = (logs[..., :-1] - logs[..., 1:]) * np.arange(1, k + 1)
+    return z @ intercept_weights
 
 
 def plain_hill_gamma(logs: Array) -> Array:
-    """Hill's estimator itself: the mean of ``L_j - L_{k+1}``, j = 1..k.
+    """Hill's estimator itself, without the correction of ``hill_gamma``: the mean of ``L_j -
+    L_{k+1}``, j = 1..k, for logs of shape (..., k + 1).
 
     Example:
         >>> float(plain_hill_gamma(np.array([3.0, 2.0, 1.0])))
@@ -106,8 +111,11 @@ def plain_hill_gamma(logs: Array) -> Array:
 
 
 def moment_gamma(logs: Array) -> Array:
-    """The moment estimator of Dekkers, Einmahl and de Haan: γ = M1 + 1 - 1/2 (1 - M1²/M2)^(-1), of
-    either sign.
+    """The moment estimator of Dekkers, Einmahl and de Haan (1989): γ = M1 + 1 - 1/2 (1 -
+    M1²/M2)^(-1), of either sign.
+
+    M1 and M2 are the means of ``L_j - L_{k+1}`` and of its square, j = 1..k, for logs of shape
+    (..., k + 1). -inf where all logs are equal.
 
     Example:
         >>> round(float(moment_gamma(np.array([3.0, 2.0, 1.0]))), 6)  # M1 = 1.5, M2 = 2.5
@@ -120,24 +128,27 @@ def moment_gamma(logs: Array) -> Array:
 
 
 def stable_alpha(upper: Array, middle: Array) -> Array:
-    """McCulloch's estimate for a symmetric stable law from the 90 % and 50 % quantiles of ``|X|``.
+    """McCulloch's estimate of α for a symmetric stable law, from quantiles of ``|X|``.
 
     Beyond 2 (quantiles closer together than the Gaussian's) the last line of the table is carried
     on, so that the spread of the estimate is not cut off at the Gaussian law; at most 4.
+
+    Args:
+        upper, middle: the 90 % and the 50 % quantile, of equal shapes; one estimate for each pair.
 
     Example:
         >>> float(stable_alpha(np.array(6.313752), np.array(1.0)))  # the Cauchy law
         1.0
     """
     alphas, ratios = np.array(STABLE_RATIOS).T
-    steepness = (alphas[-1] - alphas[-2]) / np.log(ratios[-2] / ratios[-1])
-    alphas, logs = (
-        np.append(alphas, 4.0),
-        np.append(np.log(ratios), np.log(ratios[-1]) - 2.0 / steepness),
-    )
+    # The table gets a last point at α = 4, on the line through its last two points.
+    alpha_per_log = (alphas[-1] - alphas[-2]) / np.log(ratios[-2] / ratios[-1])
+    log_ratios = np.append(np.log(ratios), np.log(ratios[-1]) - (4.0 - 2.0) / alpha_per_log)
     with np.errstate(divide="ignore", invalid="ignore"):
-        # log-log interpolation between points 0.05 apart errs by less than 0.001
-        return np.interp(-np.log(np.asarray(upper) / middle), -logs, alphas)
+        # Between points 0.05 apart this errs by less than 0.001. The ratios fall with α, and
+        # ``interp`` wants growing ones, hence the minus signs.
+        log_ratio = np.log(np.asarray(upper) / middle)
+        return np.interp(-log_ratio, -log_ratios, np.append(alphas, 4.0))
 
 
 def block_lengths(n: int) -> list[int]:
@@ -149,18 +160,24 @@ def block_lengths(n: int) -> list[int]:
         >>> block_lengths(2000), block_lengths(100_000)
         ([4, 8, 16, 32], [16, 32, 64, 128, 256])
     """
-    first, last = max(4, int(n**0.25)).bit_length() - 1, max(8, math.isqrt(n)).bit_length() - 1
-    return [2**e for e in range(first, last + 1)]
+    shortest, longest = max(4, int(n**0.25)), max(8, math.isqrt(n))
+    exponents = range(shortest.bit_length() - 1, longest.bit_length())  # of powers not above them
+    return [2**exponent for exponent in exponents]
 
 
 def block_sum_gamma(x: Array, rng: np.random.Generator, rounds: int) -> Array:
-    """1/α as the growth of ``mean log|sum of K symmetric values|`` with log K, over shuffles;
-    samples on the last axis.
+    """1/α as the slope of ``mean log|sum of K values|`` against log K, for values of a symmetric
+    law.
 
     Mohammadi et al. compare sums of K values with single values, so that whatever makes a single
     value unlike a sum (a Laplace or Student body, layers of different scale) counts as a tail.
     Comparing sums with longer sums removes most of that; a stable law gives 1/α either way. Weights
     are the numbers of blocks.
+
+    Args:
+        x: shape (..., n); one estimate for each sample in ``...``.
+        rng: shuffles the values and draws their signs; advances.
+        rounds: shuffles that the mean is taken over.
 
     Example:
         >>> x = np.random.default_rng(0).standard_normal(4000)
@@ -176,12 +193,13 @@ def block_sum_gamma(x: Array, rng: np.random.Generator, rounds: int) -> Array:
             joined = length if i == 0 else 2  # two short sums make a longer one
             used = sums.shape[-1] // joined * joined
             sums = sums[..., :used].reshape(*sums.shape[:-1], -1, joined).sum(-1)
-            moduli = np.abs(sums)
+            moduli = np.abs(sums)  # shape (..., blocks)
             # A sum of equal values with opposite signs is exactly zero; it says nothing about
             # growth.
             positive = moduli > 0
             logs = np.log(moduli, out=np.zeros_like(moduli), where=positive)
             mean_logs[i] += logs.sum(-1) / np.maximum(positive.sum(-1), 1)
+    # Slope of the weighted regression of the mean logarithms on the logarithms of the lengths.
     weights = 1.0 / np.array(lengths)
     log_lengths = np.log(lengths)
     centred = log_lengths - np.sum(weights * log_lengths) / weights.sum()
@@ -192,7 +210,8 @@ def block_sum_gamma(x: Array, rng: np.random.Generator, rounds: int) -> Array:
 def published_block_sum_index(x: Array, block: int = 100) -> float:
     """α by the block-sum estimator as published: sums of ``block`` values against single ones.
 
-    Kept to show what it answers; ``block_sum_gamma`` is the one to use. Values of different scale,
+    Kept to show what it answers: ``block_sum_gamma`` is the one to use. Infinite where the sums are
+    no larger than single values. Values of different scale,
     pooled, make it answer near 1 whatever they are. Source: acclip, App. H; Mohammadi et al. 2015,
     Corollary 2.4, as Simsekli et al. 2019 use it.
 
@@ -222,25 +241,34 @@ def largest(x: Array, count: int) -> Array:
 def resampled_quantile_ranks(
     n: int, places: tuple[int, int], draws: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Ranks (0 = largest) of the values at two places of the order of each of ``draws`` bootstrap
-    samples of size n.
+    """Ranks (0 = largest) of two order statistics in each of ``draws`` bootstrap samples of size n:
+    as ``resampled_ranks``, but for two places instead of the k largest.
+
+    Args:
+        places: counted from 1, the largest value; growing.
+
+    Returns:
+        Ranks in the original sample, shape (draws, 2).
 
     Example:
         >>> resampled_quantile_ranks(1000, (100, 500), 4, np.random.default_rng(0)).shape
         (4, 2)
     """
     first, second = places
-    low = rng.gamma(first, size=draws)
-    high = low + rng.gamma(second - first, size=draws)
-    total = high + rng.gamma(n + 1 - second, size=draws)
-    return np.minimum((n * np.stack([low, high], axis=1) / total[:, None]).astype(np.int64), n - 1)
+    # A sum of m exponential numbers has the gamma law of shape m.
+    to_first = rng.gamma(first, size=draws)
+    to_second = to_first + rng.gamma(second - first, size=draws)
+    total = to_second + rng.gamma(n + 1 - second, size=draws)
+    uniforms = np.stack([to_first, to_second], axis=1) / total[:, None]
+    return np.minimum((n * uniforms).astype(np.int64), n - 1)
 
 
 def resampled_ranks(n: int, k: int, draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Ranks (0 = largest) of the k largest values in each of ``draws`` bootstrap samples of size n.
 
-    The order statistics of n uniforms are partial sums of exponentials over their total, so that
-    the k largest of a resample cost O(k) and no sort.
+    The order statistics of n uniforms are partial sums of n + 1 exponentials over their total, so
+    that the k largest of a resample cost O(k) and no sort. Shape (draws, k); the same value may be
+    drawn several times.
 
     Example:
         >>> ranks = resampled_ranks(1000, 5, 3, np.random.default_rng(0))

@@ -22,6 +22,12 @@ RECTIFIERS = ("relu", "relu_")
 SQUASHERS = {"tanh": 0.995, "tanh_": 0.995, "sigmoid": 0.99, "sigmoid_": 0.99}
 #: Losses that are given scores.
 _LOSSES_OF_SCORES = ("cross_entropy", "binary_cross_entropy_with_logits")
+#: Rows of non-negative scores that sum to one within this count as probabilities.
+_SUM_TOLERANCE = 1e-3
+#: Samples and units that a layer needs for its rank to be read.
+_LEAST_SAMPLES, _LEAST_UNITS = 16, 8
+#: Units above which a rank would take too long, and samples that are used of a larger batch.
+_MOST_UNITS, _USED_SAMPLES = 1024, 256
 #: Functions that compute nothing.
 _SILENT = ("__get__", "__set__", "isfinite", "size", "dim", "is_floating_point", "__format__")
 #: Functions that write masks, in which -inf is meant.
@@ -32,7 +38,7 @@ _ADDING = ("add", "__add__", "__radd__", "add_")
 
 @dataclass
 class Trace:
-    """What one forward pass showed."""
+    """What one forward pass showed; the lists have one entry per call, in the order of calls."""
 
     dead: list[tuple[str, float]] = field(default_factory=list)  # module, share of dead units
     saturated: list[tuple[str, float]] = field(default_factory=list)  # module, share of values
@@ -44,7 +50,7 @@ class Trace:
     functions: set[str] = field(default_factory=set)  # names of functions that were called
     half: bool = False  # something was computed in float16
     softmax_axes: list[tuple[str, int, int]] = field(default_factory=list)  # name, axis, dimensions
-    twice: str = ""  # a loss of scores that was given probabilities
+    twice: str = ""  # "softmax" or "sigmoid", where a loss of scores was given its results
     output_scores: Tensor | None = None  # what cross_entropy was given
     #: node of the backward graph, function and module; kept where ``backward`` is asked for
     nodes: list[tuple[Any, str, str]] = field(default_factory=list)
@@ -59,17 +65,20 @@ class Trace:
             node.register_hook(partial(self._look_at_derivatives, name, module))
 
     def _look_at_derivatives(self, name: str, module: str, computed: Any, given: Any) -> None:
-        """Hook of a node of the backward graph: does it give NaN or infinity from finite numbers?
+        """Hook of a node of the backward graph: note the function in ``undefined``, if it is the
+        first to compute a gradient that is not finite from finite ones.
 
         Args:
-            computed, given: gradients by the inputs and by the outputs of the function.
+            name, module: the function, and the module that called it.
+            computed: gradients by the function's inputs; None where one takes no gradient.
+            given: gradients by the function's outputs, from which they were computed.
         """
-        tensors = [t for t in given if isinstance(t, Tensor)]
-        if self.undefined or not _all_finite(tensors):
+        given_tensors = [t for t in given if isinstance(t, Tensor)]
+        if self.undefined or not _all_finite(given_tensors):
             return
         if not _all_finite([t for t in computed if isinstance(t, Tensor)]):
             self.undefined, self.undefined_module = name, module
-            self.undefined_half = any(t.dtype == torch.float16 for t in tensors)
+            self.undefined_half = any(t.dtype == torch.float16 for t in given_tensors)
 
 
 class _Watch(TorchFunctionMode):
@@ -87,6 +96,7 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        """Call the function, and look at what it gave unless the call comes from looking itself."""
         kwargs = kwargs or {}
         output = func(*args, **kwargs)
         name = getattr(func, "__name__", "")
@@ -99,8 +109,14 @@ class _Watch(TorchFunctionMode):
         return output
 
     def _look(self, name: str, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        """Note what the result of one torch function shows: float16, dead and saturated units, axes
-        of softmax, scores, and the first number that is not finite.
+        """Note in the trace what one call of a torch function shows: whether it computed in
+        float16, dead and saturated units, the axis of a softmax, the scores that a loss was given,
+        and the first number that is not finite.
+
+        Args:
+            name: of the function, such as ``"relu"``.
+            args, kwargs: what it was called with.
+            output: what it gave; only a tensor of floating-point numbers is looked at.
         """
         trace = self.trace
         trace.functions.add(name)
@@ -128,13 +144,17 @@ class _Watch(TorchFunctionMode):
             self._look_for_origin(name, module, (args, kwargs), output)
 
     def _look_at_scores(self, name: str, scores: Tensor) -> None:
-        """Note the scores that cross-entropy is given, and whether those of a loss are
-        probabilities already: rows that sum to one, or numbers in [0, 1] after a sigmoid or
-        softmax.
+        """Note in the trace the scores that cross-entropy is given, and in ``twice`` whether the
+        scores of a loss are probabilities already. For cross-entropy these are rows that sum to
+        one; for its binary form numbers in [0, 1] after a sigmoid or softmax was called.
+
+        Args:
+            name: of the loss, one of ``_LOSSES_OF_SCORES``.
+            scores: its first argument; classes on axis 1 for cross-entropy.
         """
         trace = self.trace
         if name == "cross_entropy":
-            sums_to_one = bool((scores.sum(1) - 1).abs().max() < 1e-3)
+            sums_to_one = bool((scores.sum(1) - 1).abs().max() < _SUM_TOLERANCE)
             if bool((scores >= 0).all()) and sums_to_one:
                 trace.twice = "softmax"
             trace.output_scores = scores
@@ -144,8 +164,13 @@ class _Watch(TorchFunctionMode):
                 trace.twice = "sigmoid"
 
     def _look_for_origin(self, name: str, module: str, arguments: Any, output: Tensor) -> None:
-        """Note the function as the first one whose output is not finite, unless its inputs are not
-        finite either (but for masks of -inf that it makes NaN) or it writes or adds such a mask.
+        """Note a function whose output is not finite as the origin of the trace, if its inputs are
+        finite. Inputs with -inf count as finite where the output has NaN, because -inf is meant in
+        a mask. A function that writes such a mask, or adds one, is no origin.
+
+        Args:
+            name, module: the function, and the module that called it.
+            arguments: positional and keyword arguments, in any nesting.
         """
         tensors = [t.detach() for t in tree_leaves(arguments) if isinstance(t, Tensor)]
         inputs = [t for t in tensors if t.is_floating_point()]
@@ -166,18 +191,30 @@ def _all_finite(tensors: list[Tensor]) -> bool:
 
 
 def _share_of_units(zero: Tensor) -> float:
-    """Share of the units whose entries are all true; units lie on axis 1 of images, else on the
-    last axis.
+    """Share of the units that are zero on every sample and position.
+
+    Args:
+        zero: whether each output is zero, samples first; units lie on axis 1 where there are four
+            axes or more (images), else on the last axis.
     """
     unit_axis = 1 if zero.ndim > 3 else zero.ndim - 1
     return float(zero.transpose(0, unit_axis).flatten(1).all(1).double().mean())
 
 
 def effective_rank(values: Tensor) -> tuple[float, int] | None:
-    """Participation ratio of the variances of a layer's outputs, and the number of units.
+    """Participation ratio (Σ λ)² / Σ λ² of a layer's outputs, where λ are the eigenvalues of their
+    covariance, and the number of units.
 
-    1 means that all samples lie on one line; the number of units that every direction is used.
-    None with fewer than 16 samples or 8 units.
+    1 means that all samples lie on one line; the number of units means that every direction is
+    used alike.
+
+    Args:
+        values: shape (samples, ..., units), where each position counts as a sample; of four axes or
+            more (samples, channels, height, width), averaged over the last two.
+
+    Returns:
+        Ratio and units. None with fewer than 16 samples, fewer than 8 or more than 1,024 units, or
+        outputs that are constant or not finite.
 
     Example:
         >>> line = torch.arange(32.0).unsqueeze(1) * torch.ones(8)
@@ -185,14 +222,15 @@ def effective_rank(values: Tensor) -> tuple[float, int] | None:
         (1.0, 8)
     """
     flat = values.reshape(-1, values.shape[-1]) if values.ndim < 4 else values.mean((2, 3))
-    if len(flat) < 16 or flat.shape[1] < 8 or flat.shape[1] > 1024:
+    if len(flat) < _LEAST_SAMPLES or not _LEAST_UNITS <= flat.shape[1] <= _MOST_UNITS:
         return None
-    flat = flat[:256].double()
+    flat = flat[:_USED_SAMPLES].double()
     flat = flat - flat.mean(0)
     if not bool(flat.isfinite().all()) or float(flat.abs().max()) == 0:
         return None
-    gram = flat.T @ flat
-    return round(float(gram.trace().square() / gram.square().sum()), 6), flat.shape[1]
+    covariance = flat.T @ flat  # up to a factor: Σ λ is its trace, Σ λ² its sum of squares
+    ratio = float(covariance.trace().square() / covariance.square().sum())
+    return round(ratio, 6), flat.shape[1]
 
 
 @contextmanager
@@ -209,6 +247,7 @@ def traced(model: nn.Module, *, backward: bool = False) -> Iterator[Trace]:
         running.append(name)
 
     def leave(name: str, is_leaf: bool, module: nn.Module, inputs: Any, output: Any) -> None:
+        """Hook after a module: of one without children note the scale (and rank) of its output."""
         if running:
             running.pop()
         first = output[0] if isinstance(output, tuple) and output else output
