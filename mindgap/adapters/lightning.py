@@ -59,10 +59,14 @@ class _Events(Watched):
     def __init__(self, optimizer: int, *settings: Any) -> None:
         super().__init__(*settings)
         self._optimizer = optimizer
-        self._present_batch: tuple[Any, Any] = (None, None)  # and its index
+        self._present_batch: tuple[Any, Any] = (None, None)  # (batch, its index in the epoch)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Start the monitor on one of the trainer's optimizers."""
+        """Start the monitor on the chosen one of the trainer's optimizers.
+
+        Warns where the trainer clips gradients before an optimizer of ours that clips them too.
+        ``to="logger"`` is replaced by a function that writes to the trainer's loggers.
+        """
         if not 0 <= self._optimizer < len(trainer.optimizers):
             fail(
                 "optimizer",
@@ -104,18 +108,26 @@ class _Events(Watched):
 
 
 def _training_loss(trainer: Any) -> Callable[[Any, Any], Any]:
-    """A loss of (module, batch): ``training_step`` in the trainer's precision, with the module's
-    ``log`` and ``log_dict`` doing nothing meanwhile, and batch index 0 where it takes one.
+    """The monitor's default loss: ``training_step`` in the trainer's precision, without logging.
+
+    Returns:
+        ``loss(module, batch) -> scalar``.
     """
 
     def loss(module: Any, batch: Any) -> Any:
+        """The loss of ``training_step``, called with batch index 0 where it takes an index.
+
+        Meanwhile attributes of the instance that do nothing stand in for the module's ``log`` and
+        ``log_dict``. Afterwards the instance has again what it had under these names.
+        """
         takes_index = len(inspect.signature(module.training_step).parameters) > 1
+        arguments = (batch, 0) if takes_index else (batch,)
         attributes, names = module.__dict__, ("log", "log_dict")
         replaced = {name: attributes[name] for name in names if name in attributes}
         attributes.update(dict.fromkeys(names, lambda *args, **kwargs: None))
         try:
             with trainer.precision_plugin.train_step_context():
-                output = module.training_step(*((batch, 0) if takes_index else (batch,)))
+                output = module.training_step(*arguments)
         finally:
             for name in names:
                 del attributes[name]
@@ -126,12 +138,18 @@ def _training_loss(trainer: Any) -> Callable[[Any, Any], Any]:
 
 
 def _to_logger(trainer: Any) -> Callable[[dict[str, Any]], None]:
-    """A function that writes a row's numbers with the trainer's loggers."""
+    """A function that writes a row with all of the trainer's loggers.
+
+    Only the row's floats are written, each as ``mindgap/<column>`` at the row's ``step``.
+
+    Raises:
+        RuleError: the trainer has no logger.
+    """
     if trainer.logger is None:
         fail("to", "must not be 'logger' when the trainer has none", None)
 
     def write(row: dict[str, Any]) -> None:
-        numbers = {f"mindgap/{key}": x for key, x in row.items() if isinstance(x, float)}
+        numbers = {f"mindgap/{name}": x for name, x in row.items() if isinstance(x, float)}
         for logger in trainer.loggers:
             logger.log_metrics(numbers, step=row["step"])
 

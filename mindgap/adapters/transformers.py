@@ -50,7 +50,15 @@ class _Events(Watched):
     _hook: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **trainer_parts: Any) -> None:
-        """Start the monitor, and see the batches where the model is called."""
+        """Start the monitor, and register a hook on the model that shows it every training batch.
+
+        Args:
+            args: the ``TrainingArguments``.
+            state: the ``TrainerState``; of several processes only number 0 writes.
+            control: not used.
+            trainer_parts: what the Trainer hands to its callbacks by name; ``optimizer``,
+                ``model`` and ``train_dataloader`` are read.
+        """
         clip = getattr(args, "max_grad_norm", None)
         warn_of_two_clippings(trainer_parts["optimizer"], "max_grad_norm", clip, "0")
         self.begin_watching(
@@ -64,9 +72,17 @@ class _Events(Watched):
         self._hook = trainer_parts["model"].register_forward_hook(self._forward, with_kwargs=True)
 
     def _forward(self, model: Any, args: Any, batch: dict[str, Any], output: Any) -> None:
-        """Hook after the model: show batch and loss to the monitor, because the Trainer hands its
-        batches to no callback. Calls with arguments by place, in evaluation or by the monitor do
-        not count.
+        """Show the batch and its loss to the monitor after a call of the model.
+
+        It is a forward hook, because the Trainer hands its batches to no callback. Left out are
+        calls by the monitor itself, in evaluation mode, with positional arguments or without a
+        loss.
+
+        Args:
+            model: that was called.
+            args: positional arguments of the call.
+            batch: keyword arguments of the call, which are the Trainer's batch.
+            output: what the model returned, mostly a mapping with ``loss``.
         """
         monitor = self.monitor
         if monitor is None or monitor.measuring or args or not model.training:
@@ -76,7 +92,7 @@ class _Events(Watched):
             monitor.observe(loss, batch)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **trainer_parts: Any) -> None:
-        """Close the monitor."""
+        """Take the hook off the model and close the monitor."""
         if self._hook is not None:
             self._hook.remove()
         self._hook = None
@@ -84,7 +100,11 @@ class _Events(Watched):
 
 
 def _model_loss(model: Any, batch: Any) -> Any:
-    """The loss that the model computes itself."""
+    """The loss that the model itself returns for a batch of keyword arguments.
+
+    Raises:
+        RuleError: its output has none.
+    """
     output = model(**batch)
     loss = output.get("loss")
     if loss is None:

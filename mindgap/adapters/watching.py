@@ -24,9 +24,10 @@ def warn_of_two_clippings(optimizer: Any, argument: str, value: Any, off: str) -
     """Warn where a trainer clips the gradients before one of our optimizers that clips them too.
 
     Args:
-        argument: of the trainer.
-        value: which it has; None and 0 clip nothing.
-        off: what to write in its place.
+        optimizer: as the trainer has it, perhaps wrapped by Accelerate.
+        argument: name of the trainer's argument that clips.
+        value: of that argument; None and 0 clip nothing.
+        off: the value to set instead, as the warning prints it.
 
     Example:
         >>> import warnings
@@ -51,7 +52,8 @@ class Watched:
     """What the callbacks of all trainers share: their ``monitor``, once training has begun.
 
     Args:
-        probes, batches, loss, limit, to, options: as the trainers' ``monitor_callback`` takes them.
+        probes, batches, loss, limit, to, options: as the trainers' ``monitor_callback`` takes them;
+            ``batches`` and ``loss`` are None where the user gave none.
 
     Example:
         >>> model = torch.nn.Linear(1, 1)
@@ -95,10 +97,13 @@ class Watched:
         to_device: Callable[[Any], Any],
         writes: bool,
     ) -> None:
-        """Start the monitor, on batches of the loader where the user gave none.
+        """Set :attr:`monitor` to a new monitor; batches are drawn where the user gave none.
 
         Args:
-            loss: the trainer's own, for where the user gave none.
+            optimizer: that trains the model.
+            model: to be measured.
+            loss: the trainer's own ``loss(model, batch)``, used where the user gave none.
+            loader: of the training data, from which batches are drawn.
             to_device: brings a drawn batch to the model's device.
             writes: whether this process writes readings.
         """
@@ -125,8 +130,20 @@ class Watched:
 
 @cache
 def callback_class(events: type[Watched], package: str, base: str, extra: str) -> Any:
-    """A trainer's callback with these events, made when it is first needed (the import of a
-    trainer takes seconds).
+    """The class of a trainer's callback, made when it is first needed: importing a trainer takes
+    seconds.
+
+    The class also becomes ``MonitorCallback`` of the module of ``events``, so that it can be
+    pickled.
+
+    Args:
+        events: the methods that the trainer calls.
+        package: that defines the trainer's base class of callbacks.
+        base: name of that base class.
+        extra: of mindgap that installs the package.
+
+    Raises:
+        MissingPackageError: the package is not installed.
     """
     try:
         parent = getattr(import_module(package), base)
@@ -152,9 +169,10 @@ def sample_batches(
             and an index.
         model: whose random and module state is protected meanwhile.
         limit: batches drawn at most, without replacement; a short last one is left out.
+        seed: of the draw and of random transforms.
 
     Raises:
-        RuleError: a data set that can only be iterated: give ``batches`` yourself.
+        RuleError: a data set that is empty or can only be iterated: give ``batches`` yourself.
 
     Example:
         >>> data = torch.utils.data.TensorDataset(torch.arange(10.0))
@@ -163,7 +181,7 @@ def sample_batches(
         [4, 4]
     """
     whole("limit", limit, least=1)
-    loader = getattr(loader, "base_dataloader", loader)
+    loader = getattr(loader, "base_dataloader", loader)  # Accelerate wraps it
     dataset: Any = getattr(loader, "dataset", None)
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         fail(
@@ -172,6 +190,8 @@ def sample_batches(
             type(dataset).__name__,
         )
     sampler = getattr(loader, "batch_sampler", None)
+    # A loader with a batch sampler has no size of its own; one with neither hands out single
+    # samples.
     size = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None) or 1
     shuffled = torch.randperm(
         len(dataset), generator=torch_stream(seed, "measuring batches")

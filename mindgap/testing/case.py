@@ -12,8 +12,11 @@ from typing import Any
 from mindgap.base.check import fail
 from mindgap.testing.loop import drive, loss_of, start, to_evaluate
 
-#: Learning rates that are tried where none is given, for the one that descends farthest.
+#: Learning rates that are tried where none is given, for the one that descends farthest. The
+#: first is taken where all of them end in NaN.
 RATES = (0.05, 0.2, 0.01, 1.0, 0.001)
+#: Steps of each of these trials.
+TRIED_STEPS = 60
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class OptimizerCase:
     #: whether a step needs a closure (and may call it more than once)
     closure: bool = False
     #: how far 20 steps in bfloat16 may be from float32
-    bf16_atol: float = 0.157
+    bf16_atol: float = 0.157  # derived in ``contracts.bfloat16``
     #: contract -> why it does not apply
     excuses: dict[str, str] = field(default_factory=dict)
 
@@ -46,7 +49,11 @@ class OptimizerCase:
 
 
 def arguments_of(build: Callable[..., Any]) -> set[str]:
-    """Names of the arguments of a class, those of a base class that it passes on included."""
+    """Names of the arguments of a class.
+
+    Where its constructor takes ``**kwargs``, those of its base classes count too, up to the first
+    one without ``**kwargs``.
+    """
     classes = [base for base in getattr(build, "__mro__", (build,)) if base is not object]
     names: set[str] = set()
     for one_class in classes:
@@ -59,6 +66,9 @@ def arguments_of(build: Callable[..., Any]) -> set[str]:
 
 def load_class(name: str) -> Any:
     """The class that ``module:Class`` names.
+
+    Raises:
+        RuleError: a text of another form, or a class that cannot be imported.
 
     Example:
         >>> load_class("torch.optim:SGD").__name__
@@ -78,13 +88,13 @@ def load_class(name: str) -> Any:
 
 
 def case_of(build: Any, settings: dict[str, Any] | None = None) -> OptimizerCase:
-    """A record for anybody's class.
+    """The record with which the contracts run on anybody's class.
 
     Args:
         build: the class; its first argument is the parameters.
-        settings: its other arguments; where ``lr`` is missing, the rate of ``RATES`` (or the
-            default) that descends farthest on the contracts' problem is taken, and weight decay is
-            off.
+        settings: its other arguments. A missing ``weight_decay`` is set to 0. A missing ``lr`` is
+            the one of ``RATES`` that descends farthest on the contracts' problem. Both are left
+            out where the class does not take them.
 
     Example:
         >>> import torch
@@ -105,11 +115,11 @@ def case_of(build: Any, settings: dict[str, Any] | None = None) -> OptimizerCase
         params = start()
         try:
             optimizer = case.make(params, lr=rate)
-            drive(case, optimizer, params, 60)
+            drive(case, optimizer, params, TRIED_STEPS)
             to_evaluate(optimizer)
             final_losses[rate] = float(loss_of(params).detach())
         except Exception:  # what is wrong shows in the contracts
             continue
-    finite = {rate: loss for rate, loss in final_losses.items() if not math.isnan(loss)}
-    best_rate = min(finite, key=finite.__getitem__) if finite else RATES[0]
+    losses = {rate: loss for rate, loss in final_losses.items() if not math.isnan(loss)}
+    best_rate = min(losses, key=lambda rate: losses[rate]) if losses else RATES[0]
     return replace(case, settings={**all_settings, "lr": best_rate})

@@ -2,7 +2,8 @@
 
 Each takes a record (``mindgap.testing.case``) and settings that differ from it, and raises an error
 where the contract is broken, or :class:`NotApplicable` where the class does not offer what the
-contract is about.
+contract is about. All of them train on the problem of ``mindgap.testing.loop``: ``start()`` returns
+its three parameters (a matrix, a number and a vector), ``drive`` takes steps on its loss.
 """
 
 from __future__ import annotations
@@ -28,9 +29,14 @@ from mindgap.testing.loop import (
     values,
 )
 
+#: Arguments of the optimizer that replace the record's settings.
 Changes = dict[str, Any]
 #: Steps after which every parameter must have moved; some rules (RAdam's) wait for a few.
 WARM = 10
+#: Relative and absolute difference of float64 steps that are equal up to rounding.
+ROUNDING = {"rtol": 1e-12, "atol": 1e-12}
+#: Schedulers that also move the momentum (or the first of ``betas``).
+MOVE_MOMENTUM = ("CyclicLR", "OneCycleLR")
 
 
 class NotApplicable(Exception):
@@ -44,9 +50,17 @@ def _ask_for(case: OptimizerCase, argument: str) -> None:
 
 
 def descends(case: OptimizerCase, changes: Changes, *, maximize: bool | None = None) -> None:
-    """60 steps lower the loss by at least 1 (raise it with ``maximize``)."""
+    """60 steps lower the loss by more than 1.
+
+    Args:
+        case: the optimizer's record.
+        changes: further arguments of the optimizer.
+        maximize: handed to the optimizer unless None; with True it is given the negative loss, so
+            that the loss falls all the same.
+    """
     params = start()
-    optimizer = case.make(params, **changes, **({} if maximize is None else {"maximize": maximize}))
+    direction = {} if maximize is None else {"maximize": maximize}
+    optimizer = case.make(params, **changes, **direction)
     before = float(loss_of(params).detach())
     drive(case, optimizer, params, 60, sign=-1.0 if maximize else 1.0)
     to_evaluate(optimizer)
@@ -55,41 +69,47 @@ def descends(case: OptimizerCase, changes: Changes, *, maximize: bool | None = N
 
 
 def maximize(case: OptimizerCase, changes: Changes) -> None:
-    """``maximize=True`` is minimising the negative."""
+    """``maximize=True`` on the loss takes the steps of a minimiser on the negative loss."""
     _ask_for(case, "maximize")
     ascending, descending = start(), start()
     up = case.make(ascending, maximize=True, **changes)
     down = case.make(descending, **changes)
     drive(case, up, ascending, 15)
     drive(case, down, descending, 15, sign=-1.0)
-    assert_same(ascending, descending, rtol=1e-12, atol=1e-12)
+    assert_same(ascending, descending, **ROUNDING)
 
 
 def nan_shows(case: OptimizerCase, changes: Changes) -> None:
-    """A gradient of NaN reaches the parameters, or raises an error; it is never swallowed."""
+    """A gradient of NaN reaches the parameters, or raises an error that names it."""
     params = start()
     optimizer = case.make(params, **changes)
+
+    def loss(ps: Any) -> Any:
+        return loss_of(ps) + (ps[0] * float("nan")).sum()
+
     try:
-        drive(
-            case, optimizer, params, 1, loss=lambda ps: loss_of(ps) + (ps[0] * float("nan")).sum()
-        )
+        drive(case, optimizer, params, 1, loss=loss)
     except Exception as error:
         if re.search(r"nan|finite|inf", str(error), re.IGNORECASE):
             return
         raise
     to_evaluate(optimizer)
-    hidden = bool(torch.isfinite(params[0]).all())
-    assert not hidden, (
+    swallowed = bool(torch.isfinite(params[0]).all())
+    assert not swallowed, (
         "a gradient of NaN must reach the parameters (torch.sign, for one, turns it into 0)"
     )
 
 
 def gradients_are_read_only(case: OptimizerCase, changes: Changes) -> None:
-    """A step leaves ``p.grad`` bit for bit as it was; with ``maximize`` and weight decay too."""
-    runs = [changes]
-    runs += [{**changes, "maximize": True}] if case.takes("maximize") else []
-    runs += [{**changes, "weight_decay": 0.1}] if case.takes("weight_decay") else []
-    for settings in runs:
+    """A step leaves ``p.grad`` bit for bit as it was.
+
+    It must do so with ``maximize`` and with weight decay too, where the class has them.
+    """
+    all_changes = [changes]
+    for name, value in (("maximize", True), ("weight_decay", 0.1)):
+        if case.takes(name):
+            all_changes.append({**changes, name: value})
+    for settings in all_changes:
         params: list[Any] = start()
         gradients_before: list[Any] = []
         optimizer = case.make(params, **settings)
@@ -98,6 +118,7 @@ def gradients_are_read_only(case: OptimizerCase, changes: Changes) -> None:
         def closure(
             compute: Any = compute, params: Any = params, gradients_before: Any = gradients_before
         ) -> Any:
+            """The loss; gradients are computed, and copied into ``gradients_before``."""
             value = compute()
             gradients_before[:] = [p.grad.clone() for p in params]
             return value
@@ -112,7 +133,10 @@ def gradients_are_read_only(case: OptimizerCase, changes: Changes) -> None:
 
 
 def missing_gradients(case: OptimizerCase, changes: Changes) -> None:
-    """A parameter without a gradient stays where it is; the others move."""
+    """A parameter without a gradient stays where it is, while another one moves.
+
+    Before the first backward pass no parameter has one. Then the loss uses parameters 0 and 2 only.
+    """
     params = start()
     optimizer = case.make(params, **changes)
     before = values(params)
@@ -161,8 +185,8 @@ def groups(case: OptimizerCase, changes: Changes) -> None:
     """Groups have their own settings: one whose learning rate is 1e-28 stays where it is."""
     _ask_for(case, "lr")
     params = start()
-    two = [{"params": params[:1]}, {"params": params[1:], "lr": 1e-28}]
-    optimizer = case.make(two, **changes)
+    two_groups = [{"params": params[:1]}, {"params": params[1:], "lr": 1e-28}]
+    optimizer = case.make(two_groups, **changes)
     before = values(params)
     drive(case, optimizer, params, WARM)
     to_evaluate(optimizer)
@@ -177,7 +201,7 @@ def added_group(case: OptimizerCase, changes: Changes) -> None:
     optimizer = case.make(params[:2], **changes)
     drive(case, optimizer, params, 3)
     optimizer.add_param_group({"params": params[2:]})
-    if hasattr(optimizer, "train"):
+    if hasattr(optimizer, "train"):  # schedule-free methods refuse to step before
         optimizer.train()
     before = values(params)
     drive(case, optimizer, params, WARM)
@@ -186,7 +210,7 @@ def added_group(case: OptimizerCase, changes: Changes) -> None:
 
 
 def tensor_lr(case: OptimizerCase, changes: Changes) -> None:
-    """``lr`` may be a tensor, and steps are those of the number."""
+    """``lr`` may be a tensor, and the steps are then those of the same number."""
     _ask_for(case, "lr")
     floats, tensors = start(), start()
     lr = changes.get("lr", case.settings.get("lr", 1.0))
@@ -197,11 +221,14 @@ def tensor_lr(case: OptimizerCase, changes: Changes) -> None:
     except Exception as error:
         raise NotApplicable(f"it refuses a tensor as lr ({error})") from error
     drive(case, optimizer, tensors, 10)
-    assert_same(floats, tensors, rtol=1e-12, atol=1e-12)
+    assert_same(floats, tensors, **ROUNDING)
 
 
 def schedulers() -> dict[str, Callable[[Any], Any]]:
-    """Name of a scheduler of torch -> how to make one for a few steps."""
+    """Name of a scheduler of torch -> what makes one for an optimizer, for a run of a few steps.
+
+    Each of them changes the learning rate within its first six steps.
+    """
     sched = torch.optim.lr_scheduler
     return {
         "LambdaLR": lambda o: sched.LambdaLR(o, lambda e: 0.5**e),
@@ -228,29 +255,43 @@ def schedulers() -> dict[str, Callable[[Any], Any]]:
 
 
 def scheduler(case: OptimizerCase, changes: Changes, name: str = "StepLR") -> None:
-    """A run that follows a learning rate scheduler equals one with the rates set by hand."""
+    """A run that follows a scheduler equals one in which its settings are set by hand.
+
+    The settings that a scheduler moves are the learning rate and, for :data:`MOVE_MOMENTUM`, also
+    the momentum.
+
+    Args:
+        case: the optimizer's record.
+        changes: further arguments of the optimizer.
+        name: of the scheduler, a key of :func:`schedulers`.
+    """
     _ask_for(case, "lr")
     followed, by_hand = start(), start()
-    rates: list[dict[str, Any]] = []
+    moved_settings: list[dict[str, Any]] = []  # of each step: name -> value
     optimizer = case.make(followed, **changes)
     schedule = schedulers()[name](optimizer)
-    names = [n for n in ("lr", "momentum", "betas") if n in optimizer.param_groups[0]]
+    group = optimizer.param_groups[0]
+    names = [setting for setting in ("lr", "momentum", "betas") if setting in group]
+    plateau_loss = [1.0] if name == "ReduceLROnPlateau" else []  # it alone is told the loss
     for _ in range(6):
-        rates.append({n: optimizer.param_groups[0][n] for n in names})
+        moved_settings.append({setting: group[setting] for setting in names})
         drive(case, optimizer, followed)
-        schedule.step(*([1.0] if name == "ReduceLROnPlateau" else []))
-    assert len({rate["lr"] for rate in rates}) > 1
-    assert name not in ("CyclicLR", "OneCycleLR") or rates[0] != {**rates[2], "lr": rates[0]["lr"]}
+        schedule.step(*plateau_loss)
+    assert len({settings["lr"] for settings in moved_settings}) > 1
+    if name in MOVE_MOMENTUM:  # something beside the learning rate differs between two steps
+        first, third = moved_settings[0], moved_settings[2]
+        assert first != {**third, "lr": first["lr"]}
     optimizer = case.make(by_hand, **changes)
-    for rate in rates:
-        optimizer.param_groups[0].update(rate)
+    for settings in moved_settings:
+        optimizer.param_groups[0].update(settings)
         drive(case, optimizer, by_hand)
     assert_same(followed, by_hand)
 
 
 def resumes_bitwise(case: OptimizerCase, changes: Changes) -> None:
-    """A run saved and loaded in mid-run (``torch.load(weights_only=True)``) goes on bit for
-    bit.
+    """A run saved and loaded in mid-run goes on bit for bit.
+
+    It is loaded by ``torch.load(weights_only=True)`` into new parameters and a new optimizer.
     """
     params = start()
     optimizer = case.make(params, **changes)
@@ -268,8 +309,15 @@ def resumes_bitwise(case: OptimizerCase, changes: Changes) -> None:
 
 
 def copies(case: OptimizerCase, changes: Changes, how: str = "deepcopy") -> tuple[Any, Any]:
-    """A copy goes the same way and stands apart: ``copy.deepcopy``, or ``"pickle"``. Returns both
-    optimizers.
+    """A copy takes the same steps, and stays where it is while the original takes them.
+
+    Args:
+        case: the optimizer's record.
+        changes: further arguments of the optimizer.
+        how: ``"deepcopy"``, or ``"pickle"`` for a copy by pickling.
+
+    Returns:
+        The original optimizer and its copy.
     """
     params = start()
     optimizer = case.make(params, **changes)
@@ -278,16 +326,19 @@ def copies(case: OptimizerCase, changes: Changes, how: str = "deepcopy") -> tupl
         twin_params, twin = copy.deepcopy((params, optimizer))
     else:
         twin_params, twin = pickle.loads(pickle.dumps((params, optimizer)))
-    frozen = values(twin_params)
+    twin_before = values(twin_params)
     drive(case, optimizer, params, 5)
-    assert_same(frozen, twin_params)
+    assert_same(twin_before, twin_params)
     drive(case, twin, twin_params, 5)
     assert_same(params, twin_params)
     return optimizer, twin
 
 
 def hooks(case: OptimizerCase, changes: Changes) -> None:
-    """Hooks before and after a step, and around ``state_dict``, run once each."""
+    """Hooks before and after a step, and around ``state_dict``, run once each.
+
+    After their removal they run no more.
+    """
     params = start()
     called: list[str] = []
     optimizer = case.make(params, **changes)
@@ -303,7 +354,7 @@ def hooks(case: OptimizerCase, changes: Changes) -> None:
     for handle in handles:
         handle.remove()
     drive(case, optimizer, params)
-    assert len(called) == 6
+    assert len(called) == 6  # nothing was added
 
 
 def closure_gives_the_loss(case: OptimizerCase, changes: Changes) -> None:
@@ -314,6 +365,7 @@ def closure_gives_the_loss(case: OptimizerCase, changes: Changes) -> None:
     compute = closure_of(optimizer, params)
 
     def closure() -> Any:
+        """The loss, which is also noted in ``calls``."""
         value = compute()
         calls.append(float(value.detach()))
         return value
@@ -321,28 +373,34 @@ def closure_gives_the_loss(case: OptimizerCase, changes: Changes) -> None:
     expected = float(loss_of(params).detach())
     assert float(optimizer.step(closure).detach()) == expected
     assert calls[0] == expected
-    assert len(calls) == 1 or case.closure
+    assert len(calls) == 1 or case.closure  # only a method that needs a closure may call it again
 
 
 def non_contiguous(case: OptimizerCase, changes: Changes) -> None:
-    """Parameters with holes in memory take the steps of dense ones."""
+    """Parameters that are not contiguous in memory take the steps of contiguous ones.
+
+    The matrix is a transposed one, the others are every second entry of a larger tensor.
+    """
     plain = start()
-    zeros = [
-        torch.zeros(p.shape[::-1] if p.dim() == 2 else (*p.shape, 2), dtype=p.dtype) for p in plain
-    ]
-    holes = [z.t() if p.dim() == 2 else z[..., 0] for z, p in zip(zeros, plain)]
-    strided: list[Any] = [
-        torch.nn.Parameter(hole.copy_(p.detach())) for hole, p in zip(holes, plain)
-    ]
+    strided: list[Any] = []
+    for p in plain:
+        if p.dim() == 2:
+            view = torch.zeros(p.shape[::-1], dtype=p.dtype).t()
+        else:
+            view = torch.zeros((*p.shape, 2), dtype=p.dtype)[..., 0]
+        strided.append(torch.nn.Parameter(view.copy_(p.detach())))
     assert not strided[0].is_contiguous()
     assert not strided[2].is_contiguous()
     for params in (plain, strided):
         drive(case, case.make(params, **changes), params, 10)
-    assert_same(plain, strided, rtol=1e-12, atol=1e-12)
+    assert_same(plain, strided, **ROUNDING)
 
 
 def bfloat16(case: OptimizerCase, changes: Changes) -> None:
-    """20 steps in bfloat16 stay near those in float32, and the parameters keep their dtype."""
+    """20 steps in bfloat16 stay near those in float32, and the parameters keep their dtype.
+
+    Near means within the record's ``bf16_atol``; both begin at the same values.
+    """
     narrow = start(torch.bfloat16)
     wide: list[Any] = [torch.nn.Parameter(p.detach().float()) for p in start(torch.bfloat16)]
     for params in (narrow, wide):
@@ -357,13 +415,17 @@ def bfloat16(case: OptimizerCase, changes: Changes) -> None:
 
 
 def complex_numbers(case: OptimizerCase, changes: Changes) -> None:
-    """Complex parameters take the steps of pairs of real ones."""
+    """Complex parameters take the steps of real ones that hold (real, imaginary) pairs.
+
+    With a closure both compute their gradients themselves. Without one each gradient of the
+    complex parameters is copied to the pairs.
+    """
     generator = torch.Generator().manual_seed(0)
     first_values = [
         torch.randn(shape, generator=generator, dtype=torch.complex128) for shape in SHAPES
     ]
     complexes: list[Any] = [torch.nn.Parameter(value.clone()) for value in first_values]
-    trial: list[Any] = [torch.nn.Parameter(value.clone()) for value in first_values]
+    trial: list[Any] = [torch.nn.Parameter(value.clone()) for value in first_values]  # one step
     pairs: list[Any] = [
         torch.nn.Parameter(torch.view_as_real(value).clone()) for value in first_values
     ]
@@ -389,13 +451,17 @@ def complex_numbers(case: OptimizerCase, changes: Changes) -> None:
             for value, p in zip(complexes, pairs):
                 p.grad = torch.view_as_real(value.grad).clone()
             optimizer_of_pairs.step()
-    assert_same([torch.view_as_real(value) for value in complexes], pairs, rtol=1e-12, atol=1e-12)
+    assert_same([torch.view_as_real(value) for value in complexes], pairs, **ROUNDING)
 
 
 def foreach(case: OptimizerCase, changes: Changes) -> None:
-    """``foreach`` and the plain loop take the same steps."""
+    """``foreach`` True, False and None (the class chooses) take the same steps.
+
+    Parameter 2 is frozen in mid-run, so that states of different ages meet. Parameters and states
+    are compared with those of False, the plain loop.
+    """
     _ask_for(case, "foreach")
-    runs = []
+    ends = {}  # value of ``foreach`` -> final parameters and states
     for form in (None, True, False):
         params = start()
         optimizer = case.make(params, foreach=form, **changes)
@@ -405,59 +471,68 @@ def foreach(case: OptimizerCase, changes: Changes) -> None:
         params[2].requires_grad_(True)
         drive(case, optimizer, params, 2)
         states = [
-            v
+            value
             for p in params
-            for _, v in sorted(optimizer.state[p].items())
-            if isinstance(v, torch.Tensor)
+            for _, value in sorted(optimizer.state[p].items())
+            if isinstance(value, torch.Tensor)
         ]
-        runs.append(values(params) + states)
-    assert_same(runs[0], runs[2], rtol=1e-12, atol=1e-12)
-    assert_same(runs[1], runs[2], rtol=1e-12, atol=1e-12)
+        ends[form] = values(params) + states
+    assert_same(ends[None], ends[False], **ROUNDING)
+    assert_same(ends[True], ends[False], **ROUNDING)
 
 
 def grad_scaler(case: OptimizerCase, changes: Changes) -> None:
-    """``torch.amp.GradScaler`` changes no step, and leaves one with an infinite gradient out."""
+    """``torch.amp.GradScaler`` changes no step, and leaves one with an infinite gradient out.
+
+    Of six steps the fourth gets an infinite gradient. The run without a scaler takes the other
+    five, in float32, so that both are equal up to its rounding.
+    """
     if case.closure:
         raise NotApplicable("GradScaler.step takes no closure")
     scaled, plain = start(torch.float32), start(torch.float32)
-    optimizer, other = case.make(scaled, **changes), case.make(plain, **changes)
+    scaled_optimizer, plain_optimizer = case.make(scaled, **changes), case.make(plain, **changes)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     for step in range(6):
-        optimizer.zero_grad()
+        overflows = step == 3
+        scaled_optimizer.zero_grad()
         scaler.scale(loss_of(scaled)).backward()
-        if step == 3:
+        if overflows:
             scaled[0].grad[0, 0] = float("inf")
             before = values(scaled)
-        scaler.step(optimizer)
+        scaler.step(scaled_optimizer)
         scaler.update()
-        if step == 3:
+        if overflows:
             assert_same(before, scaled)
         else:
-            drive(case, other, plain)
+            drive(case, plain_optimizer, plain)
     assert_same(scaled, plain, rtol=1e-5, atol=1e-6)
 
 
 def compiles(case: OptimizerCase, changes: Changes) -> None:
-    """``torch.compile`` of the step gives the eager steps, and compiles no graph per step."""
+    """``torch.compile`` of the step gives the eager steps, and compiles no graph per step.
+
+    Resets the caches of ``torch.compile``.
+    """
     eager, compiled = start(), start()
-    first, second = case.make(eager, **changes), case.make(compiled, **changes)
+    eager_optimizer, optimizer = case.make(eager, **changes), case.make(compiled, **changes)
     torch._dynamo.reset()
 
     def closure() -> Any:
-        second.zero_grad(set_to_none=False)
+        """The loss at the compiled run's parameters, whose gradients are computed in place."""
+        optimizer.zero_grad(set_to_none=False)
         value = loss_of(compiled)
         value.backward()
         return value.detach()
 
     @torch.compile(backend="eager")
     def step() -> None:
-        second.step(closure) if case.closure else second.step()
+        optimizer.step(closure) if case.closure else optimizer.step()
 
     # The first steps make states and meet a second step number; after that nothing may be compiled
     # again.
     with torch._dynamo.config.patch(recompile_limit=4, fail_on_recompile_limit_hit=True):
         for _ in range(8):
-            drive(case, first, eager)
+            drive(case, eager_optimizer, eager)
             if not case.closure:
                 closure()
             step()
@@ -492,8 +567,10 @@ CONTRACTS: dict[str, Callable[[OptimizerCase, Changes], Any]] = {
 
 
 def outcomes(case: OptimizerCase) -> dict[str, str]:
-    """Contract -> ``"kept"``, ``"not offered: ..."`` or ``"broken: ..."``, with the reason, for
-    every contract.
+    """Run every contract on a class.
+
+    Returns:
+        Contract -> ``"kept"``, ``"not offered: <reason>"`` or ``"broken: <error>"``.
     """
     outcome_of = {}
     for name, contract in CONTRACTS.items():
@@ -503,6 +580,6 @@ def outcomes(case: OptimizerCase) -> dict[str, str]:
         except NotApplicable as reason:
             outcome_of[name] = f"not offered: {reason}"
         except Exception as error:
-            first = str(error).strip().splitlines() or [""]
-            outcome_of[name] = f"broken: {type(error).__name__}: {first[0]}"
+            first_line = str(error).strip().partition("\n")[0]
+            outcome_of[name] = f"broken: {type(error).__name__}: {first_line}"
     return outcome_of

@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+#: Shapes of the problem's three parameters.
 SHAPES: list[tuple[int, ...]] = [(3, 2), (), (5,)]
+#: The minimum of the loss: every entry of parameter i is ``TARGETS[i]`` there.
 TARGETS = [0.5, -1.0, 2.0]
 
+#: The three parameters, in the order of :data:`SHAPES`.
 Params = list[Any]
 
 
@@ -24,19 +27,23 @@ def start(dtype: torch.dtype = torch.float64, seed: int = 0) -> Params:
 
 
 def loss_of(params: Sequence[Any], used: Sequence[int] = (0, 1, 2)) -> Tensor:
-    """A smooth function with a minimum; parameters outside ``used`` do not enter."""
-    parts = [((params[i] - TARGETS[i]).abs().square() + 1).sqrt().sum() * (i + 1) for i in used]
-    return torch.stack([p.to(torch.float64) if not p.is_complex() else p.real for p in parts]).sum()
+    """The contracts' loss: Σᵢ (i + 1) Σ √(|pᵢ - tᵢ|² + 1), with the targets tᵢ of :data:`TARGETS`.
+
+    Args:
+        params: the three parameters, real or complex.
+        used: numbers i of the parameters that enter.
+    """
+    terms = [((params[i] - TARGETS[i]).abs().square() + 1).sqrt().sum() * (i + 1) for i in used]
+    return torch.stack([term.to(torch.float64) for term in terms]).sum()
 
 
 def closure_of(
     optimizer: Any, params: Params, loss: Callable[[Any], Any] = loss_of, sign: float = 1.0
 ) -> Callable[[], Any]:
-    """A closure for ``step``: gradients are cleared, ``sign`` times the loss is differentiated and
-    returned.
-    """
+    """What ``step`` of an optimizer takes as its closure, for ``sign`` times the loss."""
 
     def closure() -> Any:
+        """The value of the loss; the gradients are cleared before and computed in place."""
         optimizer.zero_grad()
         value = sign * loss(params)
         value.backward()
@@ -54,10 +61,15 @@ def drive(
     loss: Callable[[Any], Any] = loss_of,
     sign: float = 1.0,
 ) -> None:
-    """Steps of an ordinary training loop on ``sign`` times the loss.
+    """Take so many steps of an ordinary training loop, which move ``params`` in place.
 
     Args:
         case: its ``closure`` says whether a step needs one.
+        optimizer: of the parameters.
+        params: which the loss is computed from.
+        steps: how many.
+        loss: parameters -> a scalar.
+        sign: by which the loss is multiplied; -1 ascends.
     """
     closure = closure_of(optimizer, params, loss, sign)
     for _ in range(steps):
@@ -76,12 +88,18 @@ def values(params: Params) -> list[Tensor]:
 def assert_same(
     first: Sequence[Any], second: Sequence[Any], *, rtol: float = 0.0, atol: float = 0.0
 ) -> None:
-    """Refuse lists of tensors that differ: bit for bit, or by more than ``rtol`` and ``atol``."""
-    for a, b in zip(first, second, strict=True):
-        torch.testing.assert_close(a, b, rtol=rtol, atol=atol)
+    """Raise an error where two lists of tensors differ.
+
+    By default they must be equal bit for bit; else |a - b| <= ``atol`` + ``rtol`` |b| must hold.
+    """
+    for tensor, expected in zip(first, second, strict=True):
+        torch.testing.assert_close(tensor, expected, rtol=rtol, atol=atol)
 
 
 def to_evaluate(optimizer: Any) -> None:
-    """Put the parameters where they are to be evaluated (schedule-free methods and the like)."""
+    """Put the parameters where they are to be evaluated, for schedule-free methods and the like.
+
+    Optimizers without ``eval()`` are left alone.
+    """
     if hasattr(optimizer, "eval"):
         optimizer.eval()

@@ -12,7 +12,13 @@ from mindgap.base.check import RuleError
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
-    """One test per class and contract; one that is skipped where no class is named."""
+    """Make one test per class and contract, named by both.
+
+    Where no class is named, one test is made, which is skipped.
+
+    Raises:
+        pytest.UsageError: a class or its settings cannot be read.
+    """
     names = metafunc.config.getoption("optimizer", default=None) or []
     if not names:
         metafunc.parametrize(("case", "contract"), [pytest.param(None, "", id="no-class")])
@@ -20,11 +26,11 @@ def pytest_generate_tests(metafunc: Any) -> None:
     from mindgap.testing.case import case_of, load_class
     from mindgap.testing.contracts import CONTRACTS
 
-    texts = metafunc.config.getoption("settings")
+    texts = metafunc.config.getoption("settings")  # JSON, one per class or none at all
     if len(texts) not in (0, len(names)):
         raise pytest.UsageError("--settings must be given once per --optimizer, or never")
     try:
-        settings = [json.loads(text) for text in texts] or [None] * len(names)
+        settings = [json.loads(text) for text in texts] if texts else [None] * len(names)
         cases = [
             replace(case_of(load_class(name), given), name=name)
             for name, given in zip(names, settings)
