@@ -312,11 +312,8 @@ class Method(ABC, Generic[V, S]):
         """
         oracle, drawn = state.oracle, state.drawn
         if not isinstance(oracle, TorchOracle):
-            fail(
-                "state",
-                "must be of the eager backend to be stepped one by one",
-                type(oracle).__name__,
-            )
+            rule = "must be of the eager backend to be stepped one by one"
+            fail("state", rule, type(oracle).__name__)
         if draws is None:
             chunk = draw_chunk(self, oracle, state.seed, state.t, 1, drawn)
             ((kind, draws),) = chunk.steps()

@@ -175,15 +175,16 @@ FURTHER = _rows(_FURTHER)
 #: The sixteen, then all further methods.
 METHODS = {**SIXTEEN, **FURTHER}
 
-HEADER = (
-    "method",
-    "loop",
-    "setting",
-    "oracle complexity",
-    "upper level f",
-    "lower level g",
-    "batch",
-    "to choose",
+
+def lower_variable_of(method: object) -> str:
+    """The name of the value of a state that holds the method's solution of the lower level."""
+    names = {info.class_name: info.lower_variable for info in METHODS.values()}
+    return names.get(type(method).__name__, "y")
+
+
+#: Names of the columns of the documentation's tables.
+HEADER = tuple(
+    "method|loop|setting|oracle complexity|upper level f|lower level g|batch|to choose".split("|")
 )
 
 
@@ -209,9 +210,7 @@ def table_markdown() -> str:
 
 
 def write_table(path: str) -> None:
-    """Put the table between the marks of a document (``python -m mindgap.bilevel.registry
-    docs/bilevel.md``).
-    """
+    """Put the table into a document (``python -m mindgap.bilevel.registry docs/bilevel.md``)."""
     from pathlib import Path
 
     begin, end = "<!-- methods: begin -->\n", "<!-- methods: end -->"

@@ -174,18 +174,9 @@ def solve(
             other data, another start or method (the message says what differs).
 
     Example:
-        >>> import torch
         >>> from mindgap.bilevel import SABA
-        >>> problem = BilevelProblem(
-        ...     upper=lambda x, y, b: (y - b).square().mean(),
-        ...     lower=lambda x, y, b: (y - x * b).square().mean(),
-        ...     x=torch.tensor([2.0]),
-        ...     y=torch.zeros(1),
-        ...     upper_data=torch.ones(4),
-        ...     lower_data=torch.ones(4),
-        ...     batch_size=2,
-        ... )
-        >>> solution = solve(problem, SABA(lr_x=0.1, lr_y=0.2), steps=500)
+        >>> from mindgap.bilevel.data.problem import example_problem
+        >>> solution = solve(example_problem(), SABA(lr_x=0.1, lr_y=0.2), steps=500)
         >>> solution.message, round(float(solution.x), 4), solution.state.total_calls
         ('done: 500 iterations', 1.0, 2500)
     """

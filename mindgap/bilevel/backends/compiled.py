@@ -61,24 +61,14 @@ class JaxBackend(Backend):
     last="drop")``).
 
     Example:
-        >>> import torch
         >>> from mindgap.bilevel import SABA, solve
-        >>> def upper(x, y, b):
-        ...     return ((y - b) ** 2).mean()
-        >>> def lower(x, y, b):
-        ...     return ((y - x * b) ** 2).mean()
-        >>> problem = BilevelProblem(
-        ...     upper,
-        ...     lower,
-        ...     x=torch.tensor([2.0]),
-        ...     y=torch.zeros(1),
-        ...     upper_data=torch.ones(4),
-        ...     lower_data=torch.ones(4),
-        ...     batch_size=2,
+        >>> from mindgap.bilevel.data.problem import example_problem
+        >>> backend = JaxBackend(
+        ...     upper=lambda x, y, b: ((y - b) ** 2).mean(),
+        ...     lower=lambda x, y, b: ((y - x * b) ** 2).mean(),
         ... )
-        >>> solution = solve(
-        ...     problem, SABA(lr_x=0.1, lr_y=0.2), steps=500, backend=JaxBackend(upper, lower)
-        ... )
+        >>> method = SABA(lr_x=0.1, lr_y=0.2)
+        >>> solution = solve(example_problem(), method, steps=500, backend=backend)
         >>> solution.message, round(float(solution.x), 4), solution.state.total_calls
         ('done: 500 iterations', 1.0, 2500)
     """
@@ -135,9 +125,7 @@ class JaxBackend(Backend):
         *,
         keep: bool = True,
     ) -> State:
-        """At most that many iterations; a budget of calls is kept exactly, one of seconds by
-        the dispatch.
-        """
+        """At most ``steps`` iterations; the budget of calls is exact, seconds per dispatch."""
         with precision(state.problem):
             return run_counted(self._dispatch, state, steps, self.chunk, calls, seconds)
 
@@ -147,7 +135,11 @@ class JaxBackend(Backend):
         Returns:
             The values, and the iterations done: all, or fewer where x or y is no number any more.
         """
-        cycles = 1 if chunk.cycles == 1 else self._padded_cycles(state.method, chunk)
+        # Tables have room for a full dispatch: a shorter one needs no new compilation.
+        iterations_per_cycle = sum(block.length for block in chunk.blocks)
+        cycles = chunk.cycles
+        if cycles > 1:
+            cycles = max(cycles, self.chunk // max(iterations_per_cycle, 1))
         blocks = [
             pack_draws(block, cycles, self._room(block, chunk), state.problem)
             for block in chunk.blocks
@@ -176,12 +168,7 @@ class JaxBackend(Backend):
         values, done = self.compiled[key](
             state.values, oracle.arrays, tables, constants, np.int32(chunk.cycles), lengths
         )
-        iterations_per_cycle = sum(block.length for block in chunk.blocks)
         return values, iterations_per_cycle * (chunk.cycles if single else int(done))
-
-    def _padded_cycles(self, method: AnyMethod, chunk: Chunk) -> int:
-        """Sample arrays have room for a full dispatch: a shorter one needs no new compilation."""
-        return max(chunk.cycles, self.chunk // max(sum(b.length for b in chunk.blocks), 1))
 
     def _room(self, block: Block, chunk: Chunk) -> int:
         """Iterations that a block's tables have room for, so that others fit too."""

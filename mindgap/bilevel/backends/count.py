@@ -87,11 +87,16 @@ class CountingOracle(TorchOps, Oracle):
         return torch.zeros(1), torch.zeros(1, 1), torch.zeros(1, 1)
 
 
-def table_bytes(method: AnyMethod, problem: BilevelProblem) -> int:
-    """Bytes of the arrays with two axes that a method keeps."""
+def value_shapes(method: AnyMethod, problem: BilevelProblem) -> ByName:
+    """The values of a method at its start, as tensors that have shapes and dtypes alone."""
     oracle = CountingOracle.of(problem)
     oracle.start = problem.pack_x.start.to("meta"), problem.pack_y.start.to("meta")
-    leaves = torch.utils._pytree.tree_leaves(method.start_values(oracle))
+    return method.start_values(oracle)
+
+
+def table_bytes(method: AnyMethod, problem: BilevelProblem) -> int:
+    """Bytes of the arrays with two axes that a method keeps."""
+    leaves = torch.utils._pytree.tree_leaves(value_shapes(method, problem))
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves if leaf.dim() > 1)
 
 

@@ -111,9 +111,7 @@ def _is_table(path: tuple[Any, ...]) -> bool:
 
 
 def _copy_values(values: ByName) -> ByName:
-    """Copies of all values but SAGA's tables: a table belongs to the state that is stepped, as
-    in eager runs.
-    """
+    """Copies of all values but SAGA's tables, which belong to the state that is stepped."""
     copies: ByName = pytree.tree_map_with_path(
         lambda path, t: t if _is_table(path) else t.clone(), values
     )

@@ -42,9 +42,7 @@ Sums = tuple[Axes, Axes]
 
 
 class JaxOps(Ops):
-    """The methods' array operations, in JAX (the twin of
-    :class:`mindgap.bilevel.backends.oracles.TorchOps`).
-    """
+    """The methods' array operations in JAX; the twin of ``oracles.TorchOps``."""
 
     eigh: Callable[..., tuple[Array, Array]] = staticmethod(lambda a: tuple(jnp.linalg.eigh(a)))
     minimum: Callable[..., Array] = staticmethod(jnp.minimum)
@@ -117,9 +115,7 @@ class JaxOps(Ops):
     def loop(
         self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None
     ) -> T:
-        """``for each row of the inputs: carry = body(carry, *row)``; a length may be known only
-        when it runs.
-        """
+        """As in ``Ops``; ``length`` may be a traced number, known only when the loop runs."""
         arrays = [a.which if isinstance(a, Sample) else jnp.asarray(a) for a in inputs]
         forms = [Sample if isinstance(a, Sample) else (lambda row: row) for a in inputs]
 
@@ -146,8 +142,7 @@ class JaxOps(Ops):
 
 
 class JaxOracle(JaxOps, ProblemOracle):
-    """Derivatives of a problem in JAX; the twin of
-    :class:`mindgap.bilevel.backends.oracles.TorchOracle`.
+    """Derivatives of a problem in JAX; the twin of ``oracles.TorchOracle``.
 
     Hz, Jz and g_y come from one forward sweep through the gradient: the derivative of (g_x, g_y)
     along z in y is (Jz, Hz).

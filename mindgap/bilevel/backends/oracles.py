@@ -236,26 +236,19 @@ class TorchOracle(TorchOps, ProblemOracle):
             result is that of one process.
 
     Example:
-        >>> problem = BilevelProblem(
-        ...     upper=lambda x, y, b: (y * b).sum(),
-        ...     lower=lambda x, y, b: (y.square() * x.exp()).sum() / 2,
-        ...     x=torch.zeros(2),
-        ...     y=torch.ones(2),
-        ...     upper_data=torch.ones(4, 1),
-        ...     lower_data=torch.ones(4, 1),
-        ...     batch_size=2,
-        ... )
-        >>> oracle = TorchOracle(problem)
-        >>> g_y, Hz, Jz = oracle.system(torch.zeros(2), torch.ones(2), torch.ones(2), Sample(0))
-        >>> g_y.tolist(), Hz.tolist(), Jz.tolist(), oracle.calls.total
-        ([1.0, 1.0], [1.0, 1.0], [1.0, 1.0], 3)
+        >>> from mindgap.bilevel.data.problem import example_problem
+        >>> oracle = TorchOracle(example_problem())  # g = (y - x)² here
+        >>> x, y, z = torch.zeros(1), torch.ones(1), torch.ones(1)
+        >>> oracle.system(x, y, z, Sample(0)), oracle.calls.total  # g_y, Hz and Jz
+        ((tensor([2.]), tensor([2.]), tensor([-2.])), 3)
     """
 
     @checked_types
     def __init__(self, problem: BilevelProblem, *, distributed: bool = False) -> None:
         self.problem = problem
-        self.project_x = _projection(problem.pack_x, problem.project_x)
-        self.project_y = _projection(problem.pack_y, problem.project_y)
+        pack_x, pack_y = problem.pack_x, problem.pack_y
+        self.project_x = pack_x.projection(problem.project_x, pack_x.split, pack_x.join)
+        self.project_y = pack_y.projection(problem.project_y, pack_y.split, pack_y.join)
         self.calls = OracleCount()
         self.plain_kernels = False
         self.seeded = False
@@ -533,7 +526,13 @@ class TorchOracle(TorchOps, ProblemOracle):
 
     def _can_be_plain(self) -> bool:
         """Whether one process evaluates whole minibatches, with autograd on and autocast off."""
-        return self.share[1] == 1 and self.problem.micro_batch is None and _has_plain_modes()
+        return (
+            self.share[1] == 1
+            and self.problem.micro_batch is None
+            and torch.is_grad_enabled()
+            and not torch.is_autocast_enabled("cpu")
+            and not torch.is_autocast_enabled("cuda")
+        )
 
     @contextlib.contextmanager
     def same_modes(self) -> Iterator[None]:
@@ -568,13 +567,17 @@ class TorchOracle(TorchOps, ProblemOracle):
             if second and torch.is_autocast_enabled(self.problem.device.type):
                 stack.enter_context(torch.autocast(self.problem.device.type, enabled=False))
             if is_full(sample):
-                result, times = self._full(data, evaluate), data.batches
+                result, count = self._sum(data.chunks(self.share), evaluate), data.batches
             elif isinstance(sample.which, np.ndarray) and sample.which.ndim > data.sample_axes:
                 return self._mean_over_minibatches(level, evaluate, sample, names, second)
             else:
-                result, times = self._pieces(data.fetch(sample, self.share), evaluate), 1
+                batch, largest, count = data.fetch(sample, self.share), self.problem.micro_batch, 1
+                if largest is None:
+                    result = evaluate(batch)
+                else:
+                    result = self._sum(pieces(batch, largest), evaluate)
         for name in names:
-            self.calls.add(name, times)
+            self.calls.add(name, count)
         if self.share[1] > 1:
             result = self._reduce(result, data, sample)
         return result
@@ -586,15 +589,6 @@ class TorchOracle(TorchOps, ProblemOracle):
         count = len(sample.which)
         results = [self._run(level, evaluate, row(sample, i), names, second) for i in range(count)]
         return tuple(sum(p[1:], p[0]) / count for p in zip(*results, strict=True))
-
-    def _pieces(self, batch: Batch, evaluate: Evaluate) -> tuple[Tensor, ...]:
-        """Evaluate on a minibatch at once, or in the pieces that the problem asks for."""
-        largest = self.problem.micro_batch
-        return evaluate(batch) if largest is None else self._sum(pieces(batch, largest), evaluate)
-
-    def _full(self, data: Data, evaluate: Evaluate) -> tuple[Tensor, ...]:
-        """Evaluate on all samples, chunk by chunk; in a distributed run on this rank's part."""
-        return self._sum(data.chunks(self.share), evaluate)
 
     @staticmethod
     def _sum(
@@ -626,11 +620,6 @@ class TorchOracle(TorchOps, ProblemOracle):
         return tuple(p.view(r.shape) for p, r in zip(means, result, strict=True))
 
 
-def _projection(pack: Pack, project: Product | None) -> Product | None:
-    """A user's projection as one of the flat vector; None where there is none."""
-    return pack.projection(project, pack.split, pack.join)
-
-
 def is_tall(matrix: Tensor) -> bool:
     """Whether a tensor is a matrix on the CPU that is cheaper to multiply by when it is stored by
     columns.
@@ -648,12 +637,3 @@ def is_tall(matrix: Tensor) -> bool:
 def by_columns(matrix: Tensor) -> Tensor:
     """The same matrix, stored by columns."""
     return matrix.t().contiguous().t()
-
-
-def _has_plain_modes() -> bool:
-    """Whether autograd is on and autocast off."""
-    return (
-        torch.is_grad_enabled()
-        and not torch.is_autocast_enabled("cpu")
-        and not torch.is_autocast_enabled("cuda")
-    )

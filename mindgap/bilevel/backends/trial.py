@@ -36,15 +36,8 @@ def try_problem(
 
     Example:
         >>> from mindgap.bilevel import BilevelProblem
-        >>> problem = BilevelProblem(
-        ...     lambda x, y, b: (x * b).sum(),
-        ...     lambda x, y, b: (x * b).sum(),
-        ...     torch.zeros(1),
-        ...     torch.zeros(1),
-        ...     torch.ones(2),
-        ...     torch.ones(2),
-        ...     batch_size=1,
-        ... )
+        >>> loss, zero, data = lambda x, y, b: (x * b).sum(), torch.zeros(1), torch.ones(2)
+        >>> problem = BilevelProblem(loss, loss, zero, zero, data, data, batch_size=1)
         >>> try_problem(TorchOracle(problem))
         Traceback (most recent call last):
         mindgap.base.check.RuleError: lower must depend on y, got 'a loss without gradient in y'
@@ -59,11 +52,8 @@ def try_problem(
         if isinstance(data, Batches) and data.is_tensors:
             devices = data.devices()
             if data.device is None and devices != {problem.device}:
-                fail(
-                    name,
-                    f"must be on the device of x and y, {problem.device}",
-                    sorted(map(str, devices)),
-                )
+                rule = f"must be on the device of x and y, {problem.device}"
+                fail(name, rule, sorted(map(str, devices)))
     loss, x_, y_ = _try_level(oracle, "lower", x, y, lower_token)
     g_x, g_y = _gradients(loss, x_, y_)
     if g_y is None:
@@ -71,11 +61,8 @@ def try_problem(
     loss, x_, y_ = _try_level(oracle, "upper", x, y, upper_token)
     f_x, f_y = _gradients(loss, x_, y_)
     if needs_x and f_x is None and (f_y is None or g_x is None):
-        fail(
-            "upper",
-            "must depend on x, directly or through y*(x)",
-            "a problem whose value does not change with x",
-        )
+        rule = "must depend on x, directly or through y*(x)"
+        fail("upper", rule, "a problem whose value does not change with x")
     if second_order:
         _try_second_derivatives(oracle, x, y, lower_token)
 
@@ -94,12 +81,8 @@ def _projected_start(oracle: TorchOracle) -> tuple[Tensor, Tensor]:
         except Exception as error:
             raise RuleError(f"{name} {rule}, got {error}") from error
         if not isinstance(projected, Tensor) or projected.shape != pack.start.shape:
-            shape = (
-                tuple(projected.shape)
-                if isinstance(projected, Tensor)
-                else type(projected).__name__
-            )
-            fail(name, rule, shape)
+            is_tensor = isinstance(projected, Tensor)
+            fail(name, rule, tuple(projected.shape) if is_tensor else type(projected).__name__)
         if projected.dtype != pack.dtype or not bool(torch.isfinite(projected).all()):
             fail(name, f"must return finite numbers of {pack.dtype}", projected)
     x, y = oracle.start

@@ -118,18 +118,14 @@ def conjugate_gradients(
     Example:
         >>> import torch
         >>> from mindgap.bilevel.backends.oracles import TorchOps
-        >>> conjugate_gradients(
-        ...     TorchOps(), lambda v: torch.tensor([2.0, 4.0]) * v, torch.ones(2), products=2
-        ... )
+        >>> ops, diagonal = TorchOps(), torch.tensor([2.0, 4.0])
+        >>> conjugate_gradients(ops, lambda v: diagonal * v, torch.ones(2), products=2)
         (tensor([0.5000, 0.2500]), tensor(False))
-        >>> conjugate_gradients(
-        ...     TorchOps(), lambda v: torch.tensor([1.0, -0.5]) * v, torch.ones(2), products=9
-        ... )
+        >>> negative = torch.tensor([1.0, -0.5])
+        >>> conjugate_gradients(ops, lambda v: negative * v, torch.ones(2), products=9)
         (tensor([4., 4.]), tensor(True))
-        >>> scales = torch.tensor([1.0, 1.0, 4.0, 4.0])
-        >>> conjugate_gradients(
-        ...     TorchOps(), lambda v: scales * v, torch.ones(4), products=1, rows=2
-        ... )[0]
+        >>> blocks = torch.tensor([1.0, 1.0, 4.0, 4.0])
+        >>> conjugate_gradients(ops, lambda v: blocks * v, torch.ones(4), products=1, rows=2)[0]
         tensor([1.0000, 1.0000, 0.2500, 0.2500])
     """
 
@@ -184,6 +180,17 @@ def conjugate_gradients_by_numbers(
         rr, rr_before = float(r @ r), rr
         p = r.add(p, alpha=rr / rr_before)
     return z, False
+
+
+def largest_eigenvalue(hessian: Product, v: Tensor, products: int) -> float:
+    """Size of the largest eigenvalue of H by ``products`` steps of power iteration from v."""
+    size = 0.0
+    for _ in range(products):
+        v = hessian(v / v.norm())
+        size = float(v.norm())
+        if size == 0.0:
+            break
+    return size
 
 
 def hypergradient_at(

@@ -46,13 +46,8 @@ def storm(
     Example:
         >>> import torch
         >>> old = {"estimate": {"x": torch.tensor(5.0)}, "point": {"x": torch.tensor(1.0)}}
-        >>> new = storm(
-        ...     lambda points: [{"x": 2 * p["x"]} for p in points],
-        ...     {"x": torch.tensor(3.0)},
-        ...     old,
-        ...     {"x": 0.5},
-        ... )
-        >>> new["estimate"]["x"]
+        >>> direction = lambda points: [{"x": 2 * p["x"]} for p in points]
+        >>> storm(direction, {"x": torch.tensor(3.0)}, old, {"x": 0.5})["estimate"]["x"]
         tensor(7.5000)
     """
     if first:
@@ -73,9 +68,8 @@ def spider(direction: Direction, point: Point, memory: Memory) -> Memory:
     Example:
         >>> import torch
         >>> old = {"estimate": {"x": torch.tensor(5.0)}, "point": {"x": torch.tensor(1.0)}}
-        >>> spider(
-        ...     lambda points: [{"x": 2 * p["x"]} for p in points], {"x": torch.tensor(3.0)}, old
-        ... )["estimate"]["x"]
+        >>> direction = lambda points: [{"x": 2 * p["x"]} for p in points]
+        >>> spider(direction, {"x": torch.tensor(3.0)}, old)["estimate"]["x"]
         tensor(9.)
     """
     new, old = direction([point, memory["point"]])

@@ -196,11 +196,11 @@ def rate(
 
 def positive(default: Any = MISSING, *, finite: bool = True, host: bool = False) -> Any:
     """A number above zero; ``host`` where only ``Method.rates`` reads it."""
-    return setting(
-        lambda name, value: check.positive(name, _ordinary(name, value), finite=finite),
-        default,
-        host=host,
-    )
+
+    def rule(name: str, value: object) -> object:
+        return check.positive(name, _ordinary(name, value), finite=finite)
+
+    return setting(rule, default, host=host)
 
 
 def non_negative(default: Any = MISSING) -> Any:
@@ -312,13 +312,8 @@ class AdamStep:
 
     Example:
         >>> from mindgap.bilevel.backends.oracles import TorchOps
-        >>> step = AdamStep()
-        >>> d, _ = step.direction(
-        ...     TorchOps(),
-        ...     step.init(TorchOps(), torch.zeros(2)),
-        ...     torch.tensor([4.0, -0.1]),
-        ...     torch.zeros(2),
-        ... )
+        >>> step, ops, x = AdamStep(), TorchOps(), torch.zeros(2)
+        >>> d, _ = step.direction(ops, step.init(ops, x), torch.tensor([4.0, -0.1]), x)
         >>> [round(float(v), 3) for v in d]
         [1.0, -1.0]
 
@@ -341,17 +336,13 @@ class AdamStep:
         self, ops: Ops, memory: dict[str, Array], d: Array, value: Array
     ) -> tuple[Array, dict[str, Array]]:
         """The direction to move along, and the memory after."""
-        m, s = (
-            ops.mix(memory["m"], d, 1.0 - self.beta1),
-            ops.mix(memory["s"], d * d, 1.0 - self.beta2),
-        )
+        m = ops.mix(memory["m"], d, 1.0 - self.beta1)
+        s = ops.mix(memory["s"], d * d, 1.0 - self.beta2)
         k = memory["k"] + 1.0
         direction = (m / (1.0 - self.beta1**k)) / ((s / (1.0 - self.beta2**k)) ** 0.5 + self.eps)
-        return (direction + self.weight_decay * value if self.weight_decay else direction), {
-            "m": m,
-            "s": s,
-            "k": k,
-        }
+        if self.weight_decay:
+            direction = direction + self.weight_decay * value
+        return direction, {"m": m, "s": s, "k": k}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 
 from torch import Tensor
 
-from mindgap.bilevel.data.draws import SamplePlan
+from mindgap.bilevel.data.draws import Planned
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample
 
@@ -271,9 +271,7 @@ class Ops(Protocol):
 
     @staticmethod
     def normals(seeds: Any, count: int, like: Array) -> Array:
-        """One row of ``count`` independent normal numbers per seed: a hash of (seed, place),
-        equal on every backend.
-        """
+        """One row of ``count`` standard normal numbers per seed, equal on every backend."""
 
     @staticmethod
     def replace_row(table: Array, index: Scalar, value: Array) -> tuple[Array, Array]:
@@ -365,9 +363,7 @@ class Oracle(Ops, Protocol):
         """g_y, H and J as matrices."""
 
     def operator(self, x: Array, y: Array, sample: Sample) -> tuple[Product, Product]:
-        """The maps v -> Hv and v -> Jv at one point on one sample; a backend may keep what the
-        products share.
-        """
+        """The maps v -> Hv and v -> Jv at one point on one sample; they may share a graph."""
         return (lambda v: self.hessian(x, y, v, sample)), (lambda v: self.mixed(x, y, v, sample))
 
     def residuals(
@@ -415,10 +411,8 @@ class ProblemOracle(Oracle, Protocol):
         """A tensor as an array of this backend."""
 
 
-class AnyMethod(Protocol):
-    """What draws, backends and states need of a method;
-    :class:`~mindgap.bilevel.method.Method` is its base class and describes each part.
-    """
+class AnyMethod(Planned, Protocol):
+    """What draws, backends and states need of a :class:`~mindgap.bilevel.method.Method`."""
 
     def __hash__(self) -> int:
         """Of its settings: what is counted or compiled for a method is kept by it."""
@@ -426,12 +420,6 @@ class AnyMethod(Protocol):
     @property
     def x_step(self) -> Any:
         """The step on x."""
-
-    def plan(self) -> SamplePlan:
-        """The samples of each iteration."""
-
-    def rates(self, t: Scalar) -> dict[str, Any]:
-        """Step sizes and weights of iteration t (a number, or an array of them)."""
 
     def without_rates(self) -> Any:
         """The method with all rates alike: what a compiled iteration depends on."""

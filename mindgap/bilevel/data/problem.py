@@ -60,29 +60,20 @@ class Bound:
         self._own_buffers = own_buffers
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        values = (
-            {}
-            if self._own_buffers
-            else {name: b.clone() for name, b in self._module.named_buffers()}
-        )
-        values.update(self._tensors)
-        return torch.func.functional_call(self._module, values, args, kwargs)
+        return torch.func.functional_call(self._module, self._values(), args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         """A method or part of the module, with the other parameters put in while it is called."""
         attribute = getattr(self.__dict__["_module"], name)
         if not callable(attribute):
             return attribute
-        return partial(Bound(_Named(self._module), self._inside(), own_buffers=True), name)
+        values = {f"module.{key}": value for key, value in self._values().items()}  # as in _Named
+        return partial(Bound(_Named(self._module), values, own_buffers=True), name)
 
-    def _inside(self) -> dict[str, Tensor]:
-        """Buffers and the tensors put in, by their names inside ``_Named``."""
-        values = (
-            {}
-            if self._own_buffers
-            else {name: b.clone() for name, b in self._module.named_buffers()}
-        )
-        return {f"module.{name}": value for name, value in {**values, **self._tensors}.items()}
+    def _values(self) -> dict[str, Tensor]:
+        """By name: the tensors put in, and copies of the buffers unless ``own_buffers``."""
+        buffers = () if self._own_buffers else self._module.named_buffers()
+        return {**{name: buffer.clone() for name, buffer in buffers}, **self._tensors}
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
@@ -352,19 +343,16 @@ class BilevelProblem(Generic[X, Y]):
         self.upper, self.lower = upper, lower
         self.pack_x, self.pack_y = Pack("x", x), Pack("y", y)
         if self.pack_x.device != self.pack_y.device:
-            fail(
-                "x and y",
-                "must be on one device",
-                (str(self.pack_x.device), str(self.pack_y.device)),
-            )
+            devices = str(self.pack_x.device), str(self.pack_y.device)
+            fail("x and y", "must be on one device", devices)
         sizes = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
         device = self.pack_x.device
         self.upper_data: Data = as_data(upper_data, sizes[0]).placed(device)
         self.lower_data: Data = as_data(lower_data, sizes[1]).placed(device)
         self.project_x, self.project_y = project_x, project_y
-        self.micro_batch = (
-            None if micro_batch is None else whole("micro_batch", micro_batch, least=1)
-        )
+        if micro_batch is not None:
+            whole("micro_batch", micro_batch, least=1)
+        self.micro_batch = micro_batch
         self.dim_x, self.dim_y = self.pack_x.dim, self.pack_y.dim
         self.dtype = torch.promote_types(self.pack_x.dtype, self.pack_y.dtype)
         self.device = self.pack_x.device
@@ -404,12 +392,8 @@ class BilevelProblem(Generic[X, Y]):
         """
         packs = (self.pack_x, self.pack_y)
         modules = [m for pack in packs if pack.module is not None for m in pack.module.modules()]
-        norms = [
-            m
-            for m in modules
-            if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats
-        ]
-        norms = [m for m in norms if m.training]
+        norms = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        norms = [m for m in norms if m.track_running_stats and m.training]
         momenta = [m.momentum for m in norms]
         for m in norms:
             m.reset_running_stats()

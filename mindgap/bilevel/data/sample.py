@@ -31,16 +31,12 @@ ORDERS: tuple[str, ...] = get_args(SampleOrder)
 
 
 class Sample(NamedTuple):
-    """Names one minibatch of one level (or, with a leading axis in its arrays,
-    several).
-    """
+    """Names one minibatch of one level, or several with a leading axis in its arrays."""
 
     #: a batch id (order "partition"), an array of indices ("reshuffle", "replacement"), or the seed
-    #: of a draw
-    #: (:class:`Stream`).
+    #: of a draw (:class:`Stream`)
     which: Any
-    #: seed of torch's random state while a loss is evaluated on it; 0 where the losses draw no
-    #: random numbers.
+    #: of the random state while a loss is evaluated; 0 where the losses draw no random numbers
     seed: Any = 0
 
 
@@ -59,8 +55,7 @@ def is_full(sample: Sample) -> bool:
 
 
 def position_seeds(seed: int, start: int, count: int, *names: str | int) -> Ints:
-    """Seeds of 31 bits for the draws ``start .. start + count - 1``: a hash of the position
-    (splitmix64), no state.
+    """Seeds of 31 bits for draws from position ``start`` on: hashes of positions (splitmix64).
 
     Example:
         >>> bool((position_seeds(0, 0, 5, "a")[2:] == position_seeds(0, 2, 3, "a")).all())
@@ -231,9 +226,7 @@ class Batches:
         self._slices: dict[int, Any] = {}
 
     def placed(self, device: torch.device) -> Batches:
-        """These data for variables on a device: minibatches are moved there where the data lie
-        elsewhere.
-        """
+        """These data for variables on a device, to which minibatches are moved if need be."""
         if device.type == "cpu" or (self.is_tensors and self.devices() == {device}):
             return self
         twin = copy(self)

@@ -34,7 +34,6 @@ class AccBO(Method[WithNesterov, Draws]):
         eta: step of the Neumann series.
         terms: N.
         warm_start: T0.
-        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> [i.kind for i in AccBO(lr_x=0.1, lr_y=0.1).plan().at(0, 2)]

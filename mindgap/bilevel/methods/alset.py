@@ -31,7 +31,6 @@ class ALSET(LowerStepMethod[Values, Draws]):
         eta, terms: step of the Neumann series and N, its number of terms.
         inner: T, steps on y. 1 converges too, with a worse dependence on the condition number
             (footnote 2 of Table 1).
-        x_step, y_step: steps on x and on y, see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> ALSET(lr_x=0.1, lr_y=0.1, inner=1).plan().period[0].lower_steps

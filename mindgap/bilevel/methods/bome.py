@@ -29,7 +29,6 @@ class BOME(Method[Values, Draws]):
         lr_x, lr_y: steps on x and y.
         eta: speed at which the gap must fall.
         inner: T, steps on w from y.
-        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> BOME(lr_x=0.1, lr_y=0.1, inner=3).plan().period[0].samples

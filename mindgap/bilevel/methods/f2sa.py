@@ -42,7 +42,6 @@ class F2SA(Method[WithPenalty, Draws]):
         shared_samples: one sample for S_w and S_y and one for S_1 and S_2: common random numbers,
             since lambda multiplies the *difference* of two noisy terms. The paper draws them
             independently.
-        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> F2SA(lr_x=1.0, lr_y=0.1, shared_samples=True).plan().period[0].samples

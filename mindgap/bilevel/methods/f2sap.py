@@ -39,16 +39,12 @@ class F2SAp(Method[WithNodes, Draws]):
         nu: distance of the nodes.
         p: 2 or 4.
         inner: T.
-        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     The y of the state is the mean of y_1 and y_-1. All nodes use the same samples.
 
     Example:
-        >>> {
-        ...     node: round(weight, 3)
-        ...     for node, weight in F2SAp(lr_x=0.1, lr_y=0.1, p=4).nodes().items()
-        ... }
-        {-2: 0.083, -1: -0.667, 1: 0.667, 2: -0.083}
+        >>> F2SAp(lr_x=0.1, lr_y=0.1, p=2).nodes()
+        {-1: -0.5, 1: 0.5}
 
     Source: Chen, Li, Zhang 2025, "Faster gradient methods for highly-smooth stochastic bilevel
     optimization".

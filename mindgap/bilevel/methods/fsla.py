@@ -28,7 +28,6 @@ class FSLA(Method[WithZStorm, Draws]):
         lr_x, lr_y: steps on x and y.
         lr_z: step on the linear system; that of y if not given.
         weight: STORM's weight of the newest direction.
-        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> [i.kind for i in FSLA(lr_x=0.1, lr_y=0.1).plan().at(0, 2)]

@@ -28,7 +28,6 @@ class MASOBA(LowerStepMethod[WithAverage, Draws]):
         theta: weight of the newest direction, in (0, 1].
         delayed: x uses the average before this iteration's direction enters it, as in the paper;
             False uses the new one.
-        x_step, y_step: steps on x and on y and z, see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> MASOBA(lr_x=0.1, lr_y=0.1, theta=1.0).plan().period[0].samples

@@ -30,7 +30,6 @@ class MEHA(PenaltyMethod):
         lr_w: step on w; that of y if not given.
         gamma: width of the envelope; below 1 / (2 rho) for a rho-weakly convex lower level.
         c, power: c and p of the penalty c_k.
-        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> round(MEHA(lr_x=0.1, lr_y=0.1).rates(3)["share"], 3)

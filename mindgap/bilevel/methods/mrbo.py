@@ -31,7 +31,6 @@ class MRBO(StormMethod):
         eta, terms: step of the Neumann series and Q, the factors of its last term.
         d, m: of the step eta_k.
         c_x, c_y: of the weights; large values make them 1, which is the method without memory.
-        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> [i.kind for i in MRBO(lr_x=0.1, lr_y=0.1).plan().at(0, 3)]

@@ -34,7 +34,6 @@ class N2SBA(PenaltyMethod):
         inner: K.
         batches: B, minibatches of the direction of x.
         clip: tau; infinite if not given (plain inner steps).
-        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> N2SBA(lr_x=0.01, lr_y=0.1, inner=4).x_step

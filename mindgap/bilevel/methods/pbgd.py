@@ -30,7 +30,6 @@ class PBGD(PenaltyMethod):
         lr_y: step on w.
         lam: gamma, the penalty; its bias falls as 1 / gamma.
         inner: T, steps on w, which starts where it was.
-        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> PBGD(lr_x=0.01, lr_y=0.1, lam=10.0, inner=2).plan().period[0].lower_steps

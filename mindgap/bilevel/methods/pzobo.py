@@ -31,7 +31,6 @@ class PZOBO(Method[Values, Draws]):
         inner: T.
         directions: Q.
         mu: distance of the points x + mu u_j.
-        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> PZOBO(lr_x=0.1, lr_y=0.1, inner=3, directions=2).plan().period[0].samples

@@ -24,7 +24,6 @@ class SABA(Method[WithTables, Draws]):
     Args:
         lr_x, lr_y: steps on x and y.
         lr_z: step on the linear system; that of y if not given, as the authors insist.
-        x_step: see :mod:`mindgap.bilevel.core.settings`.
         memory_limit: bytes the tables may take; what is free if not given.
 
     Raises:

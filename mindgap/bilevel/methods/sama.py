@@ -30,7 +30,6 @@ class SAMA(LowerStepMethod[Values, Draws]):
         scale: alpha.
         radius: epsilon, length of the finite difference.
         inner: T.
-        x_step, y_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> SAMA(lr_x=0.1, lr_y=0.1).second_order

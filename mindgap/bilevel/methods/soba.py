@@ -24,7 +24,6 @@ class SOBA(LowerStepMethod[WithZ, Draws]):
     Args:
         lr_x, lr_y: steps on x and y.
         lr_z: step on the linear system; that of y if not given, as published.
-        x_step, y_step: steps on x and on y and z, see :mod:`mindgap.bilevel.core.settings`.
         order: "jacobi" as published; "seidel" uses the new y in z's step and both in x's step.
 
     Example:

@@ -35,7 +35,6 @@ class SPABA(Method[WithPage, Draws]):
         lr_z: step on the linear system; that of y if not given.
         period: 1 / p, iterations from one full evaluation to the next, on average.
         radius: R; infinite if not given.
-        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     The full evaluation goes over the batches of a fixed partition; its calls count in the iteration
     that makes it.

@@ -35,7 +35,6 @@ class SRBA(Method[WithZSpider, Draws]):
         period: iterations from one full evaluation to the next. The benchmark's rule is a fraction
             of (n + m) / batch: 0.5 for ijcnn1 and the quadratic, 8 for covtype, 512 for MNIST.
         radius: R; infinite if not given.
-        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Raises:
         RuleError: for a step, period or radius that is not positive; at ``start`` for data without

@@ -29,7 +29,6 @@ class StocBio(LowerStepMethod[Values, Draws]):
         eta: step of the Neumann series.
         terms: Q, number of factors in its last term.
         inner: T, steps on y per iteration, which start from the last y.
-        x_step, y_step: steps on x and on y, see :mod:`mindgap.bilevel.core.settings`.
         order: "seidel" as published; "jacobi" takes x's direction at the old y (then T = 1 is MRBO
             without memory).
 

@@ -31,7 +31,6 @@ class SUSTAIN(StormMethod):
         eta, terms: step of the Neumann series and K, its number of terms.
         w: shift of alpha_t.
         c_x, c_y: of the weights.
-        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> SUSTAIN(lr_x=1.0, lr_y=1.0).rates(7)["lr_x"]

@@ -36,7 +36,6 @@ class SVRB(Method[WithStorm, Draws]):
         c: of the weights.
         largest: refuse more lower unknowns than this (a step costs their cube).
         memory_limit: bytes the matrices may take; what is free if not given.
-        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Raises:
         RuleError: for a number that is not positive; at ``start`` for more than ``largest`` lower

@@ -18,14 +18,12 @@ class VRBO(Method[WithSpider, Draws]):
     """Variance-reduced bilevel optimizer.
 
     Symbols: alpha = ``lr_x``, beta = ``lr_y``, q = ``period``, m = ``inner``, Q = ``terms``, eta =
-    ``eta``,
-    |S1| = ``refresh``. With G(x, y; S) the Neumann hypergradient::
+    ``eta``, S1 of ``refresh`` minibatches. With D(point; S) = (g_y, Neumann hypergradient)::
 
-        k mod q = 0:  (u, v) <- (g_y, G)(x, y; S1)
+        k mod q = 0:  (u, v) <- D(x, y; S1)
         x' = x - alpha v
-        m times, on a fresh S2:  (u, v) <- (u, v) + (g_y, G)(new point; S2) - (g_y, G)(point before;
-            S2);  y <- y -
-        beta u
+        m times, on a fresh S2:  (u, v) <- (u, v) + D(new point; S2) - D(point before; S2)
+            y <- y - beta u
 
     u and v always remember the point they belong to: after a refresh the first correction leads
     from (x, y) to (x', y), otherwise from (x, y of the last correction) to (x', y), so no move
@@ -37,7 +35,6 @@ class VRBO(Method[WithSpider, Draws]):
         inner: m, steps on y for each step on x.
         period: q, iterations from one refresh to the next.
         refresh: minibatches of the large batch S1; None for all samples.
-        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Example:
         >>> [i.kind for i in VRBO(lr_x=0.1, lr_y=0.1, period=2).plan().period]

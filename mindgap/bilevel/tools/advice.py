@@ -13,7 +13,11 @@ from torch import Tensor
 from mindgap.base.check import fail, whole
 from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.backends.trial import try_problem
-from mindgap.bilevel.core.directions import conjugate_gradients, hypergradient_at
+from mindgap.bilevel.core.directions import (
+    conjugate_gradients,
+    hypergradient_at,
+    largest_eigenvalue,
+)
 from mindgap.bilevel.core.settings import check_count
 from mindgap.bilevel.core.types import Backend, Product
 from mindgap.bilevel.data.problem import BilevelProblem
@@ -85,11 +89,8 @@ def suggest_steps(
         >>> from mindgap.bilevel.data.problem import example_problem
         >>> problem = example_problem()
         >>> advice = suggest_steps(problem)
-        >>> (
-        ...     round(advice.curvature, 4),
-        ...     round(advice.lr_y, 4),
-        ...     advice.lr_x_range[0] < advice.lr_x < advice.lr_x_range[1],
-        ... )
+        >>> least, largest = advice.lr_x_range
+        >>> round(advice.curvature, 4), round(advice.lr_y, 4), least < advice.lr_x < largest
         (2.0, 0.2, True)
         >>> raced = suggest_steps(problem, "soba", steps=200)
         >>> sorted(raced.settings), raced.steps, len(raced.tried) > 2
@@ -114,7 +115,11 @@ def suggest_steps(
     upper = row(problem.upper_data.draw(seed, "upper", 0, 1), 0)
 
     def largest(y: Tensor) -> float:
-        return max(_largest(oracle.operator(x, y, token)[0], y, products, seed) for token in lower)
+        """The largest curvature of the lower level at y over its minibatches."""
+        generator = torch.Generator().manual_seed(seed % 2**63)
+        v = torch.randn(y.shape, generator=generator, dtype=y.dtype).to(y.device)
+        hessians = (oracle.operator(x, y, sample)[0] for sample in lower)
+        return max(largest_eigenvalue(hessian, v, products) for hessian in hessians)
 
     curvature = largest(y)
     if not (math.isfinite(curvature) and curvature > 0):
@@ -154,18 +159,3 @@ def _descend(
         for token in tokens:
             y = y - lr * oracle.lower(x, y, token)
     return y
-
-
-def _largest(hessian: Product, like: Tensor, products: int, seed: int) -> float:
-    """Largest eigenvalue in size, by power iteration."""
-    v = torch.randn(
-        like.shape, generator=torch.Generator().manual_seed(seed % 2**63), dtype=like.dtype
-    ).to(like.device)
-    size = 0.0
-    for _ in range(products):
-        v = v / v.norm()
-        v = hessian(v)
-        size = float(v.norm())
-        if size == 0.0:
-            break
-    return size

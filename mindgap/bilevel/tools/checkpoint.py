@@ -17,7 +17,7 @@ from mindgap.base.check import RuleError, fail, whole
 from mindgap.base.checked import checked_types
 from mindgap.base.checkpoint import read_checkpoint, write_checkpoint
 from mindgap.base.fingerprint import array_text, data_text, function_text, settings_text
-from mindgap.bilevel.backends.count import CountingOracle
+from mindgap.bilevel.backends.count import value_shapes
 from mindgap.bilevel.core.settings import TorchStep
 from mindgap.bilevel.core.types import AnyMethod, ProblemOracle, State
 from mindgap.bilevel.data.loaded import Loaded
@@ -215,19 +215,13 @@ def _state(content: Any, method: Method, oracle: ProblemOracle) -> State:
     optimizer_states = {
         name: plain_values.pop(name) for name in ("optimizer", "scheduler") if name in plain_values
     }
-    shapes_oracle = CountingOracle.of(oracle.problem)
-    shapes_oracle.start = (
-        oracle.problem.pack_x.start.to("meta"),
-        oracle.problem.pack_y.start.to("meta"),
-    )
-    _compare("values", plain_values, method.start_values(shapes_oracle))
+    _compare("values", plain_values, value_shapes(method, oracle.problem))
     values: dict[str, Any] = {name: _restore(value, oracle) for name, value in plain_values.items()}
     if isinstance(method.x_step, TorchStep):
         values |= _optimizer(method.x_step, plain_values["x"], optimizer_states)
     elif optimizer_states:
-        fail(
-            "checkpoint", "must hold no optimizer, as the method has none", sorted(optimizer_states)
-        )
+        rule = "must hold no optimizer, as the method has none"
+        fail("checkpoint", rule, sorted(optimizer_states))
     return State(method, oracle, values, **counters)
 
 

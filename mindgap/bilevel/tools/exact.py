@@ -133,8 +133,8 @@ def hypergradient(
 
     Example:
         >>> from mindgap.bilevel.data.problem import example_problem
-        >>> problem = example_problem()
-        >>> hypergradient(problem, torch.tensor([3.0]), torch.tensor([3.0]), products=1)
+        >>> x = y = torch.tensor([3.0])
+        >>> hypergradient(example_problem(), x, y, products=1)
         tensor([4.])
 
     Source: approximate implicit differentiation as compared in Ji, Yang, Liang 2021, section 2.
@@ -229,8 +229,7 @@ def lower_solution(
 
     Example:
         >>> from mindgap.bilevel.data.problem import example_problem
-        >>> problem = example_problem()
-        >>> lower_solution(problem, torch.tensor([3.0]))
+        >>> lower_solution(example_problem(), torch.tensor([3.0]))
         tensor([3.])
     """
     x = flat_vector(problem, "x", x)
@@ -285,8 +284,7 @@ def hyper_objective(
 
     Example:
         >>> from mindgap.bilevel.data.problem import example_problem
-        >>> problem = example_problem()
-        >>> hyper_objective(problem, torch.tensor([3.0]))
+        >>> hyper_objective(example_problem(), torch.tensor([3.0]))
         4.0
     """
     y = lower_solution(problem, x, y, tol=tol)
@@ -310,8 +308,7 @@ def exact_hypergradient(
 
     Example:
         >>> from mindgap.bilevel.data.problem import example_problem
-        >>> problem = example_problem()
-        >>> exact_hypergradient(problem, torch.tensor([3.0]))
+        >>> exact_hypergradient(example_problem(), torch.tensor([3.0]))
         tensor([4.])
     """
     y = lower_solution(problem, x, y, tol=tol)

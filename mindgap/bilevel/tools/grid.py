@@ -19,7 +19,7 @@ from mindgap.bilevel.core.settings import check_count
 from mindgap.bilevel.core.types import Backend, State
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.registry import METHODS
+from mindgap.bilevel.registry import METHODS, lower_variable_of
 from mindgap.bilevel.solver import solve
 from mindgap.bilevel.tools.checkpoint import belongs_to, check_path
 
@@ -191,12 +191,6 @@ def _make_method(method: str | Method, point: dict[str, Any]) -> Method:
     return made
 
 
-def _lower_variable(method: Method) -> str:
-    """The value of a state that holds the method's lower solution."""
-    kinds = {info.class_name: info.lower_variable for info in METHODS.values()}
-    return kinds.get(type(method).__name__, "y")
-
-
 @dataclass(frozen=True)
 class _Form:
     """What all runs of a sweep have in common."""
@@ -328,7 +322,7 @@ def _one_program(form: _Form, methods: list[Method]) -> Iterator[Look]:
 
     backend: Any = form.backend
     runs = ManyRuns(backend, form.problem, methods, form.seeds)
-    lower, alive = _lower_variable(methods[0]), list(range(len(methods)))
+    lower, alive = lower_variable_of(methods[0]), list(range(len(methods)))
     for t in form.times:
         runs.run(int(t) - runs.t)
         if form.metric is None:
@@ -362,7 +356,7 @@ def _one_by_one(form: _Form, methods: list[Method]) -> Iterator[Look]:
             before, method = states.get((s, p)), methods[p]
             if (s, p) in states and before is None:  # it went wrong
                 continue
-            lower = _lower_variable(method)
+            lower = lower_variable_of(method)
             done = solve(
                 problem,
                 method,

@@ -25,7 +25,7 @@ from torch import Tensor
 from mindgap.base.check import fail, whole
 from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.backends.trial import try_problem
-from mindgap.bilevel.core.directions import conjugate_gradients
+from mindgap.bilevel.core.directions import conjugate_gradients, largest_eigenvalue
 from mindgap.bilevel.core.settings import TorchStep, check_count
 from mindgap.bilevel.core.types import Backend, State
 from mindgap.bilevel.data.problem import BilevelProblem
@@ -196,11 +196,7 @@ class Ground:
         for token in self.lower[:batches]:
             hessian, _ = self.oracle.operator(x, y, token)
             v = torch.randn(y.shape, generator=draw, dtype=y.dtype).to(y.device)
-            for _ in range(products):
-                v = hessian(v / v.norm())
-                if not bool(v.isfinite().all()) or not bool(v.any()):
-                    break
-            size = float(v.norm())
+            size = largest_eigenvalue(hessian, v, products)
             most = max(most, size) if math.isfinite(size) else math.inf
         return most
 
@@ -249,9 +245,8 @@ class Ground:
         d = self.hypergradient()
         self.size = float(d.norm())
         if self.size == 0.0 or not math.isfinite(self.size):
-            fail(
-                "upper", "must have a finite hypergradient that is not zero at the start", self.size
-            )
+            rule = "must have a finite hypergradient that is not zero at the start"
+            fail("upper", rule, self.size)
         self.distance = self.along(-d / self.size)
 
     def hypergradient(self) -> Tensor:

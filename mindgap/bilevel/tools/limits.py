@@ -13,7 +13,7 @@ from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.core.directions import conjugate_gradients, neumann_of
 from mindgap.bilevel.core.types import State
 from mindgap.bilevel.data.sample import FULL, Sample, row
-from mindgap.bilevel.registry import METHODS
+from mindgap.bilevel.registry import lower_variable_of
 from mindgap.bilevel.tools.exact import lower_solution
 
 ADVICE = {
@@ -83,9 +83,8 @@ def limits_of(state: State, batches: int = 16) -> Limits:
     """
     problem, method = state.problem, state.method
     oracle = TorchOracle(problem)
-    kinds = {info.class_name: info.lower_variable for info in METHODS.values()}
-    lower = kinds.get(type(method).__name__, "y")
-    x, y = (state.oracle.to_torch(state.values[name]).detach() for name in ("x", lower))
+    names = "x", lower_variable_of(method)
+    x, y = (state.oracle.to_torch(state.values[name]).detach() for name in names)
     y_star = lower_solution(problem, x, y)
 
     def exact_z(point: Tensor) -> Tensor:

@@ -65,25 +65,15 @@ def task_problem(
 
     Example:
         >>> levels = torch.tensor([1.0, 2.0, 3.0, 4.0])
-        >>> problem = task_problem(
-        ...     lambda x, y, b: (y - b).square().sum(),
-        ...     lambda x, y, b: (y - x).square().sum(),
-        ...     torch.zeros(1),
-        ...     torch.zeros(1),
-        ...     levels,
-        ...     levels,
-        ...     tasks=2,
-        ... )
+        >>> loss, zero = lambda x, y, b: (y - b).square().sum(), torch.zeros(1)
+        >>> problem = task_problem(loss, loss, zero, zero, levels, levels, tasks=2)
         >>> problem.pack_y.shapes, problem.lower_data.batches
         ([(2, 1)], 2)
     """
     whole("tasks", tasks, least=1)
     if not isinstance(y, Tensor) or y.dim() != 1:
-        fail(
-            "y",
-            "must be the flat lower variable of one task",
-            tuple(y.shape) if isinstance(y, Tensor) else y,
-        )
+        got = tuple(y.shape) if isinstance(y, Tensor) else y
+        fail("y", "must be the flat lower variable of one task", got)
     data = [Batches(level, tasks, last="drop") for level in (query, support)]
     if data[0].total != data[1].total:
         fail("support", f"must hold as many tasks as query, {data[0].total}", data[1].total)
@@ -144,21 +134,17 @@ class MetaLearner(Method[Values, TaskDraws]):
         products: Hessian products of the implicit gradient.
         reset: where every task starts: "x", "start" (the problem's y) or (begin, end), that part of
             the flat x.
-        x_step: see :mod:`mindgap.bilevel.core.settings`.
 
     Only "implicit" runs on compiled backends.
 
     Example:
         >>> levels = torch.tensor([1.0, 2.0, 3.0, 4.0])
-        >>> problem = task_problem(
-        ...     lambda x, y, b: (y - b).square().sum(),
-        ...     lambda x, y, b: (y - b).square().sum() + (y - x).square().sum(),
-        ...     torch.zeros(1),
-        ...     torch.zeros(1),
-        ...     levels,
-        ...     levels,
-        ...     tasks=2,
-        ... )
+        >>> def upper(x, y, b):
+        ...     return (y - b).square().sum()
+        >>> def lower(x, y, b):
+        ...     return (y - b).square().sum() + (y - x).square().sum()
+        >>> zero = torch.zeros(1)
+        >>> problem = task_problem(upper, lower, zero, zero, levels, levels, tasks=2)
         >>> from mindgap.bilevel import solve
         >>> found = [
         ...     solve(problem, MetaLearner(lr_x=0.2, lr_y=0.25, inner=3, gradient=g), 200).x
@@ -190,17 +176,13 @@ class MetaLearner(Method[Values, TaskDraws]):
             for d in (upper_data, lower_data)
         ]
         if None in task_counts or task_counts[0] != task_counts[1]:
-            fail(
-                "problem", "must hold the same tasks at both levels (see task_problem)", task_counts
-            )
+            rule = "must hold the same tasks at both levels (see task_problem)"
+            fail("problem", rule, task_counts)
         if self.reset != "start":
             begin, end = (0, problem.dim_x) if isinstance(self.reset, str) else self.reset
             if end > problem.dim_x or problem.dim_y != (end - begin) * upper_data.batch_size:
-                fail(
-                    "reset",
-                    f"must be a part of x that fits the rows of y, {problem.pack_y.shapes}",
-                    self.reset,
-                )
+                rule = f"must be a part of x that fits the rows of y, {problem.pack_y.shapes}"
+                fail("reset", rule, self.reset)
 
     def starts(self, oracle: Oracle, x: Array) -> Array:
         """The rows of y before the first step, flat; differentiable in x."""
@@ -241,10 +223,8 @@ class MetaLearner(Method[Values, TaskDraws]):
         if not isinstance(oracle, TorchOracle):
             fail("gradient", "must be 'implicit' for this backend", self.gradient)
         problem, whole_graph = oracle.problem, self.gradient == "unrolled"
-        lower_batch, upper_batch = (
-            problem.lower_data.fetch(sample),
-            problem.upper_data.fetch(sample),
-        )
+        lower_batch = problem.lower_data.fetch(sample)
+        upper_batch = problem.upper_data.fetch(sample)
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
             y = self.starts(oracle, leaf).requires_grad_()
@@ -279,18 +259,10 @@ def adapt(
 
     Example:
         >>> levels = torch.tensor([1.0, 3.0])
-        >>> problem = task_problem(
-        ...     lambda x, y, b: (y - b).square().sum(),
-        ...     lambda x, y, b: (y - b).square().sum(),
-        ...     torch.zeros(1),
-        ...     torch.zeros(1),
-        ...     levels,
-        ...     levels,
-        ...     tasks=2,
-        ... )
-        >>> adapt(
-        ...     problem, MetaLearner(lr_x=0.1, lr_y=0.5, inner=1), torch.zeros(1)
-        ... ).flatten().sort().values
+        >>> loss, zero = lambda x, y, b: (y - b).square().sum(), torch.zeros(1)
+        >>> problem = task_problem(loss, loss, zero, zero, levels, levels, tasks=2)
+        >>> adapted = adapt(problem, MetaLearner(lr_x=0.1, lr_y=0.5, inner=1), zero)
+        >>> adapted.flatten().sort().values
         tensor([1., 3.])
     """
     if not isinstance(method, MetaLearner):
