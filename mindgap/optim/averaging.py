@@ -17,6 +17,11 @@ from mindgap.base.checked import checked_types
 def k_weighted_avg_fn(averaged: Tensor, current: Tensor, count: Tensor | int) -> Tensor:
     """x̄_j = x̄_{j−1} + 2/(j+1)·(x_{j−1} − x̄_{j−1}), an ``avg_fn`` for ``AveragedModel``.
 
+    Args:
+        averaged: x̄_{j−1}.
+        current: x_{j−1}, of the same shape.
+        count: j − 1, how many iterates the average holds already.
+
     Example:
         >>> import torch
         >>> float(k_weighted_avg_fn(torch.tensor(0.0), torch.tensor(3.0), 1))  # (1·0 + 2·3)/3

@@ -17,22 +17,22 @@ from mindgap.optim.settings import plain_number
 class Batch:
     """The parameters of one group that have a gradient, as plain real tensors of this process.
 
-    ``scale`` is what clipping the gradient's norm multiplies each gradient by; None for nothing.
-    Under torch.compile ``rate`` is the step size as a tensor, ``memory`` the states by name,
-    ``started`` which of them existed, and ``rows`` the parameters by their number of gradients:
-    looked up inside the graph, they would be built into it, and a new learning rate would compile
-    it anew.
+    The fields from ``rate`` on are filled under torch.compile only: looked up inside the graph,
+    they would be built into it, and a new learning rate would compile it anew.
     """
 
-    group: dict[str, Any]
-    owners: list[Tensor]
-    params: list[Tensor]
-    grads: list[Tensor]
-    k: int
-    scale: Tensor | None = None
-    rate: Tensor | None = None
+    group: dict[str, Any]  # the settings
+    owners: list[Tensor]  # the parameters as the user gave them: complex, or DTensors
+    params: list[Tensor]  # their real numbers in this process, in the same memory
+    grads: list[Tensor]  # the gradients' real numbers, likewise
+    k: int  # number of the step, from 1
+    scale: Tensor | None = None  # 0-dim factor on each gradient, which clips its norm; None for 1
+    rate: Tensor | None = None  # the step size, 0-dim float64
+    #: states by name, one real tensor per parameter.
     memory: dict[str, list[Tensor]] = field(default_factory=dict)
+    #: by name of a state, which parameters had it before this step.
     started: dict[str, list[bool]] = field(default_factory=dict)
+    #: pairs (number of gradients seen, indices of the parameters that have seen so many).
     rows: list[tuple[Any, list[int]]] | None = None
 
     @property

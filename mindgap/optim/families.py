@@ -39,6 +39,15 @@ class ScaledOptimizer(RuleOptimizer):
         scope: Scope,
         **options: Any,
     ) -> None:
+        """Check the settings that these rules share, and hand the rest on.
+
+        Args:
+            settings: the rule's own settings of a group, by name.
+            beta: weight of the old momentum, in [0, 1).
+            order: what the factor multiplies: the ``"gradient"`` or the ``"momentum"``.
+            scope: over which parameters a norm is taken (``SCOPES``).
+            options: see ``mindgap.optim.optimizer.Options``.
+        """
         self._scope = one_of("scope", scope, SCOPES)
         self._clip = order
         super().__init__(params, {**settings, "momentum": beta}, **options)
@@ -55,8 +64,13 @@ class ScaledOptimizer(RuleOptimizer):
     def _scaled_record(
         self, group: dict[str, Any], kind: str, level: Any, **fields: Any
     ) -> FusedRecord:
-        """The record of a group for the rule "scaled": ``kind`` says what the norm does, ``level``
-        is τ or the damping, ``fields`` are further fields of the record.
+        """What the fused engine needs to know of a group for its rule "scaled".
+
+        Args:
+            group: a parameter group with its settings.
+            kind: what the norm does: ``"clip"`` or ``"normalize"``.
+            level: the threshold τ to clip at, or the damping that is added to the norm.
+            fields: further fields of the record.
         """
         beta = group["momentum"]
         numbers = {
@@ -72,21 +86,22 @@ class ScaledOptimizer(RuleOptimizer):
     def _scaled_update(
         self, batches: Sequence[Batch], coefficient: Coefficient, numbers: Sequence[Any]
     ) -> list[tuple[Tensor, Tensor]]:
-        """x ← x − η·c(‖m‖)·m, or c(‖g‖)·g before it enters the momentum, in place; notes the norm
-        and the step's for the report.
+        """Make one step in place: x ← x − η·c(‖m‖)·m with the factor on the momentum, or with
+        c(‖g‖)·g averaged into the momentum m first. The report gets the norm of the direction and,
+        where it is known, that of the step.
 
         Args:
-            batches: all of this step.
-            coefficient: c, of a norm and a batch's number.
-            numbers: that number (τ, the damping) for each batch.
+            batches: all batches of this step, one per parameter group.
+            coefficient: c, a function of a norm and of a batch's number.
+            numbers: that number (the threshold τ, or the damping) for each batch.
 
         Returns:
-            Each batch's norm and factor.
+            Each batch's pair (norm, factor c), both 0-dim or with one entry per tensor.
         """
         directions, raws = self._averaged_directions(batches)
         norms, own_norms, total = self._all_norms(batches, raws)
-        # A momentum consists of gradients that were clipped before; other directions are clipped
-        # here.
+        # ``batch.scale`` is the factor of ``spike_guard``. A momentum consists of gradients that
+        # had it already; other directions get it here.
         clips = [None if self._averages_first(batch) else batch.scale for batch in batches]
         norms = [norm if clip is None else norm * clip for norm, clip in zip(norms, clips)]
         own_norms = [norm if clip is None else norm * clip for norm, clip in zip(own_norms, clips)]
@@ -111,8 +126,12 @@ class ScaledOptimizer(RuleOptimizer):
     def _averaged_directions(
         self, batches: Sequence[Batch]
     ) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
-        """Per batch the tensors that the factor multiplies, plain, and as the parameters hold them
-        (for norms); a momentum has taken in the gradient.
+        """The tensors that the factor multiplies: momenta, which first take in the gradient in
+        place, or the gradients themselves.
+
+        Returns:
+            Two forms of them, each with one list of tensors per batch: as plain real tensors of
+            this process, and as the parameters hold them (complex, or DTensors), for norms.
         """
         directions, raws = [], []
         for batch in batches:
@@ -128,7 +147,13 @@ class ScaledOptimizer(RuleOptimizer):
         return directions, raws
 
     def _average_and_step(self, batch: Batch, gradients: list[Tensor], factor: Tensor) -> None:
-        """m ← β·m + (1−β)·factor·g, then x ← x − η·m."""
+        """m ← β·m + (1−β)·factor·g, then x ← x − η·m, in place.
+
+        Args:
+            batch: holds the parameters x and the settings η and β.
+            gradients: g, one tensor per parameter.
+            factor: 0-dim, or one entry per parameter.
+        """
         beta, memory = batch.group["momentum"], self._states(batch, "momentum")
         for c, (m, g) in _with_factor(factor, memory, gradients, single=batch.single):
             average_(m, torch._foreach_mul([widen(t) for t in g], c), beta, batch.sign)
@@ -136,7 +161,13 @@ class ScaledOptimizer(RuleOptimizer):
             descend_(p, torch._foreach_mul(m, 1.0), batch.lr, batch.shrink)
 
     def _scaled_step(self, batch: Batch, direction: list[Tensor], factor: Tensor) -> Tensor:
-        """x ← x − η·factor·d for a momentum or a gradient d; returns η·factor."""
+        """x ← x − η·factor·d, in place; returns η·factor.
+
+        Args:
+            batch: holds the parameters x and the step size η.
+            direction: d, momenta or gradients, one tensor per parameter; only read.
+            factor: 0-dim, or one entry per parameter.
+        """
         # Momentum has the sign already; a bare gradient gets it here, so that nothing is copied
         # to be negated.
         sign = 1.0 if batch.group["momentum"] else batch.sign
@@ -150,8 +181,16 @@ class ScaledOptimizer(RuleOptimizer):
     def _all_norms(
         self, batches: Sequence[Batch], raws: list[list[Tensor]]
     ) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """Per batch the norm that counts and its own norm, and the norm of all; with ZeRO all
-        processes take part with every group, also those that hold none of it.
+        """Norms of the directions. With ZeRO, where whole tensors are spread over processes, this
+        is a collective call.
+
+        Args:
+            batches: the groups of which this process has gradients.
+            raws: the directions of each batch, as the parameters hold them.
+
+        Returns:
+            Per batch the norm over its scope (0-dim, or one entry per tensor), per batch the norm
+            of its own directions, and the norm of all directions.
         """
         if self._everyone is None:
             return scoped_norms(raws, self._scope)
@@ -159,6 +198,7 @@ class ScaledOptimizer(RuleOptimizer):
         raws_of_all_groups = [raws_by_group.get(id(group), []) for group in self.param_groups]
         if self._scope == "tensor":
             return scoped_norms(raws, self._scope, self._everyone)
+        # All processes must take part with every group, also those that hold none of it.
         norms, own_norms, total = scoped_norms(raws_of_all_groups, self._scope, self._everyone)
         held_groups = [i for i, group in enumerate(self.param_groups) if id(group) in raws_by_group]
         return [norms[i] for i in held_groups], [own_norms[i] for i in held_groups], total
@@ -167,8 +207,16 @@ class ScaledOptimizer(RuleOptimizer):
 def _with_factor(
     factor: Tensor, *lists: Sequence[Tensor], single: bool
 ) -> Iterator[tuple[Tensor, tuple[list[Tensor], ...]]]:
-    """Blocks together with their factor in the block's dtype: one factor for all, or one per
-    tensor.
+    """Walk through aligned lists of tensors in blocks, each with the factor that belongs to it.
+
+    Args:
+        factor: 0-dim for all tensors, or with one entry per tensor of a list.
+        lists: lists of equal length; see ``mindgap.base.tensors.blocks``.
+        single: one tensor per block, for the plain loop.
+
+    Yields:
+        Pairs (factor, block). The factor is 0-dim, on the device of the block's first list and in
+        its dtype, but float32 for 16-bit tensors. A block has one list of tensors per given list.
     """
     if factor.dim() == 0:
         factors_and_blocks = ((factor, block) for block in blocks(*lists, single=single))
@@ -195,16 +243,20 @@ class CoordinateOptimizer(RuleOptimizer):
 
     @contextmanager
     def _counting(self, batches: list[Batch]) -> Iterator[Callable[[list[Tensor], Tensor], None]]:
-        """Give a function that takes a block's mask of clipped entries and the norm of its update;
-        at the end the share of clipped entries and the whole update's norm go to the report, if it
-        was called.
+        """Count clipped entries while the body runs.
+
+        Yields:
+            A function for the body to call once per block, with the block's masks of clipped
+            entries (one boolean tensor per parameter) and the 0-dim norm of its update. If it was
+            called, the share of clipped entries and the norm of the whole update go to the report
+            afterwards.
         """
         counts: list[Tensor] = []
         update_norms: list[Tensor] = []
 
-        def count(clipped: list[Tensor], length: Tensor) -> None:
-            counts.append(torch.stack([c.sum() for c in clipped]).sum())
-            update_norms.append(length)
+        def count(clipped: list[Tensor], update_norm: Tensor) -> None:
+            counts.append(torch.stack([mask.sum() for mask in clipped]).sum())
+            update_norms.append(update_norm)
 
         yield count
         if counts:

@@ -31,8 +31,12 @@ _CONSTANT_TYPES = (float, int, str, type(None))
 
 
 def state_of(state: Any, p: Tensor, name: str) -> Tensor:
-    """A parameter's state, made of zeros where it does not exist (in float32 for 16-bit
-    parameters).
+    """A parameter's named state. Where it does not exist, zeros are written into ``state``, in
+    float32 for 16-bit parameters and else in the parameter's dtype.
+
+    Args:
+        state: the optimizer's mapping from parameter to its states by name.
+        p: the parameter.
     """
     states = state[p]
     if states.get(name) is None:
@@ -83,14 +87,19 @@ class FusedSteps:
     def step(
         self, groups: Groups, state: Any, record_of: Read, policy: Policy, objection: Objection
     ) -> Outcome | None:
-        """Make one step in the fused form; None where the optimizer must make it itself, with
-        nothing changed but states of zeros and what the device counted.
+        """Make one step of the parameters in the fused form, in place.
 
         Args:
+            groups: the optimizer's parameter groups.
+            state: the optimizer's mapping from parameter to its states by name.
             record_of: gives a group's record.
             policy: what to do about the norm of all gradients; its window is put in here.
             objection: says why a rule's kernels must not be used for a group, a parameter and its
                 gradient.
+
+        Returns:
+            What the step did, or None where the optimizer must make the step itself. Then nothing
+            has changed but new states of zeros and step counts taken over from the device.
 
         Raises:
             RuleError: the fused form or ``capturable`` was asked for and cannot be used; or a
@@ -150,7 +159,11 @@ class FusedSteps:
         return outcome
 
     def _window_of(self, first_group: dict[str, Any], device: torch.device) -> Tensor:
-        """The last norms of all gradients, which the first group keeps, moved to the device."""
+        """The memory of the last norms of all gradients, on the device.
+
+        The first group keeps it as ``norms``. It is made here where it lacks and moved where it
+        lies on another device, and the group then gets the new tensor.
+        """
         window: Tensor | None = first_group.get("norms")
         if window is None or window is not self._window:
             if window is None or window.device != device:
@@ -160,7 +173,12 @@ class FusedSteps:
         return window
 
     def _drop_new(self, state: Any, states_before: Mapping[Tensor, set[str]]) -> None:
-        """Take away the states that a refused step made."""
+        """Delete the states that a refused step made, and all plans.
+
+        Args:
+            state: the optimizer's mapping from parameter to its states by name; changed in place.
+            states_before: the names of each parameter's states before that step.
+        """
         for p in list(state):
             for name in state[p].keys() - states_before.get(p, set()):
                 del state[p][name]
@@ -169,7 +187,7 @@ class FusedSteps:
         self.forget()
 
     def _leave(self, groups: Groups) -> None:
-        """Drop the plans, after the groups have taken over the numbers that the device counted."""
+        """Drop the plans. Before, the groups take over the step numbers that the device counted."""
         if self._plans is not None:
             self.follow_device(groups)
             self.forget()
@@ -177,7 +195,9 @@ class FusedSteps:
     def _current(
         self, groups: Groups, state: Mapping[Tensor, Any], records: Sequence[FusedRecord]
     ) -> bool:
-        """Whether the plans still describe the groups, their gradients and states."""
+        """Whether the plans still describe the groups, their gradients and states: same objects in
+        the same order, at the same addresses.
+        """
         if self._plans is None or self._state_names != [record.states for record in records]:
             return False
         for group, members in zip(groups, self._members):
@@ -195,8 +215,12 @@ class FusedSteps:
     def _build(
         self, groups: Groups, state: Any, records: Sequence[FusedRecord], objection: Objection
     ) -> str | None:
-        """Make the plans; returns why that is impossible. Without plans and without a reason the
-        optimizer itself must first make states (``FusedRecord.started``).
+        """Make the plans of all groups, one per group, device and dtypes, and keep them here.
+        States that lack are made of zeros.
+
+        Returns:
+            Why the fused form is impossible, or None. None without new plans means that the
+            optimizer itself must first make some states (``FusedRecord.started``).
         """
         unfit = self._unfit
         self.forget()
@@ -207,8 +231,8 @@ class FusedSteps:
             return obstacle_found
         plans: list[tuple[int, Plan]] = []
         for i, (group, record) in enumerate(zip(groups, records)):
-            # By device, dtypes and whether sharded: parameter, gradient and states, and the
-            # mapping that holds the states.
+            # By device, dtypes and whether sharded, one entry per parameter: its tensors
+            # (parameter, gradient, *states), and the mapping that holds the states.
             rows: dict[Any, list[tuple[Tensor, ...]]] = defaultdict(list)
             state_dicts: dict[Any, list[dict[str, Any]]] = defaultdict(list)
             for j, p in enumerate(group["params"]):
@@ -221,7 +245,8 @@ class FusedSteps:
                 if obstacle_found is not None:
                     self._unfit = (i, j, p)
                     return obstacle_found
-                kind = (row[0].device, row[0].dtype, row[1].dtype, is_sharded(p))
+                local_p, local_grad, *_ = row
+                kind = (local_p.device, local_p.dtype, local_grad.dtype, is_sharded(p))
                 rows[kind].append(row)
                 state_dicts[kind].append(state[p] if record.states or record.counts else {})
             for kind, members in rows.items():
@@ -259,7 +284,9 @@ class FusedSteps:
     def _run(
         self, plans: list[tuple[int, Plan]], records: Sequence[FusedRecord], policy: Policy
     ) -> Outcome:
-        """Make the step with the kernels of the plans' devices."""
+        """Make the step in place with the kernels of the plans' devices; ``records`` has one entry
+        per group. The jobs of the last step are used again where their records allow it.
+        """
         if self._jobs:
             self._jobs = [job.renewed(records[job.group]) for job in self._jobs]
         else:
@@ -272,8 +299,8 @@ class FusedSteps:
         return self._run_on_cuda(on_cuda, policy)
 
     def _run_on_cuda(self, jobs: list[Job], policy: Policy) -> Outcome:
-        """Make the step without waiting for the device; a step like the last one makes its launches
-        again.
+        """Make the step without waiting for the device. Its kernel launches are recorded (a tape),
+        and a step with the same settings and memory only repeats them.
         """
         from mindgap.rules.fused import cuda, cuda_rules
 
@@ -295,8 +322,9 @@ class FusedSteps:
         return outcome
 
     def gradient_norm(self) -> float | Tensor | None:
-        """Norm of the last step's gradients over all parameters; None where other processes or
-        devices hold a part.
+        """Norm of the last step's gradients over all parameters: a number, or on CUDA a 0-dim
+        tensor. None without plans (those of sharded parameters last for one step), where the
+        parameters lie on several devices, and while a CUDA graph is captured.
         """
         plans = [plan for _, plan in self._plans or ()]
         if not plans or self._spread:
@@ -308,8 +336,9 @@ class FusedSteps:
         return robust_norm([g for plan in plans for g in plan.tensors("grad")], wide=True)
 
     def follow_device(self, groups: Groups) -> None:
-        """Take over what the device counted, which graph replays and skipped steps change
-        (waits for it).
+        """Take over what the device counted by itself, in place: the steps of graph replays into
+        each group's ``k``, and the gradients seen per parameter into the plans. Waits for the
+        device.
         """
         steps_ahead: dict[int, int] = {}
         for i, plan in self._plans or ():
@@ -319,6 +348,7 @@ class FusedSteps:
                 steps = cuda_rules.follow(plan)
                 if steps is not None:
                     steps_ahead.setdefault(i, steps)
+        # A group whose plan counts no steps goes on as the first one that does.
         for i, group in enumerate(groups if steps_ahead else ()):
             group["k"] += steps_ahead.get(i, next(iter(steps_ahead.values())))
 
@@ -348,8 +378,11 @@ def _has_states(state: Any, p: Tensor, names: tuple[str, ...]) -> bool:
 def _lasting_obstacle(
     unfit: tuple[int, int, Tensor], groups: Groups, state: Any, records: Sequence[FusedRecord]
 ) -> str | None:
-    """Why a parameter (group, place in it, tensor) that could not take the fused form still cannot;
-    None where it can, or stands at its place no more.
+    """Why a parameter that could not take the fused form still cannot. None where it can, or where
+    this place holds another parameter now or one without a gradient.
+
+    Args:
+        unfit: index of the group, index of the parameter in it, and the parameter.
     """
     i, j, p = unfit
     unmoved = i < len(groups) and j < len(groups[i]["params"]) and groups[i]["params"][j] is p
@@ -361,9 +394,12 @@ def _lasting_obstacle(
 def _obstacle_and_tensors(
     p: Tensor, state: Any, record: FusedRecord
 ) -> tuple[str | None, tuple[Tensor, ...]]:
-    """Why a parameter cannot take the fused form (None where it can), and the tensors of this
-    process that the kernels would work on: parameter, gradient and states, which are made where
-    they lack.
+    """Whether the kernels can work on a parameter with a gradient, and on which tensors.
+
+    Returns:
+        Why the parameter cannot take the fused form, or None; and this process's tensors
+        (parameter, gradient, *states), empty where the reason does not lie in them. States that
+        lack are made of zeros and written into ``state``.
     """
     from mindgap.rules.fused import cpu, cuda
 
@@ -396,8 +432,9 @@ def _obstacle_and_tensors(
 
 
 def _step_settings(jobs: Sequence[Job], policy: Policy) -> list[Any] | None:
-    """All that a step depends on besides memory and the step number; None where it may change
-    unseen.
+    """Everything that a step's launches depend on besides the tensors' memory and the step number,
+    in a list that is compared with that of the next step. None where a step must not be repeated
+    from its launches: something may change unseen, or ``nonfinite="raise"`` reads the norm.
     """
     if policy.nonfinite == "raise":
         return None

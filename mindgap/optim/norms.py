@@ -38,7 +38,12 @@ def new_window(device: Any, *shape: int) -> Tensor:
 
 
 def push_(window: Tensor, norm: Tensor) -> None:
-    """Remember a norm and forget the oldest.
+    """Remember a norm and forget the oldest, in place. A norm that is zero or not finite enters as
+    zero.
+
+    Args:
+        window: (..., 128) in float64, oldest first.
+        norm: (...), one norm per window.
 
     Example:
         >>> window = new_window("cpu")
@@ -57,6 +62,9 @@ def running_quantile(window: Tensor, q: float, *, least: int = 1) -> Tensor:
     """The order statistic of rank ⌈q·(n+1)⌉ of the n norms seen, at most the largest; ∞ before
     ``least`` were seen.
 
+    Args:
+        window: (..., 128), zeros for norms not seen; the result has the shape (...).
+
     Example:
         >>> window = new_window("cpu")
         >>> for norm in range(1, 20):
@@ -72,8 +80,9 @@ def running_quantile(window: Tensor, q: float, *, least: int = 1) -> Tensor:
 
 
 def spike_range(window: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The 0.1 and 0.9 quantiles Q₁, Q₉ of the last norms, and the norm Q₉·max{Q₉/Q₁, 2}² above
-    which one is a spike.
+    """The 0.1 and 0.9 quantiles Q₁, Q₉ of the last norms, and the limit Q₉·max{Q₉/Q₁, 2}² above
+    which a norm is a spike (∞ before ``SPIKE_AFTER`` norms were seen). All have the window's shape
+    without its last axis.
 
     An ordinary norm is called a spike with probability 10⁻¹⁰ if the logarithms are normal, and with
     0.1/81 = 0.12 % if the tail is a power law, however heavy.
@@ -93,14 +102,18 @@ def spike_range(window: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def scoped_norms(
     raws: Sequence[Sequence[Tensor]], scope: str, everyone: Any = None
 ) -> tuple[list[Tensor], list[Tensor], Tensor]:
-    """For each list the norm that counts for it (0-dim, or one entry per tensor), its own norm, and
-    the norm of all.
+    """Euclidean norms of lists of tensors, over all of them, each list or each tensor.
 
     Args:
         raws: one list of tensors per group; a list may be empty.
-        scope: ``"all"``, ``"group"`` or ``"tensor"``.
+        scope: over what the norm is taken that counts for a list: ``"all"``, ``"group"`` or
+            ``"tensor"``.
         everyone: the processes over which the lists are spread as whole tensors (ZeRO); None for
-            this one.
+            this one. With it the call is a collective one.
+
+    Returns:
+        Per list the norm that counts for it, per list its own norm, and the norm of all, in
+        float64. Norms are 0-dim, but with ``"tensor"`` those of a list have one entry per tensor.
 
     Example:
         >>> norms, own, total = scoped_norms([[torch.tensor([3.0])], [torch.tensor([4.0])]], "all")
@@ -129,8 +142,13 @@ def scoped_norms(
 
 
 def norms_over_processes(norms: Tensor, everyone: Any) -> Tensor:
-    """Norms over all processes from each one's own: √Σ‖·‖², each divided by the largest before it
-    is squared, so that no square overflows or vanishes. A collective call.
+    """Norms over all processes, √(Σ n²), from each process's own norms n. A collective call.
+
+    Each is divided by the largest before it is squared, so that no square overflows or vanishes.
+
+    Args:
+        norms: any shape, the same on all processes; entries are reduced one by one.
+        everyone: the process group.
     """
     import torch.distributed as dist
 
@@ -144,8 +162,8 @@ def norms_over_processes(norms: Tensor, everyone: Any) -> Tensor:
 
 
 def zero_redundancy_group() -> Any:
-    """The processes of the ``ZeroRedundancyOptimizer`` that is building this optimizer; None if
-    none is. torch does not hand them over: they are found among the callers' variables.
+    """The process group of the ``ZeroRedundancyOptimizer`` that is building this optimizer; None if
+    none is. torch does not hand it over, so it is looked for in the variables of all callers.
     """
     import sys
 
@@ -160,8 +178,8 @@ def zero_redundancy_group() -> Any:
 
 
 def refuse_nonfinite(groups: Sequence[Mapping[str, Any]]) -> NoReturn:
-    """Raise the error of ``nonfinite="raise"``; it names the first parameter whose gradient is
-    not finite.
+    """Raise the error of ``nonfinite="raise"``. It names the first parameter whose gradient is not
+    finite; where all are finite, it says that their norm overflowed.
     """
     rule = "must be finite (nonfinite='raise')"
     for i, group in enumerate(groups):

@@ -81,6 +81,14 @@ class RuleOptimizer(Optimizer, ABC):
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
+        """Check and keep the settings of the whole optimizer.
+
+        Args:
+            params: parameters, or groups of them with their own settings.
+            defaults: the rule's settings of a group, by name.
+            track: whether the rule counts clipped coordinates at every step.
+            project, nonfinite, spike_guard, maximize, foreach, fused: see ``Options``.
+        """
         self._nonfinite = one_of("nonfinite", nonfinite, NONFINITE)
         self._spike_guard = one_of("spike_guard", spike_guard, SPIKE_GUARDS)
         if project is not None and not callable(project):
@@ -133,7 +141,7 @@ class RuleOptimizer(Optimizer, ABC):
 
     @abstractmethod
     def _update(self, batches: list[Batch]) -> None:
-        """Move the parameters by one step."""
+        """Move the parameters by one step, in place; one batch per group with gradients."""
 
     #: Names of all states that it may keep; a ``state_dict`` with others is of another optimizer.
     _state_names: tuple[str, ...] = ()
@@ -220,8 +228,8 @@ class RuleOptimizer(Optimizer, ABC):
     step.hooked = True  # type: ignore[attr-defined]  # tells torch not to wrap it
 
     def _plain_step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """A step without hooks: evaluates the closure, then takes the fused form or the rule's own
-        update; returns the closure's loss.
+        """A step without hooks: evaluates the closure, takes the fused form or else the rule's own
+        update, then projects. Returns the closure's loss, or None without a closure.
         """
         loss = None
         if closure is not None:
@@ -242,7 +250,9 @@ class RuleOptimizer(Optimizer, ABC):
         return loss
 
     def _fused_step(self) -> bool:
-        """Try the step in the fused form; returns False if it needs another form."""
+        """Make the step in the fused form, in place, and report it. Returns False, with no step
+        made, where it needs another form.
+        """
         # By position, which takes less time; the engine puts the window (None here) in.
         policy = Policy(
             self._nonfinite,
@@ -273,8 +283,8 @@ class RuleOptimizer(Optimizer, ABC):
         return True
 
     def _report_outcome(self, outcome: Outcome) -> None:
-        """Count what a fused step did. Where it took no norm, take one at some steps (see
-        ``Tally.wants_norm``), and the share of clipped coordinates.
+        """Add what a fused step did to the report. Where the step took no norm, take one here at
+        the steps of ``Tally.wants_norm``, and count clipped coordinates (``_sample_share``).
         """
         if outcome.spike is not None:
             self.tally.spikes.append(Spike(self.param_groups[0]["k"], *outcome.spike))
@@ -323,15 +333,15 @@ class RuleOptimizer(Optimizer, ABC):
         groups_before, completed = [dict(group) for group in self.param_groups], dict(state_dict)
 
         def complete(_: Any, saved_dict: dict[str, Any]) -> dict[str, Any]:
-            """Refuse a dict of another algorithm, and give it the settings that it lacks. The last
-            hook before loading: it sees what the others made of the dict.
+            """Refuse a dict of another algorithm, and return a copy with the settings that it
+            lacks. It is the last hook before loading, so it sees what the others made of the dict.
             """
             nonlocal completed
             self._refuse_foreign(saved_dict)
             groups = []
             for present_group, saved_group in zip(groups_before, saved_dict["param_groups"]):
                 lacking = present_group.keys() - saved_group.keys() - {"params"}
-                if "beta" in saved_group:
+                if "beta" in saved_group:  # the name of momentum in older versions
                     lacking -= {"momentum"}
                 groups.append({**{name: present_group[name] for name in lacking}, **saved_group})
             if len(groups) == len(saved_dict["param_groups"]):  # else torch says what differs
@@ -450,11 +460,15 @@ class RuleOptimizer(Optimizer, ABC):
 
     @torch._disable_dynamo
     def _begin(self, compiling: bool = False) -> list[Batch] | None:
-        """Collect the gradients, count the step, follow the policies for bad gradients, and set
-        each batch's ``k`` and ``scale`` (which clips their norm).
+        """Prepare a step: collect the gradients, apply the policies for bad ones, and count it.
 
-        Returns None if every process skips the step, and no batches where no parameter has a
-        gradient (the step is then not counted).
+        Args:
+            compiling: whether torch.compile follows the step.
+
+        Returns:
+            One batch per group with gradients, with its ``k`` and ``scale`` (the factor that clips
+            their norm) set. None where the step is skipped, on every process alike. An empty list,
+            with the step not counted, where no parameter has a gradient.
         """
         batches = [batch for group in self.param_groups if (batch := self._collect(group)).owners]
         if not batches and self._everyone is None:
@@ -485,7 +499,9 @@ class RuleOptimizer(Optimizer, ABC):
         return batches
 
     def _prepare(self, batch: Batch) -> None:
-        """Look up outside the graph of torch.compile what the step would look up inside it."""
+        """Fill the batch's fields for torch.compile (``rate``, ``started``, ``memory``, ``rows``),
+        so that nothing is looked up inside its graph. Makes states that lack, and counts gradients.
+        """
         batch.rate = torch.as_tensor(batch.lr, dtype=torch.float64)
         for name in self._used_states(batch.group):
             batch.started[name] = [name in self.state[owner] for owner in batch.owners]
@@ -510,14 +526,20 @@ class RuleOptimizer(Optimizer, ABC):
         return 0.0 if self._norm_clip == "auto" else NORM_EPS
 
     def _clip_norm(self, norm: Tensor, batches: list[Batch]) -> bool:
-        """Set the batches' ``scale``, which clips the gradients' norm, and look for a spike; False
-        where the step is to be left out. The norm enters the window of the first group, and the
-        report gets what was found.
+        """Turn the norm of all gradients into each batch's ``scale``, the factor on its gradients
+        (None for no factor). Where a policy follows the last norms, the norm enters their window in
+        the first group. The report gets norm, clipping and spikes.
+
+        Args:
+            norm: 0-dim, over all processes.
+
+        Returns:
+            False where the step must be left out, because of a spike with ``spike_guard="skip"``.
         """
         head, scale, share = self.param_groups[0], None, None
         if self._norm_clip == "auto" or self._spike_guard:
             window = head["norms"] = head.get("norms", new_window(norm.device)).to(norm.device)
-            # Without a guard the range is not looked at.
+            # Without a guard the range is not read: three times the norm stands in for it.
             low, high, limit = spike_range(window) if self._spike_guard else (norm, norm, norm)
             threshold: Any = running_quantile(window, QUANTILE)
             push_(window, norm)
@@ -594,10 +616,15 @@ class RuleOptimizer(Optimizer, ABC):
     def _by_count(
         self, batch: Batch, *lists: list[Tensor]
     ) -> Iterator[tuple[Any, tuple[list[Tensor], ...]]]:
-        """Blocks of parameters that have seen the same number k of gradients, counted in their
-        state ``step``.
+        """Walk through aligned lists in blocks of parameters that have seen equally many gradients,
+        this step's included, which is counted in their state ``step``.
 
-        k is an int, or a tensor under torch.compile, which would otherwise compile every step anew.
+        Args:
+            lists: each with one tensor per parameter of the batch.
+
+        Yields:
+            Pairs (k, block). k is the count, an int, or a 0-dim tensor under torch.compile, which
+            would otherwise compile every step anew. A block has one list of tensors per given list.
         """
         for k, indices in self._counted(batch, False) if batch.rows is None else batch.rows:
             for block in blocks(
@@ -607,8 +634,13 @@ class RuleOptimizer(Optimizer, ABC):
 
     @torch._disable_dynamo
     def _counted(self, batch: Batch, as_tensor: bool) -> list[tuple[Any, list[int]]]:
-        """Count one more gradient per parameter; returns pairs (count, indices of the parameters
-        that have it).
+        """Count one more gradient of each parameter in its state ``step``.
+
+        Args:
+            as_tensor: give the counts as 0-dim float64 tensors, not as ints.
+
+        Returns:
+            Pairs (count, indices of the batch's parameters that have this count).
         """
         by_count: dict[int, list[int]] = {}
         for i, owner in enumerate(batch.owners):
@@ -624,8 +656,11 @@ class RuleOptimizer(Optimizer, ABC):
         ]
 
     def _started(self, batch: Batch, name: str) -> list[tuple[bool, list[int]]]:
-        """Indices of the parameters that have the named state, and of those that lack it; the
-        latter get zeros.
+        """Sort the batch's parameters by whether they had the named state; those that lacked it
+        get zeros.
+
+        Returns:
+            Pairs (whether they had it, their indices), True first, without empty lists of indices.
         """
         had_state = batch.started[name] if name in batch.started else self._start(batch, name)
         return [
@@ -653,7 +688,7 @@ class RuleOptimizer(Optimizer, ABC):
         """Count what this step clipped, where that needs a pass of its own."""
 
     def report(self, *, reset: bool = False) -> Report:
-        """How often it clipped, and the norms. The only call that waits for the device.
+        """How often it clipped, and the norms. It waits for the device.
 
         Args:
             reset: start counting from zero.

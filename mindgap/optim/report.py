@@ -19,6 +19,9 @@ from mindgap.optim.norms import WINDOW
 SPIKES, NUMBERS = 64, 8
 #: Thresholds that people clip at.
 THRESHOLDS = (0.01, 0.05, 0.1, 0.2, 0.25, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 40.0, 100.0)
+#: Norms count as equal within this share: ``clip_grad_norm_``, which adds 1e-6 to the norm, misses
+#: even the smallest of these thresholds by no more.
+EQUAL_WITHIN = 1e-4
 
 
 @dataclass(frozen=True)
@@ -101,13 +104,17 @@ class Tally:
         return self.steps <= 8 or self.steps in (32, 64, 128) or self.steps % 256 == 0
 
     def sample(self, share: Tensor) -> None:
-        """Let this step's share stand for all steps since the last sample."""
+        """Let this step's share of clipped coordinates stand for all steps since the last sample:
+        adds it as often to the sum. ``share`` is 0-dim.
+        """
         value = share * (self.steps - self.sampled_until)
         self.sums["sampled"] = self.sums["sampled"] + value if "sampled" in self.sums else value
         self.sampled_until = self.steps
 
     def clear(self) -> None:
-        """Count from zero again; kernels go on counting in the same memory."""
+        """Count from zero again. Tensors in which kernels count are set to zero and go on being
+        counted in.
+        """
         for tensor in (
             *self.device_counts,
             self.device_skips,
@@ -127,15 +134,18 @@ class Tally:
         norms: Tensor | None = None,
         **last: Any,
     ) -> None:
-        """Add the shares of this step that were clipped and remember the last norms.
+        """Add the clipped shares of a step to the sums, and remember its norms.
 
         Args:
-            share: share of this step that was clipped, a number or 0-dim tensor.
+            share: which share of the step's norms (or coordinates, for CClip) was clipped, a number
+                or a 0-dim tensor.
             coordinates: share of the gradient's coordinates that were clipped.
-            tallies: one tensor per parameter group to which a kernel adds the shares; the share of
-                a step is their mean.
-            norms: a tensor in which a kernel keeps the last norms; ``direction`` is then not kept.
-            last: ``direction`` and ``update`` of this step.
+            tallies: one tensor per parameter group to which a kernel itself adds the shares; the
+                share of a step is their mean. They are kept, and read for a report.
+            norms: a tensor in which a kernel keeps the last norms; ``direction`` then does not
+                enter the list of the last norms.
+            last: the norms ``direction`` and ``update`` of this step, in the forms of
+                ``_as_float``.
         """
         if tallies and not (
             len(tallies) == len(self.device_counts) and all(map(is_, tallies, self.device_counts))
@@ -188,8 +198,8 @@ class Tally:
         )
 
     def _clipped_steps(self) -> float:
-        """Sum over the steps of the share that was clipped, counted here and on the device; NaN
-        where nothing was counted.
+        """Sum over the steps of the share that was clipped, so that a step clipped wholly counts 1;
+        from the host and from the device, which is waited for. NaN where nothing was counted.
         """
         if "share" not in self.sums and not self.device_counts:
             return math.nan
@@ -197,7 +207,9 @@ class Tally:
         return float(self.sums.get("share", 0.0)) + on_device
 
     def _last_norms(self) -> np.ndarray:
-        """The last norms, oldest first, from the host and from the device."""
+        """The last ``WINDOW`` norms, oldest first, those kept on the device behind the host's;
+        waits for the device.
+        """
         norms = np.array([float(n) for n in self.norms])
         if self.device_norms is not None:
             on_device = self.device_norms.detach().cpu().numpy().astype(np.float64).reshape(-1)
@@ -205,7 +217,10 @@ class Tally:
         return norms
 
     def pack(self) -> Tensor:
-        """All counts as one tensor, for a checkpoint; waits for the device.
+        """All counts as one float64 tensor on the CPU, for a checkpoint; waits for the device.
+
+        It holds ``NUMBERS`` numbers (NaN for those not known), the last ``WINDOW`` norms, and
+        ``SPIKES`` rows (step, norm, low, high), zeros where there are fewer. ``unpack`` reads it.
 
         Example:
             >>> tally = Tally()
@@ -245,18 +260,22 @@ class Tally:
                 tally.last[name] = value
         norms, spike_numbers = values[NUMBERS : NUMBERS + WINDOW], values[NUMBERS + WINDOW :]
         tally.norms.extend(norm for norm in norms if not math.isnan(norm))
-        for row in zip(*(spike_numbers[i::4] for i in range(4))):
-            if row[0] > 0:
-                tally.spikes.append(Spike(int(row[0]), *row[1:]))
+        for step, norm, low, high in zip(*(spike_numbers[i::4] for i in range(4))):
+            if step > 0:
+                tally.spikes.append(Spike(int(step), norm, low, high))
         return tally
 
 
 def clipped_before(norms: np.ndarray) -> tuple[str, ...]:
-    """A sentence where it seems that something else clips the gradients before the optimizer.
+    """A warning, as a tuple of one sentence, where it seems that something else clips the gradients
+    before the optimizer; else an empty tuple.
 
     Clipped norms pile up at the threshold, which is mostly a round number. The sentence comes if
-    the largest norm is such a number (within 0.01 %) and at least 3 norms and 5 % of them are equal
-    to it.
+    the largest norm is such a number (of ``THRESHOLDS``) and at least 3 norms and 5 % of them are
+    equal to it.
+
+    Args:
+        norms: the last norms, in any order.
 
     Example:
         >>> clipped_before(np.array([0.4, 1.0, 1.0, 0.999999, 1.0]))[0][:69]
@@ -267,8 +286,8 @@ def clipped_before(norms: np.ndarray) -> tuple[str, ...]:
     if not norms.size:
         return ()
     top = float(norms.max())
-    level = next((c for c in THRESHOLDS if abs(top / c - 1.0) <= 1e-4), None)
-    piled = int((norms >= top * (1.0 - 1e-4)).sum())
+    level = next((c for c in THRESHOLDS if abs(top / c - 1.0) <= EQUAL_WITHIN), None)
+    piled = int((norms >= top * (1.0 - EQUAL_WITHIN)).sum())
     if level is None or piled < max(3.0, 0.05 * norms.size):
         return ()
     return (
@@ -285,8 +304,11 @@ def _spikes(table: Tensor | None) -> list[Spike]:
 
 
 def _as_float(value: Any) -> float:
-    """A norm as a number: kept as one, as a tensor, or as pairs (factors, norms) over groups, whose
-    products are the norms of the groups' parts. Waits for the device.
+    """A noted norm as a number; waits for the device.
+
+    Args:
+        value: a number, a tensor with one element, or a list of pairs (factors, norms), one per
+            group: their products are the norms of the groups' parts.
     """
     if isinstance(value, (Tensor, float)):
         return float(value)

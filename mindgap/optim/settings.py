@@ -57,7 +57,8 @@ def plain_number(value: float | Tensor) -> float:
 
 
 def plain_numbers(group: dict[str, Any]) -> dict[str, Any]:
-    """A group with numbers where settings other than lr are tensors, as torch allows.
+    """A parameter group in which settings other than lr that are tensors (torch allows that) are
+    numbers; the group itself where there is none. Tensors on a device are waited for.
 
     Example:
         >>> plain_numbers({"eps": torch.tensor(0.5), "betas": (torch.tensor(0.25), 0.9)})
@@ -75,8 +76,11 @@ def plain_numbers(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_lr(lr: Any, *, zero: bool = True) -> None:
-    """Check a step size: a positive number, with ``zero`` also 0, or a real tensor with one such
-    element (on a device it is waited for; one without data passes).
+    """Check a step size: a positive number, or a real tensor with one positive element, which is
+    waited for on a device (one on the device "meta", without data, passes).
+
+    Args:
+        zero: let 0 pass too.
     """
     if isinstance(lr, Tensor):
         if lr.numel() != 1 or not lr.is_floating_point():
@@ -92,15 +96,16 @@ def check_lr(lr: Any, *, zero: bool = True) -> None:
 
 
 def check_common(group: dict[str, Any]) -> None:
-    """The settings that every first-order rule here has."""
+    """Check ``lr`` and ``weight_decay`` of a group, which every first-order rule has."""
     check_lr(group["lr"])
     non_negative("weight_decay", group["weight_decay"])
 
 
 def check_torch_settings(group: dict[str, Any]) -> None:
-    """Settings of torch's optimizers that are tensors of one element, or that have no meaning here.
+    """Check what torch's optimizers allow beyond numbers: refuse settings of a group that are
+    tensors of other than one real element, and ``differentiable``.
 
-    What is left are numbers, or something that the checks of the single settings refuse.
+    Numbers are not looked at here: each optimizer checks its own.
     """
     betas = group.get("betas")
     named = dict(zip(("betas[0]", "betas[1]"), betas)) if isinstance(betas, (tuple, list)) else {}
@@ -118,7 +123,7 @@ def check_torch_settings(group: dict[str, Any]) -> None:
 
 
 def check_betas(betas: Any) -> None:
-    """A pair of numbers in [0, 1)."""
+    """Refuse anything but a pair of numbers in [0, 1)."""
     if not isinstance(betas, (tuple, list)) or len(betas) != 2:
         fail("betas", "must be a pair of numbers", betas)
     for i, beta in enumerate(betas):
@@ -126,7 +131,9 @@ def check_betas(betas: Any) -> None:
 
 
 def bias_corrected(averages: list[Tensor], beta: float, k: Any) -> list[Tensor]:
-    """Averages that began with zero, after k entries, divided by 1 − β^k."""
+    """Averages that began with zero, after k entries, divided by 1 − β^k: new tensors. k is an int,
+    or a 0-dim tensor under torch.compile.
+    """
     divisor = 1.0 - beta**k
     return list(
         torch._foreach_div(
@@ -136,8 +143,11 @@ def bias_corrected(averages: list[Tensor], beta: float, k: Any) -> list[Tensor]:
 
 
 def check_clip(clip: Any, *, unit: bool = False) -> Any:
-    """Check a threshold of the gradient's norm: None, ``"auto"``, with ``unit`` ``"unit"``, or a
-    positive number, which is returned as a float.
+    """Check and return a threshold of the gradient's norm: None, ``"auto"``, or a positive number,
+    which becomes a float.
+
+    Args:
+        unit: let ``"unit"`` pass too.
     """
     names = ("auto", "unit") if unit else ("auto",)
     if clip is not None and not (isinstance(clip, str) and clip in names):
@@ -149,8 +159,14 @@ def check_clip(clip: Any, *, unit: bool = False) -> Any:
 
 
 def positive_at(name: str, value: Any, k: int) -> Any:
-    """The value of a setting at step k, a number or a tensor with one element, checked where
-    that needs no device.
+    """The value of a setting at step k, checked to be positive unless that would wait for a device.
+
+    Args:
+        name: of the setting, for the error.
+        value: a number, a tensor with one element, or a function of k that returns one of them.
+
+    Returns:
+        The number, or a 0-dim tensor.
     """
     value = value_at(value, k)
     if isinstance(value, Tensor):

@@ -27,10 +27,17 @@ _FOUND: dict[tuple[Any, ...], str | None] = {}
 def objection(
     optimizer: Any, group: dict[str, Any], rule: Any, p: Tensor, grad: Tensor
 ) -> str | None:
-    """Why a rule's kernels must not be used for a parameter; None where they may. Tries them
-    once per process, rule, policy, device and dtypes, and warns where they differ.
+    """Why a rule's kernels must not be used for a parameter; None where they may.
 
-    ``optimizer`` is a ``RuleOptimizer``, whose module imports this one.
+    The kernels are tried once per process, rule, policy, device and dtypes, and the finding is
+    kept. Where they differ from the foreach form, the first call warns.
+
+    Args:
+        optimizer: a ``RuleOptimizer`` (no annotation, because its module imports this one).
+        group: the parameter's group.
+        rule: name of the kernels.
+        p: the parameter, of which only device and dtype count.
+        grad: its gradient, of which only the dtype counts.
     """
     if p.device.type not in TRIED:
         return None
@@ -53,8 +60,11 @@ def objection(
 
 
 def _difference(optimizer: Any, group: Any, device: Any, dtype: Any, grad_dtype: Any) -> str | None:
-    """How the fused kernels fail or differ from the plain step on a few small tensors, in words;
+    """How the fused kernels fail or differ from the foreach form on a few small tensors, in words;
     None where they agree.
+
+    Both forms take ``STEPS`` steps with equal random gradients. They agree if no parameter differs
+    by more than the tolerance, as a share of the largest one.
     """
     generator = torch.Generator().manual_seed(0)  # its own, so that nobody's random numbers change
     draws = [
@@ -89,8 +99,12 @@ def _difference(optimizer: Any, group: Any, device: Any, dtype: Any, grad_dtype:
 
 
 def _twin(optimizer: Any, group: dict[str, Any], params: Sequence[Tensor], fused: bool) -> Any:
-    """A copy of the optimizer with the settings of one group over other parameters, without states,
-    projection and memory of norms, in the fused or the foreach form.
+    """A copy of the optimizer for a trial, which changes nothing in the original.
+
+    Args:
+        group: gives the settings, except that lr is ``LR``.
+        params: what the copy optimizes, in one group and without states or remembered norms.
+        fused: True for the fused form, False for the foreach form.
     """
     form = {
         "params": list(params),

@@ -68,9 +68,11 @@ def clip_adaptive(
     normalized: bool = False,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """min{τ/(|m|+ε), 1}·m with τ = (τ^α)^(1/α), in every coordinate (acclip, (ACClip); thesis, Alg.
-    1, l. 5).
+    1, l. 5). ``clip_second_moment`` is the same with another τ, for α = 2.
 
     Args:
+        momenta: m, the averages of gradients.
+        moments: τ^α, the averages of |g|^α, of the same shapes.
         normalized: divide the result by τ+ε too (the step of section 3.1), so that it does not
             scale with m.
 
@@ -108,6 +110,10 @@ def clip_second_moment(
     """min{τ/|m|, 1}·m/d with d = ε + √(β₂v) and τ = d/√(1−β₂), in every coordinate: m/d held inside
     ±1/√(1−β₂).
 
+    Args:
+        momenta: m, the averages of gradients.
+        moments: v, the averages of squared gradients, of the same shapes.
+
     Returns:
         The directions (section 3.1 has twice that as its step), and m/d before it was held.
 
@@ -137,7 +143,8 @@ def _divide(values: list[Tensor], scales: list[Tensor], eps: float) -> list[Tens
 def average_(
     memory: Sequence[Tensor], gradients: Sequence[Tensor], beta: float, sign: float = 1.0
 ) -> None:
-    """m ← β·m + (1−β)·s·g (acclip, Alg. 1, l. 3; thesis, Alg. 1, l. 3 and Alg. 3, l. 7).
+    """m ← β·m + (1−β)·s·g in place, with m ``memory`` and the sign s = ±1 (acclip, Alg. 1, l. 3;
+    thesis, Alg. 1, l. 3 and Alg. 3, l. 7).
 
     Example:
         >>> m = [torch.tensor([1.0])]
@@ -152,7 +159,8 @@ def average_(
 def average_power_(
     memory: Sequence[Tensor], gradients: Sequence[Tensor], beta: float, alpha: float
 ) -> None:
-    """τ^α ← β·τ^α + (1−β)·|g|^α (thesis, Alg. 1, l. 4; acclip, (ACClip)).
+    """τ^α ← β·τ^α + (1−β)·|g|^α in place, with τ^α ``memory`` (thesis, Alg. 1, l. 4; acclip,
+    (ACClip)).
 
     Example:
         >>> v = [torch.tensor([1.0])]
@@ -172,12 +180,17 @@ def average_power_(
 def follow_median_(
     medians: Sequence[Tensor], values: Sequence[Tensor], step: float | Tensor
 ) -> None:
-    """Move each running median of |value| by half a step towards it, in logarithms; zeros move
-    nothing.
+    """Move each running median of |value| by half a step towards |value|, in logarithms and in
+    place; zeros move nothing.
 
     The first value other than zero becomes the median. Where f is the density of log|value| at its
     median, the estimate's variance is step/(8·f) (stochastic approximation with a constant step, to
     first order).
+
+    Args:
+        medians: running medians, 0 where none is known yet.
+        values: of the same shapes.
+        step: in logarithms, a number or a 0-dim tensor.
 
     Example:
         >>> medians = [torch.tensor([1.0, 1.0, 0.0, 2.0])]
@@ -285,11 +298,13 @@ def descend_(
     lr: float | Tensor,
     shrink: float | Tensor = 0.0,
 ) -> None:
-    """x ← (1 − s)·x − η·u, rounded once for 16-bit parameters.
+    """x ← (1 − s)·x − η·u in place, rounded once for 16-bit parameters.
 
     Args:
-        updates: u, temporaries that may be overwritten.
+        params: x.
+        updates: u in at least float32, temporaries that may be overwritten.
         lr: η, a number or a 0-dim tensor (which is never read on the host).
+        shrink: s, what decoupled weight decay takes away; a number or a 0-dim tensor.
 
     Example:
         >>> x = [torch.tensor([1.0])]

@@ -138,7 +138,7 @@ class ACClip(CoordinateOptimizer):
         return group["bias_correction"]
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        """Check the settings of a group."""
+        """Check the settings of a group; raises ``RuleError`` for the first that is wrong."""
         check_common(group)
         check_betas(group["betas"])
         between("alpha", group["alpha"], 0, 2, ends="(]")
@@ -148,7 +148,9 @@ class ACClip(CoordinateOptimizer):
         one_of("bias_correction", group["bias_correction"], (False, True))
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
-        """The record of a group for the fused rule "adaptive"; refused with ``track``."""
+        """What the fused engine needs to know of a group for its rule "adaptive"; with ``track`` a
+        refusal, because no kernel counts clipped coordinates.
+        """
         if self._track:
             return FusedRecord(refusal="track=True counts coordinates")
         beta1, beta2 = group["betas"]
@@ -168,7 +170,9 @@ class ACClip(CoordinateOptimizer):
         )
 
     def _update(self, batches: list[Batch]) -> None:
-        """Move the parameters by one step, in place."""
+        """Move the parameters by one step, in place. With ``track`` the share of clipped
+        coordinates and the norm of the step go to the report.
+        """
         with self._counting(batches) as count:
             for batch in batches:
                 lists = [
@@ -190,8 +194,16 @@ class ACClip(CoordinateOptimizer):
     def _directions(
         self, batch: Batch, k: Any, g: list[Tensor], m: list[Tensor], v: list[Tensor]
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """The step of a block divided by −η, and with ``track`` where it was clipped; the gradients
-        g enter the states m and v. k counts them; None without bias corrections.
+        """The direction of a block's step, which is −η times it. The gradients g enter the states m
+        (average) and v (average of |g|^α, or of g² in the second-moment form), in place.
+
+        Args:
+            k: how many gradients the parameters have seen; None for no bias correction.
+            g: gradients in at least float32, one tensor per parameter, like m and v.
+
+        Returns:
+            The directions, and with ``track`` boolean tensors of where they were clipped (else an
+            empty list).
         """
         group = batch.group
         (beta1, beta2), alpha, eps = group["betas"], group["alpha"], group["eps"]
@@ -220,8 +232,12 @@ class ACClip(CoordinateOptimizer):
 
 
 def _corrected_before(k: Any, v: list[Tensor], g: list[Tensor], beta2: float) -> list[Tensor]:
-    """The second moment before the k-th gradient, v/(1−β₂^(k−1)); at k = 1, where v knows nothing,
-    g².
+    """The bias-corrected second moment before the k-th gradient, v/(1−β₂^(k−1)); at k = 1, where v
+    knows nothing, g² stands in.
+
+    Args:
+        k: an int, or a 0-dim tensor under torch.compile.
+        v: averages of g² of before this gradient, one tensor per parameter.
     """
     if isinstance(k, Tensor):
         divisor = torch.where(k == 1, torch.ones_like(k), 1.0 - beta2 ** (k - 1)).to(v[0].dtype)

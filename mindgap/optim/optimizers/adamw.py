@@ -127,7 +127,7 @@ class AdamW(RuleOptimizer):
     _state_names = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "mean_abs")
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        """Check the settings of a group."""
+        """Check the settings of a group; raises ``RuleError`` for the first that is wrong."""
         check_torch_settings(group)
         numbers = plain_numbers(group)
         check_common(numbers)
@@ -145,7 +145,9 @@ class AdamW(RuleOptimizer):
                 fail("capturable", "must be False with ZeroRedundancyOptimizer", True)
 
     def _check_saved(self, group: dict[str, Any]) -> None:
-        """Refuse saved groups of optimizers with other steps: coupled weight decay, say."""
+        """Refuse a saved group of an optimizer with other steps: Adam with coupled weight decay,
+        NAdam or RAdam.
+        """
         check_torch_settings(group)
         coupled = group.get("decoupled_weight_decay", True) is False
         if coupled and float(group.get("weight_decay", 0.0)) != 0.0:
@@ -156,7 +158,8 @@ class AdamW(RuleOptimizer):
                 group["weight_decay"],
             )
         # NAdam's groups have "momentum_decay"; RAdam's say how they decay, but have no "amsgrad".
-        if "momentum_decay" in group or ("decoupled_weight_decay" in group) > ("amsgrad" in group):
+        is_radam = "decoupled_weight_decay" in group and "amsgrad" not in group
+        if "momentum_decay" in group or is_radam:
             fail(
                 "state_dict",
                 "must be of AdamW: it has the settings of NAdam or RAdam",
@@ -174,7 +177,7 @@ class AdamW(RuleOptimizer):
         return True
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
-        """The record of a group for the fused rule "adam"."""
+        """What the fused engine needs to know of a group for its rule "adam"."""
         # Those that may be tensors stand among the numbers, where tensors on the CPU are read.
         (beta1, beta2), multiple = group["betas"], group["coordinates"]
         numbers = {
@@ -194,7 +197,9 @@ class AdamW(RuleOptimizer):
         )
 
     def _update(self, batches: list[Batch]) -> None:
-        """Move the parameters by one step, in place."""
+        """Move the parameters by one step, in place; the class docstring has the formulas. The
+        states take in the gradients in place, and each parameter's count of gradients grows by 1.
+        """
         for batch in batches:
             group = plain_numbers(batch.group)
             (beta1, beta2), eps = group["betas"], group["eps"]
@@ -213,7 +218,7 @@ class AdamW(RuleOptimizer):
                 torch._foreach_add_(scales, eps)
                 updates = bias_corrected(m, beta1, k)
                 torch._foreach_div_(updates, scales)
-                if eps == 0.0:
+                if eps == 0.0:  # 0/0 is a step of 0
                     updates = [torch.where(a == 0, a, u) for a, u in zip(m, updates)]
                 descend_(p, updates, batch.lr, batch.shrink)
 

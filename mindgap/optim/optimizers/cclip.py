@@ -99,12 +99,12 @@ class CClip(CoordinateOptimizer):
     _state_names = ("momentum", "median")
 
     def _used_states(self, group: dict[str, Any]) -> tuple[str, ...]:
-        auto = isinstance(group["tau"], str)
-        return (*(("momentum",) if group["momentum"] else ()), *(("median",) if auto else ()))
+        momentum = ("momentum",) if group["momentum"] else ()
+        return (*momentum, "median") if isinstance(group["tau"], str) else momentum
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        """Check the settings of a group, and give ``tau`` one entry per parameter where it is a
-        list.
+        """Check the settings of a group. Thresholds that are given per parameter (a list, a
+        mapping, a tensor) are replaced in the group by a list with one entry per parameter.
         """
         check_common(group)
         between("beta", group["momentum"], 0, 1, ends="[)")
@@ -115,8 +115,8 @@ class CClip(CoordinateOptimizer):
             group["tau"] = aligned_thresholds(group["tau"], group["params"])
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
-        """The record of a group for the fused rule "coordinate", whose threshold must be one number
-        or "auto".
+        """What the fused engine needs to know of a group for its rule "coordinate", whose threshold
+        must be one number or ``"auto"``.
         """
         if self._track:
             return FusedRecord(refusal="track=True counts coordinates")
@@ -131,11 +131,12 @@ class CClip(CoordinateOptimizer):
         if auto:
             half = max(MEDIAN_STEP, 1.0 / (group["k"] + 1)) / 2.0
             numbers.update(up=math.exp(half), down=math.exp(-half))
-        states = (*(("momentum",) if beta else ()), *(("median",) if auto else ()))
-        return FusedRecord.of("coordinate", group, numbers, states=states)
+        return FusedRecord.of("coordinate", group, numbers, states=self._used_states(group))
 
     def _update(self, batches: list[Batch]) -> None:
-        """Move the parameters by one step, in place, and count the clipped coordinates."""
+        """Move the parameters by one step, in place: average and clip in the order of ``clip``,
+        then descend. With ``track`` the share of clipped coordinates goes to the report.
+        """
         taus = [self._thresholds(batch) for batch in batches]
         with self._counting(batches) as count:
             for batch, tau in zip(batches, taus):
@@ -143,9 +144,9 @@ class CClip(CoordinateOptimizer):
                 memory = self._states(batch, "momentum") if beta else batch.grads
                 # A bare gradient is clipped symmetrically, so its sign may be put in afterwards.
                 lr = batch.lr if beta else batch.sign * batch.lr
-                lists = [batch.params, batch.grads, memory] + (
-                    [tau] if isinstance(tau, list) else []
-                )
+                lists = [batch.params, batch.grads, memory]
+                if isinstance(tau, list):  # one tensor per parameter
+                    lists.append(tau)
                 for params, grads, momenta, *threshold_block in blocks(*lists, single=batch.single):
                     thresholds = threshold_block[0] if threshold_block else tau
                     if beta and self._clip == "momentum":
@@ -171,9 +172,11 @@ class CClip(CoordinateOptimizer):
 
     @torch._disable_dynamo
     def _sample_share(self) -> None:
-        """Give the report the share of clipped coordinates at some steps (``Tally.wants_share``):
-        compares gradients or momenta with the thresholds again after the step, because kernels that
-        count would be slower at every step. Not during the capture of a CUDA graph.
+        """Give the report the share of clipped coordinates, at the steps of ``Tally.wants_share``.
+
+        It runs after the step and compares gradients or momenta with the thresholds once more,
+        because kernels that count would be slower at every step. It does nothing with ``track``,
+        which counts every step, and nothing while a CUDA graph is captured.
         """
         if self._track or not self.tally.wants_share():
             return
@@ -209,8 +212,9 @@ class CClip(CoordinateOptimizer):
     @staticmethod
     @torch._disable_dynamo
     def _median_step(batch: Batch) -> float | Tensor:
-        """How far the medians move, 1/k in the first steps: a tensor under torch.compile, which
-        would else compile a new graph per step.
+        """How far the logarithms of the running medians move: 1/k at the first steps k, then
+        ``MEDIAN_STEP``. A number, or a 0-dim float64 tensor under torch.compile, which would
+        compile a new graph per number.
         """
         step = max(MEDIAN_STEP, 1.0 / batch.k)
         return torch.tensor(step, dtype=torch.float64) if batch.compiled else step
@@ -221,9 +225,12 @@ class CClip(CoordinateOptimizer):
         return isinstance(batch.group["tau"], str)
 
     def _thresholds(self, batch: Batch) -> Any:
-        """The thresholds of this step: a number or 0-dim tensor, or one tensor of the parameter's
-        shape for each of the batch's parameters; with ``tau="auto"`` the medians, which are still
-        to be multiplied.
+        """The thresholds of this step.
+
+        Returns:
+            A number or a 0-dim tensor for all coordinates, or a list with one tensor per parameter
+            of the batch, of the parameter's shape. With ``tau="auto"`` that list holds the running
+            medians, still without the factor ``MEDIANS_PER_THRESHOLD``.
         """
         if self._is_auto(batch):
             return self._states(batch, "median")
@@ -236,7 +243,9 @@ class CClip(CoordinateOptimizer):
         return [self._expanded(tau[index_of[id(p)]], p) for p in batch.owners]
 
     def _expanded(self, tau: float | Tensor, p: Tensor) -> Tensor:
-        """A threshold as a tensor of the parameter's shape, on its device."""
+        """A threshold as a real tensor of the shape of parameter p, on its device: one threshold
+        for both parts of a complex entry.
+        """
         plain_p = self._plain(p)
         if not isinstance(tau, Tensor):
             tau = torch.tensor(tau, dtype=torch.float64)
@@ -250,9 +259,14 @@ def aligned_thresholds(tau: Any, params: list[Tensor], *, values: bool = True) -
     """Thresholds in one form: a number, a 0-dim tensor, or a list with one entry per parameter.
 
     Args:
-        tau: as the user gave them.
+        tau: as the user gave them: a number, a tensor, a list with one entry per parameter, or a
+            mapping from parameter to entry.
         params: the group's parameters.
-        values: also look whether all thresholds are positive (reads tensors).
+        values: also check that the entries of tensors are positive, which waits for a device.
+
+    Returns:
+        A number or a 0-dim tensor for all coordinates, or a list in the order of ``params`` of such
+        entries or tensors of the parameter's shape.
 
     Example:
         >>> aligned_thresholds(torch.ones(2), [torch.zeros(3)])

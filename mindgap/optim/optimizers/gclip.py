@@ -88,8 +88,11 @@ class GClip(ScaledOptimizer):
             positive("tau", group["tau"], finite=False)
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
-        """The record of a group for the fused rule "scaled", which clips at one number, or with
-        ``tau="auto"`` at a quantile of a window that the group keeps and this makes.
+        """What the fused engine needs to know of a group for its rule "scaled", which clips at one
+        number or at a quantile of the last norms.
+
+        With ``tau="auto"`` the group keeps these norms as ``tau_norms``: made here where they lack,
+        and moved to the parameters' device where they lie on another one.
         """
         if group["tau"] == "auto":
             if self._scope == "tensor":
@@ -103,18 +106,20 @@ class GClip(ScaledOptimizer):
         return self._scaled_record(group, "clip", positive_at("tau", group["tau"], group["k"] + 1))
 
     def _update(self, batches: list[Batch]) -> None:
-        """Move the parameters by one step, in place, and count the clipped steps."""
+        """Move the parameters by one step, in place; the share of clipped norms goes to the
+        report.
+        """
         # A threshold per batch; with "auto" the group stands for it, whose window gives it.
-        taus = [
-            batch.group
-            if batch.group["tau"] == "auto"
-            else positive_at("tau", batch.group["tau"], batch.k)
-            for batch in batches
-        ]
+        taus: list[Any] = []
+        for batch in batches:
+            tau = batch.group["tau"]
+            taus.append(batch.group if tau == "auto" else positive_at("tau", tau, batch.k))
         shares: list[Tensor] = []
 
         def coefficient(norm: Tensor, tau: Any) -> Tensor:
-            """min{τ/norm, 1}; notes the share of the norms that are clipped."""
+            """min{τ/norm, 1}; appends the share of the norms that are clipped to ``shares``. A dict
+            in place of τ is a group whose window gives the threshold.
+            """
             tau = self._window_threshold(tau, norm) if isinstance(tau, dict) else tau
             shares.append((norm > tau).double().mean())
             return clip_coefficient(norm, tau)
@@ -125,7 +130,9 @@ class GClip(ScaledOptimizer):
 
     @torch._disable_dynamo
     def _window_threshold(self, group: dict[str, Any], norm: Tensor) -> Tensor:
-        """The running quantile before this step's norm, which enters it afterwards."""
+        """The threshold of this step: the ``QUANTILE`` of the group's last norms, of the shape of
+        ``norm`` (one window per entry). Then the norm enters these windows, in ``tau_norms``.
+        """
         window = group.get("tau_norms")
         if window is None or window.shape[:-1] != norm.shape:
             window = new_window(norm.device, *norm.shape)

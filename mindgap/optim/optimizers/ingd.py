@@ -30,7 +30,7 @@ OUTCOMES = {
 
 @dataclass(frozen=True)
 class SearchResult:
-    """How INGD's last search ended."""
+    """How INGD's last search ended; m is its averaged gradient."""
 
     outcome: str  # a key of ``OUTCOMES``
     #: ‖m‖ at its end; with outcome ``"certified"`` a bound on the distance of 0 from the
@@ -155,7 +155,9 @@ class INGD(RuleOptimizer):
         )
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        """Check the settings of a group: all groups share one search, so theirs must be equal."""
+        """Check the settings of a group. They must equal those of the first group, because all
+        groups share one search.
+        """
         check_lr(group["lr"])
         positive("epsilon", group["epsilon"])
         positive("lipschitz", group["lipschitz"])
@@ -242,8 +244,16 @@ class INGD(RuleOptimizer):
                 self._states(batch, name)
 
     def _search(self, batches: list[Batch], closure: Callable[[], Any], start: float) -> None:
-        """Search along the averaged direction until a descent, a certificate or the last inner
-        step; the outcome goes into the first group.
+        """One search of the class docstring: try a step of length δ along the averaged gradient m,
+        and average further where f does not fall.
+
+        It moves the parameters to the new point (or back to where they were), writes the states x
+        and m, and notes outcome, norm and counts in the first group.
+
+        Args:
+            batches: one per group, with the gradients at the start.
+            closure: evaluates f and its gradient at the parameters' present place.
+            start: f at the start.
         """
         head, sign = self.param_groups[0], batches[0].sign
         delta = float(head["lr"])
@@ -286,14 +296,18 @@ class INGD(RuleOptimizer):
         head["outcome"] = outcome
 
     def _gradients(self, batch: Batch) -> list[Tensor]:
-        """Gradients of a later call of the closure; one that is missing there is zero."""
+        """The present gradients of the batch's parameters as plain real tensors; zeros where the
+        closure's last call gave none.
+        """
         return [
             torch.zeros_like(self._plain(p)) if p.grad is None else self._plain(placed(p.grad, p))
             for p in batch.owners
         ]
 
     def _place(self, batches: list[Batch], distance: float) -> None:
-        """Put the parameters at x − distance·m; exactly at x for distance 0."""
+        """Put the parameters at x − distance·m, from the states x and m; exactly at x for distance
+        0. (``distance`` is in units of m, whose length it does not divide out.)
+        """
         for batch in batches:
             states = self._states(batch, "x"), self._states(batch, "m")
             for p, x, m in blocks(batch.params, *states, single=batch.single):

@@ -106,7 +106,7 @@ class SGD(RuleOptimizer):
         return ("momentum_buffer",) if plain_number(group["momentum"]) else ()
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        """Check the settings of a group."""
+        """Check the settings of a group; raises ``RuleError`` for the first that is wrong."""
         check_torch_settings(group)
         group = plain_numbers(group)
         check_common(group)
@@ -118,7 +118,7 @@ class SGD(RuleOptimizer):
             fail("nesterov", "needs momentum and no dampening", group["nesterov"])
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
-        """The record of a group for the fused rule "momentum"."""
+        """What the fused engine needs to know of a group for its rule "momentum"."""
         numbers = {
             "beta": group["momentum"],
             "coupled": group["weight_decay"],
@@ -138,7 +138,9 @@ class SGD(RuleOptimizer):
         )
 
     def _update(self, batches: list[Batch]) -> None:
-        """Move the parameters by one step, in place."""
+        """Move the parameters by one step, in place; the class docstring has the formulas. The
+        gradients enter the momentum buffers in place.
+        """
         for batch in batches:
             group = plain_numbers(batch.group)
             mu = group["momentum"]

@@ -101,7 +101,7 @@ class StochasticINGD(RuleOptimizer):
     _state_names = ("x", "m", "y")
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        """Check the settings of a group."""
+        """Check the settings of a group; raises ``RuleError`` for the first that is wrong."""
         check_common(group)
         between("beta", group["momentum"], 0, 1, ends="[)")
         non_negative("p", group["p"])
@@ -111,9 +111,13 @@ class StochasticINGD(RuleOptimizer):
 
     @torch.no_grad()
     def eval(self) -> None:
-        """Put the parameters at x; does nothing if they are there."""
+        """Put the parameters at x, for evaluation, and keep where they stood as the state y; does
+        nothing if they are at x.
+        """
         for group in self.param_groups:
-            for p in group["params"] if group["training"] else ():
+            if not group["training"]:
+                continue
+            for p in group["params"]:
                 state = self.state.get(p, {})
                 if "x" in state:
                     state["y"] = p.detach().clone()
@@ -122,16 +126,20 @@ class StochasticINGD(RuleOptimizer):
 
     @torch.no_grad()
     def train(self) -> None:
-        """Put the parameters back at y, bit for bit; does nothing if they are there."""
+        """Put the parameters back at y, bit for bit, and drop the state y; does nothing if they are
+        at y.
+        """
         for group in self.param_groups:
-            for p in () if group["training"] else group["params"]:
+            if group["training"]:
+                continue
+            for p in group["params"]:
                 if "y" in self.state.get(p, {}):
                     p.copy_(self.state[p].pop("y"))
             group["training"] = True
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
-        """The record of a group for the fused rule "interpolated"; refused while the parameters
-        stand at x.
+        """What the fused engine needs to know of a group for its rule "interpolated"; a refusal
+        while the parameters stand at x.
         """
         if not group["training"]:
             return FusedRecord(refusal="the parameters stand at x for evaluation")
@@ -143,7 +151,9 @@ class StochasticINGD(RuleOptimizer):
         )
 
     def _update(self, batches: list[Batch]) -> None:
-        """Move the state x by one step, and the parameters to a random point on the way."""
+        """Move the state x by one step, and the parameters to the random point y of the segment
+        from the old x to the new one, in place. The norms of m and of the step go to the report.
+        """
         for batch in batches:
             if not batch.group["training"]:
                 fail(
@@ -164,8 +174,8 @@ class StochasticINGD(RuleOptimizer):
             states = self._states(batch, "x"), self._states(batch, "m")
             for p, x, m in blocks(batch.params, *states, single=batch.single):
                 step = torch._foreach_mul(m, eta.to(m[0].device, m[0].dtype))
-                share = draw if isinstance(draw, float) else draw.to(m[0].device, m[0].dtype)
-                torch._foreach_copy_(p, torch._foreach_sub(x, torch._foreach_mul(step, share)))
+                place = draw if isinstance(draw, float) else draw.to(m[0].device, m[0].dtype)
+                torch._foreach_copy_(p, torch._foreach_sub(x, torch._foreach_mul(step, place)))
                 torch._foreach_sub_(x, step)
             alone = len(batches) == 1
             batch_norm = norm if alone else robust_norm(self._raw_states(batch, "m"), wide=True)
@@ -183,8 +193,8 @@ class StochasticINGD(RuleOptimizer):
         return torch.tensor(unit_draw(batch.group["seed"], batch.k), dtype=torch.float64)
 
     def _average(self, batch: Batch) -> None:
-        """m ← β·m + (1−β)·g (Alg. 3, l. 7); a parameter's first gradient becomes m (l. 2), and its
-        present place its state x.
+        """m ← β·m + (1−β)·g in place (Alg. 3, l. 7), where g includes the coupled weight decay. For
+        a parameter without states, the gradient becomes m (l. 2) and the present place becomes x.
         """
         decay, beta = batch.group["weight_decay"], batch.group["momentum"]
         for had_states, indices in self._started(batch, "x"):

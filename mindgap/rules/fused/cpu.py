@@ -66,8 +66,14 @@ def wrong_dtype(dtype: torch.dtype, grad: torch.dtype) -> str | None:
 
 
 def _walk(rows, chunks, factors, n, sums):  # type: ignore[no-untyped-def]
-    """Apply the rule to every chunk (tensor, start, length); writes each chunk's sum of squares to
-    ``sums``. ``rows`` are addresses by list and tensor, ``factors`` the numbers w.
+    """Apply the rule ``sweep`` to every chunk of all tensors, in place.
+
+    Args:
+        rows: (lists, tensors), the tensors' addresses, int64.
+        chunks: (chunks, 3), each row (tensor, start, length) in elements, int64.
+        factors: (1, 4) or (tensors, 4), the rule's numbers w for all tensors or per tensor.
+        n: the rule's numbers that do not change with norms, a tuple.
+        sums: (chunks,), float64; written: each chunk's sum of squares after the rule.
     """
     for c in prange(chunks.shape[0]):
         t, start, length = chunks[c, 0], chunks[c, 1], chunks[c, 2]
@@ -79,7 +85,9 @@ def _walk(rows, chunks, factors, n, sums):  # type: ignore[no-untyped-def]
 
 
 def _total(address, start, length, like):  # type: ignore[no-untyped-def]
-    """Sum of the squares of one chunk in float64."""
+    """Sum of the squares of ``length`` elements from ``start`` on, of the tensor at ``address``, in
+    float64. ``like`` is any array of the tensor's dtype.
+    """
     d, square = at(address, start, length, like), 0.0
     for i in range(length):
         square += np.float64(d[i]) * np.float64(d[i])
@@ -87,26 +95,36 @@ def _total(address, start, length, like):  # type: ignore[no-untyped-def]
 
 
 def _no_total(address, start, length, like):  # type: ignore[no-untyped-def]
-    """The sum of a rule that needs none."""
+    """0 in place of ``_total``, for a rule whose sum nobody needs."""
     return 0.0
 
 
 # ``_sweep_L_W`` applies a rule with L lists, of which it writes W (never the second), to one chunk
-# of tensor t. Lists: x what the rule moves, g the gradient, y another list that is read, a to c
-# states. ``like`` is any array of the tensors' dtype.
+# of a tensor. They differ in nothing else; ``arithmetic`` says what the numbers w and n are.
 
 
 def _sweep_1_0(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-def]
-    return
+    """Nothing: a rule that writes no list only sums."""
 
 
 def _sweep_2_1(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-def]
+    """Set x to rule(x, g, w, n) for ``length`` elements of tensor t from ``start`` on, in place.
+
+    ``rows[list, t]`` are the addresses of what the rule moves (x) and of the gradient (g); w and n
+    are its two tuples of numbers; ``like`` is any array of the tensors' dtype.
+    """
     x, g = at(rows[0, t], start, length, like), at(rows[1, t], start, length, like)
     for i in range(length):
         x[i] = rule(x[i], g[i], w, n)
 
 
 def _sweep_3_1(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-def]
+    """Set x to rule(x, g, y, w, n) for ``length`` elements of tensor t from ``start`` on, in place.
+
+    ``rows[list, t]`` are the addresses of what the rule moves (x), of the gradient (g) and of a
+    list that is only read (y); w and n are its two tuples of numbers; ``like`` is any array of the
+    tensors' dtype.
+    """
     x, g = at(rows[0, t], start, length, like), at(rows[1, t], start, length, like)
     y = at(rows[2, t], start, length, like)
     for i in range(length):
@@ -114,6 +132,12 @@ def _sweep_3_1(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-d
 
 
 def _sweep_3_2(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-def]
+    """Set (x, a) to rule(x, g, a, w, n) for ``length`` elements of tensor t from ``start`` on, in
+    place.
+
+    ``rows[list, t]`` are the addresses of what the rule moves (x), of the gradient (g) and of a
+    state (a); w and n are its two tuples of numbers; ``like`` is any array of the tensors' dtype.
+    """
     x, g = at(rows[0, t], start, length, like), at(rows[1, t], start, length, like)
     a = at(rows[2, t], start, length, like)
     for i in range(length):
@@ -121,6 +145,13 @@ def _sweep_3_2(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-d
 
 
 def _sweep_4_3(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-def]
+    """Set (x, a, b) to rule(x, g, a, b, w, n) for ``length`` elements of tensor t from ``start``
+    on, in place.
+
+    ``rows[list, t]`` are the addresses of what the rule moves (x), of the gradient (g) and of two
+    states (a, b); w and n are its two tuples of numbers; ``like`` is any array of the tensors'
+    dtype.
+    """
     x, g = at(rows[0, t], start, length, like), at(rows[1, t], start, length, like)
     a, b = at(rows[2, t], start, length, like), at(rows[3, t], start, length, like)
     for i in range(length):
@@ -128,6 +159,13 @@ def _sweep_4_3(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-d
 
 
 def _sweep_5_4(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-def]
+    """Set (x, a, b, c) to rule(x, g, a, b, c, w, n) for ``length`` elements of tensor t from
+    ``start`` on, in place.
+
+    ``rows[list, t]`` are the addresses of what the rule moves (x), of the gradient (g) and of three
+    states (a, b, c); w and n are its two tuples of numbers; ``like`` is any array of the tensors'
+    dtype.
+    """
     x, g = at(rows[0, t], start, length, like), at(rows[1, t], start, length, like)
     a, b = at(rows[2, t], start, length, like), at(rows[3, t], start, length, like)
     c = at(rows[4, t], start, length, like)
@@ -136,11 +174,15 @@ def _sweep_5_4(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-d
 
 
 def _push_below(window, bound, norm, q):  # type: ignore[no-untyped-def]
-    """What ``push_below`` does, for Numba to compile."""
+    """What ``push_below`` does, for Numba to compile: unless the window's q-quantile is below the
+    bound, drop the window's oldest norm, append the new one and return True.
+    """
     count = above = 0
     for i in range(window.shape[0]):
         count += window[i] > 0.0
         above += window[i] >= bound
+    # The quantile has rank ⌈q·(count+1)⌉: it is below the bound if no more than the norms behind
+    # that rank reach it.
     if above <= count - min(math.ceil(q * (count + 1)), count):
         return False
     for i in range(window.shape[0] - 1):
@@ -150,12 +192,21 @@ def _push_below(window, bound, norm, q):  # type: ignore[no-untyped-def]
 
 
 def push_below(window: np.ndarray, bound: float, norm: float, q: float) -> bool:
-    """Let a norm enter a window if the window's quantile is not below the bound; returns whether it
-    is not.
+    """Let a norm enter a window, in place of the oldest one, if the window's quantile is not below
+    a bound. Else the window stays.
 
     Most norms are below their quantile, and this is faster to see than the quantile. NumPy's calls
     would take 5 % of a step of 1 M parameters, because the tensors push their code out of the
     cache.
+
+    Args:
+        window: the last norms in float64, oldest first, zeros for none; written.
+        bound: what the quantile is compared with.
+        norm: what enters, as 0 where it is not finite.
+        q: level of the quantile, see ``window_quantiles``.
+
+    Returns:
+        Whether the quantile is not below the bound, so that the norm has entered.
 
     Example:
         >>> window = np.array([0.0, 3.0, 1.0, 2.0])
@@ -177,16 +228,17 @@ SWEEPS = {
 
 @lru_cache(None)
 def _digest() -> str:
-    """Changes with the formulas: Numba's disk cache would only notice a change of this file.
-
-    It is the digest of the formulas' file, source or bytecode, in a folder or in a zip.
+    """A short hash of the formulas' file, source or bytecode, in a folder or in a zip. It stands in
+    kernels' names, because Numba's disk cache would only notice a change of this file.
     """
     loader: Any = arithmetic.__loader__
     return hashlib.sha256(loader.get_data(arithmetic.__file__)).hexdigest()[:12]
 
 
 def _inline(function: Any, names: dict[str, Any], **options: Any) -> Any:
-    """A function that Numba inlines into its callers, with these globals."""
+    """A copy of a Python function with the globals ``names``, which Numba inlines into its
+    callers; ``options`` are further ones of ``numba.njit``.
+    """
     import numba
 
     copy = FunctionType(function.__code__, names, function.__name__)
@@ -194,8 +246,14 @@ def _inline(function: Any, names: dict[str, Any], **options: Any) -> Any:
 
 
 def _compile_called(function: Any, names: dict[str, Any], name: str, fastmath: Any) -> Any:
-    """A function that kernels call. Its name must be its own: code from disk is linked by name
-    within a process.
+    """A copy of a Python function that Numba compiles on its own, for kernels to call.
+
+    Args:
+        function: the Python function.
+        names: its globals.
+        name: what its name gets at the end. The name must be unique, because code from disk is
+            linked by name within a process.
+        fastmath: LLVM's flags of permitted changes of arithmetic.
     """
     import numba
 
@@ -208,7 +266,9 @@ def _compile_called(function: Any, names: dict[str, Any], name: str, fastmath: A
 
 @lru_cache(None)
 def _namespace() -> dict[str, Any]:
-    """The kernels' globals, for Numba to inline: the formulas of ``arithmetic``, and ``at``."""
+    """The kernels' globals, for Numba to inline: the formulas of ``arithmetic``, and ``at(address,
+    start, length, like)``, an array over memory in the dtype of the array ``like``.
+    """
     import numba
     from numba import types
     from numba.extending import intrinsic
@@ -240,6 +300,11 @@ def compiled(name: str, parallel: bool, cache: bool) -> Callable[..., Any]:
 
     Args:
         name: key of ``arithmetic.RULES``, or ``"window"`` for ``push_below``.
+        parallel: whether its threads share the chunks.
+        cache: whether Numba keeps the code on disk.
+
+    Returns:
+        A function of the arguments of ``_walk``, or of ``_push_below``.
     """
     import numba
 
@@ -308,8 +373,8 @@ _CACHED = {"disk": True}
 
 
 def _call(name: str, parallel: bool, arguments: tuple[Any, ...]) -> Any:
-    """Call a compiled kernel and return what it returns. Numba's disk cache is used until it first
-    fails in this process.
+    """Call a compiled kernel (arguments as in ``compiled``) and return what it returns. Numba's
+    disk cache is used until it first fails in this process, which is noted in ``_CACHED``.
     """
     if _CACHED["disk"]:
         try:

@@ -35,9 +35,16 @@ class _Arrays(NamedTuple):
 
 
 def _run_pass(job: Job, rule_pass: Pass, w: Factors | list[Factors] = _NO_FACTORS) -> np.ndarray:
-    """Launch a pass over a job's tensors, with factors for all tensors or a list with one entry per
-    tensor; returns the sums of squares by chunk, an array that the plan's next pass overwrites.
-    The first pass of a plan makes its arrays, the first one of a rule the rule's numbers.
+    """Run a rule over a job's tensors, in place.
+
+    The plan's first pass makes its arrays, and a rule's first pass makes the rule's numbers; both
+    are kept.
+
+    Args:
+        w: the rule's factors for all tensors, or a list with one entry per tensor.
+
+    Returns:
+        Sums of squares by chunk, in an array that the plan's next pass overwrites.
     """
     plan = job.plan
     arrays = plan.engine_data.get("cpu")
@@ -63,7 +70,9 @@ def _run_pass(job: Job, rule_pass: Pass, w: Factors | list[Factors] = _NO_FACTOR
 
 
 def _norm(plan: Plan, sums: np.ndarray, name: str) -> float:
-    """Norm of a plan's named list, from the chunks' sums of squares."""
+    """Norm over all tensors of a plan's list ``name``, from the chunks' sums of squares. Where
+    these overflow or vanish, it is computed anew from the tensors.
+    """
     square = float(np.add.reduce(sums))
     if _LEAST_SQUARE < square < _LARGEST_SQUARE or math.isnan(square):
         return math.sqrt(square)
@@ -71,7 +80,9 @@ def _norm(plan: Plan, sums: np.ndarray, name: str) -> float:
 
 
 def _norms_by_tensor(plan: Plan, sums: np.ndarray, name: str) -> list[float]:
-    """Norm of each tensor of a plan's named list, from the chunks' sums of squares."""
+    """Norm of each tensor of a plan's list ``name``, from the chunks' sums of squares. Where these
+    overflow or vanish, it is computed anew from the tensor.
+    """
     squares = np.zeros(len(plan.sizes))
     np.add.at(squares, plan.engine_data["cpu"].chunks[:, 0], sums)
     norms = np.sqrt(squares)
@@ -90,7 +101,11 @@ def _join_norms(norms: Sequence[float]) -> float:
 
 def window_quantiles(window: np.ndarray, *levels: float) -> tuple[int, list[float]]:
     """How many entries n of a window are positive, and of these the order statistics of rank
-    ⌈q·(n+1)⌉; ∞ for none.
+    ⌈q·(n+1)⌉ for each level q; ∞ where n is 0.
+
+    Args:
+        window: the last norms, with zeros for none.
+        levels: q of each quantile, in [0, 1].
 
     Example:
         >>> (
@@ -113,22 +128,23 @@ def _push(window: np.ndarray, norm: float) -> None:
 
 
 def _window_array(plan: Plan, window: Tensor, name: str) -> np.ndarray:
-    """A window as an array over the same memory, kept with the plan as long as that memory is the
-    window's.
+    """A window of norms as a NumPy array over the same memory.
 
+    The plan keeps it under ``name`` and it is made anew when the window's memory is another one:
     ``share_memory_()`` and ``window.data = ...`` free the memory of a tensor that stays the same
     object.
     """
     memory = window.data_ptr(), window.dtype, window.shape
-    known = plan.engine_data.get(name)
-    if known is None or known[0] is not window or known[1] != memory:
-        known = plan.engine_data[name] = (window, memory, window.numpy())
-    return known[2]
+    known_window, known_memory, array = plan.engine_data.get(name, (None, None, None))
+    if known_window is not window or known_memory != memory:
+        array = window.numpy()
+        plan.engine_data[name] = (window, memory, array)
+    return array
 
 
 def _threshold_from_window(window: np.ndarray, norm: float, q: float) -> float:
-    """The window's quantile before this norm, which then enters the window; ∞ where the norm does
-    not reach the quantile, so that it need not be known.
+    """The window's q-quantile before this norm; the norm then enters the window in place. ∞ where
+    the norm does not reach the quantile: nothing is clipped, and the number need not be known.
     """
     if cpu.push_below(window, norm, norm, q):
         return math.inf
@@ -140,8 +156,12 @@ def _threshold_from_window(window: np.ndarray, norm: float, q: float) -> float:
 def _quantile_and_spike(
     norm: float, policy: Policy, plan: Plan
 ) -> tuple[float, tuple[float, float, float] | None]:
-    """The upper quantile of the policy's window, which the norm then enters, and (norm, lower
-    quantile, limit) where the norm is a spike; ∞ and None where the norm cannot reach either.
+    """The threshold from the policy's window of last norms, and whether the norm is a spike. The
+    norm then enters the window in place.
+
+    Returns:
+        The window's upper quantile, or ∞ where the norm can reach neither threshold nor limit, so
+        that the number is not needed; and (norm, lower quantile, limit) of a spike, else None.
     """
     assert policy.window is not None
     window = _window_array(plan, policy.window, "policy window")
@@ -161,8 +181,15 @@ def _quantile_and_spike(
 
 
 def _apply_policy(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outcome]:
-    """What the policy makes of the norm of all gradients, which enters the policy's window: the
-    factor on them, and what to report.
+    """Apply the policy to the norm of all gradients, which enters the policy's window in place.
+
+    Args:
+        norm: over all gradients.
+        plan: keeps the window as an array.
+
+    Returns:
+        The factor on all gradients, and what to report of the step; ``skipped`` there means that
+        the step must be left out.
 
     Raises:
         RuleError: the norm is not finite and the policy is ``"raise"``.
@@ -195,7 +222,9 @@ def _apply_policy(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outco
 
 
 def gradient_norm(jobs: Sequence[Job]) -> tuple[float, list[np.ndarray]]:
-    """The norm of all gradients, and each job's sums of squares by chunk."""
+    """The norm of the gradients of all jobs, and each job's sums of squares by chunk, in arrays
+    that the next pass of its plan overwrites.
+    """
     sums = [_run_pass(job, NORM) for job in jobs]
     return _join_norms([_norm(job.plan, s, "grad") for job, s in zip(jobs, sums)]), sums
 
@@ -223,8 +252,15 @@ def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
 
 
 def _corrections(job: Job, factor: float) -> Factors | list[Factors]:
-    """Count this step's gradients; returns the factors of the step, one row for all tensors that
-    have seen the same number of gradients, else a list with one row per tensor.
+    """Count this step's gradients in the plan's ``steps``, in place, and compute the bias
+    corrections.
+
+    Args:
+        factor: the policy's factor on the gradients.
+
+    Returns:
+        The factors w of the step: one row if all tensors have seen equally many gradients, else a
+        list with one row per tensor.
     """
     steps = job.plan.steps
     assert steps is not None
@@ -241,8 +277,16 @@ def _corrections(job: Job, factor: float) -> Factors | list[Factors]:
 def _bias_corrections(
     k: float, factor: float, beta: float, beta2: float, earlier: bool, event_rate: float | None
 ) -> Factors:
-    """The factor, 1/(1−β₁^k), 1/(1−β₂^k), and the weight max{event_rate, 1/k} of the newest event,
-    or without events whether k = 1. ``earlier`` takes β₂^(k−1), as section 3.1 of acclip.
+    """The factors w of a rule with two averages: the policy's factor, 1/(1−β₁^k), 1/(1−β₂^k), and a
+    last one that depends on the rule.
+
+    Args:
+        k: gradients that the tensor has seen, this one included.
+        beta: β₁.
+        earlier: correct by β₂^(k−1), for a second moment of before this gradient (section 3.1 of
+            acclip).
+        event_rate: the last factor is max{event_rate, 1/k}, the weight of the newest entry in a
+            running mean; None: it is 1 at k = 1 and else 0.
     """
     beta2_exponent = k - 1.0 if earlier else k
     second = 1.0 if beta2_exponent == 0.0 else 1.0 / (1.0 - beta2**beta2_exponent)
@@ -255,8 +299,8 @@ def _direction_norms(
 ) -> list[float]:
     """Norms of the direction that a rule scales: one per tensor with ``scope="tensor"``, else one.
 
-    Runs the program's first pass, which may let the gradient enter a momentum; not where it only
-    sums the gradients' squares and ``gradient_sums`` has them.
+    Runs the program's first pass, which may let the gradient enter a momentum in place. A pass that
+    only sums the gradients' squares is not run where ``gradient_sums`` (by chunk) has them.
     """
     norm_pass = program.first
     assert norm_pass is not None
@@ -275,14 +319,19 @@ def _step_with_norm(
     uncorrected: Factors,
     gradient_sums: list[np.ndarray] | None,
 ) -> dict[str, Any]:
-    """Make a step whose factor follows from a norm of the gradient or of its average.
+    """Make a step in place whose factor follows from a norm of the gradient or of its average. A
+    norm that gives its own threshold enters the group's window.
 
     Args:
+        programs: one per job.
         uncorrected: the factors of a rule without corrections: the policy's, then 1, 1 and 0.
-        gradient_sums: the gradients' sums of squares, where the policy has taken them.
+        gradient_sums: per job the gradients' sums of squares by chunk, where the policy has taken
+            them; else None.
 
     Returns:
-        Notes for the report: ``direction``, and where they apply ``share`` and ``update``.
+        Notes for the report (``Tally.note``): ``direction``, the norm of all directions, and where
+        they apply ``share``, which share of the norms was clipped, and ``update``, pairs (factors,
+        norms) per job.
     """
     scope = jobs[0].record.scope
     norms_by_job: list[list[float]] = []
@@ -333,8 +382,9 @@ def _step_with_norm(
 
 
 def _norm_factor(kind: str, norm: float, level: Any, numbers: Mapping[str, Any]) -> float:
-    """The factor on a direction of that norm: min{level/norm, 1} to clip, 1/(norm + level) to
-    normalise, 1/(p·norm + q) to interpolate; infinities and NaN pass through, as in torch.
+    """The factor on a direction of that norm, by the rule's kind: min{level/norm, 1} for "clip",
+    1/(norm + level) for "normalize", 1/(p·norm + q) for "interpolate" with p and q from
+    ``numbers``. A divisor of 0 gives 0; infinities and NaN pass through, as in torch.
     """
     if kind == "clip":
         return 1.0 if norm <= level and norm < math.inf else level / norm

@@ -27,6 +27,8 @@ BLOCK = 1024
 WARPS = 4
 #: Warps of the kernels with a single program.
 SINGLE_WARPS = 32
+#: Arguments of the kernels that are whole numbers.
+WHOLE_NUMBERS = ("count", "begin", "end", "first", "last", "base")
 
 
 @lru_cache(None)
@@ -55,15 +57,21 @@ def wrong_dtype(dtype: torch.dtype, grad: torch.dtype) -> str | None:
     return None
 
 
+#: Launches made before, by all that decides which compiled kernel they start: the function that
+#: starts it, and its constants in order.
 _RUNNERS: dict[Any, Any] = {}
+#: Launches that are remembered at most; gradients that move at every step would fill the memory.
+MOST_RUNNERS = 1024
+#: Names of the kernels with a single program.
 SINGLES = {function.__name__[1:] for function in sources.SINGLES}
-#: Place of the step size's memory among the tensors of a walker, and of ``_factor``.
-RATE = (5, 7)
+#: Place of the step size's memory among the tensors of ``cuda_kernels._walk``, and of
+#: ``_norm_factor``.
+WALKER_RATE_PLACE, SINGLE_RATE_PLACE = 5, 7
 
 
 class Tape:
-    """The launches of one step, to be made again at once where a step has the same tensors and the
-    same numbers.
+    """The kernel launches of one step, written down inside a ``with`` block. They can be made again
+    where a step has the same tensors and the same numbers.
 
     Looking up the launches of a step takes longer than making them; a step with a constant learning
     rate whose gradients did not move needs none of it.
@@ -74,6 +82,7 @@ class Tape:
 
     def __init__(self) -> None:
         self.device = torch._C._cuda_getDevice()
+        #: In order: functions of ``_runner``, and the arguments for them.
         self.launches: list[tuple[Any, tuple[Any, ...]]] = []
         #: Whether every launch of the step is on it: one that compiled a kernel, or went elsewhere,
         #: is not.
@@ -100,24 +109,33 @@ class Tape:
 def launch(
     name: str, programs: int, tensors: tuple[Any, ...], numbers: tuple[Any, ...], **constants: Any
 ) -> None:
-    """Launch a kernel: its arguments are tensors first, then numbers, then constants, in its own
-    order.
+    """Launch a kernel on the current stream, and put the launch on the running tape.
 
     Triton looks at every argument of every call to find the compiled variant, which takes longer
     than a small step. The variant depends on nothing but the constants, the tensors' addresses and
     the device, so it is looked up by those here and then started directly.
+
+    Args:
+        name: key of ``arithmetic.RULES``, or a kernel with a single program (``SINGLES``).
+        programs: how many programs run, one per chunk.
+        tensors: the kernel's first arguments, in its order.
+        numbers: the arguments behind them.
+        constants: the last ones, by name, which are compiled in.
     """
     device, tape = tensors[0].device.index, Tape.running
     addresses = tuple([t.data_ptr() for t in tensors])
     # The dtype of a step size in device memory is the only one that neither name nor constants
     # tell.
-    rate = tensors[RATE[name in SINGLES]].dtype if constants.get("LR_AT") else None
+    rate_dtype = None
+    if constants.get("LR_AT"):
+        place = SINGLE_RATE_PLACE if name in SINGLES else WALKER_RATE_PLACE
+        rate_dtype = tensors[place].dtype
     warps = SINGLE_WARPS if "WIDE" in constants else WARPS
-    key = (name, programs, warps, device, addresses, rate, *constants.values())
+    key = (name, programs, warps, device, addresses, rate_dtype, *constants.values())
     prepared = _RUNNERS.get(key)
     if prepared is not None:
-        runner, tail = prepared
-        arguments = (*addresses, *numbers, *tail)
+        runner, constants_in_order = prepared
+        arguments = (*addresses, *numbers, *constants_in_order)
         runner(*arguments, stream=_stream(device))
         if tape is not None:
             tape.launches.append((runner, arguments))
@@ -128,7 +146,7 @@ def launch(
     function = kernel(name)
     compiled = function[(programs,)](*tensors, *numbers, **constants, num_warps=warps)
     if compiled is not None:  # Triton's interpreter compiles nothing
-        if len(_RUNNERS) > 1024:  # gradients that move at every step would fill it
+        if len(_RUNNERS) > MOST_RUNNERS:
             _RUNNERS.clear()
         _RUNNERS[key] = (
             _runner(compiled, programs),
@@ -137,8 +155,9 @@ def launch(
 
 
 def _runner(compiled: Any, programs: int) -> Any:
-    """A function that starts a compiled kernel, without calling Triton's launch hooks if none is
-    set; else as Triton does.
+    """A function that starts a compiled kernel: called with the kernel's arguments in order, then
+    ``stream=``. It skips Triton's own launch code, unless a launch hook is set there or Triton is
+    not of version 3.
     """
     import triton
 
@@ -161,7 +180,12 @@ def _stream(device: int) -> int:
 
 
 def _take_over(function: Any, names: dict[str, Any]) -> Any:
-    """A function compiled by Triton with these globals; its whole numbers are not compiled in."""
+    """Hand a copy of a Python function, with the globals ``names``, to Triton to compile.
+
+    Of its annotations only those with ``constexpr`` are kept: these arguments are compiled in.
+    Whole numbers (``WHOLE_NUMBERS``) are not, and Triton must not look at their values either: it
+    would compile a kernel anew for 1 and for multiples of 16.
+    """
     import triton
 
     clone = FunctionType(function.__code__, names, function.__name__)
@@ -169,16 +193,15 @@ def _take_over(function: Any, names: dict[str, Any]) -> Any:
     clone.__annotations__ = {
         k: v for k, v in function.__annotations__.items() if "constexpr" in str(v)
     }
-    # Triton would compile a kernel anew for a count of 1 or a multiple of 16.
-    integers = ("count", "begin", "end", "first", "last", "base")
-    return triton.jit(
-        clone, do_not_specialize=[a for a in integers if a in inspect.signature(clone).parameters]
-    )
+    arguments = inspect.signature(clone).parameters
+    return triton.jit(clone, do_not_specialize=[a for a in WHOLE_NUMBERS if a in arguments])
 
 
 @lru_cache(None)
 def _names() -> dict[str, Any]:
-    """The primitives, formulas and helpers, for the globals of every kernel."""
+    """The globals of every kernel, by name: Triton's language, primitives and helpers of
+    ``cuda_kernels`` (without the underscore) and formulas of ``arithmetic``, compiled by Triton.
+    """
     import triton.language as language
 
     names: dict[str, Any] = {"__name__": __name__, "tl": language, "Number": language.tensor}
@@ -199,8 +222,11 @@ def _names() -> dict[str, Any]:
 
 @lru_cache(None)
 def kernel(name: str) -> Any:
-    """A rule's walker, or one of the kernels with a single program; compiled when it is first
-    launched.
+    """A kernel for Triton to launch; Triton compiles it when it is first launched.
+
+    Args:
+        name: a kernel with a single program (``SINGLES``), or a key of ``arithmetic.RULES``, which
+            gives ``_walk`` with that rule compiled in.
     """
     for function in sources.SINGLES:
         if function.__name__ == f"_{name}":

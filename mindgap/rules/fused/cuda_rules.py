@@ -101,16 +101,18 @@ class PlanMemory:
         self._tables_of_graphs: list[tuple[Tensor, Tensor]] = []
 
     def follow_count(self, k: int) -> None:
-        """Let the device count this step as step k; its number is corrected where steps were made
-        elsewhere.
+        """Let the device count this step as step k: a kernel of the step adds one to
+        ``device_step``, which is set to k − 1 here where it is not that already.
         """
         if not self.counts_steps or k != self.host_step + 1:
             self.device_step.fill_(k - 1)
         self.counts_steps, self.host_step = True, k
 
     def follow_gradient_counts(self, steps: Tensor) -> Tensor:
-        """The gradients seen per tensor before this step, on the device; adds one to the host's
-        ``steps``, which win where they were changed.
+        """The number of gradients that each tensor has seen before this step, on the device.
+
+        Adds one to each entry of the host's own numbers ``steps``, in place. Where somebody has
+        changed these since the last step, they are copied to the device before.
         """
         if self.gradient_counts is None:
             self.gradient_counts = _to_device(steps.double().numpy(), self.chunk_sums.device)
@@ -120,7 +122,10 @@ class PlanMemory:
         return self.gradient_counts
 
     def address_table(self, plan: Plan, names: tuple[str, ...]) -> _AddressTable:
-        """The device's table of addresses of the named lists, up to date with the plan."""
+        """The table of addresses of the named lists (``param``, ``grad``, states) on the device,
+        copied anew where the plan's addresses have changed. A table that a CUDA graph fills is not
+        used outside the capture, and a launch with one is not kept on the tape.
+        """
         addresses, table = plan.addresses(names), self._address_tables.get(names)
         capturing = _is_capturing(plan)
         # A table made during a capture is filled by the graph's replays only: it serves no step
@@ -135,7 +140,9 @@ class PlanMemory:
         return table
 
     def _upload(self, addresses: np.ndarray, names: tuple[str, ...], plan: Plan) -> Tensor:
-        """A copy of the addresses on the device; also sets tables aside for captures to come."""
+        """A copy of the addresses on the device, one row per list. Also sets ``RESERVE`` tables
+        aside for captures to come, as pairs (pinned memory, memory on the device).
+        """
         if plan.lasting:
             spare = self._spare_tables.setdefault(names, [])
             while len(spare) < RESERVE:
@@ -147,7 +154,9 @@ class PlanMemory:
     def _upload_in_capture(
         self, addresses: np.ndarray, names: tuple[str, ...], plan: Plan
     ) -> Tensor:
-        """A copy of the addresses in one of the tables set aside, which each replay fills anew."""
+        """A copy of the addresses in one of the tables set aside, which each replay of the CUDA
+        graph fills anew; an error where none is left.
+        """
         spare = self._spare_tables.get(names)
         if not spare:
             rule = f"must run outside CUDA graphs at least once per {RESERVE} captured steps"
@@ -191,7 +200,9 @@ class ReportCounts:
 
 
 def _report_counts(plan: Plan) -> ReportCounts:
-    """The counts of the plan's place in the optimizer, made anew on another device."""
+    """The counts for a plan, which the optimizer keeps by the plan's index; new ones (zeros) where
+    it has none on this device.
+    """
     counts = plan.lasting_counts.get(plan.index)
     if counts is None or counts.stats.device != plan.device:
         counts = plan.lasting_counts[plan.index] = ReportCounts(plan.device)
@@ -208,7 +219,7 @@ def _is_capturing(plan: Plan) -> bool:
 
 
 def _to_device(array: np.ndarray, device: torch.device) -> Tensor:
-    """A copy of an array on the device; nothing waits for it."""
+    """A copy of an array on the device. The CPU does not wait until it has arrived there."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device.type != "cuda":
         return tensor.clone()
@@ -236,8 +247,15 @@ def _triton_type(plan: Plan, name: str) -> Any:
 
 
 def _step_size(job: Job, placeholder: Tensor) -> tuple[float, Tensor, bool]:
-    """The step size as (number, memory, whether the kernel reads the memory): a tensor on the
-    device is read there; any other is a number, and the placeholder stands for the memory.
+    """The step size as a kernel takes it: as a number, or where it is a tensor on the device as
+    memory, so that a captured step follows its value.
+
+    Args:
+        placeholder: any tensor on the device.
+
+    Returns:
+        The number (0 where the memory counts), the memory (the placeholder where the number
+        counts), and whether the kernel reads the memory.
     """
     lr = job["lr"]
     if isinstance(lr, Tensor) and lr.device == placeholder.device:
@@ -261,12 +279,14 @@ def _launch_rule(
     *,
     factors_per_tensor: bool = False,
 ) -> None:
-    """Walk through a job's tensors with a rule.
+    """Launch the kernel that applies a rule to all tensors of a job, in place.
 
     Args:
+        rule_pass: names the rule, the lists of tensors that it takes, and its numbers n.
         sums: where the sums of squares by chunk go, if the rule takes them.
         flag: device memory that is 0 where the step is left out; None for a step that is certain.
-        factors: the rule's numbers w, four for all tensors or four per tensor.
+        factors: the rule's numbers w, four for all tensors or four per tensor, on the device.
+        factors_per_tensor: whether they are four per tensor.
     """
     plan, memory, rule = job.plan, memory_of(job.plan), RULES[rule_pass.rule]
     if not memory.chunk_count:
@@ -289,6 +309,7 @@ def _launch_rule(
                 sums,
             ),
             (memory.tensor_count, lr, float(job["decay"]), *numbers, *padding),
+            # Of the first three lists; a rule with fewer repeats its last one.
             D0=dtypes[0],
             D1=dtypes[min(1, len(dtypes) - 1)],
             D2=dtypes[-1],
@@ -304,7 +325,9 @@ def _launch_rule(
 
 
 def _shared_sums(jobs: Sequence[Job]) -> tuple[Tensor, list[ChunkRange]]:
-    """One buffer for the sums of all jobs, kept with the first plan, and each job's part of it."""
+    """One buffer on the device for the sums by chunk of all jobs, kept with the first plan, and
+    each job's range of chunks in it.
+    """
     ends = np.cumsum([memory_of(job.plan).chunk_count for job in jobs]).tolist()
     ranges = list(zip([0, *ends[:-1]], ends))
     first_plan, length = jobs[0].plan, max(ends[-1], 1)
@@ -318,8 +341,15 @@ def _shared_sums(jobs: Sequence[Job]) -> tuple[Tensor, list[ChunkRange]]:
 def _sum_squares(
     jobs: Sequence[Job], passes: Sequence[Pass], flag: Tensor | None
 ) -> tuple[Tensor, list[ChunkRange]]:
-    """Launch the pass of each job that adds up squares; returns the sums, one per chunk and all
-    jobs in one buffer, and the range of each job in it. ``flag`` 0 lets the kernels do nothing.
+    """Launch each job's pass that adds up squares, such as ``NORM``; one that averages also writes
+    its states.
+
+    Args:
+        passes: one per job.
+        flag: device memory that is 0 where the kernels must do nothing; None: they always work.
+
+    Returns:
+        The sums of squares on the device, one per chunk for all jobs, and each job's range in them.
     """
     sums, ranges = _shared_sums(jobs)
     factors = memory_of(jobs[0].plan).policy_factors
@@ -331,8 +361,14 @@ def _sum_squares(
 
 
 def _launch_policy(jobs: Sequence[Job], policy: Policy, sums: Tensor, end: int) -> None:
-    """Launch the kernel that turns the first ``end`` sums of squares into the norm of all
-    gradients, the factor on them, and the flag that says whether to step.
+    """Launch the kernel that applies the policy to the norm of all gradients.
+
+    It writes, in the memory of the first job's plan, the factor on the gradients, the flag that
+    says whether to step, and what the report counts; the norm enters the policy's window.
+
+    Args:
+        sums: sums of the gradients' squares by chunk.
+        end: how many of them count, from the first.
     """
     memory = memory_of(jobs[0].plan)
     counts, clip_code = memory.counts, _CLIP_CODES.get(policy.clip, 1)
@@ -362,7 +398,12 @@ def _launch_policy(jobs: Sequence[Job], policy: Policy, sums: Tensor, end: int) 
 
 
 def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
-    """Make one step of all jobs; returns what the report is to know of it, as device memory."""
+    """Make one step of all jobs in place, unless the policy skips it; returns what the report is to
+    know of it, as tensors on the device that are not waited for.
+
+    Raises:
+        RuleError: the norm is not finite and ``nonfinite`` is ``"raise"``, which alone waits.
+    """
     programs = [program_of(job) for job in jobs]
     shared = memory_of(jobs[0].plan)
     if shared.policy_ran and not policy.looks:
@@ -374,9 +415,13 @@ def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
     flag, skips, spikes, summed = None, None, None, None
     if policy.looks:
         summed = _sum_squares(jobs, [NORM] * len(jobs), None)
-        if policy.nonfinite == "raise" and not math.isfinite(norm := float(summed[0].sum().sqrt())):
-            fail("gradients", "must be finite (nonfinite='raise')", norm)
-        _launch_policy(jobs, policy, summed[0], summed[1][-1][1])
+        sums, ranges = summed
+        if policy.nonfinite == "raise":
+            norm = float(sums.sum().sqrt())
+            if not math.isfinite(norm):
+                fail("gradients", "must be finite (nonfinite='raise')", norm)
+        _, end = ranges[-1]
+        _launch_policy(jobs, policy, sums, end)
         if policy.nonfinite == "skip" or policy.guard == "skip":
             flag, skips = shared.step_flag, shared.counts.skips
         if policy.clip is not None:
@@ -401,8 +446,15 @@ def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
 
 
 def _launch_corrections(job: Job, shared: PlanMemory, flag: Tensor | None) -> Tensor:
-    """Launch the kernel that counts the gradients of each tensor; returns the memory of the bias
-    corrections 1/(1−β^k) that it writes, four factors per tensor.
+    """Launch the kernel that counts one more gradient per tensor and computes the bias corrections
+    1/(1−β^k); the host's counts in the plan grow too.
+
+    Args:
+        shared: memory of the first job, which has the policy's factor.
+        flag: device memory that is 0 where the step is left out; None for a step that is certain.
+
+    Returns:
+        Memory on the device that the kernel fills, four factors w per tensor.
     """
     memory, steps, numbers = memory_of(job.plan), job.plan.steps, job.record.numbers
     assert steps is not None
@@ -434,13 +486,17 @@ def _step_with_norm(
     summed: tuple[Tensor, list[ChunkRange]] | None,
     policy: Policy,
 ) -> dict[str, Any]:
-    """Steps whose factor follows from a norm of the gradient or of its average.
+    """Make a step in place whose factor follows from a norm of the gradient or of its average.
 
     Args:
-        summed: the gradients' sums of squares where the policy has taken them.
+        programs: one per job.
+        flag: device memory that is 0 where the step is left out; None for a step that is certain.
+        summed: the gradients' sums of squares and each job's range in them, where the policy has
+            taken them; else None.
 
     Returns:
-        Notes for the report: ``direction``, ``norms``, ``tallies`` and ``update``.
+        Notes for the report, as memory on the device (``Tally.note``): ``direction``, and where
+        they apply ``norms``, ``tallies`` and ``update``.
     """
     shared, kind = memory_of(jobs[0].plan), programs[0].kind
     norm_passes = [program.first for program in programs]
@@ -473,10 +529,13 @@ def _launch_norm_factor(
     late: bool,
     remember: bool,
 ) -> None:
-    """Launch the kernel that turns sums of squares into the factor on one job's direction.
+    """Launch the kernel that turns sums of squares into the factor on one job's direction. It
+    writes norm and factor into the memory of the job's plan, and counts for the report.
 
     Args:
-        place: of the job among all jobs.
+        place: index of the job among all jobs.
+        flag: device memory that is 0 where the step is left out; None for a step that is certain.
+        summed: sums of squares by chunk of all jobs, and each job's range in them.
         late: whether the sums are of gradients that the policy's factor has yet to scale.
         remember: whether the norm enters the history of the report.
     """
@@ -491,11 +550,13 @@ def _launch_norm_factor(
     ]
     numbers, window = job.record.numbers, job.record.window
     if program.kind == "interpolate":
+        # The kernel has one pair of numbers for all kinds: here p and q of 1/(p·norm + q).
         level, quantile, base = float(job["p"]), float(job["q"]), draw_base(job["seed"])
         memory.follow_count(job.k)
     else:
         level, quantile = float(numbers.get("level", 0.0)), float(numbers.get("quantile", 0.0))
         base = UNUSED_DRAW_BASE
+    # A momentum has the sign of ``maximize`` already; a bare gradient gets it with the factor.
     sign = job["sign"] if program.rated and program.step.lists[1] == "grad" else 1.0
     with _current_device(job.plan):
         cuda.launch(
@@ -537,8 +598,9 @@ def _launch_norm_factor(
 
 
 def counted(jobs: Sequence[Job]) -> bool:
-    """Note that the next step is made from launches of the last one; False, with nothing noted,
-    where the device's own counting would then differ from the host's.
+    """Add the next step to the host's counts, because it is made by repeating the launches of the
+    last one. Returns False, with nothing counted, where the counts of the device would then differ
+    from the host's.
     """
     for job in jobs:
         memory = memory_of(job.plan)
@@ -557,10 +619,14 @@ def counted(jobs: Sequence[Job]) -> bool:
 
 
 def follow(plan: Plan) -> int | None:
-    """Take over what the device counted otherwise than the host: graph replays and skipped steps.
+    """Take over what the device counted otherwise than the host, because of graph replays and
+    skipped steps. Waits for the device.
 
-    Returns how many steps it is ahead, if it counts them. Steps that were made elsewhere since
-    count too: the host's numbers are moved, not replaced.
+    The plan's numbers of gradients are moved in place by the difference, not replaced, so that
+    steps that were made elsewhere since still count.
+
+    Returns:
+        How many steps the device's own number is ahead of the host's; None where it counts none.
     """
     memory = plan.engine_data.get("cuda")
     if memory is None:
