@@ -62,7 +62,7 @@ def test_a_rate_that_is_too_small_is_raised_also_where_no_cure_was_tried():
 @pytest.mark.parametrize(("variant", "limit"), [(-1.0, 3.0), (1.0, 1.0)])
 def test_clipping_is_printed_with_the_threshold_that_was_tried(variant, limit):
     chart = Chart()
-    chart.facts.norm = 3.0
+    chart.facts.unclipped_norm = 3.0
     code = code_of(CAUSES["smoothness_grows"], chart, trial_of("smoothness_grows", variant))
     assert f"clip_grad_norm_(model.parameters(), {limit:g})" in code
 

@@ -141,7 +141,7 @@ def test_a_parameter_that_stops_moving_is_named() -> None:
     course = follow(patient, 80, watch=True)
     assert course.stuck_parameters == ["0.weight"]
     chart = Chart()
-    chart.facts.sizes = [16]
+    chart.facts.batch_sizes = [16]
     read_loop(chart, patient, course)
     assert CAUSES["optimizer_other_parameters"].score(chart.findings) > 2
 

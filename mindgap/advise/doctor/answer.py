@@ -20,8 +20,8 @@ NAMED = 0.5
 
 
 def fit_cause(cause: Cause, chart: Chart) -> Cause:
-    """The cause with the name, the change and the cure that fit what was found; most stay as they
-    are in the table.
+    """A copy of the cause with the name, the change and the cure that fit what was found. Most
+    causes stay as they are in the table.
 
     Vanishing through depth, for example, is cured by normalisation, through time by the recurrence.
     """
@@ -89,7 +89,14 @@ class Answering:
     def rank_all(
         self, named: str, ranked: Ranked, refuted: Collection[str], patient: Patient
     ) -> Ranked:
-        """``differential`` of these causes; where it fails, ``ranked`` and a note."""
+        """All causes that remain possible, as ``differential`` lists them; where it raises,
+        ``ranked`` itself, and a note.
+
+        Args:
+            named: key of the cause that is named, or empty.
+            ranked: (key, log-odds) of the causes from clear findings.
+            refuted: keys of the causes whose cure did not help.
+        """
         listed = self.chart.attempt(
             "the other causes",
             lambda: differential(named, ranked, refuted, self.chart, patient),
@@ -97,7 +104,12 @@ class Answering:
         return ranked if listed is None else listed
 
     def cannot_tell(self, reason: str, ranked: Ranked, curve: Sequence[float]) -> Examination:
-        """The examination that names no cause, with its three strongest findings."""
+        """The examination that names no cause for a reason, with the three strongest findings.
+
+        Args:
+            ranked: causes with their log-odds, likeliest first.
+            curve: training losses.
+        """
         strongest = sorted(self.chart.findings.values(), key=lambda finding: -finding.strength)
         findings = [finding.sentence for finding in strongest[:3]]
         sentence = f"Cannot tell, because {reason}."
@@ -116,8 +128,11 @@ class Answering:
         """The examination with the chart's notes and facts, and the strength of every finding.
 
         Args:
+            verdict: ``"sick"``, ``"healthy"`` or ``"cannot tell"``.
             ranked: causes with their log-odds, likeliest first; five are kept.
+            findings: sentences.
             curve: training losses.
+            code: what to paste.
         """
         chart = self.chart
         facts = chart.facts.for_answer()
@@ -171,38 +186,40 @@ def clipping_limit(variant: float, median: float) -> float:
 
 
 def code_of(cause: Cause, chart: Chart, trial: Trial | None) -> str:
-    """The code of a cause with the numbers of this run in its places, such as ``{lr:g}``; braces
-    around anything else stay.
+    """The code to paste for a cause. Its places, such as ``{lr:g}``, are filled with the numbers of
+    this run; braces around any other name stay as they are.
 
     Args:
         trial: whose variant the code names; None: that of the cure's first guess.
     """
     facts = chart.facts
-    places: Any = [(facts.numbers[batch], sample) for batch, sample in facts.bad_samples]
+    places: Any = [(facts.batch_numbers[batch], sample) for batch, sample in facts.bad_samples]
     if cause.key == "bad_batch":
-        places = [facts.numbers[batch] for batch in facts.bad_batches]
+        places = [facts.batch_numbers[batch] for batch in facts.bad_batches]
+    first_factor = 10.0 if cause.cure == "faster" else 0.1  # of the learning rate
     values = {
-        "variant": trial.variant if trial else (10.0 if cause.cure == "faster" else 0.1),
-        "limit": clipping_limit(trial.variant if trial else -1.0, facts.norm),
-        "beta": facts.beta,
+        "variant": trial.variant if trial else first_factor,
+        "limit": clipping_limit(trial.variant if trial else -1.0, facts.unclipped_norm),
+        "beta": facts.huber_bound,
         "outputs": facts.output[-1] if len(facts.output) > 1 else 1,
         "steps": max(10, int(0.25 * facts.steps)),
         "shift": facts.shift or 1,
         "where": places,
-        "added": facts.added,
-        "norm": facts.norm or 1.0,
-        "best": facts.best,
-        "low": facts.low,
-        "high": facts.high,
+        "added": facts.added_batches,
+        "norm": facts.unclipped_norm or 1.0,
+        "best": facts.best_step,
+        "low": facts.lowest_valid,
+        "high": facts.last_valid,
         "lr": facts.lr,
         "momentum": facts.momentum,
         "ordinary": "(0.9, 0.999)" if facts.momentum == "betas" else "0.9",
     }
-    case = ""
+    case = ""  # of a cause with several codes
     if trial and trial.variant > 1:
         case = "huber"
     elif facts.trace and "sigmoid" in facts.trace.twice:
         case = "binary"
     code = CODE_OF_CASE.get((cause.key, case), cause.code)
+    # A name in braces, perhaps with a format such as ``:.3g``.
     place = re.compile(r"\{(" + "|".join(values) + r")(?::([.0-9]*g))?\}")
     return place.sub(lambda found: format(values[found[1]], found[2] or ""), code)

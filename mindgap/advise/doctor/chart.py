@@ -153,10 +153,11 @@ class AnswerFacts:
 class Facts(AnswerFacts):
     """Everything that readings note for each other and for cures."""
 
-    sizes: Sequence[int] = ()  # samples of each training batch
-    numbers: Sequence[int] = ()  # the user's number of each training batch
+    batch_sizes: Sequence[int] = ()  # samples of each training batch
+    batch_numbers: Sequence[int] = ()  # the user's number of each training batch
     tail_index: float = math.inf  # of the targets
-    lost: Sequence[tuple[str, Tensor]] = ()  # (place, tensor) that torch does not see
+    #: (place, tensor) that torch does not see
+    unregistered_tensors: Sequence[tuple[str, Tensor]] = ()
     left_out: Sequence[str] = ()  # parameters that the optimizer does not hold
     cut: Collection[str] = ()  # parameters without a gradient
     weight_sizes: Mapping[str, float] | None = None  # layer -> size of its first weights
@@ -167,18 +168,21 @@ class Facts(AnswerFacts):
     normalised: bool = False  # the model has norm layers
     output: Sequence[int] = ()  # shape of the model's output
     losses: Sequence[float] = ()  # training losses
-    late: tuple[float, float] = (0.0, 0.0)  # mean training loss of the third and the last quarter
+    #: mean training losses of the third and of the last quarter of the run
+    late_means: tuple[float, float] = (0.0, 0.0)
     spike: float | None = None  # the largest loss, where it came back
-    added: int = 1  # batches per update whose gradients were added and not averaged
-    norm: float = 1.0  # median gradient norm before clipping
-    beta: float = 1.0  # error beyond which Huber's loss, tried as a cure, grows linearly
-    warming: bool = False  # the learning rate rises
-    best: int = 0  # step of the lowest validation loss
-    low: float = math.nan  # that loss
-    high: float = math.nan  # the validation loss at the end
+    added_batches: int = 1  # batches per update whose gradients were added and not averaged
+    unclipped_norm: float = 1.0  # median gradient norm before clipping
+    huber_bound: float = 1.0  # error beyond which Huber's loss, tried as a cure, grows linearly
+    rate_rises: bool = (
+        False  # under the scheduler the learning rate ends above three times its start
+    )
+    best_step: int = 0  # step of the lowest validation loss
+    lowest_valid: float = math.nan  # that loss
+    last_valid: float = math.nan  # the validation loss at the end
     suspects_valid: Sequence[Tensor] = ()  # as ``suspects``, of the validation batches
     shift: int = 0  # samples by which the targets are shifted; 0: not known to be
-    narrow: float = math.inf  # units of the narrowest hidden layer
+    narrowest: float = math.inf  # units of the narrowest hidden layer
     loss_growth: float = 0.0  # power of its slope by which the loss bends
 
     def for_answer(self) -> dict[str, Any]:
@@ -190,13 +194,16 @@ class Facts(AnswerFacts):
 class Chart:
     """Everything that is known about a patient."""
 
-    findings: dict[FindingName, Finding] = field(default_factory=dict)
-    facts: Facts = field(default_factory=Facts)
-    notes: list[str] = field(default_factory=list)
+    findings: dict[FindingName, Finding] = field(default_factory=dict)  # weighed by the causes
+    facts: Facts = field(default_factory=Facts)  # for other readings, cures and the answer
+    notes: list[str] = field(default_factory=list)  # what could not be read, and why
 
     def find(self, name: FindingName, strength: float, sentence: str) -> None:
-        """Add a finding, with its strength cut to [0, 1]; none of strength 0. Where two readings
-        give the same, the stronger one stays.
+        """Add a finding, with its strength cut to [0, 1]. One of strength 0 or below is not added.
+        Where the name is there already, the stronger finding stays.
+
+        Args:
+            sentence: what was seen, with its number and its place, as the user will read it.
         """
         strength = min(1.0, max(0.0, float(strength)))
         present = self.findings.get(name)
@@ -212,8 +219,8 @@ class Chart:
         return any(name in self.findings for name in names)
 
     def attempt(self, subject: str, reading: Callable[[], T]) -> T | None:
-        """What a reading returns; an error becomes a note that the subject could not be read, and
-        None.
+        """Call a reading and return what it returns. Where it raises an error, append a note that
+        the subject could not be read, and return None.
         """
         try:
             return reading()
@@ -222,15 +229,15 @@ class Chart:
             return None
 
 
-def ramp(value: float, low: float, high: float) -> float:
-    """0 at ``low`` and before it, 1 at ``high`` and behind it, linear between; ``low`` may be the
-    larger one.
+def ramp(value: float, zero_at: float, one_at: float) -> float:
+    """A strength between 0 and 1 that changes linearly with a value from ``zero_at`` to ``one_at``
+    and is constant outside. ``zero_at`` may be the larger one: then small values are strong.
 
     Example:
         >>> ramp(5, 0, 10), ramp(1, 4, 2)
         (0.5, 1.0)
     """
-    return min(1.0, max(0.0, (value - low) / (high - low)))
+    return min(1.0, max(0.0, (value - zero_at) / (one_at - zero_at)))
 
 
 def middle(values: Iterable[float]) -> float:

@@ -46,8 +46,10 @@ def output_of(patient: Patient) -> Tensor | None:
 
 
 def constant_loss(patient: Patient) -> float | None:
-    """Held-out loss of the best constant output (class frequencies, unigram, mean), searched on
-    eight training batches; None where it is not finite or the model's output is not one tensor.
+    """Held-out loss of the best constant output: class or symbol frequencies, or the mean target.
+    It is searched by L-BFGS on at most eight training batches.
+
+    None where the loss is not finite or the model's output is not one tensor of real numbers.
     """
     output = output_of(patient)
     if output is None:
@@ -72,14 +74,19 @@ def constant_loss(patient: Patient) -> float | None:
 
 
 def _first_constant(output: Tensor, targets: list[Tensor]) -> Tensor:
-    """Where the search for the best constant begins: logarithms of the label frequencies, the mean
-    target, or zero where the targets do not fit the output.
+    """Where the search for the best constant begins: the logarithms of the label frequencies, the
+    mean target, or zeros where the targets do not fit the output. Shape ``output.shape[-1:]``, or
+    a scalar where the output has one axis.
+
+    Args:
+        output: the model's, for the first batch.
+        targets: of each training batch.
     """
     zero = torch.zeros(output.shape[-1:] if output.ndim > 1 else (), dtype=torch.float32)
     if not targets or output.ndim < 2:
         return zero
     if targets[0].is_floating_point():
-        flat = torch.cat([y.reshape(len(y), -1).double() for y in targets])
+        flat = torch.cat([y.reshape(len(y), -1).double() for y in targets])  # a row per sample
         flat = flat[flat.isfinite().all(1)]
         if not len(flat):
             return zero
@@ -88,6 +95,7 @@ def _first_constant(output: Tensor, targets: list[Tensor]) -> Tensor:
     labels = torch.cat([y.flatten() for y in targets]).long()
     if int(labels.min()) < 0 or int(labels.max()) >= output.shape[-1]:
         return zero
+    # Half a sample more in each class, so that no logarithm is infinite.
     counts = torch.bincount(labels, minlength=output.shape[-1]).double() + 0.5
     return (counts / counts.sum()).log().float()
 
@@ -100,7 +108,7 @@ class _PlainNetwork(nn.Module):
 
     Args:
         inputs: of all samples.
-        output_shape: what the user's model gives for a batch.
+        output_shape: of the user's model's output for a batch; the first axis is the samples'.
     """
 
     median: Tensor
@@ -109,10 +117,10 @@ class _PlainNetwork(nn.Module):
     def __init__(self, inputs: Tensor, output_shape: torch.Size) -> None:
         super().__init__()
         self.answer_shape = output_shape[1:]
-        numbers = inputs.is_floating_point()
-        self.per_place = not numbers and len(output_shape) == 3 and inputs.ndim == 2
+        real_inputs = inputs.is_floating_point()  # else they are symbols
+        self.per_place = not real_inputs and len(output_shape) == 3 and inputs.ndim == 2
         answers = output_shape[-1] if self.per_place else math.prod(output_shape[1:])
-        if numbers:
+        if real_inputs:
             flat = inputs.flatten(1).nan_to_num(0, 0, 0)
             median = flat.median(0).values
             spread = (flat - median).abs().quantile(0.8, 0)
@@ -131,6 +139,7 @@ class _PlainNetwork(nn.Module):
         else:
             embedded = self.embed(x.clamp(0, self.embed.num_embeddings - 1))
             if self.per_place:
+                # (samples, places, 32): of each symbol, and of the one before it (zeros at first)
                 first = torch.zeros_like(embedded[:, :1])
                 before = torch.cat([first, embedded[:, :-1]], 1)
                 return self.body(torch.cat([embedded, before], -1))
@@ -141,13 +150,16 @@ class _PlainNetwork(nn.Module):
 def plain_network(
     patient: Patient, steps: int, *, shift: int = 0, shuffled: bool = False
 ) -> float | None:
-    """Lowest held-out loss, looked at six times, of a plain network that is trained by Adam on the
-    user's samples in random order (on whole batches where these cannot be joined); None where the
-    samples or the model's output do not fit it, or no loss is finite.
+    """Train a network with one hidden layer on the user's samples by Adam, and return its lowest
+    held-out loss under the user's loss, which is looked at six times.
+
+    Each step takes 64 random samples, or one of the user's batches where these cannot be joined.
+    None where the samples or the model's output do not fit the network, where targets that cannot
+    be joined should be shuffled, or where no loss is finite.
 
     Args:
-        shift: targets are moved against the inputs by so many samples.
-        shuffled: the training targets are drawn anew from all training targets.
+        shift: targets of both parts are moved against the inputs by so many samples.
+        shuffled: the training targets are permuted at random over all training samples.
     """
     output = output_of(patient)
     inputs = [x for x, _ in map(pair, patient.train) if x is not None]
@@ -168,7 +180,7 @@ def plain_network(
             return None
         order = torch.randperm(len(all_inputs), generator=generator).to(y.device)
         samples = replaced(samples, y=y[order])
-    epoch: list[int] = []  # batches of the present epoch, where they cannot be joined
+    remaining: list[int] = []  # batches left in this epoch, where they cannot be joined
     for step in range(1, steps + 1):
         if joined:
             chosen = torch.randint(len(all_inputs), (64,), generator=generator).to(
@@ -176,8 +188,9 @@ def plain_network(
             )
             batch = rows(samples, chosen)
         else:
-            epoch = epoch or torch.randperm(len(train), generator=generator).tolist()
-            batch = train[epoch.pop()]
+            if not remaining:
+                remaining = torch.randperm(len(train), generator=generator).tolist()
+            batch = train[remaining.pop()]
         optimizer.zero_grad()
         copy.value(batch).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -201,20 +214,26 @@ def _shifted(batches: list[Any], shift: int) -> list[Any]:
 class Ranks:
     """How labels rank among the answers of a network that has not seen them, batch by batch."""
 
-    wrong: list[Tensor]  # the label is not the first answer
-    rank: list[Tensor]  # of the label; 0: it is the first answer
+    # One tensor per batch with one entry per sample.
+    wrong: list[Tensor]  # whether the label is not the network's first answer
+    rank: list[Tensor]  # of the label among the answers, from 0 (first) to classes - 1
     probability: list[Tensor]  # that the network gives the label
     confidence: list[Tensor]  # probability of the first answer
-    classes: int
+    classes: int  # number of answers
 
 
 def cross_ranks(patient: Patient, steps: int) -> tuple[Ranks, Ranks | None] | None:
-    """Train a plain network on each half of the samples and rank the labels of the other half;
-    those of the validation samples are ranked by both networks.
+    """Rank every label among the answers of a network that has not seen it. One plain network is
+    trained on each random half of the training samples and ranks the labels of the other half. The
+    validation labels are ranked by the mean probability of both networks.
+
+    Args:
+        steps: training steps of each network.
 
     Returns:
-        Ranks of the training and of the validation labels (None without such batches); None where
-        the task is not a classification with one label per sample.
+        Ranks of the training and of the validation labels (None without validation batches that
+        have labels). None in place of both where the task is not a classification with one label
+        per sample, or where a half has fewer samples than two per class.
     """
     output = output_of(patient)
     pairs = [pair(batch) for batch in patient.train]
@@ -230,7 +249,7 @@ def cross_ranks(patient: Patient, steps: int) -> tuple[Ranks, Ranks | None] | No
     first_half = torch.rand(len(inputs), generator=generator).to(inputs.device) < 0.5
     if min(int(first_half.sum()), int((~first_half).sum())) < 2 * classes:
         return None
-    scores = torch.zeros(len(inputs), classes, device=inputs.device)
+    scores = torch.zeros(len(inputs), classes, device=inputs.device)  # by the other half's network
     models = []
     for half in (first_half, ~first_half):
         model = _PlainNetwork(inputs, output.shape).to(inputs.device)
@@ -252,7 +271,12 @@ def cross_ranks(patient: Patient, steps: int) -> tuple[Ranks, Ranks | None] | No
 def _train_classifier(
     model: nn.Module, inputs: Tensor, labels: Tensor, steps: int, generator: torch.Generator
 ) -> None:
-    """Train on random batches of 64 samples."""
+    """Train the model in place by Adam on random batches of 64 samples.
+
+    Args:
+        labels: the class of each sample.
+        generator: draws the batches, and is advanced.
+    """
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for _ in range(steps):
         chosen = torch.randint(len(inputs), (64,), generator=generator).to(inputs.device)
@@ -264,14 +288,22 @@ def _train_classifier(
 def _joined(
     pairs: list[tuple[Tensor | None, Tensor | None]],
 ) -> tuple[Tensor, Tensor, list[int]]:
-    """All inputs, all labels, and the sizes of the batches; without batches that lack inputs."""
+    """All inputs, all labels, and the number of samples of each batch, from (inputs, labels) of
+    each batch; None is left out.
+    """
     inputs = [x for x, _ in pairs if x is not None]
     labels = [y for _, y in pairs if y is not None]
     return torch.cat(inputs), torch.cat(labels).long(), [len(x) for x in inputs]
 
 
 def _rank_labels(scores: Tensor, labels: Tensor, sizes: list[int]) -> Ranks:
-    """How the labels rank among the scores, cut into batches of these sizes."""
+    """How the labels rank among a network's answers.
+
+    Args:
+        scores: logits, (samples, classes).
+        labels: (samples,).
+        sizes: samples of each batch, into which the ranks are cut.
+    """
     probabilities = torch.softmax(scores, 1)
     column = labels.unsqueeze(1)
     rank = (scores > scores.gather(1, column)).sum(1)  # number of better answers

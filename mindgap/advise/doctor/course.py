@@ -22,10 +22,11 @@ from mindgap.base.objective import Objective
 from mindgap.base.restoring import undisturbed
 from mindgap.base.tensors import flatten
 
-#: Updates in which the user's gradient is compared with fresh ones, within so many batches.
-COMPARED, MOST_COMPARED = 8, 64
-#: Steps in a row whose loss is not finite, after which a run ends.
-PATIENCE = 5
+#: Updates in which the user's gradient is compared with fresh ones, all within so many first steps.
+COMPARED, LAST_COMPARED = 8, 64
+#: Steps in a row whose loss is not finite, after which a run ends; steps at the beginning in which
+#: a parameter may stand still before it counts as stuck.
+PATIENCE, EARLY_STEPS = 5, 20
 #: Entries of a model whose state is kept at every step; a larger one's every ten steps.
 SMALL_MODEL = 5_000_000
 
@@ -35,7 +36,7 @@ class Course:
     """What was seen in one run."""
 
     losses: list[float] = field(default_factory=list)  # of each step, as the user's step returns it
-    rates: list[float] = field(default_factory=list)  # learning rate of the first group
+    rates: list[float] = field(default_factory=list)  # of each step, of the first group
     norms: list[float] = field(default_factory=list)  # gradient norm that the optimizer was given
     held_out_losses: list[tuple[int, float]] = field(default_factory=list)  # (step, loss)
     #: parameter -> length of its path per step, over its norm
@@ -47,11 +48,11 @@ class Course:
     broke_at: int = -1  # step of the first loss or weight that is not finite; -1: none
     state_before_break: dict[str, Tensor] | None = None  # the model's, before that step
     updates: int = 0  # calls of optimizer.step
-    share_doubled: float = 0.0  # share of compared steps that kept the gradient of the step before
+    doubled_share: float = 0.0  # share of compared steps that kept the gradient of the step before
     added_batches: int = 1  # batches per update whose gradients were added and not averaged
     #: parameters with a gradient, in the optimizer, that do not move
     stuck_parameters: list[str] = field(default_factory=list)
-    clipped_share: float = 1.0  # norm that the optimizer got over that of the fresh gradient
+    kept_norm_share: float = 1.0  # gradient norm that the optimizer got over the fresh one's
     evaluating_modules: list[str] = field(default_factory=list)  # modules not in training mode
 
     @property
@@ -64,13 +65,16 @@ class Course:
         return mean if math.isfinite(mean) else math.inf
 
     @property
-    def held_final(self) -> float:
+    def final_held_out(self) -> float:
         """The last held-out loss; ``final`` where none was computed."""
         return self.held_out_losses[-1][1] if self.held_out_losses else self.final
 
     def mean(self, begin: float, end: float) -> float:
-        """Mean of the finite losses between two shares of the run (of one loss at least); infinite
-        where none is finite.
+        """Mean of the finite training losses between two moments of the run; infinite where none is
+        finite. At least one loss is looked at.
+
+        Args:
+            begin, end: moments as shares of the run, from 0 to 1.
         """
         count = len(self.losses)
         first = int(begin * count)
@@ -80,9 +84,11 @@ class Course:
 
 
 def held_out_loss(patient: Patient, batches: list[Any] | None = None) -> float:
-    """Mean loss in evaluation mode of at most ``MOST_VALID`` batches, by default of the validation
-    part (of the training part where there is none); infinite where it is not finite. Nothing of the
-    model changes.
+    """Mean loss of the first ``MOST_VALID`` batches in evaluation mode; infinite where it is not a
+    finite number. The model's weights, buffers and modes stay as they are.
+
+    Args:
+        batches: by default the validation batches, or the training batches where there are none.
     """
     evaluated = (batches or patient.valid or patient.train)[:MOST_VALID]
     with undisturbed(patient.model), loss_contexts(patient), torch.no_grad():
@@ -131,22 +137,23 @@ def norm(tensors: Sequence[Tensor]) -> float:
 
 
 def follow(patient: Patient, steps: int, *, watch: bool = False) -> Course:
-    """Train the patient for some steps; returns what was seen, also where the user's code raises an
-    error. After ``PATIENCE`` losses in a row that are not finite the run ends early.
+    """Train the patient in place for some steps and return what was seen. An error of the user's
+    code ends the run and is kept in the course, and ``PATIENCE`` losses in a row that are not
+    finite end it, too.
 
     Args:
         watch: also compare gradients, follow moves and modes, keep the state before a break, and
-            take held-out losses on the way.
+            take held-out losses on the way. The first and the last one are always taken.
     """
     course = Course()
     if patient.step is None:
         patient.model.train()
     observer = _Observer(patient, course) if watch else None
-    checks = {0, steps // 10, steps // 4, steps // 2, 3 * steps // 4}
+    held_out_steps = {0, steps // 10, steps // 4, steps // 2, 3 * steps // 4}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for step in range(steps):
-            if step in checks and (watch or step == 0):
+            if step in held_out_steps and (watch or step == 0):
                 _note_held_out_loss(course, patient, step)
             try:
                 loss = _follow_step(patient, step, course, observer)
@@ -168,20 +175,20 @@ def follow(patient: Patient, steps: int, *, watch: bool = False) -> Course:
 
 
 def _follow_step(patient: Patient, step: int, course: Course, observer: _Observer | None) -> float:
-    """Make a step, step its scheduler where the user's own step did not, and write loss and rate
-    into the course; returns the loss.
+    """Make one training step, append its loss and learning rate to the course, and return the loss.
+    The scheduler is stepped here unless the user's own step did so.
     """
     batch = patient.train[step % len(patient.train)]
     scheduler = patient.scheduler
     if observer is not None:
         observer.before(step, batch)
     course.rates.append(float(patient.optimizer.param_groups[0]["lr"]))
-    epoch = getattr(scheduler, "last_epoch", None)
+    epoch_before = getattr(scheduler, "last_epoch", None)
     loss = _take_step(patient, batch, step, course)
     course.losses.append(loss)
     if observer is not None:
         observer.after(step)
-    if scheduler is not None and scheduler.last_epoch == epoch:
+    if scheduler is not None and scheduler.last_epoch == epoch_before:
         try:
             scheduler.step()
         except TypeError:  # ReduceLROnPlateau wants the loss
@@ -190,7 +197,7 @@ def _follow_step(patient: Patient, step: int, course: Course, observer: _Observe
 
 
 def _note_held_out_loss(course: Course, patient: Patient, step: int) -> None:
-    """Note the held-out loss; infinity where it cannot be computed."""
+    """Append the step and the held-out loss to the course; infinity where the loss raises."""
     try:
         course.held_out_losses.append((step, held_out_loss(patient)))
     except Exception:
@@ -198,8 +205,9 @@ def _note_held_out_loss(course: Course, patient: Patient, step: int) -> None:
 
 
 def _take_step(patient: Patient, batch: Any, step: int, course: Course) -> float:
-    """One step of the user's own, or a standard one with the patient's accumulation, clipping and
-    warm-up; returns the loss of the batch.
+    """Train on one batch by the user's own step, or by zero_grad, loss, backward and
+    ``optimizer.step`` with the patient's accumulation, clipping and warm-up of the learning rate.
+    Returns the loss of the batch.
     """
     if patient.step is not None:
         return _user_step(patient, batch)
@@ -223,7 +231,9 @@ def _take_step(patient: Patient, batch: Any, step: int, course: Course) -> float
 
 
 def _user_step(patient: Patient, batch: Any) -> float:
-    """The user's own step; returns the loss that it gives, else the loss of the batch after it."""
+    """Make the user's own step. Returns the loss that it returns (a tensor's mean, a number), else
+    the loss of the batch after the step.
+    """
     assert patient.step is not None
     returned = patient.step(batch)
     if isinstance(returned, Tensor):
@@ -235,11 +245,12 @@ def _user_step(patient: Patient, batch: Any) -> float:
 
 
 def _clip_gradients(patient: Patient, limit: float, course: Course) -> None:
-    """Clip the gradient's norm in place; a gradient that is not finite is dropped, so that the step
-    moves nothing.
+    """Scale the gradient in place so that its norm is at most a limit. A gradient that is not
+    finite is set to None, so that the step moves nothing.
 
     Args:
-        limit: the largest norm; below 0: the median of the norms so far, which ``course`` keeps.
+        limit: the largest norm. Below 0 it is the median of the norms so far: the present norm is
+            then appended to ``course.norms``, and those that are not finite do not count.
     """
     groups = patient.optimizer.param_groups
     grads = [p.grad for group in groups for p in group["params"] if p.grad is not None]
@@ -260,8 +271,8 @@ class _Comparison:
     """The gradient that the optimizer got beside fresh ones of the same batches."""
 
     doubled: bool  # it still holds the gradient of the step before
-    added_batches: int  # batches whose gradients were added and not averaged
-    clipped_share: float  # its norm over that of the fresh mean
+    added_batches: int  # batches whose gradients were added and not averaged; 1: none were
+    kept_norm_share: float  # its norm over that of the mean of the fresh ones
 
 
 class _Observer:
@@ -281,7 +292,7 @@ class _Observer:
         self.values_before: dict[str, Tensor] = {}  # parameters, where this step's move is read
         self.moves_read = 0
         self.path_lengths = dict.fromkeys(self.parameters, 0.0)  # name -> sum of relative moves
-        #: name -> sum of moves after step 20
+        #: name -> the same sum, of the steps after ``EARLY_STEPS``
         self.late_path_lengths: defaultdict[str, float] = defaultdict(float)
         self.inside_step = False  # between ``before`` and ``after``
         self.handles: list[Any] = [patient.optimizer.register_step_pre_hook(self._compare)]
@@ -297,13 +308,14 @@ class _Observer:
             noted.append(name)
 
     def before(self, step: int, batch: Any) -> None:
-        """Keep what the step may change: every ``state_period`` steps the state, at some steps the
-        parameters and the fresh gradient of the batch (empty where it cannot be computed).
+        """Keep what the coming step may change: the model's state every ``state_period`` steps, the
+        fresh gradient of the batch until enough are compared (an empty list where it raises), and
+        the parameters' values in the first three steps and every eighth one.
         """
         if step % self.state_period == 0:
             state = self.patient.model.state_dict()
             self.state = {name: value.detach().clone() for name, value in state.items()}
-        if len(self.comparisons) < COMPARED and step < MOST_COMPARED:
+        if len(self.comparisons) < COMPARED and step < LAST_COMPARED:
             try:
                 self.fresh_gradients.append(gradient(self.patient, batch))
             except Exception:
@@ -313,19 +325,23 @@ class _Observer:
         self.inside_step, self.last_batch = True, batch
 
     def _compare(self, *_: Any) -> None:
-        """Hook before an optimizer's step: count it, note the gradient's norm, and compare the
-        gradient with fresh ones of the batches since the last step. Is it added to that of the step
-        before, added up, or clipped? No comparison where one of them is unknown or not finite.
+        """Hook before ``optimizer.step``: count the call, note the gradient's norm, and compare the
+        gradient with the fresh ones of the batches since the last call, which are then forgotten.
+
+        The comparison says whether the gradient still holds that of the call before, whether those
+        of several batches are added up without division, and how much of the norm is left. There is
+        none where a gradient is unknown or not finite.
         """
         self.course.updates += 1
         trained = {id(p) for group in self.patient.optimizer.param_groups for p in group["params"]}
         trainable = [p for p in self.patient.model.parameters() if p.requires_grad]
+        # By the parameter's place among the trainable ones, as fresh gradients have them.
         grads = {
             i: p.grad for i, p in enumerate(trainable) if p.grad is not None and id(p) in trained
         }
         self.course.norms.append(norm(list(grads.values())))
         fresh, self.fresh_gradients = self.fresh_gradients, []
-        if not fresh or not all(fresh) or not grads:
+        if not fresh or not all(fresh) or not grads:  # an empty list: the fresh one is unknown
             return
         used = _flatten(grads.values())
         fresh_sum = torch.stack([_flatten(each[i] for i in grads) for each in fresh]).sum(0)
@@ -345,13 +361,13 @@ class _Observer:
             _Comparison(
                 doubled,
                 added_batches=len(fresh) if added_up else 1,
-                clipped_share=float(used.norm()) / max(fresh_norm, 1e-30),
+                kept_norm_share=float(used.norm()) / max(fresh_norm, 1e-30),
             )
         )
 
     def after(self, step: int) -> None:
-        """Add the step's moves, relative to the parameters' norms, where ``before`` kept the
-        parameters; a move that is not finite counts as none.
+        """Add the lengths of the step's moves, over the parameters' norms, to the path lengths, in
+        steps where ``before`` kept the values. A move that is not finite counts as none.
         """
         self.inside_step = False
         self.moves_read += bool(self.values_before)
@@ -361,7 +377,7 @@ class _Observer:
                 length = norm([parameter.detach() - before])
                 relative = length / max(norm([before]), 1e-12) if math.isfinite(length) else 0.0
                 self.path_lengths[name] += relative
-                if step > 20:
+                if step > EARLY_STEPS:
                     self.late_path_lengths[name] += relative
         self.values_before = {}
 
@@ -377,13 +393,14 @@ class _Observer:
         course.stuck_parameters = self._stuck_parameters()
         if comparisons:
             course.added_batches = max(each.added_batches for each in comparisons)
-            course.clipped_share = middle(each.clipped_share for each in comparisons)
+            course.kept_norm_share = middle(each.kept_norm_share for each in comparisons)
         if comparisons[1:]:  # the first one has no step before it
-            course.share_doubled = sum(c.doubled for c in comparisons[1:]) / len(comparisons[1:])
+            course.doubled_share = sum(c.doubled for c in comparisons[1:]) / len(comparisons[1:])
 
     def _stuck_parameters(self) -> list[str]:
-        """Parameters in the optimizer that have a gradient on the last batch (not a tiny one beside
-        the largest) and no longer move, while others do; none where too few moves were read.
+        """Names of the parameters in the optimizer that no longer move after ``EARLY_STEPS``, while
+        others do, although they have a gradient on the last batch (an entry of more than 1e-4 of
+        the largest one of all). Empty where fewer than eight moves were read.
         """
         unmoved = [name for name, length in self.late_path_lengths.items() if length == 0]
         others_move = any(length > 1e-4 for length in self.late_path_lengths.values())

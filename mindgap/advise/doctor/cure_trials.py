@@ -52,9 +52,11 @@ class CureTrials:
         self.untried_cures = 0  # cures for which no time was left
 
     def try_cure(self, cause: Cause) -> Trial | None:
-        """The best variant of a cause's cure, helpful or not; None where none can be tried.
-        Variants are ordered: those behind one that helps less than the best are not tried, nor any
-        behind the first that normalises and helps, nor new ones when the time is up.
+        """Try the variants of a cause's cure in their order, and return the trial of the best one,
+        helpful or not; None where none can be tried.
+
+        It stops at a variant that is worse than a helpful one before it, behind a normalisation
+        that helps, and at a variant that was not run before once the time is up.
         """
         best: Trial | None = None
         for variant in CURES[cause.cure].variants:
@@ -73,15 +75,17 @@ class CureTrials:
         return best
 
     def _try_variant(self, cause: Cause, variant: float) -> Trial | None:
-        """One variant of a cure with the losses before and after; None where it cannot be tried. A
-        cure of bad data that does not lower the loss helps where a spike is gone: then the losses
-        are the spike and the largest one.
+        """Try one variant of a cure, and return the trial with the held-out losses before and
+        after; None where it cannot be tried.
+
+        A cure of bad data that does not lower the loss helps where a spike is gone. The losses of
+        the trial are then the spike and the largest training loss with the cure.
         """
         run = self._run(cause.cure, variant)
         if run is None:
             return None
         course, before = run
-        after = course.held_final if course.broke_at < 0 else math.inf
+        after = course.final_held_out if course.broke_at < 0 else math.inf
         if CURES[cause.cure].changes_loss and math.isfinite(before):
             helps = after < before - 0.02 * abs(before)  # the yardsticks have another loss
         else:
@@ -95,8 +99,11 @@ class CureTrials:
         return Trial(cause.key, variant, before, after, len(losses), helps, losses)
 
     def _run(self, cure_key: str, variant: float) -> tuple[Course, float] | None:
-        """The run with a cure and the held-out loss without it, from ``runs`` where it was made
-        before; None where the cure cannot be applied or raises an error, which becomes a note.
+        """Train a fresh copy with a cure; a run that was made before is taken from ``self.runs``.
+
+        Returns:
+            The course with the cure, and the held-out loss without it. None where the cure cannot
+            be applied or raises an error, which becomes a note.
         """
         cure = CURES[cure_key]
         if (cure_key, variant) in self.runs:
@@ -120,8 +127,8 @@ class CureTrials:
         return course, before
 
     def _loss_without_cure(self, cured: Patient) -> float:
-        """Loss of the user's trained model under the cured loss, on the cured validation batches;
-        infinite where it cannot be computed.
+        """Loss of the user's trained model under the loss and the contexts of a cured copy, on its
+        validation batches (its training batches where it has none). Infinite where it raises.
         """
         trained = self.trained
         judged = Patient(
@@ -139,12 +146,15 @@ class CureTrials:
 
     def _helps(self, before: float, after: float, *, proven: bool) -> bool:
         """Whether the loss after a cure is clearly lower than before: by 2 %, and by 5 % of its
-        distance to the reference loss. Where there was none before, it must end near or below the
-        losses at the start and of the reference; a run that was good must gain more.
+        distance to the reference loss (the best constant answer's, else the loss at the start).
+
+        Where the loss before was not finite, that after must not be above the start or the
+        reference by 2 %. A run that was good before must gain 8 % of progress, or 3 % where sorted
+        data were shuffled to a much lower loss, unless the cause is proven.
 
         Args:
             before, after: held-out losses.
-            proven: the cause needs no proof: a good run may get better, too.
+            proven: whether the cause needs no proof by its cure.
         """
         if not math.isfinite(after):
             return False
@@ -157,15 +167,17 @@ class CureTrials:
             least_gain = 0.08 if after > 0.6 * before or not chart.has("sorted") else 0.03
             if progress(chart, after) < progress(chart, before) + least_gain:
                 return False
-        reach = max(abs(reference - after), 0.02 * abs(reference))
-        return after < before - 0.05 * reach and after < before * (0.98 if before > 0 else 1.0)
+        distance = max(abs(reference - after), 0.02 * abs(reference))
+        clearly_below = before * 0.98 if before > 0 else before
+        return after < before - 0.05 * distance and after < clearly_below
 
     # Learning rates, warm-up and clipping are tried where the findings leave them in doubt.
 
     def compare_learning_rates(self, course: Course) -> None:
-        """Find out whether a smaller or a larger learning rate, or a warm-up, trains better, where
-        the user gave an optimizer and the run is in doubt: it learned little, less than a plain
-        network, or moves far. What helps becomes a finding.
+        """Find whether a smaller or a larger learning rate, or a warm-up, trains better.
+
+        They are tried only where the user gave an optimizer and the run is in doubt: it learned
+        little, less than a plain network, or its steps are long.
 
         Args:
             course: the first run.
@@ -178,14 +190,14 @@ class CureTrials:
         if not doubtful or "optimizer" not in self.trained.given:
             return
         slower = self._try_smaller_rate(course)
-        if not chart.has_any("broke", "blew_up") and not chart.facts.warming:
+        if not chart.has_any("broke", "blew_up") and not chart.facts.rate_rises:
             self._try_larger_rate()
         if chart.has("slower_helps") and slower is not None and self._warm_up_is_usual():
             self._try_warm_up(slower)
 
     def _try_smaller_rate(self, course: Course) -> Trial | None:
-        """Try smaller learning rates, and find by how much the best one helps; returns its trial,
-        helpful or not, None where there is none.
+        """Try smaller learning rates, and add the finding ``slower_helps`` with the progress that
+        the best one gains. Returns its trial, helpful or not; None where none could be tried.
         """
         chart = self.chart
         slower = self.try_cure(CAUSES["lr_too_large"])
@@ -195,19 +207,22 @@ class CureTrials:
         if course.broke_at < 0:  # a rate that is too large shows in training, too
             training_loss = self.runs["slower", slower.variant][0].final
             gain = min(gain, progress(chart, training_loss) - progress(chart, course.final))
-        chart.find("slower_helps", ramp(gain, 0.04, 0.15), _rate_words(slower))
+        chart.find("slower_helps", ramp(gain, zero_at=0.04, one_at=0.15), _rate_words(slower))
         return slower
 
     def _try_larger_rate(self) -> None:
-        """Find by how much a larger rate makes more progress than the user's."""
+        """Try larger learning rates, and add the finding ``faster_helps``: strong where the best
+        one makes much more progress than the user's, which makes less than about half of it.
+        """
         chart = self.chart
         faster = self.try_cure(CAUSES["lr_too_small"])
         if faster is None or not faster.helps:
             return
         progress_now, reached = chart.facts.progress, progress(chart, faster.after)
         share_now = max(progress_now, 0.0) / max(reached, 1e-9)
-        strength = ramp(reached - progress_now, 0.05, 0.25) * ramp(share_now, 0.6, 0.3)
-        chart.find("faster_helps", strength, _rate_words(faster))
+        ahead = ramp(reached - progress_now, zero_at=0.05, one_at=0.25)
+        slow = ramp(share_now, zero_at=0.6, one_at=0.3)
+        chart.find("faster_helps", ahead * slow, _rate_words(faster))
 
     def _warm_up_is_usual(self) -> bool:
         """Whether Adam, at a rate that is not extreme, trains a deep or an attention network."""
@@ -217,7 +232,11 @@ class CureTrials:
         return "betas" in group and float(group["lr"]) <= 0.03 and (attention or deep)
 
     def _try_warm_up(self, slower: Trial) -> None:
-        """Find whether a warm-up at the same rate reaches what the smaller rate reaches."""
+        """Find whether a warm-up at the same rate makes about as much progress as the smaller rate.
+
+        Args:
+            slower: trial of the smaller rate.
+        """
         chart = self.chart
         warm = self.try_cure(CAUSES["no_warmup"])
         if warm is None or not warm.helps:
@@ -232,8 +251,9 @@ class CureTrials:
             chart.find("no_warmup_sign", 1.0, "Adam trains a deep attention network.")
 
     def compare_clipping(self) -> None:
-        """Where the run broke or blew up and its loss grows steep: find whether clipping at the
-        same rate helps as much as a smaller rate.
+        """Find whether clipping at the same rate makes about as much progress as a smaller rate.
+        Only tried where the run broke or blew up, and where the smoothness, or the loss's
+        curvature, grows with the gradient.
         """
         chart = self.chart
         if not chart.has_any("blew_up", "broke"):
@@ -252,7 +272,7 @@ class CureTrials:
             ahead += 0.25  # the loss itself is steep: a smaller rate only hides it
         chart.find(
             "clipping_helps",
-            ramp(ahead, -0.05, 0.0),
+            ramp(ahead, zero_at=-0.05, one_at=0.0),
             f"With clipping at the same learning rate the loss ends at {clipped.after:.3g}; "
             f"with a smaller one at {loss_words(slower_loss)}.",
         )

@@ -1,7 +1,8 @@
 """What a cure does to a copy of the patient. The code for the user stands in the table of causes.
 
-Every cure changes a fresh copy in place and raises ``RuleError`` where it cannot. Its docstring
-says what the copy has afterwards. The *standard step* is zero_grad, loss, backward and
+Every cure is called with a fresh copy, which it changes in place, with the chart of what is
+known, and with one of its variants, a number (``_`` where it has one variant only). It raises
+``RuleError`` where it cannot change anything. The *standard step* is zero_grad, loss, backward and
 ``optimizer.step`` in place of the user's own.
 """
 
@@ -36,7 +37,7 @@ class Cure:
 
 
 def scale_rate(patient: Patient, chart: Chart, factor: float) -> None:
-    """Another learning rate, also as the scheduler knows it."""
+    """Multiply the learning rates by a factor, also those that the scheduler starts from."""
     for group in patient.optimizer.param_groups:
         group["lr"] = group["lr"] * factor
     if hasattr(patient.scheduler, "base_lrs"):
@@ -44,19 +45,20 @@ def scale_rate(patient: Patient, chart: Chart, factor: float) -> None:
 
 
 def warm_up(patient: Patient, chart: Chart, share: float) -> None:
-    """The standard step, and a learning rate that rises over a share of the run (ten steps at
-    least).
+    """Take the standard step, with a learning rate that rises linearly over a share of the run (ten
+    steps at least).
     """
     patient.step = None
     patient.warmup = max(10, int(share * chart.facts.steps))
 
 
 def reset_weights(patient: Patient, chart: Chart, _: float) -> None:
-    """torch's default start for every module that has one."""
+    """Draw new weights by torch's default for every module that has one."""
     can_be_reset = False
     for module in patient.model.modules():
         for name in ("reset_parameters", "_reset_parameters"):
-            if callable(reset := getattr(module, name, None)):
+            reset = getattr(module, name, None)
+            if callable(reset):
                 reset()
                 can_be_reset = True
                 break
@@ -65,25 +67,31 @@ def reset_weights(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def clip_gradient(patient: Patient, chart: Chart, limit: float) -> None:
-    """The standard step with the gradient's norm clipped at a limit; below 0: at the median of the
-    norms so far.
+    """Take the standard step with the gradient's norm clipped at a limit. A limit below 0 stands
+    for the median of the norms so far.
     """
     patient.step = None
     patient.clip = limit
 
 
 def fit_inner_targets(patient: Patient, chart: Chart, limit: float) -> None:
-    """Clipping, judged on the nine tenths of the validation samples whose targets are nearest to
-    the median; above 1 also Huber's loss in place of the squared one, whose bound becomes a fact.
+    """Clip the gradient, and keep only the validation samples whose targets are near the median of
+    the training targets: no farther than nine tenths of these are, in every column.
+
+    Args:
+        limit: of :func:`clip_gradient`. Above 1 also Huber's loss takes the place of the squared
+            error: beyond the median distance it grows linearly, which becomes the fact
+            ``huber_bound``.
     """
     clip_gradient(patient, chart, limit)
     targets = torch.cat([_rows(y) for _, y in map(pair, patient.train) if y is not None])
     median = targets.median(0).values
-    tail = (targets - median).abs().quantile(0.9, 0)
+    tail = (targets - median).abs().quantile(0.9, 0)  # distance at which the outliers begin
     if limit > 1:
         bound = float((targets - median).abs().median())
         patient.contexts.append(partial(tracing.huber, bound))
-        chart.facts.beta = bound
+        chart.facts.huber_bound = bound
+    # Per batch, which samples have an outlier among their targets.
     in_tail = [((_rows(_targets(b)) - median).abs() > tail).any(1) for b in patient.valid]
     patient.valid = [rows(b, (~far).nonzero().flatten()) for b, far in zip(patient.valid, in_tail)]
 
@@ -100,12 +108,12 @@ def _recurrent_kernels(model: nn.Module) -> list[nn.Parameter]:
 
 
 def calm_recurrence(patient: Patient, chart: Chart, limit: float) -> None:
-    """The gradient's norm clipped, and orthogonal recurrent weights; torch's default weights where
-    nothing is recurrent.
+    """Clip the gradient's norm and make the recurrent weights orthogonal, gate by gate. Where
+    nothing is recurrent, all weights are drawn anew by torch's default.
     """
     clip_gradient(patient, chart, limit)
     kernels = _recurrent_kernels(patient.model)
-    for kernel in kernels:
+    for kernel in kernels:  # (gates * units, units)
         for part in kernel.detach().chunk(kernel.shape[0] // kernel.shape[1]):
             nn.init.orthogonal_(part)
     if not kernels:
@@ -113,8 +121,8 @@ def calm_recurrence(patient: Patient, chart: Chart, limit: float) -> None:
 
 
 def calm_depth(patient: Patient, chart: Chart, variant: float) -> None:
-    """A clipped gradient with torch's default weights or, in the second variant, with a norm behind
-    every hidden layer.
+    """Clip the gradient's norm at 1 and draw all weights anew by torch's default or, in a variant
+    above 1, put a norm layer behind every hidden layer.
     """
     clip_gradient(patient, chart, 1.0)
     if variant > 1:
@@ -124,8 +132,8 @@ def calm_depth(patient: Patient, chart: Chart, variant: float) -> None:
 
 
 def keep_recurrent_state(patient: Patient, chart: Chart, _: float) -> None:
-    """Recurrent weights at the identity, so that a recurrence keeps its state; normalised layers
-    where no recurrent kernel is square.
+    """Set the square recurrent weights to the identity, so that the recurrence keeps its state.
+    Where none is square (gates), put a norm layer behind every hidden layer.
     """
     square = [k for k in _recurrent_kernels(patient.model) if k.shape[0] == k.shape[1]]
     for kernel in square:
@@ -135,13 +143,16 @@ def keep_recurrent_state(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def normalise(patient: Patient, chart: Chart, variant: float) -> None:
-    """A LayerNorm (or, in the second variant, batch norm) behind every hidden linear layer;
-    squashing units become ReLU. A chain without shortcuts needs batch norm: samples that have
-    become alike differ again only if what they share is taken away.
+    """Put a norm layer behind every hidden layer, replace Sigmoid and Tanh by ReLU, and hand the
+    optimizer the new parameters.
+
+    A linear layer gets LayerNorm or, in the variant 2, batch norm. A convolution always gets
+    GroupNorm with one group. A chain without shortcuts needs batch norm: samples that have become
+    alike differ again only if what they share is taken away.
     """
     model = patient.model
     changed = False
-    for name, module in layers(model)[:-1]:
+    for name, module in layers(model)[:-1]:  # the last one gives the output
         parent_name, _, child_name = name.rpartition(".")
         parent = model.get_submodule(parent_name)
         norm: nn.Module | None = None
@@ -171,18 +182,23 @@ def _train_new_parameters(patient: Patient) -> None:
 
 
 def _change_batches(patient: Patient, change: Callable[[Any], Any]) -> None:
-    """Change every batch of both parts."""
+    """Replace every training and every validation batch by what ``change`` returns for it."""
     patient.train = [change(b) for b in patient.train]
     patient.valid = [change(b) for b in patient.valid]
 
 
 def scale_inputs(patient: Patient, chart: Chart, _: float) -> None:
-    """Inputs with mean 0 and standard deviation 1; constant and broken ones become 0."""
+    """Scale the inputs of all batches to mean 0 and standard deviation 1 over the training samples.
+    A feature that is constant becomes 0, and so does a number that is not finite.
+
+    Vectors (samples, features) and sequences (samples, places, features) are scaled feature by
+    feature, anything else (images) as a whole.
+    """
     inputs = [x for x, _ in map(pair, patient.train) if x is not None]
     if not inputs or not inputs[0].is_floating_point():
         raise RuleError("the inputs are not real numbers")
     ndim = inputs[0].ndim
-    axes = [0, *range(1, ndim - 1)] if ndim in (2, 3) else list(range(ndim))
+    axes = list(range(ndim - 1)) if ndim in (2, 3) else list(range(ndim))  # that share a scale
     joined = torch.cat(inputs).nan_to_num(0, 0, 0)
     mean = joined.mean(axes, keepdim=True)
     spread = joined.std(axes, keepdim=True)
@@ -197,20 +213,22 @@ def scale_inputs(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def drop_samples(patient: Patient, chart: Chart, _: float) -> None:
-    """Training batches without their bad samples, and no batch that has no other."""
+    """Drop the samples that the chart knows to be bad, and training batches without any other."""
     bad_samples = set(chart.facts.bad_samples)
     if not bad_samples:
         raise RuleError("no sample is known to be bad")
     train = []
     for i, batch in enumerate(patient.train):
         good = [j for j in range(size(batch)) if (i, j) not in bad_samples]
-        if good or not size(batch):  # a batch of unknown size stays
-            train.append(batch if len(good) == size(batch) else rows(batch, good))
+        if len(good) == size(batch):  # a batch of unknown size, which counts as 0, stays
+            train.append(batch)
+        elif good:
+            train.append(rows(batch, good))
     patient.train = train
 
 
 def drop_batches(patient: Patient, chart: Chart, _: float) -> None:
-    """Training batches without the bad ones."""
+    """Drop the training batches that the chart knows to be bad."""
     bad_batches = set(chart.facts.bad_batches)
     if not bad_batches:
         raise RuleError("no batch is known to be bad")
@@ -218,7 +236,7 @@ def drop_batches(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def shuffle(patient: Patient, chart: Chart, _: float) -> None:
-    """All samples drawn into batches at random."""
+    """Draw all training samples at random into batches of the size of the first one."""
     samples = merged(patient.train)
     count, batch_size = sum(map(size, patient.train)), size(patient.train[0])
     if not batch_size or size(samples) != count:
@@ -228,8 +246,10 @@ def shuffle(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def shift_labels(patient: Patient, chart: Chart, _: float) -> None:
-    """Pair every input with the label that belongs to it: shift the sequence, lower labels that
-    begin at one, or roll the labels of a batch back.
+    """Pair every input with the label that belongs to it, in the training and validation batches.
+
+    Targets that equal the input sequence become the symbols one place later. Labels that begin at
+    one are lowered by one. Else the labels of every batch are rolled back by the known shift.
     """
     if chart.has("targets_are_inputs"):
         _change_batches(patient, _with_next_symbols)
@@ -252,28 +272,35 @@ def _targets(batch: Any) -> Tensor:
 
 
 def _with_next_symbols(batch: Any) -> Any:
-    """The batch of sequences with the symbol behind each one as its target."""
+    """A batch of symbols (samples, places) with the symbol behind each one as its target; the last
+    symbol is a target only.
+    """
     symbols = pair(batch)[0]
     assert symbols is not None
     return replaced(batch, x=symbols[:, :-1], y=symbols[:, 1:])
 
 
 def _with_rolled_labels(batch: Any, shift: int) -> Any:
-    """The batch with its labels moved by one sample, without the one that has no label then."""
+    """The batch with its labels moved by one sample, without the sample that has no label then.
+
+    Args:
+        shift: 1: every sample gets the label of the one before it; -1: of the one behind it.
+    """
     labels = _targets(batch)
     moved = replaced(batch, y=labels.roll(shift, 0))
     return rows(moved, slice(1, None) if shift > 0 else slice(0, len(labels) - 1))
 
 
 def drop_suspects(patient: Patient, chart: Chart, _: float) -> None:
-    """Both parts without the samples whose label a network trained on others holds for wrong, and
-    without batches that have no other.
+    """Drop the training and validation samples whose label a network trained on other samples holds
+    for wrong, and batches that have no other sample.
     """
     suspects, suspects_valid = chart.facts.suspects, chart.facts.suspects_valid
     if not suspects:
         raise RuleError("no label is known to be wrong")
 
     def without(batches: list[Any], wrong: Sequence[Tensor]) -> list[Any]:
+        # ``wrong`` has one mask per batch with one entry per sample.
         trusted = [(~mask).nonzero().flatten() for mask in wrong]
         return [rows(b, places) for b, places in zip(batches, trusted) if len(places)]
 
@@ -283,8 +310,8 @@ def drop_suspects(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def add_floors(patient: Patient, chart: Chart, factor: float) -> None:
-    """The standard step, in which logarithms, roots and divisions keep away from zero, and the
-    learning rate times a factor.
+    """Take the standard step with logarithms, roots and divisions that keep away from zero, and
+    multiply the learning rate by a factor.
     """
     patient.step = None
     scale_rate(patient, chart, factor)
@@ -292,7 +319,11 @@ def add_floors(patient: Patient, chart: Chart, factor: float) -> None:
 
 
 def _computed_in(mode: Callable[[], tracing.Rewritten]) -> Apply:
-    """A cure that computes the loss inside a function mode, on the standard step."""
+    """A cure that takes the standard step and computes the loss inside a function mode.
+
+    Args:
+        mode: makes the context manager that computes some torch functions otherwise.
+    """
 
     def apply(patient: Patient, chart: Chart, _: float) -> None:
         patient.step = None
@@ -302,8 +333,9 @@ def _computed_in(mode: Callable[[], tracing.Rewritten]) -> Apply:
 
 
 def correct_axes(patient: Patient, chart: Chart, _: float) -> None:
-    """The standard step with a softmax over the classes, or with a squared error of outputs in the
-    targets' shape in place of the user's loss.
+    """Take the standard step with a softmax over the classes where it ran over the samples or,
+    where shapes broadcast, with the mean squared error of outputs in the targets' shape in place of
+    the user's loss.
     """
     patient.step = None
     if chart.has("softmax_over_batch"):
@@ -321,14 +353,15 @@ def correct_axes(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def divide_loss(patient: Patient, chart: Chart, _: float) -> None:
-    """The standard step, and the mean over samples, and over the answers per sample, in place of
-    the sum.
+    """Take the standard step on the user's loss, which is a sum, divided by the number of samples
+    and of answers per sample (places of a sequence, as the traced forward pass shows them).
     """
     patient.step = None
     summed_loss = patient.loss
     scores = chart.facts.trace.output_scores if chart.facts.trace is not None else None
     answers_per_sample = 1.0
     if isinstance(scores, Tensor) and size(patient.train[0]):
+        # The trace is of the first four batches, joined.
         traced_samples = min(4, len(patient.train)) * size(patient.train[0])
         answers_per_sample = max(1.0, len(scores) / traced_samples)
 
@@ -339,17 +372,19 @@ def divide_loss(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def simplify_step(patient: Patient, chart: Chart, _: float) -> None:
-    """The standard step: zero_grad, loss, backward, step and nothing else, over as many batches as
-    the user's own adds up.
+    """Take the standard step in place of the user's own, with the mean gradient of as many batches
+    as that one adds up.
     """
     if patient.step is None:
         raise RuleError("the step is the standard one already")
     patient.step = None
-    patient.accumulate = max(1, int(chart.facts.added))
+    patient.accumulate = max(1, int(chart.facts.added_batches))
 
 
 def remove_clipping(patient: Patient, chart: Chart, _: float) -> None:
-    """The standard step, which clips nothing, and every threshold of the optimizer at 1."""
+    """Take the standard step, which clips nothing, and set every clipping threshold of the
+    optimizer to 1.
+    """
     patient.step = None
     thresholds = [
         (group, name)
@@ -364,7 +399,7 @@ def remove_clipping(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def unfreeze(patient: Patient, chart: Chart, _: float) -> None:
-    """Every parameter takes a gradient, and the optimizer holds them all."""
+    """Let every parameter take a gradient, and rebuild the optimizer so that it holds them all."""
     for p in patient.model.parameters():
         if p.is_floating_point() or p.is_complex():
             p.requires_grad_(True)
@@ -372,8 +407,8 @@ def unfreeze(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def rebuild_optimizer(patient: Patient, chart: Chart, _: float) -> None:
-    """The standard step, and the same optimizer, without its state and with the settings of its
-    first group, for all parameters of the model and those that torch does not see.
+    """Take the standard step and give the optimizer all trainable parameters, also those that torch
+    does not see, in one group with the settings of its first one. Its state is cleared.
     """
     patient.step = None
     unregistered_tensors = [t for _, t in unregistered(patient.model)]
@@ -386,14 +421,14 @@ def rebuild_optimizer(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def remove_decay(patient: Patient, chart: Chart, _: float) -> None:
-    """No weight decay."""
+    """Set weight decay to 0 in every group."""
     for group in patient.optimizer.param_groups:
         if "weight_decay" in group:
             group["weight_decay"] = 0.0
 
 
 def set_ordinary_momentum(patient: Patient, chart: Chart, _: float) -> None:
-    """Momentum 0.9 (where there is any), and betas of 0.9 and 0.999."""
+    """Set momentum to 0.9 where there is any, and the first two betas to 0.9 and 0.999."""
     for group in patient.optimizer.param_groups:
         if isinstance(group.get("momentum"), (int, float)) and group["momentum"] > 0:
             group["momentum"] = 0.9
@@ -402,21 +437,22 @@ def set_ordinary_momentum(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def keep_rate_constant(patient: Patient, chart: Chart, _: float) -> None:
-    """The first learning rate throughout, without a scheduler."""
+    """Drop the scheduler and keep the first learning rate throughout."""
     patient.scheduler = None
     for group in patient.optimizer.param_groups:
         group["lr"] = group.get("initial_lr", group["lr"])
 
 
 def replace_batch_norm(patient: Patient, chart: Chart, samples: float) -> None:
-    """The standard step on batches joined to so many samples (each has one), or, with 1, GroupNorm
-    in place of batch norm.
+    """Take the standard step on larger batches: every ``samples`` training batches in a row, which
+    are taken to hold one sample each, are joined into one. With 1, put GroupNorm in place of batch
+    norm instead, and leave step and batches as they are.
     """
     if samples > 1:
-        count, train = int(samples), patient.train
+        joined, train = int(samples), patient.train
         patient.step = None
-        patient.train = [merged(train[i : i + count]) for i in range(0, len(train), count)]
-        if size(patient.train[0]) < count:
+        patient.train = [merged(train[i : i + joined]) for i in range(0, len(train), joined)]
+        if size(patient.train[0]) < joined:
             raise RuleError("these batches cannot be joined")
         return
     changed = False

@@ -18,13 +18,23 @@ from mindgap.advise.doctor.chart import Chart, ramp
 from mindgap.advise.doctor.patient import Patient
 from mindgap.base.batches import pair
 
+# All thresholds here were chosen on the development cases of ``benchmarks/doctor``, too.
 #: A sample or a batch this many times as large as the ordinary one is an outlier.
 OUTLIER = 50.0
+#: Inputs are out of scale where their 90 % quantile is above the first number, and a feature is out
+#: of proportion where its quantile is so many times that of the others.
+OUT_OF_SCALE, OUT_OF_PROPORTION = 20, 30
+#: Most batches, zero batches and samples that are outliers, as shares of all (one more is allowed):
+#: where there are more, something is wrong with all.
+FEW_BATCHES, FEW_ZERO_BATCHES, FEW_SAMPLES = 0.1, 0.2, 0.02
 
 
 def read_data(chart: Chart, patient: Patient) -> None:
-    """Inputs and targets: not finite, out of scale, constant, sorted, shared with validation. Sizes
-    and numbers of the batches become facts; batches without a tensor of inputs get a note.
+    """Find faults of the batches: inputs that are not finite, out of scale or constant, targets
+    that are sorted, equal or heavy-tailed, batches that repeat, samples shared with validation.
+
+    The sizes and numbers of the batches become facts. Batches without a tensor of inputs get a
+    note, and nothing is read.
     """
     pairs = [pair(batch) for batch in patient.train]
     inputs = [x for x, _ in pairs if x is not None]
@@ -32,8 +42,8 @@ def read_data(chart: Chart, patient: Patient) -> None:
     if not inputs:
         chart.notes.append("the batches hold no tensor with one row per sample")
         return
-    chart.facts.sizes = [len(x) for x in inputs]
-    chart.facts.numbers = patient.numbers
+    chart.facts.batch_sizes = [len(x) for x in inputs]
+    chart.facts.batch_numbers = patient.numbers
     if inputs[0].is_floating_point():
         chart.attempt("the scale of the inputs", lambda: _read_scales(chart, inputs))
         chart.attempt("outliers of the inputs", lambda: _read_outliers(chart, inputs, "inputs"))
@@ -59,9 +69,13 @@ def _flat(batch: Tensor) -> Tensor:
 
 
 def _read_scales(chart: Chart, inputs: list[Tensor]) -> None:
-    """Note inputs that are not finite in every sample, and inputs out of scale: by feature where
+    """Find a feature that is not finite in every sample, and inputs out of scale: by feature where
     they are vectors or sequences of them, else (images) all together.
+
+    Args:
+        inputs: of each batch, (samples, ...); of sequences (samples, places, features).
     """
+    # One row per sample, or per place of a sequence.
     features = torch.cat(
         [x.flatten(0, -2) if x.ndim == 3 else x.flatten(1) for x in inputs]
     ).double()
@@ -76,22 +90,26 @@ def _read_scales(chart: Chart, inputs: list[Tensor]) -> None:
         _read_features(chart, features)
     elif features.numel() < 1e7:
         upper_decile = float(features.abs().quantile(0.9))
-        if upper_decile > 20:
+        if upper_decile > OUT_OF_SCALE:
             chart.find(
                 "unscaled",
-                ramp(math.log10(upper_decile), 1.3, 2.3),
+                ramp(math.log10(upper_decile), zero_at=1.3, one_at=2.3),
                 f"Inputs reach {upper_decile:.3g} (90 %).",
             )
 
 
 def _read_features(chart: Chart, features: Tensor) -> None:
-    """Note features (columns) that are constant and large, and features out of scale."""
+    """Find a feature that is constant and large, and the feature that is most out of scale.
+
+    Args:
+        features: (samples, features), finite.
+    """
     medians = features.median(0).values
     upper_deciles = features.abs().quantile(0.9, 0)
     spread = (features - medians).abs().quantile(0.9, 0)
     nonzero = upper_deciles[upper_deciles > 0]
     typical = float(nonzero.median()) if len(nonzero) else 1.0
-    large = (upper_deciles > 30 * min(typical, 1.0)) & (upper_deciles > 10)
+    large = (upper_deciles > OUT_OF_PROPORTION * min(typical, 1.0)) & (upper_deciles > 10)
     constant = (spread <= 1e-6 * upper_deciles) & large
     if bool(constant.any()) and len(upper_deciles) > 1:
         feature = int(constant.nonzero()[0])
@@ -103,24 +121,25 @@ def _read_features(chart: Chart, features: Tensor) -> None:
     varied_deciles = upper_deciles.masked_fill(constant, 0)
     feature = int(varied_deciles.argmax())
     largest = float(varied_deciles[feature])
-    if largest > 20:
+    if largest > OUT_OF_SCALE:
         ratio = float(varied_deciles.max() / varied_deciles[varied_deciles > 0].median())
         text = f"Inputs reach {largest:.3g} (input {feature}, 90 % of the samples)."
-        if ratio > 30:
+        if ratio > OUT_OF_PROPORTION:
             text = f"Input {feature} reaches {largest:.3g}, {ratio:.3g} times the middle one."
-        chart.find("unscaled", ramp(math.log10(largest), 1.3, 2.0), text)
+        chart.find("unscaled", ramp(math.log10(largest), zero_at=1.3, one_at=2.0), text)
 
 
 def _read_outliers(chart: Chart, parts: list[Tensor], kind: str) -> None:
-    """Note single samples or batches whose numbers are not finite, else those far from all others
-    (targets: from their median).
+    """Find single batches or samples whose numbers are not finite or, where all are finite, far
+    larger than the others. Targets are measured from their median.
 
     Args:
-        parts: inputs or targets of each batch.
+        parts: inputs or targets of each batch, (samples, ...).
         kind: ``"inputs"`` or ``"targets"``.
     """
     rows_of_batches = [_flat(part).double() for part in parts]
-    sizes = [rows.abs().amax(1) for rows in rows_of_batches]  # NaN stays NaN
+    # Of each sample its largest entry; NaN stays NaN.
+    sizes = [rows.abs().amax(1) for rows in rows_of_batches]
     not_finite = [~each.isfinite() for each in sizes]
     if any(bool(mask.any()) for mask in not_finite):
         _note_broken_samples(chart, not_finite, kind)
@@ -134,13 +153,14 @@ def _read_outliers(chart: Chart, parts: list[Tensor], kind: str) -> None:
 
 
 def _note_broken_samples(chart: Chart, not_finite: list[Tensor], kind: str) -> None:
-    """Note the batches whose samples are mostly not finite, where they are few, else the samples,
-    where these are few; they become facts.
+    """Find batches whose samples are mostly not finite, where there are few, else samples, where
+    there are few. They become the fact ``bad_batches`` or ``bad_samples``.
 
     Args:
-        not_finite: per batch, which samples are not finite.
+        not_finite: per batch, which samples are not finite; some are.
+        kind: ``"inputs"`` or ``"targets"``.
     """
-    numbers = chart.facts.numbers
+    numbers = chart.facts.batch_numbers
     batches = [batch for batch, mask in enumerate(not_finite) if bool(mask.float().mean() > 0.5)]
     samples = [
         (batch, int(sample))
@@ -149,14 +169,15 @@ def _note_broken_samples(chart: Chart, not_finite: list[Tensor], kind: str) -> N
     ]
     if len(batches) == len(not_finite):
         return  # a feature of all samples, not an outlier
-    if batches and len(batches) <= 0.1 * len(not_finite) + 1 and len(not_finite[batches[0]]) > 1:
+    few_batches = 0 < len(batches) <= FEW_BATCHES * len(not_finite) + 1
+    if few_batches and len(not_finite[batches[0]]) > 1:
         chart.facts.bad_batches = batches
         chart.find(
             "batch_outlier",
             1.0,
             f"Batch {numbers[batches[0]]} has {kind} that are NaN or infinite.",
         )
-    elif len(samples) <= 0.02 * sum(map(len, not_finite)) + 1:
+    elif len(samples) <= FEW_SAMPLES * sum(map(len, not_finite)) + 1:
         chart.facts.bad_samples = samples
         batch, sample = samples[0]
         chart.find(
@@ -167,21 +188,23 @@ def _note_broken_samples(chart: Chart, not_finite: list[Tensor], kind: str) -> N
 
 
 def _note_large_batch(chart: Chart, sizes: list[Tensor], kind: str) -> bool:
-    """Note batches whose samples are far larger than those of the others, where few are; whether
-    there are any. They become facts.
+    """Find batches whose median sample is ``OUTLIER`` times as large as that of the others, where
+    there are few. They become the fact ``bad_batches``. Returns whether there are any; always False
+    of fewer than five batches or of batches of one sample.
 
     Args:
         sizes: per batch, the size of each sample.
+        kind: ``"inputs"`` or ``"targets"``.
     """
     if len(sizes) < 5 or min(map(len, sizes)) < 2:
         return False
     medians = torch.stack([each.median() for each in sizes])
     usual = float(medians.median())
     large = [i for i, median in enumerate(medians.tolist()) if median > OUTLIER * usual]
-    if not large or len(large) > 0.1 * len(sizes) + 1:
+    if not large or len(large) > FEW_BATCHES * len(sizes) + 1:
         return False
     chart.facts.bad_batches = large
-    number, ratio = chart.facts.numbers[large[0]], float(medians[large[0]]) / usual
+    number, ratio = chart.facts.batch_numbers[large[0]], float(medians[large[0]]) / usual
     chart.find(
         "batch_outlier", 1.0, f"Batch {number} has {kind} {ratio:.3g} times as large as the others."
     )
@@ -189,18 +212,20 @@ def _note_large_batch(chart: Chart, sizes: list[Tensor], kind: str) -> bool:
 
 
 def _note_large_samples(chart: Chart, sizes: list[Tensor], typical: float, kind: str) -> None:
-    """Note up to three samples that stand far above all others: the smallest of them ten times
-    above the next, and ``OUTLIER`` times the ordinary size. They become facts.
+    """Find up to three samples far above all others: the smallest of them is more than ten times as
+    large as the next sample, and ``OUTLIER`` times the ordinary size. They become the fact
+    ``bad_samples``.
 
     Args:
         sizes: per batch, the size of each sample.
-        typical: upper quartile of all sizes.
+        typical: the ordinary size, the upper quartile of all.
+        kind: ``"inputs"`` or ``"targets"``.
     """
     descending = torch.cat(sizes).sort(descending=True).values
     for count in range(1, min(4, len(descending))):
-        smallest = descending[count - 1]
-        gap = float(smallest / descending[count].clamp_min(1e-30))
-        if gap > 10 and float(smallest) > OUTLIER * typical:
+        smallest, next_one = descending[count - 1], descending[count]
+        ratio_to_next = float(smallest / next_one.clamp_min(1e-30))
+        if ratio_to_next > 10 and float(smallest) > OUTLIER * typical:
             large_samples = [
                 (batch, int(sample))
                 for batch, each in enumerate(sizes)
@@ -208,7 +233,7 @@ def _note_large_samples(chart: Chart, sizes: list[Tensor], typical: float, kind:
             ]
             chart.facts.bad_samples = large_samples
             batch, sample = large_samples[0]
-            number, ratio = chart.facts.numbers[batch], float(smallest) / typical
+            number, ratio = chart.facts.batch_numbers[batch], float(smallest) / typical
             chart.find(
                 "sample_outlier",
                 1.0,
@@ -219,12 +244,13 @@ def _note_large_samples(chart: Chart, sizes: list[Tensor], typical: float, kind:
 
 
 def _read_repetitions(chart: Chart, inputs: list[Tensor]) -> None:
-    """Batches that equal an earlier one bit for bit, and batches of zeros; needs eight batches of
-    four samples with two axes.
+    """Find training batches that equal an earlier one bit for bit, and batches of zeros, which
+    become the fact ``bad_batches``. Reads nothing of fewer than eight batches, of batches of fewer
+    than four samples, or of inputs that are one number per sample.
     """
     if len(inputs) < 8 or min(map(len, inputs)) < 4 or inputs[0].ndim < 2:
         return
-    numbers = chart.facts.numbers
+    numbers = chart.facts.batch_numbers
     zero_batches = _zero_batches(inputs)
     if zero_batches and not chart.has("batch_outlier"):
         chart.facts.bad_batches = zero_batches
@@ -235,7 +261,7 @@ def _read_repetitions(chart: Chart, inputs: list[Tensor]) -> None:
             1.0,
             f"All inputs of batch {number}{more} are zero; no sample elsewhere is.",
         )
-    first_with: dict[bytes, int] = {}
+    first_with: dict[bytes, int] = {}  # content -> the first batch that has it
     repeated = []  # (batch, an earlier one that is equal)
     for i, x in enumerate(inputs):
         if i not in zero_batches:
@@ -247,33 +273,36 @@ def _read_repetitions(chart: Chart, inputs: list[Tensor]) -> None:
         share = len(repeated) / len(inputs)
         chart.find(
             "batches_repeat",
-            ramp(share, 0.1, 0.3),
+            ramp(share, zero_at=0.1, one_at=0.3),
             f"Batch {numbers[later]} equals batch {numbers[first]}; {share:.0%} of the batches "
             "repeat another one.",
         )
 
 
 def _zero_batches(inputs: list[Tensor]) -> list[int]:
-    """Batches of zeros, where they are few and the other batches hold no such sample: data that
-    did not arrive.
+    """Numbers of the batches whose inputs are all zero: data that did not arrive. Empty where these
+    are many, or where a sample of another batch is zero, too.
     """
-    zero_samples = [~x.flatten(1).bool().any(1) for x in inputs]
-    places = [i for i, mask in enumerate(zero_samples) if bool(mask.all())]
+    zero_samples = [~x.flatten(1).bool().any(1) for x in inputs]  # per batch, one entry per sample
+    zero_batches = [i for i, mask in enumerate(zero_samples) if bool(mask.all())]
     other_batches = [mask for mask in zero_samples if not bool(mask.all())]
     zeros_elsewhere = any(bool(mask.any()) for mask in other_batches)
-    return [] if zeros_elsewhere or len(places) > 0.2 * len(inputs) else places
+    too_many = len(zero_batches) > FEW_ZERO_BATCHES * len(inputs)
+    return [] if zeros_elsewhere or too_many else zero_batches
 
 
 def _read_targets(chart: Chart, inputs: list[Tensor], targets: list[Tensor]) -> None:
-    """Targets that are all equal, and targets that are the inputs themselves."""
+    """Find targets that are all equal and, where inputs and targets are whole numbers (symbols),
+    targets that are the inputs themselves.
+    """
     every_target = torch.cat([y.flatten() for y in targets])
     if len(every_target) > 20 and bool((every_target == every_target[0]).all()):
         chart.find(
             "targets_equal", 1.0, f"All {len(every_target)} targets are {float(every_target[0]):g}."
         )
-    symbols = not inputs[0].is_floating_point() and not targets[0].is_floating_point()
+    are_symbols = not inputs[0].is_floating_point() and not targets[0].is_floating_point()
     if (
-        symbols
+        are_symbols
         and len(inputs) == len(targets)
         and all(x.shape == y.shape for x, y in zip(inputs, targets))
     ):
@@ -282,42 +311,47 @@ def _read_targets(chart: Chart, inputs: list[Tensor], targets: list[Tensor]) -> 
         )
         chart.find(
             "targets_are_inputs",
-            ramp(float(share_equal), 0.95, 0.99),
+            ramp(float(share_equal), zero_at=0.95, one_at=0.99),
             f"{float(share_equal):.0%} of the targets equal the input at the same place.",
         )
 
 
 def _read_tails(chart: Chart, targets: list[Tensor]) -> None:
-    """The tail index of the targets, by Hill's estimate from the largest thirtieth of the distances
-    to the median; needs 300 finite targets.
+    """Find targets with heavy tails. The tail index, by Hill's estimate from the largest thirtieth
+    of the distances to the median, becomes a fact. Reads nothing of fewer than 300 finite targets.
+
+    With the k largest distances d_1 ≥ … ≥ d_k Hill's estimate is 1 / mean of log(d_i / d_(k+1)).
     """
     values = torch.cat([values.flatten() for values in targets]).double()
     values = values[values.isfinite()]
     if len(values) < 300:
         return
-    sizes = (values - values.median()).abs().sort(descending=True).values
-    tail_length = max(15, len(sizes) // 30)
-    if float(sizes[tail_length]) <= 0:
+    distances = (values - values.median()).abs().sort(descending=True).values
+    tail_length = max(15, len(distances) // 30)
+    tail, threshold = distances[:tail_length], distances[tail_length]
+    if float(threshold) <= 0:
         return
-    chart.facts.tail_index = index = 1 / float(
-        (sizes[:tail_length] / sizes[tail_length]).log().mean()
-    )
-    if float(sizes[0] / sizes[1].clamp_min(1e-30)) < 30:  # else a single outlier
+    chart.facts.tail_index = index = 1 / float((tail / threshold).log().mean())
+    if float(tail[0] / tail[1].clamp_min(1e-30)) < 30:  # else a single outlier
         chart.find(
             "heavy_targets",
-            ramp(index, 2.2, 1.6),
+            ramp(index, zero_at=2.2, one_at=1.6),
             f"The targets have a tail of index {index:.2g} (below 2: infinite variance).",
         )
 
 
 def _read_order(chart: Chart, targets: list[Tensor]) -> None:
-    """Whether targets differ more between batches than samples drawn at random would: the variance
-    of the batches' means, times the batch size, over that of all. Labels count as indicators of
-    their (at most 50) classes; numbers are cut at their 2 % quantiles.
+    """Find targets that differ more between batches than random order would give: the data are
+    sorted. The fact ``order_ratio`` is the variance of the batches' means, times the batch size,
+    over the variance of all targets: about 1 in random order.
+
+    Labels are read as indicators of the first 50 classes, and real targets are cut at their 2 % and
+    98 % quantiles. Reads nothing of fewer than five batches or of batches of one sample.
     """
     labels = not targets[0].is_floating_point()
     if len(targets) < 5 or min(map(len, targets)) < 2 or (labels and targets[0].ndim > 1):
         return
+    # Per batch, (samples, columns).
     columns = [
         y.flatten(1).double().nan_to_num(0, 0, 0) if y.ndim > 1 else y.double().unsqueeze(1)
         for y in targets
@@ -328,21 +362,22 @@ def _read_order(chart: Chart, targets: list[Tensor]) -> None:
     else:
         low, high = all_columns.quantile(0.02, 0), all_columns.quantile(0.98, 0)
         parts = [column.clamp(low, high) for column in columns]
-    within = torch.cat(parts).var(0).sum()
+    variance_of_all = torch.cat(parts).var(0).sum()
     between = torch.stack([part.mean(0) for part in parts]).var(0).sum()
     batch_size = sum(map(len, parts)) / len(parts)
-    chart.facts.order_ratio = ratio = float(batch_size * between / within.clamp_min(1e-30))
+    chart.facts.order_ratio = ratio = float(batch_size * between / variance_of_all.clamp_min(1e-30))
     chart.find(
         "sorted",
-        ramp(ratio, 4.0, 10.0),
+        ramp(ratio, zero_at=4.0, one_at=10.0),
         f"Targets differ between batches {ratio:.3g} times as much as random order would give: "
         "the data are sorted.",
     )
 
 
 def _read_shared_samples(chart: Chart, inputs: list[Tensor], valid_inputs: list[Tensor]) -> None:
-    """Which validation samples are training samples, too, bit for bit, beyond what duplicates
-    within training let expect.
+    """Find validation samples whose inputs are those of a training sample, bit for bit. Which ones
+    are becomes the fact ``shared``. The finding counts their share beyond twice the share of
+    duplicates within training.
 
     Args:
         inputs, valid_inputs: of each training and of each validation batch.
@@ -358,6 +393,6 @@ def _read_shared_samples(chart: Chart, inputs: list[Tensor], valid_inputs: list[
     chart.facts.shared = shared
     chart.find(
         "shared_samples",
-        ramp(share - 2 * share_duplicates, 0.02, 0.1),
+        ramp(share - 2 * share_duplicates, zero_at=0.02, one_at=0.1),
         f"{share:.0%} of the validation samples are also training samples.",
     )

@@ -38,13 +38,14 @@ Suspicions = list[tuple[str, float]]
 def differential(
     named: str, ranked: Ranked, refuted: Iterable[str], chart: Chart, patient: Patient
 ) -> Ranked:
-    """All causes that remain possible, the named one first, then the others by their log-odds,
-    which weak readings and likeness to the likeliest cause may raise.
+    """All causes that remain possible with their log-odds, the named one first, then the others
+    from the likeliest on. Weak readings and likeness to the likeliest cause raise their log-odds.
 
     Args:
-        named: the cause that is named; empty where none is.
+        named: key of the cause that is named; empty where none is.
         ranked: causes with their log-odds from clear findings.
-        refuted: causes whose cure was tried and did not help.
+        refuted: keys of the causes whose cure was tried and did not help; they get ``REFUTED`` at
+            most, and weak readings do not raise them.
     """
     refuted = set(refuted)
     scores = {
@@ -78,7 +79,7 @@ def _possible(chart: Chart, patient: Patient) -> set[str]:
     batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules)
     shallow = len(layers(patient.model)) < 5
     optimizer_clips = any(isinstance(group.get(name), (int, float)) for name in ("tau", "clip"))
-    warms_up = patient.scheduler is not None and chart.facts.warming
+    warms_up = patient.scheduler is not None and chart.facts.rate_rises
     targets = pair(patient.train[0])[1]
     trace = chart.facts.trace
     impossible = {
@@ -105,8 +106,8 @@ def _possible(chart: Chart, patient: Patient) -> set[str]:
 
 
 def _scores_of_weak_signs(chart: Chart, patient: Patient, possible: set[str]) -> dict[str, float]:
-    """Cause -> log-odds, from −3.2 to −1.2, of readings that stay below their thresholds. Of equal
-    causes the first one stays first.
+    """Key of a possible cause -> its log-odds, from −3.2 to −1.2, by the strongest of the readings
+    that hint at it. These readings may stay below the thresholds of findings.
     """
     scores: dict[str, float] = {}
     suspicions = [
@@ -117,6 +118,7 @@ def _scores_of_weak_signs(chart: Chart, patient: Patient, possible: set[str]) ->
     ]
     for key, strength in suspicions:
         if key in possible and strength > 0.1 and math.isfinite(strength):
+            # From -3.2, that of no sign, to -1.2, below any cause that a finding names.
             scores[key] = max(scores.get(key, -math.inf), -3.2 + 2 * strength)
     return scores
 
@@ -127,69 +129,76 @@ def _logarithm(ratio: float) -> float:
 
 
 def _suspicions_of_signals(chart: Chart) -> Suspicions:
-    """What signals, gradients and first weights suggest."""
+    """What signals, gradients and first weights suggest: (cause, strength from 0 to 1)."""
     facts = chart.facts
     through_time = _logarithm(facts.time_ratio)
     sizes = facts.weight_sizes.values() if facts.weight_sizes else [1.0]
     largest, typical = max(*sizes, 1e-12), max(middle(sizes), 1e-12)
     return [
-        ("vanishing_gradients", ramp(through_time, -0.7, -2.5)),
-        ("vanishing_gradients", ramp(_logarithm(facts.depth_ratio), -0.5, -2)),
-        ("saturated_units", ramp(facts.saturated, 0.15, 0.6)),
-        ("dead_units", ramp(facts.dead, 0.3, 0.8)),
-        ("exploding_gradients", ramp(through_time, 0.5, 1.5)),
-        ("exploding_gradients", ramp(_logarithm(facts.growth), 0.6, 1.5)),
-        ("init_too_large", ramp(math.log(largest), math.log(1.5), math.log(4))),
-        ("init_too_small", ramp(math.log(typical), math.log(0.3), math.log(0.1))),
+        ("vanishing_gradients", ramp(through_time, zero_at=-0.7, one_at=-2.5)),
+        ("vanishing_gradients", ramp(_logarithm(facts.depth_ratio), zero_at=-0.5, one_at=-2)),
+        ("saturated_units", ramp(facts.saturated, zero_at=0.15, one_at=0.6)),
+        ("dead_units", ramp(facts.dead, zero_at=0.3, one_at=0.8)),
+        ("exploding_gradients", ramp(through_time, zero_at=0.5, one_at=1.5)),
+        ("exploding_gradients", ramp(_logarithm(facts.growth), zero_at=0.6, one_at=1.5)),
+        ("init_too_large", ramp(math.log(largest), zero_at=math.log(1.5), one_at=math.log(4))),
+        ("init_too_small", ramp(math.log(typical), zero_at=math.log(0.3), one_at=math.log(0.1))),
     ]
 
 
 def _suspicions_of_steps(chart: Chart) -> Suspicions:
-    """What the optimizer's steps do to weights and loss suggests."""
+    """What the optimizer's steps do to weights and loss suggests: (cause, strength from 0 to 1)."""
     move = 0.005 if math.isnan(chart.facts.move) else chart.facts.move  # 0.005: not suspicious
     grows = chart.has_any("above_start", "broke", "blew_up")
     return [
-        ("lr_too_small", 0.8 * ramp(math.log10(max(move, 1e-12)), -2.5, -3.5)),
-        ("lr_too_large", ramp(move, 0.02, 0.1)),
-        ("lr_too_large", ramp(chart.facts.overshoot, 1.0, 2.5)),
+        ("lr_too_small", 0.8 * ramp(math.log10(max(move, 1e-12)), zero_at=-2.5, one_at=-3.5)),
+        ("lr_too_large", ramp(move, zero_at=0.02, one_at=0.1)),
+        ("lr_too_large", ramp(chart.facts.overshoot, zero_at=1.0, one_at=2.5)),
         ("lr_too_large", 0.7 if grows else 0.0),
     ]
 
 
 def _suspicions_of_data(chart: Chart, patient: Patient) -> Suspicions:
-    """What samples, labels and the held-out loss suggest."""
+    """What samples, labels and the validation loss suggest: (cause, strength from 0 to 1)."""
     facts = chart.facts
     contradicted, rank = facts.label_rank
     suspicions = [
-        ("wrong_labels", ramp(contradicted, 0.05, 0.2) * ramp(rank, 0.1, 0.35)),
-        ("underfitting", ramp(facts.behind, 0.1, 0.4) * ramp(facts.narrow, 24, 6)),
+        (
+            "wrong_labels",
+            ramp(contradicted, zero_at=0.05, one_at=0.2) * ramp(rank, zero_at=0.1, one_at=0.35),
+        ),
+        (
+            "underfitting",
+            ramp(facts.behind, zero_at=0.1, one_at=0.4)
+            * ramp(facts.narrowest, zero_at=24, one_at=6),
+        ),
     ]
     if patient.valid and "valid" in patient.given:
-        lowest, last = facts.low, facts.high
+        lowest, last = facts.lowest_valid, facts.last_valid
         losses = facts.losses or [math.nan]
         last_tenth = losses[-max(1, len(losses) // 10) :]
         gap = last - sum(last_tenth) / len(last_tenth)
         relative_gap = gap / max(abs(facts.trivial or last), 1e-12)
         rise = (last - lowest) / max(abs(lowest), 1e-12)
         suspicions += [
-            ("overfitting", ramp(relative_gap, 0.08, 0.3)),
-            ("overfitting", ramp(rise, 0.05, 0.3)),
+            ("overfitting", ramp(relative_gap, zero_at=0.08, one_at=0.3)),
+            ("overfitting", ramp(rise, zero_at=0.05, one_at=0.3)),
         ]
     return [
         *suspicions,
-        ("heavy_tailed_noise", ramp(facts.tail_index, 3.0, 2.0)),
-        ("not_shuffled", ramp(facts.order_ratio, 2.0, 5.0)),
+        ("heavy_tailed_noise", ramp(facts.tail_index, zero_at=3.0, one_at=2.0)),
+        ("not_shuffled", ramp(facts.order_ratio, zero_at=2.0, one_at=5.0)),
     ]
 
 
 def _suspicions_of_settings(chart: Chart, patient: Patient) -> Suspicions:
-    """What clipping, weight decay and the kinds of layers suggest."""
+    """What clipping, weight decay and the kinds of layers suggest: (cause, strength)."""
     facts = chart.facts
     shrunk = math.log10(max(facts.shrunk, 1e-12))
-    suspicions = [("clipping_too_tight", ramp(shrunk, -0.5, -1.3))]
+    suspicions = [("clipping_too_tight", ramp(shrunk, zero_at=-0.5, one_at=-1.3))]
     decay = patient.optimizer.param_groups[0].get("weight_decay") or 0.0
     if isinstance(decay, float) and facts.progress < 0.5:
-        strength = ramp(math.log10(max(decay, 1e-12)), -1.3, 0.0)
+        strength = ramp(math.log10(max(decay, 1e-12)), zero_at=-1.3, one_at=0.0)
         suspicions.append(("weight_decay_too_large", strength))
     modules = list(patient.model.modules())
     recurrent = any(isinstance(module, nn.RNNBase) for module in modules)

@@ -65,8 +65,8 @@ from mindgap.base.check import RuleError, error_words, fail, positive, whole
 
 #: Steps of one run, at most.
 STEPS = 240
-#: Steps of one run, at least, unless one takes more than a tenth of a second.
-FEWEST = 80
+#: Steps of one run, at least; of a slow one, whose steps take more than a tenth of a second.
+FEWEST, FEWEST_SLOW = 80, 20
 #: Share of the time that the first run may take.
 FIRST = 0.2
 #: Log-odds above which findings alone name a cause clearly.
@@ -74,9 +74,11 @@ CLEAR = 2.5
 #: Log-odds that a cure adds to its cause if it helps, and that a cause loses if none does.
 PROVEN, UNPROVEN = 2.0, 1.5
 #: Cures that are tried at most.
-TRIED = 4
-#: Share of the constant answer's loss by which a plain network may be ahead of a healthy run.
+MOST_TRIED = 4
+#: Progress by which a plain network may be ahead of a healthy run (1: the constant answer's loss).
 BEHIND = 0.45
+#: Progress below which a plain network has learned nothing, and one below which the user's run has.
+LEARNED_NOTHING, LEARNED_LITTLE = 0.03, 0.05
 
 
 def examine(
@@ -186,8 +188,8 @@ class _Doctor:
         self.report(text, min(1.0, 1 - self.time_left() / self.seconds))
 
     def answer(self) -> Examination:
-        """Read the start, train as the user does, and judge; returns the examination, also where
-        the user's code fails.
+        """Read what shows before training, train as the user does, compare with a plain network,
+        and judge. Returns the examination, also where the user's code fails.
         """
         try:
             self.say("reading the start")
@@ -206,8 +208,8 @@ class _Doctor:
     # The start.
 
     def _build_first_copy(self) -> Patient:
-        """The user's training as it is built, with its first weights kept among the facts; the
-        clock starts anew when it is there.
+        """Build the user's training once and return it. Its first weights become a fact, and the
+        clock starts anew afterwards.
 
         Raises:
             _CannotTell: the user's function raises an error, or there is nothing to train.
@@ -227,8 +229,11 @@ class _Doctor:
         return first
 
     def _check_loss(self, first: Patient) -> None:
-        """Call the loss on the first batch and on the validation batches. An error that the
-        readings can explain is a finding; any other ends the examination.
+        """Call the loss on the first batch and on the validation batches. An error on the first
+        batch that a reading explains becomes a finding.
+
+        Raises:
+            _CannotTell: the loss raises any other error.
         """
         try:
             with torch.no_grad():
@@ -250,7 +255,9 @@ class _Doctor:
                 raise _CannotTell(reason) from error
 
     def _read_start(self, first: Patient) -> None:
-        """All readings that need no training."""
+        """Make all readings that need no training, also those of causes with a file of their own,
+        and note the loss of the best constant answer as the fact ``trivial``.
+        """
         chart = self.chart
         readings: dict[str, Callable[[Chart, Patient], None]] = {
             "the data": read_data,
@@ -271,9 +278,9 @@ class _Doctor:
     # The first run.
 
     def _first_run(self) -> tuple[Patient, Course]:
-        """Train as the user does, for as many steps as a fifth of the time allows (by the time of
-        four steps after two others); returns the trained copy and its course. ``steps`` is then the
-        length of every run.
+        """Train as the user does, for as many steps as a fifth of the time allows, and return the
+        trained copy and its course. The number of steps becomes ``self.steps``, the length of every
+        later run, and a fact. It follows from the time of four steps after two others.
         """
         warming_up = self.admission.fresh()
         follow(warming_up, 2)  # libraries are loaded, kernels compiled
@@ -282,15 +289,15 @@ class _Doctor:
         follow(timed, 4)
         seconds_per_step = clock.elapsed() / 4
         affordable = int(FIRST * self.seconds / max(seconds_per_step, 1e-6))
-        fewest = FEWEST if seconds_per_step < 0.1 else 20
+        fewest = FEWEST if seconds_per_step < 0.1 else FEWEST_SLOW
         self.steps = max(fewest, min(STEPS, affordable))
         self.chart.facts.steps = self.steps
         trained = self.admission.fresh()
         return trained, follow(trained, self.steps, watch=True)
 
     def _read_first_run(self, trained: Patient, course: Course) -> None:
-        """Read the curve, the loop, the end, the labels, the break and the step; after an error
-        only the loop and the step.
+        """Make all readings that need the first run. After an error of the user's code these are
+        only those of the loop and the step.
 
         Raises:
             _CannotTell: the user's code raised an error that no reading explains.
@@ -318,8 +325,12 @@ class _Doctor:
     # Controls.
 
     def _compare_with_plain_network(self) -> None:
-        """Train a plain network on the same samples, bad batches left out; where it learns nothing
-        either, look at the targets; where it is ahead, look at the user's model.
+        """Train a plain network on the same samples, without the bad batches, and note its loss as
+        the fact ``control`` and its lead in progress as the fact ``behind``.
+
+        Where it learns nothing either, the targets are looked at: are they shifted, or do they not
+        follow from the inputs? Where it is ahead, the user's model is: has its loss settled, and is
+        it narrow?
         """
         chart = self.chart
         patient = self.admission.fresh()
@@ -334,7 +345,10 @@ class _Doctor:
         explained = chart.has_any(
             "softmax_over_batch", "broadcasts", "no_graph", "half_overflow", "nan_op"
         )
-        if plain_progress < 0.03 and chart.facts.progress < 0.05 and not explained:
+        both_learned_nothing = (
+            plain_progress < LEARNED_NOTHING and chart.facts.progress < LEARNED_LITTLE
+        )
+        if both_learned_nothing and not explained:
             if self._targets_are_shifted(patient, steps, plain_loss):
                 return
             self._compare_with_shuffled_targets(patient, steps, plain_loss)
@@ -342,17 +356,18 @@ class _Doctor:
         if chart.facts.behind > 0.1:
             chart.find(
                 "control_better",
-                ramp(chart.facts.behind, 0.1, 0.3),
+                ramp(chart.facts.behind, zero_at=0.1, one_at=0.3),
                 f"A plain network with 128 units reaches {plain_loss:.3g} on the same samples.",
             )
             self._read_settling(plain_loss)
             self._read_width(patient)
 
     def _targets_are_shifted(self, patient: Patient, steps: int, plain_loss: float) -> bool:
-        """Whether a plain network learns once the targets are shifted by one sample; if so, that
-        is a finding, and the shift a fact.
+        """Whether a plain network learns once the targets are shifted by one sample, forwards or
+        back. If so, that becomes a finding, and the shift a fact.
 
         Args:
+            steps: of each training.
             plain_loss: loss of the plain network without a shift.
         """
         chart = self.chart
@@ -373,8 +388,11 @@ class _Doctor:
     def _compare_with_shuffled_targets(
         self, patient: Patient, steps: int, plain_loss: float
     ) -> None:
-        """Say that the targets do not follow from the inputs, beside what a plain network reaches
-        on shuffled targets.
+        """Add the finding that the targets do not follow from the inputs. Its sentence also says
+        what a plain network reaches on shuffled targets, which becomes the fact ``shuffled``.
+
+        Args:
+            plain_loss: loss of a plain network on the targets as they are.
         """
         chart = self.chart
         text = (
@@ -388,29 +406,35 @@ class _Doctor:
             chart.facts.shuffled = shuffled
             text += f"; with shuffled targets it reaches {shuffled:.3g}"
         chart.find(
-            "labels_carry_nothing", ramp(progress(chart, plain_loss), 0.03, 0.015), f"{text}."
+            "labels_carry_nothing",
+            ramp(progress(chart, plain_loss), zero_at=0.03, one_at=0.015),
+            f"{text}.",
         )
 
     def _read_settling(self, plain_loss: float) -> None:
-        """Whether the training loss stopped falling above what a plain network reaches."""
-        third_quarter, last_quarter = self.chart.facts.late
+        """Find a training loss that has stopped falling above what a plain network reaches: its
+        fall from the third to the last quarter is small beside what is left to fall.
+        """
+        third_quarter, last_quarter = self.chart.facts.late_means
         fall = (third_quarter - last_quarter) / max(last_quarter - plain_loss, 1e-12)
         if last_quarter > plain_loss and math.isfinite(fall):
             self.chart.find(
                 "settled",
-                ramp(fall, 0.15, 0.05),
+                ramp(fall, zero_at=0.15, one_at=0.05),
                 f"The training loss has settled: {third_quarter:.3g}, then {last_quarter:.3g}.",
             )
 
     def _read_width(self, patient: Patient) -> None:
-        """Whether the model has no hidden layer or a very narrow one."""
+        """Find a model without a hidden layer or with one of at most four units. The width of the
+        narrowest layer becomes a fact; it is 0 without a hidden layer.
+        """
         chart, model = self.chart, patient.model
         widths = [len(weight_of(module)) for _, module in layers(model)]
         outputs = chart.facts.output[-1] if chart.facts.output else 0
         if outputs in widths:
             widths.remove(outputs)  # the last layer, wherever it is declared
         widths += [m.hidden_size for m in model.modules() if isinstance(m, torch.nn.RNNBase)]
-        chart.facts.narrow = min(widths, default=0)
+        chart.facts.narrowest = min(widths, default=0)
         targets = pair(patient.train[0])[1]  # without targets a narrow layer is meant
         if targets is not None and (not widths or min(widths) <= 4):
             narrowness = "no hidden layer" if not widths else f"a layer of {min(widths)} units"
@@ -420,7 +444,14 @@ class _Doctor:
     # The judgement.
 
     def _judge(self, trained: Patient, course: Course) -> Examination:
-        """Try learning rates and cures; returns the examination that names a cause, or none."""
+        """Try learning rates, unless the findings name a cause clearly, and then cures. Returns the
+        examination with the cause that a cure proves; where none does and the run is sick, with the
+        clearest one; else without a cause.
+
+        Args:
+            trained: the user's training after the first run.
+            course: of the first run.
+        """
         chart = self.chart
         trials = CureTrials(self.admission, chart, trained, self.steps, self.time_left)
         if course.error is None:
@@ -444,14 +475,15 @@ class _Doctor:
         return self._without_cause(trained, ranked, course)
 
     def _prove_a_cause(self, trials: CureTrials) -> _Named | None:
-        """Try the cures of at most ``TRIED`` of the likeliest causes one after the other; returns
-        the first cause whose cure helps, cannot be tried or need not help; None where none is left.
-        Failed trials go to ``failed``, their causes to ``refuted``.
+        """Try the cures of the likeliest causes, ``MOST_TRIED`` at most, one after the other.
+
+        Returns the first cause whose cure helps, cannot be tried or need not help; None where none
+        is left. Failed trials are appended to ``self.failed``, their causes to ``self.refuted``.
         """
         chart = self.chart
         tried = 0
         for cause, score in rank_causes(chart.findings):
-            if score < NAMED or tried >= TRIED:
+            if score < NAMED or tried >= MOST_TRIED:
                 break
             if cause.key == "wrong_axis" and self._mixes_on_purpose():
                 continue
@@ -461,6 +493,7 @@ class _Doctor:
                 trial = trials.try_cure(fitted)
                 tried += 1
             if trial is None:
+                # A cure that cannot be applied refutes a cause that the findings name weakly.
                 if cause.proof and fitted.cure and score < 2:
                     self.refuted.add(cause.key)
                     continue
@@ -468,6 +501,7 @@ class _Doctor:
             if trial.helps:
                 return _Named(fitted, score + PROVEN, trial)
             self.failed.append(trial)
+            # Tensors of another model in the optimizer are a fault whatever the loss does.
             stale = cause.key == "optimizer_other_parameters" and chart.has("foreign")
             if not fitted.proof or stale:
                 return _Named(fitted, score, None)
@@ -485,10 +519,12 @@ class _Doctor:
         chart = self.chart
         behind = chart.findings.get("control_better")
         far_behind = behind is not None and behind.strength > 0.3
-        return far_behind or chart.facts.progress < 0.05 or chart.has("broke")
+        return far_behind or chart.facts.progress < LEARNED_LITTLE or chart.has("broke")
 
     def _clearest_unproven(self) -> _Named | None:
-        """Where no cure helped: the cause that the findings name most clearly."""
+        """The cause that the findings name most clearly, where no cure helped: one whose cure
+        failed or that has none. Its score is lowered. None where no cause is clear.
+        """
         for cause, score in rank_causes(self.chart.findings):
             if score > CLEAR and (cause.key in self.refuted or not cause.cure):
                 failed = next((trial for trial in self.failed if trial.cause == cause.key), None)
@@ -496,8 +532,8 @@ class _Doctor:
         return None
 
     def _rank_all(self, named: _Named | None, trained: Patient) -> Ranked:
-        """The named cause, then all others that remain possible, with their log-odds; where none
-        is named, those of all are at most ``MOST_UNNAMED``.
+        """The named cause, then all others that remain possible, likeliest first, as (key,
+        log-odds). Where no cause is named, the log-odds are at most ``MOST_UNNAMED``.
         """
         key = "" if named is None else named.cause.key
         ranked = [] if named is None else [(key, named.score)]
@@ -511,6 +547,10 @@ class _Doctor:
     def _sick(self, named: _Named, ranked: Ranked, course: Course) -> Examination:
         """The examination that names a cause, with its signs, its change and what the trial on a
         copy gave.
+
+        Args:
+            ranked: (key, log-odds) of every cause to list.
+            course: of the first run, whose losses are drawn.
         """
         cause, trial, chart = named.cause, named.trial, self.chart
         change, proof = cause.change, ""
@@ -536,9 +576,9 @@ class _Doctor:
         )
 
     def _without_cause(self, trained: Patient, ranked: Ranked, course: Course) -> Examination:
-        """The examination that names no cause: healthy where the loss fell below the best constant
-        answer and not far behind a plain network, or, where there is no such answer, below its
-        start; else it cannot tell.
+        """The examination that names no cause. It is healthy where the loss fell clearly below that
+        of the best constant answer and not far behind a plain network. Where no constant answer is
+        known, it is healthy where the loss fell clearly below its start. Else it cannot tell.
         """
         facts = self.chart.facts
         start, final, constant = facts.start, facts.final, facts.trivial
@@ -575,7 +615,9 @@ class _Doctor:
         return self._answering().examination("healthy", sentence, ranked, [], course.losses)
 
     def _answering(self) -> Answering:
-        """Note among the facts what was tried and left out; returns what makes the answer."""
+        """Note among the facts which cures failed and what was left out, and return the maker of
+        the answer.
+        """
         facts = self.chart.facts
         facts.refused = [(t.cause, t.variant, t.before, t.after) for t in self.failed]
         facts.shortened = self._shortened()

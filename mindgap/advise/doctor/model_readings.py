@@ -28,8 +28,19 @@ from mindgap.base.restoring import seed_everything, undisturbed
 from mindgap.base.tensors import as_real, euclidean_norm
 from mindgap.measure.tracing import Trace, traced
 
+# All thresholds here were chosen on the development cases of ``benchmarks/doctor``, too.
 #: Root mean square of torch's first weights times the root of a layer's inputs: 1 / sqrt(3).
 DEFAULT_SIZE = 0.58
+#: Sizes (as that of torch's default above) beyond which first weights are small or large, and the
+#: root mean square of an embedding's entries, of which torch's default is 1, beyond which it is.
+SMALL_SIZE, LARGE_SIZE, LARGE_EMBEDDING = 0.1, 4, 8
+#: Beyond this momentum or first beta, or below this second beta, settings are extreme.
+MOST_MOMENTUM, LEAST_BETA = 0.985, 0.8
+#: Norm of a first gradient beyond which it is huge.
+HUGE_NORM = 300
+#: Two losses that differ by more than the first, relatively, are different; by less than the second
+#: they are the same but for rounding.
+DIFFERENT, SAME = 1e-5, 1e-6
 NORMS = (
     nn.modules.batchnorm._BatchNorm,
     nn.LayerNorm,
@@ -39,7 +50,7 @@ NORMS = (
 
 
 def names_in_words(names: list[str], most: int = 3) -> str:
-    """Some names for a sentence.
+    """The first names, at most ``most``, and the number of the others, for a sentence.
 
     Example:
         >>> names_in_words(["a", "b", "c", "d"])
@@ -50,7 +61,9 @@ def names_in_words(names: list[str], most: int = 3) -> str:
 
 
 def read_parameters(chart: Chart, patient: Patient) -> None:
-    """Frozen parameters, parameters the optimizer does not hold, and tensors torch does not see."""
+    """Find frozen parameters, parameters that the optimizer does not hold, and trainable tensors
+    that torch does not register. The latter, with their places, become a fact.
+    """
     parameters = patient.named_parameters
     trained = {id(p) for group in patient.optimizer.param_groups for p in group["params"]}
     unregistered_tensors = list(unregistered(patient.model))
@@ -69,18 +82,18 @@ def read_parameters(chart: Chart, patient: Patient) -> None:
             1.0,
             f"{places} hold tensors that torch does not register as parameters.",
         )
-        chart.facts.lost = untrained
+        chart.facts.unregistered_tensors = untrained
 
 
 def _read_frozen(chart: Chart, parameters: dict[str, nn.Parameter]) -> None:
-    """Parameters that take no gradient."""
+    """Find parameters, given by name, that take no gradient: some of them, or all."""
     frozen = [name for name, p in parameters.items() if not p.requires_grad]
     if not frozen:
         return
     share = _share_of_weights(frozen, parameters)
     chart.find(
         "frozen",
-        ramp(share, 0.02, 0.3),
+        ramp(share, zero_at=0.02, one_at=0.3),
         f"{share:.0%} of the weights have requires_grad=False: {names_in_words(frozen)}.",
     )
     if len(frozen) == len(parameters):
@@ -90,9 +103,11 @@ def _read_frozen(chart: Chart, parameters: dict[str, nn.Parameter]) -> None:
 def _read_left_out(
     chart: Chart, parameters: dict[str, nn.Parameter], trained: set[int], *, any_unregistered: bool
 ) -> None:
-    """Trainable parameters that the optimizer does not hold, and tensors in it that are foreign.
+    """Find trainable parameters that the optimizer does not hold; their names become a fact. Where
+    there are any, also find tensors in the optimizer that are not the model's.
 
     Args:
+        parameters: the model's, by name.
         trained: ids of the optimizer's tensors.
         any_unregistered: whether the model has tensors that torch does not register.
     """
@@ -103,7 +118,7 @@ def _read_left_out(
     share = _share_of_weights(left_out, parameters)
     chart.find(
         "left_out",
-        max(0.5, ramp(share, 0.0, 0.2)),
+        max(0.5, ramp(share, zero_at=0.0, one_at=0.2)),
         f"The optimizer does not hold {names_in_words(left_out)} ({share:.0%} of the weights).",
     )
     foreign = len(trained - {id(p) for p in parameters.values()})
@@ -120,7 +135,9 @@ def _share_of_weights(names: list[str], parameters: dict[str, nn.Parameter]) -> 
 
 
 def unregistered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Trainable tensors and modules that a module keeps in a plain list, dictionary or attribute.
+    """Yield the trainable tensors that torch does not register, with the place of each: those in a
+    plain list, dictionary or attribute of a module, also inside a module that is kept there. Of a
+    list or dictionary the first 100 entries are looked at.
 
     Example:
         >>> class Model(nn.Module):
@@ -169,10 +186,12 @@ def weight_of(module: nn.Module) -> Tensor:
 
 
 def read_start(chart: Chart, patient: Patient) -> None:
-    """The size of the first weights, and layers whose units all have equal weights. Two such
-    layers (or one without any other weights) are a finding, and sizes are then not judged.
+    """Find first weights that are too large or too small, and layers whose units all have equal
+    weights: two of these, or one without any other weights. Where two have, sizes are not judged.
+
+    Sizes are root mean squares times the root of the number of inputs; they become a fact.
     """
-    sizes, equal = _weight_sizes(patient.model)
+    sizes, equal = _weight_sizes(patient.model)  # by layer, and names of layers with equal units
     equal += _read_embeddings(chart, patient.model)
     if len(equal) >= 2 or (equal and not sizes):
         chart.find(
@@ -184,37 +203,41 @@ def read_start(chart: Chart, patient: Patient) -> None:
     if not sizes or len(equal) >= 2:
         return
     name, largest = max(sizes.items(), key=lambda item: item[1])
-    if largest > 4:
+    if largest > LARGE_SIZE:
         chart.find(
             "large_weights",
-            ramp(math.log(largest), math.log(3), math.log(8)),
+            ramp(math.log(largest), zero_at=math.log(3), one_at=math.log(8)),
             f"The weights of {name or 'the model'} start {largest / DEFAULT_SIZE:.3g} times as "
             "large as torch's default.",
         )
     varied_sizes = {name: size for name, size in sizes.items() if name not in equal}
     median_size = max(1e-12, middle(varied_sizes.values())) if varied_sizes else math.inf
-    if median_size < 0.1:
-        small_layers = [name for name, size in varied_sizes.items() if size < 0.1]
+    if median_size < SMALL_SIZE:
+        small_layers = [name for name, size in varied_sizes.items() if size < SMALL_SIZE]
         chart.find(
             "small_weights",
-            ramp(math.log(median_size), math.log(0.1), math.log(0.03)),
+            ramp(math.log(median_size), zero_at=math.log(0.1), one_at=math.log(0.03)),
             f"The weights start at {median_size / DEFAULT_SIZE:.2g} times torch's default size "
             f"({names_in_words(small_layers)}).",
         )
 
 
 def _weight_sizes(model: nn.Module) -> tuple[dict[str, float], list[str]]:
-    """Root mean square of each layer's weights times the root of the number of its inputs (0.58 for
-    torch's default), and the names of layers (recurrent ones once per matrix) whose units all have
-    equal weights.
+    """Sizes of the weights, and layers whose units all have equal weights.
+
+    Returns:
+        Layer -> root mean square of its weights times the root of the number of its inputs (0.58
+        for torch's default), and the names of the layers whose units have equal weights, a
+        recurrent one as often as it has such matrices.
     """
     sizes, equal = {}, []
     for name, module in layers(model):
         weight = weight_of(module)
         if weight.is_floating_point() and weight.numel() > 4 and weight.layout == torch.strided:
-            flat = weight.flatten(1).double()
+            flat = weight.flatten(1).double()  # (units, inputs)
             sizes[name] = float(flat.square().mean().sqrt()) * flat.shape[1] ** 0.5
-            equal += [name] * _units_equal(flat)
+            if _units_equal(flat):
+                equal.append(name)
     for name, module in model.named_modules():
         if isinstance(module, nn.RNNBase):  # every unit reads the same inputs and the same states
             kernels = [p.detach().double() for n, p in module.named_parameters() if "weight" in n]
@@ -232,51 +255,65 @@ def _read_embeddings(chart: Chart, model: nn.Module) -> list[str]:
         if len(table) > 1 and float((table - table[0]).abs().max()) == 0:
             equal.append(name)
         rms = float(table.double().square().mean().sqrt()) if table.is_floating_point() else 0.0
-        if rms > 8:  # torch draws them with root mean square 1
+        if rms > LARGE_EMBEDDING:  # torch draws them with root mean square 1
             chart.find(
                 "large_weights",
-                ramp(math.log(rms), math.log(6), math.log(16)),
+                ramp(math.log(rms), zero_at=math.log(6), one_at=math.log(16)),
                 f"The entries of {name} start {rms:.3g} times as large as torch's default.",
             )
     return equal
 
 
 def _units_equal(rows: Tensor) -> bool:
-    """Whether all rows are equal; a single row counts if all its entries are."""
+    """Whether all rows are equal; a single row counts if all its entries are.
+
+    Args:
+        rows: (units, inputs).
+    """
     reference = rows[0] if len(rows) > 1 else rows[0, 0]
     return float((rows - reference).abs().max()) == 0
 
 
 def read_optimizer(chart: Chart, patient: Patient) -> None:
-    """Settings that are far outside what anybody uses."""
+    """Find a momentum, betas or a weight decay far outside what anybody uses, where the user gave
+    the optimizer. Its learning rate, and what it calls its momentum, become facts. Only the first
+    parameter group is read.
+    """
     if "optimizer" not in patient.given:
         return
     group = patient.optimizer.param_groups[0]
     chart.facts.lr = float(group["lr"])
     chart.facts.momentum = "betas" if "betas" in group else "momentum"
     momentum = group.get("momentum", 0)
-    if isinstance(momentum, float) and momentum > 0.985:
+    if isinstance(momentum, float) and momentum > MOST_MOMENTUM:
         chart.find(
             "extreme_momentum",
-            ramp(momentum, 0.985, 0.995),
+            ramp(momentum, zero_at=MOST_MOMENTUM, one_at=0.995),
             f"Momentum {momentum:g} averages over {1 / max(1e-9, 1 - momentum):.0f} steps.",
         )
     betas = group.get("betas")
     if isinstance(betas, (tuple, list)) and len(betas) >= 2:
         first, second = float(betas[0]), float(betas[1])
-        if first > 0.985 or second < 0.8 or first > second:
+        if first > MOST_MOMENTUM or second < LEAST_BETA or first > second:
             chart.find("extreme_momentum", 1.0, f"betas = ({first:g}, {second:g}) are extreme.")
     decay = group.get("weight_decay", 0) or 0
     name = type(patient.optimizer).__name__
     if isinstance(decay, (int, float)) and decay > 0:
         decoupled = name in ("AdamW", "ACClip", "Lion", "SignSGD")
-        high = ramp(math.log10(decay), -0.3, 0.7) if decoupled else ramp(decay, 0.02, 0.1)
+        high = (
+            ramp(math.log10(decay), zero_at=-0.3, one_at=0.7)
+            if decoupled
+            else ramp(decay, zero_at=0.02, one_at=0.1)
+        )
         chart.find("large_decay", high, f"Weight decay is {decay:g}.")
 
 
 def read_forward(chart: Chart, patient: Patient) -> None:
-    """One forward pass of the first batches in training mode: dead and saturated units, scales,
-    axes, ranks, overflows, and torch's warning of sizes that broadcast. Its trace becomes a fact.
+    """Make one forward pass of the first four batches, joined, in training mode, and find what it
+    shows: dead and saturated units, a signal that grows or collapses, a softmax or a difference
+    over the wrong axes, probabilities in place of scores, overflows in float16.
+
+    The trace of the pass becomes a fact, and whether the model has norm layers.
     """
     model = patient.model
     batch = merged(patient.train[:4]) if size(patient.train[0]) > 1 else patient.train[0]
@@ -303,6 +340,7 @@ def read_forward(chart: Chart, patient: Patient) -> None:
             1.0,
             f"The loss is given probabilities ({trace.twice}) where it expects scores.",
         )
+    # A softmax of a tensor with several axes over the first one.
     over_samples = [name for name, axis, ndim in trace.softmax_axes if axis == 0 and ndim > 1]
     if over_samples:
         chart.find("softmax_over_batch", 1.0, f"{over_samples[0]} runs over the samples (axis 0).")
@@ -316,17 +354,20 @@ def read_forward(chart: Chart, patient: Patient) -> None:
 
 
 def _read_scales(chart: Chart, trace: Trace) -> None:
-    """How much the signal grows through the modules, and whether there are shortcuts."""
+    """Find a signal that grows through the modules, and additions around blocks (shortcuts). The
+    factor of growth, from the first output to the largest one, becomes a fact. Reads nothing of
+    fewer than four outputs that are finite and not zero.
+    """
     scales = [(name, scale) for name, scale in trace.scales if math.isfinite(scale) and scale > 0]
     if len(scales) < 4:
         return
     first_name, first_scale = scales[0]
-    name, largest_scale = max(scales, key=lambda row: row[1])
+    name, largest_scale = max(scales, key=lambda named_scale: named_scale[1])
     chart.facts.growth = growth = largest_scale / max(first_scale, 1e-12)
     if growth > 8 and not chart.facts.normalised:
         chart.find(
             "signal_grows",
-            ramp(math.log10(growth), 0.9, 1.6),
+            ramp(math.log10(growth), zero_at=0.9, one_at=1.6),
             f"The signal grows by a factor of {growth:.3g} from {first_name} to {name}.",
         )
     if {"add", "__add__", "add_", "__iadd__", "__radd__"} & trace.functions:
@@ -334,44 +375,48 @@ def _read_scales(chart: Chart, trace: Trace) -> None:
 
 
 def _read_ranks(chart: Chart, trace: Trace) -> None:
-    """Whether the outputs of a layer lie in few directions."""
+    """Find a layer whose outputs lie in few directions: the least effective rank becomes a fact."""
     # The last module is left out: it has as many directions as answers.
-    inner_layers = [layer for layer in trace.ranks if layer[0] != trace.scales[-1][0]]
+    inner_layers = [
+        (rank, name, units) for name, rank, units in trace.ranks if name != trace.scales[-1][0]
+    ]
     if inner_layers:
-        name, rank, units = min(inner_layers, key=lambda layer: layer[1])
+        rank, name, units = min(inner_layers, key=lambda layer: layer[0])
         chart.facts.rank = rank
         chart.find(
             "collapsed",
-            ramp(rank, 1.5, 1.1),
+            ramp(rank, zero_at=1.5, one_at=1.1),
             f"The outputs of {name} use {rank:.2g} of {units} directions.",
         )
 
 
 def read_activations(chart: Chart, trace: Trace) -> None:
-    """Dead units (ReLU, zero on every sample) and saturated values, of the worst layer each."""
+    """Find dead units (ReLU, zero on every sample) and saturated values (sigmoid, tanh) in a traced
+    forward pass. Their shares in the worst layer become the facts ``dead`` and ``saturated``.
+    """
     if trace.dead:
-        name, share = max(trace.dead, key=lambda pair: pair[1])
+        name, share = max(trace.dead, key=lambda named_share: named_share[1])
         chart.facts.dead = share
         place = _module_words(name) or "a relu"
         chart.find(
             "dead",
-            ramp(share, 0.6, 0.9),
+            ramp(share, zero_at=0.6, one_at=0.9),
             f"{share:.0%} of the units after {place} are zero on every sample.",
         )
     if trace.saturated:
-        name, share = max(trace.saturated, key=lambda pair: pair[1])
+        name, share = max(trace.saturated, key=lambda named_share: named_share[1])
         chart.facts.saturated = share
         place = _module_words(name) or "a squashing"
         chart.find(
             "saturated",
-            ramp(share, 0.5, 0.9),
+            ramp(share, zero_at=0.5, one_at=0.9),
             f"{share:.0%} of the values after {place} are saturated.",
         )
 
 
 def _module_words(name: str) -> str:
-    """The name of a module for a sentence; a bare number, as in nn.Sequential, is called a layer;
-    empty where the name is.
+    """The name of a module for a sentence. A bare number, as in nn.Sequential, is called a layer;
+    an empty name stays empty.
     """
     return f"layer {name}" if name.isdigit() else name
 
@@ -386,7 +431,7 @@ class _Sequence(NamedTuple):
 
     name: str  # of the module
     module: nn.RNNBase
-    values: Tensor
+    values: Tensor  # its input, which has a gradient
 
 
 @dataclass
@@ -402,9 +447,14 @@ class _BackwardPass:
 
 
 def _backward_pass(chart: Chart, patient: Patient) -> _BackwardPass | None:
-    """Differentiate the loss of the first batch in training mode by parameters, inputs of recurrent
-    modules and tensors that torch does not register; None, and a finding, where it has no graph.
-    Takes the finding ``unregistered`` back where those tensors get no gradient.
+    """Differentiate the loss of the first batch in training mode by the trainable parameters, the
+    inputs of recurrent modules and the tensors that torch does not register.
+
+    Deletes the finding ``unregistered`` where none of those tensors gets a gradient. The model and
+    its gradients stay as they are.
+
+    Returns:
+        What the pass showed; None, with the finding ``no_graph``, where the loss has no graph.
     """
     model, backward = patient.model, _BackwardPass()
     sequences: list[_Sequence] = []
@@ -433,7 +483,7 @@ def _backward_pass(chart: Chart, patient: Patient) -> _BackwardPass | None:
             handles.append(module.register_forward_pre_hook(partial(note_input, name)))
         handles.append(module.register_forward_hook(partial(note_call, name)))
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    unregistered_tensors = [tensor for _, tensor in chart.facts.lost]
+    unregistered_tensors = [tensor for _, tensor in chart.facts.unregistered_tensors]
     try:
         with undisturbed(model), loss_contexts(patient), torch.enable_grad():
             model.train()
@@ -456,7 +506,10 @@ def _backward_pass(chart: Chart, patient: Patient) -> _BackwardPass | None:
 
 
 def read_gradients(chart: Chart, patient: Patient) -> None:
-    """Which parameters get no gradient, and how gradients change through depth and time."""
+    """Make one backward pass of the first batch and find what its gradients show: parameters
+    without one, numbers that are not finite, huge or below the normal ones, a gradient of zero,
+    saturated states, and gradients that vanish or grow through depth or time.
+    """
     backward = _backward_pass(chart, patient)
     if backward is None:
         return
@@ -474,16 +527,16 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
             f"The loss is finite, the gradient of {not_finite[0]} is not.",
         )
     gradient_norm = euclidean_norm(list(gradients.values()))
-    if math.isfinite(gradient_norm) and gradient_norm > 300:
+    if math.isfinite(gradient_norm) and gradient_norm > HUGE_NORM:
         chart.find(
             "huge_gradient",
-            ramp(math.log10(gradient_norm), 2.5, 4),
+            ramp(math.log10(gradient_norm), zero_at=2.5, one_at=4),
             f"The first gradient has norm {gradient_norm:.3g}.",
         )
     chart.facts.denormal = share = _share_denormal(gradients.values())
     chart.find(
         "denormal",
-        ramp(share, 0.01, 0.2),
+        ramp(share, zero_at=0.01, one_at=0.2),
         f"{share:.0%} of the gradient's entries are denormal: below the least normal number.",
     )
     if gradient_norm == 0:
@@ -494,15 +547,18 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
         chart.facts.saturated = max(share, chart.facts.saturated)
         chart.find(
             "saturated",
-            ramp(share, 0.5, 0.9),
+            ramp(share, zero_at=0.5, one_at=0.9),
             f"{share:.0%} of the states of {_module_words(name)} are saturated.",
         )
     _read_time(chart, backward)
 
 
 def _read_missing_gradients(chart: Chart, patient: Patient, backward: _BackwardPass) -> None:
-    """Parameters that the forward pass uses and the backward pass does not reach."""
+    """Find parameters that the forward pass uses and the backward pass does not reach; their names
+    become the fact ``cut``. Where no parameter gets a gradient, the finding is ``no_graph``.
+    """
     missing = [name for name, g in backward.gradients.items() if g is None]
+    # A parameter takes part where its module was called; one of the model itself always does.
     cut = [
         name for name in missing if name.rpartition(".")[0] in backward.called or "." not in name
     ]
@@ -515,17 +571,19 @@ def _read_missing_gradients(chart: Chart, patient: Patient, backward: _BackwardP
         chart.facts.cut = cut
         chart.find(
             "cut",
-            max(0.6, ramp(_share_of_weights(cut, trainable), 0.0, 0.2)),
+            max(0.6, ramp(_share_of_weights(cut, trainable), zero_at=0.0, one_at=0.2)),
             f"{names_in_words(cut)} take part in the forward pass and get no gradient.",
         )
 
 
 def _read_depth(chart: Chart, patient: Patient, gradients: dict[str, Tensor]) -> None:
-    """Whether gradients vanish or grow from the last layer to the first, by the root mean squares
-    of their weights' gradients; needs five layers.
+    """Find gradients that vanish, and signals that grow, through at least five layers with weights.
+
+    Gradients are compared by the root mean squares of the layers' weight gradients: that of the
+    first layer over that of the last one becomes the fact ``depth_ratio``.
 
     Args:
-        gradients: parameter -> its gradient.
+        gradients: name of a parameter -> its gradient.
     """
     sizes = [
         (name, float(gradients[f"{name}.weight"].double().square().mean().sqrt()))
@@ -535,37 +593,36 @@ def _read_depth(chart: Chart, patient: Patient, gradients: dict[str, Tensor]) ->
     if len(sizes) < 5:
         return
     (first_name, first), (last_name, last) = sizes[0], sizes[-1]
+    least = min(gradient_size for _, gradient_size in sizes)
     chart.facts.depth_ratio = first / max(last, 1e-30)
     if last > 0 and first / last < 1e-2:
         chart.find(
             "vanishes",
-            ramp(math.log10(max(first / last, 1e-30)), -2, -3.5),
+            ramp(math.log10(max(first / last, 1e-30)), zero_at=-2, one_at=-3.5),
             f"The gradient of {first_name} is {first / last:.2g} times that of {last_name}: "
             f"it vanishes over {len(sizes)} layers.",
         )
-    elif (
-        last > 0
-        and min(gradient_size for _, gradient_size in sizes) / last < 1e-4
-        and first / last < 0.1
-    ):
+    elif last > 0 and least / last < 1e-4 and first / last < 0.1:
         chart.find("vanishes", 0.5, f"The gradient vanishes over {len(sizes)} layers.")
     growth = chart.facts.growth
     if growth > 30 and not chart.facts.normalised:
         chart.find(
             "explodes_depth",
-            ramp(math.log10(growth), 1.3, 2.0),
+            ramp(math.log10(growth), zero_at=1.3, one_at=2.0),
             f"Signal and gradient grow over {len(sizes)} layers (factor {growth:.3g}).",
         )
 
 
 def _read_time(chart: Chart, backward: _BackwardPass) -> None:
-    """Whether the gradient by a recurrent module's input vanishes or grows back through time: its
-    root mean square over the first eighth of a sequence against that at the end.
+    """Find a gradient by a recurrent module's input that vanishes or grows back through time. Its
+    mean size over the first eighth of the sequence, over its size at the last element, becomes the
+    fact ``time_ratio``. Reads nothing of fewer than eight elements.
     """
     for sequence, gradient in backward.sequences:
         if gradient is None or sequence.values.ndim != 3:
             continue
         name, time_axis = sequence.name, 1 if sequence.module.batch_first else 0
+        # Root mean square by time; the input is (samples, time, features) or has time first.
         sizes = gradient.double().square().mean(dim=[1 - time_axis, 2]).sqrt()
         early, late = float(sizes[: max(1, len(sizes) // 8)].mean()), float(sizes[-1])
         if not (math.isfinite(early) and late > 0 and len(sizes) >= 8):
@@ -574,19 +631,21 @@ def _read_time(chart: Chart, backward: _BackwardPass) -> None:
         if ratio > 30:
             chart.find(
                 "explodes_time",
-                ramp(math.log10(ratio), 1.5, 3),
+                ramp(math.log10(ratio), zero_at=1.5, one_at=3),
                 f"The gradient through time in {name} grows by {ratio:.2g} ({len(sizes)} steps).",
             )
         elif ratio < 1e-3:
             chart.find(
                 "vanishes_time",
-                ramp(math.log10(max(ratio, 1e-30)), -3, -6),
+                ramp(math.log10(max(ratio, 1e-30)), zero_at=-3, one_at=-6),
                 f"The gradient through time in {name} shrinks to {ratio:.2g} of its size.",
             )
 
 
 def _share_denormal(tensors: Iterable[Tensor]) -> float:
-    """Share of the entries other than zero whose size is below the smallest normal number."""
+    """Share of the entries other than zero whose size is below the smallest normal number of their
+    dtype; 0 where all are zero.
+    """
     denormal, nonzero = 0, 0
     for tensor in tensors:
         sizes = tensor.abs()
@@ -596,17 +655,18 @@ def _share_denormal(tensors: Iterable[Tensor]) -> float:
 
 
 def read_modes(chart: Chart, patient: Patient) -> None:
-    """Faults of the evaluation: two losses of one batch that differ, a loss that switches back to
-    training, one that is a sum, samples that mix, shapes that broadcast.
+    """Find faults that show in evaluation mode: two losses of one batch that differ, a loss that
+    switches the model back to training, a loss that is a sum, samples that depend on each other,
+    shapes that broadcast. The model's modes are put back.
     """
     model = patient.model
     with undisturbed(model), loss_contexts(patient):
-        _read_dropout(chart, patient)
+        _read_dropout(chart, patient)  # leaves the model in evaluation mode, or the loss does not
         noisy = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
         if model.training and any(isinstance(m, noisy) for m in model.modules()):
             chart.find("loss_trains", 0.7, "The loss switches the model back to training mode.")
         batch = patient.train[0]
-        if size(batch) < 4 and patient.valid:
+        if size(batch) < 4 and patient.valid:  # too few samples to compare parts of it
             batch = patient.valid[0]
         if size(batch) >= 4:
             _read_sum(chart, patient, batch)
@@ -614,7 +674,9 @@ def read_modes(chart: Chart, patient: Patient) -> None:
 
 
 def _evaluation_loss(patient: Patient, batch: Any, seed: int = 1) -> float:
-    """The loss of a batch in evaluation mode, in which the model stays, under a seed."""
+    """Seed the global generators, switch the model to evaluation mode, in which it stays, and
+    return the loss of a batch.
+    """
     seed_everything(seed)
     patient.model.eval()
     with torch.no_grad():
@@ -622,16 +684,18 @@ def _evaluation_loss(patient: Patient, batch: Any, seed: int = 1) -> float:
 
 
 def _read_dropout(chart: Chart, patient: Patient) -> None:
-    """Whether two evaluations of one batch differ, and agree without dropout."""
+    """Find dropout that is active in evaluation mode: two evaluations of one batch under different
+    seeds differ, and agree when dropout is computed as the identity.
+    """
     batch = (patient.valid or patient.train)[0]
     first, second = _evaluation_loss(patient, batch, 1), _evaluation_loss(patient, batch, 2)
     size_of_loss = max(abs(first), 1e-12)
     difference = abs(first - second) / size_of_loss
-    if not (math.isfinite(difference) and difference > 1e-5):
+    if not (math.isfinite(difference) and difference > DIFFERENT):
         return
     with no_dropout():
         without = [_evaluation_loss(patient, batch, seed) for seed in (1, 2)]
-    if abs(without[0] - without[1]) / size_of_loss < 1e-6:
+    if abs(without[0] - without[1]) / size_of_loss < SAME:
         chart.find(
             "dropout_active",
             1.0,
@@ -640,7 +704,9 @@ def _read_dropout(chart: Chart, patient: Patient) -> None:
 
 
 def _read_sum(chart: Chart, patient: Patient, batch: Any) -> None:
-    """Whether the loss is a sum over the samples: twice as many give twice the loss."""
+    """Find a loss that is a sum over the samples: in evaluation mode two halves of the batch have
+    together twice their mean loss, within 2 %.
+    """
     half = size(batch) // 2
     joined_loss = _evaluation_loss(patient, rows(batch, slice(0, 2 * half)))
     half_losses = [
@@ -653,7 +719,11 @@ def _read_sum(chart: Chart, patient: Patient, batch: Any) -> None:
 
 
 def _read_mixing(chart: Chart, patient: Patient, batch: Any) -> None:
-    """Does the output of one sample depend on the others, and do shapes broadcast?"""
+    """Find outputs of a sample that depend on the other samples of the batch, and shapes that
+    broadcast. The shape of the output becomes a fact, and the model stays in evaluation mode.
+
+    Halves of the batch are evaluated alone: their outputs must be those within the whole batch.
+    """
     inputs, targets = pair(batch)
     seed_everything(1)
     patient.model.eval()
@@ -672,7 +742,8 @@ def _read_mixing(chart: Chart, patient: Patient, batch: Any) -> None:
         if alone is None or alone.shape != output[part].shape:
             continue
         difference = float((alone - output[part]).abs().max())
-        if math.isfinite(difference) and difference > 1e-3 * max(float(output.abs().max()), 1e-9):
+        tolerance = 1e-3 * max(float(output.abs().max()), 1e-9)
+        if math.isfinite(difference) and difference > tolerance:
             chart.find(
                 "samples_mix",
                 0.0 if chart.has("dropout_active") else 1.0,
@@ -683,8 +754,13 @@ def _read_mixing(chart: Chart, patient: Patient, batch: Any) -> None:
 def _read_broadcast(
     chart: Chart, patient: Patient, batch: Any, output: Tensor, targets: Tensor
 ) -> None:
-    """Whether output and targets have shapes that broadcast: they differ (a column and a row), or
-    the loss stays the same when the targets are reversed, although they matter and differ.
+    """Find output and targets whose shapes broadcast, so that every output meets every target: one
+    is a column and the other a row, or both have one row per sample and the loss does not change
+    when the targets are reversed, although it depends on them and the outputs differ.
+
+    Args:
+        output: of the model, for this batch.
+        targets: real numbers, one row per sample.
     """
     shapes = f"The model gives {tuple(output.shape)}, the targets have {tuple(targets.shape)}"
     if output.ndim == 2 and targets.ndim == 1:
@@ -701,8 +777,9 @@ def _read_broadcast(
                 float(patient.value(b)) for b in (batch, reversed_batch, constant_batch)
             )
         target_spread = float(targets.double().std())
+        # How much the order of the targets can change the loss: by the product of both spreads.
         spread = float(output.double().std(0).max()) * target_spread
-        outputs_vary = spread > 1e-3 * abs(loss)  # else the order of the targets cannot show
+        outputs_vary = spread > 1e-3 * abs(loss)
         # The targets must matter at all: beside outputs of 1e4 they do not.
         targets_matter = abs(loss - constant_loss) > 1e-3 * abs(loss)
         order_does_not_matter = abs(loss - reversed_loss) < 1e-5 * max(abs(loss), 1e-9)

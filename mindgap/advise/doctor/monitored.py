@@ -219,7 +219,7 @@ class _Consultation:
     def _compare_gradients(self) -> None:
         """Compare the gradients that the optimizer got in the last five steps with fresh ones of
         the same batches: are they added up, kept from before, or clipped? The median of three or
-        more decides; it becomes the course's ``added_batches`` and ``clipped_share``.
+        more decides; it becomes the course's ``added_batches`` and ``kept_norm_share``.
         """
         ratios = []  # (recorded norm over fresh norm, batches of the step)
         steps = [step for step in self.past.recent if step.number in self.past.norms]
@@ -244,7 +244,7 @@ class _Consultation:
                 0.6,
                 f"The optimizer gets gradients {ratio:.3g} times as large as those of its batch.",
             )
-        self.course.clipped_share = min(1.0, ratio)
+        self.course.kept_norm_share = min(1.0, ratio)
 
     def _read_autopsy(self) -> None:
         """The replay's mechanism as a finding. A batch is blamed where its numbers are out of range
@@ -274,7 +274,9 @@ class _Consultation:
         if move > 0.05 and progress < 0.05:
             text = f"A step moves the weights by {move:.0%} of their size, and nothing is learned."
             worse = progress < -0.05 or chart.has_any("above_start", "died")
-            chart.find("thrown", ramp(move, 0.03, 0.1) * (1.0 if worse else 0.3), text)
+            chart.find(
+                "thrown", ramp(move, zero_at=0.03, one_at=0.1) * (1.0 if worse else 0.3), text
+            )
         elif chart.has("blew_up") and not chart.has("rate_negative"):
             chart.find("thrown", 0.8, chart.findings["blew_up"].sentence)
         early, late = course.mean(0.0, 0.25), course.mean(0.75, 1.0)
@@ -282,7 +284,7 @@ class _Consultation:
         if move < 5e-4 and progress < GOOD and falls and not chart.has("stuck"):
             chart.find(
                 "crawls",
-                ramp(math.log10(max(move, 1e-12)), -3.3, -4.0),
+                ramp(math.log10(max(move, 1e-12)), zero_at=-3.3, one_at=-4.0),
                 f"The loss goes from {early:.3g} to {late:.3g} in {course.updates} steps.",
             )
 

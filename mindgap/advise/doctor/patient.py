@@ -35,8 +35,8 @@ class Patient:
     """
 
     model: nn.Module
-    loss: Callable[[Any, Any], Tensor]
-    train: list[Any]
+    loss: Callable[[Any, Any], Tensor]  # of model and batch
+    train: list[Any]  # batches
     valid: list[Any]  # empty: none was given, and too few batches to hold some out
     optimizer: torch.optim.Optimizer
     scheduler: Any = None
@@ -75,9 +75,12 @@ class Admission:
         self._first_states: list[Any] = []  # of model, optimizer and scheduler
 
     def fresh(self) -> Patient:
-        """A new copy at the first weights, from a call of the user's function: where that returns
-        the same objects again, they get their first state back. The global generators are seeded,
-        the same before every call and after it.
+        """Call the user's function and return a new copy of the training at the first weights,
+        without gradients.
+
+        Where the function returns the same objects again, these get back the states that model,
+        optimizer and scheduler had after the first call, which are kept for that. Seeds the global
+        generators before the call and once more after it, each time alike.
         """
         seed_everything(stream_seed(self.seed, "start"))
         patient = _read_parts(called(self.problem, self.seed))
@@ -97,9 +100,11 @@ class Admission:
 
 
 def _read_parts(returned: Any) -> Patient:
-    """The patient in what the user's function returned: a tuple or a mapping of model, loss, data
-    and optimizer. Lazy modules get their shapes; without validation batches every tenth of ten or
-    more training batches is held out; without an optimizer AdamW at 1e-3 is made.
+    """Build the patient from what the user's function returned: a tuple or a mapping of model,
+    loss, training batches and optional parts. A faulty part raises an error that names it.
+
+    Lazy modules get their shapes. Without validation batches every tenth training batch is held
+    out where there are ten or more. Without an optimizer AdamW at 1e-3 is made.
     """
     parts = _named_parts(returned)
     given = frozenset(name for name, part in parts.items() if part is not None)
@@ -143,8 +148,8 @@ def _read_parts(returned: Any) -> Patient:
 
 
 def _named_parts(returned: Any) -> dict[str, Any]:
-    """Name of :data:`PARTS` -> what the user's function returned for it; an error where it returned
-    something else than ``examine`` takes.
+    """What the user's function returned, by the names in :data:`PARTS`. Raises an error where it
+    is neither such a mapping nor a tuple ``((model, loss), batches, ...)``.
     """
     rule = (
         "must return ((model, loss), batches, ...) or a mapping with model, loss, train and, where "
@@ -167,15 +172,18 @@ def _named_parts(returned: Any) -> dict[str, Any]:
 
 
 def _choose_held_out(train: list[Any]) -> list[int]:
-    """Places of every tenth batch; an outlier stays in training."""
+    """Numbers of every tenth batch, without those whose largest entry is more than 50 times the
+    median one: an outlier stays in training.
+    """
     largest = [_largest_entry(batch) for batch in train]
     usual = middle(largest)
     return [i for i in range(9, len(train), 10) if largest[i] <= 50 * usual]
 
 
 def _loss_of_batches(loss: Any) -> Any:
-    """A criterion of (output, target), as torch.nn has them, becomes a loss of (model, batch); any
-    other loss is one already.
+    """The user's loss as a function of (model, batch). A criterion of (output, target), as torch.nn
+    has them, is called with the model's output on all parts of a batch but the last, which is the
+    target. Any other loss is returned as it is.
     """
     functional = getattr(loss, "__module__", "") == "torch.nn.functional"
     if not (isinstance(loss, nn.Module) or functional):

@@ -45,6 +45,7 @@ def _keep_above_zero(func: Any, x: Tensor, *args: Any, **more: Any) -> Any:
 
 
 def _divide_above_zero(func: Any, x: Any, y: Any, *args: Any, **more: Any) -> Any:
+    # Entries of the divisor nearer to zero than 1e-6, of either sign, become 1e-6.
     if isinstance(y, Tensor) and y.is_floating_point():
         y = torch.where(y.abs() < 1e-6, torch.full_like(y, 1e-6), y)
     return func(x, y, *args, **more)
@@ -117,7 +118,9 @@ def softmax_over_classes() -> Rewritten:
 
 
 def scores_from_probabilities() -> Rewritten:
-    """A loss of scores takes the logarithm of the probabilities that it is given."""
+    """A loss of scores that is given probabilities p takes log p, or logit p where there are two
+    classes.
+    """
 
     def cross(func: Any, p: Tensor, *args: Any, **more: Any) -> Any:
         return func(p.clamp_min(1e-9).log(), *args, **more)
