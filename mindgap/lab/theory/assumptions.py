@@ -15,8 +15,12 @@ from mindgap.base.checked import NonNegative, Order, Positive, check_arguments
 
 
 def accuracy(epsilon: float, *, below: float = math.inf, name: str = "epsilon") -> float:
-    """A target accuracy: positive and, where a theorem asks for it, below a constant of the
-    problem.
+    """Return a target accuracy unchanged, or refuse it.
+
+    Args:
+        epsilon: the accuracy, which must be positive.
+        below: the constant of the problem that it must stay below; infinite for none.
+        name: what an error calls the argument.
 
     Example:
         >>> accuracy(2.0, below=1.0)
@@ -50,7 +54,11 @@ class RelaxedSmooth:
     M: Positive | None = None
 
     def need_m(self) -> float:
-        """M, or an error when the record has none."""
+        """M.
+
+        Raises:
+            RuleError: the record has none.
+        """
         if self.M is None:
             fail("M", "must be given for this theorem (Assumption 3.4.1)", None)
         return self.M
@@ -119,9 +127,9 @@ class CoordinateMoment:
     Source: thesis, Assumption 4.5.1; acclip, Assumption 2.
     """
 
-    alpha: Order
-    B: tuple[float, ...]
-    mu: Positive
+    alpha: Order  # α
+    B: tuple[float, ...]  # B_i of every coordinate, at least 0 and not all 0
+    mu: Positive  # μ
 
     def __post_init__(self) -> None:
         if not isinstance(self.B, tuple) or not self.B:

@@ -18,7 +18,8 @@ class Attack:
         place: the statement, as the table of theorems names it.
         reading: "as printed", "as corrected", or what else was changed.
         family: the instances, in words.
-        ranges: parameter -> its smallest and largest value, searched on a log scale.
+        ranges: parameter -> its smallest and largest value, both positive; searched on a log
+            scale.
         attempt: parameters -> a certificate (valid or not), or None outside the assumptions.
         points: how many values of each parameter the grid has.
     """

@@ -19,33 +19,51 @@ from mindgap.lab.theory.attack import Attack, Parameters
 from mindgap.lab.theory.certificate import Certificate
 from mindgap.lab.theory.certificates.chapter3 import theorem_3_4_4_step
 
-#: Most steps of one run; a run that is cut short counts as so many.
+#: Most steps of one run; a run that is cut short counts as one more.
 LIMIT = 20_000
 
 #: What is found of an instance: every assumption and whether it is met, the side that the statement
-#: bounds, and the bound.
+#: bounds, and the bound. None where the instance is outside the assumptions or too large to run.
 Solved = tuple[dict[str, bool], float, float] | None
 
 
 def _family(
     family: str, method: str, claim: str = "at most"
 ) -> Callable[[Callable[..., Solved]], Callable[..., Certificate | None]]:
-    """Turn a function of an instance's parameters, given by name, into an attempt: a function of
-    their mapping that returns a certificate with the family's name. Counts (K and n) are rounded up
-    to whole numbers first.
+    """A decorator that makes an attempt of a function that solves one instance.
+
+    The function takes an instance's parameters by name and returns a ``Solved``. The attempt takes
+    them as one mapping, rounds the counts (K and n) up to whole numbers, and returns a certificate,
+    or None.
+
+    Args:
+        family: the instances, in words; stands first in the certificate.
+        method: how the numbers are computed, in words.
+        claim: what the statement says of the measured side against its bound.
     """
 
     def as_attempt(solve: Callable[..., Solved]) -> Callable[..., Certificate | None]:
         @wraps(solve)
         def attempt(parameters: Parameters, **reading: Any) -> Certificate | None:
-            rounded = {n: math.ceil(v) if n in ("K", "n") else v for n, v in parameters.items()}
+            rounded = {
+                name: math.ceil(value) if name in ("K", "n") else value
+                for name, value in parameters.items()
+            }
             solved = solve(**rounded, **reading)
-            return solved and Certificate({"family": family, **rounded}, *solved, claim, method)
+            if solved is None:
+                return None
+            assumptions, measured, bound = solved
+            return Certificate(
+                {"family": family, **rounded}, assumptions, measured, bound, claim, method
+            )
 
         return attempt
 
     return as_attempt
 
+
+#: A run beyond this distance counts as diverged; a square would still be a finite float.
+DIVERGED = 1e150
 
 # Chapter 3: counts of iterations.
 # --------------------------------------------------------------------------------------------------
@@ -57,13 +75,21 @@ def _count(
     step: Callable[[Any], Any],
     epsilon: float,
 ) -> int:
-    """T_ε of one run in one dimension, LIMIT + 1 where it was not reached."""
+    """T_ε, the steps of one run in one dimension until |f'| <= ε; LIMIT + 1 where it was not
+    reached.
+
+    Args:
+        gradient: f'.
+        x: where the run starts.
+        step: the step size as a function of |f'(x)|.
+        epsilon: ε.
+    """
     for number in range(LIMIT + 1):
         slope = gradient(x)
         if abs(slope) <= epsilon:
             return number
         x -= float(step(np.float64(abs(slope)))) * slope
-        if not abs(x) < 1e150:
+        if not abs(x) < DIVERGED:
             break
     return LIMIT + 1
 
@@ -71,8 +97,15 @@ def _count(
 def _step_and_bound(
     kind: str, constants: Any, epsilon: float
 ) -> tuple[Callable[[Any], Any], float]:
-    """The step of Theorem 3.4.1 or 3.4.3 (``kind``) as a function of the gradient's norm, and the
-    most steps that the theorem allows.
+    """The step and the bound of a theorem.
+
+    Args:
+        kind: "3.4.1" (clipped gradient descent) or "3.4.3" (fixed step).
+        constants: a ``RelaxedSmooth``.
+        epsilon: accuracy.
+
+    Returns:
+        (the step size as a function of the gradient's norm, the most steps to ‖∇f‖ <= ε).
     """
     if kind == "3.4.1":
         return theory.clipped_gd_step(constants), theory.clipped_gd_bound(constants, epsilon)
@@ -82,13 +115,16 @@ def _step_and_bound(
 
 @_family("hyperbolic cosine", "a run, counted")
 def _on_cosh(*, kind: str, L0: float, L1: float, M: float, epsilon: float) -> Solved:
-    """The hyperbolic cosine against the step and bound of the theorem ``kind``."""
+    """Count the steps on the hyperbolic cosine, from the point where f' = M, against the bound of
+    the theorem ``kind`` ("3.4.1" or "3.4.3").
+    """
     function = theory.HyperbolicCosine(L0=L0, L1=L1)
     start = function.start(M)
     step, bound = _step_and_bound(kind, function.constants(M), epsilon)
+    # cosh(300) is far from overflow, so the start is exact.
     if L1 * start > 300 or epsilon >= M or bound > LIMIT:
         return None
-    # f' by hand, faster than ``function.gradient``, and held where sinh does not overflow.
+    # f' by hand, faster than ``function.gradient``, and held at ±700, where sinh is finite.
     count = _count(lambda x: L0 / L1 * math.sinh(min(max(L1 * x, -700), 700)), start, step, epsilon)
     checks = {"(L0, L1)-smooth, M and f(x0) - f* exact": True, "ε > 0": epsilon > 0}
     return checks, count, bound
@@ -96,11 +132,14 @@ def _on_cosh(*, kind: str, L0: float, L1: float, M: float, epsilon: float) -> So
 
 @_family("toothed slope, 300 teeth", "a run, counted")
 def _on_teeth(*, kind: str, L0: float, L1: float, epsilon: float) -> Solved:
-    """The slope with teeth against the step and bound of the theorem ``kind``."""
+    """Count the steps on the slope with teeth against the bound of the theorem ``kind`` ("3.4.1" or
+    "3.4.3").
+    """
     slope = epsilon * (1 + 1e-6)  # so that no point of the slope is ε-stationary
+    # The teeth depend on the step, the step on the slope alone: any Δ gives the same step.
     without_teeth = theory.RelaxedSmooth(L0=L0, L1=L1, delta=1.0, M=slope)
-    # The step depends on the slope alone, the teeth on the step.
-    step_size = float(_step_and_bound(kind, without_teeth, epsilon)[0](np.float64(slope)))
+    step_of_norm, _ = _step_and_bound(kind, without_teeth, epsilon)
+    step_size = float(step_of_norm(np.float64(slope)))
     if step_size * L0 > 1:
         return None
     function = theory.ToothedSlope(slope=slope, step=step_size, L=L0, teeth=300)
@@ -117,8 +156,11 @@ def _on_teeth(*, kind: str, L0: float, L1: float, epsilon: float) -> Solved:
     claim="at least",
 )
 def _lower_3_4_2(*, L1: float, M: float, epsilon: float, delta: float) -> Solved:
-    """The printed lower bound against the fewest steps of the best fixed step on the pair of 3.7.2,
-    and against Theorem 3.4.3, which no true lower bound exceeds.
+    """Theorem 3.4.2, L1 M (Δ - 5ε/8)/(8 ε² (log M + 1)) steps at least, against the fewest steps of
+    the best fixed step on the two functions of 3.7.2, with L0 = L1.
+
+    The step must be short for the exponential function and is then slow on the other one. That
+    Theorem 3.4.3 allows the count is a check: no true lower bound exceeds an upper bound.
     """
     if epsilon > L1 / 3 or delta < 1.25 * epsilon or 2 * epsilon >= M:
         return None
@@ -145,8 +187,17 @@ def _slope_3_4_5(
     L0: float,
     L1: float,
 ) -> Solved:
-    """The slow function of 3.7.2 against the printed bound or the proof's; ``slope`` and ``height``
-    (f(x0) - f*) are multiples of ε.
+    """Theorem 3.4.5 against the slow function of 3.7.2: the fewest steps down its slope, whatever
+    the noise.
+
+    Args:
+        printed: whether the bound is the printed one; else the proof's, which is squared.
+        epsilon: accuracy.
+        slope: M/ε, the slope outside [-1, 1].
+        height: (f(x0) - f*)/ε.
+        tau: bound of the noise.
+        L0: constant of (L0, L1)-smoothness.
+        L1: likewise.
     """
     M, gap = slope * epsilon, height * epsilon
     distance = (gap - 0.625 * M) / M  # from x0 to the end of the slope: f(1) - f* = 5M/8
@@ -154,10 +205,11 @@ def _slope_3_4_5(
         return None
     constants = theory.RelaxedSmooth(L0=L0, L1=L1, delta=gap, M=M)
     noise = theory.BoundedNoise(tau=tau)
-    noise_term = (5 * L0 + 4 * L1 * M) * (M + tau) ** 2
-    bound = (
-        (gap + noise_term) / epsilon**4 if printed else theory.sgd_bound(constants, noise, epsilon)
-    )
+    if printed:
+        bound = (gap + (5 * L0 + 4 * L1 * M) * (M + tau) ** 2) / epsilon**4
+    else:
+        bound = theory.sgd_bound(constants, noise, epsilon)
+    # Above 1e15 a count of steps is no longer exact in floats.
     if not 1 <= bound < 1e15:
         return None
     step = theory.sgd_step(constants, noise, math.ceil(bound))
@@ -171,10 +223,13 @@ def _slope_3_4_5(
 
 
 def _step_3_4_4(parameters: Parameters) -> Certificate | None:
-    """The certificate of the printed step of Theorem 3.4.4, at other constants."""
-    if parameters["M"] > 1e12 or parameters["epsilon"] >= parameters["M"]:
+    """The certificate of the printed step of Theorem 3.4.4 at other constants ε, M and τ; None
+    where the start is stationary already, or M so large that floats lose the margins.
+    """
+    epsilon, M, tau = parameters["epsilon"], parameters["M"], parameters["tau"]
+    if M > 1e12 or epsilon >= M:
         return None
-    return theorem_3_4_4_step(parameters["epsilon"], parameters["M"], parameters["tau"])
+    return theorem_3_4_4_step(epsilon, M, tau)
 
 
 # Chapter 4 and acclip.
@@ -184,34 +239,52 @@ def _step_3_4_4(parameters: Parameters) -> Certificate | None:
 def _printed_4_4_1(
     constants: Any, K: int, *, last_as_proved: bool = False
 ) -> tuple[float, float, float]:
-    """η, τ and the bound as printed; its last term as printed or as proved."""
+    """Step η, threshold τ and bound of Theorem 4.4.1 as printed. ``_corrected_4_4_1`` has them as
+    the proof gives them.
+
+    With e = (2α-2)/(3α-2): η = min{1/(4L), 1/(L (12σ)^(α/(α-1))), (f0/(σ²K))^(α/(3α-2))/L^e}, τ =
+    σ (ηL)^(-1/α), and 20 max{4 L f0/K, L (12σ)^(α/(α-1)) f0/K, last term} bounds the mean of
+    min{‖∇f‖², ‖∇f‖}.
+
+    Args:
+        constants: a ``HeavyTail``; its ``delta`` is f0.
+        K: number of steps.
+        last_as_proved: whether the last term is σ^(2α/(3α-2)) (L f0/K)^e, as in the proof; else
+            f0 L^e (f0/(Kσ²))^e, as in the statement.
+    """
     alpha, sigma, L, gap = constants.alpha, constants.sigma, constants.L, constants.delta
     exponent = (2 * alpha - 2) / (3 * alpha - 2)
     rate = (gap / (sigma**2 * K)) ** (alpha / (3 * alpha - 2)) / L**exponent
-    eta = min(1 / (4 * L), 1 / (L * (12 * sigma) ** (alpha / (alpha - 1))), rate)
-    proved = sigma ** (2 * alpha / (3 * alpha - 2)) * (L * gap / K) ** exponent
-    last_term = proved if last_as_proved else gap * L**exponent * (gap / (K * sigma**2)) ** exponent
-    bound = 20 * max(
-        4 * L * gap / K, L * (12 * sigma) ** (alpha / (alpha - 1)) * gap / K, last_term
-    )
+    noise_factor = (12 * sigma) ** (alpha / (alpha - 1))
+    eta = min(1 / (4 * L), 1 / (L * noise_factor), rate)
+    if last_as_proved:
+        last_term = sigma ** (2 * alpha / (3 * alpha - 2)) * (L * gap / K) ** exponent
+    else:
+        last_term = gap * L**exponent * (gap / (K * sigma**2)) ** exponent
+    bound = 20 * max(4 * L * gap / K, L * noise_factor * gap / K, last_term)
     return eta, sigma * (eta * L) ** (-1 / alpha), bound
 
 
 def _corrected_4_4_1(constants: Any, K: int) -> tuple[float, float, float]:
-    """η, τ and the bound as the proof gives them."""
+    """Step η, threshold τ and bound of Theorem 4.4.1 as its proof gives them; it bounds the mean of
+    min{‖∇f‖², τ‖∇f‖/3}. The twin of ``_printed_4_4_1``.
+    """
     parameters = theory.gclip_nonconvex_parameters(constants, K)
     return parameters.eta, parameters.tau, theory.gclip_nonconvex_bound(constants, K)
 
 
 @_family("x²/2 without noise", "a geometric sum")
 def _bowl_4_4_1(*, corrected: bool, alpha: float, sigma: float, f0: float, K: int) -> Solved:
-    """Theorem 4.4.1, printed or corrected, against x²/2 without noise."""
+    """Theorem 4.4.1, printed or corrected, against x²/2 without noise from x0 = √(2 f0). Nothing is
+    clipped there, so x_k = (1-η)^k x0.
+    """
     x0 = math.sqrt(2 * f0)
     constants = theory.HeavyTail(alpha=alpha, sigma=sigma, L=1.0, delta=f0)
     eta, tau, bound = (_corrected_4_4_1 if corrected else _printed_4_4_1)(constants, K)
     if x0 > min(1.0, tau):
         return None
-    # Σ_{k=1..K} x_k² of gradient descent; min{‖∇f‖², τ‖∇f‖/3} is at most the square.
+    # Σ_{k=1..K} x_k², a geometric sum. Printed: min{‖∇f‖², ‖∇f‖} is the square, because x0 <= 1.
+    # Corrected: min{‖∇f‖², τ‖∇f‖/3} is at most the square and at most τ x0/3.
     log_decay = 2 * math.log1p(-eta)
     total = x0**2 * math.exp(log_decay) * math.expm1(K * log_decay) / math.expm1(log_decay)
     if corrected:
@@ -229,10 +302,18 @@ def _bowl_4_4_1(*, corrected: bool, alpha: float, sigma: float, f0: float, K: in
 def _slope_4_4_1(
     *, corrected: bool, alpha: float, sigma: float, slope: float, way: float, K: int
 ) -> Solved:
-    """Theorem 4.4.1, its last term as proved or corrected, against the slope of a Huber function
-    without noise, which ends ``way`` from x0.
+    """Theorem 4.4.1 against the slope of a Huber function without noise, which ends ``way`` from
+    x0.
+
+    Args:
+        corrected: whether all is as the proof gives it; else as printed but for the last term.
+        alpha: α.
+        sigma: σ.
+        slope: |f'| on the slope.
+        way: from x0 to the end of the slope.
+        K: number of steps.
     """
-    gap = slope * way + slope**2 / 2  # of the Huber function with L = 1
+    gap = slope * way + slope**2 / 2  # f(x0) - f* of the Huber function with L = 1
     constants = theory.HeavyTail(alpha=alpha, sigma=sigma, L=1.0, delta=gap)
     if corrected:
         eta, tau, bound = _corrected_4_4_1(constants, K)
@@ -246,11 +327,18 @@ def _slope_4_4_1(
 
 @_family("Huber function, slope 1, without noise", "the steps that start on the slope")
 def _slope_acclip_2(*, printed: bool, alpha: float, L: float, share: float, K: int) -> Solved:
-    """Theorem 2 of acclip against the slope of a Huber function without noise; f(x0) - f* is
-    ``share``·K/L.
+    """Theorem 2 of acclip against the slope 1 of a Huber function without noise: every gradient up
+    to its end has norm 1.
+
+    Args:
+        printed: whether step and bound are as printed (K + 1 and no L); else the proof's.
+        alpha: α.
+        L: smoothness.
+        share: (f(x0) - f*)·L/K.
+        K: number of steps.
     """
-    gap = share * K / L
-    distance = gap - 1 / (2 * L)
+    gap = share * K / L  # f(x0) - f*
+    distance = gap - 1 / (2 * L)  # from x0 to the end of the slope
     if distance <= 0:
         return None
     constants = theory.SmoothMoment(alpha=alpha, G=1.0, L=L, delta=gap)
@@ -263,21 +351,25 @@ def _slope_acclip_2(*, printed: bool, alpha: float, L: float, share: float, K: i
 
 @_family("rare jump, clipped", "the bias of the mean")
 def _jump_4_4_2_printed(*, alpha: float, multiple: float, K: int) -> Solved:
-    """The bias of a clipped rare jump, as in ``certificates.chapter4.theorem_4_4_2``, any α; the
-    jump is ``multiple``·τ_K.
+    """Theorem 4.4.2 with the printed threshold τ_k = k^(α-1) (G = μ = 1) against a clipped rare
+    jump: its bias alone exceeds the bound.
+
+    f = (x - b)²/2 on [0, B]; g = x/(1-p) with probability 1-p, else -J. Here b = pJ is the minimum
+    and J = ``multiple``·τ_K. ``certificates.chapter4.theorem_4_4_2`` is the same at α = 3/2.
     """
     tau = K ** (alpha - 1)
     jump = multiple * tau
-    domain = 0.25 ** (1 / alpha) / 2
-    share = 1 - (1.1 * domain) ** alpha  # the slope's part of the α-moment is within the rest
-    probability = share / jump**alpha
+    domain = 0.25 ** (1 / alpha) / 2  # B
+    # The jump's part of the α-moment; the slope's part is within the rest.
+    jump_moment = 1 - (1.1 * domain) ** alpha
+    probability = jump_moment / jump**alpha
+    slope_moment = (domain / (1 - probability)) ** alpha * (1 - probability)
     optimum = probability * jump
-    mean = max(2 * probability, probability * tau)
+    mean = max(2 * probability, probability * tau)  # at least E x_k, for every k <= K
     checks = {
         "α in (1, 2]": 1 < alpha <= 2,
         "the minimum lies in [0, B]": optimum < domain,
-        "E|g|^α <= 1 on [0, B]": probability < 0.05
-        and share + (domain / (1 - probability)) ** alpha * (1 - probability) <= 1,
+        "E|g|^α <= 1 on [0, B]": probability < 0.05 and jump_moment + slope_moment <= 1,
         "the jump is clipped up to K": jump > tau,
         "the slope is never clipped": domain / (1 - probability) <= 1,
         "the mean stays below the minimum": mean < optimum,
@@ -289,15 +381,22 @@ def _jump_4_4_2_printed(*, alpha: float, multiple: float, K: int) -> Solved:
 
 @_family("rare jumps", "the exact recursion")
 def _jump_4_4_2(*, dimension: int, alpha: float, multiple: float, ratio: float, K: int) -> Solved:
-    """Theorems 4.4.2 and 4.5.1, with the proof's threshold, against rare jumps in that many
-    coordinates; the largest jump is ``ratio`` times the smallest.
+    """Theorems 4.4.2 (one coordinate) and 4.5.1, with the proof's threshold τ_k = k^(1/α), against
+    rare jumps.
+
+    Args:
+        dimension: number of coordinates.
+        alpha: α.
+        multiple: the smallest jump, in units of 10^(1/α); one unit has probability 1/10.
+        ratio: the largest jump over the smallest.
+        K: number of steps.
     """
     jumps = 10 ** (1 / alpha) * multiple * np.geomspace(1, ratio, dimension)
     problem = theory.RareJump(np.full(dimension, alpha), jumps)
-    error = theory.averaged_error(
+    (error,) = theory.averaged_error(
         problem, lambda k: 4 / (k + 1), lambda k: np.asarray(k ** (1 / alpha)), [K]
-    )[0]
-    # On |x| <= 1/2 the slope adds (1-p)(x/(1-p))^α <= 1.2 (1/2)^α to the jump's share 1.
+    )
+    # On |x| <= 1/2 the slope adds (1-p)(x/(1-p))^α <= 1.2 (1/2)^α to the jump's α-moment 1.
     B = (1 + 1.2 * 0.5**alpha) ** (1 / alpha)
     constants = theory.CoordinateMoment(alpha=alpha, B=(B,) * dimension, mu=1.0)
     checks = {
@@ -319,12 +418,22 @@ def _lemma(
     scale: float,
     mean: float,
 ) -> Solved:
-    """Lemma 2 of acclip (``"2"``) or Lemma 4.7.5 against a law of two points, the rarer one with
-    probability ``share``.
+    """Lemma 2 of acclip (the bias) or Lemma 4.7.5 (the second moment) of a clipped gradient,
+    against g = mean + a law of two points.
+
+    Args:
+        which: "2" or "4.7.5".
+        printed: whether the lemma is as printed. The printed Lemma 2 bounds E(ĝ - ∇f)²,
+            the corrected one (E ĝ - ∇f)²; Lemma 4.7.5 prints 2α for α in an exponent.
+        alpha: α.
+        tau: threshold of the clipping.
+        share: probability of the rarer point.
+        scale: distance of the two points.
+        mean: ∇f.
     """
     law = theory.TwoPoint(probability=share, scale=scale)
     moments = theory.clipped_moments(law, mean, tau)
-    moment = law.expect(lambda x: np.abs(mean + x) ** alpha)
+    moment = law.expect(lambda x: np.abs(mean + x) ** alpha)  # E|g|^α
     if which == "2":
         measured = moments.error if printed else (moments.mean - mean) ** 2
         bound = moment**2 * tau ** (-2 * (alpha - 1))
@@ -341,11 +450,13 @@ def _lemma(
 
 @_family("L max(max_i x_i, -Δ/L) in many dimensions", "calls of every run, whatever the draws")
 def _coordinates_5_4_1(*, epsilon: float, gamma: float, T: float) -> Solved:
-    """INGD at 0 on L·max(max_i x_i, -Δ/L): every gradient is a new L e_i, and no test passes."""
+    """The calls of INGD at 0 on L·max(max_i x_i, -Δ/L) against Theorem 5.4.1's T·K·log(T/γ) with
+    K = 48 L²/ε². Every gradient is a new L e_i, and the descent test never passes.
+    """
     L = 1.0
     square, calls = L**2, 1  # ‖m‖² and the calls so far
     while square > epsilon**2:
-        beta = (4 * L**2 - square) / (4 * L**2 + 2 * square)
+        beta = (4 * L**2 - square) / (4 * L**2 + 2 * square)  # weight of m, as Algorithm 2 sets it
         square = beta**2 * square + (1 - beta) ** 2 * L**2
         calls += 2  # the value of the descent test, and a gradient
     checks = {"ε < L": epsilon < L, "T = 4Δ/(εδ) >= 1": T >= 1, "γ <= 1/2": gamma <= 0.5}
@@ -354,15 +465,19 @@ def _coordinates_5_4_1(*, epsilon: float, gamma: float, T: float) -> Solved:
 
 @_family("a coin, drawn anew each step", "the exact binomial quantile")
 def _coin_6_4_1(*, n: int, q: float, delta: float) -> Solved:
-    """F(θ) = ±M with probabilities q and 1-q, whatever θ is: the change is a binomial mean."""
+    """Theorem 6.4.1 against coins: F(θ) = ±M with probabilities q and 1-q, whatever θ is, M = 1.
+
+    The one-step change over n steps is |2 S/n - 2q| with S ~ Bin(n, q). Its exact (1-δ)-quantile,
+    the smallest number that it exceeds with probability δ at most, is measured against the bound.
+    """
     from scipy.stats import binom
 
-    # |2 S/n - 2q| with S ~ Bin(n, q): the smallest number that it exceeds with probability <= δ.
     successes = np.arange(n + 1)
     changes = np.abs(2 * successes / n - 2 * q)
     order = np.argsort(changes)
-    up_to = np.cumsum(binom.pmf(successes, n, q)[order])
-    quantile = float(changes[order][min(int(np.searchsorted(up_to, 1 - delta)), n)])
+    probability_up_to = np.cumsum(binom.pmf(successes, n, q)[order])
+    quantile_index = min(int(np.searchsorted(probability_up_to, 1 - delta)), n)
+    quantile = float(changes[order][quantile_index])
     bound = theory.one_step_change_bound(theory.BoundedValues(1.0, delta), n)
     return {"|φ∘F| <= M = 1": True, "0 < δ < 1": 0 < delta < 1}, quantile, bound
 

@@ -24,8 +24,8 @@ class Certificate:
         assumptions: every assumption of the statement -> whether the instance meets it.
         measured: the side that the statement bounds, exact or a lower bound of it.
         printed: the side that is printed.
-        claim: what the statement says of ``measured`` against ``printed``.
-        method: how both were computed.
+        claim: what the statement says of ``measured`` against ``printed``, one of ``CLAIMS``.
+        method: how both were computed, in words.
 
     Example:
         >>> seen = Certificate({"x": 2}, {"x > 0": True}, 2, 1, "at most", "counting")
@@ -47,7 +47,9 @@ class Certificate:
 
     @property
     def contradicts(self) -> bool:
-        """Whether ``measured`` against ``printed`` is what the claim excludes."""
+        """Whether the claim is false of the numbers: ``measured`` is not at most (at least, equal
+        to, above) ``printed``. The assumptions are not asked; ``valid`` does.
+        """
         if self.claim == "at most":
             return self.measured > self.printed
         if self.claim == "at least":
@@ -76,7 +78,8 @@ class Certificate:
 
 
 def _short(value: str | Number) -> str:
-    """Text as it is, a number with four significant digits or as a short whole number."""
+    """Text as it is, an int below 10^7 in full, any other number with four significant digits."""
     if isinstance(value, str):
         return value
-    return str(value) if isinstance(value, int) and abs(value) < 10**7 else f"{float(value):.4g}"
+    short_int = isinstance(value, int) and abs(value) < 10**7
+    return str(value) if short_int else f"{float(value):.4g}"

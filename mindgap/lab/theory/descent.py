@@ -28,7 +28,9 @@ def first_hits(
     limit: int,
     noise: Callable[[int, Array], Array] | None = None,
 ) -> tuple[Array, Array]:
-    """Iterate x <- x - h(g)·g for all runs and report when ‖∇f(x_t)‖ <= ε first holds.
+    """Iterate x <- x - h(g)·g for all runs and return when ‖∇f(x_t)‖ <= ε first held.
+
+    A run ends there, or when its gradient's norm is no longer finite.
 
     Args:
         gradient: ``gradient(x, running)``: gradients at points ``x`` of shape (n, d), of the runs
@@ -41,8 +43,8 @@ def first_hits(
             None for exact gradients.
 
     Returns:
-        (T, x): T_ε of (3.7) for every run (``limit + 1`` where it was not reached or the run became
-        non-finite), and the last points.
+        (T, x): T_ε of the thesis, (3.7), for every run, shape (runs,), ``limit + 1`` where it was
+        not reached or the run became non-finite; and the last points, shape (runs, d).
 
     Example:
         >>> hits, _ = first_hits(
@@ -60,7 +62,7 @@ def first_hits(
     accuracies = np.broadcast_to(np.asarray(epsilon, dtype=float), (runs,))
     hits = np.full(runs, limit + 1)
     final = np.array(x0, dtype=float)
-    running, x = np.arange(runs), final.copy()
+    running, x = np.arange(runs), final.copy()  # x[i] belongs to run running[i]
     with np.errstate(over="ignore", invalid="ignore"):
         for step_number in range(limit + 1):
             gradients = gradient(x, running)

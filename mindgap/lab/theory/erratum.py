@@ -74,7 +74,8 @@ class Erratum:
         return self._split_names(self.studies)
 
     def certify(self) -> Certificate:
-        """Run the certificate; imports what it needs.
+        """Run the function that ``certificate`` names and return its certificate; imports its
+        module.
 
         Raises:
             RuleError: the erratum has none.
@@ -100,7 +101,11 @@ class Erratum:
 
 
 def _read(path: Path) -> list[Erratum]:
-    """The blocks of one file: ``name: value`` lines, an empty line between two errata."""
+    """The errata of one file, in its order.
+
+    Blocks of ``name: value`` lines are separated by empty lines; lines that begin with ``#`` are
+    comments. The chapter is the file's name without "chapter".
+    """
     rows = []
     for block in path.read_text(encoding="utf-8").split("\n\n"):
         lines = [line for line in block.strip().splitlines() if not line.startswith("#")]

@@ -62,7 +62,9 @@ class Function(ABC):
         """∇f(x) at every point, by formula."""
 
     def gradient_norm(self, x: Any) -> Any:
-        """‖∇f(x)‖ at every point."""
+        """‖∇f(x)‖ at every point: |f'| of every entry in one variable, else the norm along the
+        last axis, which falls away.
+        """
         gradient = self.gradient(x)
         xp = namespace(gradient)
         return xp.abs(gradient) if self.dimension == 1 else xp.sqrt((gradient * gradient).sum(-1))
@@ -72,8 +74,13 @@ class Function(ABC):
         return self.value(x)
 
     def objective(self, x0: Any) -> Objective:
-        """The function as an objective for any optimizer: one parameter ``x``; see
-        ``sample_value`` for batches.
+        """The function as an objective for any optimizer. Its model has one parameter ``x``.
+
+        Args:
+            x0: where ``x`` starts, copied as float64.
+
+        Returns:
+            An objective whose loss is the sum of ``sample_value(x, batch)``.
         """
         import torch
 

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from mindgap.base.check import whole
 from mindgap.base.checked import Positive, check_arguments
-from mindgap.lab.theory.chapter4.zero_chain import HardChain, ZeroChain, noise_probability
+from mindgap.lab.theory.chapter4.zero_chain import (
+    CHAIN_SMOOTHNESS,
+    LARGE_ENTRY,
+    HardChain,
+    ZeroChain,
+    noise_probability,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -46,8 +52,10 @@ class LiftedChain:
         self._chain()
 
     def _chain(self) -> HardChain:
-        """The single-level instance; its G only has to be large enough."""
-        return HardChain(2.0, self.L, self.delta, 1e9, self.epsilon)
+        """The single-level instance, α = 2. Its G decides its own p only, which is not used here
+        (``probability`` is); so G only has to be large enough.
+        """
+        return HardChain(alpha=2.0, L=self.L, delta=self.delta, G=1e9, epsilon=self.epsilon)
 
     @property
     def dimension(self) -> int:
@@ -67,7 +75,11 @@ class LiftedChain:
         return (self.dimension - 1) / (2 * self.probability)
 
     def problem(self, samples: int = 100_000, seed: int = 0) -> BilevelProblem:
-        """The bilevel problem; upper samples are draws z ~ Bernoulli(p), one per batch.
+        """The bilevel problem in float64: x has ``dimension`` entries and starts at 0, y has one
+        and starts at 1.
+
+        An upper batch is one draw z ~ Bernoulli(p), as a tensor of shape (1,). The lower data are
+        zeros; the lower level does not look at them.
 
         Args:
             samples: how many draws the upper data hold.
@@ -82,8 +94,8 @@ class LiftedChain:
         generator = torch_stream(seed, "lifted chain")
         coins = (torch.rand(samples, generator=generator) < self.probability).double()
         chain, dimension = self._chain(), self.dimension
-        zero = torch.zeros(dimension, dtype=torch.float64)
 
+        # A term of 0 keeps an argument that a level does not look at in autograd's graph.
         def upper(x: torch.Tensor, y: torch.Tensor, batch: Any) -> torch.Tensor:
             return _chain_value(chain, self.probability, x, batch[0]) + 0.0 * y.sum()
 
@@ -93,7 +105,7 @@ class LiftedChain:
         return BilevelProblem(
             upper,
             lower,
-            x=zero,
+            x=torch.zeros(dimension, dtype=torch.float64),
             y=torch.ones(1, dtype=torch.float64),
             batch_size=1,
             upper_data=(coins,),
@@ -104,19 +116,33 @@ class LiftedChain:
 def _chain_value(
     chain: HardChain, probability: float, x: torch.Tensor, coins: torch.Tensor
 ) -> torch.Tensor:
-    """f(x), with the chain's stochastic gradient in place of its own: the coordinate after the last
-    one above 1/4 is multiplied by z/p.
+    """The value f(x), whose gradient for autograd is the oracle's stochastic gradient g(x).
+
+    This is the torch twin of two methods of ``HardChain``, with another p:
+
+    - the value, of ``HardChain.value``: f(x) = (Lλ²/152) f_d(x/λ) (thesis, 4.7.7, proof of Theorem
+      4.4.4, where 152 is the smoothness of f_d by Lemma 4.7.9, 2);
+    - the gradient, of ``HardChain.stochastic_gradient``: g(x) = 2ε g_d(x/λ) with the oracle g_d of
+      Lemma 4.7.10, which multiplies entry prog_{1/4}(x/λ) + 1 of ∇f_d by z/p.
+
+    Args:
+        chain: gives L, ε, λ (``scale``) and d (``dimension``).
+        probability: p.
+        x: shape (d,).
+        coins: the draws z of the batch, 0 or 1; their mean takes the place of z.
+
+    Returns:
+        A scalar.
     """
     import torch
 
     unscaled = x.detach() / chain.scale
     gradient = 2 * chain.epsilon * ZeroChain(chain.dimension).gradient(unscaled)
     index = torch.arange(1, chain.dimension + 1, dtype=unscaled.dtype)
-    last_large = (index * (unscaled.abs() > 0.25)).amax(-1)
-    factor = torch.where(
-        index == last_large + 1, coins.mean() / probability, torch.ones_like(index)
-    )
-    value = chain.L * chain.scale**2 / 152 * ZeroChain(chain.dimension).value(unscaled)
+    progress = (index * (unscaled.abs() > LARGE_ENTRY)).amax(-1)  # prog_{1/4}(x/λ)
+    factor = torch.where(index == progress + 1, coins.mean() / probability, torch.ones_like(index))
+    value = chain.L * chain.scale**2 / CHAIN_SMOOTHNESS * ZeroChain(chain.dimension).value(unscaled)
+    # x - x.detach() is 0 with derivative 1: it adds nothing to the value and g to the gradient.
     return value + (factor * gradient * (x - x.detach())).sum()
 
 

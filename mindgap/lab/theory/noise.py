@@ -28,7 +28,11 @@ Scale = float | Sequence[float] | Array
 
 
 def _scales(scale: Any) -> Array:
-    """Scale(s) as a float64 array (0-dim for a number), all positive and finite."""
+    """Scale(s) as a float64 array, of no axis for a number and of one for a vector.
+
+    Raises:
+        RuleError: a scale is not positive and finite, or there is none.
+    """
     array = np.asarray(scale, dtype=float)
     if array.ndim > 1 or array.size == 0:
         fail("scale", "must be a number or a vector", scale)
@@ -74,8 +78,11 @@ class NoiseLaw(ABC):
         """
 
     def sample(self, rng: np.random.Generator, shape: int | tuple[int, ...] = ()) -> Array:
-        """Independent samples of that shape; with a vector of scales the last axis must have
-        its length.
+        """Independent samples; advances ``rng``.
+
+        Args:
+            rng: numpy's generator.
+            shape: of the result; with a vector of scales the last axis must have its length.
         """
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         scales = _scales(self.scale)
@@ -93,6 +100,10 @@ class NoiseLaw(ABC):
     def expect(self, function: Callable[[Array], Array], kinks: Sequence[float] = ()) -> float:
         """E[function(ξ)] of one coordinate with a single scale; exact or by quadrature, never
         by sampling.
+
+        Args:
+            function: acts on an array of points, entry by entry.
+            kinks: points where the function bends; the quadrature is split there.
         """
         scales = _scales(self.scale)
         if scales.ndim:
@@ -101,6 +112,13 @@ class NoiseLaw(ABC):
         return self.unit_expect(
             lambda points: function(unit * points), [kink / unit for kink in kinks]
         )
+
+
+#: Gauss-Legendre nodes on a finite piece and on an infinite one, where a tail is harder.
+_NODES, _TAIL_NODES = 200, 600
+
+#: m of the map x = edge ± t^(-m) of an infinite piece: a tail x^(-a-1) becomes t^(ma-1).
+_TAIL_POWER = 12.0
 
 
 @cache
@@ -116,37 +134,36 @@ def _integrate(
     kinks: Sequence[float],
     interval: tuple[float, float],
 ) -> float:
-    """∫ function · density over an interval that may be infinite, split at the kinks.
+    """∫ function · density over an interval, by Gauss-Legendre quadrature on pieces.
 
-    Finite pieces take Gauss-Legendre with 200 nodes; an infinite piece is mapped by x = edge ±
-    t^(-m) so that algebraic tails become smooth at t = 0, and takes 600 nodes.
+    Pieces end at the kinks, and at -1, 0 and 1, where densities bend. An infinite piece is mapped
+    to t in (0, 1] by x = edge ± (t^(-m) - 1), so that algebraic tails become smooth at t = 0.
+
+    Args:
+        density: acts on an array of points, as ``function`` does.
+        function: what is integrated against the density.
+        kinks: points where the function bends; those outside the interval are left out.
+        interval: (lower, upper) end; each may be infinite.
     """
     lower, upper = interval
-    breaks = sorted(
-        {float(k) for k in kinks if lower < k < upper}
-        | {k for k in (-1.0, 0.0, 1.0) if lower < k < upper}
-    )
-    nodes, weights = _gauss(200)
+    inner_breaks = {k for k in (*map(float, kinks), -1.0, 0.0, 1.0) if lower < k < upper}
+    points = sorted(inner_breaks | {end for end in interval if math.isfinite(end)})
+    nodes, weights = _gauss(_NODES)
     total = 0.0
-    points = (
-        ([lower] if math.isfinite(lower) else [])
-        + breaks
-        + ([upper] if math.isfinite(upper) else [])
-    )
     for start, end in itertools.pairwise(points):
-        places = 0.5 * (end - start) * nodes + 0.5 * (start + end)
-        total += 0.5 * (end - start) * float(np.sum(weights * function(places) * density(places)))
-    tail_nodes, tail_weights = _gauss(600)
-    mapped, tail_weight, power = 0.5 * (tail_nodes + 1), 0.5 * tail_weights, 12.0
-    tails = [] if math.isfinite(lower) else [(points[0], -1.0)]
-    tails += [] if math.isfinite(upper) else [(points[-1], 1.0)]
+        x = 0.5 * (end - start) * nodes + 0.5 * (start + end)
+        total += 0.5 * (end - start) * float(np.sum(weights * function(x) * density(x)))
+    nodes, weights = _gauss(_TAIL_NODES)
+    t, t_weights = 0.5 * (nodes + 1), 0.5 * weights  # on (0, 1)
+    x_per_t = _TAIL_POWER * t ** (-_TAIL_POWER - 1)  # |dx/dt|
+    tails = []  # (where a tail begins, its direction)
+    if not math.isfinite(lower):
+        tails.append((points[0], -1.0))
+    if not math.isfinite(upper):
+        tails.append((points[-1], 1.0))
     for edge, sign in tails:
-        places = edge + sign * (mapped**-power - 1)
-        total += float(
-            np.sum(
-                tail_weight * power * mapped ** (-power - 1) * function(places) * density(places)
-            )
-        )
+        x = edge + sign * (t**-_TAIL_POWER - 1)
+        total += float(np.sum(t_weights * x_per_t * function(x) * density(x)))
     return total
 
 
@@ -197,6 +214,7 @@ class Student(NoiseLaw):
         return self.df
 
     def unit_moment(self, p: float) -> float:
+        """E|ξ|^p by the class's formula at s = 1, in logarithms; infinite from p = df on."""
         if p >= self.df:
             return math.inf
         log = (
@@ -209,13 +227,14 @@ class Student(NoiseLaw):
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
         degrees = self.df
-        log_c = (
+        # The density is e^log_factor (1 + x²/df)^(-(df+1)/2).
+        log_factor = (
             math.lgamma((degrees + 1) / 2)
             - math.lgamma(degrees / 2)
             - 0.5 * math.log(degrees * math.pi)
         )
         return _integrate(
-            lambda x: np.exp(log_c - (degrees + 1) / 2 * np.log1p(x * x / degrees)),
+            lambda x: np.exp(log_factor - (degrees + 1) / 2 * np.log1p(x * x / degrees)),
             function,
             kinks,
             (-math.inf, math.inf),
@@ -242,18 +261,21 @@ class SymmetricPareto(NoiseLaw):
         return self.index / (self.index - p) if p < self.index else math.inf
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Signed powers of one uniform number on (-1, 1], which gives both sign and size."""
+        """sign(u) |u|^(-1/a) of uniform numbers u on (-1, 1]: sign and size of one number are
+        independent. Advances ``rng``.
+        """
         uniform = 1.0 - 2.0 * rng.random(shape)
-        size = np.abs(uniform)
-        return np.where(uniform < 0, -1.0, 1.0) * np.maximum(size, np.finfo(float).tiny) ** (
-            -1.0 / self.index
-        )
+        sign = np.where(uniform < 0, -1.0, 1.0)
+        size = np.maximum(np.abs(uniform), np.finfo(float).tiny)  # never 0
+        return sign * size ** (-1.0 / self.index)
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
+        """By quadrature with the density (a/2) |x|^(-a-1) for |x| >= 1, else 0."""
         a = self.index
 
         def density(x: Array) -> Array:
-            return np.where(np.abs(x) >= 1, 0.5 * a * np.maximum(np.abs(x), 1.0) ** (-a - 1), 0.0)
+            size = np.abs(x)
+            return np.where(size >= 1, 0.5 * a * np.maximum(size, 1.0) ** (-a - 1), 0.0)
 
         return _integrate(density, function, kinks, (-math.inf, math.inf))
 
@@ -278,7 +300,7 @@ class Stable(NoiseLaw):
         return math.inf if self.index == 2 else self.index
 
     def unit_moment(self, p: float) -> float:
-        """E|X|^p at scale 1 in closed form; infinite from the index on."""
+        """E|ξ|^p at scale 1 in closed form; infinite from p = index on, unless the index is 2."""
         if self.index == 2:
             return 2**p * math.gamma((1 + p) / 2) / math.sqrt(math.pi)
         if p >= self.index:
@@ -291,6 +313,7 @@ class Stable(NoiseLaw):
         )
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """By Chambers, Mallows and Stuck, from an angle and an exponential; advances ``rng``."""
         angle = np.pi * (rng.random(shape) - 0.5)
         exponential = rng.standard_exponential(shape)
         index = self.index
@@ -348,7 +371,11 @@ class Bounded(NoiseLaw):
     scale: Scale = 1.0
 
     def radius(self, dimension: int | None = None) -> float:
-        """The bound τ of the norm (Assumption 3.4.2): ‖s‖₂, or s·√d for a single scale."""
+        """The bound τ of the norm (Assumption 3.4.2): ‖s‖₂ for a vector of scales, s·√d for one.
+
+        Args:
+            dimension: d, used with a single scale only; None for 1.
+        """
         scales = _scales(self.scale)
         if scales.ndim:
             return float(np.linalg.norm(scales))

@@ -22,6 +22,12 @@ from mindgap.lab.theory.attacks import ATTACKS
 from mindgap.lab.theory.certificate import Certificate
 from mindgap.lab.theory.erratum import ERRATA, Erratum
 
+#: A ratio must exceed 1 by this much; floats alone may give less.
+ROUNDING = 1e-9
+
+#: The lengths of a local search's moves, as parts of a parameter's range on the log scale.
+LONGEST_MOVE, SHORTEST_MOVE = 0.25, 0.01
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -33,14 +39,14 @@ class Outcome:
         'not refuted in 5 tries (no instance met the assumptions)'
     """
 
-    attack: Attack
-    tries: int
-    best: Certificate | None
+    attack: Attack  # the family that was searched
+    tries: int  # how many instances were tried
+    best: Certificate | None  # the strongest instance; None where none met the assumptions
 
     @property
     def refuted(self) -> bool:
         """The best instance contradicts the statement, with a margin above rounding."""
-        return self.best is not None and self.best.valid and strength(self.best) > 1 + 1e-9
+        return self.best is not None and self.best.valid and strength(self.best) > 1 + ROUNDING
 
     def words(self) -> str:
         """The answer in one line."""
@@ -66,15 +72,23 @@ def strength(certificate: Certificate) -> float:
         return math.inf if certificate.contradicts else 1.0
     if certificate.claim == "at most":
         return certificate.ratio
+    # "at least" and "above": the statement is a lower bound.
     return 1 / certificate.ratio if certificate.ratio > 0 else math.inf
 
 
 def search(attack: Attack, *, tries: int = 400, seconds: float = 20.0) -> Outcome:
-    """The best instance of a family: a grid, then a local search from the three best points.
+    """Search a family for its strongest instance: a grid, then local searches from the three
+    strongest points of the grid.
+
+    The parameters are searched on a log scale. The grid takes at most half of the tries.
 
     Args:
+        attack: the family, with its parameters' ranges.
         tries: most instances.
         seconds: most time; the search ends early, and says after how many tries.
+
+    Returns:
+        The strongest instance (see ``strength``) and the number of tries.
 
     Example:
         >>> def attempt(p):
@@ -85,21 +99,23 @@ def search(attack: Attack, *, tries: int = 400, seconds: float = 20.0) -> Outcom
     """
     whole("tries", tries, least=1)
     deadline = time.monotonic() + positive("seconds", seconds)
-    ranges = list(attack.ranges.values())
-    logs = [(math.log(low), math.log(high)) for low, high in ranges]
-    strengths: dict[tuple[float, ...], float] = {}
+    log_ranges = [(math.log(low), math.log(high)) for low, high in attack.ranges.values()]
+    strengths: dict[tuple[float, ...], float] = {}  # point in logarithms -> its strength
     best: Certificate | None = None
     best_strength = -1.0
 
-    def value(point: tuple[float, ...]) -> float:
-        """The strength of the instance at a point (logarithms), tried once; -1 where there is no
-        instance. The strongest certificate is kept.
+    def try_point(point: tuple[float, ...]) -> float:
+        """Return the strength of the instance at a point (logarithms of the parameters); -1 where
+        there is no instance. A point is tried once; the strongest certificate is kept in ``best``.
         """
         nonlocal best, best_strength
         if point not in strengths:
             # exp(log(high)) may lie above ``high`` by rounding.
-            values = (min(math.exp(x), high) for x, (_, high) in zip(point, ranges))
-            certificate = attack.attempt(dict(zip(attack.ranges, values)))
+            parameters = {
+                name: min(math.exp(logarithm), high)
+                for logarithm, (name, (_, high)) in zip(point, attack.ranges.items())
+            }
+            certificate = attack.attempt(parameters)
             strengths[point] = -1.0 if certificate is None else strength(certificate)
             if certificate is not None and strengths[point] > best_strength:
                 best, best_strength = certificate, strengths[point]
@@ -109,44 +125,56 @@ def search(attack: Attack, *, tries: int = 400, seconds: float = 20.0) -> Outcom
         return len(strengths) < tries and time.monotonic() < deadline
 
     middles = [(i + 0.5) / attack.points for i in range(attack.points)]
-    grid = list(
-        itertools.product(*([low + (high - low) * m for m in middles] for low, high in logs))
-    )
+    axes = [[low + (high - low) * middle for middle in middles] for low, high in log_ranges]
+    grid = list(itertools.product(*axes))
     # At most half of the tries, evenly from the whole grid.
-    for point in grid[:: max(1, math.ceil(len(grid) / max(1, tries // 2)))]:
+    stride = max(1, math.ceil(len(grid) / max(1, tries // 2)))
+    for point in grid[::stride]:
         if not may_go_on():
             break
-        value(point)
+        try_point(point)
     for start in sorted(strengths, key=strengths.__getitem__, reverse=True)[:3]:
-        _climb(start, logs, value, may_go_on)
+        _climb(start, log_ranges, try_point, may_go_on)
     return Outcome(attack, len(strengths), best)
 
 
 def _climb(
     start: tuple[float, ...],
     limits: Sequence[tuple[float, float]],
-    value: Callable[[tuple[float, ...]], float],
+    try_point: Callable[[tuple[float, ...]], float],
     may_go_on: Callable[[], bool],
 ) -> None:
-    """Try points from ``start`` on, along one axis at a time, and move where the value grows; where
-    no step of a length helps, halve it, from 25 % down to 1 % of the range. What is found is kept
-    by ``value``.
+    """Search from ``start`` along one axis at a time, and move where the strength grows.
+
+    Where no move of a length helps on any axis, the length is halved, from LONGEST_MOVE down to
+    SHORTEST_MOVE. Nothing is returned: ``try_point`` keeps what is found.
+
+    Args:
+        start: a point, one logarithm per parameter.
+        limits: least and greatest logarithm of every parameter.
+        try_point: the strength at a point.
+        may_go_on: whether tries and time are left.
     """
-    point, step = start, 0.25
-    while step > 0.01 and may_go_on():
+    point, length = start, LONGEST_MOVE
+    while length > SHORTEST_MOVE and may_go_on():
         improved = False
         for axis, (low, high) in enumerate(limits):
             for sign in (1, -1):
-                coordinate = min(high, max(low, point[axis] + sign * step * (high - low)))
+                coordinate = min(high, max(low, point[axis] + sign * length * (high - low)))
                 neighbour = (*point[:axis], coordinate, *point[axis + 1 :])
-                if may_go_on() and value(neighbour) > value(point):
+                if may_go_on() and try_point(neighbour) > try_point(point):
                     point, improved = neighbour, True
                     break
-        step = step if improved else step / 2
+        if not improved:
+            length = length / 2
 
 
 def attacks_on(theorem: str) -> list[Attack]:
-    """The attacks on a statement, named in full or by some of its words and numbers, in any order.
+    """The attacks on a statement: its families of :data:`ATTACKS`, or the one instance of its
+    certificate where it has no family.
+
+    Args:
+        theorem: the statement, named in full or by some of its words and numbers, in any order.
 
     Example:
         >>> sorted({attack.place for attack in attacks_on("3.4.5")})
@@ -162,9 +190,10 @@ def attacks_on(theorem: str) -> list[Attack]:
         if row.kind == "refuted" and row.theorem not in searched
     ]
     all_attacks, wanted_words = [*ATTACKS, *single_instances], _words(theorem)
-    places = dict.fromkeys(attack.place for attack in all_attacks)
+    places = dict.fromkeys(attack.place for attack in all_attacks)  # distinct, in order
     named = [place for place in places if _words(place) == wanted_words]
-    named = named or [place for place in places if wanted_words and wanted_words <= _words(place)]
+    if not named and wanted_words:
+        named = [place for place in places if wanted_words <= _words(place)]
     if len(named) != 1:
         rule = "must name one statement of" if named else "must be one of"
         fail("THEOREM", f"{rule} {', '.join(places)}", theorem)

@@ -88,7 +88,7 @@ class Theorem:
         return tuple(remark.split(": printed ")[0] for remark in self.remarks)
 
     def load(self) -> object:
-        """The object that ``bounds`` names; imports what it needs."""
+        """The function or class that ``bounds`` names; imports its module."""
         from importlib import import_module
 
         module, _, name = self.bounds.rpartition(".")
@@ -96,24 +96,22 @@ class Theorem:
 
 
 def _read(text: str) -> tuple[Theorem, ...]:
-    """The theorems of ``theorems.txt``: blocks of ``field: value`` lines after a first one, which
-    explains the file.
+    """The theorems in the text of ``theorems.txt``, in its order.
+
+    The first block explains the file. Every later one is a theorem, in lines ``field: value``. Its
+    code is named below ``mindgap.lab.theory``, its tests below ``tests/lab/theory``.
     """
     rows = []
     for block in text.split("\n\n")[1:]:
         row = dict(line.split(": ", 1) for line in block.strip().splitlines())
         paper, _, place = row.pop("source").partition(": ")
-        checks = "; ".join(
-            c if c.startswith("study") else "tests/lab/theory/" + c
-            for c in row.pop("checked by").split("; ")
-        )
-        rows.append(
-            Theorem(
-                **{"assumptions": "", **row, "bounds": f"mindgap.lab.theory.{row['bounds']}"},
-                checked_by=checks,
-                source=Source(paper, place),
-            )
-        )
+        checks = [
+            check if check.startswith("study") else "tests/lab/theory/" + check
+            for check in row.pop("checked by").split("; ")
+        ]
+        row["bounds"] = f"mindgap.lab.theory.{row['bounds']}"
+        row.setdefault("assumptions", "")
+        rows.append(Theorem(**row, checked_by="; ".join(checks), source=Source(paper, place)))
     return tuple(rows)
 
 

@@ -38,10 +38,15 @@ def pep_missing() -> str:
 
 
 def quadratic_rate(method: str, Q: float) -> float:
-    """The asymptotic rate on quadratics in closed form: a lower bound of the rate on all functions.
+    """The asymptotic rate ρ on quadratics in closed form: ‖x_k - x*‖ shrinks like ρ^k. A lower
+    bound of the rate on all functions.
 
     1 - 1/Q for GD with step 1/L, 1 - 1/√Q for Nesterov's method, (√Q-1)/(√Q+1) for heavy-ball.
     Source: thesis, Fig. 2-1 (Lessard et al.).
+
+    Args:
+        method: a name of ``METHODS``.
+        Q: condition number L/μ.
 
     Example:
         >>> quadratic_rate("heavy-ball", 9.0)
@@ -49,9 +54,8 @@ def quadratic_rate(method: str, Q: float) -> float:
     """
     one_of("method", method, METHODS)
     root = math.sqrt(positive("Q", Q))
-    return {"gd": 1 - 1 / Q, "nesterov": 1 - 1 / root, "heavy-ball": (root - 1) / (root + 1)}[
-        method
-    ]
+    rates = {"gd": 1 - 1 / Q, "nesterov": 1 - 1 / root, "heavy-ball": (root - 1) / (root + 1)}
+    return rates[method]
 
 
 def proved_rate(method: str, Q: float) -> float:
@@ -78,11 +82,22 @@ def proved_rate(method: str, Q: float) -> float:
 #: on (4e-4).
 SLACK, FLOOR = 1e-9, 1e-4
 
+#: The rates that ``lmi_rate`` tries first, as parts of the way from ρ = 1 down to the quadratics'.
+FIRST_TRIALS = (1e-4, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)
+
 
 @cache
 def _program(method: str, Q: float) -> tuple[Any, Any]:
-    """The linear matrix inequality for L = 1, μ = 1/Q as a program, and its parameter ρ²; the
-    program's value is at most 0 if the inequality holds.
+    """The semidefinite program whose value is at most 0 where a Lyapunov function proves the rate
+    ρ, for L = 1 and μ = 1/Q.
+
+    Lessard et al., as the thesis's Fig. 2-1 cites them. The linear matrix inequality says that V =
+    zᵀPz shrinks by ρ² in every step, given the weighted off-by-one inequality between the slopes
+    Ly - u and u - μy of two successive steps. z holds the method's state ξ_k = (x_k, x_{k-1}) and
+    the filter's one number, u_{k-1} - L y_{k-1}.
+
+    Returns:
+        (the program, its parameter ρ²). Kept in a cache: the caller sets the parameter.
     """
     import cvxpy as cp
 
@@ -111,8 +126,8 @@ def _program(method: str, Q: float) -> tuple[Any, Any]:
 
 
 def lmi_rate(method: str, Q: float, *, tolerance: float = 1e-6) -> float:
-    """The smallest ρ for which the inequality has a solution, by bisection; 1 where even ρ = 1 has
-    none.
+    """The smallest rate ρ that a quadratic Lyapunov function proves (see ``_program``), by
+    bisection; 1 where none below 1 is proved.
 
     Args:
         method: a name of ``METHODS``, with the steps of ``section_2_1.parameters``.
@@ -131,7 +146,7 @@ def lmi_rate(method: str, Q: float, *, tolerance: float = 1e-6) -> float:
     program, rho2 = _program(method, float(Q))
 
     def holds(rho: float) -> bool:
-        """Whether the inequality has a solution at the rate ρ."""
+        """Whether the rate ρ is proved; sets the program's parameter."""
         rho2.value = rho**2
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "solution may be inaccurate": then the value decides
@@ -141,22 +156,29 @@ def lmi_rate(method: str, Q: float, *, tolerance: float = 1e-6) -> float:
     # No rate beats the quadratics'. Close to ρ = 1 the solver is unsure, so several trials look for
     # a first ρ that holds; the set of such ρ is an interval up to 1.
     low = quadratic_rate(method, Q) - tolerance
-    trials = [1 - share * (1 - low) for share in (1e-4, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)]
+    trials = [1 - part * (1 - low) for part in FIRST_TRIALS]
     high = next((rho for rho in trials if holds(rho)), 1.0)
     if high == 1.0:
         return 1.0
     while high - low > tolerance:
         middle = (low + high) / 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
     return high
 
 
 def pep_gap(method: str, constants: SmoothConvex, steps: int, *, measure: str = "gap") -> float:
-    """The exact worst case after ``steps`` steps over all L-smooth, μ-strongly convex functions.
+    """The exact worst case after ``steps`` steps over all L-smooth, μ-strongly convex functions, by
+    performance estimation.
 
     Args:
         method: a name of ``METHODS``; for μ = 0 Nesterov's momentum is k/(k+3).
-        measure: ``"gap"`` for f(x_n) - f* or ``"distance"`` for ‖x_n - x*‖².
+        constants: L, μ and the distance D of the start from the minimum.
+        steps: n.
+        measure: ``"gap"`` for f(x_n) - f* or ``"distance"`` for ‖x_n - x*‖². Nesterov's method is
+            read at its y_n.
 
     Example:
         >>> bool(pep_missing()) or abs(pep_gap("gd", SmoothConvex(L=6.0), 1) - 1.0) < 1e-4
@@ -170,7 +192,10 @@ def pep_gap(method: str, constants: SmoothConvex, steps: int, *, measure: str = 
     from PEPit import PEP
     from PEPit.functions import SmoothStronglyConvexFunction
 
-    alpha, beta = parameters(method, constants) if constants.mu > 0 else (1 / constants.L, 0.0)
+    if constants.mu > 0:
+        alpha, beta = parameters(method, constants)
+    else:
+        alpha, beta = 1 / constants.L, 0.0
     problem = PEP()
     function = problem.declare_function(
         SmoothStronglyConvexFunction, mu=constants.mu, L=constants.L

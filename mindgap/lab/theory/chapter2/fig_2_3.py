@@ -18,8 +18,8 @@ from mindgap.base.checked import AtLeast, Positive
 
 @dataclass(frozen=True)
 class RareLargeLoss:
-    """The problem, with the first period of length ``period`` (Reddi et al., cited for thesis, Fig.
-    2-3).
+    """f_t(x) = C x in the first step of every period, else -s x, x in [-1, 1] (Reddi et al., cited
+    for thesis, Fig. 2-3).
 
     Example:
         >>> RareLargeLoss(C=3.0).gain, RareLargeLoss(C=1010.0, s=10.0, period=101).gain
@@ -29,9 +29,9 @@ class RareLargeLoss:
         mindgap.base.check.RuleError: C must be above (P-1)s = 2, got 2.0
     """
 
-    C: Positive
-    s: Positive = 1.0
-    period: Annotated[int, AtLeast(2)] = 3
+    C: Positive  # slope of the rare loss, above (P-1)s
+    s: Positive = 1.0  # minus the slope of all other losses
+    period: Annotated[int, AtLeast(2)] = 3  # P, steps
 
     def __post_init__(self) -> None:
         if self.gain <= 0:
@@ -59,8 +59,19 @@ class RareLargeLoss:
 def online_regret(
     problem: RareLargeLoss, method: str, alpha: float, betas: tuple[float, float], at: Sequence[int]
 ) -> tuple[list[float], list[float]]:
-    """Average regret R_t/t and the point x_t, at the steps ``at``, for Adam or AMSGrad with steps
-    α/√t from x_1 = 1.
+    """Run Adam or AMSGrad, projected to [-1, 1], with steps α/√t from x_1 = 1.
+
+    R_t is the sum of losses up to step t less that of the best fixed point, x = -1.
+
+    Args:
+        problem: the losses.
+        method: "adam" or "amsgrad".
+        alpha: α.
+        betas: (β1, β2), each in [0, 1).
+        at: the steps t to report, increasing.
+
+    Returns:
+        (average regrets R_t/t, points x_t), one entry each per reported step.
 
     Example:
         >>> problem = RareLargeLoss(C=3.0)
@@ -76,22 +87,22 @@ def online_regret(
     for name, value in zip(("beta1", "beta2"), betas, strict=True):
         between(name, value, 0, 1, ends="[)")
     beta1, beta2 = betas
-    large, small, period, ams = problem.C, -problem.s, problem.period, method == "amsgrad"
-    x, m, v, peak, loss, best = 1.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    report_steps = iter([*at, 0])
-    next_report = next(report_steps)
+    large, small, period, amsgrad = problem.C, -problem.s, problem.period, method == "amsgrad"
+    # m and v are the moments; ``divisor`` is v (Adam) or the largest v so far (AMSGrad).
+    x, m, v, divisor = 1.0, 0.0, 0.0, 0.0
+    losses, best_losses = 0.0, 0.0  # summed, at x_t and at x = -1
+    reported = set(at)
     regrets, points = [], []
     for t in range(1, at[-1] + 1):
         gradient = large if t % period == 1 else small
-        loss += gradient * x
-        best -= gradient  # the value at x = -1
-        if t == next_report:
-            regrets.append((loss - best) / t)
+        losses += gradient * x
+        best_losses -= gradient
+        if t in reported:
+            regrets.append((losses - best_losses) / t)
             points.append(x)
-            next_report = next(report_steps)
         m = beta1 * m + (1 - beta1) * gradient
         v = beta2 * v + (1 - beta2) * gradient * gradient
-        peak = v if v > peak or not ams else peak
-        x -= alpha * m / math.sqrt(t * peak)
-        x = 1.0 if x > 1 else -1.0 if x < -1 else x
+        divisor = max(v, divisor) if amsgrad else v
+        x -= alpha * m / math.sqrt(t * divisor)
+        x = min(max(x, -1.0), 1.0)
     return regrets, points

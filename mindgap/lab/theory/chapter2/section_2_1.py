@@ -9,6 +9,7 @@ at once.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,8 +49,8 @@ METHODS = ("gd", "nesterov", "heavy-ball")
 
 
 def parameters(method: str, constants: SmoothConvex) -> tuple[float, float]:
-    """(α, β) for strongly convex f: 1/L for GD, Theorem 2.1.3 for Nesterov, Polyak's for
-    heavy-ball.
+    """(step α, momentum β) for strongly convex f: 1/L for GD, Theorem 2.1.3 for Nesterov, Polyak's
+    4/(√L+√μ)² and ((√Q-1)/(√Q+1))² for heavy-ball. Needs μ > 0.
 
     Example:
         >>> [round(p, 6) for p in parameters("nesterov", SmoothConvex(L=4.0, mu=1.0))]
@@ -59,23 +60,27 @@ def parameters(method: str, constants: SmoothConvex) -> tuple[float, float]:
     """
     one_of("method", method, METHODS)
     root = math.sqrt(constants.Q)
+    ratio = (root - 1) / (root + 1)
     if method == "gd":
         return 1 / constants.L, 0.0
     if method == "nesterov":
-        return 1 / constants.L, (root - 1) / (root + 1)
-    return 4 / (math.sqrt(constants.L) + math.sqrt(constants.mu)) ** 2, (
-        (root - 1) / (root + 1)
-    ) ** 2
+        return 1 / constants.L, ratio
+    return 4 / (math.sqrt(constants.L) + math.sqrt(constants.mu)) ** 2, ratio**2
 
 
 def amplitudes(
     method: str, curvature: np.ndarray, alpha: float, beta: float | None
 ) -> Iterator[np.ndarray]:
-    """a_0, a_1, ... for every curvature: what is left of a mode that starts at 1 (thesis, (2.3) and
-    (2.4)).
+    """Yield a_0, a_1, ... without end: what is left of a mode that starts at 1 after k steps.
 
-    Nesterov's (2.4) is read at y_k, with y_0 = x_0; ``beta=None`` takes the momentum (k)/(k+3) for
-    convex f.
+    A mode is f = λx²/2 in one variable. Steps are those of the thesis's (2.3) and (2.4); Nesterov's
+    (2.4) is read at y_k, with y_0 = x_0.
+
+    Args:
+        method: a name of ``METHODS``.
+        curvature: λ, one per mode; every a_k has this shape.
+        alpha: step size.
+        beta: momentum; None takes k/(k+3), for convex f. GD does not read it.
 
     Example:
         >>> run = amplitudes("gd", np.array([1.0, 2.0]), 0.5, 0.0)
@@ -83,25 +88,22 @@ def amplitudes(
         [[1.0, 1.0], [0.5, 0.0], [0.25, 0.0]]
     """
     one_of("method", method, METHODS)
-    x = y = np.ones_like(np.asarray(curvature, dtype=float))
-    shrink = 1 - alpha * np.asarray(curvature, dtype=float)
+    gradient_factor = 1 - alpha * np.asarray(curvature, dtype=float)
+    x = y = previous = np.ones_like(gradient_factor)
     yield y
-    step = 0
-    previous = x
-    while True:
+    for step in itertools.count():
         momentum = (step / (step + 3.0)) if beta is None else beta
         if method == "heavy-ball":
-            x, previous = shrink * x + momentum * (x - previous), x
+            x, previous = gradient_factor * x + momentum * (x - previous), x
             yield x
         elif method == "gd":
-            x = shrink * x
+            x = gradient_factor * x
             yield x
         else:
-            next_x = shrink * x
-            x = (1 + momentum) * next_x - momentum * y
-            y = next_x
+            next_y = gradient_factor * x
+            x = (1 + momentum) * next_y - momentum * y
+            y = next_y
             yield y
-        step += 1
 
 
 def spectrum(constants: SmoothConvex, points: int = 2001) -> np.ndarray:
@@ -115,10 +117,14 @@ def spectrum(constants: SmoothConvex, points: int = 2001) -> np.ndarray:
 def worst_gap(
     method: str, constants: SmoothConvex, steps: int, *, alpha: float | None = None
 ) -> np.ndarray:
-    """max f(x_k) - f* over quadratics with spectrum in [μ, L], for k = 0, ..., steps.
+    """max f(x_k) - f* over quadratics with spectrum in [μ, L], for k = 0, ..., steps; shape (steps
+    + 1,).
 
     Args:
-        alpha: another step size than the rule's.
+        method: a name of ``METHODS``.
+        constants: μ, L and the distance D of the start from the minimum.
+        steps: the last k.
+        alpha: another step size than the method's own; None for its own.
 
     Example:
         >>> worst_gap("gd", SmoothConvex(L=1.0, mu=0.5), 2).round(6)
@@ -134,8 +140,9 @@ def worst_gap(
 
 
 def _steps(method: str, constants: SmoothConvex) -> tuple[float, float | None]:
-    """Step and momentum: those of :func:`parameters`, or for a convex f step 1/L and (Nesterov's
-    method) a momentum that grows, which is None.
+    """(step, momentum) for :func:`amplitudes`: those of :func:`parameters` where μ > 0. For a
+    convex f (μ = 0) the step is 1/L, and the momentum None (it grows) for Nesterov's method and 0
+    for the others.
     """
     if constants.mu > 0:
         return parameters(method, constants)
@@ -143,20 +150,31 @@ def _steps(method: str, constants: SmoothConvex) -> tuple[float, float | None]:
 
 
 def iterations(method: str, constants: SmoothConvex, epsilon: float, most: int = 10**6) -> int:
-    """The first k with worst gap at most ε (and, because momentum ripples, at every later k up to
-    1.2 k + 20).
+    """T_ε of 2.1.1: the first k at which the worst gap over quadratics is at most ε.
+
+    With momentum the gap ripples, so it must also stay at most ε at every later k up to 1.2 k + 20.
+
+    Args:
+        method: a name of ``METHODS``.
+        constants: μ, L and D.
+        epsilon: ε.
+        most: steps after which the search is given up.
 
     Example:
         >>> iterations("gd", SmoothConvex(L=1.0, mu=0.1), 1e-3)
         19
 
+    Raises:
+        RuleError: ε is not reached in ``most`` steps.
+
     Source: thesis, T_ε of 2.1.1.
     """
     positive("epsilon", epsilon)
     curvature = spectrum(constants)
-    first_below = -1
+    first_below = -1  # -1 while the gap is above ε
     for k, amplitude in enumerate(amplitudes(method, curvature, *_steps(method, constants))):
-        if (curvature * amplitude**2).max() * constants.D**2 / 2 > epsilon:
+        worst = (curvature * amplitude**2).max() * constants.D**2 / 2
+        if worst > epsilon:
             first_below = -1
         elif first_below < 0:
             first_below = k
@@ -231,7 +249,16 @@ def nesterov_convex_gap(constants: SmoothConvex, k: int) -> float:
 
 
 def iteration_bound(method: str, constants: SmoothConvex, epsilon: float) -> float:
-    """The steps after which the bounds above are at most ε: Table 2.1 with its constants.
+    """The steps k after which a method's upper bound on the gap is at most ε: Table 2.1 with its
+    constants. Real numbers, at least 0.
+
+    The bounds, solved for k: ``gd_convex_gap`` and ``nesterov_convex_gap`` where μ = 0; else L D²/2
+    (1 - μ/L)^(2k) for GD and ``nesterov_gap`` for Nesterov's method.
+
+    Args:
+        method: "gd"; any other name is Nesterov's method.
+        constants: L, μ and D.
+        epsilon: ε.
 
     Example:
         >>> iteration_bound("gd", SmoothConvex(L=1.0), 1e-2)
@@ -241,17 +268,19 @@ def iteration_bound(method: str, constants: SmoothConvex, epsilon: float) -> flo
     convex functions; √(L/ε) D holds for both. The strongly convex entry of (2.3)'s text has L‖x_0 -
     x*‖/ε inside the logarithm where the square of the distance belongs.
     """
-    c, ratio = constants, constants.L * constants.D**2 / positive("epsilon", epsilon)
-    if c.mu == 0:
-        if method == "gd":
-            return max(0.0, (ratio - 2) / 4)
-        return max(0.0, (-5 + math.sqrt(25 - 4 * (6 - 2 * ratio))) / 2) if ratio > 3 else 0.0
-    if method == "gd":
-        return max(0.0, math.log(ratio / 2) / (-2 * math.log1p(-c.mu / c.L))) if c.mu < c.L else 1.0
-    return max(
-        0.0,
-        math.sqrt(c.Q) * math.log((c.mu + c.L) * c.D**2 / (2 * epsilon)) + 1,
-    )
+    L, mu, D = constants.L, constants.mu, constants.D
+    ratio = L * D**2 / positive("epsilon", epsilon)
+    if mu == 0 and method == "gd":
+        bound = (ratio - 2) / 4
+    elif mu == 0:
+        # The root of k² + 5k + 6 = 2·ratio; below ratio 3 the start is good enough.
+        bound = (-5 + math.sqrt(25 - 4 * (6 - 2 * ratio))) / 2 if ratio > 3 else 0.0
+    elif method == "gd":
+        # With μ = L one step reaches the minimum.
+        bound = math.log(ratio / 2) / (-2 * math.log1p(-mu / L)) if mu < L else 1.0
+    else:
+        bound = math.sqrt(constants.Q) * math.log((mu + L) * D**2 / (2 * epsilon)) + 1
+    return max(0.0, bound)
 
 
 class Chain:
@@ -261,6 +290,10 @@ class Chain:
     f(x) = (L-μ)/8 · (x_1² + Σ (x_i - x_{i+1})² - 2x_1) + μ/2 ‖x‖², minimised by x*_i = q^i with q =
     (√Q-1)/(√Q+1). The first d coordinates stand for all as long as fewer than d - 1 steps are taken
     from 0. Source: thesis, Theorem 2.1.2 (the function is Nesterov's).
+
+    Args:
+        constants: L and μ > 0; D is not used.
+        dimension: d, at least 2.
 
     Example:
         >>> f = Chain(SmoothConvex(L=9.0, mu=1.0), 50)
@@ -273,15 +306,17 @@ class Chain:
         self.dimension = whole("dimension", dimension, least=2)
         root = math.sqrt(constants.Q)
         self.q = (root - 1) / (root + 1)
-        self.minimiser = self.q ** np.arange(1.0, dimension + 1)
+        self.minimiser = self.q ** np.arange(1.0, dimension + 1)  # x*, its first d coordinates
 
     def gradient(self, x: np.ndarray) -> np.ndarray:
-        """∇f(x) along the last axis, for x whose last coordinate is zero."""
-        chain = 2.0 * x
-        chain[..., 1:] -= x[..., :-1]
-        chain[..., :-1] -= x[..., 1:]
-        chain[..., 0] -= 1.0
-        return (self.constants.L - self.constants.mu) / 4 * chain + self.constants.mu * x
+        """∇f(x) = (L-μ)/4 (A x - e_1) + μx along the last axis, A the matrix with 2 on the diagonal
+        and -1 beside it, for x whose last coordinate is zero. Shape of ``x``.
+        """
+        chain_term = 2.0 * x  # A x - e_1
+        chain_term[..., 1:] -= x[..., :-1]
+        chain_term[..., :-1] -= x[..., 1:]
+        chain_term[..., 0] -= 1.0
+        return (self.constants.L - self.constants.mu) / 4 * chain_term + self.constants.mu * x
 
     def distance_square(self, x: np.ndarray) -> float:
         """‖x - x*‖², the coordinates beyond the d-th included."""

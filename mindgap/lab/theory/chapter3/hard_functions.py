@@ -37,24 +37,21 @@ class ExponentialQuadratic(Function):
     L1: Positive  # L1 >= 1 in the paper; any positive number here
 
     def value(self, x: Any) -> Any:
-        """f(x): exponential for |x| > 1/L1, a parabola between."""
+        """f(x), entry by entry: exponential for |x| > 1/L1, a parabola between."""
         xp = namespace(x)
         u = self.L1 * xp.abs(x)
-        # The branch that is not taken must stay finite: autograd multiplies it by zero.
-        outside = xp.exp(xp.where(u > 1, u, u * 0 + 1) - 1) / self.L1
+        outside = _exponential_part(u) / self.L1
         return xp.where(u > 1, outside, u * u / (2 * self.L1) + 1 / (2 * self.L1))
 
     def gradient(self, x: Any) -> Any:
-        """f'(x): exponential for |x| > 1/L1, linear between."""
+        """f'(x), entry by entry: exponential for |x| > 1/L1, linear between."""
         xp = namespace(x)
         u = self.L1 * xp.abs(x)
-        return xp.sign(x) * xp.where(u > 1, xp.exp(xp.where(u > 1, u, u * 0 + 1) - 1), u)
+        return xp.sign(x) * xp.where(u > 1, _exponential_part(u), u)
 
     def curvature(self, x: Any) -> Any:
-        """f''(x)."""
-        xp = namespace(x)
-        u = self.L1 * xp.abs(x)
-        return self.L1 * xp.where(u > 1, xp.exp(xp.where(u > 1, u, u * 0 + 1) - 1), u * 0 + 1)
+        """f''(x), entry by entry: exponential for |x| > 1/L1, else L1."""
+        return self.L1 * _exponential_part(self.L1 * namespace(x).abs(x))
 
     def start(self, M: float) -> float:
         """x0 = (log M + 1)/L1, where |f'(x0)| = M; M > 1."""
@@ -68,6 +65,14 @@ class ExponentialQuadratic(Function):
     def constants(self, M: float) -> RelaxedSmooth:
         """(L0, L1, Δ, M) from x0: L0 = L1, Δ = M/L1 - 1/(2 L1)."""
         return RelaxedSmooth(L0=self.L1, L1=self.L1, delta=(M - 0.5) / self.L1, M=M)
+
+
+def _exponential_part(u: Any) -> Any:
+    """e^(u-1) where u > 1, else 1: finite everywhere, because autograd multiplies the branch that
+    is not taken by zero.
+    """
+    xp = namespace(u)
+    return xp.exp(xp.where(u > 1, u, u * 0 + 1) - 1)
 
 
 @dataclass(frozen=True)
@@ -88,11 +93,12 @@ class SlowFunction(Function):
     epsilon: Positive
 
     def value(self, x: Any) -> Any:
-        """f(x): slope 2ε outside [-1, 1], a quartic inside."""
+        """f(x), entry by entry: slope 2ε outside [-1, 1], a quartic inside, 5ε/4 at ±1."""
         xp = namespace(x)
-        u = xp.abs(x)
+        distance = xp.abs(x)
         inside = self.epsilon / 4 * (6 * x * x - x * x * x * x)
-        return xp.where(u > 1, 2 * self.epsilon * (u - 1) + 1.25 * self.epsilon, inside)
+        outside = 2 * self.epsilon * (distance - 1) + 1.25 * self.epsilon
+        return xp.where(distance > 1, outside, inside)
 
     def gradient(self, x: Any) -> Any:
         xp = namespace(x)
@@ -106,7 +112,7 @@ class SlowFunction(Function):
         return xp.where(xp.abs(x) > 1, x * 0, 3 * self.epsilon * (1 - x * x))
 
     def start(self, delta: float) -> float:
-        """The x0 >= 1 with f(x0) - f* = delta."""
+        """The x0 >= 1 with f(x0) - f* = delta, at least 5ε/4, the value at 1."""
         positive("delta", delta)
         if delta < 1.25 * self.epsilon:
             fail("delta", f"must be at least 5*epsilon/4 = {1.25 * self.epsilon:g}", delta)
@@ -137,18 +143,19 @@ class HyperbolicCosine(Function):
     dimension: int = 1
 
     def value(self, x: Any) -> Any:
-        xp = namespace(x)
-        v = (self.L0 / self.L1**2) * xp.cosh(self.L1 * x)
-        return v if self.dimension == 1 else v.sum(-1)
+        terms = (self.L0 / self.L1**2) * namespace(x).cosh(self.L1 * x)
+        return terms if self.dimension == 1 else terms.sum(-1)
 
     def gradient(self, x: Any) -> Any:
         return (self.L0 / self.L1) * namespace(x).sinh(self.L1 * x)
 
     def curvature(self, x: Any) -> Any:
-        """‖∇²f(x)‖ = L0 max_i cosh(L1 x_i)."""
+        """‖∇²f(x)‖ = L0 max_i cosh(L1 x_i): of every entry in one dimension, else along the last
+        axis, which falls away.
+        """
         xp = namespace(x)
-        c = self.L0 * xp.cosh(self.L1 * x)
-        return c if self.dimension == 1 else xp.amax(c, -1)
+        diagonal = self.L0 * xp.cosh(self.L1 * x)
+        return diagonal if self.dimension == 1 else xp.amax(diagonal, -1)
 
     def start(self, M: float) -> float:
         """The x0 > 0 of one coordinate with |f'(x0)| = M."""
@@ -212,51 +219,58 @@ class ToothedSlope(Function):
         return self.teeth * self.period
 
     def _tooth(self, x: Any) -> tuple[Any, Any]:
-        """Whole teeth behind x and the way into the current one, for x > 0."""
-        xp = namespace(x)
-        number = xp.floor(x / self.period)
+        """(number of whole teeth between 0 and x, the way t from the last grid point to x), for x
+        >= 0.
+        """
+        number = namespace(x).floor(x / self.period)
         return number, x - number * self.period
 
     @property
     def _flat(self) -> float:
+        """w, half the width of the flat top at a grid point."""
         return self.period / 20
 
     @property
-    def _one(self) -> float:
-        """The height of one tooth: s·hs less the triangle."""
+    def _tooth_rise(self) -> float:
+        """What f rises over one tooth: s·hs less the triangle that the slope dips."""
         return self.slope * self.period - self.L * (self.period / 2 - self._flat) ** 2
 
-    def _dip(self, t: Any) -> Any:
-        """max(0, t - w)."""
-        return namespace(t).where(t > self._flat, t - self._flat, t * 0)
+    def _beyond_flat(self, distance: Any) -> Any:
+        """max(0, distance - w), by how much a distance to the grid exceeds the flat top."""
+        return namespace(distance).where(distance > self._flat, distance - self._flat, distance * 0)
 
     def value(self, x: Any) -> Any:
-        """f(x): the slope with teeth to the right of 0, a parabola to the left."""
-        xp, s, L, p = namespace(x), self.slope, self.L, self.period
-        up = xp.where(x > 0, x, x * 0)
-        number, t = self._tooth(up)
-        falling = s * t - L * self._dip(t) ** 2 / 2
-        rising = s * t - L * (p / 2 - self._flat) ** 2 + L * self._dip(p - t) ** 2 / 2
-        right = number * self._one + xp.where(t <= p / 2, falling, rising)
-        down = xp.where(x > 0, x * 0, x)
-        left = s * down + L * down * down / 2
-        return right + left + s * s / (2 * L)
+        """f(x), entry by entry: the slope with teeth for x > 0, a parabola to the left; the minimum
+        is 0.
+        """
+        xp, s, L, period = namespace(x), self.slope, self.L, self.period
+        right_of_0, left_of_0 = xp.where(x > 0, x, x * 0), xp.where(x > 0, x * 0, x)
+        number, t = self._tooth(right_of_0)
+        # ∫ f' over the way t into the tooth: f' falls in its first half and rises in its second.
+        first_half = s * t - L * self._beyond_flat(t) ** 2 / 2
+        whole_dip = L * (period / 2 - self._flat) ** 2
+        second_half = s * t - whole_dip + L * self._beyond_flat(period - t) ** 2 / 2
+        teeth = number * self._tooth_rise + xp.where(t <= period / 2, first_half, second_half)
+        parabola = s * left_of_0 + L * left_of_0 * left_of_0 / 2
+        return teeth + parabola + s * s / (2 * L)
 
     def gradient(self, x: Any) -> Any:
-        """f'(x): s less the slope of the tooth to the right of 0, linear to the left."""
-        xp, s, L, p = namespace(x), self.slope, self.L, self.period
-        up = xp.where(x > 0, x, x * 0)
-        _, t = self._tooth(up)
-        return xp.where(x > 0, s - L * self._dip(xp.where(t <= p / 2, t, p - t)), s + L * x)
+        """f'(x), entry by entry: s - L·max(0, distance to the grid - w) for x > 0, else s + L x."""
+        xp, s, L = namespace(x), self.slope, self.L
+        _, t = self._tooth(xp.where(x > 0, x, x * 0))
+        to_grid = xp.where(t <= self.period / 2, t, self.period - t)
+        return xp.where(x > 0, s - L * self._beyond_flat(to_grid), s + L * x)
 
     @property
     def delta(self) -> float:
         """f(x0) - f*: n teeth and the quadratic end s²/(2L)."""
-        return self.teeth * self._one + self.slope**2 / (2 * self.L)
+        return self.teeth * self._tooth_rise + self.slope**2 / (2 * self.L)
 
     def constants(self, L0: float, L1: float) -> RelaxedSmooth:
-        """(L0, L1, Δ, M = s); the curvature L must not exceed L0, because the gradient is 0 at
-        the minimum.
+        """The record (L0, L1, Δ, M = s) of this function from ``start``.
+
+        The curvature L must not exceed L0 (up to rounding), because the gradient is 0 at the
+        minimum.
         """
         if self.L > L0 * (1 + 1e-9):
             fail("L", f"must be at most L0 = {L0:g}", self.L)

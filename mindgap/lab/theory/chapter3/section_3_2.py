@@ -25,7 +25,14 @@ def growth_bound(
 ) -> float:
     """Most iterations until ‖∇f‖ <= ε with steps 1/(2 ℓ(2u)): (8/3) Δ max ℓ(2u)/u², ε <= u <= M.
 
-    Where ℓ grows no faster than u² the largest term is that of u = ε, and M falls out.
+    Where ℓ grows no faster than u² the largest term is that of u = ε, and M falls out. The maximum
+    is taken over 400 points.
+
+    Args:
+        growth: ℓ with ‖∇²f‖ <= ℓ(‖∇f‖), increasing; acts on an array.
+        delta: Δ = f(x0) - f*.
+        epsilon: ε.
+        steepest: M, the largest gradient norm.
 
     Example:
         >>> round(growth_bound(lambda u: 1 + u, delta=3.0, epsilon=1.0, steepest=100.0), 6)
@@ -39,6 +46,10 @@ def growth_bound(
     )
     return float(8 / 3 * delta * (growth(2 * u) / u**2).max())
 
+
+#: A root of a polynomial with a smaller imaginary part, relative to 1 + |root|, counts as real: a
+#: double root is known to about 1e-8, the root of a float's rounding.
+REAL_ROOT = 1e-7
 
 # Lemma 3.2.1: polynomials of degree three or more are (L0, L1)-smooth and not L-smooth.
 # *Differs from the paper*: the lemma needs a_d != 0 (otherwise the degree is smaller and f may be
@@ -80,7 +91,9 @@ def _derivative(coefficients: Sequence[float]) -> tuple[float, ...]:
 
 
 def _horner(coefficients: Sequence[float], x: Any) -> Any:
-    """The value of a polynomial with coefficients a_0, a_1, ..., by Horner's rule."""
+    """The value of a polynomial with coefficients a_0, a_1, ..., by Horner's rule; shape of
+    ``x``.
+    """
     total = x * 0 + coefficients[-1]
     for coefficient in reversed(coefficients[:-1]):
         total = total * x + coefficient
@@ -91,9 +104,12 @@ def polynomial_l0(f: Polynomial, L1: float) -> float:
     """The smallest L0 with |f''| <= L0 + L1 |f'| on the whole line; finite for every L1 > 0 when
     the degree is >= 3.
 
-    sup(|f''| - L1 |f'|) is attained where one of the four signed combinations is stationary, or
-    where f' or f'' changes sign: finitely many candidates, all roots of polynomials. Source:
-    thesis, Lemma 3.2.1.
+    sup(|f''| - L1 |f'|) is attained where f'' ± L1 f' is stationary, or where f' or f'' changes
+    sign: finitely many candidates, all roots of polynomials. Source: thesis, Lemma 3.2.1.
+
+    Args:
+        f: of degree 3 or more.
+        L1: positive.
 
     Example:
         >>> round(
@@ -107,15 +123,14 @@ def polynomial_l0(f: Polynomial, L1: float) -> float:
     first = np.array(_derivative(f.coefficients))
     second = np.array(_derivative(first.tolist()))
     third = np.array(_derivative(second.tolist()))
-    candidates: list[np.ndarray] = [np.zeros(1)]
+    # numpy.roots takes the highest coefficient first.
+    candidates = [np.zeros(1), np.roots(first[::-1]), np.roots(second[::-1])]
     for sign in (-1.0, 1.0):
-        mixed = sign * L1 * second
-        mixed[: len(third)] += third
-        candidates.append(np.roots(mixed[::-1]))
-    candidates += [np.roots(first[::-1]), np.roots(second[::-1])]
-    points = np.concatenate(
-        [roots[np.abs(roots.imag) < 1e-7 * (1 + np.abs(roots))].real for roots in candidates]
-    )
+        stationary = sign * L1 * second  # f''' ± L1 f''
+        stationary[: len(third)] += third
+        candidates.append(np.roots(stationary[::-1]))
+    roots = np.concatenate(candidates)
+    points = roots[np.abs(roots.imag) < REAL_ROOT * (1 + np.abs(roots))].real
     return max(0.0, float(np.max(np.abs(f.curvature(points)) - L1 * np.abs(f.gradient(points)))))
 
 
@@ -153,7 +168,14 @@ class DeepLinear(Function):
         self.dimension = sum(rows * columns for rows, columns in self.shapes)
 
     def matrices(self, w: Vectors) -> list[Any]:
-        """W_1, ..., W_ℓ as views of the flat vector(s); leading axes are kept."""
+        """W_1, ..., W_ℓ as views of the flat vector(s).
+
+        Args:
+            w: shape (..., dimension).
+
+        Returns:
+            W_l of shape (..., width_l, width_{l-1}).
+        """
         parts, start = [], 0
         for rows, columns in self.shapes:
             end = start + rows * columns
@@ -162,7 +184,12 @@ class DeepLinear(Function):
         return parts
 
     def _residual(self, w: Any) -> tuple[list[Any], list[Any], Any]:
-        """Weights, inputs of every layer, and f(X) - Y."""
+        """What a forward pass at ``w`` of shape (..., dimension) leaves for ``value`` and
+        ``gradient``.
+
+        Returns:
+            (weights W_1, ..., W_ℓ; inputs of every layer, then the output f(X); f(X) - Y).
+        """
         xp = namespace(w)
         data, targets = xp.asarray(self.X), xp.asarray(self.Y)
         weights, inputs = self.matrices(w), [data]
@@ -175,19 +202,22 @@ class DeepLinear(Function):
         return (residual * residual).sum((-1, -2))
 
     def gradient(self, x: Vectors) -> Any:
-        """∇f by back propagation, flat in the order of the weights."""
-        xp = namespace(x)
-        weights, inputs, by_output = self._residual(x)
-        by_output = 2 * by_output
+        """∇f by back propagation, flat in the order of the weights; shape of ``x``, which is
+        (..., dimension).
+        """
+        weights, inputs, residual = self._residual(x)
+        by_output = 2 * residual  # the derivative by a layer's output, from the last layer on
         parts: list[Any] = []
         for W, layer_input in zip(reversed(weights), reversed(inputs[:-1])):
             by_weight = by_output @ layer_input.swapaxes(-1, -2)
             parts.insert(0, by_weight.reshape(*x.shape[:-1], -1))
             by_output = W.swapaxes(-1, -2) @ by_output
-        return xp.concatenate(parts, -1)
+        return namespace(x).concatenate(parts, -1)
 
     def hessian_norm(self, x: Any) -> float:
-        """‖∇²f(x)‖ at one point, from the exact dense Hessian (autograd)."""
+        """‖∇²f(x)‖, the spectral norm, at one point of shape (dimension,), from the exact dense
+        Hessian by autograd.
+        """
         import torch
 
         point = torch.as_tensor(x, dtype=torch.float64)
@@ -195,10 +225,10 @@ class DeepLinear(Function):
         return float(torch.linalg.matrix_norm(hessian, 2))
 
     def valley(self, t: float) -> np.ndarray:
-        """For scalar nets (all widths 1, one hidden layer): w1 = t, w2 = y/(x t), where loss and
-        gradient are zero.
+        """The flat weights (w1, w2) = (t, y/(x t)) of a scalar net, where loss and gradient are 0.
 
-        The curvature there is 2x²t² + 2(y/t)², unbounded in t: no L0 and L1 can hold.
+        The curvature there is 2x²t² + 2(y/t)², unbounded in t: no L0 and L1 can hold. The net must
+        have one hidden layer and all widths 1; x and y are its first sample.
         """
         if self.widths != (1, 1, 1):
             fail("net", "must have widths (1, 1, 1) for the valley", self.widths)

@@ -92,8 +92,8 @@ def matching_clipped_step(eta_n: float, beta: float) -> ClippedStep:
 
 
 def fixed_step_lower_bound(constants: RelaxedSmooth, epsilon: float) -> float:
-    """Least iterations of the best fixed step on the worst function: L1 M (Δ - 5ε/4) / (8 ε² (log M
-    + 1)).
+    """Least iterations to ‖∇f‖ <= ε of the best fixed step on the worst function: L1 M (Δ - 5ε/4) /
+    (8 ε² (log M + 1)).
 
     Args:
         constants: L0 >= L1 >= 1, M > 1 and Δ are used.
@@ -202,9 +202,11 @@ class StochasticClippedStep:
 def clipped_sgd_step(
     constants: RelaxedSmooth, noise: BoundedNoise, horizon: int
 ) -> StochasticClippedStep:
-    """η = min{1/(20 L0), 1/(128 L1 τ), 1/√T} and the step built from it.
+    """The step h(g) = min{1/(16 L1 (‖g‖ + τ)), η} with η = min{1/(20 L0), 1/(128 L1 τ), 1/√T}.
 
     Args:
+        constants: L0 and L1 > 0 are used.
+        noise: τ.
         horizon: T, the number of iterations planned.
 
     Example:
@@ -238,9 +240,10 @@ def noisy_delta(constants: RelaxedSmooth, noise: BoundedNoise) -> float:
 
 def clipped_sgd_bound(constants: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
     """Iterations after which ‖∇f(x_k)‖ <= ε has happened with probability at least 1/2: Theorem
-    3.4.4 as proved.
+    3.4.4 as proved, for the steps of ``clipped_sgd_step``.
 
-    Δ·max{64 Δ/ε⁴, 160 L0/ε², 1024 L1 τ/ε², 256 L1/ε}. Source: thesis, 3.7.4.
+    Δ·max{64 Δ/ε⁴, 160 L0/ε², 1024 L1 τ/ε², 256 L1/ε} with Δ of ``noisy_delta``. Source: thesis,
+    3.7.4.
 
     Example:
         >>> a = RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0)
@@ -248,9 +251,9 @@ def clipped_sgd_bound(constants: RelaxedSmooth, noise: BoundedNoise, epsilon: fl
         18496.0
     """
     accuracy(epsilon)
-    d = noisy_delta(constants, noise)
-    return d * max(
-        64 * d / epsilon**4,
+    delta = noisy_delta(constants, noise)
+    return delta * max(
+        64 * delta / epsilon**4,
         160 * constants.L0 / epsilon**2,
         1024 * constants.L1 * noise.tau / epsilon**2,
         256 * constants.L1 / epsilon,
@@ -280,10 +283,10 @@ def sgd_step(constants: RelaxedSmooth, noise: BoundedNoise, horizon: int) -> flo
 
 def sgd_bound(constants: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
     """Iterations after which ‖∇f(x_k)‖ <= ε has happened with probability at least 1/2: Theorem
-    3.4.5 as proved.
+    3.4.5 as proved, for the fixed step of ``sgd_step``.
 
-    max{(2(f(x0) - f*) + (5 L0 + 4 L1 M)(M + τ)²)²/ε⁴, L1² (M + τ)²}; the second term makes 1/√T the
-    smaller step, which the proof takes for granted.
+    max{(2(f(x0) - f*) + (5 L0 + 4 L1 M)(M + τ)²)²/ε⁴, L1² (M + τ)²}. The second term makes 1/√T the
+    smaller of the two in ``sgd_step``, which the proof takes for granted.
 
     Example:
         >>> sgd_bound(
@@ -293,8 +296,9 @@ def sgd_bound(constants: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> 
     """
     accuracy(epsilon)
     M = constants.need_m()
-    c = (5 * constants.L0 + 4 * constants.need_l1() * M) * (M + noise.tau) ** 2
-    return max((2 * constants.delta + c) ** 2 / epsilon**4, (constants.L1 * (M + noise.tau)) ** 2)
+    largest = M + noise.tau  # of ‖g‖
+    doubled = 2 * constants.delta + (5 * constants.L0 + 4 * constants.need_l1() * M) * largest**2
+    return max(doubled**2 / epsilon**4, (constants.L1 * largest) ** 2)
 
 
 # Lemmas 3.7.1 to 3.7.4: how fast a gradient can grow, and the three error terms of the stochastic
@@ -325,15 +329,21 @@ def error_terms(
     weights: Array,
 ) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """The three terms T1, T2, T3 of (3.13), and the three bounds of Lemmas 3.7.2, 3.7.3 and 3.7.4,
-    as exact sums.
+    as exact sums over a noise that takes m values.
+
+    With g = ∇f + ξ and c = 5 L0 + 4 L1 ‖∇f‖: T1 = -E h⟨∇f, ξ⟩, T2 = c E h²⟨∇f, ξ⟩ and T3 =
+    (c/2) E h²‖ξ‖².
 
     Args:
         constants: of the function; L0 and L1 > 0 are used.
         noise: τ.
         step: h(g) with η inside (3.11).
         gradient: ∇f(x), shape (d,).
-        values: support of the noise, shape (m, d), norms at most τ.
+        values: support of the noise ξ, shape (m, d), norms at most τ.
         weights: probabilities, shape (m,), with mean zero noise.
+
+    Returns:
+        ((T1, T2, T3), (their bounds)).
 
     Example:
         >>> a, noise = RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0), BoundedNoise(tau=1.0)
@@ -348,13 +358,12 @@ def error_terms(
         >>> all(left <= right for left, right in zip(terms, bounds))
         True
     """
-    if not np.allclose(weights @ values, 0, atol=1e-9 * noise.tau) or not np.isclose(
-        weights.sum(), 1
-    ):
+    unbiased = np.allclose(weights @ values, 0, atol=1e-9 * noise.tau)
+    if not unbiased or not np.isclose(weights.sum(), 1):
         fail("weights", "must be probabilities that make the noise unbiased", weights)
     norm = float(np.linalg.norm(gradient))
     steps = step(np.linalg.norm(gradient + values, axis=1))
-    products = values @ gradient
+    products = values @ gradient  # ⟨∇f, ξ⟩ of every value
     c = 5 * constants.L0 + 4 * constants.L1 * norm
     mean_step = float(weights @ steps)
     terms = (

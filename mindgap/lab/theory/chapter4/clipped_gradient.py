@@ -16,8 +16,12 @@ from mindgap.lab.theory.noise import NoiseLaw
 
 
 def clip_global(g: Vectors, tau: Any) -> Any:
-    """min{τ/‖g‖, 1} g along the last axis; τ is a number or has the leading shape (thesis,
-    (GClip)).
+    """min{τ/‖g‖, 1} g along the last axis (thesis, (GClip)); shape of ``g``. A gradient of 0 stays
+    0. The twin for coordinates is ``clip_coordinates``.
+
+    Args:
+        g: gradients, shape (..., d).
+        tau: τ, a number or of shape (...).
 
     Example:
         >>> clip_global(np.array([3.0, 4.0]), 1.0).round(12).tolist()
@@ -25,6 +29,7 @@ def clip_global(g: Vectors, tau: Any) -> Any:
     """
     norm = np.sqrt((g * g).sum(-1, keepdims=True))
     tau = np.asarray(tau, dtype=float)[..., None]
+    # τ/max{‖g‖, τ} is min{τ/‖g‖, 1}; tiny keeps it finite where both are 0.
     return g * (tau / np.maximum(np.maximum(norm, tau), np.finfo(float).tiny))
 
 
@@ -46,14 +51,19 @@ class ClippedMoments(NamedTuple):
         0.25
     """
 
-    mean: float
-    second: float
-    error: float
+    mean: float  # E ĝ
+    second: float  # E ĝ²
+    error: float  # E(ĝ - m)²
 
 
 def clipped_moments(law: NoiseLaw, mean: float, tau: float) -> ClippedMoments:
-    """E ĝ, E ĝ² and E(ĝ - m)² of the clipped scalar gradient m + ξ, by exact sums or quadrature
-    (thesis, Lemma 4.7.1).
+    """E ĝ, E ĝ² and E(ĝ - m)² of ĝ, the scalar gradient m + ξ clipped to [-τ, τ], by exact sums or
+    quadrature (thesis, Lemma 4.7.1).
+
+    Args:
+        law: of the noise ξ, with a single scale.
+        mean: m, the true gradient.
+        tau: τ.
 
     Example:
         >>> from mindgap.lab.theory.noise import TwoPoint
@@ -61,10 +71,10 @@ def clipped_moments(law: NoiseLaw, mean: float, tau: float) -> ClippedMoments:
         ClippedMoments(mean=0.0, second=0.25, error=0.25)
     """
     non_negative("tau", tau)
-    kinks = (-tau - mean, tau - mean, -mean)
+    kinks = (-tau - mean, tau - mean, -mean)  # the ξ at which ĝ is -τ, τ and 0
 
-    def clipped(x: np.ndarray) -> np.ndarray:
-        return np.clip(mean + x, -tau, tau)
+    def clipped(noise: np.ndarray) -> np.ndarray:
+        return np.clip(mean + noise, -tau, tau)
 
     return ClippedMoments(
         law.expect(clipped, kinks),
@@ -134,7 +144,7 @@ def small_gradient_second_moment_bound(
         >>> small_gradient_second_moment_bound(2.0, 1.0, 2.0, 1.0)
         6.0
     """
-    _check(alpha, sigma, tau, norm)
+    _check_lemma_4_7_2(alpha, sigma, tau, norm)
     return 2 * norm**2 + 4 * sigma**alpha * tau ** (2 - alpha)
 
 
@@ -145,12 +155,14 @@ def small_gradient_bias_bound(alpha: float, sigma: float, tau: float, norm: floa
         >>> small_gradient_bias_bound(2.0, 1.0, 2.0, 1.0)
         1.0
     """
-    _check(alpha, sigma, tau, norm)
+    _check_lemma_4_7_2(alpha, sigma, tau, norm)
     return 4 * sigma ** (2 * alpha) * tau ** (-2 * (alpha - 1))
 
 
-def _check(alpha: float, sigma: float, tau: float, norm: float) -> None:
-    """Refuse constants outside the lemma's assumptions."""
+def _check_lemma_4_7_2(alpha: float, sigma: float, tau: float, norm: float) -> None:
+    """Refuse constants outside Lemma 4.7.2: α in (1, 2], σ and τ positive, and 0 <= norm <= τ/2,
+    where ``norm`` is ‖∇f‖.
+    """
     between("alpha", alpha, 1, 2, ends="(]")
     positive("sigma", sigma)
     positive("tau", tau)
@@ -193,7 +205,12 @@ def norm_moment_upper(constants: CoordinateMoment, *, printed: bool = False) -> 
 
 
 def gclip_coordinate_bound(constants: CoordinateMoment, k: int, *, printed: bool = False) -> float:
-    """Corollary 4.5.1: E f(x̄_k) - f* <= 16‖B‖_α²/(μ(k+1)^(2(α-1)/α)); times d as printed.
+    """Corollary 4.5.1 on GClip: E f(x̄_k) - f* <= 16‖B‖_α²/(μ(k+1)^(2(α-1)/α)), the right side.
+
+    Args:
+        constants: α, B and μ.
+        k: number of steps, at least 1.
+        printed: whether to return the bound as printed, which is d times as large.
 
     Example:
         >>> a = CoordinateMoment(alpha=2.0, B=(1.0, 1.0), mu=1.0)
@@ -203,10 +220,7 @@ def gclip_coordinate_bound(constants: CoordinateMoment, k: int, *, printed: bool
     Source: thesis, Corollary 4.5.1; acclip, Corollary 1.
     """
     whole("k", k, least=1)
-    rate = (k + 1) ** (2 * (constants.alpha - 1) / constants.alpha)
-    return (
-        16
-        * norm_moment_upper(constants) ** (2 / constants.alpha)
-        * (constants.dimension if printed else 1)
-        / (constants.mu * rate)
-    )
+    decay = (k + 1) ** (2 * (constants.alpha - 1) / constants.alpha)
+    norm_square = norm_moment_upper(constants) ** (2 / constants.alpha)  # ‖B‖_α²
+    factor = constants.dimension if printed else 1
+    return 16 * norm_square * factor / (constants.mu * decay)

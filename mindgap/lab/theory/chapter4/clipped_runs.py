@@ -42,7 +42,7 @@ class RareJump:
         (0.01, 0.1)
     """
 
-    alpha: Array
+    alpha: Array  # α in (1, 2]
     jump: Array  # J > G
     G: float = 1.0  # the jump's α-moment
     mu: float = 1.0  # strong convexity, also the smoothness
@@ -78,7 +78,9 @@ def averaged_error(
     """E f(x̄_K) - f*, exactly, for the k-weighted average of Theorem 4.4.2 started at x_0 = 0.
 
     Args:
-        threshold: τ_k for every entry.
+        problem: the laws, whose arrays broadcast to the problem's shape.
+        step: η_k for k = 1, 2, ....
+        threshold: τ_k, one number or one for every entry of the problem.
         horizons: increasing K at which to report.
 
     Returns:
@@ -91,7 +93,7 @@ def averaged_error(
         [0.005]
     """
     p, b = problem.probability, problem.optimum
-    # With S = Σ k x_k: E x, E x², E S, E xS and E S², of which each is a vector over the problems.
+    # With S = Σ_{j<=k} j x_{j-1}: E x, E x², E S, E xS and E S², each one entry per problem.
     mean = square = sum_mean = cross = sum_square = np.zeros(
         np.broadcast(problem.alpha, problem.jump).shape
     )
@@ -100,6 +102,7 @@ def averaged_error(
     for k in range(1, max(reported) + 1):
         jumped = step(k) * np.minimum(problem.jump, threshold(k))  # how far a clipped jump moves x
         shrunk = 1 - step(k) * problem.slope  # the factor on x without a jump
+        # S takes k·x; then x moves, to shrunk·x (probability 1-p) or to x + jumped (p).
         sum_square = sum_square + 2 * k * cross + k * k * square
         sum_mean = sum_mean + k * mean
         cross = cross + k * square
@@ -108,8 +111,8 @@ def averaged_error(
         square = (1 - p) * shrunk * shrunk * square + p * after_jump
         mean = (1 - p) * shrunk * mean + p * (mean + jumped)
         if k in reported:
-            weight = k * (k + 1) / 2
-            distance = sum_square / weight**2 - 2 * b * sum_mean / weight + b * b
+            weight = k * (k + 1) / 2  # Σ j, so x̄_k = S/weight
+            distance = sum_square / weight**2 - 2 * b * sum_mean / weight + b * b  # E(x̄_k - b)²
             errors.append(problem.mu / 2 * distance)
     return np.stack(errors)
 
@@ -119,7 +122,13 @@ def mean_square_gradient(
 ) -> Array:
     """(1/K) Σ_{k<K} E‖∇f(x_k)‖², exactly, for a constant step and threshold, from x_0 = b + offset.
 
+    All arguments broadcast with the problem's arrays, and the result has their shape.
+
     Args:
+        problem: the laws.
+        eta: step η.
+        tau: threshold τ; only the jump is clipped.
+        horizon: K.
         offset: x_0 - b; f(x_0) - f* = μ offset²/2.
 
     Example:
@@ -132,21 +141,23 @@ def mean_square_gradient(
     The recursion of (E x, E x²) is affine with constant coefficients; the sum over k is taken in
     closed form from its fixed point and its two decay factors, so the cost does not depend on K.
     """
-    probability, slope, optimum = problem.probability, problem.slope, problem.optimum
-    no_jump, steps = 1 - probability, np.asarray(horizon, dtype=float)
+    p, slope, optimum = problem.probability, problem.slope, problem.optimum
+    no_jump, steps = 1 - p, np.asarray(horizon, dtype=float)
     jump_move = eta * np.minimum(problem.jump, tau)
-    # E x: m <- r m + p·move;  E x²: s <- t s + 2 p move m + p move²
-    r = no_jump * (1 - eta * slope) + probability
-    t = no_jump * (1 - eta * slope) ** 2 + probability
-    m_fix = probability * jump_move / (1 - r)
+    # With m = E x and s = E x²: m <- r m + p·move, s <- t s + 2 p move m + p move².
+    r = no_jump * (1 - eta * slope) + p
+    t = no_jump * (1 - eta * slope) ** 2 + p
+    m_fixed = p * jump_move / (1 - r)
     m0 = optimum + offset
     s0 = m0 * m0
-    s_fix = (2 * probability * jump_move * m_fix + probability * jump_move * jump_move) / (1 - t)
-    # s_k = s_fix + A r^k + (s0 - s_fix - A) t^k with A from the slower mean.
-    A = 2 * probability * jump_move * (m0 - m_fix) / (r - t)
-    sum_r, sum_t = -np.expm1(steps * np.log(r)) / (1 - r), -np.expm1(steps * np.log(t)) / (1 - t)
-    sum_m = m_fix * steps + (m0 - m_fix) * sum_r
-    sum_s = s_fix * steps + A * sum_r + (s0 - s_fix - A) * sum_t
+    s_fixed = (2 * p * jump_move * m_fixed + p * jump_move * jump_move) / (1 - t)
+    # m_k = m_fixed + (m0 - m_fixed) r^k, and s_k = s_fixed + A r^k + (s0 - s_fixed - A) t^k, where
+    # A r^k is what the mean's own decay adds.
+    A = 2 * p * jump_move * (m0 - m_fixed) / (r - t)
+    sum_r = -np.expm1(steps * np.log(r)) / (1 - r)  # Σ_{k<K} r^k
+    sum_t = -np.expm1(steps * np.log(t)) / (1 - t)
+    sum_m = m_fixed * steps + (m0 - m_fixed) * sum_r
+    sum_s = s_fixed * steps + A * sum_r + (s0 - s_fixed - A) * sum_t
     return problem.mu**2 * (sum_s - 2 * optimum * sum_m + optimum * optimum * steps) / steps
 
 
@@ -165,13 +176,15 @@ def weighted_average_runs(
     method: str,
     box: tuple[float, float] | None = None,
 ) -> Array:
-    """x̄_K = Σ_{j<=K} j x_{j-1} / Σ j of every run, at each of the horizons (thesis, Theorem 4.4.2
-    and (proj-GClip)).
+    """Run projected GClip or CClip and return x̄_K = Σ_{j<=K} j x_{j-1} / Σ j of every run, at each
+    of the horizons (thesis, Theorem 4.4.2 and (proj-GClip)).
+
+    ``averaged_error`` has the same average's error for ``RareJump``, without sampling.
 
     Args:
         gradient: stochastic gradient of all runs, ``gradient(x, k)`` with x of shape (runs, d).
         x0: starting points, shape (runs, d).
-        step: η_k.
+        step: η_k for k = 1, 2, ....
         threshold: τ_k, a number (gclip) or a number or vector (cclip).
         horizons: increasing K.
         method: "gclip" or "cclip".
@@ -195,11 +208,11 @@ def weighted_average_runs(
     one_of("method", method, ("gclip", "cclip"))
     clip = clip_global if method == "gclip" else clip_coordinates
     reported = {whole("horizon", horizon, least=1) for horizon in horizons}
-    x, total, averages = np.array(x0, dtype=float), np.zeros(x0.shape), []
+    x, weighted_sum, averages = np.array(x0, dtype=float), np.zeros(x0.shape), []
     for k in range(1, max(reported) + 1):
-        total += k * x
+        weighted_sum += k * x
         if k in reported:
-            averages.append(total / (k * (k + 1) / 2))
+            averages.append(weighted_sum / (k * (k + 1) / 2))
         x = x - step(k) * clip(gradient(x, k), threshold(k))
         if box is not None:
             x = np.clip(x, *box)

@@ -38,9 +38,9 @@ class BernoulliQuadratic(Function):
     Source: thesis, (4.2), (4.4), (4.5).
     """
 
-    alpha: Order
-    epsilon: Annotated[float, Range(0, 0.125, "(]")]
-    nu: int
+    alpha: Order  # α of the gradients' moment
+    epsilon: Annotated[float, Range(0, 0.125, "(]")]  # ε, the distance of the two optima
+    nu: int  # ν, which of the two problems: 0 or 1
 
     def __post_init__(self) -> None:
         one_of("nu", self.nu, (0, 1))
@@ -93,7 +93,8 @@ class BernoulliQuadratic(Function):
 
 
 def hardest_epsilon(alpha: float, k: int) -> float:
-    """ε = 1/(16 k^((α-1)/α)), the two problems that k samples cannot tell apart (thesis, 4.7.6).
+    """ε = 1/(16 k^((α-1)/α)), at which k samples cannot tell the two problems apart (thesis,
+    4.7.6).
 
     Example:
         >>> hardest_epsilon(2.0, 4)
@@ -128,8 +129,15 @@ def success_bound(alpha: float, epsilon: float, k: int) -> float:
 
 
 def bayes_risk(alpha: float, epsilon: float, k: int) -> float:
-    """min over all methods of E_ν E f_ν(x_k): half the posterior variance of b, an exact sum over
-    jump counts; beyond 10,000 jumps they are left out.
+    """The least E_ν E f_ν(x_k) of any method: half the posterior variance of b after k samples.
+
+    ν is 0 or 1 with probability 1/2 each. With P_ν the probability of c jumps among k samples, it
+    is (ε²/4) Σ_c P_0 P_1/(P_0 + P_1), an exact sum. Counts beyond 10,000 jumps are left out.
+
+    Args:
+        alpha: α.
+        epsilon: ε.
+        k: number of samples.
 
     Example:
         >>> bayes_risk(2.0, hardest_epsilon(2.0, 100), 100) > strongly_convex_lower_bound(2.0, 100)
@@ -140,15 +148,13 @@ def bayes_risk(alpha: float, epsilon: float, k: int) -> float:
     from scipy.stats import binom
 
     counts = np.arange(min(whole("k", k, least=1), 10_000) + 1)
-    # The probabilities of so many jumps among k samples under either problem.
-    under_first, under_second = (
+    under_0, under_1 = (
         binom.pmf(counts, k, BernoulliQuadratic(alpha, epsilon, nu).probability) for nu in (0, 1)
     )
-    total = under_first + under_second
-    harmonic = np.where(
-        total > 0, under_first * under_second / np.where(total > 0, total, 1.0), 0.0
-    )
-    return epsilon**2 / 4 * float(harmonic.sum())
+    total = under_0 + under_1
+    # Where both underflow to 0, so does the product.
+    terms = under_0 * under_1 / np.where(total > 0, total, 1.0)
+    return epsilon**2 / 4 * float(terms.sum())
 
 
 # Remark 4.4.1 and appendix A of acclip: fixed steps carry the noise's tail into every iterate.
@@ -160,8 +166,14 @@ def bayes_risk(alpha: float, epsilon: float, k: int) -> float:
 
 
 def stable_iterate_law(law: Stable, steps: Sequence[float] | np.ndarray) -> Stable:
-    """The exact law of x_k - x_0·Π(1 - η_i) after SGD with those steps on x²/2 under stable noise:
-    stable, of scale s·(Σ_j |w_j|^a)^(1/a) with w_j = η_j Π_{i>j}(1 - η_i) (thesis, Remark 4.4.1).
+    """The exact law of x_k - x_0·Π(1 - η_i) after SGD on x²/2 under stable noise.
+
+    It is stable with the noise's index a, and scale s·(Σ_j |w_j|^a)^(1/a) with w_j = η_j Π_{i>j}(1
+    - η_i) (thesis, Remark 4.4.1).
+
+    Args:
+        law: of the noise, with a single scale s.
+        steps: η_1, ..., η_k, all positive.
 
     Example:
         >>> stable_iterate_law(Stable(index=1.5), [1.0]).moment(2.0)
@@ -170,9 +182,8 @@ def stable_iterate_law(law: Stable, steps: Sequence[float] | np.ndarray) -> Stab
     eta = np.asarray(steps, dtype=float)
     if eta.ndim != 1 or not eta.size or not (eta > 0).all():
         fail("steps", "must be a non-empty list of positive numbers", steps)
+    # Π_{i>j} (1 - η_i) for every j; 1 for the last one.
     later_factors = np.concatenate([np.cumprod((1 - eta)[::-1])[::-1][1:], [1.0]])
     weights = np.abs(eta * later_factors)
-    return Stable(
-        law.index,
-        float(np.asarray(law.scale)) * float((weights**law.index).sum() ** (1 / law.index)),
-    )
+    growth = float((weights**law.index).sum() ** (1 / law.index))
+    return Stable(law.index, float(np.asarray(law.scale)) * growth)

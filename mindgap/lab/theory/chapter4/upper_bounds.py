@@ -50,6 +50,13 @@ class ConstantClip:
 def gclip_nonconvex_parameters(constants: HeavyTail, K: int) -> ConstantClip:
     """η = min{1/(16^α L), (f0/(σ²K))^(α/(3α-2)) / L^((2α-2)/(3α-2))} and τ = σ (ηL)^(-1/α).
 
+    ``moment_nonconvex_parameters`` has G, the moment of g, for σ, the moment of the noise, and
+    needs no minimum.
+
+    Args:
+        constants: α, σ, L and f0, its ``delta``.
+        K: number of steps.
+
     Example:
         >>> p = gclip_nonconvex_parameters(
         ...     HeavyTail(alpha=2.0, sigma=1.0, L=1.0, delta=1.0), K=10**8
@@ -110,7 +117,11 @@ class SmoothMoment:
 
 def moment_nonconvex_parameters(constants: SmoothMoment, K: int) -> ConstantClip:
     """η = (f0/(G²K))^(α/(3α-2)) / L^((2α-2)/(3α-2)) and τ = G (ηL)^(-1/α) (acclip, Theorem 2 and
-    E).
+    E). The twin of ``gclip_nonconvex_parameters``, with G for σ.
+
+    Args:
+        constants: α, G, L and f0, its ``delta``.
+        K: number of steps.
 
     Example:
         >>> p = moment_nonconvex_parameters(SmoothMoment(alpha=2.0, G=1.0, L=1.0, delta=1.0), K=100)
@@ -125,7 +136,12 @@ def moment_nonconvex_parameters(constants: SmoothMoment, K: int) -> ConstantClip
 
 
 def moment_nonconvex_bound(constants: SmoothMoment, K: int, *, printed: bool = False) -> float:
-    """(1/K) Σ E‖∇f(x_{k-1})‖² <= 4 G^(2α/(3α-2)) (L f0/K)^((2α-2)/(3α-2)); without L as printed.
+    """(1/K) Σ_{k<=K} E‖∇f(x_{k-1})‖² <= 4 G^(2α/(3α-2)) (L f0/K)^((2α-2)/(3α-2)), the right side.
+
+    Args:
+        constants: α, G, L and f0, its ``delta``.
+        K: number of steps.
+        printed: whether to return the bound as printed, which lacks L.
 
     Example:
         >>> round(
@@ -149,8 +165,12 @@ def moment_nonconvex_bound(constants: SmoothMoment, K: int, *, printed: bool = F
 
 
 def coordinate_moment(alpha: float, B: tuple[float, ...], *, method: str) -> float:
-    """The G that Corollary 3 (``method="gclip"``: ‖B‖_α) and Theorem 5 (``"cclip"``: ‖B‖_2) put
-    into Theorem 2.
+    """The G that Corollary 3 and Theorem 5 put into Theorem 2, a norm of B.
+
+    Args:
+        alpha: α.
+        B: bounds of the coordinates, E|g_i|^α <= B_i^α.
+        method: "gclip" for ‖B‖_α (Corollary 3), "cclip" for ‖B‖_2 (Theorem 5).
 
     Example:
         >>> coordinate_moment(2.0, (3.0, 4.0), method="cclip")
@@ -160,8 +180,8 @@ def coordinate_moment(alpha: float, B: tuple[float, ...], *, method: str) -> flo
     """
     if method not in ("gclip", "cclip"):
         fail("method", "must be 'gclip' or 'cclip'", method)
-    a = alpha if method == "gclip" else 2.0
-    return sum(b**a for b in B) ** (1 / a)
+    order = alpha if method == "gclip" else 2.0
+    return sum(b**order for b in B) ** (1 / order)
 
 
 # Theorem 4.4.2 (= Theorem 1 of acclip): projected GClip on strongly convex functions, with
@@ -198,7 +218,12 @@ def gclip_threshold(constants: StronglyConvexMoment, k: Any) -> Any:
 
 
 def gclip_bound(constants: StronglyConvexMoment, k: int) -> float:
-    """E f(x̄_k) - f* <= 16 G² / (μ (k+1)^(2(α-1)/α)), x̄_k = Σ j x_{j-1} / Σ j.
+    """E f(x̄_k) - f* <= 16 G² / (μ (k+1)^(2(α-1)/α)) with x̄_k = Σ_{j<=k} j x_{j-1} / Σ j, the right
+    side. CClip's twin, ``cclip_bound``, has ‖B‖_2 for G.
+
+    Args:
+        constants: α, G and μ.
+        k: number of steps, at least 1.
 
     Example:
         >>> gclip_bound(StronglyConvexMoment(alpha=2.0, G=1.0, mu=1.0), 15)
@@ -227,8 +252,12 @@ def cclip_threshold(constants: CoordinateMoment, k: float) -> np.ndarray:
 
 
 def cclip_bound(constants: CoordinateMoment, k: int) -> float:
-    """E f(x̄_k) - f* <= 16 ‖B‖_2² / (μ (k+1)^(2(α-1)/α)) (thesis, Theorem 4.5.1; acclip, Theorem
-    3).
+    """E f(x̄_k) - f* <= 16 ‖B‖_2² / (μ (k+1)^(2(α-1)/α)), the right side, x̄_k the average of
+    ``gclip_bound`` (thesis, Theorem 4.5.1; acclip, Theorem 3).
+
+    Args:
+        constants: α, B and μ.
+        k: number of steps, at least 1.
 
     Example:
         >>> round(cclip_bound(CoordinateMoment(alpha=2.0, B=(3.0, 4.0), mu=1.0), 15), 9)

@@ -22,17 +22,24 @@ from mindgap.lab.theory.function import Function, namespace
 # two lines; the lemma holds with constants 1 and 1 in place of 2 and 2, because only one coordinate
 # is noisy and (u + v)^(α/2) <= u^(α/2) + v^(α/2).
 
-_ROOT = math.sqrt(2 * math.pi * math.e)
+_ROOT = math.sqrt(2 * math.pi * math.e)  # Φ(∞)
+
+#: Smoothness constant of f_d (Lemma 4.7.9, 2).
+CHAIN_SMOOTHNESS = 152
+
+#: β of the prog_β by which the oracle tells the next coordinate (thesis, 4.7.7).
+LARGE_ENTRY = 0.25
 
 
 def psi(x: Any) -> Any:
-    """Ψ(x) = exp(1 - 1/(2x-1)²) for x > 1/2, else 0.
+    """Ψ(x) = exp(1 - 1/(2x-1)²) for x > 1/2, else 0; entry by entry, for numpy or torch.
 
     Example:
         >>> psi(np.array([0.5, 1.0])).tolist()
         [0.0, 1.0]
     """
     xp = namespace(x)
+    # 1 where the branch is not taken, so that autograd never divides by 0.
     u = xp.where(x > 0.5, 2 * x - 1, x * 0 + 1)
     return xp.where(x > 0.5, xp.exp(1 - 1 / (u * u)), x * 0)
 
@@ -49,7 +56,8 @@ def psi_slope(x: Any) -> Any:
 
 
 def phi(x: Any) -> Any:
-    """Φ(x) = √e ∫_{-∞}^x e^(-t²/2) dt = √(2πe)·(1/2) erfc(-x/√2).
+    """Φ(x) = √e ∫_{-∞}^x e^(-t²/2) dt = √(2πe)·(1/2) erfc(-x/√2), entry by entry, for numpy or
+    torch (thesis, 4.7.7).
 
     Example:
         >>> round(float(phi(np.array(0.0))), 9) == round(math.sqrt(2 * math.pi * math.e) / 2, 9)
@@ -106,20 +114,26 @@ class ZeroChain(Function):
         return chain.sum(-1) - phi(x[..., 0])
 
     def gradient(self, x: Vectors) -> Any:
-        """∇f along the last axis."""
+        """∇f along the last axis, shape of ``x``.
+
+        Entry x_i stands in term i of the sum (as ``current``) and in term i+1 (as ``previous``);
+        its derivative adds both.
+        """
         xp = namespace(x)
         previous, current = x[..., :-1], x[..., 1:]
-        of_first = -phi_slope(x[..., :1])
-        of_current = -phi_slope(current) * (psi(-previous) + psi(previous))
-        of_previous = -psi_slope(-previous) * phi(-current) - psi_slope(previous) * phi(current)
-        return xp.concatenate([of_first, of_current], -1) + xp.concatenate(
-            [of_previous, x[..., :1] * 0], -1
+        by_first = -phi_slope(x[..., :1])  # of the term -Ψ(1)Φ(x_1), with Ψ(1) = 1
+        by_current = -phi_slope(current) * (psi(-previous) + psi(previous))
+        by_previous = -psi_slope(-previous) * phi(-current) - psi_slope(previous) * phi(current)
+        return xp.concatenate([by_first, by_current], -1) + xp.concatenate(
+            [by_previous, x[..., :1] * 0], -1
         )
 
 
 @dataclass(frozen=True)
 class ChainOracle:
     """g_d(x)_i = (1 + 1{i = prog_{1/4}(x) + 1}(z/p - 1)) ∂_i f_d(x) with z ~ Bernoulli(p).
+
+    In words: the entry after the last large one is multiplied by z/p, all others are exact.
 
     Example:
         >>> oracle = ChainOracle(ZeroChain(2), probability=0.5)
@@ -130,7 +144,7 @@ class ChainOracle:
     """
 
     chain: ZeroChain
-    probability: Annotated[float, Range(0, 1, "(]")]
+    probability: Annotated[float, Range(0, 1, "(]")]  # p
 
     def gradient(self, x: np.ndarray, z: np.ndarray) -> np.ndarray:
         """The stochastic gradient for draws ``z`` (0 or 1) of the leading shape."""
@@ -140,18 +154,26 @@ class ChainOracle:
         """The stochastic gradient from an exact gradient (or a multiple of it) that is already
         known at ``x``.
         """
-        marked = np.arange(1, self.chain.dimension + 1) == (prog(x, 0.25) + 1)[..., None]
-        return np.where(marked, (z / self.probability)[..., None], 1.0) * exact
+        next_entry = np.arange(1, self.chain.dimension + 1) == (prog(x, LARGE_ENTRY) + 1)[..., None]
+        return np.where(next_entry, (z / self.probability)[..., None], 1.0) * exact
 
     def moment(self, x: np.ndarray, alpha: float) -> np.ndarray:
-        """E‖g_d(x)‖^α, an exact sum over z."""
+        """E‖g_d(x)‖^α of every point, an exact sum over z = 0 and z = 1.
+
+        Args:
+            x: shape (..., d).
+            alpha: α in (1, 2].
+
+        Returns:
+            Shape (...).
+        """
         between("alpha", alpha, 1, 2, ends="(]")
         p = self.probability
-        norms = [
+        power_if_0, power_if_1 = (
             np.linalg.norm(self.gradient(x, np.full(x.shape[:-1], z)), axis=-1) ** alpha
             for z in (0, 1)
-        ]
-        return (1 - p) * norms[0] + p * norms[1]
+        )
+        return (1 - p) * power_if_0 + p * power_if_1
 
 
 # Theorem 4.4.4: on smooth non-convex functions no method beats k^(-(α-1)/(3α-2)); the scaled
@@ -167,7 +189,11 @@ class HardChain:
     (thesis, 4.7.7).
 
     f is L-smooth, f(0) - f* <= Δ, E‖g‖^α <= G^α, and E‖∇f(x_k)‖ >= ε for every zero-respecting
-    method and all k <= (d-1)/(2p).
+    method (one that moves only along coordinates it has seen) and all k <= (d-1)/(2p). By Lemma
+    4.7.9: 152 is the smoothness of f_d, 304 = 2·152 makes ‖∇f‖ >= 2ε, and 7296 = 12·2·304 keeps
+    f(0) - f* within Δ, because f_d(0) - inf f_d <= 12d.
+
+    ``lifted._chain_value`` has ``value`` and ``stochastic_gradient`` once more, for autograd.
 
     Example:
         >>> hard = HardChain(alpha=2.0, L=1.0, delta=7296.0, G=1e4, epsilon=0.25)
@@ -175,20 +201,21 @@ class HardChain:
         (16, True)
     """
 
-    alpha: Order
-    L: Positive
-    delta: Positive
+    alpha: Order  # α of the moment, in (1, 2]
+    L: Positive  # smoothness of f
+    delta: Positive  # Δ, a bound of f(0) - f*
     G: float  # moment, above 4√(ΔL)
     epsilon: Positive  # accuracy; small enough that d >= 1 and p <= 1
 
     def __post_init__(self) -> None:
-        floor = 4 * math.sqrt(self.delta * self.L)
-        if floor >= self.G:
-            fail("G", f"must be above 4*sqrt(delta*L) = {floor:g}", self.G)
+        excluded_moment = 4 * math.sqrt(self.delta * self.L)
+        if excluded_moment >= self.G:
+            fail("G", f"must be above 4*sqrt(delta*L) = {excluded_moment:g}", self.G)
         if self.dimension < 1:
+            largest_epsilon = math.sqrt(self.delta * self.L / 7296)
             fail(
                 "epsilon",
-                f"must be at most sqrt(delta*L/7296) = {math.sqrt(self.delta * self.L / 7296):g}",
+                f"must be at most sqrt(delta*L/7296) = {largest_epsilon:g}",
                 self.epsilon,
             )
         if self.probability > 1:
@@ -232,7 +259,8 @@ class HardChain:
 
     def value(self, x: np.ndarray) -> np.ndarray:
         """f(x)."""
-        return self.L * self.scale**2 / 152 * ZeroChain(self.dimension).value(x / self.scale)
+        factor = self.L * self.scale**2 / CHAIN_SMOOTHNESS
+        return factor * ZeroChain(self.dimension).value(x / self.scale)
 
     def unfinished(self, k: int) -> float:
         """P(fewer than d successes in k draws): a lower bound of P(prog_0(x_k) < d), exact for
@@ -247,7 +275,13 @@ def noise_probability(alpha: Order, sigma: Positive, epsilon: Positive) -> float
     """p with which the oracle's noise has the α-moment σ^α: (2^(1/α)·46 ε/σ)^(α/(α-1)).
 
     Theorem 4.4.4 is stated for σ (Assumption 4.4.1), its proof bounds E‖g‖^α. The noise has one
-    entry 2ε ∂_i f_d (z/p - 1), so E‖g - ∇f‖^α <= 2 (46ε)^α p^(1-α), for every σ that makes p <= 1.
+    entry 2ε ∂_i f_d (z/p - 1) with |∂_i f_d| <= 23 (Lemma 4.7.9, 3), so E‖g - ∇f‖^α <= 2 (46ε)^α
+    p^(1-α), for every σ that makes p <= 1. ``HardChain.probability`` is the p for E‖g‖^α <= G^α.
+
+    Args:
+        alpha: α in (1, 2].
+        sigma: σ, a bound of (E‖g - ∇f‖^α)^(1/α).
+        epsilon: ε of ``HardChain``, the accuracy asked for.
 
     Example:
         >>> round(noise_probability(2.0, sigma=46.0, epsilon=0.1), 9)  # 2·(4.6/46)²
@@ -256,9 +290,11 @@ def noise_probability(alpha: Order, sigma: Positive, epsilon: Positive) -> float
     Source: thesis, Theorem 4.4.4 and 4.7.7.
     """
     between("alpha", alpha, 1, 2, ends="(]")
-    if not positive("sigma", sigma) >= 2 ** (1 / alpha) * 46 * positive("epsilon", epsilon):
-        fail("sigma", f"must be at least {2 ** (1 / alpha) * 46 * epsilon:g}", sigma)
-    return float((2 ** (1 / alpha) * 46 * epsilon / sigma) ** (alpha / (alpha - 1)))
+    positive("sigma", sigma)
+    least_sigma = 2 ** (1 / alpha) * 46 * positive("epsilon", epsilon)
+    if not sigma >= least_sigma:
+        fail("sigma", f"must be at least {least_sigma:g}", sigma)
+    return float((least_sigma / sigma) ** (alpha / (alpha - 1)))
 
 
 def nonconvex_lower_bound_steps(

@@ -79,13 +79,14 @@ class Defeat:
 def resisting_function(
     points: Sequence[Number], constants: LipschitzClass, theta: Fraction
 ) -> PiecewiseLinear:
-    """f_θ of Lemma 5.7.1: zero with slope L at every point, valleys θδ to the left of them.
+    """f_θ of Lemma 5.7.1: zero with slope L at every point, with a valley to the left of each.
 
-    δ is the least distance of two points, at most Δ/L. Valleys lie at x_k - θδ, peaks at (x_k +
-    x_{k+1})/2 - θδ; for two values of θ no stationary point is shared.
+    δ is the least distance of two points, or Δ/L where that is less. Valleys lie at x_k - θδ, peaks
+    at (x_k + x_{k+1})/2 - θδ. For two values of θ no stationary point is shared.
 
     Args:
-        points: the queried points, in any order, repetitions allowed.
+        points: the queried points x_k, in any order, repetitions allowed.
+        constants: L and Δ.
         theta: θ in (0, 1/2).
 
     Example:
@@ -98,48 +99,55 @@ def resisting_function(
     """
     between("theta", float(theta), 0, 0.5, ends="()")
     distinct, slope = exact_points(points), Fraction(constants.L)
-    gap = min(
-        [right - left for left, right in pairwise(distinct)] + [Fraction(constants.Delta) / slope]
-    )
-    shift = theta * gap
+    distances = [right - left for left, right in pairwise(distinct)]
+    shift = theta * min([*distances, Fraction(constants.Delta) / slope])  # θδ
     breaks = [distinct[0] - shift]
     for left, right in pairwise(distinct):
         breaks += [(left + right) / 2 - shift, right - shift]
-    return PiecewiseLinear(
-        tuple(breaks), tuple([-slope, slope] * len(distinct)), anchor=distinct[0]
-    )
+    slopes = tuple([-slope, slope] * len(distinct))
+    return PiecewiseLinear(tuple(breaks), slopes, anchor=distinct[0])
 
 
 class Adversary(ABC):
-    """An oracle that gives one answer to every query and shows a fitting function at the end."""
+    """An oracle that gives one answer to every query and shows a fitting function at the end.
 
-    answer: Any
+    Args:
+        constants: the class of functions.
+        start: x_0, which counts as the first query.
+        calls: how many answers the oracle gives, the start's included.
+    """
+
+    answer: Any  # what it answers; a subclass says
 
     def __init__(self, constants: LipschitzClass, start: float, calls: int) -> None:
         self.constants = constants
         self.calls = whole("calls", calls, least=1)
-        self.start = float(exact_points([start])[0])
+        self.start = float(*exact_points([start]))
         self.queries = [self.start]
-        self._start_paid = True
+        self._start_is_free = True
 
     def __call__(self, x: float, direction: float = 0.0) -> Any:
-        """The answer, whatever x and direction; the query is remembered. The first one at the start
-        is free: the start counts from the beginning.
+        """Return the same answer, whatever x and direction, and append x to ``queries``. The first
+        query at the start is not appended: it counted from the beginning.
 
         Raises:
             OutOfCalls: all answers have been given.
         """
-        if x == self.start and self._start_paid:
-            self._start_paid = False  # asked for already, before the algorithm began
+        if x == self.start and self._start_is_free:
+            self._start_is_free = False
             return self.answer
         if len(self.queries) >= self.calls:
             raise OutOfCalls
-        self.queries.append(float(exact_points([x])[0]))
+        self.queries.append(float(*exact_points([x])))
         return self.answer
 
     def play(self, algorithm: Callable[[Any, float], float]) -> Defeat:
         """Let an algorithm run until it returns a point or the calls are spent, then show the
         function.
+
+        Args:
+            algorithm: takes this oracle and the start, returns its output; where the calls run out,
+                the last query is the output.
         """
         try:
             output = float(algorithm(self, self.start))
@@ -207,12 +215,13 @@ class ValueAdversary(Adversary):
             yield resisting_function(self.queries, self.constants, Fraction(i + 1, 2 * (count + 1)))
 
     def show(self, output: float) -> Defeat:
-        """A function under which neither a query nor the output is ε-stationary for any ε < L.
+        """End the game with a function under which neither a query nor the output is ε-stationary
+        for any ε < L.
 
-        The stationary points move with θ, and a point meets at most one θ per piece; so among 2T
-        values of θ one leaves the output alone.
+        The stationary points of f_θ move with θ, and the output is one for at most one θ per piece.
+        So among 2T values of θ one leaves the output alone.
         """
-        exact_points([output])
+        exact_points([output])  # refuses one that is not finite
         for f in self.family(2 * len(set(self.queries))):
             if f.distance(output) > 0:
                 break
@@ -245,20 +254,24 @@ def gradient_call_bound(Delta: float, delta: float) -> float:
 def _zigzag(
     points: list[Fraction], most_rise: Fraction, valley: Fraction, start: Fraction
 ) -> PiecewiseLinear:
-    """Rise at every point; where the next point is further than ``most_rise``, fall back to the
-    same height before it.
+    """A function with slopes -1 and 1 that rises at every point and is 0 at ``start``.
 
-    The valley before a point lies ``valley`` to its left. Values at the points never fall, and rise
-    by at most ``most_rise`` from one to the next; no valley is deeper than ``valley`` below the
-    first point.
+    Between two points further apart than ``most_rise`` it falls as far as it rises. Values at the
+    points never fall, and rise by at most ``most_rise`` from one to the next. No valley is deeper
+    than ``valley`` below the first point.
+
+    Args:
+        points: distinct, increasing.
+        most_rise: the largest distance over which f may rise all the way.
+        valley: how far to the left of a point the valley before it lies.
+        start: where f is 0.
     """
-    breaks = [points[0] - valley]
+    breaks = [points[0] - valley]  # a valley, then peak and valley in turn
     for left, right in pairwise(points):
         if right - left > most_rise:
             breaks += [right - valley - (right - left) / 2, right - valley]
-    return PiecewiseLinear(
-        tuple(breaks), tuple([Fraction(-1), Fraction(1)] * ((len(breaks) + 1) // 2)), anchor=start
-    )
+    slopes = tuple([Fraction(-1), Fraction(1)] * ((len(breaks) + 1) // 2))
+    return PiecewiseLinear(tuple(breaks), slopes, anchor=start)
 
 
 def plateau_function(points: Sequence[Number], delta: Number, start: Number) -> PiecewiseLinear:
@@ -284,7 +297,12 @@ def separated_pair(
     (thesis, 5.7.6).
 
     Their kinks are more than 2δ apart, so no point is within δ of both. For K points both satisfy
-    f(start) - inf f <= 8δK.
+    f(start) - inf f <= 8δK. ``plateau_function`` makes a single one.
+
+    Args:
+        points: the queries, in any order, repetitions allowed.
+        delta: δ.
+        start: where both functions are 0.
 
     Example:
         >>> f, g = separated_pair([0.0, 3.0, 50.0], delta=1.0, start=0.0)
@@ -295,8 +313,8 @@ def separated_pair(
     both.
     """
     distinct = exact_points(points)
-    wider = Fraction(delta) * (1 + Fraction(1, 2 * len(distinct)))
-    radius = Fraction(5, 4) * Fraction(delta)
+    wider = Fraction(delta) * (1 + Fraction(1, 2 * len(distinct)))  # a little more than δ
+    radius = Fraction(5, 4) * Fraction(delta)  # no kink is nearer to a point
     return (
         _zigzag(distinct, 8 * wider, radius + 2 * wider, Fraction(start)),
         _zigzag(distinct, 8 * wider, radius, Fraction(start)),
@@ -307,6 +325,8 @@ class GradientAdversary(Adversary):
     """The resisting oracle of 5.7.6, against any algorithm that sees gradients only (L = 1).
 
     Args:
+        Delta: Δ of the class F(Δ, 1).
+        delta: δ, the radius of the stationarity that is asked for.
         start: x_0, asked for before anything else.
         calls: how many answers it gives, the start's included; by default the most that the theorem
             allows, ⌊Δ/(8δ)⌋.
@@ -334,7 +354,8 @@ class GradientAdversary(Adversary):
     def __init__(self, Delta: float, delta: float, start: float, calls: int | None = None) -> None:
         # Where Δ/(8δ) is whole, rounding must not take one off.
         most = math.floor(gradient_call_bound(Delta, delta) * (1 + 1e-12))
-        calls = most if calls is None else calls
+        if calls is None:
+            calls = most
         if not 1 <= calls <= most:
             fail("calls", f"must lie between 1 and Δ/(8δ) = {most}", calls)
         super().__init__(LipschitzClass(1.0, Delta), start, calls)
@@ -347,8 +368,8 @@ class GradientAdversary(Adversary):
         return separated_pair(self.queries, self.delta, self.start)
 
     def show(self, output: float) -> Defeat:
-        """A function under which neither a query nor the output is (δ, ε)-stationary for any ε
-        < 1.
+        """End the game with a function under which neither a query nor the output is (δ,
+        ε)-stationary for any ε < 1.
         """
         f = plateau_function([*self.queries, output], self.delta, self.start)
         answered = all(f.subdifferential(x) == (1, 1) for x in self.queries)

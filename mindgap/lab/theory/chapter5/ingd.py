@@ -25,11 +25,11 @@ class NonsmoothTarget:
         mindgap.base.check.RuleError: epsilon must be below L = 1, got 1.0
     """
 
-    L: Positive
-    Delta: Positive
-    delta: Positive
-    epsilon: Positive
-    gamma: Share = 0.1
+    L: Positive  # Lipschitz constant of f
+    Delta: Positive  # Δ, a bound of f(x_0) - inf f
+    delta: Positive  # δ, the radius
+    epsilon: Positive  # ε, the accuracy, below L
+    gamma: Share = 0.1  # γ, the probability of failure
 
     def __post_init__(self) -> None:
         if not self.epsilon < self.L:
@@ -84,9 +84,10 @@ def ingd_calls_printed(constants: NonsmoothTarget) -> float:
 def ingd_gradient_calls(constants: NonsmoothTarget) -> int:
     """T K (1 + ⌊log₁₆(T/γ)⌋), what the proof gives for the number of gradient calls.
 
-    By Markov's inequality an inner loop fails with probability at most 1/16, so among T outer steps
-    all together none restarts more than log₁₆(T/γ) times, with probability 1 - γ; the first pass is
-    not a restart. Source: thesis, Lemma 5.7.2 and the proof of Theorem 5.4.1.
+    T is ``ingd_outer_steps``, K ``ingd_inner_steps``. By Markov's inequality an inner loop fails
+    with probability at most 1/16. So with probability 1 - γ none of the T outer steps restarts its
+    inner loop more than log₁₆(T/γ) times; the first pass is not a restart. Source: thesis, Lemma
+    5.7.2 and the proof of Theorem 5.4.1.
 
     Example:
         >>> c = NonsmoothTarget(L=1.0, Delta=1.0, delta=0.1, epsilon=0.5)
@@ -98,7 +99,7 @@ def ingd_gradient_calls(constants: NonsmoothTarget) -> int:
     test cost as many calls again.
     """
     outer = ingd_outer_steps(constants)
-    restarts = math.floor(math.log(outer / constants.gamma) / math.log(16))
+    restarts = math.floor(math.log(outer / constants.gamma) / math.log(16))  # per outer step
     return outer * ingd_inner_steps(constants) * (1 + restarts)
 
 
@@ -144,11 +145,11 @@ class StochasticTarget:
     Source: thesis, Assumption 5.3.1, 2. and Theorem 5.5.1.
     """
 
-    L: Positive
-    sigma: NonNegative
-    Delta: Positive
-    delta: Positive
-    epsilon: Positive
+    L: Positive  # Lipschitz constant of f
+    sigma: NonNegative  # σ
+    Delta: Positive  # Δ, a bound of f(x_0) - inf f
+    delta: Positive  # δ, the radius
+    epsilon: Positive  # ε, the accuracy, below L
 
     def __post_init__(self) -> None:
         if not self.epsilon < self.L:
@@ -169,15 +170,18 @@ class StochasticRule:
         5
     """
 
-    beta: float  # weight of the old direction
-    #: step size η_t = 1/(p‖m_t‖ + q).
-    p: float
+    beta: float  # β, weight of the old direction
+    p: float  # the step size is η_t = 1/(p‖m_t‖ + q)
     q: float
     K: int  # how far back the output lies
     T: int  # number of steps
 
     def output_index(self, drawn: int) -> int:
-        """max(i - K, 1) for an i drawn uniformly from 1, ..., T (Alg. 3, l. 8-10)."""
+        """max(i - K, 1), the step whose point is the output (Alg. 3, l. 8-10).
+
+        Args:
+            drawn: i, drawn uniformly from 1, ..., T by the caller.
+        """
         if not 1 <= whole("drawn", drawn, least=1) <= self.T:
             fail("drawn", f"must lie between 1 and T = {self.T}", drawn)
         return max(drawn - self.K, 1)
@@ -200,18 +204,19 @@ def stochastic_rule(constants: StochasticTarget) -> StochasticRule:
     <= ε/(16G), rounding it up leaves the δ-ball. Here K is rounded up and p follows from it.
     """
     target, G = constants, constants.G
+    beta = 1 - target.epsilon**2 / (64 * G**2)
     K = math.ceil(64 * G**2 * math.log(16 * G / target.epsilon) / target.epsilon**2)
     p = K / target.delta
     q = 4 * G * p
-    T = math.ceil(
-        256 * q * target.Delta / target.epsilon**2 * max(1.0, G * target.delta / (8 * target.Delta))
-    )
-    return StochasticRule(1 - target.epsilon**2 / (64 * G**2), p, q, K, T)
+    large_radius_factor = max(1.0, G * target.delta / (8 * target.Delta))
+    T = math.ceil(256 * q * target.Delta / target.epsilon**2 * large_radius_factor)
+    return StochasticRule(beta, p, q, K, T)
 
 
 def deterministic_rule(constants: NonsmoothTarget) -> StochasticRule:
-    """Algorithm 3 with q = 0 and exact gradients: T of order L²Δ/(ε³δ), up to a logarithm (thesis,
-    the remark on q = 0 at the end of 5.5).
+    """β, p, q, K, T of Algorithm 3 with q = 0 and exact gradients: T of order L²Δ/(ε³δ), up to a
+    logarithm (thesis, the remark on q = 0 at the end of 5.5). ``stochastic_rule`` with L for G,
+    but for q and T.
 
     The thesis gives no constants; these follow from its (5.9). While ‖m_t‖ >= ε/4, dividing (5.9)
     by p‖m_t‖ and a²/b >= 2a - b give mean ‖m_t‖ <= 4(1-β)L²/ε + 2pΔ/T + 2L/(T(1-β)), at most 3ε/16
@@ -222,11 +227,12 @@ def deterministic_rule(constants: NonsmoothTarget) -> StochasticRule:
         >>> rule.q, rule.K, rule.T
         (0.0, 888, 56832)
     """
-    c = constants
-    K = math.ceil(64 * c.L**2 * math.log(16 * c.L / c.epsilon) / c.epsilon**2)
-    p = K / c.delta
-    T = math.ceil(max(32 * p * c.Delta / c.epsilon, 2048 * (c.L / c.epsilon) ** 3))
-    return StochasticRule(1 - c.epsilon**2 / (64 * c.L**2), p, 0.0, K, T)
+    L, epsilon = constants.L, constants.epsilon
+    beta = 1 - epsilon**2 / (64 * L**2)
+    K = math.ceil(64 * L**2 * math.log(16 * L / epsilon) / epsilon**2)
+    p = K / constants.delta
+    T = math.ceil(max(32 * p * constants.Delta / epsilon, 2048 * (L / epsilon) ** 3))
+    return StochasticRule(beta, p, 0.0, K, T)
 
 
 def smooth_target(constants: StochasticTarget, smoothness: Positive) -> StochasticTarget:

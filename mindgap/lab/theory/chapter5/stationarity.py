@@ -62,7 +62,9 @@ class PiecewiseLinear:
 
     @cached_property
     def _heights(self) -> tuple[Fraction, ...]:
-        """Values at the breaks, up to a constant: zero at the first."""
+        """f at every break less f at the first, by summing slope times length; (0,) without
+        breaks.
+        """
         heights = [Fraction(0)]
         for i in range(1, len(self.breaks)):
             heights.append(heights[-1] + self.slopes[i] * (self.breaks[i] - self.breaks[i - 1]))
@@ -74,12 +76,12 @@ class PiecewiseLinear:
         return self.level - self._raw(self.anchor)
 
     def _raw(self, x: Fraction) -> Fraction:
-        """f(x) up to a constant: zero at the first break."""
+        """f(x) less f at the first break; slope times x where there are no breaks."""
         if not self.breaks:
             return self.slopes[0] * x
-        i = bisect_right(self.breaks, x)
-        j = max(i - 1, 0)
-        return self._heights[j] + self.slopes[i] * (x - self.breaks[j])
+        piece = bisect_right(self.breaks, x)
+        nearest = max(piece - 1, 0)  # the break left of x; left of all, the first
+        return self._heights[nearest] + self.slopes[piece] * (x - self.breaks[nearest])
 
     def value(self, x: Number) -> Fraction:
         """f(x), exactly."""
@@ -90,13 +92,13 @@ class PiecewiseLinear:
         return self.goldstein(x, 0)
 
     def goldstein(self, x: Number, delta: Number) -> tuple[Fraction, Fraction]:
-        """The ends of the Goldstein set ∂f(x + δB), the hull of all slopes within δ of x
-        (Definition 5.3.1).
+        """(lower, upper) end of the Goldstein set ∂f(x + δB), the hull of all slopes within δ of x
+        (Definition 5.3.1). A break at distance δ counts with both its slopes.
         """
         centre, reach = Fraction(x), Fraction(delta)
-        slopes_within = self.slopes[
-            bisect_left(self.breaks, centre - reach) : bisect_right(self.breaks, centre + reach) + 1
-        ]
+        first_piece = bisect_left(self.breaks, centre - reach)
+        last_piece = bisect_right(self.breaks, centre + reach)
+        slopes_within = self.slopes[first_piece : last_piece + 1]
         return min(slopes_within), max(slopes_within)
 
     def distance(self, x: Number, delta: Number = 0) -> Fraction:
@@ -113,7 +115,7 @@ class PiecewiseLinear:
 
     @property
     def infimum(self) -> Fraction | float:
-        """inf f; -inf when an end falls away."""
+        """inf f; -inf where f falls without end on the left or on the right."""
         if self.slopes[0] > 0 or self.slopes[-1] < 0:
             return -math.inf
         return min((self.value(b) for b in self.breaks), default=self.level)
@@ -128,7 +130,8 @@ class PiecewiseLinear:
         )
 
     def values(self, x: np.ndarray) -> np.ndarray:
-        """f at many points, in float64."""
+        """f at many points, in float64; shape of ``x``. ``value`` is exact, at one point."""
+        # Without breaks, 0 takes the place of the first one: ``_raw`` is 0 there.
         breaks = _floats(self.breaks or (Fraction(0),))
         pieces = np.searchsorted(breaks[: len(self.breaks)], x, side="right")
         # f is linear from the break on the left; left of all breaks, towards the first one.
@@ -165,7 +168,14 @@ def exact_points(points: Sequence[Number]) -> list[Fraction]:
 
 
 def stationarity_radius(L: float, epsilon: float) -> tuple[float, float]:
-    """(ε/(3L), ε/3): a point that is stationary in this sense has ‖∇f‖ <= ε when ∇f is L-Lipschitz.
+    """(ε/(3L), ε/3): where ∇f is L-Lipschitz, every (ε/(3L), ε/3)-stationary point has ‖∇f‖ <= ε.
+
+    Args:
+        L: Lipschitz constant of ∇f.
+        epsilon: ε.
+
+    Returns:
+        (δ, ε') of (δ, ε')-stationarity: 0 is within ε' of the hull of all gradients within δ.
 
     Example:
         >>> [round(r, 9) for r in stationarity_radius(L=2.0, epsilon=0.6)]
@@ -202,11 +212,20 @@ def directional_derivative(
 def path_integral(
     function: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, nodes: int = 4096
 ) -> Tensor:
-    """∫₀¹ f'(x + t(y-x); y-x) dt by the midpoint rule, with derivatives from autograd: f(y) - f(x)
-    by Lemma 5.2.2.
+    """∫₀¹ f'(x + t(y-x); y-x) dt by the midpoint rule, with derivatives from autograd. It is f(y) -
+    f(x) by Lemma 5.2.2.
 
     The error is at most (number of kinks crossed) · (jump of the derivative) / nodes for a
     piecewise linear f. Source: thesis, Lemma 5.2.2.
+
+    Args:
+        function: f, which maps points of shape (nodes, d) to values of shape (nodes,).
+        x: where the path begins, shape (d,), float64.
+        y: where it ends.
+        nodes: number of midpoints.
+
+    Returns:
+        A scalar.
 
     Example:
         >>> import torch

@@ -74,8 +74,11 @@ def one_step_change(values: np.ndarray, expected_next: np.ndarray) -> np.ndarray
 
 
 def block_average(n: int) -> Fraction:
-    """(1/n) Σ_{k<n} φ(θ_k), exactly, for φ = the first symbol: it swings between 1/3 and 2/3 for
-    ever.
+    """The share of ones among the first n symbols of a sequence whose blocks double: it swings
+    between 1/3 and 2/3 for ever.
+
+    Block j holds 2^j equal symbols, zeros for even j and ones for odd j, j = 0, 1, .... Under the
+    shift the share is (1/n) Σ_{k<n} φ(θ_k) with φ = the first symbol.
 
     Example:
         >>> [str(block_average(2**j - 1)) for j in (2, 3, 4, 5)]
@@ -84,9 +87,9 @@ def block_average(n: int) -> Fraction:
     Source: thesis, Theorem 6.4.3.
     """
     whole("n", n, least=1)
-    ones = sum(
-        min(2 ** (j + 1), n + 1) - 2**j for j in range(1, n.bit_length() + 1, 2) if 2**j < n + 1
-    )
+    # Block j begins after 2^j - 1 symbols. The last one is cut off at n.
+    block_starts = (2**j - 1 for j in range(1, n.bit_length(), 2))
+    ones = sum(min(2 * start + 1, n) - start for start in block_starts)
     return Fraction(ones, n)
 
 

@@ -91,6 +91,10 @@ class Sawtooth(_Orbit):
         return (-1 if theta <= 0 else self.n) / (self.n + 1)
 
 
+#: Where the first iterate to the left of 0 lies, in units of -1/(n+1): 1 less the 0.2 of θ_0.
+_FIRST_PLACE = 0.8
+
+
 @dataclass(frozen=True)
 class SteepSawtooth(_Orbit):
     """A 1-Lipschitz function with the same orbit whose window averages jump by at least 1/(2n) for
@@ -114,15 +118,23 @@ class SteepSawtooth(_Orbit):
     _half = 0.05
 
     def _flat_length(self, theta: float) -> float:
-        """Length of the flat intervals inside [θ, 0], in units of 1/(n+1)."""
-        place = -theta * (self.n + 1)  # the iterates left of zero lie at u = 0.8, 1.8, ..., n - 0.2
-        whole_intervals = min(max(math.floor(place - 0.8 + 0.5), 0), self.n)
+        """Length of the flat intervals inside [θ, 0] for θ <= 0, in units of 1/(n+1).
+
+        In these units, to the left of 0, the iterates lie at 0.8, 1.8, ..., n - 0.2, each in the
+        middle of a flat interval of length 2·``_half``.
+        """
+        place = -theta * (self.n + 1)
+        whole_intervals = min(max(math.floor(place - _FIRST_PLACE + 0.5), 0), self.n)
         length = 2 * self._half * whole_intervals
         if whole_intervals < self.n:
-            length += min(max(place - (0.8 + whole_intervals - self._half), 0.0), 2 * self._half)
+            interval_start = _FIRST_PLACE + whole_intervals - self._half
+            length += min(max(place - interval_start, 0.0), 2 * self._half)
         return length
 
     def value(self, theta: Any) -> Any:
+        """f(θ): slope n/(n+1) to the right of 0. To the left f falls with slope -1, and with
+        -1/(n+1) only on the flat intervals.
+        """
         spacing = 1 / (self.n + 1)
         if theta > 0:
             return self.n * spacing * theta
@@ -133,6 +145,7 @@ class SteepSawtooth(_Orbit):
         spacing = 1 / (self.n + 1)
         if theta > 0:
             return self.n * spacing
+        # Places to the left of 0 in units of 1/(n+1); the orbit's are 0.8, 1.8, ..., n - 0.2.
         place = -theta * (self.n + 1)
-        nearest = min(max(round(place - 0.8), 0), self.n - 1) + 0.8
+        nearest = min(max(round(place - _FIRST_PLACE), 0), self.n - 1) + _FIRST_PLACE
         return -spacing if abs(place - nearest) <= self._half else -1.0

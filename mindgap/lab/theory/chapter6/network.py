@@ -52,14 +52,23 @@ class Network:
         self, copies: int, radius: float, generator: torch.Generator, *, scale: float = 1.0
     ) -> list[Tensor]:
         """Random weights with every operator norm exactly ``radius``; with batch normalisation
-        a = scale, b = 0.
+        a = scale, b = 0. Advances ``generator``.
+
+        Args:
+            copies: S, the number of networks.
+            radius: the operator norm.
+            generator: draws standard normal entries, which are then scaled.
+            scale: a at the start.
+
+        Returns:
+            W_l of shape (S, d_l, d_{l-1}) for l = 1, ..., L, then a and b of shape (S, 1, d_L) with
+            batch normalisation.
         """
         theta = []
         for rows, columns in zip(self.widths[1:], self.widths[:-1]):
             weights = torch.randn(copies, rows, columns, generator=generator, dtype=torch.float64)
-            theta.append(
-                weights * (radius / torch.linalg.matrix_norm(weights, ord=2, keepdim=True))
-            )
+            norms = torch.linalg.matrix_norm(weights, ord=2, keepdim=True)
+            theta.append(weights * (radius / norms))
         if self.batch_norm:
             shape = (copies, 1, self.widths[-1])
             theta += [
@@ -69,7 +78,12 @@ class Network:
         return theta
 
     def scores(self, theta: Sequence[Tensor], x: Tensor) -> Tensor:
-        """x_L for inputs of shape (S, m, d_0); shape (S, m, d_L)."""
+        """The output x_L of all copies, shape (S, m, d_L).
+
+        Args:
+            theta: weights, in the order of ``start``.
+            x: inputs, shape (S, m, d_0), m the batch size.
+        """
         sigma = ACTIVATIONS[self.activation]
         for layer in range(self.layers):
             x = x @ theta[layer].transpose(1, 2)
@@ -88,8 +102,11 @@ class Network:
     def gradient(
         self, theta: Sequence[Tensor], x: Tensor, y: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
-        """Losses and gradients of all copies: the copies share nothing, so the sum's gradient
-        is each one's own.
+        """(losses of shape (S,), gradients in the order and shapes of ``theta``) of all copies,
+        detached.
+
+        The copies share nothing, so the gradient of the losses' sum is each one's own. ``x`` has
+        shape (S, m, d_0), the classes ``y`` shape (S, m).
         """
         leaves = [tensor.detach().requires_grad_() for tensor in theta]
         with torch.enable_grad():
