@@ -19,6 +19,11 @@ ASSUMPTIONS = {
     "finite gradients": "every gradient is a finite number",
 }
 
+#: Conventions of these judgements: slope of the smoothness against the gradient's norm that counts
+#: as growth, relative drift of a loss that has settled at most, and gradient norm over that at the
+#: start below which the gradient has vanished.
+LEAST_GROWTH, MOST_DRIFT, VANISHED = 0.2, 0.01, 0.1
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -30,8 +35,8 @@ class Estimate:
     """
 
     value: float
-    low: float
-    high: float
+    low: float  # lower end of the interval
+    high: float  # its upper end
 
     def __post_init__(self) -> None:
         for name in ("value", "low", "high"):
@@ -40,7 +45,9 @@ class Estimate:
             fail("interval", "must satisfy low <= value <= high", (self.low, self.value, self.high))
 
     def below(self, level: float) -> bool | None:
-        """True or False where the whole interval agrees, None where it cannot tell."""
+        """Whether the number is below a level: True or False where the whole interval agrees, None
+        where the level lies inside it.
+        """
         number("level", level)
         if self.high < level:
             return True
@@ -89,9 +96,9 @@ class Measurements:
 class Judgement:
     """One assumption: whether it fails (None: cannot tell), and the evidence."""
 
-    assumption: str
+    assumption: str  # a key of ASSUMPTIONS
     fails: bool | None
-    evidence: str
+    evidence: str  # the numbers, as words
 
     @property
     def verdict(self) -> str:
@@ -103,9 +110,10 @@ class Judgement:
 
 
 def diagnose(given: Survey | Measurements) -> list[Judgement]:
-    """Judge every assumption that a survey, or single numbers, speak about.
+    """Judge every assumption that a survey, or single numbers, speak about. Assumptions about which
+    a number is missing are left out.
 
-    A survey carries its own verdicts, and its refusals stay refusals.
+    A survey carries its own verdicts, and an assumption that it could not judge stays so.
 
     Example:
         >>> for judged in diagnose(
@@ -128,7 +136,11 @@ def diagnose(given: Survey | Measurements) -> list[Judgement]:
     if given.smoothness_slope is not None:
         slope = given.smoothness_slope
         # A slope counts as growth only where it is clearly above zero and of a size that matters.
-        grows = True if slope.low > 0.2 else (False if slope.high < 0.2 else None)
+        grows = None
+        if slope.low > LEAST_GROWTH:
+            grows = True
+        elif slope.high < LEAST_GROWTH:
+            grows = False
         judged.append(
             Judgement(
                 "smoothness", grows, f"log smoothness against log gradient norm has slope {slope}"
@@ -147,9 +159,10 @@ def diagnose(given: Survey | Measurements) -> list[Judgement]:
             f"the loss drifts by {given.loss_drift:.1%} while the gradient norm is {ratio:.2g} "
             "times its start"
         )
-        settled = abs(given.loss_drift) <= 0.01
+        settled = abs(given.loss_drift) <= MOST_DRIFT
+        fails = ratio > VANISHED if settled else None
         evidence += "" if settled else "; the loss has not settled"
-        judged.append(Judgement("stationarity", ratio > 0.1 if settled else None, evidence))
+        judged.append(Judgement("stationarity", fails, evidence))
     if given.skipped is not None:
         evidence = f"{given.skipped:.2%} of the steps had a gradient that was not finite"
         judged.append(Judgement("finite gradients", given.skipped > 0, evidence))

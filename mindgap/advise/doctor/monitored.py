@@ -58,6 +58,9 @@ READ = 64
 GOOD = 0.3
 #: Log-odds of a cause that needs a proof, at most: no cure is tried here.
 MOST_UNTRIED = 3.9
+#: Length of a step over the norm of the weights: above the first steps are far too long, below the
+#: second too short. Chosen on the development cases of ``benchmarks/doctor``.
+LONG_MOVE, SHORT_MOVE = 0.05, 5e-4
 #: What the autopsy found -> the finding that the table weighs.
 MECHANISMS: dict[str, FindingName] = {
     "batch": "batch_outlier",
@@ -135,7 +138,10 @@ class _Consultation:
         self.patient = _patient(self.past, self.course)
 
     def answer(self) -> Examination:
-        """Read what is there, rank the causes, and answer."""
+        """Read what the monitor recorded, rank the causes, and return the examination: with the
+        likeliest cause that the run suffers from, or without one. Cannot tell where the monitor saw
+        fewer than ``LEAST`` steps or no loss.
+        """
         chart, past, course = self.chart, self.past, self.course
         chart.facts.steps = past.steps
         if past.steps < LEAST:
@@ -184,8 +190,8 @@ class _Consultation:
         self._read_rate()
 
     def _read_batches(self) -> None:
-        """Read the last batches. Repetitions are no finding, because epochs repeat batches;
-        findings that number a batch say that the number is a step's.
+        """Read the last batches. The finding that batches repeat is deleted, because epochs repeat
+        them. To findings that number a batch words are added: the number is a step's.
         """
         chart = self.chart
         chart.attempt("the data", lambda: read_data(chart, self.patient))
@@ -194,12 +200,13 @@ class _Consultation:
         for name in numbered:
             finding = chart.findings.get(name)
             if finding is not None and self.past.recent:
+                # The sentence goes on before its full stop.
                 text = f"{finding.sentence[:-1]} (batches are numbered by their step)."
                 chart.findings[name] = replace(finding, sentence=text)
 
     def _read_model(self) -> None:
-        """Read the model at its present weights, which are no first ones: of the readings of the
-        start only equal weights are kept.
+        """Make the readings of the model at its present weights. These are no first weights, so of
+        the readings of first weights only equal ones are kept.
         """
         chart, patient = self.chart, self.patient
         chart.attempt("the forward pass", lambda: read_forward(chart, patient))
@@ -207,7 +214,8 @@ class _Consultation:
         chart.attempt("the modes", lambda: read_modes(chart, patient))
         weights = Chart()
         chart.attempt("the weights", lambda: read_start(weights, patient))
-        if (equal := weights.findings.get("equal_weights")) is not None:
+        equal = weights.findings.get("equal_weights")
+        if equal is not None:
             chart.find(
                 "equal_weights",
                 1.0,
@@ -217,11 +225,14 @@ class _Consultation:
             chart.attempt("the last gradients", self._compare_gradients)
 
     def _compare_gradients(self) -> None:
-        """Compare the gradients that the optimizer got in the last five steps with fresh ones of
-        the same batches: are they added up, kept from before, or clipped? The median of three or
-        more decides; it becomes the course's ``added_batches`` and ``kept_norm_share``.
+        """Compare the norms of the gradients that the optimizer got in the last five steps with
+        those of fresh gradients of the same batches: are they added up, kept from before, or
+        clipped? Decides by the median ratio of three steps or more.
+
+        Writes the course's ``added_batches`` where the ratio is near the number of batches, and its
+        ``kept_norm_share``. Finds kept gradients where the ratio is far above that number.
         """
-        ratios = []  # (recorded norm over fresh norm, batches of the step)
+        ratios = []  # (recorded norm over that of the fresh mean, batches of the step)
         steps = [step for step in self.past.recent if step.number in self.past.norms]
         for step in steps[-5:]:
             batches = [call.batch for call in step.calls]
@@ -234,11 +245,12 @@ class _Consultation:
         if len(ratios) < 3:
             return
         ratio, count = sorted(ratios)[len(ratios) // 2]
+        least_ratio, _ = min(ratios)
         if not math.isfinite(ratio):
             return
         if count > 1 and 0.7 * count < ratio < 1.4 * count:
             self.course.added_batches = count
-        elif ratio > max(5.0, 3.0 * count) and min(ratios)[0] > 2.0 * count:
+        elif ratio > max(5.0, 3.0 * count) and least_ratio > 2.0 * count:
             self.chart.find(
                 "zero_kept",
                 0.6,
@@ -247,8 +259,11 @@ class _Consultation:
         self.course.kept_norm_share = min(1.0, ratio)
 
     def _read_autopsy(self) -> None:
-        """The replay's mechanism as a finding. A batch is blamed where its numbers are out of range
-        as well, or where the run came back after it: a run that is thrown away breaks somewhere.
+        """Replay what broke the run (``Monitor.autopsy``), and add its mechanism as a finding.
+
+        A batch or sample is blamed only where its numbers are out of range as well, or where the
+        run recovered from it: a run whose steps are too long breaks at some batch, too. A mechanism
+        that is not known becomes a note.
         """
         chart, autopsy = self.chart, self.monitor.autopsy()
         finding = MECHANISMS.get(autopsy.mechanism)
@@ -262,16 +277,20 @@ class _Consultation:
             chart.notes.append(autopsy.sentence)
 
     def _read_rate(self) -> None:
-        """Steps that are far too long (``thrown``) or too short (``crawls``), by what they do to
-        weights and loss; what follows from long steps is no finding of its own.
+        """Find steps that are far too long (``thrown``) or too short (``crawls``), by what they do
+        to weights and loss. What follows from long steps is then no finding of its own.
+
+        ``move`` is the length of a step over the norm of the weights, and ``progress`` is 1 where
+        the loss has fallen from that of the constant answer to 0.
         """
         chart, course = self.chart, self.course
         progress, move = chart.facts.progress, chart.facts.move
-        if (dead := chart.findings.get("dead")) is not None:  # now; perhaps not at the start
+        dead = chart.findings.get("dead")
+        if dead is not None:  # they are dead now, and perhaps were not at the start: a weaker sign
             chart.findings["dead"] = replace(dead, strength=0.85 * dead.strength)
         if chart.has_any("thrown", "moves_much", "blew_up"):
             self._drop_consequences()
-        if move > 0.05 and progress < 0.05:
+        if move > LONG_MOVE and progress < 0.05:
             text = f"A step moves the weights by {move:.0%} of their size, and nothing is learned."
             worse = progress < -0.05 or chart.has_any("above_start", "died")
             chart.find(
@@ -281,7 +300,7 @@ class _Consultation:
             chart.find("thrown", 0.8, chart.findings["blew_up"].sentence)
         early, late = course.mean(0.0, 0.25), course.mean(0.75, 1.0)
         falls = math.isfinite(late) and late <= early + 0.02 * abs(early)
-        if move < 5e-4 and progress < GOOD and falls and not chart.has("stuck"):
+        if move < SHORT_MOVE and progress < GOOD and falls and not chart.has("stuck"):
             chart.find(
                 "crawls",
                 ramp(math.log10(max(move, 1e-12)), zero_at=-3.3, one_at=-4.0),
@@ -289,8 +308,8 @@ class _Consultation:
             )
 
     def _drop_consequences(self) -> None:
-        """Where steps are too long, what became of units and signals follows from it: dead and
-        saturated units have died, and findings on the signal are dropped.
+        """Change the findings that follow from steps that are too long: dead and saturated units
+        become units that died, and findings on the signal are deleted.
         """
         findings = self.chart.findings
         for finding in (findings.pop("dead", None), findings.pop("saturated", None)):
@@ -302,7 +321,9 @@ class _Consultation:
     # Causes.
 
     def _shows(self, cause: Cause) -> bool:
-        """Whether the run suffers, or the cause is a fault whatever the loss does."""
+        """Whether a cause may be named: the run broke or learned little, or the cause is a fault
+        whatever the loss does. A bad batch counts where the loss jumped or inputs were lost.
+        """
         chart = self.chart
         if chart.facts.progress < GOOD or chart.has("broke"):
             return True
@@ -316,7 +337,12 @@ class _Consultation:
     # Answers.
 
     def _sick(self, cause: Cause, score: float, ranked: list[tuple[Cause, float]]) -> Examination:
-        """The examination that names a cause; one that needs a proof is called likely at most."""
+        """The examination that names a cause. One that needs a proof is called likely at most.
+
+        Args:
+            score: log-odds of the cause.
+            ranked: every cause that the records can show with its log-odds, likeliest first.
+        """
         chart = self.chart
         fitted = fit_cause(cause, chart)
         score = min(score, MOST_UNTRIED) if cause.proof else score
@@ -332,8 +358,11 @@ class _Consultation:
         return self.answering.examination("sick", sentence, listed, findings, losses, code)
 
     def _without_cause(self, ranked: list[tuple[Cause, float]]) -> Examination:
-        """The examination that names no cause: healthy where the training loss is clearly below the
-        best constant answer, else it cannot tell.
+        """The examination that names no cause: healthy where the training loss is clearly (by 5 %)
+        below that of the best constant answer, else it cannot tell.
+
+        Args:
+            ranked: every cause that the records can show with its log-odds, likeliest first.
         """
         facts = self.chart.facts
         start, final, constant = facts.start, facts.final, facts.trivial
@@ -359,11 +388,12 @@ class _Consultation:
 
 
 def _course(past: History) -> Course:
-    """The course of the run as far as the monitor read it, so that its entries may lie several
-    steps apart; it broke where a weight or one of the last losses is not finite.
+    """The course of the run as far as the monitor read it. Its losses, rates and norms may lie
+    several steps apart. It broke where a weight or one of the last five losses is not finite.
     """
     losses, rates, norms = (
-        [read[step] for step in sorted(read)] for read in (past.losses, past.rates, past.norms)
+        [by_step[step] for step in sorted(by_step)]
+        for by_step in (past.losses, past.rates, past.norms)
     )
     course = Course(losses, rates, norms, updates=past.steps)
     course.evaluating_modules = _always_evaluating(past)
@@ -376,9 +406,11 @@ def _course(past: History) -> Course:
 
 
 def _fill_moves(course: Course, past: History) -> None:
-    """Note which parameters moved since the oldest state, and which stand still with a gradient.
+    """Write into the course how far each parameter moves per step, and which ones stand still
+    although they have a gradient, are in the optimizer, and the learning rate is above 0.
 
-    The monitor reads the update of all parameters together: each one that moved gets the median.
+    The monitor reads the update of all parameters together. So each one that differs from the
+    oldest kept state gets the median move of the run, and the others get 0.
     """
     moves = [move for move in past.moves.values() if math.isfinite(move)]
     if not moves:
@@ -409,11 +441,11 @@ def _always_evaluating(past: History) -> list[str]:
 
 
 def _patient(past: History, course: Course) -> Patient:
-    """The run in the form that the readings take: its last ``READ`` different batches, numbered by
-    their steps, or the measuring batches where fewer than two are kept. A rate that changes counts
-    as a scheduler.
+    """The monitored run in the form that the readings take: its present model, its loss and its
+    last ``READ`` different batches, numbered by their steps. Where fewer than two are kept, these
+    are the monitor's own batches, numbered from 0. A rate that changed counts as a scheduler.
     """
-    step_and_batch: dict[int, tuple[int, Any]] = {}  # by the batch's id: each batch once
+    step_and_batch: dict[int, tuple[int, Any]] = {}  # id of a batch -> its first step, the batch
     for step in past.recent:
         for call in step.calls:
             if call.batch is not None:
@@ -436,17 +468,17 @@ def _patient(past: History, course: Course) -> Patient:
 
 @torch.no_grad()
 def _restore_finite_weights(past: History) -> bool:
-    """Where the weights are not finite, write those (and the buffers) of the newest kept state
-    whose weights are; whether they are finite now.
+    """Where a weight of the model is not finite, write the weights and buffers of the newest kept
+    state whose weights are all finite into it. Returns whether the weights are finite now.
     """
     parameters = list(past.model.parameters())
     if all(bool(p.isfinite().all()) for p in parameters):
         return True
-    own = set(map(id, parameters))
+    own_ids = set(map(id, parameters))  # ``past.tensors`` may hold others as well
     for state in reversed(past.states):
         if all(bool(value.isfinite().all()) for value in state.parameters):
             for tensor, value in zip(past.tensors, state.parameters, strict=True):
-                if id(tensor) in own:
+                if id(tensor) in own_ids:
                     tensor.copy_(value)
             for buffer, value in zip(past.model.buffers(), state.buffers, strict=True):
                 buffer.copy_(value)

@@ -33,8 +33,8 @@ svg{max-width:100%;height:auto}@media(max-width:560px){svg text{font-size:16.5px
 class Trial:
     """One cure on a copy."""
 
-    cause: str
-    variant: float
+    cause: str  # its key
+    variant: float  # of the cure: a factor, a limit or a number that tells ways apart
     before: float  # held-out loss without the cure
     after: float  # held-out loss with it
     steps: int
@@ -195,9 +195,9 @@ def _picture_in_words(answer: Examination) -> str:
     """First and last loss of each curve, for readers who do not see the picture."""
     words = []
     for name, _, curve in _curves(answer):
-        points = _means_of_pieces(curve)
-        if points:
-            words.append(f"{name}: {points[0][1]:.3g} to {points[-1][1]:.3g}")
+        losses = [loss for _, loss in _means_of_pieces(curve)]
+        if losses:
+            words.append(f"{name}: {losses[0]:.3g} to {losses[-1]:.3g}")
     return f"Training loss over {len(answer.curve)} steps; {'; '.join(words)}."
 
 
@@ -205,9 +205,9 @@ def _picture_in_words(answer: Examination) -> str:
 class _Axes:
     """From steps and losses to places on the picture."""
 
-    low: float  # the least loss
-    high: float  # the largest loss
-    steps: int
+    low: float  # the loss at the bottom
+    high: float  # the loss at the top
+    steps: int  # at the right end
     log: bool  # a logarithmic axis of losses
 
     def x(self, step: float) -> float:
@@ -216,24 +216,24 @@ class _Axes:
 
     def y(self, loss: float) -> float:
         """Place of a loss, from above."""
-        low, high, place = (math.log(v) if self.log else v for v in (self.low, self.high, loss))
-        return _FLOOR - (_FLOOR - _TOP) * (place - low) / max(high - low, 1e-12)
+        low, high, value = (math.log(v) if self.log else v for v in (self.low, self.high, loss))
+        return _FLOOR - (_FLOOR - _TOP) * (value - low) / max(high - low, 1e-12)
 
 
 @dataclass(frozen=True, order=True)
 class _Label:
     """Words at the right end of a line."""
 
-    level: float
+    level: float  # place from above
     colour: str
     words: str
     weight: str = ""  # of the font
 
 
 def _draw(answer: Examination) -> str:
-    """The inside of the picture as SVG: axes, curves, their names at their ends, and the constant
-    answer as a dotted line; empty where there are fewer than two finite points. The axis of losses
-    is logarithmic where they span more than a factor of 20.
+    """The inside of the picture as SVG: axes, curves, their names at their ends, and the loss of
+    the constant answer as a dotted line. Empty where there are fewer than two finite points. The
+    axis of losses is logarithmic where they span more than a factor of 20.
     """
     curves = _curves(answer)
     values = [loss for _, _, curve in curves for _, loss in _means_of_pieces(curve)]
@@ -241,7 +241,8 @@ def _draw(answer: Examination) -> str:
         return ""
     constant = answer.facts.get("trivial", math.nan)
     has_constant = constant is not None and math.isfinite(constant)
-    values += [constant] * has_constant
+    if has_constant:
+        values.append(constant)
     low, high = min(values), max(values)
     log = low > 0 and high / low > 20
     ticks = _ticks(low, high, log)
@@ -271,7 +272,7 @@ def _draw(answer: Examination) -> str:
 
 
 def _draw_axes(axes: _Axes, ticks: list[float]) -> str:
-    """Lines at the losses of the ticks, and the steps below."""
+    """Lines at the losses of the ticks with their numbers, and the steps below, as SVG."""
     lines = [
         f'<line x1="{_LEFT}" x2="{_EDGE}" y1="{axes.y(v):.1f}" y2="{axes.y(v):.1f}" '
         f'stroke="{_GREY}" stroke-opacity=".25"/><text x="{_LEFT - 6}" y="{axes.y(v) + 4:.1f}" '
@@ -287,7 +288,12 @@ def _draw_axes(axes: _Axes, ticks: list[float]) -> str:
 
 
 def _draw_curve(axes: _Axes, name: str, colour: str, curve: Sequence[float]) -> tuple[str, _Label]:
-    """The line of a curve, with a cross where it stops being finite, and its label."""
+    """The line of a curve as SVG, with a cross where it stops being finite, and its label. The line
+    is empty where no loss is finite.
+
+    Args:
+        curve: the loss of every step.
+    """
     points = _means_of_pieces(curve)
     if not points:
         return "", _Label(_TOP + 4.0, colour, f"{name}: not finite", "600")
@@ -315,17 +321,18 @@ def _move_apart(labels: list[_Label], distance: float = 17.0) -> list[_Label]:
     """
     ordered = sorted(labels)
     levels: list[float] = []
-    for label in ordered:  # downwards, then upwards from the floor
+    for label in ordered:  # down the picture: each one below the one before it
         levels.append(max(label.level, levels[-1] + distance if levels else _TOP))
     lowest_free = float(_FLOOR)
-    for i in reversed(range(len(levels))):
+    for i in reversed(range(len(levels))):  # up again: none below the floor
         levels[i] = min(levels[i], lowest_free)
         lowest_free = levels[i] - distance
     return [replace(label, level=level) for level, label in zip(levels, ordered)]
 
 
 def _ticks(low: float, high: float, log: bool) -> list[float]:
-    """Round numbers that span a range: powers of ten, or four to seven equal steps.
+    """Round numbers from below a range to above it: powers of ten on a logarithmic axis, with at
+    most six steps between them, else multiples of a round step, about six of them.
 
     Example:
         >>> _ticks(0.03, 4.0, True), _ticks(0.1, 2.3, False)
@@ -333,19 +340,20 @@ def _ticks(low: float, high: float, log: bool) -> list[float]:
     """
     if log:
         first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-        step = max(1, math.ceil((last - first) / 6))
-        return [10.0**k for k in range(first, last + step, step)]
+        decades = max(1, math.ceil((last - first) / 6))  # between two ticks
+        return [10.0**k for k in range(first, last + decades, decades)]
     reach = max(high - low, 1e-12)
-    unit = 10.0 ** math.floor(math.log10(reach))
-    step_size = next(s * unit for s in (0.1, 0.2, 0.25, 0.5, 1.0, 2.0) if reach / (s * unit) <= 6)
+    power = 10.0 ** math.floor(math.log10(reach))
+    round_steps = (factor * power for factor in (0.1, 0.2, 0.25, 0.5, 1.0, 2.0))
+    step_size = next(step for step in round_steps if reach / step <= 6)
     first = math.floor(low / step_size)
     last = math.ceil(high / step_size - 1e-9)
     return [round(k * step_size, 12) for k in range(first, last + 1)]
 
 
 def _means_of_pieces(curve: Sequence[float], points: int = 60) -> list[tuple[int, float]]:
-    """Last step and mean loss of equal pieces of a curve, at most ``points``; losses that are not
-    finite, and pieces without another, are left out.
+    """Cut a curve into at most ``points`` equally long pieces, and return the last step and the
+    mean of the finite losses of each. Pieces without a finite loss are left out.
     """
     width = max(1, math.ceil(len(curve) / points))
     ends_and_means = []
@@ -358,21 +366,23 @@ def _means_of_pieces(curve: Sequence[float], points: int = 60) -> list[tuple[int
 
 
 def sparkline(curve: Sequence[float], low: float, high: float, width: int = 40) -> str:
-    """A curve in one line of text; ``×`` where it is not finite.
+    """A curve in one line of text: one block per piece, at most ``width``, whose height shows where
+    its mean lies between ``low`` and ``high``; ``×`` where no loss of the piece is finite.
 
     Example:
         >>> sparkline([3.0, 2.0, 1.0, float("nan")], 1.0, 3.0, width=4)
         '█▄▁×'
     """
     blocks = "▁▂▃▄▅▆▇█"
-    step = max(1.0, len(curve) / width)
+    piece_length = max(1.0, len(curve) / width)
     marks = []
     for i in range(min(width, len(curve))):
-        piece = curve[int(i * step) : max(int(i * step) + 1, int((i + 1) * step))]
+        begin, end = int(i * piece_length), int((i + 1) * piece_length)
+        piece = curve[begin : max(begin + 1, end)]
         finite = [loss for loss in piece if math.isfinite(loss)]
         if not finite:
             marks.append("×")
             continue
         share = (sum(finite) / len(finite) - low) / max(high - low, 1e-12)
-        marks.append(blocks[min(7, max(0, int(share * 7.999)))])
+        marks.append(blocks[min(7, max(0, int(share * 7.999)))])  # below 8 for a share of 1
     return "".join(marks)
