@@ -17,7 +17,12 @@ from mindgap.lab.studies.verdict import by_method
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Random (α, ε, β2, v, g): the distance both optimizers go in one step, and its ratio."""
+    """Compare one step of RMSProp with one of coordinate-wise clipping, for random step sizes α,
+    offsets ε, decays β2, second moments v and gradients g.
+
+    A row per draw holds ``gradient_over_tau`` = g/τ_k and ``ratio`` = h_Adam / h_clip. The setting
+    ``eta_factor`` is 2 for the printed η_k = 2α/A and 1 for half of it, where A = ε + √(β2 v).
+    """
     import torch
 
     from mindgap.optim import CClip
@@ -27,7 +32,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         epsilon = 10 ** rng.uniform(-10, -2)
         beta2 = 1 - 10 ** rng.uniform(-4, -0.1)
         second_moment, gradient = 10 ** rng.uniform(-8, 4), 10 ** rng.uniform(-5, 5)
-        denominator = epsilon + (beta2 * second_moment) ** 0.5
+        denominator = epsilon + (beta2 * second_moment) ** 0.5  # A in the module's text
         eta, tau = trial["eta_factor"] * alpha / denominator, denominator / (1 - beta2) ** 0.5
         with trial.timed():
             rmsprop = _rmsprop_step(gradient, second_moment, alpha, beta2, epsilon)
@@ -44,7 +49,13 @@ def loop(trial: Trial) -> Iterator[Row]:
 def _rmsprop_step(
     gradient: float, second_moment: float, lr: float, beta2: float, epsilon: float
 ) -> float:
-    """The length of one step of torch's own RMSprop from a given second moment."""
+    """The length of one step of torch's RMSprop on a positive gradient.
+
+    Args:
+        gradient: of the only parameter.
+        second_moment: the running mean of squared gradients before the step.
+        lr, beta2, epsilon: torch's ``lr``, ``alpha`` and ``eps``.
+    """
     import torch
 
     point = torch.zeros((), dtype=torch.float64, requires_grad=True)
@@ -59,7 +70,12 @@ def _rmsprop_step(
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Ask whether the ratio lies within a factor 2, with the printed η_k and with half of it."""
+    """Ask whether h_Adam / h_clip (column ``ratio``) lies in [1/2, 2] in every draw.
+
+    Returns:
+        One part per method: the printed η_k, which decides the reading *as printed*, and half of
+        it, which decides *as corrected*.
+    """
     parts = Parts()
     for name, group in by_method(runs).items():
         reading = "as printed" if name == "as printed" else "as corrected"

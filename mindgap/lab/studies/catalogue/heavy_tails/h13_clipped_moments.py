@@ -16,6 +16,12 @@ from mindgap.lab import theory
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import rows_by_method
 
+#: Ratios below this are recorded as this: there a bias is a difference of equal numbers.
+SMALLEST = 1e-9
+#: How far a ratio may exceed 1. Quadrature is good to 1e-6 where the tail index is within 0.1 of
+#: the moment.
+QUADRATURE = 1e-5
+
 
 def _laws(alpha: float) -> dict[str, Any]:
     """Name -> a law whose α-moment is finite, with a tail as heavy as that allows, or none."""
@@ -29,8 +35,11 @@ def _laws(alpha: float) -> dict[str, Any]:
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """value/bound for second moment, bias and (where printed so) mean square error, over laws,
-    gradients and τ.
+    """Moments of a clipped gradient over their bounds in the lemma of the setting ``lemma``.
+
+    A row per order α of the finite moment (``alphas``), noise law, ``share`` (the size of the
+    gradient, see :func:`_ratios`) and ``threshold`` (a multiple of the moment's root) holds
+    ``second`` and ``bias``: exact value over bound, at most 1 where the lemma is true.
     """
     for alpha in trial["alphas"]:
         for name, law in _laws(alpha).items():
@@ -38,8 +47,7 @@ def loop(trial: Trial) -> Iterator[Row]:
                 for multiple in np.geomspace(0.1, 300, trial["thresholds"]):
                     with trial.timed():
                         row = _ratios(trial["lemma"], law, alpha, share, float(multiple))
-                    # Below 1e-9 a bias is a difference of equal numbers: it is recorded as that.
-                    row = {key: max(value, 1e-9) for key, value in row.items()}
+                    row = {key: max(value, SMALLEST) for key, value in row.items()}
                     yield {
                         "law": name,
                         "alpha": alpha,
@@ -50,7 +58,20 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _ratios(lemma: str, law: Any, alpha: float, share: float, multiple: float) -> dict[str, float]:
-    """Second moment and squared bias of a clipped gradient over their bounds in that lemma."""
+    """Second moment and bias of a clipped gradient g = mean + noise, over their bounds in a lemma.
+
+    Args:
+        lemma: "4.7.2" (a gradient of at most τ/2), "2 as printed" (which bounds the mean square
+            error in the place of the squared bias), "4.7.5 as printed", or any other name for the
+            bounds of Lemma 4.7.1.
+        law: of the noise.
+        alpha: order of the moment that is bounded.
+        share: the gradient's mean over τ/2 in Lemma 4.7.2, over (E|noise|^α)^(1/α) otherwise.
+        multiple: τ over that root in Lemma 4.7.2, over (E|g|^α)^(1/α) otherwise.
+
+    Returns:
+        ``second`` and ``bias``, each a value over its bound.
+    """
     from mindgap.lab.theory.chapter4.clipped_gradient import printed_coordinate_second_moment
 
     noise = float(law.moment(alpha)) ** (1 / alpha)
@@ -67,31 +88,36 @@ def _ratios(lemma: str, law: Any, alpha: float, share: float, multiple: float) -
     gradient_moment = law.expect(lambda x: np.abs(mean + x) ** alpha, (-mean,)) ** (1 / alpha)
     tau = multiple * gradient_moment
     moments = theory.clipped_moments(law, mean, tau)
-    limit = theory.clipped_bias_bound(alpha, gradient_moment, tau)
+    bias_bound = theory.clipped_bias_bound(alpha, gradient_moment, tau)
     if lemma == "2 as printed":
         return {
             "second": moments.second
             / theory.clipped_second_moment_bound(alpha, gradient_moment, tau),
-            "bias": moments.error / limit,
+            "bias": moments.error / bias_bound,
         }
-    printed = lemma == "4.7.5 as printed"
-    second = (printed_coordinate_second_moment if printed else theory.clipped_second_moment_bound)(
-        alpha, gradient_moment, tau
-    )
-    return {"second": moments.second / second, "bias": (moments.mean - mean) ** 2 / limit}
+    bound_of_second = theory.clipped_second_moment_bound
+    if lemma == "4.7.5 as printed":
+        bound_of_second = printed_coordinate_second_moment
+    return {
+        "second": moments.second / bound_of_second(alpha, gradient_moment, tau),
+        "bias": (moments.mean - mean) ** 2 / bias_bound,
+    }
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """The largest share of each bound: at most 1 for the lemmas as proved, and for the two as
-    printed.
+    """Ask of each lemma whether its bounds hold: the largest ``second`` and ``bias``, values over
+    their bounds, are at most 1.
+
+    Returns:
+        One part per method. One with "printed" in its name decides the reading *as printed*, the
+        others *as corrected*.
     """
     parts = Parts()
     for name, rows in rows_by_method(runs).items():
         largest = {key: max(row[key] for row in rows) for key in ("second", "bias")}
-        # Quadrature is good to 1e-6 where the tail index is within 0.1 of the moment.
         parts.add(
             name,
-            holds=max(largest.values()) <= 1 + 1e-5,
+            holds=max(largest.values()) <= 1 + QUADRATURE,
             numbers={name: largest},
             words=f"second moment {largest['second']:.3g}, bias {largest['bias']:.3g} of the "
             "bounds",

@@ -44,14 +44,20 @@ def loop_orders(trial: Trial) -> Iterator[Row]:
 
 
 def judge_orders(runs: Sequence[Run]) -> Parts:
-    """The last loss on test text with α = 1 against that with each other order, over paired
-    seeds.
+    """Compare the last ``test_loss`` with a moment of order α = 1 with that of each other order of
+    :data:`ORDERS`, over paired seeds.
+
+    Returns:
+        One part per other order: α = 1 ends below it
+        (:meth:`~mindgap.lab.studies.verdict.Parts.below`). The same parts for the form over the
+        moment, where it ran, are of the reading "variant", which decides nothing.
     """
     parts = Parts()
     losses = noted_losses(parts, runs)
     for name in (PLAIN, OVER):
-        for order in ORDERS if name.format(1) in losses else ():
-            with_alpha_1, with_order = name.format(1), name.format(order)
+        with_alpha_1 = name.format(1)
+        for order in ORDERS if with_alpha_1 in losses else ():
+            with_order = name.format(order)
             parts.below(
                 f"{with_alpha_1} below {with_order.rpartition(', ')[2]}",
                 losses[with_alpha_1],

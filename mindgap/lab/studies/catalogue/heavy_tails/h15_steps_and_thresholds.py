@@ -23,8 +23,11 @@ CLIPPINGS = ("GClip", "CClip")
 
 
 def loop_steps(trial: Trial) -> Iterator[Row]:
-    """Readings of the loss on validation and test text, with the mean length of a step. A growing
-    threshold is τ_k = 1.5·τ·√(k/K) with K steps in all, which has the mean τ.
+    """Readings of the loss on validation and test text under one optimizer, with ``step_length``,
+    the mean length of a step since the reading before.
+
+    Where the setting ``grows`` is true the clipping threshold is τ_k = 1.5·τ·√(k/K) at step k of K,
+    with the mean τ (setting ``tau``).
     """
 
     def build(lr: float, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
@@ -44,8 +47,11 @@ def _growing(tau: float, steps: int) -> Callable[[int], float]:
 
 
 def step_length(optimizer: torch.optim.Optimizer) -> Callable[[], Row]:
-    """Follows an optimizer: the mean of ‖x_k - x_{k-1}‖ over its steps since the reading before, 0
-    without steps.
+    """Follow an optimizer by hooks around its steps.
+
+    Returns:
+        A function that reads the mean of ‖x_k - x_{k-1}‖ over the steps since it was called last, 0
+        without steps, as the column ``step_length``.
 
     Example:
         >>> import torch
@@ -59,6 +65,7 @@ def step_length(optimizer: torch.optim.Optimizer) -> Callable[[], Row]:
     import torch
 
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    # Sum of the lengths and number of steps; the parameters before the step that is under way.
     total, positions = torch.zeros(2, device=parameters[0].device), list[Any]()
 
     def keep(*_: Any) -> None:
@@ -75,7 +82,7 @@ def step_length(optimizer: torch.optim.Optimizer) -> Callable[[], Row]:
         positions.clear()
 
     def read() -> Row:
-        """The mean length of the steps since the last reading."""
+        """The mean length of the steps since the last reading; sets the total back to 0."""
         length, number = total.tolist()
         total.zero_()
         return {"step_length": length / max(number, 1)}
@@ -86,8 +93,15 @@ def step_length(optimizer: torch.optim.Optimizer) -> Callable[[], Row]:
 
 
 def judge_steps(runs: Sequence[Run]) -> Parts:
-    """Mean step of ACClip over that of Adam; losses with a growing and with a fixed threshold;
-    over paired seeds.
+    """Compare the mean steps of ACClip and Adam, and losses with growing and fixed thresholds.
+
+    Reads ``step_length`` (averaged over the rows of a run) and the last ``test_loss``, over paired
+    seeds.
+
+    Returns:
+        Three parts: ACClip's steps are longer than Adam's (a 95 % interval for the log of their
+        ratio); for GClip and for CClip, a growing threshold ends at a lower loss
+        (:meth:`~mindgap.lab.studies.verdict.Parts.below`).
     """
     parts, groups = Parts(), by_method(runs)
     losses = noted_losses(parts, runs)

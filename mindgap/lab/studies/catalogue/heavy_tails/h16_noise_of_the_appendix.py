@@ -20,12 +20,22 @@ HEAVY = 1.8
 
 
 def judge_appendix(runs: Sequence[Run]) -> Parts:
-    """Medians over the seeds: norms after training, coordinates of one minibatch, the published
-    index on the way.
+    """Ask whether image noise looks as in three figures of the appendix, by medians over the seeds.
+
+    Reads the rows with ``block_sum`` (the index of the norms by the estimator of Simsekli et al.),
+    taken at several steps of training: ``heavier`` of the last one (whether norms are heavier than
+    Gaussian: 1 yes, 0 no, 1/2 cannot tell) and ``within`` of the first one (the same estimator's
+    index over the coordinates of one minibatch).
+
+    Returns:
+        Three parts: norms of the image network are not heavier after training; its ``within`` lies
+        below :data:`HEAVY`; the transformer's ``block_sum`` lies below the image network's at every
+        reading (no where at none).
     """
     parts = Parts()
     medians: dict[str, dict[str, Any]] = {}
     for name, group in by_method(runs).items():
+        # Per run: its readings in the order of the steps.
         readings = [[row for row in run.rows if "block_sum" in row] for run in group]
         indices = np.median([[row["block_sum"] for row in rows] for rows in readings], axis=0)
         numbers = {
@@ -41,7 +51,7 @@ def judge_appendix(runs: Sequence[Run]) -> Parts:
             {name: numbers},
         )
     image, text = medians["convolutional network"], medians["transformer"]
-    if image["heavier"] == 0.5:
+    if image["heavier"] == 0.5:  # cannot tell
         parts.decide_nothing("the tail of the image network's norms cannot be told")
     parts.add(
         "Fig. 6b: the image network's norms are not heavier after training",
@@ -51,7 +61,8 @@ def judge_appendix(runs: Sequence[Run]) -> Parts:
     parts.add(
         "Fig. 6c: coordinates of one minibatch look heavy-tailed", holds=image["within"] < HEAVY
     )
-    below = [a < b for a, b in zip(text["block_sum"], image["block_sum"], strict=True)]
+    pairs = zip(text["block_sum"], image["block_sum"], strict=True)
+    below = [of_text < of_image for of_text, of_image in pairs]
     parts.add(
         "Fig. 7: the transformer's index is below the image network's",
         holds=all(below),

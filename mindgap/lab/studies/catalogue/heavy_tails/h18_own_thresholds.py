@@ -21,22 +21,39 @@ OURS = "coordinates at 3τ"
 THRESHOLDS = (0.03, 0.1, 0.3, 1.0, 3.0)
 #: A best clip that explains less than this share of the targets' variance has not learned them.
 LEARNED = 0.9
+#: Losses below this count as this, so that a zero has a logarithm.
+TINY = 1e-300
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Train once per tail index and rate, all methods on the same targets and batches."""
+    """Train a network once per tail index of the noise (``tails``) and rate (``rates``), and yield
+    a row per training (:func:`_train`). All methods see the same targets and batches.
+    """
     for tail in trial["tails"]:
         for lr in trial["rates"]:
             yield _train(trial, tail, lr)
 
 
 def _train(trial: Trial, tail: float, lr: float) -> Row:
-    """The losses of a small network after its steps on targets with noise of that tail index."""
+    """Train a small network on the noisy outputs of a random teacher, and measure its losses
+    without noise.
+
+    Args:
+        trial: sizes, number of ``steps``, size of the ``noise``, and the clipping.
+        tail: degrees of freedom of the Student noise, 0 for Gaussian noise.
+        lr: the largest rate; it warms up over the first twentieth of the steps and then falls like
+            a cosine.
+
+    Returns:
+        ``tail``, ``lr``, ``step``, the ``variance`` of the test targets, and the mean squared
+        errors on the 2,000 points of ``validation`` and of ``test``.
+    """
     import torch
     from torch import nn
 
     inputs, width, steps = (trial[name] for name in ("inputs", "width", "steps"))
     generator = trial.torch_generator(f"targets {tail:g}")
+    # The teacher: 32 tanh units with random weights.
     teacher_in = torch.randn(inputs, 32, generator=generator) * 2 / inputs**0.5
     teacher_out = torch.randn(32, 1, generator=generator) * 2 / 32**0.5
 
@@ -57,7 +74,7 @@ def _train(trial: Trial, tail: float, lr: float) -> Row:
         x, y = points(trial["batch"])
         noisy = y + trial["noise"] * _student(generator, tail, y.shape)
         with trial.timed():
-            warm_up = 20 * (step + 1) / steps  # over the first twentieth
+            warm_up = 20 * (step + 1) / steps  # 1 after a twentieth of the steps
             cosine = 0.5 + 0.5 * np.cos(np.pi * step / steps)
             optimizer.param_groups[0]["lr"] = lr * min(1.0, warm_up) * cosine
             optimizer.zero_grad()
@@ -70,7 +87,9 @@ def _train(trial: Trial, tail: float, lr: float) -> Row:
 
 
 def optimizer_of(settings: Mapping[str, Any], lr: float, parameters: Sequence[Any]) -> Any:
-    """AdamW that clips the coordinates or the norm, or nothing, as the settings say."""
+    """AdamW that clips coordinates at the setting ``coordinates``, the multiple of their own
+    thresholds, or the norm at ``clip``; with both 0 it clips nothing.
+    """
     from mindgap.optim import AdamW
 
     if settings["coordinates"]:
@@ -79,7 +98,9 @@ def optimizer_of(settings: Mapping[str, Any], lr: float, parameters: Sequence[An
 
 
 def _student(generator: Any, tail: float, shape: Any) -> Any:
-    """Student's t with ``tail`` degrees by Bailey's polar method; 0 stands for Gaussian noise."""
+    """Draws from Student's t with ``tail`` degrees of freedom, by Bailey's polar method; from a
+    standard normal where ``tail`` is 0.
+    """
     import torch
 
     if not tail:
@@ -90,14 +111,16 @@ def _student(generator: Any, tail: float, shape: Any) -> Any:
 
 
 def _chosen(group: Sequence[Run], tail: float) -> tuple[float, float, np.ndarray]:
-    """Of one method at one tail index: the rate of the smallest mean log loss on the validation
-    points over the seeds (infinite where one run diverged), that mean, and the test losses in the
-    order of the seeds.
+    """Choose the rate of one method at one tail index, by its loss on the validation points.
+
+    Returns:
+        The rate with the smallest mean log loss over the seeds (infinite where a run diverged),
+        that mean, and the test losses at this rate, in the order of the seeds.
     """
     rows = [row for run in sorted(group, key=lambda run: run.header.seed) for row in run.rows]
     rows_of = grouped((row["lr"], row) for row in rows if row["tail"] == tail)
     logs_of = {
-        lr: np.log(np.maximum([row["validation"] for row in of_lr], 1e-300))
+        lr: np.log(np.maximum([row["validation"] for row in of_lr], TINY))
         for lr, of_lr in rows_of.items()
     }
     means = {
@@ -109,11 +132,19 @@ def _chosen(group: Sequence[Run], tail: float) -> tuple[float, float, np.ndarray
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Per tail index below 2: the log of the best clip's test loss over that of the coordinates,
-    paired by seed.
+    """Compare coordinates that find their own thresholds with the best norm threshold.
+
+    Of every method and tail index the rate with the smallest validation loss counts, of the norm
+    thresholds ("clip ...") the one with the smallest.
+
+    Returns:
+        One part per tail index between 0 and 2: the mean log of the best clip's test loss over that
+        of the coordinates, paired by seed, lies above 0. Its gate asks whether the best clip
+        explains :data:`LEARNED` of the targets' variance. Other tails and AdamW without clipping
+        are notes that decide nothing.
     """
     parts = Parts()
-    spread = float(np.median([row["variance"] for run in runs for row in run.rows]))
+    variance = float(np.median([row["variance"] for run in runs for row in run.rows]))
     for tail in runs[0].header.settings["tails"]:
         chosen = {name: _chosen(group, tail) for name, group in by_method(runs).items()}
         norm_clips = {name: choice for name, choice in chosen.items() if name.startswith("clip ")}
@@ -121,9 +152,9 @@ def judge(runs: Sequence[Run]) -> Parts:
         lr, _, losses = norm_clips[best_clip]
         our_lr, _, our_losses = chosen[OURS]
         words = f"{OURS} (lr {our_lr:g}) against {best_clip} (lr {lr:g}): "
-        logs = np.log(np.maximum(losses, 1e-300) / np.maximum(our_losses, 1e-300))
+        logs = np.log(np.maximum(losses, TINY) / np.maximum(our_losses, TINY))
         if 0 < tail < 2:
-            explained = 1 - float(np.median(losses)) / spread
+            explained = 1 - float(np.median(losses)) / variance
             parts.gate(
                 f"α = {tail:g}: the best clip learns",
                 explained >= LEARNED,
@@ -134,7 +165,8 @@ def judge(runs: Sequence[Run]) -> Parts:
             ratio = float(np.exp(np.mean(logs)))
             law = f"α = {tail:g}" if tail else "Gaussian noise"
             parts.note(f"not judged, {law}: {words}ratio {ratio:.3g}")
-        plain = float(np.exp(np.mean(np.log(chosen["AdamW"][2] / our_losses))))
+        _, _, plain_losses = chosen["AdamW"]
+        plain = float(np.exp(np.mean(np.log(plain_losses / our_losses))))
         parts.note(f"AdamW without clipping ends {plain:.3g} times as high")
     return parts
 

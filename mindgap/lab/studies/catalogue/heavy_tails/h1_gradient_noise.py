@@ -40,8 +40,12 @@ from mindgap.lab.studies.verdict import by_method, last, medians
 
 
 def loop_norms(trial: Trial) -> Iterator[Row]:
-    """Noise norms of a network or of a control: histogram, tail by four methods, variance against
-    sample size (:func:`norm_rows`); of a trained network also its loss.
+    """Rows about a sample of noise norms of the setting ``source``: a network, or the control
+    "gaussian" or "stable".
+
+    First the histogram of the norms, the variance against sample size and the tail index by four
+    methods; then one row with what is judged (:func:`norm_rows`). A trained network adds a row with
+    its ``validation_loss`` and ``by_frequency``, the loss of one who knows word frequencies alone.
     """
     source = trial["source"]
     with trial.timed():
@@ -49,8 +53,8 @@ def loop_norms(trial: Trial) -> Iterator[Row]:
         norms = control_norms(trial, source) if is_control else _noise(trial).norms
     yield from norm_rows(trial, norms)
     if trial.settings.get("state") == "trained":
-        _, loss, floor = trained_bert(trial)
-        yield {"validation_loss": loss, "by_frequency": floor}
+        _, loss, loss_by_frequency = trained_bert(trial)
+        yield {"validation_loss": loss, "by_frequency": loss_by_frequency}
 
 
 def _noise(trial: Trial) -> Any:
@@ -63,8 +67,17 @@ def _noise(trial: Trial) -> Any:
 
 @lru_cache(maxsize=4)
 def _sample(source: str, minibatches: int, batch: int, seed: int, *text: int) -> Any:
-    """The noise of a small network, drawn once per process for H1 and H11; ``text`` are the
-    values of the settings :data:`SMALL_TEXT`.
+    """The noise of a small network at its start, drawn once per process for H1 and H11.
+
+    Args:
+        source: "digits" for the image network, anything else for the transformer.
+        minibatches: how many are drawn.
+        batch: samples per minibatch.
+        seed: of the network and of the minibatches.
+        text: the values of the settings :data:`SMALL_TEXT`, in their order.
+
+    Returns:
+        A ``NoiseSample``: the norms, and 64 coordinates of each noise vector.
     """
     from mindgap.base.rng import torch_stream
     from mindgap.lab.tasks.problems.training import digits_network
@@ -79,10 +92,17 @@ def _sample(source: str, minibatches: int, batch: int, seed: int, *text: int) ->
 
 
 def judge_norms(runs: Sequence[Run]) -> Parts:
-    """Heavier than Gaussian? Does the variance settle? Median answers over the seeds, of
-    networks and controls.
+    """Ask of each network whether its noise norms are heavier than Gaussian (``hill_heavier``) and
+    whether their variance settles with more minibatches (``settles``).
+
+    Answers are medians over the seeds of 1 (yes), 0 (no) and 1/2 (cannot tell).
+
+    Returns:
+        Two parts for the transformer, or for each cell of BERT that is asked, and two for the image
+        network, in which the statement expects the opposite. Inconclusive where the controls,
+        Gaussian and stable vectors, are not told apart.
     """
-    parts, middle = Parts(), {}  # method -> medians of what was found
+    parts, middle = Parts(), {}  # method -> column -> median over the seeds
     for name, group in by_method(runs).items():
         columns = ("hill_heavier", "settles", "hill_index", "exponent")
         found = middle[name] = medians(group, columns)
@@ -93,13 +113,14 @@ def judge_norms(runs: Sequence[Run]) -> Parts:
             {name: {column.removeprefix("hill_"): value for column, value in found.items()}},
         )
     gauss, stable = middle["Gaussian vectors"], middle["stable vectors"]
-    right_tails = gauss["hill_heavier"] < 1.0 == stable["hill_heavier"]
+    right_tails = gauss["hill_heavier"] < 1.0 and stable["hill_heavier"] == 1.0
     if not right_tails or gauss["settles"] < 1.0 or stable["settles"] == 1.0:
         parts.decide_nothing("the controls are not told apart")
     if ASKED[0] in middle:
         _crossed(parts, runs, middle)
     else:
-        if reason := fixed_design(by_method(runs)["transformer"][0].header.settings):
+        reason = fixed_design(by_method(runs)["transformer"][0].header.settings)
+        if reason:
             parts.decide_nothing(reason)
         _of_text(parts, "the transformer", middle["transformer"])
     image = middle["convolutional network"]
@@ -109,7 +130,14 @@ def judge_norms(runs: Sequence[Run]) -> Parts:
 
 
 def _of_text(parts: Parts, whose: str, found: dict[str, float], reading: str = "") -> None:
-    """Two parts about a language network: heavier noise, and a variance that does not settle."""
+    """Add two parts about a language network: heavier noise, and a variance that does not settle.
+
+    Args:
+        parts: changed in place.
+        whose: the network, in words.
+        found: its median answers ``hill_heavier`` and ``settles``; 1/2 leaves a part open.
+        reading: of the statement that the parts belong to.
+    """
     heavier, settles = found["hill_heavier"], found["settles"]
     parts.add(f"{whose}'s noise is heavier", heavier == 1.0, heavier == 0.0, reading=reading)
     parts.add(
@@ -118,8 +146,16 @@ def _of_text(parts: Parts, whose: str, found: dict[str, float], reading: str = "
 
 
 def _crossed(parts: Parts, runs: Sequence[Run], middle: dict[str, dict[str, float]]) -> None:
-    """The cells of the real pipeline: those at the start decide, the trained ones are a variant,
-    whose loss is the gate. Sizes of a minibatch that disagree decide nothing.
+    """Add the parts of BERT with the real pipeline. Cells at the start (:data:`ASKED`) decide,
+    cells after training (:data:`TRAINED`) are a variant that does not.
+
+    Where the two sizes of a minibatch give opposite answers nothing is decided. The gate asks
+    whether every trained network is :data:`LEARNT` below the loss of word frequencies.
+
+    Args:
+        parts: changed in place.
+        runs: of all methods.
+        middle: method -> its median answers.
     """
     for name in ASKED:
         _of_text(parts, name, middle[name])
@@ -128,19 +164,24 @@ def _crossed(parts: Parts, runs: Sequence[Run], middle: dict[str, dict[str, floa
     for column in ("hill_heavier", "settles"):
         if {middle[name][column] for name in ASKED} == {0.0, 1.0}:
             parts.decide_nothing("the size of a minibatch decides the answer")
-    ends = [run for name in TRAINED for run in by_method(runs)[name]]
-    losses, floors = ([last(run, c) for run in ends] for c in ("validation_loss", "by_frequency"))
-    gaps = [floor - loss for loss, floor in zip(losses, floors)]
+    trained_runs = [run for name in TRAINED for run in by_method(runs)[name]]
+    losses = [last(run, "validation_loss") for run in trained_runs]
+    by_frequency = [last(run, "by_frequency") for run in trained_runs]
+    gaps = [without_network - loss for loss, without_network in zip(losses, by_frequency)]
     parts.gate(
         f"the trained BERT is {LEARNT:g} nat below word frequencies in every run",
         min(gaps) >= LEARNT,
-        f"loss at masked places {max(losses):.2f} at most, by frequencies {min(floors):.2f}",
+        f"loss at masked places {max(losses):.2f} at most, by frequencies {min(by_frequency):.2f}",
     )
 
 
 def loop_coordinates(trial: Trial) -> Iterator[Row]:
-    """The tail index of one noise sample in three ways: of its norms, of coordinates pooled as
-    published, of coordinates on one scale per layer; last a row with what is judged.
+    """The tail index of one noise sample in three ways, and what is judged.
+
+    Three rows hold the block-sum estimator's ``index`` of all coordinates pooled (as published), of
+    coordinates divided by the scale of their layer, and of the norms. The last row holds the first
+    two (``published``, ``per_layer``) and Hill's answer on the norms (``norms_heavier``: 1 yes, 0
+    no, 1/2 cannot tell) with its ``norms_index``.
     """
     from mindgap.measure.probes.tails import tail_index
     from mindgap.measure.tail_estimators import published_block_sum_index
@@ -152,7 +193,8 @@ def loop_coordinates(trial: Trial) -> Iterator[Row]:
     )
     # Resamples of millions of values would take minutes: a quarter of a million then.
     size = sample.coordinates.size
-    fewer = replace(sample, coordinates=sample.coordinates[:: size >> 18 if size > 2**21 else 1])
+    every = size // 2**18 if size > 2**21 else 1
+    fewer = replace(sample, coordinates=sample.coordinates[::every])
     shown = {
         "coordinates, as published": published_block_sum_index(pooled[pooled != 0]),
         "coordinates, one scale a layer": tail_index(
@@ -167,19 +209,24 @@ def loop_coordinates(trial: Trial) -> Iterator[Row]:
         "norms": tail_index(sample, "block-sum", bootstrap=20, null=20, seed=trial.seed).index,
     }
     for place, (way, index) in enumerate(shown.items()):
-        yield {"reading": way, "place": place, "index": min(index, 1e3)}
+        yield {"reading": way, "place": place, "index": min(index, LARGEST)}
     hill = tail_index(sample, seed=trial.seed)
     yield {
         "norms_heavier": number(hill.heavier),
-        "norms_index": min(hill.index, 1e3),
+        "norms_index": min(hill.index, LARGEST),
         "published": shown["coordinates, as published"],
         "per_layer": shown["coordinates, one scale a layer"],
     }
 
 
 def judge_coordinates(runs: Sequence[Run]) -> Parts:
-    """On the image network: the published estimate per coordinate, and the tail of the norms;
-    medians over seeds.
+    """Ask whether coordinates of the image network's noise look heavy-tailed while its norms are
+    not, by medians over the seeds of the last row's columns.
+
+    Returns:
+        Two parts: the ``published`` index of pooled coordinates lies below :data:`HEAVY`; the norms
+        are not heavier than Gaussian (``norms_heavier`` is 0). Nothing is decided where the tail of
+        the norms cannot be told. Other networks are notes.
     """
     parts, columns = Parts(), ("published", "per_layer", "norms_index", "norms_heavier")
     middle = {name: medians(group, columns) for name, group in by_method(runs).items()}
@@ -192,7 +239,7 @@ def judge_coordinates(runs: Sequence[Run]) -> Parts:
     image = middle["convolutional network"]
     if image["norms_heavier"] == 0.5:
         parts.decide_nothing("the tail of the norms cannot be told")
-    parts.add("coordinates look heavy-tailed", image["published"] < 1.8)
+    parts.add("coordinates look heavy-tailed", image["published"] < HEAVY)
     parts.add(
         "norms do not",
         image["norms_heavier"] == 0.0,
@@ -225,6 +272,10 @@ ASKED, TRAINED = (
 )
 #: Nats that a trained network must be below the frequencies of word pieces.
 LEARNT = 1.0
+#: A published index below this looks heavy-tailed (H16 has the same number).
+HEAVY = 1.8
+#: An infinite index is recorded as this.
+LARGEST = 1e3
 _NONE = dict.fromkeys(_CROSSED, 0)
 
 H1_GRADIENT_NOISE = Study(

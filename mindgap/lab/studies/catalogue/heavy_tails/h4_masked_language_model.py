@@ -53,8 +53,11 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """One run of BERT with the step ``middle`` times ``factor``."""
-    lr, layers = trial["middle"] * trial["factor"], trial["depths"][DEPTHS.index(trial["depth"])]
+    """Rows of one run of BERT with the step ``middle`` times ``factor``: losses and accuracies at
+    masked places (:func:`masked_run`), and the step ``lr``.
+    """
+    lr = trial["middle"] * trial["factor"]
+    layers = trial["depths"][DEPTHS.index(trial["depth"])]
     _, rows = masked_run(
         trial,
         layers,
@@ -78,8 +81,9 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
     layers = trial["depths"][DEPTHS.index(trial["depth"])]
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
-        """A fresh training at that step, from the random streams of the phase (``"tuning"`` or
-        ``"run"``), and what reads its losses and accuracies; tuning sees no test text.
+        """A fresh training with the step ``lr``, and what reads its losses and accuracies.
+
+        The phase, ``"tuning"`` or ``"run"``, names the random streams; tuning sees no test text.
         """
         problem = masked_language_model(
             trial["text"],
@@ -119,10 +123,18 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """At each depth: ACClip's last loss against three rivals, and its accuracy against Adam's."""
+    """Compare ACClip at each depth with three rivals in the last ``test_loss``, and with Adam in
+    the last ``test_accuracy`` at masked places, seed by seed.
+
+    Methods are called "depth, optimizer".
+
+    Returns:
+        Four parts per depth (:func:`_judge_form`). Inconclusive where no optimizer gets below the
+        loss of word frequencies. Other forms of ACClip are variants or notes, which decide nothing.
+    """
     parts, losses, accuracies = Parts(), finals(runs, "test_loss"), finals(runs, "test_accuracy")
     steps = {name: step_words(group) for name, group in by_method(runs).items()}
-    floor = last(runs[0], "by_frequency")
+    by_frequency = last(runs[0], "by_frequency")
     depths = [depth for depth in DEPTHS if f"{depth}, ACClip" in losses]
     asked = PARTS * len(depths)
     for depth in depths:
@@ -141,10 +153,10 @@ def judge(runs: Sequence[Run]) -> Parts:
             for name, row in table.items()
         ]
         parts.note(f"{depth}: " + ", ".join(lines), {depth: table})
-        if min(row["loss"] for row in table.values()) >= floor:
+        if min(row["loss"] for row in table.values()) >= by_frequency:
             parts.decide_nothing(
                 f"{depth}: nothing learnt beyond the frequencies of words, whose loss is "
-                f"{floor:.4g}"
+                f"{by_frequency:.4g}"
             )
         scores = {name: (losses[full], accuracies[full]) for name, full in methods.items()}
         verdicts = {"ACClip": _judge_form(parts, depth, "ACClip", scores, asked)}
@@ -174,10 +186,11 @@ def _judge_form(
     asked: int,
     reading: str = "",
 ) -> str:
-    """The four parts of one depth with that form in the place of ACClip.
+    """Add four parts for one depth, with a form in the place of ACClip: its loss is below that of
+    each of :data:`RIVALS`, and it is more often right than Adam.
 
     Args:
-        parts: the parts are added to these.
+        parts: changed in place.
         depth: one of ``DEPTHS``.
         form: of ACClip.
         scores: optimizer -> losses and accuracies by seed.
@@ -192,14 +205,15 @@ def _judge_form(
     for rival in RIVALS:
         name = f"{depth}: {form} below {rival}"
         parts.below(name, losses, scores[rival][0], NEGLIGIBLE, asked, reading)
-    gain, part = accuracies - scores["Adam"][1], f"{depth}: {form} more often right than Adam"
+    _, adams_accuracies = scores["Adam"]
+    gain, question = accuracies - adams_accuracies, f"{depth}: {form} more often right than Adam"
     interval, corrected = mean_interval(gain), mean_interval(gain, miss=0.05 / asked)
     parts.add(
-        part,
+        question,
         holds=interval.low > 0,
         refuted=corrected.high < 0,
         words=f"{interval.words(100)} points",
-        numbers={part: vars(interval)},
+        numbers={question: vars(interval)},
         reading=reading,
     )
     if not parts.usable:

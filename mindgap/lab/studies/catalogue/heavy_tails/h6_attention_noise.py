@@ -38,8 +38,9 @@ from mindgap.lab.studies.verdict import by_method, last, medians
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Noise norms of one cell at initialisation: histogram, variance against sample size, tail
-    by four methods.
+    """Rows about the noise norms of one cell at its start, or of the control that the setting
+    ``law`` names: histogram, variance against sample size and tail index by four methods
+    (:func:`norm_rows`), each row with the ``panel`` of the figure that draws it.
     """
     with trial.timed():
         norms = control_norms(trial, trial["law"]) if trial["law"] else _noise(trial)
@@ -48,7 +49,9 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _noise(trial: Trial) -> Any:
-    """The noise norms of the network with or without attention, on text or Gaussian input."""
+    """The noise norms, one per minibatch, of the transformer with or without attention, on text or
+    Gaussian input, as the settings ``attention`` and ``input`` say.
+    """
     from mindgap.base.rng import stream_seed
 
     cell = {"attention": trial["attention"], "gaussian": trial["input"] == "Gaussian input"}
@@ -62,10 +65,19 @@ def _noise(trial: Trial) -> Any:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """For each cell the answer of nearly all seeds to: is the tail heavier than that of
-    Gaussian vectors? At scale gpu, with minibatches and pipelines crossed, the median answer.
+    """Ask of each cell (attention or not, text or Gaussian input) whether its noise norms have a
+    heavier tail than Gaussian vectors, ``hill_heavier``: 1 yes, 0 no, 1/2 cannot tell.
+
+    A cell's answer is that of nearly all seeds. Where minibatches and pipelines are crossed, at
+    scale gpu, it is the median.
+
+    Returns:
+        One part per cell with the real pipeline: the answer is the papers' (:data:`STATED`).
+        Inconclusive where the controls are not told apart, where the two sizes of a minibatch give
+        opposite answers, and where the pipeline was fixed by design.
     """
     parts, answers, groups = Parts(), {}, by_method(runs)
+    # A crossed cell is called "attention, input, batch n, pipeline".
     crossed = f"attention, text, batch {BATCHES[0]}, real" in groups
     for name, group in groups.items():
         each = [last(run, "hill_heavier") for run in group]
@@ -86,7 +98,8 @@ def judge(runs: Sequence[Run]) -> Parts:
     for cell in STATED if crossed else ():
         if {answers[f"{cell}, batch {batch}, real"] for batch in BATCHES} == {0.0, 1.0}:
             parts.decide_nothing(f"{cell}: the size of a minibatch decides the answer")
-    if not crossed and (reason := fixed_design(groups["attention, text"][0].header.settings)):
+    reason = "" if crossed else fixed_design(groups["attention, text"][0].header.settings)
+    if reason:
         parts.decide_nothing(reason)
     return parts
 

@@ -17,10 +17,19 @@ import numpy as np
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import by_method, median_of_means, slope, spread
 
+#: The slopes of log block mean against log block size that count as growth and as none: the rule.
+GROWS, FLAT = 0.15, 0.1
+#: A median is taken of at least so many block means, a slope through blocks of at least this size.
+LEAST_BLOCKS = SMALLEST_BLOCK = 16
+
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Many replicas of x <- x - η_k clip(x + ξ_k) on f(x) = x²/2 on the line, with steps η_k fixed
-    beforehand.
+    """Many replicas of x <- x - η_k clip(x + ξ_k) on f(x) = x²/2 on the line, from x = 1, with
+    steps η_k = 4·``lr``/(k + 3). Without the setting ``clip`` nothing is clipped.
+
+    Rows at powers of two hold ``step`` and the quantiles ``q50``, ``q90`` and ``q99`` of ‖∇f‖² = x²
+    over the replicas. Rows at the end hold the size of a ``block`` of replicas and ``block_mean``,
+    the median of the means of such blocks of x².
 
     Each replica is one coordinate: in one dimension GClip clips |g|, which is what CClip does to
     every coordinate.
@@ -57,21 +66,27 @@ def loop(trial: Trial) -> Iterator[Row]:
             }
     squares = points.square().numpy()
     size = 1
-    while replicas // size >= 16:
+    while replicas // size >= LEAST_BLOCKS:
         yield {"block": size, "block_mean": median_of_means(squares.tolist(), replicas // size)}
         size *= 4
 
 
 def _noise(rng: np.random.Generator, replicas: int, tail: float) -> np.ndarray:
-    """Symmetric Pareto noise of that tail index (an infinite index: Gaussian)."""
+    """One draw of noise per replica: symmetric Pareto with |ξ| >= 1 and tail index ``tail``, or
+    standard normal where the index is infinite.
+    """
     if np.isinf(tail):
         return rng.standard_normal(replicas)
     return rng.choice([-1.0, 1.0], size=replicas) * rng.random(replicas) ** (-1 / tail)
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """SGD's block means keep growing with the block, GClip's do not; GClip's 99 % quantile of
-    ‖∇f‖² falls to less than half between the third row and the last.
+    """Ask whether SGD's E‖∇f‖² is infinite and clipped SGD converges.
+
+    Returns:
+        Three parts: SGD's block means grow with the size of the block (slope of their logs above
+        :data:`GROWS`, by two standard errors over seeds); GClip's do not (below :data:`FLAT`); the
+        median over seeds of GClip's ``q99`` halves between the third reading (step 4) and the last.
     """
     parts, groups = Parts(), by_method(runs)
     (sgd, sgd_error), (clip, clip_error) = (_block_slope(groups[name]) for name in ("SGD", "GClip"))
@@ -80,13 +95,13 @@ def judge(runs: Sequence[Run]) -> Parts:
     )
     parts.add(
         "SGD's block means grow",
-        holds=sgd - 2 * sgd_error > 0.15,
+        holds=sgd - 2 * sgd_error > GROWS,
         words=f"like n^{sgd:.2f}±{sgd_error:.2f}",
         numbers={"sgd_slope": sgd},
     )
     parts.add(
         "GClip's do not",
-        holds=clip + 2 * clip_error < 0.1,
+        holds=clip + 2 * clip_error < FLAT,
         words=f"n^{clip:.2f}±{clip_error:.2f}",
         numbers={"gclip_slope": clip},
     )
@@ -100,16 +115,17 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 def _block_slope(runs: Sequence[Run]) -> tuple[float, float]:
-    """Slope of log block mean against log block size, averaged over seeds, with its standard error
+    """Slope of log block mean against log block size, averaged over seeds, and its standard error
     over seeds.
 
-    Blocks below 16 are left out: there the median of means lies below the mean for any skew law, x²
-    of a Gaussian included, and the slope would measure that.
+    Blocks below :data:`SMALLEST_BLOCK` are left out: there the median of means lies below the mean
+    for any skew law, x² of a Gaussian included, and the slope would measure that.
     """
     slopes = []
     for run in runs:
         block, mean = np.array(run.column("block")), np.array(run.column("block_mean"))
-        slopes.append(slope(np.log(block[block >= 16]), np.log(mean[block >= 16]))[0])
+        large = block >= SMALLEST_BLOCK
+        slopes.append(slope(np.log(block[large]), np.log(mean[large]))[0])
     return float(np.mean(slopes)), spread(slopes) / math.sqrt(len(slopes))
 
 

@@ -15,8 +15,11 @@ from mindgap.lab.studies.spec import Figure, Row, Source, Study, Trial, scales
 
 
 def loop_bounds(trial: Trial) -> Iterator[Row]:
-    """Mean error of the averaged output over replicas, against the bound, for every law, α and
-    μ.
+    """Mean error f(x̄_k) - f* of projected GClip or CClip (setting ``clip``) over replicas, against
+    the theorem's bound, on f(x) = μ‖x - 0.4‖²/2 in the box [-1, 1]^d.
+
+    A row per noise ``law``, moment order ``alpha``, convexity ``mu`` and horizon ``k`` holds
+    ``error``, its standard error ``se``, the ``bound`` and their ``ratio``.
     """
     from mindgap.lab import theory
 
@@ -25,8 +28,7 @@ def loop_bounds(trial: Trial) -> Iterator[Row]:
     for name, alpha, mu in itertools.product(trial["laws"], trial["alphas"], trial["mus"]):
         law = noise_law(name, alpha, max(horizons))
         rng = trial.numpy_generator(f"{name} {alpha} {mu}")
-        # On the box [-1, 1]^d a coordinate of the gradient is at most 1.4 μ; Minkowski adds the
-        # noise.
+        # On the box a coordinate of the gradient is at most 1.4 μ; Minkowski adds the noise.
         coordinate = theory.CoordinateMoment(
             alpha=alpha, B=(1.4 * mu + float(law.moment(alpha)) ** (1 / alpha),) * dimension, mu=mu
         )

@@ -22,11 +22,15 @@ STEEPEST = 9 / (16 * math.sqrt(3))
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """(1/K) Σ_{k<K} of ‖∇f(x_k)‖² (or of min{‖∇f‖², τ‖∇f‖/3}), averaged over replicas, against
-    its bound.
+    """The mean (1/K) Σ_{k<K} ‖∇f(x_k)‖² over replicas of GClip (CClip for theorem "5") against its
+    bound; for theorem "4.4.1" of min{‖∇f‖², τ‖∇f‖/3} in the place of ‖∇f‖².
+
+    A row per noise ``law`` and moment order ``alpha`` holds this ``error``, its standard error
+    ``se``, the ``bound`` and their ``ratio``.
     """
     dimension, replicas, horizon = trial["dimension"], trial["replicas"], trial["horizon"]
     cells = [_cell(trial, name, alpha) for name in trial["laws"] for alpha in trial["alphas"]]
+    # Step, threshold and position of every run, cell by cell: shapes (runs, 1) and (runs, d).
     eta = np.repeat([law_cell["eta"] for law_cell in cells], replicas)[:, None]
     tau = np.repeat(np.array([law_cell["tau"] for law_cell in cells]), replicas)[:, None]
     x = np.full((len(cells) * replicas, dimension), trial["start"])
@@ -35,7 +39,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     with trial.timed():
         for begin in range(0, horizon, trial["block"]):
             block_length = min(trial["block"], horizon - begin)
-            noise = np.concatenate(
+            noise = np.concatenate(  # (steps of the block, runs, d)
                 [
                     law_cell["noise"].sample(rng, (block_length, replicas, dimension))
                     for law_cell, rng in zip(cells, rngs)
@@ -43,7 +47,7 @@ def loop(trial: Trial) -> Iterator[Row]:
                 axis=1,
             )
             for noise_of_step in noise:
-                exact = x / (1 + x * x) ** 2
+                exact = x / (1 + x * x) ** 2  # ∇f(x)
                 norm = np.sqrt((exact * exact).sum(1))
                 total += (
                     np.minimum(norm**2, tau[:, 0] * norm / 3)
@@ -70,7 +74,17 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _cell(trial: Trial, name: str, alpha: float) -> dict[str, Any]:
-    """Noise, step, threshold and bound for one law and one α, by the trial's theorem."""
+    """What one cell needs: its noise, and step, threshold and bound as the trial's theorem has
+    them.
+
+    Args:
+        trial: ``theorem`` is "4.4.1", "5" (CClip), or the other one of GClip.
+        name: of the noise law.
+        alpha: order of the moment.
+
+    Returns:
+        ``law`` (the name), ``alpha``, ``noise`` (the law), ``eta``, ``tau`` and ``bound``.
+    """
     from mindgap.lab import theory
 
     dimension, horizon = trial["dimension"], trial["horizon"]
@@ -105,7 +119,13 @@ def _cell(trial: Trial, name: str, alpha: float) -> dict[str, Any]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """No mean (over seeds and replicas) exceeds its bound by more than four standard errors."""
+    """Ask of each method whether no mean ``error`` over seeds and replicas exceeds its bound by
+    more than four standard errors, for any law and α.
+
+    Returns:
+        One part per method, of the reading *as corrected*, and one *as printed* per certified
+        counterexample to a printed sentence.
+    """
     parts = below_bounds(runs, ("law", "alpha"), reading="as corrected")
     parts.certified(runs[0].header.study)
     return parts

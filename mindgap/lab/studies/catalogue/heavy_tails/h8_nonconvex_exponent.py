@@ -13,14 +13,20 @@ from mindgap.lab.studies.clipping_runs import exponents
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import by_method
 
+#: How far a fitted exponent may be from the stated one; the rule has it.
+NEAR = 0.01
+
 
 def loop_nonconvex(trial: Trial) -> Iterator[Row]:
-    """sup over jumps of the mean of E‖∇f(x_k)‖², k < K, with the theorem's step and threshold
-    for that K.
+    """The worst mean square gradient (1/K) Σ_{k<K} E‖∇f(x_k)‖² of GClip over a family of rare
+    jumps, with step and threshold of the setting ``theorem`` for that K.
+
+    A row per moment order ``alpha`` and horizon ``K`` holds this ``error``, computed exactly, the
+    ``jump`` at which it is reached, the theorem's ``bound`` and their ``ratio``.
     """
     from mindgap.lab import theory
 
-    multiples = np.geomspace(0.1, 30, trial["jumps"])
+    multiples = np.geomspace(0.1, 30, trial["jumps"])  # jump over threshold
     horizons = np.geomspace(trial["first"], trial["last"], trial["horizons"])
     for alpha, horizon in trial.cells(product(trial["alphas"], horizons)):
         if trial["theorem"] == "4.4.1":
@@ -35,7 +41,7 @@ def loop_nonconvex(trial: Trial) -> Iterator[Row]:
             parameters = theory.moment_nonconvex_parameters(moments, int(horizon))
             bound = theory.moment_nonconvex_bound(moments, int(horizon))
         eta, tau = parameters.eta * trial["step_factor"], parameters.tau
-        jumps = np.maximum(tau * multiples, 10 ** (1 / alpha))
+        jumps = np.maximum(tau * multiples, 10 ** (1 / alpha))  # p = J^(-α) is at most 1/10
         with trial.timed():
             problem = theory.RareJump(np.full(len(jumps), alpha), jumps)
             error = theory.mean_square_gradient(
@@ -53,13 +59,18 @@ def loop_nonconvex(trial: Trial) -> Iterator[Row]:
 
 
 def judge_nonconvex(runs: Sequence[Run]) -> Parts:
-    """Exponents within 0.01 of -2(α-1)/(3α-2) for ‖∇f‖² (half of it for ‖∇f‖), and no value
-    above its bound.
+    """Fit the exponent of K in the ``error`` at every α, and compare each error with its bound.
+
+    Returns:
+        Two parts per method: every exponent of ‖∇f‖² is -2(α-1)/(3α-2) within :data:`NEAR` and two
+        standard errors (words and numbers give half of it, for ‖∇f‖); no ``ratio`` is above 1.
+        Certified counterexamples to printed sentences are further parts *as printed*.
     """
     parts = Parts()
     for name, group in by_method(runs).items():
         fits = exponents(group, "K")
         ratio = max(value for run in group for value in run.column("ratio"))
+        # Exponents of ‖∇f‖; those of the fits are for ‖∇f‖², twice as large.
         stated = {alpha: -(alpha - 1) / (3 * alpha - 2) for alpha in fits}
         words = ", ".join(
             f"{exponent / 2:.3f} (stated {stated[alpha]:.3f})"
@@ -69,7 +80,7 @@ def judge_nonconvex(runs: Sequence[Run]) -> Parts:
             f"{name}: exponents of ‖∇f‖ as stated",
             words=words,
             holds=all(
-                abs(exponent - 2 * stated[alpha]) <= 0.01 + 2 * error
+                abs(exponent - 2 * stated[alpha]) <= NEAR + 2 * error
                 for alpha, (exponent, error) in fits.items()
             ),
         )

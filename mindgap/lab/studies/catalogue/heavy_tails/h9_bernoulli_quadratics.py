@@ -14,8 +14,12 @@ from mindgap.lab.studies.verdict import rows_by_method
 
 
 def loop_quadratics(trial: Trial) -> Iterator[Row]:
-    """The average error over the two problems that k samples cannot tell apart, against 2^(-14)
-    k^(-2(α-1)/α).
+    """The average error over the two problems that k samples cannot tell apart, against the lower
+    bound 2^(-14) k^(-2(α-1)/α).
+
+    The setting ``rule`` is "bayes" (the exact risk of the best estimator), "gclip" or averaged SGD.
+    A row per ``alpha`` and ``k`` holds ``error``, its standard error ``se``, the ``bound`` and
+    their ``ratio``.
     """
     for alpha, k in trial.cells(product(trial["alphas"], trial["horizons"])):
         epsilon = theory.hardest_epsilon(alpha, k)
@@ -36,12 +40,19 @@ def loop_quadratics(trial: Trial) -> Iterator[Row]:
         }
 
 
-def _runs(trial: Trial, alpha: float, epsilon: float, k: int, number: int) -> np.ndarray:
-    """f(x̄_k) of runs of GClip (Theorem 4.4.2) or averaged SGD on problem ν, projected on [0,
-    1/2].
+def _runs(trial: Trial, alpha: float, epsilon: float, k: int, nu: int) -> np.ndarray:
+    """f(x̄_k) of ``replicas`` runs of GClip (Theorem 4.4.2) or averaged SGD, projected on [0, 1/2].
+
+    Args:
+        trial: its setting ``rule`` says which method runs.
+        alpha, epsilon, nu: of the problem; ν is 0 or 1.
+        k: steps.
+
+    Returns:
+        One value per run; the problem's least value is 0.
     """
-    problem = theory.BernoulliQuadratic(alpha, epsilon, number)
-    rng = trial.numpy_generator(f"coins {alpha} {k} {number}")
+    problem = theory.BernoulliQuadratic(alpha, epsilon, nu)
+    rng = trial.numpy_generator(f"coins {alpha} {k} {nu}")
     clips = trial["rule"] == "gclip"
     averages = theory.weighted_average_runs(
         lambda x, step: problem.stochastic_gradient(x, rng.random(x.shape) < problem.probability),
@@ -56,8 +67,12 @@ def _runs(trial: Trial, alpha: float, epsilon: float, k: int, number: int) -> np
 
 
 def judge_quadratics(runs: Sequence[Run]) -> Parts:
-    """No method's mean error lies four standard errors below the bound, nor below the exact
-    Bayes risk.
+    """Ask of each method whether its mean ``error`` stays above the lower bound and above the exact
+    Bayes risk, at every α and k.
+
+    Returns:
+        One part per method: no row lies more than four standard errors below either; a thousandth
+        of the Bayes risk is allowed for rounding.
     """
     parts, table = Parts(), rows_by_method(runs)
     bayes = {(row["alpha"], row["k"]): row["error"] for row in table["Bayes rule"]}

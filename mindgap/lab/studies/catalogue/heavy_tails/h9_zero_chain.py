@@ -14,10 +14,17 @@ from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Tri
 from mindgap.lab.studies.verdict import rows_by_method, slope
 from mindgap.record.schema import grouped
 
+#: How far the fitted power may be from the stated one, relatively; the rule has it.
+NEAR = 0.15
+
 
 def loop_chain(trial: Trial) -> Iterator[Row]:
-    """Zero-respecting methods on the scaled chain: the least E‖∇f(x_k)‖/ε over all k <=
-    (d-1)/(2p), with four standard errors added.
+    """Run a zero-respecting method, one that moves only along coordinates it has seen, on the
+    scaled chain of dimension d with an oracle that shows a new coordinate with probability p.
+
+    A row per ``alpha`` and ``epsilon`` holds d, p, the stated number of steps (d-1)/(2p), the steps
+    that were ``run``, the ``ratio`` of the least mean ‖∇f(x_k)‖ over the replicas, four standard
+    errors added, to ε, and the share of replicas that ``finished`` the chain.
     """
     for alpha, epsilon in trial.cells(product(trial["alphas"], trial["epsilons"])):
         hard = theory.HardChain(alpha, 1.0, trial["delta"], _moment(alpha, trial), epsilon)
@@ -48,16 +55,22 @@ def loop_chain(trial: Trial) -> Iterator[Row]:
 
 
 def _moment(alpha: float, trial: Trial) -> float:
-    """G such that p is 1/2 at the largest ε: the number of steps then grows by the stated power
-    as ε falls.
+    """The moment G with which the chain's p is 1/2 at the trial's largest ε (a little less, for
+    rounding), from 5000 ε^α p^(1-α) = (G - 4√Δ)^α. The number of steps then grows by the stated
+    power as ε falls.
     """
     margin = max(trial["epsilons"]) * 5000 ** (1 / alpha) * 2 ** ((alpha - 1) / alpha)
     return 4 * math.sqrt(trial["delta"]) + margin * (1 + 1e-9)
 
 
 def _rule(name: str, gradient: np.ndarray, hard: Any) -> np.ndarray:
-    """The direction of SGD, GClip or sign descent: all of them move only along coordinates that a
-    gradient has shown.
+    """The direction of SGD, GClip or sign descent (any other name). All of them are 0 in
+    coordinates in which the gradient is 0.
+
+    Args:
+        name: "sgd", "gclip" or another.
+        gradient: stochastic gradients, shape (replicas, d).
+        hard: the chain, with its moment ``G`` and its length ``scale``.
     """
     if name == "sgd":
         return gradient
@@ -67,7 +80,13 @@ def _rule(name: str, gradient: np.ndarray, hard: Any) -> np.ndarray:
 
 
 def judge_chain(runs: Sequence[Run]) -> Parts:
-    """E‖∇f‖ stays above ε for all stated steps, and their number grows like ε^(-(3α-2)/(α-1))."""
+    """Ask whether E‖∇f‖ stays above ε for all stated steps, and whether their number grows as
+    stated.
+
+    Returns:
+        One part per method: no ``ratio`` of the least E‖∇f‖ to ε is below 1. One part per α: the
+        fitted power of 1/ε in the number of steps is (3α-2)/(α-1) within :data:`NEAR`.
+    """
     parts, table = Parts(), rows_by_method(runs)
     for name, rows in table.items():
         least_ratio = min(row["ratio"] for row in rows)
@@ -80,7 +99,8 @@ def judge_chain(runs: Sequence[Run]) -> Parts:
             },
         )
     powers = {}
-    by_alpha = grouped((row["alpha"], row) for row in rows)  # the chains are those of every method
+    rows_of_one_method = next(iter(table.values()))  # all methods run on the same chains
+    by_alpha = grouped((row["alpha"], row) for row in rows_of_one_method)
     for alpha, rows_of_alpha in sorted(by_alpha.items()):
         epsilons, steps = ([row[name] for row in rows_of_alpha] for name in ("epsilon", "steps"))
         power = powers[alpha] = -slope(np.log(epsilons), np.log(steps))[0]
@@ -88,7 +108,7 @@ def judge_chain(runs: Sequence[Run]) -> Parts:
         # ⌊·⌋ and d - 1 bend the line at small d
         parts.add(
             f"α={alpha:g}: steps grow as stated",
-            holds=abs(power / stated - 1) < 0.15,
+            holds=abs(power / stated - 1) < NEAR,
             words=f"ε^-{power:.2f}, stated {stated:.2f}",
         )
     parts.note("", {"powers": {f"alpha={order:g}": exponent for order, exponent in powers.items()}})

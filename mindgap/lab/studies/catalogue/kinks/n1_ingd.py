@@ -21,8 +21,9 @@ from mindgap.lab.theory.chapter5.stationarity import PiecewiseLinear
 
 
 def zigzag(rng: np.random.Generator, L: float) -> PiecewiseLinear:
-    """Random teeth of slope ±L that go down to the right and up again: many kinks, bounded
-    below.
+    """A piecewise linear function of one variable with six random teeth of slope ±L, bounded below.
+
+    It falls to the right until 0, where the first of its kinks is, and rises behind the last one.
     """
     teeth = 6
     widths = rng.uniform(0.05, 0.5, size=2 * teeth)
@@ -34,8 +35,12 @@ def zigzag(rng: np.random.Generator, L: float) -> PiecewiseLinear:
 
 
 def ingd_loop(trial: Trial) -> Iterator[Row]:
-    """INGD with Theorem 5.4.1's parameters on a zigzag or a smooth function, over a grid of (L,
-    δ, ε).
+    """Run INGD with Theorem 5.4.1's parameters on a zigzag or a smooth quadratic (setting
+    ``function``), over a grid of (L, ε/L, δ).
+
+    A row per cell holds ``L``, ``delta``, ``epsilon``, the calls that the theorem prints
+    (``bound_printed``) and proves (``bound_proved``), what was spent (:func:`_run_ingd`; ``share``
+    of what is printed), and ``distance``, that of 0 from the δ-subdifferential at the end.
     """
     for L in trial["L"]:
         for epsilon_share in trial["epsilon_over_L"]:
@@ -69,11 +74,21 @@ def ingd_loop(trial: Trial) -> Iterator[Row]:
                 }
 
 
-def _smooth_quadratic(trial: Trial, L: float, share: float) -> tuple[Row, Any]:
-    """INGD's row on a quadratic of curvature L from ‖∇f‖ = 10ε, with δ = 3ε/(2L) less a little
-    (times ``radius_factor``), and its target.
+def _smooth_quadratic(trial: Trial, L: float, epsilon_share: float) -> tuple[Row, Any]:
+    """Run INGD on a quadratic of curvature L, from a point with ‖∇f‖ = 10ε.
+
+    There one inner step must do for every δ < 3ε/(2L): δ is a thousandth less than that, times the
+    setting ``radius_factor``.
+
+    Args:
+        trial: its settings are read.
+        L: the curvature.
+        epsilon_share: ε over L.
+
+    Returns:
+        The columns of :func:`_run_ingd` with ``distance``, and the target, with its δ and ε.
     """
-    epsilon = share * L
+    epsilon = epsilon_share * L
     start = 10 * epsilon / L * np.array([0.6, -0.8])
     delta = 0.999 * trial["radius_factor"] * one_inner_step_radius(L, epsilon)
     target = NonsmoothTarget(
@@ -87,8 +102,17 @@ def _smooth_quadratic(trial: Trial, L: float, share: float) -> tuple[Row, Any]:
 def _run_ingd(
     trial: Trial, target: Any, start: Any, oracle: Callable[[np.ndarray], tuple[Any, Any]]
 ) -> Row:
-    """mindgap's INGD until its certificate, or until more calls than stated are spent; ``oracle``
-    gives value and gradient at a point.
+    """Run mindgap's INGD until it certifies its point, or has spent more calls than are printed.
+
+    Args:
+        trial: its setting ``inner`` (inner steps) is the theorem's number where it is 0.
+        target: L, Δ, δ, ε and γ of the theorem.
+        start: the first point, shape (d,).
+        oracle: point -> value and gradient there.
+
+    Returns:
+        ``oracle_calls``, ``certified``, ``longest_search`` (the most inner steps of one search) and
+        the last point ``x``.
     """
     import torch
 
@@ -129,18 +153,19 @@ def _run_ingd(
 
 
 def judge_ingd(runs: Sequence[Run]) -> Parts:
-    """At most a share γ of the runs needs more calls than stated; certificates are true;
-    smooth: one inner step.
+    """Ask whether INGD keeps what Theorem 5.4.1 states. A row is a run of INGD on one cell.
+
+    Returns:
+        Three parts: at most the share γ of all rows was not certified within ``bound_printed``
+        calls; no certified row has a ``distance`` above ε; on smooth functions no search took more
+        than one inner step.
     """
     parts, table = Parts(), rows_by_method(runs)
     gamma = runs[0].header.settings["gamma"]
     rows = [row for group in table.values() for row in group]
-    share_too_late = float(
-        np.mean(
-            [not row["certified"] or row["oracle_calls"] > row["bound_printed"] for row in rows]
-        )
-    )
-    share = max(row["oracle_calls"] / row["bound_printed"] for row in rows)
+    too_late = [not row["certified"] or row["oracle_calls"] > row["bound_printed"] for row in rows]
+    share_too_late = float(np.mean(too_late))
+    largest_share = max(row["oracle_calls"] / row["bound_printed"] for row in rows)
     false_certificates = sum(
         row["certified"] and row["distance"] > row["epsilon"] * (1 + 1e-9) for row in rows
     )
@@ -148,10 +173,10 @@ def judge_ingd(runs: Sequence[Run]) -> Parts:
     parts.add(
         "within the stated calls",
         holds=share_too_late <= gamma,
-        numbers={"late": share_too_late, "largest_share": share},
+        numbers={"late": share_too_late, "largest_share": largest_share},
         words=f"{share_too_late:.0%} of {len(rows)} runs over them (allowed {gamma:.0%}), the "
         "costliest at "
-        f"{share:.1%}",
+        f"{largest_share:.1%}",
     )
     parts.add(
         "certificates are true",

@@ -15,11 +15,14 @@ from mindgap.lab.theory.chapter5.ingd import StochasticTarget, mean_direction_bo
 
 
 def stochastic_loop(trial: Trial) -> Iterator[Row]:
-    """Algorithm 3 with Theorem 5.5.1's parameters, ``runs`` runs side by side; outputs by the
-    rule x_{max(i-K,1)}.
+    """Algorithm 3 with Theorem 5.5.1's parameters on f = L|x|, ``runs`` runs side by side.
 
-    f = L|x|, so that Δ = f(x_1) exactly and d(0, ∂f(x + δB)) is 0 within δ of the kink and L
-    elsewhere.
+    Here Δ = f(x_1) exactly, and d(0, ∂f(x + δB)) is 0 within δ of the kink and L elsewhere. The
+    output of a run is x_{max(i-K,1)} for an i drawn from 1 to T.
+
+    About 30 rows on a logarithmic grid of steps hold ``mean_direction``, the mean of ‖m_t‖ over
+    steps and runs so far, and its ``bound``. The last row is about the outputs: ``mean_distance``,
+    its ``distance_bound``, and ``stationary``, the share that is (δ, ε)-stationary.
     """
     import torch
 
@@ -36,7 +39,7 @@ def stochastic_loop(trial: Trial) -> Iterator[Row]:
     # Stop where a row is due or an output is taken; between two stops nothing but Algorithm 3 runs.
     row_steps = {*np.geomspace(1, rule.T, 30).astype(int).tolist(), rule.T}
     stops = sorted(row_steps | set(output_at.tolist()) | set(range(1, rule.T, 4096)))
-    total, last_row_step = 0.0, trial.restored.get("step", 0)
+    total, last_row_step = 0.0, trial.restored.get("step", 0)  # total: sum of all ‖m_t‖ so far
     if trial.restored:
         positions, directions, output = (
             trial.restored[name].numpy().copy() for name in ("x", "m", "output")
@@ -81,11 +84,19 @@ def _algorithm_3(
     uniform: np.ndarray,
     noise: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Steps of Algorithm 3 on L|x| for all runs (columns) at once, one step per row of ``uniform``
-    (where on the step the gradient is taken) and ``noise`` (of that gradient).
+    """Steps of Algorithm 3 on L|x|, for all runs at once.
+
+    Args:
+        L: the slope.
+        rule: the step size is 1/(p|m| + q).
+        beta: weight of the old direction.
+        positions, directions: x and m of every run, shape (runs,); not changed in place.
+        total: the sum of |m| over earlier steps and runs.
+        uniform: where on its step a gradient is taken, a share of the step, shape (steps, runs).
+        noise: of that gradient, shape (steps, runs).
 
     Returns:
-        The positions x, the directions m, and ``total`` with |m| of every step and run added.
+        The positions, the directions, and ``total`` with |m| of every step and run added.
     """
     for uniform_share, noise_share in zip(uniform, (1 - beta) * noise):
         size = np.abs(directions)
@@ -98,8 +109,11 @@ def _algorithm_3(
 
 
 def judge_stochastic(runs: Sequence[Run]) -> Parts:
-    """(1/T) Σ E‖m_t‖ <= ε/4; the outputs' mean distance <= ε/3, and two thirds of them are
-    stationary.
+    """Compare what Theorem 5.5.1 bounds with its bounds, by means over the runs' last values.
+
+    Returns:
+        Three parts: ``mean_direction`` is at most its ``bound`` (ε/4); ``mean_distance`` is at most
+        ``distance_bound`` (ε/3); at least two thirds of the outputs are ``stationary``.
     """
     parts = Parts()
     direction, distance, stationary = (

@@ -22,8 +22,15 @@ from mindgap.lab.theory.chapter5.stationarity import PiecewiseLinear
 
 
 def black_box(name: str, calls: int) -> Callable[[Any, float], float]:
-    """An optimizer as an algorithm that sees nothing but the oracle's answers. The oracle ends its
-    run with ``OutOfCalls`` after that many calls.
+    """An optimizer of torch or mindgap as an algorithm that sees nothing but an oracle's answers.
+
+    Args:
+        name: of the optimizer.
+        calls: after so many the oracle ends the run with ``OutOfCalls``.
+
+    Returns:
+        A function of an oracle and a start, which returns where the optimizer ends. An oracle takes
+        a point and gives its gradient, or value and gradient.
     """
     import torch
 
@@ -60,7 +67,13 @@ def black_box(name: str, calls: int) -> Callable[[Any, float], float]:
 
 
 class _Honest:
-    """|x| with honest answers, in place of an adversary: the statement is false for it."""
+    """|x| with honest answers, in place of an adversary: the statement is false for it.
+
+    Args:
+        values: whether it answers with value and gradient, or with the gradient alone.
+        calls: how many queries it answers, the start included.
+        delta: radius of the subdifferentials whose distance from 0 is measured.
+    """
 
     def __init__(self, values: bool, calls: int, delta: float) -> None:
         self.values, self.calls, self.delta, self.queries = values, calls, delta, [0.4]
@@ -73,7 +86,12 @@ class _Honest:
         return (abs(x), gradient) if self.values else gradient
 
     def play(self, algorithm: Callable[[Any, float], float]) -> Any:
-        """Let an algorithm run from 0.4 until its calls are spent, and measure how near it came."""
+        """Let an algorithm run from 0.4 until its calls are spent, and measure how near it came.
+
+        Returns:
+            A ``Defeat``, as an adversary returns it: |x|, the queries, the output, the distances of
+            0 from ∂f there, and that function and answers agree.
+        """
         try:
             output = algorithm(self, 0.4)
         except OutOfCalls:
@@ -83,18 +101,24 @@ class _Honest:
             float(absolute_value.distance(query, self.delta)) for query in [*self.queries, output]
         )
         return Defeat(
-            absolute_value,
-            tuple(self.queries),
-            output,
-            float(absolute_value.distance(output, self.delta)),
-            smallest,
-            True,
-            True,
+            function=absolute_value,
+            queries=tuple(self.queries),
+            output=output,
+            output_distance=float(absolute_value.distance(output, self.delta)),
+            best_distance=smallest,
+            consistent=True,
+            in_class=True,
         )
 
 
 def adversary_loop(trial: Trial) -> Iterator[Row]:
-    """One optimizer against both resisting oracles, over a grid of Δ and δ (L = 1)."""
+    """Play one optimizer against the resisting oracles of both theorems, for functions with
+    Lipschitz constant 1, over a grid of Δ and of the number of calls, with δ = Δ/(8 calls).
+
+    A row per game holds ``theorem``, ``Delta``, ``delta``, ``oracle_calls``, ``best_distance`` (the
+    least distance of 0 from the subdifferential at any query), ``consistent`` (the function shown
+    gives every answer) and ``in_class``. Without the setting ``resist`` the oracles are honest.
+    """
 
     for Delta in trial["Delta"]:
         for calls in trial["calls"]:
@@ -120,14 +144,17 @@ def adversary_loop(trial: Trial) -> Iterator[Row]:
 
 
 def judge_adversary(runs: Sequence[Run]) -> Parts:
-    """No optimizer comes to a (δ-)stationary point of the function shown, which agrees with
-    every answer.
+    """Ask whether every optimizer was kept away from stationary points in every game.
+
+    Returns:
+        Two parts: the least ``best_distance`` is 1, the Lipschitz constant, in all games; every
+        function shown agrees with the answers and belongs to the class.
     """
     parts, table = Parts(), rows_by_method(runs)
     rows = [row for group in table.values() for row in group]
     smallest = min(row["best_distance"] for row in rows)
     undefeated = sorted(
-        name for name, group in table.items() if min(row["best_distance"] for row in group) < 1
+        name for name, games in table.items() if min(game["best_distance"] for game in games) < 1
     )
     parts.add(
         "no optimizer comes near a stationary point",

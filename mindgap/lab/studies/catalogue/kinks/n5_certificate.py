@@ -15,8 +15,15 @@ ENOUGH = 5
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """How many bounds and how many points break a statement; how many points are certified is
-    not judged.
+    """Count the points that break a statement about the certificate, per kind of function.
+
+    The last row of a run holds counters of points: ``below`` (bound under the exact distance),
+    ``first_fails`` (gradient shorter than the distance), ``close`` (passed the test with ε/3),
+    ``second_fails`` (and ‖∇f‖ > ε all the same), ``near``, and ``shown`` (certified among them).
+
+    Returns:
+        Per kind: no bound is below; no gradient is shorter; and for smooth functions, no close
+        point fails, open with fewer than :data:`ENOUGH` of them. ``shown`` is not judged.
     """
     parts = Parts()
     for name, group in by_method(runs).items():

@@ -35,8 +35,11 @@ NEGLIGIBLE = 0.02
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Try every candidate step, then run the best one anew, or run the tuned one; readings of
-    the training loss.
+    """Train with every candidate step, then with the best one anew; at scale gpu (which has the
+    setting ``factor``) with the tuned step alone.
+
+    Rows hold the training ``loss``, the step ``lr`` and the ``score``: the mean of log loss over
+    the readings so far, the height of the training curve.
     """
     import torch
 
@@ -47,7 +50,9 @@ def loop(trial: Trial) -> Iterator[Row]:
         return
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
-        """A fresh training at that step, and what reads its loss on fixed samples."""
+        """A fresh training with the step ``lr``, and what reads its loss on ``m`` fixed samples;
+        the phase, ``"tuning"`` or ``"run"``, names the random streams.
+        """
         problem = training_problem(trial.settings, stream_seed(trial.seed, f"clipping {phase}"))
         optimizer = descent(trial.settings, lr, problem.objective.parameters)
         fixed_samples = problem.draw(
@@ -67,10 +72,13 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """One network with the tuned step; the loss of a row is the mean over the steps since the
-    row before.
+    """Rows of one network, AWD-LSTM or ResNet20, trained with the step ``lr`` times ``factor``.
+
+    The ``loss`` of a row is the mean over the steps since the row before. ``score`` is the mean of
+    the logs of these losses so far.
     """
     lr = trial["lr"] * trial["factor"]
+    # The losses of the rows so far; both runs keep this mapping in their checkpoints.
     checkpointed: dict[str, list[float]] = {"losses": []}
     if trial.settings.get("network") == "awd-lstm":
         run = language_run(trial, "clipping")
@@ -95,7 +103,13 @@ def _on_device(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Heights of the clipped curve and of its rivals', over paired seeds."""
+    """Compare the height of the clipped training curve, the last ``score`` (a mean of log losses),
+    with that of its rivals, over paired seeds.
+
+    Returns:
+        One part per pair of :data:`PAIRS` that ran: yes where the 95 % interval of the difference
+        lies below 0, no where less than the share :data:`NEGLIGIBLE` of the loss is saved.
+    """
     parts, groups = Parts(), by_method(runs)
     heights = finals(runs, "score")
     for name, rival in PAIRS:
@@ -104,7 +118,10 @@ def judge(runs: Sequence[Run]) -> Parts:
         gap = mean_interval(heights[name] - heights[rival])
         nothing_saved = gap.low > math.log1p(-NEGLIGIBLE)
         last = {method: medians(groups[method], ("lr", "loss")) for method in (name, rival)}
-        words = [f"{m}: step {row['lr']:g}, last loss {row['loss']:.3g}" for m, row in last.items()]
+        words = [
+            f"{method}: step {row['lr']:g}, last loss {row['loss']:.3g}"
+            for method, row in last.items()
+        ]
         numbers = {
             **as_ratios(gap),
             "seeds": len(heights[name]),
@@ -121,7 +138,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-#: clipped -> rival
+#: (clipped, rival)
 PAIRS = (
     ("LSTM, clipped", "LSTM, SGD"),
     ("convolutions, clipped", "convolutions, SGD"),

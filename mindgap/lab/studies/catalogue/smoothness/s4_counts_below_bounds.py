@@ -15,12 +15,20 @@ from mindgap.lab.studies.verdict import rows_by_method
 
 
 def judge_counts(runs: Sequence[Run]) -> Parts:
-    """No count above its bound, for any method, family and grid point."""
+    """Ask of each method whether no count of iterations lies above its bound, for any function and
+    grid point.
+
+    Reads of every row ``ratio``, the count over its bound, and ``cut_short``: whether the run was
+    stopped before it arrived.
+
+    Returns:
+        One part per method: yes where every ratio is at most 1 and no run was cut short, no where a
+        ratio of a finished run is above 1. Certified counterexamples are parts *as printed*.
+    """
     parts = Parts()
     for name, rows in rows_by_method(runs).items():
-        ratios, cut_short = (
-            np.array([row[column] for row in rows]) for column in ("ratio", "cut_short")
-        )
+        ratios = np.array([row["ratio"] for row in rows])
+        cut_short = np.array([row["cut_short"] for row in rows])
         above = int((ratios > 1)[~cut_short].sum())
         parts.add(
             f"{name} stays below its bound",

@@ -12,7 +12,12 @@ from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Stu
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Random (η_n, β, g): the distance both optimizers go on the same gradient, and its ratio."""
+    """Compare one step of normalised with one of clipped gradient descent on the same gradient, for
+    random steps η_n, dampings β and gradients g.
+
+    Normalised: h_n = η_n ‖g‖/(‖g‖ + β); clipped: h_c = η_c min{‖g‖, γ}. A row per draw holds
+    ``norm_over_beta`` = ‖g‖/β and ``ratio`` = h_n / h_c.
+    """
     import torch
 
     from mindgap.optim import GClip, NormalizedSGD
@@ -32,7 +37,13 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _distance(optimizer: Any, gradient: Any, **settings: float) -> float:
-    """How far one step of an optimizer with these settings goes."""
+    """How far one step goes from 0 on this gradient, ‖x_1 - x_0‖.
+
+    Args:
+        optimizer: its class.
+        gradient: a tensor, not changed.
+        settings: further arguments of the class.
+    """
     import torch
 
     point = torch.zeros_like(gradient, requires_grad=True)
@@ -42,7 +53,9 @@ def _distance(optimizer: Any, gradient: Any, **settings: float) -> float:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """h_n / h_c lies in [1/2, 2] for every draw (rounding allowed for)."""
+    """Ask in one part whether h_n / h_c (column ``ratio``) lies in [1/2, 2] in every draw of every
+    run; rounding is allowed for.
+    """
     parts = Parts()
     parts.factor_two(
         "h_n within a factor 2 of h_c",

@@ -13,10 +13,16 @@ import numpy as np
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import rows_by_method, slope
 
+#: A larger rank correlation than this counts; the rule has it.
+CORRELATED = 0.5
+
 
 def loop_networks(trial: Trial) -> Iterator[Row]:
-    """Gradient and Hessian norms over random weights of varying size, or along the valley of
-    zero loss.
+    """Norms of gradient and Hessian of a deep linear network, at random weights of varying size or
+    (setting ``valley``) along the valley of zero loss.
+
+    A row per point holds ``gradient``, ``curvature`` (the Hessian's norm) and ``size``, the norm of
+    the weights.
     """
     from mindgap.lab.theory import DeepLinear
 
@@ -45,22 +51,29 @@ def loop_networks(trial: Trial) -> Iterator[Row]:
 
 
 def judge_networks(runs: Sequence[Run]) -> Parts:
-    """The rank correlation over random weights; how the curvature grows where the gradient
-    vanishes is noted.
+    """Ask whether gradient and Hessian norm are correlated over random weights.
+
+    Returns:
+        One part: Spearman's rank correlation over all rows of "random weights" is above
+        :data:`CORRELATED`. How the curvature grows along the valley, where the gradient vanishes,
+        is a note that decides nothing.
     """
     from scipy.stats import spearmanr
 
     parts, table = Parts(), rows_by_method(runs)
     random_rows, valley_rows = table["random weights"], table["valley of zero loss"]
-    both = [[row[name] for row in random_rows] for name in ("gradient", "curvature")]
-    rank = float(spearmanr(*both).statistic)
-    largest_gradient = max(row["gradient"] for row in valley_rows)
-    growth, _ = slope(  # of the farther half of the valley
-        *(np.log([row[name] for row in valley_rows[-6:]]) for name in ("size", "curvature"))
+    gradients, curvatures = (
+        [row[name] for row in random_rows] for name in ("gradient", "curvature")
     )
+    rank = float(spearmanr(gradients, curvatures).statistic)
+    largest_gradient = max(row["gradient"] for row in valley_rows)
+    sizes, valley_curvatures = (  # of the farther half of the valley's 13 points
+        np.log([row[name] for row in valley_rows[-6:]]) for name in ("size", "curvature")
+    )
+    growth, _ = slope(sizes, valley_curvatures)
     parts.add(
         "gradient and Hessian norm are correlated",
-        holds=rank > 0.5,
+        holds=rank > CORRELATED,
         words=f"rank correlation {rank:.2f}",
         numbers={"rank_correlation": rank},
     )

@@ -13,8 +13,11 @@ from mindgap.lab.studies.verdict import by_method, slope
 
 
 def loop_polynomials(trial: Trial) -> Iterator[Row]:
-    """For growing radius R: the largest |f''| and the largest |f''| - L1|f'| on [-R, R],
-    against the exact L0.
+    """Random polynomials f on intervals [-R, R] of growing radius R (``radii``).
+
+    A row per polynomial and radius holds ``smoothness``, the largest |f''|, ``relaxed``, the
+    largest |f''| - L1|f'|, both over a grid and 1,000 random points, and the exact ``L0``, which
+    the latter must not exceed.
     """
     from mindgap.lab.theory import Polynomial, polynomial_l0
 
@@ -42,7 +45,13 @@ def loop_polynomials(trial: Trial) -> Iterator[Row]:
 
 
 def judge_polynomials(runs: Sequence[Run]) -> Parts:
-    """|f''| grows like R^(d-2) and |f''| - L1|f'| never exceeds L0."""
+    """Ask of the polynomials of each degree d whether |f''| is unbounded and |f''| - L1|f'|
+    bounded.
+
+    Returns:
+        Two parts per method (a degree): |f''| grows like R^(d-2) between the two largest radii, by
+        the median exponent and within 0.1; ``relaxed`` exceeds ``L0`` in no row.
+    """
     parts = Parts()
     for name, group in by_method(runs).items():
         degree = group[0].header.settings["degree"]

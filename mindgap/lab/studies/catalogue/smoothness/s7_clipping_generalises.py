@@ -25,10 +25,12 @@ MARGIN = 0.01
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Readings on held-out images; at small scales the steps are tried first."""
+    """Rows of clipped SGD or SGD with momentum, with accuracies and losses on held-out images; at
+    small scales every candidate step is tried first (:func:`image_run`).
+    """
 
     def build(lr: float, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
-        """GClip at the trial's threshold, or SGD with momentum where that is 0."""
+        """GClip with the trial's threshold ``tau``, or SGD with momentum 0.9 where that is 0."""
         import torch
 
         from mindgap.optim import GClip
@@ -44,8 +46,12 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Clipping's test accuracy against the stated one (ResNet20 only) and against SGD's, over
-    paired seeds.
+    """Compare the final ``test_accuracy`` of clipping with the stated one and with SGD's.
+
+    Returns:
+        For ResNet20 a part *as printed*: the mean over seeds is at least :data:`STATED`. For every
+        network a part: clipping loses at most :data:`MARGIN` against SGD with momentum, over paired
+        seeds. Both use 90 % intervals: yes above, no below, open where they cross.
     """
     parts = Parts()
     accuracy = noted_accuracies(parts, runs)

@@ -22,10 +22,17 @@ from mindgap.lab.theory.chapter2.section_2_1 import (
 )
 from mindgap.record.schema import grouped
 
+#: How far a fitted exponent may be from the stated one; the rule has it.
+NEAR = 0.12
+
 
 def rates_loop(trial: Trial) -> Iterator[Row]:
-    """Steps to accuracy ε on the worst quadratic, over conditioning, accuracy and smoothness;
-    random ones beside it. Rows of the former stand in the run of seed 0 alone.
+    """Steps that a method needs to accuracy ε on the worst quadratic, over conditioning, accuracy
+    and smoothness, and one row about random quadratics.
+
+    A row of the former, in the run of seed 0 alone, holds ``part`` (the axis: "Q", "1/ε" or "L"),
+    ``at`` (the place on it), ``iterations`` and their ``bound``. The row with ``part`` "random"
+    holds ``worst_ratio``, the largest gap over its bound.
     """
     name = trial["method"]
     strongly_convex = [
@@ -35,10 +42,9 @@ def rates_loop(trial: Trial) -> Iterator[Row]:
         (SmoothConvex(1.0), accuracy, "1/ε", 1 / accuracy) for accuracy in trial["accuracies"]
     ]
     convex += [(SmoothConvex(L), trial["accuracies"][-1], "L", L) for L in trial["smoothness"]]
-    # the worst quadratic is the same for every seed
-    for constants, epsilon, axis, at in (
-        (strongly_convex + (convex if name != "heavy-ball" else [])) if trial.seed == 0 else []
-    ):
+    # Heavy-ball has no rate on convex functions; the worst quadratic is the same for every seed.
+    cells = strongly_convex if name == "heavy-ball" else strongly_convex + convex
+    for constants, epsilon, axis, at in cells if trial.seed == 0 else []:
         with trial.timed():
             count, bound = _count(name, constants, epsilon, trial["step_factor"])
         yield {"part": axis, "at": at, "iterations": count, "bound": bound}
@@ -49,8 +55,17 @@ def rates_loop(trial: Trial) -> Iterator[Row]:
 def _count(
     name: str, constants: SmoothConvex, epsilon: float, step_factor: float
 ) -> tuple[float, int]:
-    """First step from which the worst gap stays at most ε, and the table's bound; infinite if
-    not within 1.5 bounds.
+    """The step count of one method on the worst quadratic with these constants, and its bound.
+
+    Args:
+        name: of the method: "gd", "nesterov" or "heavy-ball", which takes Nesterov's bound.
+        constants: L and μ of the class.
+        epsilon: the accuracy of f.
+        step_factor: multiplies the method's step.
+
+    Returns:
+        The first step from which the worst gap stays at most ε, infinite where that needs more than
+        about 1.5 bounds; and the bound of Table 2.1, rounded up.
     """
     bound = math.ceil(
         iteration_bound("nesterov" if name == "heavy-ball" else name, constants, epsilon)
@@ -59,12 +74,13 @@ def _count(
     with np.errstate(over="ignore", invalid="ignore"):
         gap = worst_gap(name, constants, min(3 * bound // 2 + 50, 40_000), alpha=alpha)
     too_large = np.flatnonzero(~(gap <= epsilon))
-    return (math.inf if too_large[-1] == len(gap) - 1 else int(too_large[-1]) + 1), bound
+    arrived = too_large[-1] < len(gap) - 1
+    return (int(too_large[-1]) + 1 if arrived else math.inf), bound
 
 
 def _random_quadratics(trial: Trial) -> float:
-    """The largest (f(x_k) - f*) / bound over all steps k, random spectra and starts; above 1 a
-    bound would be broken.
+    """The largest (f(x_k) - f*) / bound over all steps k, random spectra and random starts with
+    ‖x_0‖ = 1; a value above 1 breaks the bound. 0 for heavy-ball, which has no bound.
     """
     name, rng = trial["method"], trial.numpy_generator("quadratics")
     if name == "heavy-ball":
@@ -72,7 +88,7 @@ def _random_quadratics(trial: Trial) -> float:
     worst = 0.0
     for Q in trial["conditions"]:
         constants = SmoothConvex(1.0, 1 / Q)
-        curvature = np.exp(
+        curvature = np.exp(  # spectra, shape (functions, dimension)
             rng.uniform(-math.log(Q), 0, size=(trial["functions"], trial["dimension"]))
         )
         curvature[:, 0], curvature[:, 1] = constants.mu, constants.L
@@ -89,8 +105,15 @@ def _random_quadratics(trial: Trial) -> float:
 
 
 def judge_rates(runs: Sequence[Run]) -> Parts:
-    """Every count is within its bound, the exponents are Table 2.1's (√L for Nesterov), random
-    runs stay below.
+    """Ask of each method whether its step counts grow as Table 2.1 states and stay below its
+    bounds.
+
+    Counts on the worst quadratics come from the first run of a method, which has seed 0.
+
+    Returns:
+        Two parts per method: every fitted exponent (of Q, 1/ε and L) is the stated one within
+        :data:`NEAR`; no count and no gap of a random quadratic is above its bound. Nesterov's
+        exponents are asked twice: as printed (L¹) and as corrected (√L).
     """
     parts = Parts()
     for method, group in by_method(runs).items():
@@ -104,7 +127,7 @@ def judge_rates(runs: Sequence[Run]) -> Parts:
         for reading, stated in readings.items():
             parts.add(
                 f"{method}: exponents of Table 2.1 {reading}".rstrip(),
-                holds=all(abs(power - stated[part]) < 0.12 for part, power in powers.items()),
+                holds=all(abs(power - stated[part]) < NEAR for part, power in powers.items()),
                 words=", ".join(
                     f"{part}^{power:.2f} (stated {stated[part]:g})"
                     for part, power in powers.items()
@@ -127,7 +150,7 @@ def judge_rates(runs: Sequence[Run]) -> Parts:
 
 
 def _power(rows: Sequence[Row]) -> float:
-    """The exponent with which the iterations grow; infinite where some never arrived."""
+    """The exponent with which ``iterations`` grow with ``at``; infinite where a count is."""
     counts = [row["iterations"] for row in rows]
     if not all(math.isfinite(count) for count in counts):
         return math.inf

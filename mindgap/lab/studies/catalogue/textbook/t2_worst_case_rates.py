@@ -9,10 +9,18 @@ from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Stu
 from mindgap.lab.studies.verdict import rows_by_method
 from mindgap.lab.theory.chapter2.section_2_1 import SmoothConvex, gd_convex_gap, nesterov_convex_gap
 
+#: How far a program's rate or gap may be from the exact one, and the Q beyond which heavy-ball has
+#: no rate below 1; the rule states both.
+PRECISION, LOST = 1e-4, 17.95
+
 
 def worst_case_loop(trial: Trial) -> Iterator[Row]:
-    """The smallest certified rate over a grid of condition numbers; finite worst cases against
-    closed forms. Where the solver is missing, one row that says so.
+    """Worst cases of one method by semidefinite programs.
+
+    A row per condition number ``Q`` holds the smallest certified ``rate``, the rate
+    ``on_quadratics`` and the ``proved`` one. A row per number of steps, not for heavy-ball, holds
+    ``pep_gap``, the worst f(x_n) - f* that the program finds, and the closed form's
+    ``analytic_gap``. Where the solver is missing, one row gives the ``reason``.
     """
     from mindgap.lab.theory.chapter2.fig_2_1 import (
         lmi_rate,
@@ -36,20 +44,25 @@ def worst_case_loop(trial: Trial) -> Iterator[Row]:
             "proved": proved_rate(name, Q),
         }
     exact = {"gd": gd_convex_gap, "nesterov": nesterov_convex_gap}
-    for n in trial["pep_steps"] if name in exact else []:
-        c = SmoothConvex(1.0)
+    for steps in trial["pep_steps"] if name in exact else []:
+        constants = SmoothConvex(1.0)
         with trial.timed():
-            gap = pep_gap(name, c, n)
-        yield {"pep_steps": n, "pep_gap": gap, "analytic_gap": exact[name](c, n)}
+            gap = pep_gap(name, constants, steps)
+        yield {"pep_steps": steps, "pep_gap": gap, "analytic_gap": exact[name](constants, steps)}
 
 
 def judge_worst_case(runs: Sequence[Run]) -> Parts:
-    """GD agrees with its analytic rate, finite worst cases with their closed forms, Nesterov lies
-    below Theorem 2.1.3, heavy-ball has a rate below 1 up to Q = 17.95. Nothing is decided where the
-    package that solves the programs is missing.
+    """Compare worst-case rates from semidefinite programs with analytic ones.
+
+    Returns:
+        Four parts: GD's rate is the proved one, and finite worst cases are the closed forms, both
+        within :data:`PRECISION`; Nesterov's rate lies between that on quadratics and Theorem 2.1.3;
+        heavy-ball has a rate below 1 up to Q = :data:`LOST` and not beyond. Nothing is decided
+        where the package that solves the programs is missing.
     """
     parts, table = Parts(), rows_by_method(runs)
-    if missing := [row["reason"] for rows in table.values() for row in rows if "reason" in row]:
+    missing = [row["reason"] for rows in table.values() for row in rows if "reason" in row]
+    if missing:
         parts.decide_nothing(missing[0])
         return parts
     rates = {name: [row for row in rows if "Q" in row] for name, rows in table.items()}
@@ -60,7 +73,7 @@ def judge_worst_case(runs: Sequence[Run]) -> Parts:
         for row in rows
         if "pep_gap" in row
     ]
-    # Heavy-ball has none: the simulation of equal methods may draw it alone.
+    # Heavy-ball has no such row, and the simulation of equal methods may draw it for all.
     gap = max(gaps, default=math.inf)
     between = all(row["on_quadratics"] < row["rate"] < row["proved"] for row in rates["Nesterov"])
     heavy_ball = {row["Q"]: row["rate"] for row in rates["heavy-ball"]}
@@ -68,13 +81,13 @@ def judge_worst_case(runs: Sequence[Run]) -> Parts:
     first_at_1 = min((Q for Q, value in heavy_ball.items() if value >= 1), default=math.inf)
     parts.add(
         "GD has its analytic rate",
-        holds=error < 1e-4,
+        holds=error < PRECISION,
         words=f"off by {error:.1e}",
         numbers={"gd_error": error},
     )
     parts.add(
         "finite worst cases are the closed forms",
-        holds=gap < 1e-4,
+        holds=gap < PRECISION,
         words=f"off by {gap:.1e}",
         numbers={"pep_error": gap},
     )
@@ -85,7 +98,7 @@ def judge_worst_case(runs: Sequence[Run]) -> Parts:
     )
     parts.add(
         "heavy-ball has a rate below 1 up to Q near 18 only",
-        holds=last_below_1 < 17.95 <= first_at_1 + 0.1 < math.inf,
+        holds=last_below_1 < LOST <= first_at_1 + 0.1 and first_at_1 < math.inf,
         words=f"up to {last_below_1:g}, not from {first_at_1:g} on",
         numbers={"heavy_ball_certified_to": last_below_1, "heavy_ball_lost_from": first_at_1},
     )

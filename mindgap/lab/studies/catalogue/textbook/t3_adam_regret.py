@@ -11,7 +11,12 @@ from mindgap.lab.studies.verdict import slope
 
 
 def regret_loop(trial: Trial) -> Iterator[Row]:
-    """Average regret R_t/t and the point x_t, at steps on a logarithmic grid."""
+    """Run Adam or AMSGrad (setting ``rule``) online on losses that are rarely large.
+
+    Rows stand at about 25 ends of periods on a logarithmic grid. They hold ``regret``, the average
+    regret R_t/t, the ``point`` x_t, and ``floor``, the bound that Adam's regret does not fall below
+    (the same in every row).
+    """
     from mindgap.lab.theory.chapter2.fig_2_3 import RareLargeLoss, online_regret
 
     problem = RareLargeLoss(trial["C"], trial["s"], trial["period"])
@@ -32,8 +37,11 @@ def regret_loop(trial: Trial) -> Iterator[Row]:
 
 
 def judge_regret(runs: Sequence[Run]) -> Parts:
-    """Adam's average regret is never below its floor (a tenth allowed for); AMSGrad's falls to
-    below half of it, over the later half faster than T^-0.3.
+    """Ask of each run whether its average regret stays (Adam) or falls (AMSGrad).
+
+    Returns:
+        One part per run. Adam: the regret is never below nine tenths of its ``floor``. AMSGrad: it
+        ends below half of the floor and falls faster than T^-0.3 over the later half of the rows.
     """
     parts = Parts()
     for run in runs:
@@ -41,10 +49,13 @@ def judge_regret(runs: Sequence[Run]) -> Parts:
         half = len(regret) // 2
         late_steps, late_regret = run.column("step")[half:], np.maximum(regret[half:], 1e-12)
         power, _ = slope(np.log(late_steps), np.log(late_regret))
-        adam, method = run.header.settings["rule"] == "adam", run.header.method
-        holds = min(regret) >= 0.9 * floor if adam else regret[-1] < floor / 2 and power < -0.3
+        method = run.header.method
+        if run.header.settings["rule"] == "adam":
+            question, holds = "the regret stays", min(regret) >= 0.9 * floor
+        else:
+            question, holds = "the regret falls", regret[-1] < floor / 2 and power < -0.3
         parts.add(
-            f"{method}: the regret {'stays' if adam else 'falls'}",
+            f"{method}: {question}",
             holds=holds,
             numbers={method: {"regret": regret[-1], "floor": floor, "power": power}},
             words=f"R_T/T = {regret[-1]:.3g} ({regret[-1] / floor:.2f} of the floor), like "

@@ -24,11 +24,18 @@ MARGIN = 1.1
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """The gain, the log of SGD's final gap over SVRG's, in the mean over paired seeds, on the
-    network; a convex control without a gain decides nothing.
+    """Ask whether variance reduction gains nothing on a network.
+
+    A gain is the log of SGD's last ``gap`` (training loss above the least possible value) over
+    SVRG's, in the mean over paired seeds, with a 90 % interval.
+
+    Returns:
+        One part: yes where the gain on the network lies below the log of :data:`MARGIN`, no where
+        it lies above 0 and not below that. Nothing is decided where SVRG gains nothing on the
+        convex control.
     """
     parts, groups = Parts(), by_method(runs)
-    gains = {}
+    gains = {}  # problem -> interval of the log of the ratio
     for problem in ("network", "convex"):
         final_gaps = {
             rule: [last(run, "gap") for run in groups[f"{problem}, {rule}"]]
