@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import pickle
 import re
 from collections.abc import Callable
@@ -83,12 +84,8 @@ def nan_shows(case: OptimizerCase, changes: Changes) -> None:
     """A gradient of NaN reaches the parameters, or raises an error that names it."""
     params = start()
     optimizer = case.make(params, **changes)
-
-    def loss(ps: Any) -> Any:
-        return loss_of(ps) + (ps[0] * float("nan")).sum()
-
     try:
-        drive(case, optimizer, params, 1, loss=loss)
+        drive(case, optimizer, params, loss=lambda ps: loss_of(ps) + (ps[0] * math.nan).sum())
     except Exception as error:
         if re.search(r"nan|finite|inf", str(error), re.IGNORECASE):
             return

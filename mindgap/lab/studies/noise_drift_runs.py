@@ -3,6 +3,8 @@
 The *shape* of a noise is the law of norm over median norm. Two shapes are compared by
 ``shape_distance``, the largest difference D between their distribution functions. At the start the
 noise is sampled twice: a control.
+
+A *moment* is a number of training steps after which the noise is sampled; the first one is 0.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import numpy as np
 from mindgap.base.rng import stream_seed, torch_stream
 from mindgap.lab.studies.device_runs import device_of
 from mindgap.lab.studies.noise_runs import (
+    NO_POWER_LAW,
     device_network,
     histogram_rows,
     noise_at_start,
@@ -32,23 +35,28 @@ if TYPE_CHECKING:
     from mindgap.lab.tasks.problems.training import TrainingProblem
 
 
-#: The noise within one minibatch: its gradient less the mean of so many others', and at most so
-#: many of its coordinates.
-WITHIN, MOST = 64, 2**20
+#: The noise of one minibatch is its gradient less the mean gradient of so many others, and at most
+#: so many of its coordinates enter the published estimator.
+OTHERS, MOST = 64, 2**20
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Train, and at every moment (a number of steps) compare the noise with that at the start and
-    with that at the moment before; after each such row the histogram of its norms.
+    """Train, and at every moment compare the noise with that at the start and with that at the
+    moment before.
+
+    Yields:
+        Per moment one row of the comparison, then the rows of the histogram of its norms, which
+        name the ``moment``. Distances and p-values at the first moment compare two samples at the
+        start. Indices of a tail are at most :data:`~mindgap.lab.studies.noise_runs.NO_POWER_LAW`.
     """
     from mindgap.measure.probes.shape import shape_distance
 
     restored = trial.restored
     run, sample, start = _on_device(trial) if "device" in trial.settings else _on_cpu(trial)
     steps_done = run.restore(restored)
-    start_norms = np.array(restored["first"] if restored else start().norms)
+    start_norms = np.array(restored["first"] if restored else start().norms)  # (minibatches,)
     norms = np.array(restored.get("earlier", start_norms))  # of the moment before
-    recorded = restored.get("moments", 0)
+    recorded = restored.get("moments", 0)  # how many moments have their row
     for moment, step in enumerate([0, *trial["moments"]]):
         if moment < recorded - 1:
             continue
@@ -79,9 +87,9 @@ def loop(trial: Trial) -> Iterator[Row]:
                 "distance_before": from_before.distance,
                 "p_before": from_before.p_value,
                 "spread": float(np.quantile(norms, 0.9) / np.median(norms)),
-                "index": min(tail.index, 1e3),
-                "index_low": min(tail.interval[0], 1e3),
-                "index_high": min(tail.interval[1], 1e3),
+                "index": min(tail.index, NO_POWER_LAW),
+                "index_low": min(tail.interval[0], NO_POWER_LAW),
+                "index_high": min(tail.interval[1], NO_POWER_LAW),
                 "heavier": number(tail.heavier),
             }
             if trial.settings.get("published"):
@@ -92,49 +100,59 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _published_estimate(trial: Trial, run: Training, sampled: Any, step: int) -> Row:
-    """The estimator of Simsekli et al. on the sampled norms (``block_sum``) and, at step 0, on the
-    coordinates of one minibatch's noise (``within``).
+    """Tail indices by block sums, the estimator that Simsekli et al. used.
+
+    Args:
+        trial: names the random streams; ``batch`` is the size of a minibatch.
+        run: the network in training.
+        sampled: the noise of many minibatches at this moment.
+        step: the moment.
+
+    Returns:
+        ``block_sum``, by the form of this library (at most 2) on the sampled norms; at step 0 also
+        ``within``, by the form as published on the coordinates of one minibatch's noise.
     """
     import torch
 
     from mindgap.measure.tail_estimators import published_block_sum_index
 
-    row = {
-        "block_sum": min(
-            tail_index(sampled, "block-sum", bootstrap=20, null=20, seed=trial.seed).index, 1e3
-        )
-    }
+    block_sum = tail_index(sampled, "block-sum", bootstrap=20, null=20, seed=trial.seed)
+    row = {"block_sum": block_sum.index}
     if step:
         return row
     problem, parameters = run.problem, run.problem.objective.parameters
     stream = torch_stream(trial.seed, "h16 one minibatch", device=parameters[0].device)
 
     def gradient() -> torch.Tensor:
-        """The gradient of one minibatch as one vector."""
+        """The gradient of the next minibatch of the stream, as one vector in float64."""
         gradients = torch.autograd.grad(
             problem.objective.value(problem.draw(stream, trial["batch"])), parameters
         )
         return torch.cat([part.flatten() for part in gradients]).double()
 
-    noise = gradient() - sum(gradient() for _ in range(WITHIN)) / WITHIN
-    order = torch.randperm(len(noise), generator=trial.torch_generator("h16 order")).to(
-        noise.device
-    )
-    values = noise[order][noise[order] != 0].cpu().numpy()[:MOST]
+    noise = gradient() - sum(gradient() for _ in range(OTHERS)) / OTHERS
+    order = torch.randperm(len(noise), generator=trial.torch_generator("h16 order"))
+    shuffled = noise[order.to(noise.device)]
+    values = shuffled[shuffled != 0].cpu().numpy()[:MOST]
     return {**row, "within": published_block_sum_index(values)}
 
 
-#: A network in training, its noise where it stands, and its noise at the start.
+#: A network in training, what samples its noise where it stands, and what samples (or reads from
+#: the cache) its noise at the start; both return a sample with ``norms``.
 _Run = tuple[Training, Callable[[], Any], Callable[[], Any]]
 
 
 def _on_cpu(trial: Trial) -> _Run:
-    """The run of small scales: the noise at the start is drawn like any other."""
+    """The run of small scales, in which the noise at the start is sampled like any other.
+
+    Its twin :func:`_on_device` differs in the networks and in reading that sample from the cache.
+    """
     build = text_problem if trial["model"] == "transformer" else image_problem
     problem = build(trial.settings, stream_seed(trial.seed, "noise along training"))
     reader = trial.torch_generator("h2 readings")
 
     def sample() -> Any:
+        """The noise where the network stands; advances the reader."""
         batches = problem.batches(reader, trial["minibatches"], trial["batch"])
         return noise_side_by_side(problem.objective, batches)
 
@@ -145,11 +163,13 @@ def _on_cpu(trial: Trial) -> _Run:
 
 
 def _on_device(trial: Trial) -> _Run:
-    """The run of scale gpu: training, a draw of noise, and the noise at the start."""
+    """The run of scale gpu, in which processes share the noise at the start (see :func:`_on_cpu`).
 
-    network = (
-        "bert" if trial["model"] == "transformer" else trial.settings.get("network", "resnet20")
-    )
+    The network is BERT for the ``model`` "transformer", else the setting ``network``.
+    """
+    network = trial.settings.get("network", "resnet20")
+    if trial["model"] == "transformer":
+        network = "bert"
     problem = device_network(trial, network)
     reader, order = (
         torch_stream(trial.seed, f"h2 {name}", device=device_of(trial))
@@ -163,8 +183,10 @@ def _on_device(trial: Trial) -> _Run:
         return drawn_early.pop() if drawn_early else noise_on_device(trial, problem, reader)
 
     def start() -> Any:
-        """The noise at the start, which processes share. The first sample of this run is drawn
-        before it, because another process may be measuring the shared one meanwhile.
+        """The noise at the start, from the cache of this machine.
+
+        The first sample of this run is drawn before and kept for :func:`sample`, because another
+        process may be measuring the shared one meanwhile.
         """
         drawn_early.append(sample())
         return noise_at_start(trial, network)

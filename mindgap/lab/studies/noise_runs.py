@@ -86,42 +86,65 @@ FIXED_TOY = (
 #: Answers of *nearly all* seeds: four of five.
 NEARLY_ALL = 0.8
 
+#: An infinite tail index (no power law at all) or a larger one is recorded as this.
+NO_POWER_LAW = 1e3
+
+#: ``noise_side_by_side`` takes so many minibatches at a time, and holds at most so many bytes of
+#: gradients.
+GROUP, MOST_BYTES = 64, 2**28
+
 
 def histogram_rows(norms: np.ndarray[Any, Any]) -> Iterator[Row]:
-    """The histogram of norm over median norm in steps of a tenth, up to four medians."""
+    """The histogram of norm over median norm, in 40 bins of a tenth from 0 to 4.
+
+    Yields:
+        Per bin its middle as ``norm``, and the ``share`` of all norms that lie in it. The shares of
+        norms above four medians are left out, so that the sum may be below 1.
+    """
     counts, edges = np.histogram(norms / np.median(norms), bins=np.linspace(0.0, 4.0, 41))
-    for count, left, right in zip(counts, edges, edges[1:], strict=False):
+    for count, left, right in zip(counts, edges[:-1], edges[1:], strict=True):
         yield {"norm": (left + right) / 2, "share": count / len(norms)}
 
 
 def norm_rows(trial: Trial, norms: np.ndarray[Any, Any]) -> Iterator[Row]:
-    """Histogram of the norms, variance against sample size (over that of all), tail index by four
-    methods; a last row with what is judged and all norms over their median (:func:`kept_vector`).
+    """All that the studies of noise record of one sample of norms.
+
+    Args:
+        trial: its seed names the random numbers.
+        norms: ‖gradient of a minibatch - mean gradient‖, one number per minibatch.
+
+    Yields:
+        First the rows of :func:`histogram_rows`. Then, per size of a part of the sample, its
+        ``variance`` over that of the whole sample, in the order of drawing and in the median over
+        shuffles. Then, per estimator, the tail index with its interval and what Gaussian samples
+        give (``null``); an index is at most :data:`NO_POWER_LAW`. Last a row with what is judged
+        and all norms over their median (as text, see :func:`kept_vector`).
     """
     from mindgap.measure.probes.tails import tail_table
     from mindgap.measure.probes.variance import variance_growth
 
     yield from histogram_rows(norms)
     growth = variance_growth(norms, bootstrap=60, shuffles=20, seed=trial.seed)
-    for size, running, middle in zip(growth.sizes, growth.running, growth.median, strict=True):
-        final = growth.running[-1]
+    whole_variance = growth.running[-1]
+    for size, running, median in zip(growth.sizes, growth.running, growth.median, strict=True):
         yield {
             "minibatches": int(size),
-            "variance": running / final,
-            "median_variance": middle / final,
+            "variance": running / whole_variance,
+            "median_variance": median / whole_variance,
         }
     for place, tail in enumerate(tail_table(norms, bootstrap=100, null=100, seed=trial.seed)):
-        # An infinite index (no power law at all) is drawn at 1000.
-        low, high, index, *null = (min(v, 1e3) for v in (*tail.interval, tail.index, *tail.null))
+        index, low, high, null_low, null_middle, null_high = (
+            min(value, NO_POWER_LAW) for value in (tail.index, *tail.interval, *tail.null)
+        )
         yield {
             "estimator": tail.method,
             "place": place,
             "index": index,
             "low": low,
             "high": high,
-            "null_low": null[0],
-            "null_middle": null[1],
-            "null_high": null[2],
+            "null_low": null_low,
+            "null_middle": null_middle,
+            "null_high": null_high,
             "p_value": tail.p_value,
             f"{tail.method}_heavier": number(tail.heavier),
             f"{tail.method}_index": index,
@@ -140,8 +163,16 @@ def norm_rows(trial: Trial, norms: np.ndarray[Any, Any]) -> Iterator[Row]:
 
 
 def control_norms(trial: Trial, law: str) -> np.ndarray[Any, Any]:
-    """Norms of the trial's ``minibatches`` vectors of 100 independent numbers, ``"gaussian"`` or
-    symmetric stable of index 1.5 (acclip, Fig. 2 b and e)."""
+    """Norms of made-up noise: vectors of 100 independent numbers of a known law.
+
+    Args:
+        trial: how many vectors its setting ``minibatches`` says.
+        law: ``"gaussian"``, or ``"stable"`` for symmetric stable numbers of index 1.5 (acclip,
+            Fig. 2 b and e).
+
+    Returns:
+        Shape (minibatches,).
+    """
     rng, shape = trial.numpy_generator("control"), (trial["minibatches"], 100)
     if one_of("law", law, ("gaussian", "stable")) == "gaussian":
         return np.linalg.norm(rng.standard_normal(shape), axis=1)
@@ -151,11 +182,17 @@ def control_norms(trial: Trial, law: str) -> np.ndarray[Any, Any]:
 def noise_side_by_side(
     objective: Objective, batches: Sequence[Any], *, coordinates: int = 0, seed: int = 0
 ) -> NoiseSample:
-    """What ``noise_sample`` measures, 64 minibatches at a time by ``torch.func``: equal to
-    rounding, other coordinates.
+    """What ``noise_sample`` measures, :data:`GROUP` minibatches at a time by ``torch.func``.
 
-    For networks so small that a call costs more than its arithmetic, without dropout and without
-    buffers. Where the gradients take more than 256 MiB together, ``noise_sample`` measures them.
+    It is for networks so small that a call costs more than its arithmetic, without dropout and
+    without buffers. The numbers are equal up to rounding, but other coordinates are followed.
+    Gradients that take more than :data:`MOST_BYTES` together are left to ``noise_sample``.
+
+    Args:
+        objective: model and loss.
+        batches: minibatches of one shape, each a tensor or a tuple of tensors.
+        coordinates: of how many random parameters the noise is kept.
+        seed: chooses these parameters.
 
     Example:
         >>> import torch
@@ -171,32 +208,33 @@ def noise_side_by_side(
     from mindgap.measure.gradients import samples_in
     from mindgap.measure.probes.noise import NoiseSample, noise_sample
 
+    # Parameter tensor i ends before place ``ends[i]`` of all parameters in one row.
     ends = torch.tensor([p.numel() for p in objective.parameters]).cumsum(0)
-    if 4 * len(batches) * int(ends[-1]) > 2**28:
+    if len(batches) * int(ends[-1]) > MOST_BYTES // 4:  # 4 bytes per float32
         return noise_sample(objective, batches, seed=seed, projections=0, coordinates=coordinates)
 
     side_by_side, pieces, losses = SideBySide(objective), [], []
-    for start in range(0, len(batches), 64):
-        group = batches[start : start + 64]
+    for start in range(0, len(batches), GROUP):
+        group = batches[start : start + GROUP]
         stacked = (
             torch.stack(list(group))
             if torch.is_tensor(group[0])
             else tuple(map(torch.stack, zip(*group)))
         )
-        values, gradients = side_by_side.each(stacked)
+        group_losses, gradients = side_by_side.each(stacked)
         pieces.append(torch.cat([g.flatten(1) for g in gradients], dim=1))  # (minibatch, parameter)
-        losses.append(values)
+        losses.append(group_losses)
     mean = torch.stack([piece.double().sum(dim=0) for piece in pieces]).sum(dim=0) / len(batches)
     chosen = (
         torch.randperm(int(ends[-1]), generator=torch_stream(seed, "coordinates"))[:coordinates]
         .sort()
         .values
     )
-    of_pieces = []
+    readings = []  # of each piece: norms, products with the mean, chosen coordinates
     for piece in pieces:
         noise = piece.double() - mean
-        of_pieces.append((noise.norm(dim=1), noise @ mean, noise[:, chosen].float()))
-    norms, dots, picked = (torch.cat(parts).numpy() for parts in zip(*of_pieces))
+        readings.append((noise.norm(dim=1), noise @ mean, noise[:, chosen].float()))
+    norms, dots, picked = (torch.cat(parts).numpy() for parts in zip(*readings))
     return NoiseSample(
         norms,
         dots,
@@ -228,7 +266,7 @@ def word(answer: float) -> str:
         >>> word(1.0), word(0.0), word(0.5)
         ('yes', 'no', 'cannot tell')
     """
-    return "yes" if answer == 1.0 else "no" if answer == 0.0 else "cannot tell"
+    return {1.0: "yes", 0.0: "no"}.get(answer, "cannot tell")
 
 
 def of_nearly_all(answers: Sequence[float]) -> float:
@@ -245,13 +283,16 @@ def of_nearly_all(answers: Sequence[float]) -> float:
     """
     if len(answers) < 3:
         return 0.5
-    shares = {answer: float(np.mean([a == answer for a in answers])) for answer in (1.0, 0.0)}
-    return next((answer for answer, share in shares.items() if share >= NEARLY_ALL), 0.5)
+    for answer in (1.0, 0.0):
+        if answers.count(answer) / len(answers) >= NEARLY_ALL:
+            return answer
+    return 0.5
 
 
 def fixed_design(settings: Mapping[str, Any]) -> str:
-    """Why a sample of noise of a language model decides nothing; empty where it was measured with
-    the real pipeline: drawn masks, padding and dropout.
+    """Why a sample of noise of a language model decides nothing, as a sentence.
+
+    Empty where it was measured with the real pipeline: drawn masks, padding and dropout.
 
     Example:
         >>> fixed_design({"pipeline": "real"}), fixed_design({})[:22]
@@ -270,8 +311,14 @@ def device_network(
     gaussian: bool = False,
     real: bool = False,
 ) -> TrainingProblem:
-    """``"bert"``, ``"resnet20"`` or ``"alexnet"`` on the trial's device, at the same start for
-    every study of noise; ``real``: BERT with drawn masks, padding and dropout.
+    """A network with its data on the trial's device, at the same start for every study of noise.
+
+    Args:
+        trial: its seed decides the start; it has the sizes of BERT.
+        network: ``"bert"``, ``"resnet20"`` or ``"alexnet"``.
+        attention: False takes the attention out of BERT.
+        gaussian: give BERT random vectors in place of those of the word pieces.
+        real: BERT with drawn masks, padding and dropout.
     """
     from mindgap.lab.tasks.problems.papers import image_network, masked_bert
 
@@ -294,12 +341,18 @@ def device_network(
 def noise_on_device(
     trial: Trial, problem: TrainingProblem, generator: Any, *, coordinates: int = 0
 ) -> HeldOutNoise:
-    """The noise of the network where it stands, on the trial's ``minibatches`` around the mean of
-    ``reference`` others.
+    """The noise of the network where it stands.
 
     Matrix products are TF32: each factor is rounded by at most one part in 1,000; sums and
-    gradients stay float32. The minibatches of all cells are rounded alike, and by far less than
-    their norms differ.
+    gradients stay float32. All minibatches are rounded alike, and by far less than their norms
+    differ.
+
+    Args:
+        trial: the noise of ``minibatches`` minibatches is measured, around the mean gradient of
+            ``reference`` other ones, each of ``batch`` samples.
+        problem: network, loss and data.
+        generator: draws the minibatches, and is advanced.
+        coordinates: of how many random parameters the noise is kept.
     """
     from mindgap.measure.captured import tf32
     from mindgap.measure.captured_noise import captured_noise
@@ -320,36 +373,41 @@ def noise_on_device(
 def noise_at_start(
     trial: Trial, network: str, *, attention: bool = True, gaussian: bool = False
 ) -> HeldOutNoise:
-    """The noise of a network, measured once per machine: several studies need the same sample.
+    """The noise of a network, measured once per machine because several studies need it.
 
-    At its start with the fixed pipeline, or as the settings ``pipeline`` and ``state`` say. The
-    file's name is made from the settings, the seed, the version of torch and the code, so that a
-    sample of other code is never read.
+    The network stands at its start and reads data of the fixed pipeline, unless the settings
+    ``state`` ("trained") and ``pipeline`` ("real") say otherwise. The sample is kept in the cache
+    folder (see :func:`_once_per_machine`).
+
+    Args:
+        trial: with the settings of :data:`ON_DEVICE`.
+        network, attention, gaussian: as :func:`device_network` takes them.
     """
     import torch
 
     from mindgap.measure.captured_noise import HeldOutNoise
 
-    settings = trial.settings
+    trained = trial.settings.get("state", "start") == "trained"
     cell = {
         "network": network,
         "attention": attention,
         "gaussian": gaussian,
         **{name: trial[name] for name in ON_DEVICE},
-        "pipeline": settings.get("pipeline", "fixed"),
-        "trained": settings.get("state", "start") == "trained"
-        and {name: trial[name] for name in TRAINING},
+        "pipeline": trial.settings.get("pipeline", "fixed"),
+        "trained": {name: trial[name] for name in TRAINING} if trained else False,
     }
 
     def make() -> Mapping[str, Any]:
+        """Measure the noise; returns the fields of ``HeldOutNoise`` by name."""
         problem = device_network(
             trial, network, attention=attention, gaussian=gaussian, real=cell["pipeline"] == "real"
         )
-        if cell["trained"]:
-            problem.objective.model.load_state_dict(trained_bert(trial)[0])
+        if trained:
+            weights, _, _ = trained_bert(trial)
+            problem.objective.model.load_state_dict(weights)
         torch.manual_seed(stream_seed(trial.seed, "dropout"))
         generator = torch_stream(trial.seed, "noise at the start", device=device_of(trial))
-        # H11 reads them of the papers' networks.
+        # Study H11 reads coordinates of the papers' own networks only.
         followed = trial["coordinates"] if attention and not gaussian else 0
         return vars(noise_on_device(trial, problem, generator, coordinates=followed))
 
@@ -362,8 +420,8 @@ def trained_bert(trial: Trial) -> tuple[dict[str, Any], float, float]:
     """BERT after ``train_steps`` steps of Adam with the real pipeline, trained once per machine.
 
     Returns:
-        Its weights, its loss at masked places of validation text, and the loss of one who knows
-        the frequencies of pieces alone.
+        Its weights by name, its loss at masked places of validation text, and the loss on test
+        text of a guess from the frequencies of word pieces alone.
     """
     import torch
 
@@ -373,30 +431,39 @@ def trained_bert(trial: Trial) -> tuple[dict[str, Any], float, float]:
     cell = {name: trial[name] for name in (*TRAINING, *sizes)}
 
     def make() -> Mapping[str, Any]:
+        """Train; returns the weights by name, and the two losses as ``_loss`` and ``_floor``."""
         problem, device = device_network(trial, "bert", real=True), device_of(trial)
         model = problem.objective.model
         optimizer = torch.optim.Adam(model.parameters(), lr=trial["train_lr"])
-        steps, sizes = trial["train_steps"], ("words", "length", "held_out")
+        steps, text_sizes = trial["train_steps"], ("words", "length", "held_out")
         torch.manual_seed(stream_seed(trial.seed, "dropout in training"))
         order = torch_stream(trial.seed, "training of BERT", device=device)
         run = Training(problem, optimizer, order, {})
         for step in range(steps):
             run.step(trial, step_factor("linear", step, steps))
-        text = masked_text(device, **{name: trial[name] for name in sizes}, reviews=False)
+        text = masked_text(device, **{name: trial[name] for name in text_sizes}, reviews=False)
         weights = {name: value.cpu().numpy() for name, value in model.state_dict().items()}
         loss, _ = masked_reading(model, text.parts["validation"])
         return {**weights, "_loss": loss, "_floor": text.by_frequency()}
 
     arrays = _once_per_machine(trial, "bert", cell, make)
-    loss, floor = (float(arrays.pop(name)) for name in ("_loss", "_floor"))
-    return {name: torch.as_tensor(array) for name, array in arrays.items()}, loss, floor
+    loss, by_frequency = (float(arrays.pop(name)) for name in ("_loss", "_floor"))
+    return {name: torch.as_tensor(array) for name, array in arrays.items()}, loss, by_frequency
 
 
 def _once_per_machine(
     trial: Trial, kind: str, cell: Mapping[str, Any], make: Callable[[], Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Arrays from the cache folder, or made and kept there under a name that says settings, seed,
-    version of torch and code.
+    """Arrays from the cache folder; where they are missing they are made and kept there.
+
+    The file's name holds a hash of the settings, the seed, the version of torch and the code of the
+    modules that measure, so that arrays of other code are never read.
+
+    Args:
+        trial: its seed enters the name.
+        kind: the beginning of the file's name.
+        cell: all settings that the arrays depend on.
+        make: computes name -> array.
     """
     import torch
 

@@ -55,29 +55,55 @@ class Design:
     def draws(
         self, effect: float, seeds: int, studies: int, generator: np.random.Generator
     ) -> Array:
-        """Made-up paired differences with that true effect: (studies, parts, seeds)."""
+        """Made-up paired differences between seeds.
+
+        Of a lead all parts have the true ``effect``. Of the other kinds the first part has it and
+        all others have the paper's: one part alone is false.
+
+        Args:
+            effect: the mean of the differences.
+            seeds: differences per part.
+            studies: how many studies are made up.
+            generator: advanced by the draws.
+
+        Returns:
+            Shape (studies, parts, seeds).
+        """
         if self.kind != "lead":
             differences: Array = self.deviation * generator.standard_normal(
                 (studies, self.parts, seeds)
             )
-            differences += self.paper  # one part alone is false
+            differences += self.paper
             differences[:, 0] += effect - self.paper
             return differences
-        # Leads over independent rivals share the one method's noise: correlation 1/2.
+        # Noise 0 is the method's, the others are its rivals'. Leads over independent rivals share
+        # the method's noise: correlation 1/2.
         noise = generator.standard_normal((studies, self.parts + 1, seeds))
         leads: Array = effect + self.deviation / np.sqrt(2) * (noise[:, :1] - noise[:, 1:])
         return leads
 
     def decide(self, differences: Array) -> tuple[Array, Array]:
-        """Of many studies at once: whether the rule says *holds*, and *does not hold*."""
+        """What the rule says of many studies at once.
+
+        It repeats the rules of :class:`~mindgap.lab.studies.verdict.Parts` for arrays: a lead is
+        judged as by :meth:`~mindgap.lab.studies.verdict.Parts.ahead_of_all`, an equivalence as by
+        ``equivalent``, the kind ``"sooner"`` as by ``sooner``, and every part must say yes. The
+        intervals are Student's, each end a one-sided test of 5 %.
+
+        Args:
+            differences: (studies, parts, seeds), as from :meth:`draws`.
+
+        Returns:
+            Whether it says *holds*, and whether *does not hold*, two arrays of shape (studies,).
+        """
         seeds, mean = differences.shape[2], differences.mean(2)
         standard_error = differences.std(2, ddof=1) / np.sqrt(seeds)
         half_width = student_quantile(0.95, seeds - 1) * standard_error
         low, high = mean - half_width, mean + half_width
         if self.kind == "lead":
-            corrected_high = (
-                mean + student_quantile(1 - 0.05 / self.parts, seeds - 1) * standard_error
-            )
+            # A rival that is better must show it with 95 % for all comparisons (Bonferroni).
+            corrected_quantile = student_quantile(1 - 0.05 / self.parts, seeds - 1)
+            corrected_high = mean + corrected_quantile * standard_error
             refuted = ((corrected_high < 0) & (mean <= -self.smallest)).any(1)
             holds = ((low > 0) & (mean >= self.smallest)).all(1)
             enough = seeds >= LEAST_SEEDS
@@ -107,27 +133,36 @@ class AnswerDesign(Design):
     def draws(
         self, effect: float, seeds: int, studies: int, generator: np.random.Generator
     ) -> Array:
-        """Answers 1, 1/2 or 0: (studies, parts, seeds)."""
-        true = self.yes_if_true, self.no_if_true
-        yes, no = true if effect == self.paper else (self.yes_if_false, self.no_if_false)
+        """Made-up answers 1 (yes), 1/2 (open) or 0 (no), of shape (studies, parts, seeds).
+
+        They come as often as the instrument gives them where the claim is true if ``effect`` is
+        the paper's, and as often as where it is false otherwise. ``generator`` is advanced.
+        """
+        if effect == self.paper:
+            yes_rate, no_rate = self.yes_if_true, self.no_if_true
+        else:
+            yes_rate, no_rate = self.yes_if_false, self.no_if_false
         random = generator.random((studies, self.parts, seeds))
-        answers: Array = np.where(random < yes, 1.0, np.where(random >= 1 - no, 0.0, 0.5))
+        answers: Array = np.select([random < yes_rate, random >= 1 - no_rate], [1.0, 0.0], 0.5)
         return answers
 
     def decide(self, answers: Array) -> tuple[Array, Array]:
-        """Of many studies at once: whether the rule says *holds*, and *does not hold*."""
+        """What the rule says of many studies at once, as :meth:`Design.decide`; ``answers`` have
+        shape (studies, parts, seeds).
+        """
         medians = np.median(answers, axis=2)
         return (medians == 1.0).all(1), (medians == 0.0).any(1)
 
 
 @dataclass(frozen=True)
 class Rates:
-    """The three numbers, and what they were computed for."""
+    """The two error rates and the power of a rule, and what they were computed for."""
 
-    holds_if_false: float
-    does_not_hold_if_true: float
-    power: float
+    holds_if_false: float  # share of studies
+    does_not_hold_if_true: float  # share of studies
+    power: float  # share of studies in which the rule says *holds* at the paper's effect
     seeds: int
+    #: from here on as in :class:`Design`
     false: float
     paper: float
     deviation: float
@@ -154,8 +189,12 @@ class Rates:
 
 @cache
 def rates(design: Design, seeds: int, draws: int = 4000) -> Rates:
-    """The three numbers of a rule with so many seeds, from so many simulated studies; computed
-    once per process.
+    """The two error rates and the power of a rule, by simulation; computed once per process.
+
+    Args:
+        design: the rule on made-up data.
+        seeds: of each study, two or more.
+        draws: how many studies are simulated at each of the two true effects.
 
     Example:
         >>> design = Design("sooner", 0.0, 0.5, 0.3, "log ratio", "made up")
@@ -166,14 +205,14 @@ def rates(design: Design, seeds: int, draws: int = 4000) -> Rates:
     whole("seeds", seeds, least=2)
     whole("draws", draws, least=1)
     generator = numpy_stream(0, "power", design.kind)
-    (false_yes, _), (true_yes, true_no) = (
-        design.decide(design.draws(effect, seeds, draws, generator))
-        for effect in (design.false, design.paper)
+    holds_if_false, _ = design.decide(design.draws(design.false, seeds, draws, generator))
+    holds_if_true, refuted_if_true = design.decide(
+        design.draws(design.paper, seeds, draws, generator)
     )
     return Rates(
-        float(false_yes.mean()),
-        float(true_no.mean()),
-        float(true_yes.mean()),
+        float(holds_if_false.mean()),
+        float(refuted_if_true.mean()),
+        float(holds_if_true.mean()),
         seeds,
         design.false,
         design.paper,

@@ -68,7 +68,7 @@ class Scale:
             data, say), laid over those that the study gives it everywhere.
         seeds_of: method -> its number of seeds where that differs; 0: the method does not run at
             this scale.
-        grid, tuning_seeds: of this scale, where they are not the study's.
+        grid, tuning_seeds: of this scale; empty where they are the study's.
     """
 
     settings: Mapping[str, Any]
@@ -86,7 +86,7 @@ def scales(
 
     Args:
         quick: settings at scale quick.
-        cpu: the settings that are others at scale cpu.
+        cpu: the settings that differ at scale cpu; all others are those of scale quick.
         seeds: how many seeds each method gets, at quick and at cpu.
 
     Example:
@@ -149,6 +149,9 @@ class Study:
     ours: bool = False
 
     def __post_init__(self) -> None:
+        """Refuse unknown scales and methods, tuning on test data, and search bounds that are not
+        0 < low < high.
+        """
         for scale, described in self.scales.items():
             one_of("scale", scale, SCALES)
             for method in (*described.methods, *described.seeds_of):
@@ -156,19 +159,24 @@ class Study:
         if "test" in self.tune_on.lower():
             fail("tune_on", "must be a column of validation data", self.tune_on)
         for name, bounds in self.tunable.items():
-            if not (
-                isinstance(bounds, (list, tuple)) and len(bounds) == 2 and 0 < bounds[0] < bounds[1]
-            ):
+            is_pair = isinstance(bounds, (list, tuple)) and len(bounds) == 2
+            if not (is_pair and 0 < bounds[0] < bounds[1]):
                 fail("tunable", f"must have 0 < low < high for {name}", bounds)
 
     def settings(
         self, scale: str, method: str, overrides: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The effective settings of one method: the scale's, then the method's own, then the
-        overrides.
+        """The effective settings of one method: the scale's, with the method's own laid over them,
+        and the overrides over both.
 
         An override of a setting that only other methods have (of another network) leaves this one
         as it is.
+
+        Args:
+            scale: one of the study's scales.
+            method: one of its methods.
+            overrides: setting -> value, also as typed text; read as the type of the value that it
+                replaces.
 
         Raises:
             RuleError: unknown scale, method or setting, or a value of another type than the
@@ -182,11 +190,8 @@ class Study:
             if name in merged:
                 merged[name] = typed_like(name, value, merged[name])
             else:
-                one_of(
-                    "setting",
-                    name,
-                    {**common, **{n: 0 for m in self.methods for n in self.own(m, scale)}},
-                )
+                names_of_others = [n for other in self.methods for n in self.own(other, scale)]
+                one_of("setting", name, dict.fromkeys([*common, *names_of_others]))
         return merged
 
     def own(self, method: str, scale: str) -> dict[str, Any]:
@@ -194,20 +199,25 @@ class Study:
         return {**self.methods[method], **self.scales[scale].methods.get(method, {})}
 
     def seeds(self, scale: str, number: int | None = None) -> dict[str, int]:
-        """Method -> how many seeds it has at a scale, for every method that runs there;
-        ``number`` replaces all.
+        """Method -> how many seeds it has at a scale, for every method that runs there.
+
+        Args:
+            scale: one of the study's scales.
+            number: replaces the planned numbers of all methods that run; None keeps them.
         """
         at_scale = self.scales[one_of("scale", scale, self.scales)]
-        seeds_of = {m: at_scale.seeds_of.get(m, at_scale.seeds) for m in self.methods}
+        planned_of = {m: at_scale.seeds_of.get(m, at_scale.seeds) for m in self.methods}
         return {
             method: planned if number is None else number
-            for method, planned in seeds_of.items()
+            for method, planned in planned_of.items()
             if planned
         }
 
     def only(self, scale: str, methods: Sequence[str]) -> Study:
-        """The study with no other methods than these at a scale; all of the scale's own where none
-        is named.
+        """The study with no other methods than these at a scale; itself where none is named.
+
+        A method named here runs even where the scale leaves it out. Methods of the scale that are
+        not named are listed in ``left_out``, and no verdict is given without them.
 
         Example:
             >>> from mindgap.lab.studies.catalogue import find
@@ -218,7 +228,7 @@ class Study:
             return self
         at_scale = self.scales[one_of("scale", scale, self.scales)]
         seeds_of = dict.fromkeys(self.methods, 0)
-        for method in methods:  # a method named here runs even where the scale leaves it out
+        for method in methods:
             one_of(f"method of {self.name}", method, self.methods)
             seeds_of[method] = at_scale.seeds_of.get(method) or at_scale.seeds
         return replace(
@@ -228,7 +238,9 @@ class Study:
         )
 
     def at(self, scale: str) -> Study:
-        """The study with the methods, the grid and the tuning seeds that it has at a scale."""
+        """The study reduced to one scale: its scale alone, with the methods that run there, and
+        with the scale's grid and tuning seeds where it has its own.
+        """
         methods, at_scale = self.seeds(scale), self.scales[scale]
         own_settings = {
             method: settings for method, settings in at_scale.methods.items() if method in methods
@@ -243,8 +255,10 @@ class Study:
         )
 
     def model(self, scale: str) -> str:
-        """What a verdict at this scale is about; a model other than the paper's at a small scale is
-        called a toy.
+        """The model and data that a verdict at this scale is about, in words; may be empty.
+
+        A model other than the paper's is said to stand in its place, and is called a toy at the
+        scales quick and cpu.
 
         Example:
             >>> from mindgap.lab.studies.catalogue import find
@@ -260,9 +274,10 @@ class Study:
         return f"toy ({model})" if scale in ("quick", "cpu") else model
 
     def verdict(self, runs: Sequence[Run]) -> Verdict:
-        """Apply the pass rule to the runs of one scale; an exception of the rule is passed on.
+        """Apply the pass rule to the finished runs of one scale.
 
-        At scale gpu a rule without a gate of its own gets the one that fits what was recorded.
+        At scale gpu a rule without a control of its own for trained networks (a gate) gets the one
+        that fits what was recorded. An exception of the rule is passed on.
         """
         scale = runs[0].header.scale
         with warnings.catch_warnings():
@@ -279,24 +294,31 @@ class Study:
         )
 
     def length(self, scale: str, settings: Mapping[str, Any]) -> str:
-        """How long a network of these settings is trained, beside the paper; empty for a toy or a
-        formula.
+        """How long a network of these settings is trained at a scale, beside the paper.
+
+        In words such as "25 of 25 epochs"; empty for a toy or a formula.
         """
         if self.length_of is None or scale not in self.lengths:
             return self.lengths.get(scale, "")
         return self.length_of(settings)
 
     def power(self, scale: str, runs: Sequence[Run] = ()) -> dict[str, Any]:
-        """Error rates and power of the rule with the seeds of the runs, or with the planned ones;
-        empty where the scale has no design.
+        """Error rates and power of the rule at a scale, simulated from its design.
+
+        They are for as many seeds as the method with the fewest has in the runs, or as planned
+        where there are no runs; for two at least.
+
+        Returns:
+            The fields of :class:`~mindgap.lab.studies.power.Rates` and its sentence as ``words``;
+            empty where the scale has no design.
         """
         design = self.designs.get(scale)
         if design is None:
             return {}
         seeds_of = grouped((run.header.method, run.header.seed) for run in runs)
         fewest = min((len(set(seeds)) for seeds in seeds_of.values()), default=0)
-        # One seed has no deviation.
-        return as_numbers(rates(design, max(fewest or self.scales[scale].seeds, 2)))
+        number = fewest or self.scales[scale].seeds
+        return as_numbers(rates(design, max(number, 2)))  # one seed has no deviation
 
     def registered_content(self, scale: str) -> dict[str, Any]:
         """What decides a verdict beside the numbers: changing any of it changes the hash."""
@@ -318,8 +340,9 @@ class Study:
         }
 
     def registered_words(self, scale: str, runs: Sequence[Run]) -> str:
-        """Whether the runs carry the hash of today's rule and sizes; empty for a study without a
-        design.
+        """A sentence on whether the runs carry the hash of today's rule and sizes.
+
+        Empty where no run carries a hash and the scale has no design.
         """
         hashes = {run.header.registered for run in runs}
         if hashes == {""}:
@@ -340,7 +363,11 @@ class Study:
         return diary(self.name).differs
 
     def describe(self, scale: str) -> StudyDescription:
-        """What the page needs to draw the study again from its records alone."""
+        """What the page needs to draw the study again from its records alone.
+
+        A figure without a label of its x-axis gets that of the column in :data:`AXES`. Where x
+        shows names, not numbers, it stays without one.
+        """
         return StudyDescription(
             name=self.name,
             scale=scale,
@@ -355,7 +382,6 @@ class Study:
             paper_model=self.paper_model,
             methods=tuple(self.seeds(scale)),
             figures=tuple(
-                # Its own label, else that of its column; none where x shows names, not numbers.
                 figure
                 if figure.x_label or figure.x_names or figure.x == "method"
                 else replace(figure, x_label=AXES.get(figure.x, figure.x))
@@ -375,6 +401,12 @@ class Study:
 def typed_like(name: str, value: Any, like: Any) -> Any:
     """Read a value (typed text, or a value already) as the type of ``like``.
 
+    Of a list every entry is read as the type of the first one of ``like``; in a text its entries
+    are separated by commas. Where ``like`` is a text or of any other type, a text is asked for.
+
+    Raises:
+        RuleError: the value cannot be read so; the message begins with ``name``.
+
     Example:
         >>> (
         ...     typed_like("lr", "1e-3", 0.1),
@@ -389,13 +421,14 @@ def typed_like(name: str, value: Any, like: Any) -> Any:
     given = value.strip() if isinstance(value, str) else value
     if isinstance(like, bool):
         words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        if str(given).lower() not in words:
+        lower = str(given).lower()
+        if lower not in words:
             fail(name, "must be true or false", value)
-        return words[str(given).lower()]
+        return words[lower]
     if isinstance(like, int):
         try:
             if isinstance(given, float) and given != int(given):
-                raise ValueError
+                raise ValueError  # answered below like a text that is no number
             return int(given)
         except (TypeError, ValueError, OverflowError):
             fail(name, "must be a whole number", value)
@@ -434,7 +467,9 @@ def diary(name: str) -> Diary:
 
 
 def parse_diary(text: str) -> Diary:
-    """The diary in a Markdown text.
+    """The diary in a Markdown text: what stands below its headings.
+
+    Under :data:`DIFFERS` there is one paragraph, under :data:`HISTORY` a list of ``- `` entries.
 
     Example:
         >>> parse_diary(

@@ -35,14 +35,12 @@ READINGS = ("", "as printed", "as corrected", "variant")
 
 @dataclass(frozen=True)
 class Part:
-    """One question of a pass rule and its answer, ``"yes"``, ``"no"`` or ``"open"``, with the
-    numbers in words.
-    """
+    """One question of a pass rule and its answer."""
 
     name: str
-    answer: str
-    words: str = ""
-    reading: str = ""
+    answer: str  # ``"yes"``, ``"no"`` or ``"open"``
+    words: str = ""  # the numbers in words; may be empty
+    reading: str = ""  # one of :data:`READINGS`
 
 
 @checked_class
@@ -81,20 +79,35 @@ class Parts:
         numbers: Mapping[str, Any] | None = None,
         reading: str = "",
     ) -> None:
-        """Answer one part: yes if ``holds``, no if ``refuted`` (by default: if it does not
-        hold), open otherwise.
+        """Answer one part, with a sentence in the verdict's words.
+
+        Args:
+            name: of the part.
+            holds: whether the answer is yes.
+            refuted: whether the answer is no, which has the last word; None: if it does not hold.
+                Where neither is true the answer is open.
+            words: the numbers behind the answer; they stand in brackets after it.
+            numbers: name -> number or list, kept in the verdict.
+            reading: the form of the statement that the part is about, one of :data:`READINGS`.
         """
-        refuted = not holds if refuted is None else refuted
-        answer = "no" if refuted else "yes" if holds else "open"
+        if refuted is None:
+            refuted = not holds
+        answer = "yes" if holds else "open"
+        if refuted:
+            answer = "no"
         self.asked.append(Part(name, answer, words, one_of("reading", reading, READINGS)))
         label = name if reading in name else f"{reading}, {name}"
         self.note(f"{label}: {answer}" + (f" ({words})" if words else ""), numbers)
 
     def certified(self, study: str) -> None:
-        """One part per erratum of a sentence that the study judges and that a certificate refutes.
+        """Add a part for each sentence of the study that is known to be wrong by a counterexample.
 
-        The certificate is computed, not measured: its instance meets the statement's assumptions
-        and contradicts it, whatever the runs say.
+        The counterexample (the certificate of an erratum) is computed, not measured: it meets the
+        statement's assumptions and contradicts it, whatever the runs say. The part's reading is
+        ``"as printed"``, and its answer is no where the counterexample is valid.
+
+        Args:
+            study: name of the study.
         """
         from mindgap.lab.theory.erratum import about
 
@@ -112,9 +125,10 @@ class Parts:
 
     def note(self, sentence: str, numbers: Mapping[str, Any] | None = None) -> None:
         """Add a sentence to the verdict's words, and numbers to its numbers, without judging
-        them.
+        them; an empty sentence is not added.
         """
-        self.sentences += [sentence] if sentence else []
+        if sentence:
+            self.sentences.append(sentence)
         self.numbers.update(numbers or {})
 
     def decide_nothing(self, reason: str) -> None:
@@ -123,14 +137,19 @@ class Parts:
         self.note(reason)
 
     def gate(self, name: str, passed: bool, words: str) -> None:
-        """A control that shows that the network is trained: where it fails, nothing is decided."""
+        """Add a control that shows that the network is trained.
+
+        Where one of them fails, the verdict is *not trained*. ``words`` are the numbers behind it.
+        """
         self.gates.append(f"{name}: {'passed' if passed else 'failed'} ({words})")
         self.trained = self.trained and passed
 
     @checked
     def ratio(self, name: str, upper: Values, lower: Values, least: Positive) -> None:
-        """A part: ``upper`` lies above ``least`` times ``lower``, by a 95 % interval for the log
-        of their ratio over paired values.
+        """Add the part: ``upper`` lies above ``least`` times ``lower``.
+
+        It is judged by a 95 % interval for the mean log of their ratio over paired values: yes
+        where the interval lies above log(``least``), no where it lies below.
         """
         log = log_ratio(upper, lower)
         self.add(
@@ -150,11 +169,19 @@ class Parts:
         questions: int,
         reading: str = "",
     ) -> None:
-        """A part: the paired values ``ours`` are smaller than ``rivals``, the 95 % interval for the
-        log of their ratio lies below 0.
+        """Add the part: the paired values ``ours`` are smaller than ``rivals``.
 
-        Refuted where less than the share ``negligible`` is saved, by an interval that errs in one
-        of 20 studies which ask so many ``questions``.
+        Yes where the 95 % interval for the mean log of ours/rivals lies below 0. No where an
+        interval shows that less than the share ``negligible`` is saved; it is wider (Bonferroni),
+        so that all ``questions`` of a study together err in one of 20 studies.
+
+        Args:
+            name: of the part.
+            ours: positive values, the smaller the better.
+            rivals: those of the other method, in the same order of seeds.
+            negligible: a share of the rival's value, such as 0.005.
+            questions: how many such parts the study asks.
+            reading: see :meth:`add`.
         """
         log = log_ratio(ours, rivals)
         corrected = log_ratio(ours, rivals, miss=0.05 / questions)
@@ -171,8 +198,9 @@ class Parts:
     def ahead_of_all(
         self, name: str, values: Mapping[str, np.ndarray], one: str, smallest: float
     ) -> Standing:
-        """A part: one method is above every other, by paired differences over at least
-        :data:`LEAST_SEEDS` seeds.
+        """Add the part: one method is above every other, by paired differences over at least
+        :data:`LEAST_SEEDS` seeds. ``Design.decide`` in ``power.py`` repeats the rule for arrays of
+        made-up data.
 
         Yes if each difference is above 0 with 95 % confidence and at least ``smallest`` on average.
         To be above *all* every comparison must say so, which errs in at most 5 % of cases without a
@@ -187,6 +215,9 @@ class Parts:
             values: method -> one number per seed, higher is better, the same seeds in one order.
             one: the method that is said to be ahead.
             smallest: the smallest difference that matters.
+
+        Returns:
+            How the one method stands, by the intervals without a correction.
         """
         rivals, seeds = len(values) - 1, len(values[one])
         standing = against_all(values, one, miss=ONE_SIDED)
@@ -212,12 +243,20 @@ class Parts:
         return standing
 
     def equivalent(self, name: str, gaps: Values, margin: float, unit: float = 1.0) -> Interval:
-        """A part: the mean of paired differences lies within ± a fixed margin; returns its
-        interval. ``unit`` multiplies both in words (100: shares in points).
+        """Add the part: the mean of paired differences lies within ± a fixed margin.
 
         Yes where its two-sided 90 % interval lies inside (two one-sided tests of 5 % each), no
         where it lies outside altogether. Several such parts need no correction for *yes*: all of
         them must say so.
+
+        Args:
+            name: of the part.
+            gaps: the differences, one per seed.
+            margin: in the unit of the gaps.
+            unit: multiplies gaps and margin in the words alone (100: shares become points).
+
+        Returns:
+            The interval of the mean.
         """
         gap = mean_interval(gaps, miss=ONE_SIDED)
         self.add(
@@ -230,10 +269,19 @@ class Parts:
         return gap
 
     def sooner(self, name: str, logs: Values, words: str = "") -> Interval:
-        """A part: the mean log of a ratio of times, one number per seed, lies above 0; returns its
-        interval. ``words`` stand before the ratio.
+        """Add the part: the mean log of a ratio of times lies above 0, so that the method in the
+        denominator is sooner.
 
-        One-sided, 5 % on each side.
+        Yes where the 90 % interval lies above 0, no where it lies below: each is a one-sided test
+        of 5 %.
+
+        Args:
+            name: of the part.
+            logs: log(rival's time / own time), one number per seed.
+            words: stand before the ratio.
+
+        Returns:
+            The interval of the mean log.
         """
         log = mean_interval(logs, miss=ONE_SIDED)
         self.add(
@@ -246,7 +294,14 @@ class Parts:
         return log
 
     def factor_two(self, name: str, ratios: Sequence[float], words: str, reading: str = "") -> None:
-        """A part: a ratio lies in [1/2, 2] in every draw (rounding allowed for)."""
+        """Add the part: a ratio lies in [1/2, 2] in every draw, up to rounding (a part in 10^9).
+
+        Args:
+            name: of the part.
+            ratios: one per draw.
+            words: what the ratio is of.
+            reading: see :meth:`add`.
+        """
         low, high = min(ratios), max(ratios)
         self.add(
             name,
@@ -257,7 +312,10 @@ class Parts:
         )
 
     def reading(self, name: str) -> str:
-        """The verdict on one reading of the statement, ``"as printed"`` or ``"as corrected"``."""
+        """The verdict on one reading of the statement, ``"as printed"`` or ``"as corrected"``.
+
+        Parts of no particular reading count for both.
+        """
         answers = [part.answer for part in self.asked if part.reading in ("", name)]
         if not self.trained:
             return "not trained"
@@ -288,14 +346,17 @@ class Parts:
 
 
 def verdict_of(answers: Iterable[str]) -> str:
-    """The verdict on a statement whose parts have these answers.
+    """The verdict on a statement whose parts have these answers: no beats open, and open beats
+    yes.
 
     Example:
         >>> verdict_of(["yes", "open"]), verdict_of(["no", "open"])
         ('inconclusive', 'does not hold')
     """
     given = set(answers)
-    return "does not hold" if "no" in given else "inconclusive" if "open" in given else "holds"
+    if "no" in given:
+        return "does not hold"
+    return "inconclusive" if "open" in given else "holds"
 
 
 def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
@@ -311,8 +372,9 @@ def rows_by_method(runs: Iterable[Run]) -> dict[str, list[dict[str, Any]]]:
 
 
 def by_seed(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Method -> its runs with the seeds that every method has, in the order of the seeds: place i
-    of every list has the same seed.
+    """Method -> its runs with the seeds that every method has, in ascending order of the seeds.
+
+    Run i of every list has the same seed, so that the lists can be compared pairwise.
     """
     groups = {
         method: {run.header.seed: run for run in group} for method, group in by_method(runs).items()
@@ -322,7 +384,7 @@ def by_seed(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 
 def by_setting(runs: Iterable[Run], *names: str) -> dict[tuple[Any, ...], dict[int, Run]]:
-    """(values of the named settings) -> seed -> run."""
+    """(values of the named settings, in the order of the names) -> seed -> run."""
     groups: dict[tuple[Any, ...], dict[int, Run]] = {}
     for run in runs:
         values = tuple(run.header.settings[name] for name in names)
@@ -331,8 +393,10 @@ def by_setting(runs: Iterable[Run], *names: str) -> dict[tuple[Any, ...], dict[i
 
 
 def last(run: Run, name: str) -> float:
-    """The last recorded value of a quantity, which need not stand in the last row; an error where
-    no row has it.
+    """The last recorded value of a column, which need not stand in the last row.
+
+    Raises:
+        RuleError: no row has it.
     """
     column = run.column(name)
     if not column:
@@ -368,8 +432,10 @@ def medians(runs: Sequence[Run], columns: Iterable[str]) -> dict[str, float]:
 
 
 def chosen_steps(group: Sequence[Run]) -> tuple[float, int]:
-    """The median of the steps ``lr`` that the runs chose, and how many of them chose the smallest
-    or the largest of their candidates (from the rows, else from the settings).
+    """The median of the step sizes that the runs chose, and how many chose an end of their list.
+
+    The step size is the last value of ``lr``. The list are the candidates in the rows, else those
+    in the settings; its ends are the smallest and the largest of them.
     """
     at_an_end = 0
     for run in group:
@@ -379,16 +445,16 @@ def chosen_steps(group: Sequence[Run]) -> tuple[float, int]:
 
 
 def step_words(group: Sequence[Run]) -> str:
-    """The step chosen, and how often it stood at an end of its list."""
-    step, at_an_end = chosen_steps(group)
-    return f"step {step:.3g}" + (
-        f", {at_an_end} of {len(group)} at an end of the list" if at_an_end else ""
-    )
+    """The median step size that the runs chose, and how often it stood at an end of its list."""
+    step_size, at_an_end = chosen_steps(group)
+    end_words = f", {at_an_end} of {len(group)} at an end of the list" if at_an_end else ""
+    return f"step {step_size:.3g}{end_words}"
 
 
 def median_of_means(values: Sequence[float], blocks: int = 8) -> float:
-    """Median of the means of equal blocks: concentrates where the plain mean does not (infinite
-    variance).
+    """The median of the means of consecutive blocks of (nearly) equal size.
+
+    It concentrates where the plain mean does not, for values of infinite variance.
 
     Example:
         >>> median_of_means([1.0, 1.0, 1.0, 1.0, 1.0, 1e9], blocks=3)
@@ -402,7 +468,7 @@ def median_of_means(values: Sequence[float], blocks: int = 8) -> float:
 
 
 def slope(x: Values, y: Values) -> tuple[float, float]:
-    """Least-squares slope of y against x, and its standard error.
+    """Least-squares slope of y against x, and its standard error (0 degrees of freedom count as 1).
 
     Example:
         >>> slope([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
@@ -442,11 +508,10 @@ class Interval:
 
 
 def mean_interval(values: Values, *, miss: float = 0.05) -> Interval:
-    """Student's interval for the mean of independent values, missed with probability ``miss``; one
-    value: unbounded.
+    """Student's interval for the mean of independent values, missed with probability ``miss``.
 
-    A rule that asks several questions at once divides ``miss`` by their number, so that it errs
-    that often in all.
+    The interval of a single value is unbounded. A rule that asks several questions at once divides
+    ``miss`` by their number, so that it errs that often in all.
 
     Example:
         >>> interval = mean_interval([1.0, 2.0, 3.0])
@@ -454,19 +519,17 @@ def mean_interval(values: Values, *, miss: float = 0.05) -> Interval:
         (2.0, -0.484, 4.484)
     """
     array = np.asarray(values, dtype=float)
-    if len(array) < 2:
-        return Interval(float(array.mean()), -math.inf, math.inf)
-    half_width = float(
-        student_quantile(1 - miss / 2, len(array) - 1) * array.std(ddof=1) / math.sqrt(len(array))
-    )
-    return Interval(
-        float(array.mean()), float(array.mean()) - half_width, float(array.mean()) + half_width
-    )
+    mean, number = float(array.mean()), len(array)
+    if number < 2:
+        return Interval(mean, -math.inf, math.inf)
+    quantile = student_quantile(1 - miss / 2, number - 1)
+    half_width = float(quantile * array.std(ddof=1) / math.sqrt(number))
+    return Interval(mean, mean - half_width, mean + half_width)
 
 
 @cache
 def student_quantile(share: float, degrees: int) -> float:
-    """The value that Student's t with so many degrees of freedom stays below with probability
+    """The value that Student's t with so many ``degrees`` of freedom stays below with probability
     ``share``.
     """
     from scipy.stats import t as student
@@ -510,7 +573,7 @@ def against_all(values: Mapping[str, np.ndarray], method: str, *, miss: float = 
     Args:
         values: method -> one number per seed, higher is better, the same seeds in the same order.
         method: the method that is said to be ahead.
-        miss: of the intervals for the mean differences (:func:`mean_interval`).
+        miss: how often an interval for a mean difference misses it (:func:`mean_interval`).
 
     Example:
         >>> a, b, c = np.array([3.0, 4.0]), np.array([1.0, 2.1]), np.array([3.1, 3.9])
@@ -527,16 +590,19 @@ def against_all(values: Mapping[str, np.ndarray], method: str, *, miss: float = 
 
 
 def log_ratio(over: Values, under: Values, *, miss: float = 0.05) -> Interval:
-    """Interval for the mean log of the ratio of paired positive values; those below 1e-12 count
-    as 1e-12, so that a zero has a logarithm.
+    """Interval for the mean of log(over/under), for paired positive values.
+
+    Values below 1e-12 count as 1e-12, so that a zero has a logarithm. ``miss`` is how often the
+    interval misses the mean.
     """
     over_log, under_log = (np.log(np.maximum(values, 1e-12)) for values in (over, under))
     return mean_interval(over_log - under_log, miss=miss)
 
 
 def as_ratios(log: Interval) -> dict[str, float]:
-    """The interval of a logarithm as ratio, low and high; cut at e^±700, so that they are
-    finite.
+    """The interval of a logarithm, as ``ratio``, ``low`` and ``high`` of the ratio itself.
+
+    The logarithms are cut at ±700, beyond which an exponential overflows.
     """
     ratio, low, high = (math.exp(min(max(value, -700.0), 700.0)) for value in log.triple)
     return {"ratio": ratio, "low": low, "high": high}
