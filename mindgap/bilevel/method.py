@@ -127,9 +127,7 @@ class Method(ABC, Generic[V, S]):
         """The samples of each iteration."""
 
     def rates(self, t: Scalar) -> dict[str, Any]:
-        """Step sizes and weights of iteration t (a number, or an array of them): here those
-        declared by ``rate``.
-        """
+        """Step sizes and weights of iteration t, a number or an array: those made by ``rate()``."""
         return rates_of(self, t)
 
     @abstractmethod
@@ -143,8 +141,12 @@ class Method(ABC, Generic[V, S]):
     # For use in ``update``.
 
     def move_x(self, oracle: Oracle, v: V, d: Array, lr: Scalar) -> V:
-        """The values with x after the upper step this method was given, along d and projected."""
-        memory = v.x_memory
+        """The values with x after one step of ``x_step`` along d, projected.
+
+        ``lr`` multiplies the step, but a ``TorchStep`` has a rate of its own; its optimizer and
+        scheduler make a step in place.
+        """
+        memory = v.x_memory  # of Adam or momentum; None for other steps
         if isinstance(self.x_step, TorchStep):
             x = self.x_step(v.x, d, v.optimizer)
             if v.scheduler is not None:
@@ -174,9 +176,7 @@ class Method(ABC, Generic[V, S]):
 
     @classmethod
     def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:
-        """The settings that ``suggest_steps`` proposes; a method whose steps have a scale of
-        their own changes them.
-        """
+        """The settings that ``suggest_steps`` proposes, changed where steps have another scale."""
         return settings
 
     def check_problem(self, problem: BilevelProblem) -> None:
@@ -205,7 +205,7 @@ class Method(ABC, Generic[V, S]):
                 fail(f"{level}_data", rule, f"order {data.order!r}")
             if data.order == "stream" and self.plan().all_samples:
                 fail(f"{level}_data", f"must be a finite set of samples for {name}", "a Stream")
-        if self.tables:
+        if self.tables:  # all in bytes
             need = self.copies * table_bytes(self, problem)
             limit = getattr(self, "memory_limit", None)
             limit = free_bytes(problem.device) if limit is None else limit
@@ -242,9 +242,7 @@ class Method(ABC, Generic[V, S]):
         return values
 
     def prepared_values(self, values: ByName, draws: ByName, oracle: Oracle) -> ByName:
-        """The values after ``prepare``, from values and draws by name; the rates are those of
-        iteration 0.
-        """
+        """The values by name after ``prepare``, with the rates of iteration 0."""
         s = cast("S", with_names(Draws, {**draws, **self.rates(0)}))
         return vars(self.prepare(with_names(self._keeps, values), s, oracle))
 
@@ -254,7 +252,7 @@ class Method(ABC, Generic[V, S]):
         return vars(self.update(with_names(self._keeps, values), s, oracle, kind))
 
     def _with_optimizer(self, values: ByName) -> ByName:
-        """The values, with torch's optimizer (and scheduler) where one takes the steps on x."""
+        """Adds torch's optimizer (and scheduler) to the values where one takes the steps on x."""
         if isinstance(self.x_step, TorchStep):
             values["optimizer"] = self.x_step.start(values["x"])
             scheduler = self.x_step.start_scheduler(values["optimizer"])
@@ -287,10 +285,11 @@ class Method(ABC, Generic[V, S]):
             fail("state", "must be a State", type(state).__name__)
         if oracle is None:
             oracle = self.oracle(state.problem, state.seed)
-        own, other = oracle.problem, state.problem
-        sizes, other_sizes = (own.dim_x, own.dim_y), (other.dim_x, other.dim_y)
-        if sizes != other_sizes:
-            fail("state", f"must be of a problem with {sizes} unknowns", other_sizes)
+        sizes, sizes_before = (
+            (problem.dim_x, problem.dim_y) for problem in (oracle.problem, state.problem)
+        )
+        if sizes != sizes_before:
+            fail("state", f"must be of a problem with {sizes} unknowns", sizes_before)
         fresh = self.start_values(oracle)
         values = self._with_optimizer(_carry_over(state.values, fresh, state.oracle, oracle))
         t = state.t if type(self) is type(state.method) else 0
@@ -298,7 +297,11 @@ class Method(ABC, Generic[V, S]):
         return State(self, oracle, values, t, state.seed, *counters)
 
     def step(self, state: State, draws: ByName | None = None) -> State:
-        """One iteration. ``draws`` replaces the draws of the state's own seed (tests, replays).
+        """The state after one iteration; the state before is used up.
+
+        Args:
+            state: of the eager backend.
+            draws: samples and rates by name, instead of those of the state's seed (for replays).
 
         Example:
             >>> from mindgap.bilevel import SOBA
@@ -343,7 +346,9 @@ class LowerStepMethod(Method[V, S]):
         return oracle.move_y(y, d, lr), memory
 
     def move_yz(self, oracle: Oracle, v: Z, s: Draws, d_y: Array, d_z: Array) -> Z:
-        """The values with y and z after one lower step each along their directions."""
+        """The values with y and z after one lower step each along their directions, with the
+        memories of Adam or momentum where ``y_step`` keeps one.
+        """
         if isinstance(self.y_step, str):
             y, z = oracle.move_y(v.y, d_y, s.lr_y), oracle.move(v.z, d_z, s.lr_z)
             return replace(v, y=y, z=z)
@@ -353,7 +358,7 @@ class LowerStepMethod(Method[V, S]):
         return replace(v, y=y, z=z, y_memory=y_memory, z_memory=z_memory)
 
     def descend(self, oracle: Oracle, v: V, samples: Sample, lr: Scalar) -> V:
-        """The values with y after lower steps at the fixed x, one per sample."""
+        """The values with y after lower steps at the fixed x, one per sample, and its memory."""
 
         def step(carry: tuple[Array, Any], sample: Sample) -> tuple[Array, Any]:
             y, memory = carry
@@ -363,9 +368,10 @@ class LowerStepMethod(Method[V, S]):
         return replace(v, y=y) if memory is None else replace(v, y=y, y_memory=memory)
 
     def start_values(self, oracle: Oracle) -> ByName:
+        """All values before the first iteration, with the memories of the steps on y and z."""
         values = super().start_values(oracle)
         if isinstance(self.y_step, MemoryStep):
-            for name in ("y", "z")[: 1 + ("z" in values)]:
+            for name in ("y", "z") if "z" in values else ("y",):
                 values[f"{name}_memory"] = self.y_step.init(oracle, values[name])
         return values
 
@@ -374,19 +380,13 @@ def _carry_over(
     old: ByName, fresh: ByName, old_oracle: ProblemOracle, new_oracle: ProblemOracle
 ) -> ByName:
     """The fresh values, with those of the old state in the place of equal names and shapes."""
-    values: ByName = {}
+    values = dict(fresh)
     for name, value in fresh.items():
         old_value = old.get(name)
-        if isinstance(value, dict):
-            values[name] = (
-                _carry_over(old_value, value, old_oracle, new_oracle)
-                if isinstance(old_value, dict)
-                else value
-            )
-        elif old_value is not None and getattr(old_value, "shape", None) == value.shape:
+        if isinstance(value, dict) and isinstance(old_value, dict):
+            values[name] = _carry_over(old_value, value, old_oracle, new_oracle)
+        elif not isinstance(value, dict) and getattr(old_value, "shape", None) == value.shape:
             values[name] = new_oracle.from_torch(old_oracle.to_torch(old_value))
-        else:
-            values[name] = value
     return values
 
 

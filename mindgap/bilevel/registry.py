@@ -183,8 +183,15 @@ def lower_variable_of(method: object) -> str:
 
 
 #: Names of the columns of the documentation's tables.
-HEADER = tuple(
-    "method|loop|setting|oracle complexity|upper level f|lower level g|batch|to choose".split("|")
+HEADER = (
+    "method",
+    "loop",
+    "setting",
+    "oracle complexity",
+    "upper level f",
+    "lower level g",
+    "batch",
+    "to choose",
 )
 
 

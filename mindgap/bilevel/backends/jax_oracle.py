@@ -169,7 +169,6 @@ class JaxOracle(JaxOps, ProblemOracle):
             )
         )
         self.arrays = {level: self._store_samples(level) for level in ("upper", "lower")}
-        self.calls: dict[str, int] = {}
 
     def with_arrays(self, arrays: dict[str, Any]) -> JaxOracle:
         """The same oracle on other arrays: those a compiled function was handed."""

@@ -17,6 +17,8 @@ from mindgap.bilevel.core.types import Array, Draws, Ops, Oracle, Product, Scala
 from mindgap.bilevel.data.draws import LOWER, UPPER, Samples
 from mindgap.bilevel.data.sample import Sample
 
+#: The least denominator: it keeps a quotient finite where a norm is zero.
+TINY = 1e-30
 #: Pairs (x, y).
 Places = list[tuple[Array, Array]]
 Inverses = Callable[[Places, list[Array]], list[Array]]
@@ -148,10 +150,10 @@ def conjugate_gradients(
         curvature = inner(p, hp)
         negative = negative | ((curvature <= 0) & (rr > 0))
         # The floor only matters where the residual is zero already: then nothing moves any more.
-        step = ops.where(~negative, rr / ops.maximum(curvature, 1e-30), 0.0)
+        step = ops.where(~negative, rr / ops.maximum(curvature, TINY), 0.0)
         z, r = z + step * p, r - step * hp
         rr, rr_before = inner(r, r), rr
-        p = r + (rr / ops.maximum(rr_before, 1e-30)) * p
+        p = r + (rr / ops.maximum(rr_before, TINY)) * p
     return z if rows is None else z.reshape(-1), negative
 
 
@@ -232,8 +234,12 @@ def implicit(
 def implicit_neumann(
     oracle: Oracle, x: Array, y: Array, s: Draws, eta: float, terms: int | None = None
 ) -> Array:
-    """The hypergradient ``f_x - J z`` with z = H^-1 f_y estimated by a Neumann series on the draws
-    f, h and j: the sum of the series, or with ``terms`` its random product.
+    """The hypergradient ``f_x - J z`` at (x, y) with z = H^-1 f_y from a Neumann series.
+
+    Args:
+        s: draws with the samples f, h (factors) and j, and with ``terms`` the random number k.
+        eta: step of the series.
+        terms: take the random product of :func:`neumann_random`; None takes the sum of the series.
     """
 
     def inverse(f_y: Array) -> Array:
@@ -250,7 +256,9 @@ def implicits(
     """Hypergradient estimates ``f_x - J z`` at several points on the same samples.
 
     Args:
+        points: pairs (x, y).
         inverses: function from the points and the f_y there to the estimates of H^-1 f_y.
+        upper, lower: samples of (f_x, f_y), and of J.
     """
     upper_gradients = [oracle.upper(*point, upper) for point in points]
     solutions = inverses(points, [f_y for _, f_y in upper_gradients])
@@ -336,7 +344,7 @@ def project_ball(ops: Ops, v: Array, centre: Array, radius: float) -> Array:
         return v
     offset = v - centre
     # The floor only keeps the quotient finite at the centre, where the factor is 1 anyway.
-    return centre + ops.minimum(radius / ops.maximum(ops.norm(offset), 1e-30), 1.0) * offset
+    return centre + ops.minimum(radius / ops.maximum(ops.norm(offset), TINY), 1.0) * offset
 
 
 def descend(
@@ -370,8 +378,11 @@ def descend(
 def descend_average(
     oracle: Oracle, x: Array, y: Array, samples: Sample, lr: Scalar, radius: float, count: int
 ) -> Array:
-    """Projected steps in the ball B(y, R) around the start; returns the mean of the ``count``
-    iterates after the start.
+    """Mean of the iterates of y after steps at x, each projected to the ball around the first y.
+
+    Args:
+        samples: one per step; ``count`` is their number.
+        lr, radius: length of the steps, and of the ball.
 
     Source: UpdateLower of BO-REP (Hao, Gong, Liu 2024).
     """
@@ -400,24 +411,16 @@ def epoch_sgd_lengths(first: int, epochs: int) -> list[int]:
 def epoch_sgd(
     oracle: Oracle, x: Array, y: Array, samples: list[Sample], lr: float, radius: float
 ) -> Array:
-    """Epochs of averaged projected descent, each with half the step and a ball smaller by the root
-    of two.
-
-    T_{s+1} = 2 T_s, alpha_{s+1} = alpha_s / 2, D_{s+1} = D_s / sqrt 2.
+    """y after epochs of averaged projected descent at x: alpha_{s+1} = alpha_s / 2 for the steps,
+    D_{s+1} = D_s / sqrt 2 for the balls.
 
     Args:
-        samples: the samples of each epoch (their number is T_s).
+        samples: those of each epoch, one per step.
+        lr, radius: alpha_0 and D_0, the step and the ball of the first epoch.
 
     Source: initialisation refinement of BO-REP, after Hazan & Kale 2014 and Ghadimi & Lan 2013.
     """
     for s, epoch_samples in enumerate(samples):
-        y = descend_average(
-            oracle,
-            x,
-            y,
-            epoch_samples,
-            lr / 2**s,
-            radius / math.sqrt(2) ** s,
-            len(epoch_samples.which),
-        )
+        steps, ball = len(epoch_samples.which), radius / math.sqrt(2) ** s
+        y = descend_average(oracle, x, y, epoch_samples, lr / 2**s, ball, steps)
     return y

@@ -152,17 +152,19 @@ M = TypeVar("M")
 
 
 def setting(rule: Rule, default: Any = MISSING, **metadata: Any) -> Any:
-    """A field with a rule ``(name, value)`` that raises for a bad value; None passes where it
-    is the default.
+    """A dataclass field whose metadata hold its rule.
+
+    Args:
+        rule: function of (name, value) that raises for a bad value.
+        default: of the field; None, where it is the default, passes the rule.
+        metadata: what else is kept beside the rule.
     """
-    checked = (
-        (lambda name, value: None if value is None else rule(name, value))
-        if default is None
-        else rule
-    )
-    if default is MISSING:
-        return field(metadata={"rule": checked, **metadata})
-    return field(default=default, metadata={"rule": checked, **metadata})
+
+    def or_none(name: str, value: Any) -> Any:
+        return None if value is None else rule(name, value)
+
+    metadata["rule"] = or_none if default is None else rule
+    return field(default=default, metadata=metadata)
 
 
 def _ordinary(name: str, value: object) -> object:
@@ -253,7 +255,7 @@ def _rules(kind: type[Any]) -> dict[str, Rule]:
 
 
 def check_settings(method: object) -> None:
-    """Check every field of a method by its own rule."""
+    """Check every field of a method by its own rule, which raises for a bad value."""
     for name, rule in _rules(type(method)).items():  # type: ignore[arg-type]
         rule(name, getattr(method, name))
 
@@ -270,7 +272,10 @@ def alike_rates(method: M) -> M:
 
 
 def rates_of(method: object, t: Times) -> dict[str, Any]:
-    """The rates of iteration t (a number, or an array of them), by name."""
+    """The rates of iteration t (a number, or an array of them), by name.
+
+    One that is None takes the value of the rate it is ``like``, or is left out.
+    """
     rates = {}
     for f in _fields(type(method))[1]:  # type: ignore[arg-type]
         value = getattr(method, f.name)
@@ -287,11 +292,11 @@ PlainStep = Literal["plain", "normalised", "clipped"]
 
 
 def step_size(ops: Ops, step: str, d: Array, lr: Scalar, eps: float = 1e-10) -> Scalar:
-    """What multiplies the direction of x: ``lr``, ``lr / (||d|| + eps)`` or ``lr min(1, 1 / (||d||
-    + eps))``.
+    """What multiplies the direction d of x.
 
-    "normalised" (SLIP, BO-REP) takes the global norm over all of x; "clipped" is the same far away
-    and plain near a stationary point.
+    ``lr`` where ``step`` is "plain", ``lr / (||d|| + eps)`` where it is "normalised" (SLIP, BO-REP;
+    the norm over all of x) and ``lr min(1, 1 / (||d|| + eps))`` where it is "clipped": the same far
+    away, and plain near a stationary point.
     """
     if step == "plain":
         return lr
@@ -335,7 +340,10 @@ class AdamStep:
     def direction(
         self, ops: Ops, memory: dict[str, Array], d: Array, value: Array
     ) -> tuple[Array, dict[str, Array]]:
-        """The direction to move along, and the memory after."""
+        """The direction to move along from ``value``, and the memory after: m, s and the count k.
+
+        ``d`` is the present direction; m and s average it and its square.
+        """
         m = ops.mix(memory["m"], d, 1.0 - self.beta1)
         s = ops.mix(memory["s"], d * d, 1.0 - self.beta2)
         k = memory["k"] + 1.0
@@ -426,7 +434,7 @@ class TorchStep:
         return None if self.scheduler is None else self.scheduler(optimizer)
 
     def __call__(self, x: Tensor, d: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
-        """One step of the optimizer from x along d."""
+        """x after one step of the optimizer, with d as gradient; the optimizer's state moves on."""
         parameter: Tensor = optimizer.param_groups[0]["params"][0]
         with torch.no_grad():
             parameter.copy_(x)

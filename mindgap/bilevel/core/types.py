@@ -495,7 +495,7 @@ class State:
 def advance(
     state: State, values: ByName, steps: int, drawn: dict[str, int], calls: Mapping[str, int]
 ) -> State:
-    """The state after ``steps`` iterations, with its counters moved on."""
+    """The state after ``steps`` iterations that used ``calls`` more, with its counters moved on."""
     lower = state.method.plan().lower_steps(state.t, state.t + steps)
     total = dict(state.calls)
     for name, count in calls.items():

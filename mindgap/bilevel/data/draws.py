@@ -225,15 +225,8 @@ def draw_chunk(
             per_iteration[streams[name]] += math.prod(shape_of(kind, count))
         for name, (kind, count) in iteration.samples.items():
             stream = streams[name]
-            cut = partial(
-                _cut,
-                cycles,
-                length,
-                position[stream],
-                per_iteration[stream],
-                offsets[name],
-                shape_of(kind, count),
-            )
+            place = position[stream], per_iteration[stream], offsets[name]
+            cut = partial(_cut, cycles, length, *place, shape_of(kind, count))
             draws[name] = (
                 cut(samples_of[stream]) * count >> 31
                 if kind == "uniform"

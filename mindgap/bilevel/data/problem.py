@@ -423,13 +423,12 @@ def example_problem() -> BilevelProblem:
         >>> example_problem().dim_x
         1
     """
-    ones = torch.ones(4)
     return BilevelProblem(
         upper=lambda x, y, b: (y - b).square().mean(),
         lower=lambda x, y, b: (y - x * b).square().mean(),
         x=torch.tensor([2.0]),
         y=torch.zeros(1),
-        upper_data=ones,
-        lower_data=ones,
+        upper_data=torch.ones(4),
+        lower_data=torch.ones(4),
         batch_size=2,
     )

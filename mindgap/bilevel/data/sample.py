@@ -27,7 +27,6 @@ Ints = NDArray[np.int64]
 #: collate makes.
 Batch = Any
 SampleOrder = Literal["partition", "reshuffle", "replacement"]
-ORDERS: tuple[str, ...] = get_args(SampleOrder)
 
 
 class Sample(NamedTuple):
@@ -198,7 +197,7 @@ class Batches:
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         whole("batch_size", batch_size, least=1)
-        one_of("order", order, ORDERS)
+        one_of("order", order, get_args(SampleOrder))
         one_of("last", last, ("keep", "drop"))
         flag("shuffle", shuffle)
         whole("seed", seed)

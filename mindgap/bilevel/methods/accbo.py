@@ -60,28 +60,30 @@ class AccBO(Method[WithNesterov, Draws]):
         return WithNesterov(x, y, empty_memory(oracle, {"x": x, "y": y}, "x"), y, y)
 
     def plan(self) -> SamplePlan:
+        """T0 warm samples, an iteration of kind "first" without momentum, then plain ones."""
         samples: Samples = {"y": LOWER, **random_samples(self.terms)}
         warm: Samples = {"warm": ("lower", self.warm_start)} if self.warm_start else {}
         first = (Iteration(samples, "first"),)
         return SamplePlan((Iteration(samples),), first, Iteration(warm, "warm", self.warm_start))
 
     def prepare(self, v: WithNesterov, s: Draws, oracle: Oracle) -> WithNesterov:
+        """The values with y, its predecessor and its average after T0 plain steps at x_0."""
         if not self.warm_start:
             return v
         y = descend(oracle, v.x, v.y, s.warm, s.lr_y)
         return replace(v, y=y, before=y, average=y)
 
     def update(self, v: WithNesterov, s: Draws, oracle: Oracle, kind: str) -> WithNesterov:
-        """One iteration: y by an extrapolated step, x by a STORM estimate at the average of y."""
+        """The next values: y by an extrapolated step, y's average, then x by STORM there."""
         x, y = v.x, v.y
         extrapolated = y + self.gamma * (y - v.before)
-        new = oracle.move_y(extrapolated, oracle.lower(x, extrapolated, s.y), s.lr_y)
-        average = oracle.mix(v.average, new, self.tau)
+        y_new = oracle.move_y(extrapolated, oracle.lower(x, extrapolated, s.y), s.lr_y)
+        average = oracle.mix(v.average, y_new, self.tau)
 
         def inverses(points: list[tuple[Array, Array]], vs: list[Array]) -> list[Array]:
-            pairs = zip(points, vs, strict=True)
             return [
-                neumann_random(oracle, *at, w, s.h, self.eta, self.terms, s.k) for at, w in pairs
+                neumann_random(oracle, *point, v_, s.h, self.eta, self.terms, s.k)
+                for point, v_ in zip(points, vs, strict=True)
             ]
 
         def direction(points: list[Point]) -> list[dict[str, Array]]:
@@ -91,4 +93,4 @@ class AccBO(Method[WithNesterov, Draws]):
         point = {"x": x, "y": average}
         memory = storm(direction, point, v.storm, {"x": 1.0 - self.beta}, first=kind == "first")
         v = self.move_x(oracle, v, memory["estimate"]["x"], s.lr_x)
-        return replace(v, y=new, before=y, average=average, storm=memory)
+        return replace(v, y=y_new, before=y, average=average, storm=memory)

@@ -63,6 +63,7 @@ class AdamBO(Method[Values, Draws]):
         return replace(v, y=descend(oracle, v.x, v.y, s.warm, s.lr_y))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        """The next values: y after steps on s.y, then x along the Neumann hypergradient there."""
         v = replace(v, y=descend(oracle, v.x, v.y, s.y, s.lr_y))
         d_x = implicit_neumann(oracle, v.x, v.y, s, self.eta)
         return self.move_x(oracle, v, d_x, s.lr_x)

@@ -52,6 +52,7 @@ class ALSET(LowerStepMethod[Values, Draws]):
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        """The next values: y after steps on s.y, then x along a random Neumann estimate there."""
         v = self.descend(oracle, v, s.y, s.lr_y)
         d_x = implicit_neumann(oracle, v.x, v.y, s, self.eta, self.terms)
         return self.move_x(oracle, v, d_x, s.lr_x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mindgap.bilevel.core.directions import descend
+from mindgap.bilevel.core.directions import TINY, descend
 from mindgap.bilevel.core.settings import count, positive
 from mindgap.bilevel.core.types import Draws, Oracle, Values, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
@@ -49,12 +49,14 @@ class BOME(Method[Values, Draws]):
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        x, y, w = v.x, v.y, descend(oracle, v.x, v.y, s.w, s.lr_y)
+        """The next values: w by steps from y, then x and y together along df + lambda dq."""
+        x, y = v.x, v.y
+        w = descend(oracle, x, y, s.w, s.lr_y)
         f_x, f_y = oracle.upper(x, y, s.f)
         q_x = oracle.lower_x(x, y, s.g) - oracle.lower_x(x, w, s.g)
         q_y = oracle.lower(x, y, s.g)
-        square = q_x @ q_x + q_y @ q_y
-        gap = self.eta * square - (f_x @ q_x + f_y @ q_y)
-        lam = oracle.maximum(gap, 0.0) / oracle.maximum(square, 1e-30)
+        squared_norm = q_x @ q_x + q_y @ q_y
+        shortfall = self.eta * squared_norm - (f_x @ q_x + f_y @ q_y)
+        lam = oracle.maximum(shortfall, 0.0) / oracle.maximum(squared_norm, TINY)
         v = replace(v, y=oracle.move_y(y, f_y + lam * q_y, s.lr_y))
         return self.move_x(oracle, v, f_x + lam * q_x, s.lr_x)

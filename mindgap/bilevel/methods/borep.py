@@ -19,8 +19,8 @@ class BOREP(Method[WithMomentum, Draws]):
     Symbols: alpha = ``lr_y``, nu = ``lr_z``, eta = ``lr_x``, beta = ``beta``, I = ``period``, N =
     ``inner``, R = ``radius``. The update::
 
-        if k > 0 and k mod I = 0:  y <- mean of N projected steps y' <- Proj_B(y,
-            R) (y' - alpha g_y(x, y'; S))
+        if k > 0 and k mod I = 0:
+            y <- mean of N projected steps y' <- Proj_B(y, R) (y' - alpha g_y(x, y'; S))
         z <- z - nu (H(S') z - f_y(S_f));  m <- beta m + (1 - beta)(f_x(S_f) - J(S') z);
             x <- x - eta m / (||m|| + 1e-10)
 
@@ -68,31 +68,32 @@ class BOREP(Method[WithMomentum, Draws]):
         return WithMomentum(x, y, oracle.zeros_like(y), oracle.zeros_like(x))
 
     def plan(self) -> SamplePlan:
+        """I - 1 iterations that hold y, then one that updates it; the warm samples refine y_0."""
         samples: Samples = {"z": LOWER, "f": UPPER}
         hold = Iteration(samples, "hold", 0)
         update = Iteration({"y": ("lower", self.inner), **samples}, "update", self.inner)
-        steps = (
-            sum(epoch_sgd_lengths(self.refine_steps, self.refine))
-            if self.refine
-            else self.warm_start
-        )
+        steps = self.warm_start
+        if self.refine:
+            steps = sum(epoch_sgd_lengths(self.refine_steps, self.refine))
         warm: Samples = {"warm": ("lower", steps)} if steps else {}
+        period = (hold,) * (self.period - 1) + (update,)
         # Iteration 0 starts from the refined y.
-        return SamplePlan(
-            (hold,) * (self.period - 1) + (update,), (hold,), Iteration(warm, "warm", steps)
-        )
+        return SamplePlan(period, first=(hold,), warm=Iteration(warm, "warm", steps))
 
     def prepare(self, v: WithMomentum, s: Draws, oracle: Oracle) -> WithMomentum:
+        """The values with y refined at x_0: by epoch-SGD, or by ``warm_start`` plain steps."""
         lr = s.lr_y if self.lr_refine is None else self.lr_refine
         if self.refine:
-            parts, begin = [], 0
+            samples_by_epoch, begin = [], 0
             for steps in epoch_sgd_lengths(self.refine_steps, self.refine):
-                parts.append(part_of(s.warm, begin, begin + steps))
+                samples_by_epoch.append(part_of(s.warm, begin, begin + steps))
                 begin += steps
-            return replace(v, y=epoch_sgd(oracle, v.x, v.y, parts, lr, self.refine_radius))
+            y = epoch_sgd(oracle, v.x, v.y, samples_by_epoch, lr, self.refine_radius)
+            return replace(v, y=y)
         return replace(v, y=descend(oracle, v.x, v.y, s.warm, lr)) if self.warm_start else v
 
     def update(self, v: WithMomentum, s: Draws, oracle: Oracle, kind: str) -> WithMomentum:
+        """The next values: y where ``kind`` is "update", then x and z at that y and the old z."""
         if kind == "update":
             y = descend_average(oracle, v.x, v.y, s.y, s.lr_y, self.radius, self.inner)
             v = replace(v, y=y)

@@ -25,7 +25,8 @@ from mindgap.bilevel.data.draws import Iteration, SamplePlan
 from mindgap.bilevel.method import Method
 
 
-def _inner(name: str, value: object) -> None:
+def _check_inner(name: str, value: object) -> None:
+    """A rule for ``inner``: a whole number of at least 1, or "sqrt"."""
     if isinstance(value, str) and value != "sqrt":
         fail(name, "must be a whole number of at least 1, or 'sqrt'", value)
     elif not isinstance(value, str):
@@ -74,7 +75,7 @@ class BSA(Method[WithStart, Draws]):
     lr_x: Rate = rate(exponent=0.5)
     eta: float = positive(0.5)
     terms: int = count(10)
-    inner: int | str = setting(_inner, 10)
+    inner: int | str = setting(_check_inner, 10)
     inner_exponent: float = non_negative(1.0)
     warm: bool = flag(False)
 
@@ -93,14 +94,16 @@ class BSA(Method[WithStart, Draws]):
         )
 
     def rates(self, t: Scalar) -> dict[str, Any]:
+        """The rates of iteration t; with ``inner="sqrt"`` also t_k = floor(sqrt(t)) + 1."""
         rates = super().rates(t)
         if self.inner == "sqrt":
             rates["inner"] = np.floor(np.sqrt(np.asarray(t))).astype(int) + 1
         return rates
 
     def update(self, v: WithStart, s: Draws, oracle: Oracle, kind: str) -> WithStart:
+        """The next values: y by inner steps, from y_0 if it is kept, then x at the new y."""
         y = v.y if v.y0 is None else v.y0
-        exponent = self.inner_exponent
-        y = descend(oracle, v.x, y, s.y, s.lr_y, length=s.inner, exponent=exponent)
+        falls = self.inner_exponent  # the step on y is lr_y / (i + 1)^falls
+        y = descend(oracle, v.x, y, s.y, s.lr_y, length=s.inner, exponent=falls)
         d_x = implicit_neumann(oracle, v.x, y, s, self.eta, self.terms)
         return self.move_x(oracle, replace(v, y=y), d_x, s.lr_x)

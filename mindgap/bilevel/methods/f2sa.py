@@ -76,6 +76,7 @@ class F2SA(Method[WithPenalty, Draws]):
         return WithPenalty(x, y, y, oracle.scalar(self.lam, y))
 
     def plan(self) -> SamplePlan:
+        """T samples of each inner step, one of x's step; w and y share theirs if it is asked."""
         samples: Samples = {"y": ("lower", self.inner), "f": ("upper", self.inner)}
         if self.shared_samples:
             samples = {**samples, "fx": UPPER, "gx": LOWER}
@@ -84,24 +85,23 @@ class F2SA(Method[WithPenalty, Draws]):
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
     def update(self, v: WithPenalty, s: Draws, oracle: Oracle, kind: str) -> WithPenalty:
-        """The values after one iteration: w and y by inner steps, x by the penalty's gradient, and
-        a larger penalty.
-        """
+        """The next values: w and y by inner steps, x by the penalty's gradient, then lambda."""
         x, lam = v.x, v.lam
-        gamma = s.lr_y
+        gamma = s.lr_y  # the step of w; alpha is that of y
         alpha = gamma / (2.0 * lam) if self.alpha is None else s.alpha
 
         def inner(
-            carry: tuple[Array, Array], at_y: Sample, f: Sample, at_w: Sample
+            carry: tuple[Array, Array], for_y: Sample, f: Sample, for_w: Sample
         ) -> tuple[Array, Array]:
+            """w and y after one step each; ``after`` only orders the reads of compiled code."""
             w, y = carry
-            w = oracle.move_y(w, oracle.lower(x, w, at_w), gamma)
+            w = oracle.move_y(w, oracle.lower(x, w, for_w), gamma)
             f_y = oracle.upper_y(x, y, oracle.after(f, w))
-            g_y = oracle.lower(x, y, at_y if self.shared_samples else oracle.after(at_y, f_y))
+            g_y = oracle.lower(x, y, for_y if self.shared_samples else oracle.after(for_y, f_y))
             return w, oracle.move_y(y, f_y + lam * g_y, alpha)
 
-        at_w, gw = (s.y, s.gx) if self.shared_samples else (s.w, s.gw)
-        w, y = oracle.loop(inner, (v.w, v.y), (s.y, s.f, at_w))
+        for_w, gw = (s.y, s.gx) if self.shared_samples else (s.w, s.gw)
+        w, y = oracle.loop(inner, (v.w, v.y), (s.y, s.f, for_w))
         d_x = penalty(oracle, x, y, w, lam, s.fx, s.gx, gw)
         v = self.move_x(oracle, v, d_x, s.lr_x * alpha)
         return replace(v, y=y, w=w, lam=lam + s.delta)

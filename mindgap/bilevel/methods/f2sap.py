@@ -58,7 +58,7 @@ class F2SAp(Method[WithNodes, Draws]):
     second_order: ClassVar[bool] = False
 
     def nodes(self) -> dict[int, float]:
-        """Node -> weight."""
+        """Node j -> weight a_j of the central difference."""
         return WEIGHTS[self.p]
 
     def init(self, oracle: Oracle) -> WithNodes:
@@ -70,7 +70,7 @@ class F2SAp(Method[WithNodes, Draws]):
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
     def update(self, v: WithNodes, s: Draws, oracle: Oracle, kind: str) -> WithNodes:
-        """One iteration: one y per node by inner steps, x by the finite difference over them."""
+        """The next values: the y of every node by inner steps, then x by their difference."""
         x = v.x
 
         def move(j: str, y: Array, g: Sample, f: Sample) -> Array:
@@ -84,10 +84,7 @@ class F2SAp(Method[WithNodes, Draws]):
         d_x = oracle.zeros_like(x)
         for j, a in self.nodes().items():
             y = ys[str(j)]
-            d_x = (
-                d_x
-                + (a * j) * oracle.upper_x(x, y, s.fx)
-                + (a / self.nu) * oracle.lower_x(x, y, s.g)
-            )
+            d_x = d_x + (a * j) * oracle.upper_x(x, y, s.fx)
+            d_x = d_x + (a / self.nu) * oracle.lower_x(x, y, s.g)
         v = self.move_x(oracle, v, d_x, s.lr_x)
         return replace(v, y=(ys["1"] + ys["-1"]) / 2.0, nodes=ys)

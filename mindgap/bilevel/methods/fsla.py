@@ -53,15 +53,16 @@ class FSLA(Method[WithZStorm, Draws]):
         return SamplePlan((Iteration(samples),), first=(Iteration(samples, "first"),))
 
     def update(self, v: WithZStorm, s: Draws, oracle: Oracle, kind: str) -> WithZStorm:
+        """The next values: y, z at the new y, then x along a STORM estimate at the new y and z."""
         x, y = v.x, oracle.move_y(v.y, oracle.lower(v.x, v.y, s.y), s.lr_y)
         d_z = oracle.hessian(x, y, v.z, s.z) - oracle.upper_y(x, y, s.f)
         z = oracle.move(v.z, d_z, s.lr_z)
 
-        def at(p: Point) -> Array:
+        def direction_at(p: Point) -> Array:
             return oracle.upper_x(p["x"], p["y"], s.fx) - oracle.mixed(p["x"], p["y"], p["z"], s.j)
 
         def direction(points: list[Point]) -> list[Point]:
-            return [{"x": at(p)} for p in points]
+            return [{"x": direction_at(p)} for p in points]
 
         point = {"x": x, "y": y, "z": z}
         memory = storm(direction, point, v.storm, {"x": s.weight}, first=kind == "first")

@@ -53,6 +53,7 @@ class MASOBA(LowerStepMethod[WithAverage, Draws]):
         return SamplePlan((Iteration({"g": LOWER, "f": UPPER}),))
 
     def update(self, v: WithAverage, s: Draws, oracle: Oracle, kind: str) -> WithAverage:
+        """The next values: x (along h), y and z move together from the old point, then h."""
         d_y, d_z, d_x = oracle.residuals(v.x, v.y, v.z, s.g, s.f)
         h = oracle.mix(v.h, d_x, self.theta)
         v = self.move_x(oracle, v, v.h if self.delayed else h, s.lr_x)

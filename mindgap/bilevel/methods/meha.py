@@ -57,6 +57,7 @@ class MEHA(PenaltyMethod):
         return {**super().rates(t), "share": 1.0 / (self.c * (t + 1.0) ** self.power)}
 
     def update(self, v: WithW, s: Draws, oracle: Oracle, kind: str) -> WithW:
+        """The next values: w, then x, then y, each at the newest values of the others."""
         x, y = v.x, v.y
         w = oracle.move_y(v.w, oracle.lower(x, v.w, s.w) + (v.w - y) / self.gamma, s.lr_w)
         f_x, g_x = oracle.upper_x(x, y, s.f), oracle.lower_x(x, y, s.g)

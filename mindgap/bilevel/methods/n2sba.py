@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import penalty
+from mindgap.bilevel.core.directions import TINY, penalty
 from mindgap.bilevel.core.settings import XStep, count, positive
 from mindgap.bilevel.core.types import Array, Draws, Oracle, WithW, replace
 from mindgap.bilevel.data.draws import Iteration, SamplePlan
@@ -62,15 +62,16 @@ class N2SBA(PenaltyMethod):
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
     def update(self, v: WithW, s: Draws, oracle: Oracle, kind: str) -> WithW:
-        """One iteration: w and y by clipped inner steps, x by the mean penalty gradient."""
+        """The next values: w and y by clipped inner steps, then x by the mean penalty gradient."""
         x, lam = v.x, oracle.scalar(self.lam, v.x)
 
         def clipped(d: Array) -> Array:
             if math.isinf(self.clip):
                 return d
-            return oracle.minimum(self.clip / oracle.maximum(oracle.norm(d), 1e-30), 1.0) * d
+            return oracle.minimum(self.clip / oracle.maximum(oracle.norm(d), TINY), 1.0) * d
 
         def inner(carry: tuple[Array, Array], g: Sample, f: Sample) -> tuple[Array, Array]:
+            """w and y after one step each from the old (w, y)."""
             w, y = carry
             d_y = oracle.upper_y(x, y, f) / self.lam + oracle.lower(x, y, g)
             w = oracle.move_y(w, clipped(oracle.lower(x, w, g)), s.lr_y)

@@ -54,6 +54,7 @@ class PBGD(PenaltyMethod):
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
     def update(self, v: WithW, s: Draws, oracle: Oracle, kind: str) -> WithW:
+        """The next values: w by inner steps, then x and y together from the old (x, y)."""
         x, w = v.x, descend(oracle, v.x, v.w, s.w, s.lr_y)
         f_x, f_y = oracle.upper(x, v.y, s.f)
         d_x = f_x + self.lam * (oracle.lower_x(x, v.y, s.g) - oracle.lower_x(x, w, s.g))

@@ -58,12 +58,14 @@ class PZOBO(Method[Values, Draws]):
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        x, y, new = v.x, v.y, descend(oracle, v.x, v.y, s.y, s.lr_y)
-        f_x, f_y = oracle.upper(x, new, s.f)
+        """The next values: y after T steps at x, and x along f_x and differences at x + mu u_j."""
+        x, y = v.x, v.y
+        y_new = descend(oracle, x, y, s.y, s.lr_y)
+        f_x, f_y = oracle.upper(x, y_new, s.f)
 
         def add(d: Array, u: Array) -> Array:
             y_shifted = descend(oracle, x + self.mu * u, y, s.y, s.lr_y)
-            return d + (((y_shifted - new) @ f_y) / (self.mu * self.directions)) * u
+            return d + (((y_shifted - y_new) @ f_y) / (self.mu * self.directions)) * u
 
         d_x = oracle.loop(add, f_x, (oracle.normals(s.u.which, x.shape[0], x),))
-        return self.move_x(oracle, replace(v, y=new), d_x, s.lr_x)
+        return self.move_x(oracle, replace(v, y=y_new), d_x, s.lr_x)

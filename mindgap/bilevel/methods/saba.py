@@ -48,6 +48,7 @@ class SABA(Method[WithTables, Draws]):
     tables: ClassVar[str] = "five SAGA tables"
 
     def init(self, oracle: Oracle) -> WithTables:
+        """x and y at the start, z = 0, and five tables of zeros: g_y, Hz, Jz, f_x and f_y."""
         (x, y), lower, upper = oracle.start, oracle.batches("lower"), oracle.batches("upper")
         below = [empty_table(oracle, lower, like) for like in (y, y, x)]
         above = [empty_table(oracle, upper, like) for like in (x, y)]
@@ -57,14 +58,19 @@ class SABA(Method[WithTables, Draws]):
         return SamplePlan((Iteration({"g": LOWER, "f": UPPER}),))
 
     def update(self, v: WithTables, s: Draws, oracle: Oracle, kind: str) -> WithTables:
-        new = dict(zip(("g_y", "Hz", "Jz"), oracle.system(v.x, v.y, v.z, s.g), strict=True))
-        new["f_x"], new["f_y"] = oracle.upper(v.x, v.y, s.f)
+        """The next values: tables updated, then x, y and z together along SAGA's estimates.
+
+        In torch the tables are overwritten in place.
+        """
+        fresh = dict(zip(("g_y", "Hz", "Jz"), oracle.system(v.x, v.y, v.z, s.g), strict=True))
+        fresh["f_x"], fresh["f_y"] = oracle.upper(v.x, v.y, s.f)
+        d: dict[str, Any] = {}  # SAGA's estimate of each quantity
         tables: dict[str, Any] = {}
-        for name, value in new.items():
+        for name, value in fresh.items():
             level, sample = ("upper", s.f) if name.startswith("f") else ("lower", s.g)
-            share = oracle.weight(level, sample)
-            new[name], tables[name] = saga(oracle, value, getattr(v, name), sample.which, share)
-        y = oracle.move_y(v.y, new["g_y"], s.lr_y)
-        z = oracle.move(v.z, new["Hz"] - new["f_y"], s.lr_z)
-        v = self.move_x(oracle, v, new["f_x"] - new["Jz"], s.lr_x)
+            weight = oracle.weight(level, sample)
+            d[name], tables[name] = saga(oracle, value, getattr(v, name), sample.which, weight)
+        y = oracle.move_y(v.y, d["g_y"], s.lr_y)
+        z = oracle.move(v.z, d["Hz"] - d["f_y"], s.lr_z)
+        v = self.move_x(oracle, v, d["f_x"] - d["Jz"], s.lr_x)
         return replace(v, y=y, z=z, **tables)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from mindgap.bilevel.core.directions import TINY
 from mindgap.bilevel.core.settings import count, positive
 from mindgap.bilevel.core.types import Draws, Oracle, Values
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
@@ -55,9 +56,11 @@ class SAMA(LowerStepMethod[Values, Draws]):
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        """The next values: y by inner steps, then x at the new y, with J v by a difference."""
         v = self.descend(oracle, v, s.y, s.lr_y)
         f_x, f_y = oracle.upper(v.x, v.y, s.f)
-        z = self.scale * f_y
-        e = self.radius / oracle.maximum(oracle.norm(z), 1e-30)
-        ahead, behind = (oracle.lower_x(v.x, v.y + by * z, s.j) for by in (e, -e))
+        z = self.scale * f_y  # stands for H^-1 f_y
+        e = self.radius / oracle.maximum(oracle.norm(z), TINY)
+        ahead = oracle.lower_x(v.x, v.y + e * z, s.j)
+        behind = oracle.lower_x(v.x, v.y - e * z, s.j)
         return self.move_x(oracle, v, f_x - (ahead - behind) / (2.0 * e), s.lr_x)

@@ -81,6 +81,7 @@ class SLIP(LowerStepMethod[WithMomentum, Draws]):
         return WithMomentum(x, y, oracle.zeros_like(y), oracle.zeros_like(x))
 
     def plan(self) -> SamplePlan:
+        """T0 warm samples; in every iteration the samples that ``samples`` keeps apart."""
         samples: Samples = {"z": LOWER, "f": UPPER}
         if self.samples == "apart":
             samples = {"y": LOWER, **samples}
@@ -95,7 +96,9 @@ class SLIP(LowerStepMethod[WithMomentum, Draws]):
         return self.descend(oracle, v, s.warm, s.lr_y if self.lr_warm is None else self.lr_warm)
 
     def update(self, v: WithMomentum, s: Draws, oracle: Oracle, kind: str) -> WithMomentum:
-        x, y, z, own = v.x, v.y, v.z, s.y if self.samples == "apart" else s.z
+        """The next values: y and z as ``order`` and ``samples`` say, then m, and x along m."""
+        x, y, z = v.x, v.y, v.z
+        for_y = s.y if self.samples == "apart" else s.z
         if self.samples == "as released":
             d_y, hz, _ = oracle.system(x, y, z, s.z)
             y = oracle.move_y(y, d_y, s.lr_y)
@@ -103,12 +106,14 @@ class SLIP(LowerStepMethod[WithMomentum, Draws]):
             z = oracle.move(z, hz - f_y, s.lr_z)
             d_x, v = f_x - oracle.mixed(x, y, z, s.j), replace(v, y=y, z=z)
         elif self.order == "seidel":
-            y = oracle.move_y(y, oracle.lower(x, y, own), s.lr_y)
+            y = oracle.move_y(y, oracle.lower(x, y, for_y), s.lr_y)
             _, d_z, d_x = oracle.residuals(x, y, z, s.z, s.f, gradient=False)
             v = replace(v, y=y, z=oracle.move(z, d_z, s.lr_z))
         else:
             shared = self.samples == "shared"
             d_y, d_z, d_x = oracle.residuals(x, y, z, s.z, s.f, gradient=shared)
-            v = self.move_yz(oracle, v, s, d_y if shared else oracle.lower(x, y, own), d_z)
+            if not shared:
+                d_y = oracle.lower(x, y, for_y)
+            v = self.move_yz(oracle, v, s, d_y, d_z)
         v = replace(v, m=oracle.mix(v.m, d_x, 1.0 - self.beta))
         return self.move_x(oracle, v, v.m, s.lr_x)

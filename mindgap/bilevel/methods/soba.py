@@ -54,6 +54,7 @@ class SOBA(LowerStepMethod[WithZ, Draws]):
         return SamplePlan((Iteration({"g": LOWER, "f": UPPER}),))
 
     def update(self, v: WithZ, s: Draws, oracle: Oracle, kind: str) -> WithZ:
+        """The next values: x, y and z together, or for "seidel" y, z and x one after the other."""
         x = v.x
         if self.order == "jacobi":
             d_y, d_z, d_x = oracle.residuals(x, v.y, v.z, s.g, s.f)
@@ -62,5 +63,6 @@ class SOBA(LowerStepMethod[WithZ, Draws]):
             y = oracle.move_y(v.y, oracle.lower(x, v.y, s.g), s.lr_y)
             f_x, f_y = oracle.upper(x, y, s.f)
             z = oracle.move(v.z, oracle.hessian(x, y, v.z, s.g) - f_y, s.lr_z)
-            d_x, v = f_x - oracle.mixed(x, y, z, s.g), replace(v, y=y, z=z)
+            d_x = f_x - oracle.mixed(x, y, z, s.g)
+            v = replace(v, y=y, z=z)
         return self.move_x(oracle, v, d_x, s.lr_x)

@@ -54,6 +54,7 @@ class SPABA(Method[WithPage, Draws]):
     fixed_batches: ClassVar[bool] = True
 
     def init(self, oracle: Oracle) -> WithPage:
+        """x and y at the start, z = 0, and a PAGE estimate of zeros that the first refresh sets."""
         x, y = oracle.start
         z = oracle.zeros_like(y)
         page = {"y": z, "z": z, "x": oracle.zeros_like(x)}
@@ -66,7 +67,7 @@ class SPABA(Method[WithPage, Draws]):
     def _full(
         self, oracle: Oracle, x: Array, y: Array, z: Array, times: Scalar
     ) -> dict[str, Array]:
-        """The directions over all samples where ``times`` is 1; zeros at no cost where it is 0."""
+        """The directions of y, z and x over all samples; with ``times`` 0 zeros, at no cost."""
         lower, upper = oracle.batches("lower"), oracle.batches("upper")
         weights = {
             level: np.array([oracle.weight(level, Sample(i)) for i in range(n)])
@@ -91,8 +92,10 @@ class SPABA(Method[WithPage, Draws]):
         return {"y": g_y, "z": hz - f_y, "x": f_x - jz}
 
     def update(self, v: WithPage, s: Draws, oracle: Oracle, kind: str) -> WithPage:
-        """The values after one iteration of PAGE: a full direction or the corrected last one, by
-        the coin.
+        """The next values: x, y and z together along PAGE's estimate.
+
+        The estimate is the full direction where the coin shows 0 (and at first), else the last one
+        plus the difference of the directions at the new and the old point on one pair of samples.
         """
         point, old = {"x": v.x, "y": v.y, "z": v.z}, v.point
         refresh: Scalar = 1 if kind == "first" else 1 * (s.coin == 0)

@@ -69,8 +69,9 @@ class SRBA(Method[WithZSpider, Draws]):
         )
 
     def update(self, v: WithZSpider, s: Draws, oracle: Oracle, kind: str) -> WithZSpider:
-        """The values after one iteration of SPIDER: a full direction at a refresh, else the
-        corrected last one.
+        """The next values: x, y and z together along SPIDER's estimate.
+
+        The estimate is the full direction where ``kind`` is "refresh", else the corrected last one.
         """
         lower, upper = (FULL, FULL) if kind == "refresh" else (s.g, s.f)
 

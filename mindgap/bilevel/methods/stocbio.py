@@ -57,6 +57,9 @@ class StocBio(LowerStepMethod[Values, Draws]):
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        y, v = v.y, self.descend(oracle, v, s.y, s.lr_y)
-        d_x = implicit_neumann(oracle, v.x, v.y if self.order == "seidel" else y, s, self.eta)
+        """The next values: y by inner steps, then x; for "jacobi" x's direction is at the old y."""
+        y_before = v.y
+        v = self.descend(oracle, v, s.y, s.lr_y)
+        y = v.y if self.order == "seidel" else y_before
+        d_x = implicit_neumann(oracle, v.x, y, s, self.eta)
         return self.move_x(oracle, v, d_x, s.lr_x)

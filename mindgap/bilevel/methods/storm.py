@@ -52,6 +52,8 @@ class StormMethod(Method[WithStorm, Draws]):
         }
 
     def update(self, v: WithStorm, s: Draws, oracle: Oracle, kind: str) -> WithStorm:
+        """The next values: x and y together along their STORM estimates at the old point."""
+
         def direction(points: list[Point]) -> list[dict[str, Any]]:
             return implicit_xy(oracle, points, partial(self.inverses, oracle, s), s.f, s.j, s.y)
 

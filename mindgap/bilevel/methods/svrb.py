@@ -62,9 +62,8 @@ class SVRB(Method[WithStorm, Draws]):
     largest: int = count(2000)
     memory_limit: int | None = count(None, most=2**62)
     tables: ClassVar[str] = "dense matrices"
-    copies: ClassVar[int] = (
-        4  # the estimates, the fresh matrices at two points, and the eigenvectors
-    )
+    #: the estimates, the fresh matrices at two points, and the eigenvectors
+    copies: ClassVar[int] = 4
 
     @classmethod
     def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:
@@ -76,6 +75,7 @@ class SVRB(Method[WithStorm, Draws]):
             fail("y", f"must have at most largest={self.largest} unknowns for SVRB", problem.dim_y)
 
     def init(self, oracle: Oracle) -> WithStorm:
+        """x and y at the start, and estimates of zeros: vectors w, s, v, matrices V and H."""
         x, y = oracle.start
         d_x, d_y = x.shape[0], y.shape[0]
         zero = empty_memory(oracle, {"w": y, "s": x, "v": y}, "wsv")["estimate"]
@@ -95,7 +95,10 @@ class SVRB(Method[WithStorm, Draws]):
         }
 
     def update(self, v: WithStorm, s: Draws, oracle: Oracle, kind: str) -> WithStorm:
+        """The next values: x and y together, by STORM estimates at the old point."""
+
         def direction(points: list[Point]) -> list[dict[str, Any]]:
+            """g_y, f_x, f_y, J and H at each point as w, s, v, V and H."""
             directions = []
             for p in points:
                 w, h, j = oracle.dense(p["x"], p["y"], s.g)

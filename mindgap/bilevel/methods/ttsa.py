@@ -51,6 +51,7 @@ class TTSA(Method[Values, Draws]):
         return SamplePlan((Iteration({"y": LOWER, **random_samples(self.terms)}),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        """The next values: y by one step, then x along a random Neumann estimate at the new y."""
         v = replace(v, y=oracle.move_y(v.y, oracle.lower(v.x, v.y, s.y), s.lr_y))
         d_x = implicit_neumann(oracle, v.x, v.y, s, self.eta, self.terms)
         return self.move_x(oracle, v, d_x, s.lr_x)

@@ -61,31 +61,29 @@ class VRBO(Method[WithSpider, Draws]):
         return WithSpider(x, y, empty_memory(oracle, {"x": x, "y": y}, "xy"))
 
     def plan(self) -> SamplePlan:
+        """A refresh on the large batch, then q - 1 iterations without; m inner samples in each."""
         small: Samples = {
             "y": ("lower", self.inner),
             "f": ("upper", self.inner),
             "j": ("lower", self.inner),
             "h": ("factors", (self.inner, self.terms)),
         }
-        large: Samples = (
-            {}
-            if self.refresh is None
-            else {"large": ("lower", self.refresh), "large_f": ("upper", self.refresh)}
-        )
+        large: Samples = {}
+        if self.refresh is not None:
+            large = {"large": ("lower", self.refresh), "large_f": ("upper", self.refresh)}
         first = Iteration({**large, **small}, "refresh", self.inner)
         move = Iteration(small, "move", self.inner)
         return SamplePlan((first,) + (move,) * (self.period - 1), all_samples=self.refresh is None)
 
     def update(self, v: WithSpider, s: Draws, oracle: Oracle, kind: str) -> WithSpider:
-        """The values after one iteration: x by the estimate so far, then y and the estimate by
-        inner corrections.
-        """
+        """The next values: the estimate at a refresh, then x by it, then y by m corrected steps."""
         memory = v.spider
         if kind == "refresh":
             lower, upper = (FULL, FULL) if self.refresh is None else (s.large, s.large_f)
 
-            def of_all(at: Places, vs: list[Array]) -> list[Array]:
-                ((x, y),), (f_y,) = at, vs
+            def of_all(points: Places, vs: list[Array]) -> list[Array]:
+                """H^-1 f_y at the one point, by the Neumann series on the large batch."""
+                ((x, y),), (f_y,) = points, vs
                 hessian, _ = Oracle.operator(oracle, x, y, lower)
                 return [neumann_of(oracle, hessian, f_y, self.terms, self.eta)]
 
@@ -98,10 +96,11 @@ class VRBO(Method[WithSpider, Draws]):
         def correct(
             carry: tuple[Memory, Array], g: Sample, f: Sample, j: Sample, h: Sample
         ) -> tuple[Memory, Array]:
+            """The estimate corrected from its point to (x, y), and y after a step along it."""
             memory, y = carry
 
-            def of_some(at: Places, vs: list[Array]) -> list[Array]:
-                return neumann_sums(oracle, at, vs, h, self.eta)
+            def of_some(points: Places, vs: list[Array]) -> list[Array]:
+                return neumann_sums(oracle, points, vs, h, self.eta)
 
             memory = spider(
                 lambda points: implicit_xy(oracle, points, of_some, f, j, g),

@@ -23,8 +23,14 @@ from mindgap.bilevel.core.types import Backend, Product
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample, row
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.tools.horizon import RacedSteps, raced
+from mindgap.bilevel.tools.horizon import RacedSteps, raced, samples_of
 from mindgap.bilevel.tools.step_advice import StepAdvice
+
+#: Share of 1 / L that lr_y takes, for the largest lower curvature L.
+LOWER = 0.4
+#: Distance of the two hypergradients that give the curvature of Phi, relative to 1 + ||x||; no
+#: first step is to be longer.
+NEARBY = 0.01
 
 
 @overload
@@ -108,10 +114,7 @@ def suggest_steps(
     oracle = TorchOracle(problem)
     try_problem(oracle, seed)
     x, y = oracle.start
-    tokens = problem.lower_data.draw(seed, "lower", 0, batches)
-    lower = [row(tokens, i) for i in range(batches)]
-    if oracle.seeded:
-        lower = [Sample(token.which, (seed + i) % 2**31) for i, token in enumerate(lower)]
+    lower = samples_of(oracle, seed, "lower", 0, batches)
     upper = row(problem.upper_data.draw(seed, "upper", 0, 1), 0)
 
     def largest(y: Tensor) -> float:
@@ -124,38 +127,37 @@ def suggest_steps(
     curvature = largest(y)
     if not (math.isfinite(curvature) and curvature > 0):
         fail("lower", "must have positive curvature in y at the start", curvature)
-    near = _descend(oracle, x, y, lower, 0.4 / curvature)
+    near = _descend(oracle, x, y, lower, LOWER / curvature)
     curvature = max(curvature, largest(near))
-    lr_y = 0.4 / curvature
+    lr_y = LOWER / curvature
 
     def solve(hessian: Product, v: Tensor) -> Tensor:
         return conjugate_gradients(oracle, hessian, v, products=products)[0]
 
     def directions(x: Tensor, y: Tensor) -> Tensor:
-        return torch.stack([hypergradient_at(oracle, x, y, token, upper, solve) for token in lower])
+        """The hypergradient estimates at (x, y), one row per lower minibatch."""
+        return torch.stack([hypergradient_at(oracle, x, y, s, upper, solve) for s in lower])
 
     near = _descend(oracle, x, y, lower, lr_y)
-    each = directions(x, near)
-    d = each.mean(0)
-    size, length = float(d.norm()), 1.0 + float(x.norm())
+    directions_near = directions(x, near)
+    d = directions_near.mean(0)
+    size, scale_of_x = float(d.norm()), 1.0 + float(x.norm())
     # Single minibatches, and a y that is not solved yet, give longer directions than the mean.
-    longest = float(torch.cat([each, directions(x, y)]).norm(dim=1).max())
+    longest = float(torch.cat([directions_near, directions(x, y)]).norm(dim=1).max())
     if size == 0.0 or not math.isfinite(size):
         fail("upper", "must have a finite hypergradient that is not zero at the start", size)
-    there = x - 1e-2 * length * d / size
+    distance = NEARBY * scale_of_x
+    there = x - distance * d / size
     change = directions(there, _descend(oracle, there, near, lower, lr_y)).mean(0) - d
-    upper_curvature = float(change.norm()) / (1e-2 * length)
-    best = min(0.1 / max(upper_curvature, 1e-12), 0.01 * length / max(longest, size))
-    return StepAdvice(
-        lr_y, lr_y, best, (best / 30, best * 10), curvature, size, upper_curvature, problem.dim_x
-    )
+    upper_curvature = float(change.norm()) / distance
+    # A tenth of what the curvature allows, and no first step longer than the distance.
+    lr_x = min(0.1 / max(upper_curvature, 1e-12), distance / max(longest, size))
+    lr_x_range = lr_x / 30, lr_x * 10
+    return StepAdvice(lr_y, lr_y, lr_x, lr_x_range, curvature, size, upper_curvature, problem.dim_x)
 
 
-def _descend(
-    oracle: TorchOracle, x: Tensor, y: Tensor, tokens: list[Sample], lr: float, rounds: int = 8
-) -> Tensor:
-    """Some lower steps over the tokens."""
-    for _ in range(rounds):
-        for token in tokens:
-            y = y - lr * oracle.lower(x, y, token)
+def _descend(oracle: TorchOracle, x: Tensor, y: Tensor, samples: list[Sample], lr: float) -> Tensor:
+    """y after 8 rounds of lower steps at x, one step per sample, without projection."""
+    for sample in samples * 8:
+        y = y - lr * oracle.lower(x, y, sample)
     return y

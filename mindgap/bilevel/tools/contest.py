@@ -114,20 +114,12 @@ class Contest:
         """The table at the end of the race."""
         lines = [f"{'method':10} {'upper loss':>12} {'least':>10} {'largest':>10} {'slope':>10}"]
         for entrant in self.entrants:
-            slope = entrant.band("slope")[0]
-            numbers = (
-                entrant.mean,
-                min(entrant.final),
-                max(entrant.final),
-                slope[-1] if slope else math.nan,
+            slopes, final = entrant.band("slope")[0] or [math.nan], entrant.final
+            row = (
+                f"{entrant.mean:>12.4g} {min(final):>10.4g} {max(final):>10.4g} {slopes[-1]:>10.4g}"
             )
-            row = " ".join(
-                f"{number:>{width}.4g}"
-                for number, width in zip(numbers, (12, 10, 10, 10), strict=True)
-            )
-            level = (
-                "" if entrant is self.winner else " level with the first" * self.is_level(entrant)
-            )
+            is_tie = entrant is not self.winner and self.is_level(entrant)
+            level = " level with the first" if is_tie else ""
             lines.append(f"{METHODS[entrant.key].name:10} {row}{level}")
         lines.append(f"start {self.start:.4g}; {self.calls} oracle calls per run")
         lines += [f"{METHODS[key].name} did not run: {why}" for key, why in self.refused.items()]
@@ -273,24 +265,15 @@ def _run(
         nonlocal seconds_judging
         begin_judging = time.perf_counter()
         value, slope = _judged(judge, state.x, state.values[lower])
-        row = (
-            state.total_calls,
-            begin_judging - begin - seconds_judging,
-            state.x_epochs,
-            value,
-            slope,
-        )
+        seconds = begin_judging - begin - seconds_judging
+        row = state.total_calls, seconds, state.x_epochs, value, slope
         for name, number in zip(columns, row, strict=True):
             columns[name].append(float(number))
         seconds_judging += time.perf_counter() - begin_judging
 
+    method = METHODS[key](**settings)
     solution = solve(
-        problem,
-        METHODS[key](**settings),
-        calls=calls,
-        seed=seed,
-        callbacks=judge_here,
-        every=steps_between,
+        problem, method, calls=calls, seed=seed, callbacks=judge_here, every=steps_between
     )
     if solution.ok and solution.state.t % steps_between:
         judge_here(solution.state)

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -125,12 +126,10 @@ def sweep(
         fail("metric", "must be a function of x and y", metric)
     if positive("keep", keep) > 1.0:
         fail("keep", "must be at most 1", keep)
-    times = np.array(
-        sorted(
-            {*range(0, steps, every), steps}
-            | ({max(1, round(share * steps)) for share in CUTS} if keep < 1.0 else set())
-        )
-    )
+    looks = {*range(0, steps, every), steps}
+    if keep < 1.0:
+        looks |= {max(1, round(share * steps)) for share in CUTS}
+    times = np.array(sorted(looks))
     records = _Records(folder, problem, metric)
     found = {}
     for method in listed:
@@ -143,7 +142,8 @@ def sweep(
             kept = {name: value for name, value in point.items() if name in names}
             if kept not in own:
                 own.append(kept)
-        made = [_make_method(method, point) for point in own]
+        make = METHODS[method] if isinstance(method, str) else partial(replace, method)
+        made = [make(**point) for point in own]
         name = method if isinstance(method, str) else type(method).__name__
         form = _Form(problem, numbers, times, metric, backend, keep)
         found[name] = _swept(form, name, own, made, records)
@@ -184,11 +184,6 @@ def _names(method: str | Method) -> set[str]:
         fail("methods", f"must be methods, or of {', '.join(METHODS)}", method)
     kind: Any = METHODS[method].load() if isinstance(method, str) else type(method)
     return {f.name for f in fields(kind)}
-
-
-def _make_method(method: str | Method, point: dict[str, Any]) -> Method:
-    made: Method = METHODS[method](**point) if isinstance(method, str) else replace(method, **point)
-    return made
 
 
 @dataclass(frozen=True)
@@ -357,13 +352,9 @@ def _one_by_one(form: _Form, methods: list[Method]) -> Iterator[Look]:
             if (s, p) in states and before is None:  # it went wrong
                 continue
             lower = lower_variable_of(method)
+            first_seed = seed if before is None else None
             done = solve(
-                problem,
-                method,
-                int(t),
-                seed=seed if before is None else None,
-                start=before,
-                backend=form.backend,
+                problem, method, int(t), seed=first_seed, start=before, backend=form.backend
             )
             state = done.state
             states[s, p] = state if done.ok else None

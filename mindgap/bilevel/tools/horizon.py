@@ -114,6 +114,11 @@ def _numbers(settings: dict[str, Any]) -> str:
 class Scale:
     """How a method's own rates follow from a length of the path of x and a rate of y.
 
+    Args:
+        key, method: the method in ``METHODS``, and its class or the method itself.
+        size, dim: norm of the hypergradient at the start, and number of upper unknowns.
+        curvature: largest eigenvalue of the lower Hessian.
+
     Example:
         >>> scale = Scale("soba", METHODS["soba"].load(), size=2.0, dim=4)
         >>> scale.settings(10.0, 100, 0.1)["lr_x"] > scale.settings(10.0, 1000, 0.1)["lr_x"]
@@ -124,65 +129,66 @@ class Scale:
         self, key: str, method: Any, size: float, dim: int, curvature: float = 1.0
     ) -> None:
         self.key, self.method, self.size, self.dim = key, method, size, dim
-        self.curvature = curvature  # largest, of the lower level
+        self.curvature = curvature
         self.known = {f.name: f for f in fields(method)}
         #: whether the length of a step does not depend on that of the direction
         self.fixed = method.x_step != "plain"
 
     def exponent(self, name: str) -> float:
-        found = self.known.get(name)
-        return 0.0 if found is None else float(found.metadata.get("exponent", 0.0))
+        """The p with which a rate falls as 1 / (1 + t)^p; 0 for one that the method has not."""
+        field = self.known.get(name)
+        return 0.0 if field is None else float(field.metadata.get("exponent", 0.0))
 
     def path(self, steps: int) -> float:
         """Sum over the iterations of a rate of x that begins at 1."""
-        falls = self.exponent("lr_x") or (self.exponent("lr_y") if self.key == "f2sa" else 0.0)
-        return float(np.sum((1.0 + np.arange(steps)) ** -falls))
+        # F2SA multiplies its rate of x by that of y.
+        exponent = self.exponent("lr_y") if self.key == "f2sa" else self.exponent("lr_x")
+        return float(np.sum((1.0 + np.arange(steps)) ** -exponent))
 
     def settings(self, length: float, steps: int, lr_y: float) -> dict[str, Any]:
-        """Settings with which x goes that far in so many iterations, as long as the hypergradient
-        is what it is at the start.
+        """Settings with which x goes the distance ``length`` in so many iterations, as long as the
+        hypergradient stays what it is at the start; ``lr_y`` is a constant rate of y.
         """
-        per_step = length / self.path(steps)
-        lr_y *= FALLING if self.exponent("lr_y") else 1.0
-        lr_x = per_step / self.size
-        found: dict[str, Any] = {"lr_x": lr_x, "lr_y": lr_y}
-        if self.method.x_step in ("normalised", "clipped"):
-            found["lr_x"] = per_step
-        elif self.fixed:  # Adam moves every coordinate by its step
-            found["lr_x"] = per_step / math.sqrt(self.dim)
-        if "lr_z" in self.known and self.known["lr_z"].default is not None:
-            found["lr_z"] = lr_y
-        if "eta" in self.known and "terms" in self.known:
-            found["eta"] = lr_y
+        first_step = length / self.path(steps)
+        if self.exponent("lr_y"):
+            lr_y *= FALLING
+        plain = first_step / self.size
         advice = StepAdvice(
-            lr_y, lr_y, lr_x, (lr_x, lr_x), self.curvature, self.size, 1.0, self.dim
+            lr_y, lr_y, plain, (plain, plain), self.curvature, self.size, 1.0, self.dim
         )
-        return dict(self.method.adapt_settings(found, advice))
+        if self.method.x_step in ("normalised", "clipped"):
+            return advice.settings_with(self.method, first_step)
+        if self.fixed:  # Adam moves every coordinate by its step
+            return advice.settings_with(self.method, first_step / math.sqrt(self.dim))
+        return advice.settings_with(self.method, plain)
 
 
 class Ground:
-    """What is measured of a problem before any method runs, with a count of the calls."""
+    """What is measured of a problem before any method runs, with a count of the calls.
+
+    Args:
+        problem: what to solve.
+        steps: iterations of the run that steps are sought for.
+        lower_steps: steps on y before anything is measured.
+        seed: of the minibatches and the power iterations.
+
+    ``measure`` sets ``curvature`` (of the lower level), ``lr`` (the rate of y), ``near`` (y close
+    to its solution at the first x), ``start`` (the upper loss there), ``size`` (norm of the
+    hypergradient there), ``z`` (of its linear system) and ``distance`` (how far to go along it).
+    """
 
     def __init__(self, problem: BilevelProblem, steps: int, lower_steps: int, seed: int) -> None:
         self.problem, self.steps, self.seed = problem, steps, seed
-        self.lower_steps = lower_steps  # on y, before anything is measured
+        self.lower_steps = lower_steps
         self.oracle = TorchOracle(problem)
         try_problem(self.oracle, seed)
         self.oracle.take_calls()
-        self.losses = 0  # upper losses on a minibatch
-        self.follow = min(max(round(steps * FOLLOW), 16), 100)
+        self.losses = 0  # how many upper losses on a minibatch were taken
+        self.follow = min(max(round(steps * FOLLOW), 16), 100)  # lower steps before a judgement
         count = min(problem.upper_data.batches, JUDGED)
-        self.upper = self.tokens("upper", 0, count)
-        self.lower = self.tokens("lower", 0, self.follow)
+        self.upper = samples_of(self.oracle, seed, "upper", 0, count)
+        self.lower = samples_of(self.oracle, seed, "lower", 0, self.follow)
         self.x, self.y0 = self.oracle.start
-
-    def tokens(self, level: str, begin: int, count: int) -> list[Sample]:
-        """Some tokens of a level."""
-        drawn = self.problem.data(level).draw(self.seed, level, begin, count)
-        found = [row(drawn, i) for i in range(count)]
-        if self.oracle.seeded:
-            found = [Sample(t.which, (self.seed + begin + i) % 2**31) for i, t in enumerate(found)]
-        return found
 
     @property
     def calls(self) -> int:
@@ -190,55 +196,57 @@ class Ground:
         return int(self.oracle.calls.total) + self.losses
 
     def largest(self, x: Tensor, y: Tensor, batches: int = 3, products: int = 8) -> float:
-        """Largest curvature of the lower level over some minibatches, by power iteration."""
-        draw = torch.Generator().manual_seed(self.seed % 2**63)
+        """Largest curvature of the lower level at (x, y) over the first ``batches`` minibatches,
+        by ``products`` steps of power iteration on each; infinite where it is no number.
+        """
+        generator = torch.Generator().manual_seed(self.seed % 2**63)
         most = 0.0
-        for token in self.lower[:batches]:
-            hessian, _ = self.oracle.operator(x, y, token)
-            v = torch.randn(y.shape, generator=draw, dtype=y.dtype).to(y.device)
+        for sample in self.lower[:batches]:
+            hessian, _ = self.oracle.operator(x, y, sample)
+            v = torch.randn(y.shape, generator=generator, dtype=y.dtype).to(y.device)
             size = largest_eigenvalue(hessian, v, products)
             most = max(most, size) if math.isfinite(size) else math.inf
         return most
 
-    def descend(self, x: Tensor, y: Tensor, tokens: Sequence[Sample], lr: float) -> Tensor:
-        """y after a lower step with momentum at x per token: the mean of the last half, which is
-        less noisy.
+    def descend(self, x: Tensor, y: Tensor, samples: Sequence[Sample], lr: float) -> Tensor:
+        """y after one lower step with momentum at x on each sample: the mean over the second half
+        of the steps, which is less noisy than the last y.
         """
-        total, m = torch.zeros_like(y), torch.zeros_like(y)
-        for i, token in enumerate(tokens):
-            m = MOMENTUM * m + self.oracle.lower(x, y, token)
-            y = self.oracle.move_y(y, m, lr)
-            if i >= len(tokens) // 2:
+        total, momentum = torch.zeros_like(y), torch.zeros_like(y)
+        for i, sample in enumerate(samples):
+            momentum = MOMENTUM * momentum + self.oracle.lower(x, y, sample)
+            y = self.oracle.move_y(y, momentum, lr)
+            if i >= len(samples) // 2:
                 total += y
-        return total / (len(tokens) - len(tokens) // 2)
+        return total / (len(samples) - len(samples) // 2)
 
     def value(self, x: Tensor, y: Tensor) -> tuple[float, Tensor]:
-        """The upper loss at x once y has followed, and that y."""
+        """The upper loss at x once y has followed by ``follow`` lower steps, and that y.
+
+        It is the mean over the upper minibatches, infinite where that is no number; counts them.
+        """
         y = self.descend(x, y, self.lower, self.lr)
         self.losses += len(self.upper)
-        losses = [float(self.problem.loss("upper", x, y, token)) for token in self.upper]
+        losses = [float(self.problem.loss("upper", x, y, sample)) for sample in self.upper]
         mean = sum(losses) / len(losses)
         return (mean if math.isfinite(mean) else math.inf), y
 
-    def moved(self, x: Tensor) -> Tensor:
-        """x, projected where the problem says so."""
-        return x if self.oracle.project_x is None else self.oracle.project_x(x)
-
     def measure(self) -> None:
-        """Curvature, hypergradient, and how far to go along it."""
+        """Set the attributes that the class names: curvature, hypergradient, distance along it."""
         curvature = self.largest(self.x, self.y0)
         if not (math.isfinite(curvature) and curvature > 0):
             fail("lower", "must have positive curvature in y at the start", curvature)
-        for _ in range(4):
+        for _ in range(4):  # y may come to where the curvature is larger: then again, more slowly
             near = self.descend(self.x, self.y0, self.lower, LOWER / curvature)
             there = self.largest(self.x, near, 2) if bool(near.isfinite().all()) else math.inf
-            enough = there <= 1.5 * curvature
+            is_alike = there <= 1.5 * curvature
             curvature = max(curvature, there if math.isfinite(there) else 4 * curvature)
-            if enough:
+            if is_alike:
                 break
         self.curvature, self.lr = curvature, LOWER / curvature
-        tokens = self.tokens("lower", 0, self.lower_steps)
-        near = self.descend(self.x, near, tokens, self.lr) if tokens else near
+        if self.lower_steps:
+            samples = samples_of(self.oracle, self.seed, "lower", 0, self.lower_steps)
+            near = self.descend(self.x, near, samples, self.lr)
         if self.largest(self.x, near, 2) < curvature / FALLEN:  # only the start is so curved
             self.curvature, self.lr = curvature / FALLEN, FALLEN * self.lr
         self.start, self.near = self.value(self.x, near)
@@ -250,11 +258,13 @@ class Ground:
         self.distance = self.along(-d / self.size)
 
     def hypergradient(self) -> Tensor:
-        """f_x - J z over some minibatches, z by conjugate gradients."""
-        x, y, few = self.x, self.near, self.lower[:3]
-        parts = [self.oracle.upper(x, y, token) for token in self.upper[:4]]
-        f_x, f_y = (torch.stack(p).mean(0) for p in zip(*parts, strict=True))
-        products = [self.oracle.operator(x, y, token)[0] for token in few]
+        """f_x - J z at (x, near) over some minibatches, z by 8 steps of conjugate gradients;
+        keeps z.
+        """
+        x, y = self.x, self.near
+        upper_gradients = [self.oracle.upper(x, y, sample) for sample in self.upper[:4]]
+        f_x, f_y = (torch.stack(parts).mean(0) for parts in zip(*upper_gradients, strict=True))
+        products = [self.oracle.operator(x, y, sample)[0] for sample in self.lower[:3]]
 
         def hessian(v: Tensor) -> Tensor:
             return torch.stack([product(v) for product in products]).mean(0)
@@ -262,36 +272,55 @@ class Ground:
         z, _ = conjugate_gradients(self.oracle, hessian, f_y, products=8)
         self.z = z
         count = min(self.problem.lower_data.batches, max(8, self.steps // 20))
-        tokens = self.tokens("lower", 0, count)
-        mixed = torch.stack([self.oracle.mixed(x, y, z, token) for token in tokens]).mean(0)
-        return f_x - mixed
+        samples = samples_of(self.oracle, self.seed, "lower", 0, count)
+        return f_x - torch.stack([self.oracle.mixed(x, y, z, s) for s in samples]).mean(0)
 
     def along(self, u: Tensor) -> float:
-        """Distance along u to the least upper loss, a factor of 4 apart; the least that gives most
-        of the gain.
+        """The least distance along the unit vector u, among some a factor of 4 apart, at which most
+        of the possible fall of the upper loss is reached.
         """
-        at = {0.0: self.value(self.x, self.near)[0]}
-        s = 0.25 * math.sqrt(len(u))
+        start = self.value(self.x, self.near)[0]
+        loss_at: dict[float, float] = {}  # distance -> upper loss
+        distance = 0.25 * math.sqrt(len(u))
 
-        def look(s: float) -> float:
-            if s not in at:
-                at[s] = self.value(self.moved(self.x + s * u), self.near)[0]
-            return at[s]
+        def look(distance: float) -> float:
+            """The upper loss at a distance, taken once."""
+            if distance not in loss_at:
+                x = self.x + distance * u
+                x = x if self.oracle.project_x is None else self.oracle.project_x(x)
+                loss_at[distance] = self.value(x, self.near)[0]
+            return loss_at[distance]
 
         for _ in range(5):  # down to where it helps, if it does not
-            if look(s) < at[0.0]:
+            if look(distance) < start:
                 break
-            s /= 4.0
+            distance /= 4.0
         for _ in range(6):
-            if look(4.0 * s) >= look(s):
+            if look(4.0 * distance) >= look(distance):
                 break
-            s *= 4.0
-        return least_enough(at, at.pop(0.0))
+            distance *= 4.0
+        return least_enough(loss_at, start)
+
+
+def samples_of(oracle: TorchOracle, seed: int, level: str, begin: int, count: int) -> list[Sample]:
+    """The minibatches ``begin .. begin + count - 1`` of a level's stream; each has a random seed of
+    its own where the losses draw numbers.
+    """
+    drawn = oracle.problem.data(level).draw(seed, level, begin, count)
+    samples = [row(drawn, i) for i in range(count)]
+    if oracle.seeded:
+        samples = [Sample(s.which, (seed + begin + i) % 2**31) for i, s in enumerate(samples)]
+    return samples
 
 
 def least_enough(values: dict[float, float], start: float) -> float:
-    """The least key whose value has most of the largest gain over the start; where nothing gains,
-    the largest that does no harm, or else the one with the least value.
+    """The least key whose value has most of the largest gain over the start.
+
+    Where nothing gains it is the largest key that does no harm, or else that of the least value.
+
+    Args:
+        values: distance or rate -> upper loss, less is better.
+        start: upper loss at the start.
 
     Example:
         >>> least_enough({1.0: 5.0, 2.0: 1.1, 4.0: 1.0}, start=9.0)
@@ -307,15 +336,25 @@ def least_enough(values: dict[float, float], start: float) -> float:
 
 
 class Race:
-    """Short runs of one method on one problem."""
+    """Short runs of one method on one problem.
+
+    Args:
+        ground: what was measured of the problem.
+        key: the method in ``METHODS``.
+        method: its class, or a method whose other settings are kept.
+        backend: who runs the iterations; eager torch if None.
+        seed: of the draws; every run from the problem's start has one of its own above it.
+    """
 
     def __init__(
         self, ground: Ground, key: str, method: Any, backend: Backend | None, seed: int
     ) -> None:
-        self.ground, self.key, self.backend, self.seed = ground, key, backend, seed
+        self.ground, self.key, self.seed = ground, key, seed
         self.base = method
         self.scale = Scale(key, method, ground.size, ground.problem.dim_x, ground.curvature)
-        self.calls, self.per_step, self.seeds = 0, 0.0, 0
+        self.calls, self.per_step = 0, 0.0  # oracle calls so far; per iteration of the last run
+        self.seeds = 0  # how many seeds of their own were handed out
+        self.options: dict[str, Any] = {"limit": 1e3, "check_every": 8, "backend": backend}
         self.twin = copy(ground.problem)  # the same problem, its lower level solved at the start
         self.twin.pack_y = copy(ground.problem.pack_y)
         self.twin.pack_y.start = ground.near.clone()
@@ -328,23 +367,23 @@ class Race:
         return made
 
     def run(self, settings: dict[str, Any], steps: int, *, solved: bool) -> StepTrial:
-        """A short run from a solved lower level or from the problem's own start, judged halfway too
-        in the latter case.
+        """Make a short run, judge it, and add it to ``tried`` and its cost to ``calls``.
+
+        Args:
+            settings: of the method.
+            steps: iterations.
+            solved: begin where the lower level is solved; else at the problem's own start with a
+                fresh seed, and judge halfway too.
         """
         ground, method = self.ground, self.made(settings)
+        problem = self.twin if solved else ground.problem
         state = self.warm(method) if solved else None
-        values, before = [], 0 if state is None else state.total_calls
+        values, calls_before = [], 0 if state is None else state.total_calls
+        if not solved:
+            self.seeds += 1
         for until in (steps,) if solved else (steps // 2, steps):
-            done = solve(
-                self.twin if solved else ground.problem,
-                method,
-                until,
-                seed=None if state else self.fresh(),
-                start=state,
-                limit=1e3,
-                check_every=8,
-                backend=self.backend,
-            )
+            seed = None if state else self.seed + 100 + self.seeds
+            done = solve(problem, method, until, seed=seed, start=state, **self.options)
             state = done.state
             x = state.oracle.to_torch(state.values["x"])
             good = done.ok and bool(x.isfinite().all())
@@ -353,25 +392,20 @@ class Race:
             values.append(ground.value(x, ground.near)[0] if good else math.inf)
             if not good:
                 break
-        spent = done.state.total_calls - before
+        spent = done.state.total_calls - calls_before
         self.calls += spent
         self.per_step = spent / max(done.state.t, 1)
         trial = StepTrial(dict(settings), steps, solved, values[0], values[-1])
         self.tried.append(trial)
         return trial
 
-    def fresh(self) -> int:
-        """A seed of its own for every run from the problem's start."""
-        self.seeds += 1
-        return self.seed + 100 + self.seeds
-
     def is_stable(self, x: Tensor, settings: dict[str, Any], t: int) -> bool:
-        """Whether lower steps at x are far from unstable with the rate of iteration t."""
+        """Whether the rate of y at iteration t stays below 1 / L for the curvature L at this x."""
         lr_y = settings["lr_y"] * (1.0 + t) ** -self.scale.exponent("lr_y")
         return bool(self.ground.largest(x, self.ground.near, 2, 6) * lr_y <= 2.0 * LOWER)
 
     def warm(self, method: Method) -> State:
-        """The state before the first iteration, with the linear system solved as well."""
+        """A method's first state with y solved, and z too where it keeps one."""
         state = method.start(self.twin, self.seed)
         z = state.values.get("z")
         if isinstance(z, Tensor) and z.shape == self.ground.z.shape:
@@ -379,24 +413,34 @@ class Race:
         return state
 
     def left(self, whole: int) -> float:
-        """Iterations that can still run before the cost is that of one whole run."""
+        """Iterations that can still run before the cost is that of one run of ``whole``."""
         ground = self.ground
-        judged = ground.calls + 3 * (ground.follow + len(ground.upper))
-        return 0.97 * whole - (self.calls + judged) / self.per_step
+        # What measuring cost, and what three more judgements will.
+        judging = ground.calls + 3 * (ground.follow + len(ground.upper))
+        return 0.97 * whole - (self.calls + judging) / self.per_step
 
     def can_afford(self, steps: int, whole: int, last: float = LAST) -> bool:
-        """Whether another short run leaves enough for a last trial of this length."""
+        """Whether ``steps`` more iterations leave the share ``last`` of a run for a last trial."""
         return self.left(whole) > steps + last * whole
 
     def first(self, steps: int, whole: int) -> float:
-        """The best rate of x in short runs from a solved lower level, a factor of 4 apart."""
-        ground, values = self.ground, dict[float, float]()
-        rates = dict[float, float]()
+        """First rung: the best rate of x in short runs from a solved lower level.
+
+        The rates let x go 2 and 8 times the measured distance, then a factor of 4 further while the
+        best is at an end of those tried.
+
+        Args:
+            steps: iterations of each run.
+            whole: iterations of the run that steps are sought for.
+        """
+        ground, values = self.ground, dict[float, float]()  # multiple of the distance -> loss
+        rates = dict[float, float]()  # the same multiple -> rate of x
 
         def look(far: float) -> None:
-            at = self.scale.settings(far * ground.distance, steps, ground.lr)
-            values[far] = self.run(at, steps, solved=True).value
-            rates[far] = at["lr_x"]
+            """Run with a rate for this multiple of the distance."""
+            settings = self.scale.settings(far * ground.distance, steps, ground.lr)
+            values[far] = self.run(settings, steps, solved=True).value
+            rates[far] = settings["lr_x"]
 
         look(2.0)
         look(8.0)
@@ -414,16 +458,23 @@ class Race:
         return rates[least_enough(values, ground.start)]
 
     def second(self, lr_x: float, base: dict[str, Any], steps: int, whole: int) -> StepTrial:
-        """The best of a few longer runs from the problem's own start."""
+        """Second rung: the best of a few longer runs from the problem's own start.
+
+        Args:
+            lr_x: rate of x to begin with.
+            base: the other settings.
+            steps, whole: as for ``first``.
+        """
         best = self.run({**base, "lr_x": lr_x}, steps, solved=False)
         wider = APART
         while not self.gains(best) and self.can_afford(steps, whole, AGAIN):
             lr_x, wider = lr_x / APART, 2.0
             best = self.run({**base, "lr_x": lr_x}, steps, solved=False)
         if self.gains(best) and self.can_afford(steps, whole):
-            more = self.run({**base, "lr_x": wider * lr_x}, steps, solved=False)
-            if more.value < best.value - CLEAR * abs(self.ground.start):
-                best = more if more.value <= more.halfway else best
+            faster = self.run({**base, "lr_x": wider * lr_x}, steps, solved=False)
+            is_better = faster.value < best.value - CLEAR * abs(self.ground.start)
+            if is_better and faster.value <= faster.halfway:
+                best = faster
         return best
 
     def gains(self, trial: StepTrial) -> bool:
@@ -431,17 +482,18 @@ class Race:
         return trial.value < self.ground.start - GAIN * abs(self.ground.start)
 
     def safe(self, best: StepTrial, steps: int) -> dict[str, Any]:
-        """Settings for the whole run, with a lower rate of x next to one that went wrong, where
-        steps of a fixed length have come far enough, and where the last trial fails.
+        """Settings for the whole run, made from those of the best run of the second rung.
+
+        The rate of x is lower next to one that went wrong, where steps of a fixed length have come
+        far enough, and where the last trial fails.
         """
         ground, settings = self.ground, dict(best.settings)
         rate = settings["lr_x"]
-        far = 2.0 if self.scale.fixed else APART
-        near = [t for t in self.tried if rate < t.settings["lr_x"] < 1.1 * APART * rate]
+        next_rates = [t for t in self.tried if rate < t.settings["lr_x"] < 1.1 * APART * rate]
         if not self.gains(best):  # nothing was seen to help: stay
             settings["lr_x"] = rate / 64.0
-        elif any(not math.isfinite(t.value) for t in near):
-            settings["lr_x"] = rate / far
+        elif any(not math.isfinite(t.value) for t in next_rates):
+            settings["lr_x"] = rate / (2.0 if self.scale.fixed else APART)
         elif self.scale.fixed and best.halfway - best.value < 0.2 * (ground.start - best.value):
             settings["lr_x"] = rate / 2.0  # it has come as far as it should
         settings["lr_x"] = self.checked(settings, best, steps)
@@ -451,9 +503,14 @@ class Race:
         """The rate of x, lowered until a faster run with another seed stays in bounds and ends
         below the start; half of it where that run ended higher than it was halfway (steps of a
         fixed length: or higher than a run of the second rung).
+
+        Args:
+            settings: with the rate to check.
+            best: the best run of the second rung.
+            steps: iterations of the whole run.
         """
         rate, start = float(settings["lr_x"]), self.ground.start
-        tried, reached = best.settings["lr_x"], best.value
+        best_rate, best_value = best.settings["lr_x"], best.value
         little = CLEAR * abs(start)
         # A method that keeps z runs into trouble when z lags, which a much faster run passes by.
         faster = 2.0 if self.scale.fixed or "lr_z" in self.scale.known else APART
@@ -462,10 +519,10 @@ class Race:
             length = round(min(max(self.left(steps), AGAIN * steps), LAST * steps))
             trial = self.run({**settings, "lr_x": faster * rate}, length, solved=False)
             if trial.value <= start + little:
-                before = min(trial.halfway, reached) if self.scale.fixed else trial.halfway
+                before = min(trial.halfway, best_value) if self.scale.fixed else trial.halfway
                 return rate / 2.0 if trial.value > before + little else rate
             rate /= APART
-            if self.left(steps) < AGAIN * steps and faster * rate <= tried:
+            if self.left(steps) < AGAIN * steps and faster * rate <= best_rate:
                 break  # a run of the second rung was as long and fast as what could still run
         return rate
 
@@ -493,20 +550,11 @@ def raced(
         lr_x / 2.0 if race.scale.fixed else lr_x, base, max(8, round(steps * SECOND)), steps
     )
     settings = race.safe(best, steps)
+    tried = race.made(settings), tuple(race.tried)
+    measured = ground.start, ground.curvature, ground.size, ground.distance
     calls = ground.calls + race.calls
-    return RacedSteps(
-        key,
-        settings,
-        steps,
-        race.made(settings),
-        tuple(race.tried),
-        ground.start,
-        ground.curvature,
-        ground.size,
-        ground.distance,
-        calls,
-        calls / (race.per_step * steps),
-    )
+    runs = calls / (race.per_step * steps)
+    return RacedSteps(key, settings, steps, *tried, *measured, calls, runs)
 
 
 def _kind(method: str | Method) -> tuple[str, Any]:

@@ -19,9 +19,7 @@ class StepAdvice:
     lr_x: float  # proposed plain step on x; the range below is what to search
     lr_x_range: tuple[float, float]  # least and largest step worth trying on x
     curvature: float  # largest eigenvalue of the lower Hessian over some minibatches
-    hypergradient: (
-        float  # norm of the hypergradient at the start; lr_x times it is the length of a first step
-    )
+    hypergradient: float  # its norm at the start; times lr_x it is the length of a first step
     upper_curvature: float  # change of the hypergradient per unit of x, along itself
     dim_x: int  # number of upper unknowns
 
@@ -38,15 +36,22 @@ class StepAdvice:
         """
         one_of("key", key, METHODS)
         kind = METHODS[key].load()
-        known: dict[str, Any] = {f.name: f.default for f in fields(kind)}
-        found: dict[str, Any] = {"lr_x": self.lr_x, "lr_y": self.lr_y}
+        lr_x = self.lr_x
         if kind.x_step == "normalised":
             # A tenth: a normalised step does not get shorter as the gradient falls.
-            found["lr_x"] = self.lr_x * self.hypergradient / 10
+            lr_x = lr_x * self.hypergradient / 10
         elif not isinstance(kind.x_step, str):  # Adam moves every coordinate by its step
-            found["lr_x"] = self.lr_x * self.hypergradient / math.sqrt(self.dim_x)
-        if "lr_z" in known and known["lr_z"] is not None:
+            lr_x = lr_x * self.hypergradient / math.sqrt(self.dim_x)
+        return self.settings_with(kind, lr_x)
+
+    def settings_with(self, kind: Any, lr_x: float) -> dict[str, Any]:
+        """Settings of a method's class (or of a method) with this rate of x in its own scale: the
+        rates of y and of the linear system, and the step of a Neumann series.
+        """
+        defaults: dict[str, Any] = {f.name: f.default for f in fields(kind)}
+        found: dict[str, Any] = {"lr_x": lr_x, "lr_y": self.lr_y}
+        if "lr_z" in defaults and defaults["lr_z"] is not None:  # None follows lr_y by itself
             found["lr_z"] = self.lr_z
-        if "eta" in known and "terms" in known:
+        if "eta" in defaults and "terms" in defaults:
             found["eta"] = self.lr_y
         return dict(kind.adapt_settings(found, self))
