@@ -49,20 +49,16 @@ FEW_EXPLAIN = 0.9
 NAMED_EXCESS = 0.1
 #: Ordinary batches that the weights are tried on.
 ORDINARY_BATCHES = 3
-#: At most one sample in so many of a batch may be named.
-FEW_SAMPLES = 8
 #: Samples that are looked at one by one, at most.
 MOST_SAMPLES = 512
 #: An update moves a module unusually far above this share of its norm, where no other is known.
 LARGE_UPDATE = 0.5
-#: Relative distance of losses below which a replay counts as the same but for rounding.
-SAME_LOSS = 1e-3
-#: Gradients are scaled to the recorded norm where the two differ by more than this share.
-SAME_NORM = 1e-6
+#: Relative distances below which replayed losses, and replayed gradient norms, count as the
+#: recorded ones but for rounding.
+SAME_LOSS, SAME_NORM = 1e-3, 1e-6
 #: The least norm to divide by.
 TINY = 1e-12
-#: The loss is back where the last ``LAST_ORDINARY`` of ``LEAST_AFTER`` or more are ordinary.
-LAST_ORDINARY, LEAST_AFTER = 3, 5
+
 
 #: Key of a mechanism -> its name.
 MECHANISMS = {
@@ -457,14 +453,14 @@ class Replay:
 
     def samples_at_fault(self, batch: Any) -> tuple[int, ...]:
         """Places of the few samples that explain a bad batch; empty where too many would have to be
-        named. Few are at most one in ``FEW_SAMPLES``, or a single one.
+        named. Few are at most an eighth of the samples, or a single one.
 
         Samples with numbers that are not finite are named in a batch of any size, also of one
         sample. Where there are none, the samples with the largest losses at the present weights are
         named, in batches of 2 to ``MOST_SAMPLES``, unless too many are out of range.
         """
         count = size(batch)
-        most = max(1, count // FEW_SAMPLES)
+        most = max(1, count // 8)
         not_finite = _rows_not_finite(batch, count)
         if not_finite:
             return tuple(not_finite) if len(not_finite) <= most else ()
@@ -851,14 +847,14 @@ def _shown(incident: Incident) -> str:
 
 
 def _recovered(incident: Incident) -> int | None:
-    """Steps after the incident until the loss was back in its range. None where it was not: fewer
-    than ``LEAST_AFTER`` losses are known, or one of the last ``LAST_ORDINARY`` was unusual.
+    """Steps after the incident until the loss was back in its range. None where it was not, because
+    fewer than five losses are known or one of the last three was unusual.
     """
     usual = incident.history
     if incident.kind != "loss":
         usual = [step.loss for step in incident.steps[:-1]]
     ordinary = [not leaves_range(usual, loss) for loss in incident.losses_after]
-    if len(ordinary) < LEAST_AFTER or not all(ordinary[-LAST_ORDINARY:]):
+    if len(ordinary) < 5 or not all(ordinary[-3:]):
         return None
     last_bad = max((i for i, is_ordinary in enumerate(ordinary) if not is_ordinary), default=-1)
     return last_bad + 2  # place 0 is one step after the incident

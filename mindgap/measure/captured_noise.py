@@ -30,7 +30,9 @@ from mindgap.measure.per_sample import ModelWithLoss
 
 #: (generator, size) -> a minibatch of so many independent samples, as a tuple of tensors.
 Draw = Callable[[torch.Generator, int], Any]
-#: Rows of the results, one per minibatch of a group, and the parts of the minibatches, stacked.
+#: A group of minibatches that are taken in one pass: first their numbers, shape (size,), which are
+#: the rows of the results they fill, then each part of the minibatches (inputs, targets), stacked
+#: to shape (size, batch, ...).
 Group = tuple[Tensor, ...]
 
 #: Minibatches that are drawn at once.
@@ -120,11 +122,11 @@ def captured_noise(
     layer, picks = _chosen(objective.parameters, coordinates, seed)
 
     def measure(size: int) -> tuple[Tensor, Tensor, float]:
-        before, after = (_groups(draw, generator, count, batch, size) for count in counts)
+        for_mean, measured = (_groups(draw, generator, count, batch, size) for count in counts)
         with as_found(objective.model):
-            return _measure(objective, before, after, counts, size, picks)
+            return _measure(objective, for_mean, measured, counts, size, picks)
 
-    found, start = None, generator.get_state()
+    found, state_at_start = None, generator.get_state()
     if whole("together", together, least=1) > 1:
         try:
             found = measure(together)
@@ -134,28 +136,32 @@ def captured_noise(
                 f"{type(error).__name__}: {error}",
                 stacklevel=2,
             )
-            generator.set_state(start)
+            generator.set_state(state_at_start)
     norms, picked, loss = found or measure(1)
     return HeldOutNoise(norms.double().cpu().numpy(), picked.cpu().numpy(), layer, loss, reference)
 
 
 def _measure(
     objective: Objective,
-    before: Iterator[Group],
-    after: Iterator[Group],
+    for_mean: Iterator[Group],
+    measured: Iterator[Group],
     counts: tuple[int, int],
     size: int,
     picks: dict[int, Tensor],
 ) -> tuple[Tensor, Tensor, float]:
-    """Norms, coordinates and mean loss of the minibatches of ``after`` around the mean gradient of
-    those of ``before``.
+    """Compute the mean gradient ḡ of the first groups, then read the noise g_b - ḡ of each
+    minibatch of the others.
 
     Args:
-        counts: numbers of minibatches of ``before`` and of ``after``; a row of that number in a
-            group is a filler.
-        size: minibatches in a group; of one a whole backward pass is captured, of several a
+        for_mean: the K minibatches of ḡ.
+        measured: the M minibatches whose noise is read.
+        counts: K and M; a minibatch of that number fills up a short group and does not count.
+        size: minibatches in a group. Of one a whole backward pass is captured, of several a
             function of ``torch.func``.
-        picks: tensor -> places of the coordinates to follow.
+        picks: place of a parameter tensor -> places in it of the coordinates to follow.
+
+    Returns:
+        Norms of the noise, shape (M,); its followed coordinates, shape (M, coordinates); mean loss.
     """
     reference, minibatches = counts
     mean = [torch.zeros_like(p) for p in objective.parameters]
@@ -164,49 +170,52 @@ def _measure(
     picked = norms.new_zeros(minibatches + 1, sum(map(len, picks.values())))
 
     def read(rows: Tensor, values: Tensor, gradients: list[Tensor]) -> None:
+        """Write norms, losses and coordinates of a group into their rows of the results."""
         norms.index_copy_(0, rows, distances(gradients, mean).float())
         losses.index_copy_(0, rows, values.float())
         if picks:
             parts = [
-                gradients[i].flatten(1).index_select(1, inside) - mean[i].flatten()[inside]
-                for i, inside in picks.items()
+                gradients[i].flatten(1).index_select(1, places) - mean[i].flatten()[places]
+                for i, places in picks.items()
             ]
             picked.index_copy_(0, rows, torch.cat(parts, dim=1).float())
 
+    # What is done with a group of one minibatch, whose gradient is captured, and with a larger one.
     def add_one(rows: Tensor, value: Tensor, gradient: list[Tensor]) -> None:
         torch._foreach_add_(mean, gradient)
 
     def read_one(rows: Tensor, value: Tensor, gradient: list[Tensor]) -> None:
         read(rows, value.reshape(1), [g.unsqueeze(0) for g in gradient])
 
-    several = SideBySide(objective)
+    side_by_side = SideBySide(objective)
 
     def add_several(rows: Tensor, *batches: Tensor) -> None:
-        torch._foreach_add_(mean, several.total(rows < reference, batches))
+        torch._foreach_add_(mean, side_by_side.total(rows < reference, batches))
 
     def read_several(rows: Tensor, *batches: Tensor) -> None:
-        read(rows, *several.each(batches))
+        read(rows, *side_by_side.each(batches))
 
-    def replay(groups: Iterator[Group], one: Any, many: Any, sums: list[Tensor]) -> None:
+    def take(groups: Iterator[Group], one: Any, several: Any, sums: list[Tensor]) -> None:
+        """Do ``one`` or ``several`` with every group, inside a graph captured with the first."""
         first = next(groups)
-        run = _OneGradient(objective, one, first) if size == 1 else _Captured(many, first)
+        run = _OneGradient(objective, one, first) if size == 1 else _Captured(several, first)
         for total in sums:  # the warm-up before the capture has added to them
             total.zero_()
         run(*first)
         for group in groups:
             run(*group)
 
-    replay(before, add_one, add_several, mean)
+    take(for_mean, add_one, add_several, mean)
     torch._foreach_div_(mean, float(reference))
-    replay(after, read_one, read_several, [])
+    take(measured, read_one, read_several, [])
     return norms[:-1], picked[:-1], float(losses[:-1].double().mean())
 
 
 def distances(gradients: list[Tensor], mean: list[Tensor]) -> Tensor:
-    """‖g_b - ḡ‖ of several minibatches, over all parameters.
+    """‖g_b - ḡ‖ of several minibatches over all parameters, shape (minibatches,).
 
     Args:
-        gradients: one tensor per parameter, with a leading axis of minibatches.
+        gradients: g_b, one tensor per parameter, with a leading axis of minibatches.
         mean: ḡ, one tensor per parameter.
 
     Example:
@@ -216,7 +225,7 @@ def distances(gradients: list[Tensor], mean: list[Tensor]) -> Tensor:
     pairs = [(g.flatten(1), m.flatten()) for g, m in zip(gradients, mean, strict=True)]
     small = [pair for pair in pairs if len(pair[1]) < LARGE]
     pairs = [pair for pair in pairs if len(pair[1]) >= LARGE]
-    if small:  # a launch each would take longer than their numbers
+    if small:  # joined into one: a launch for each would take longer than its numbers
         pairs.append((torch.cat([g for g, _ in small], dim=1), torch.cat([m for _, m in small])))
     norms = [torch.linalg.vector_norm(g - m, dim=1) for g, m in pairs]
     return torch.stack(norms).double().square().sum(dim=0).sqrt()
@@ -224,7 +233,10 @@ def distances(gradients: list[Tensor], mean: list[Tensor]) -> Tensor:
 
 class _OneGradient(CapturedGradient):
     """A captured gradient of the one minibatch of a group, after which ``then(rows, loss,
-    gradient)`` runs inside the same graph.
+    gradient)`` runs inside the same graph. ``_Captured`` serves groups of several.
+
+    Args:
+        group: an example, of size 1.
     """
 
     def __init__(
@@ -275,13 +287,19 @@ class SideBySide:
         self._total = grad(total)
 
     def each(self, batches: Tensor | Group) -> tuple[Tensor, list[Tensor]]:
-        """The losses, and per parameter the gradients with a leading axis of minibatches."""
+        """The losses, shape (minibatches,), and the gradients, one tensor per parameter with a
+        leading axis of minibatches.
+        """
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # vmap runs the others one by one
             gradients, values = self._each(self._free, batches)
         return values, list(gradients.values())
 
     def total(self, counted: Tensor, batches: Tensor | Group) -> list[Tensor]:
-        """The sum of the gradients of the minibatches that are counted."""
+        """The sum of the gradients of some minibatches, one tensor per parameter.
+
+        Args:
+            counted: which minibatches count, of booleans, shape (minibatches,).
+        """
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
             return list(self._total(self._free, counted, batches).values())
 
@@ -290,6 +308,10 @@ class _Captured:
     """A function that writes its results in place; on CUDA as one graph launch, elsewhere eagerly.
 
     A function that waits for the device ends in an error before it is captured.
+
+    Args:
+        function: takes the tensors of a group.
+        group: an example; later groups must have its shapes.
     """
 
     def __init__(self, function: Callable[..., None], group: Group) -> None:
@@ -307,6 +329,9 @@ class _Captured:
         self._graph.replay()
 
     def _capture(self, group: Group) -> None:
+        """Capture the function into ``_graph``, on copies of the group in ``_inputs``, after two
+        calls on another stream; so the function runs twice without being asked for.
+        """
         self._inputs = tuple(t.clone() for t in group)
         current, side = torch.cuda.current_stream(), torch.cuda.Stream()
         side.wait_stream(current)
@@ -333,7 +358,7 @@ class _Captured:
 
 @contextmanager
 def _waiting_is_an_error() -> Iterator[None]:
-    """What waits for the CUDA device raises a RuntimeError meanwhile."""
+    """A block in which whatever waits for the CUDA device raises a RuntimeError."""
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Synchronization debug mode")
@@ -345,8 +370,11 @@ def _waiting_is_an_error() -> Iterator[None]:
 
 
 def _group_size(objective: Objective, batch: int) -> int:
-    """How many minibatches of ``batch`` samples are taken in one pass where the user does not say;
-    ``captured_noise`` has the rule.
+    """How many minibatches of ``batch`` samples are taken in one pass, unless the user says.
+
+    The largest power of two with at most ``GROUP`` minibatches, ``BYTES`` of gradients and
+    ``SAMPLES`` samples, or as many samples as the environment variable ``TOGETHER`` says. 1 for a
+    model with buffers, convolutions or recurrent layers.
     """
     given = os.environ.get(TOGETHER, str(SAMPLES))
     samples = whole(TOGETHER, int(given) if given.isdecimal() else given, least=1)
@@ -356,24 +384,27 @@ def _group_size(objective: Objective, batch: int) -> int:
         isinstance(m, alone) for m in model.modules()
     ):
         return 1
-    gradient = sum(p.numel() * p.element_size() for p in objective.parameters)
-    most = min(GROUP, samples // batch, BYTES // gradient)
+    gradient_bytes = sum(p.numel() * p.element_size() for p in objective.parameters)
+    most = min(GROUP, samples // batch, BYTES // gradient_bytes)
     return 1 << (max(most, 1).bit_length() - 1)  # the largest power of two that is not above it
 
 
 def _groups(
     draw: Draw, generator: torch.Generator, count: int, batch: int, size: int
 ) -> Iterator[Group]:
-    """``count`` fresh minibatches of ``batch`` samples in groups of ``size``, drawn ``DRAWN`` at a
-    time; a short group is filled with its first minibatch under the number ``count``.
+    """``count`` fresh minibatches of ``batch`` samples, numbered from 0, in groups of ``size``. A
+    short group is filled up with its first minibatch, under the number ``count``.
+
+    The generator advances by ``DRAWN`` minibatches at a time.
     """
     for start in range(0, count, DRAWN):
         number = min(DRAWN, count - start)
         drawn = [part.unflatten(0, (number, batch)) for part in draw(generator, number * batch)]
-        rows = torch.arange(start, start + number, device=drawn[0].device)
+        numbers = torch.arange(start, start + number, device=drawn[0].device)
         for first in range(0, number, size):
-            group = [part[first : first + size] for part in (rows, *drawn)]
-            if missing := size - len(group[0]):
+            group = [part[first : first + size] for part in (numbers, *drawn)]
+            missing = size - len(group[0])
+            if missing:
                 group = [torch.cat([g, g[:1].expand(missing, *g.shape[1:])]) for g in group]
                 group[0][-missing:] = count
             yield tuple(group)
@@ -382,12 +413,17 @@ def _groups(
 def _chosen(
     parameters: list[nn.Parameter], coordinates: int, seed: int
 ) -> tuple[NDArray[np.int64], dict[int, Tensor]]:
-    """Draw single coordinates, each tensor by its number of entries; the same one counts once.
+    """Draw single coordinates uniformly from all parameters; one that is drawn twice counts once.
+
+    Args:
+        coordinates: how many to draw.
+        seed: names the random numbers.
 
     Returns:
-        The parameter tensor of each, and tensor -> chosen places in it.
+        The place of the parameter tensor that each lies in, shape (coordinates drawn,); and place
+        of a parameter tensor -> places of its chosen coordinates in the flat tensor.
     """
-    ends = torch.tensor([p.numel() for p in parameters]).cumsum(0)
+    ends = torch.tensor([p.numel() for p in parameters]).cumsum(0)  # in the joined parameters
     chosen = torch.randint(
         int(ends[-1]), (coordinates,), generator=torch_stream(seed, "coordinates")
     ).unique()

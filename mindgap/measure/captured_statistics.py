@@ -26,7 +26,7 @@ Batch = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class BatchStatistics:
-    """What the gradients of n batches of b samples say.
+    """What the gradients of n batches of b samples each say.
 
     Attributes:
         samples: m = n·b.
@@ -120,7 +120,11 @@ class CapturedStatistics:
         self._hessian: _CapturedSums | None = None
 
     def _add_gradient(self, value: Tensor, parameters: list[nn.Parameter]) -> None:
-        """Add loss, gradient and squared norm of a batch to the sums."""
+        """Add loss, gradient and squared gradient norm of a batch to the sums, in place.
+
+        Args:
+            value: loss of the batch with its graph.
+        """
         gradient = torch.autograd.grad(value, parameters, materialize_grads=True)
         with torch.no_grad():
             torch._foreach_add_(self._gradient_sum, gradient)
@@ -128,7 +132,11 @@ class CapturedStatistics:
             self._number_sums.add_(torch.stack([value.detach().double(), square]))
 
     def _add_product(self, value: Tensor, parameters: list[nn.Parameter]) -> None:
-        """Add the product of a batch's Hessian with the vector to the sum."""
+        """Add the product of a batch's Hessian with ``_vector`` to ``_product_sum``, in place.
+
+        Args:
+            value: loss of the batch with its graph.
+        """
         gradient = torch.autograd.grad(value, parameters, create_graph=True, materialize_grads=True)
         parts = [(g * v).sum() for g, v in zip(gradient, self._vector, strict=True)]
         product = torch.autograd.grad(torch.stack(parts).sum(), parameters, materialize_grads=True)
@@ -140,8 +148,16 @@ class CapturedStatistics:
         return _CapturedSums(self._model, self._loss, batch, graph=self._graph, add=add)
 
     def read(self, batches: Sequence[Batch], prefixes: Sequence[int] = ()) -> list[BatchStatistics]:
-        """The statistics of the first k batches, for each k of ``prefixes`` and for all; one wait
-        at the end.
+        """The statistics of the first k batches, for each k of ``prefixes`` and for all.
+
+        The device is waited for once, at the end. ``_gradient_sum`` then holds the sum over all.
+
+        Args:
+            batches: of one shape.
+            prefixes: numbers of batches; those not above 0 are left out.
+
+        Returns:
+            The statistics by growing k, all batches last.
 
         Raises:
             RuleError: fewer than two batches.
@@ -182,14 +198,18 @@ class CapturedStatistics:
         start: Tensor | None = None,
         seed: int = 0,
     ) -> tuple[float, Tensor]:
-        """‖H‖ of the mean loss over the batches, by Lanczos, and its eigenvector.
+        """The largest modulus of an eigenvalue of H, the Hessian of the mean loss over the batches,
+        by Lanczos.
 
         Args:
             batches: of one shape.
             tol: relative error that is good enough.
             most: Hessian products at most.
-            start: an eigenvector found before, for fewer products.
+            start: an eigenvector found before, flat, for fewer products.
             seed: of the random start.
+
+        Returns:
+            That modulus, ‖H‖ of (6.2), and the eigenvector, flat.
         """
         sizes = [p.numel() for p in self._parameters]
 
@@ -226,7 +246,10 @@ class CapturedStatistics:
 
 
 def _statistics(count: int, size: int, loss: float, square: float, norm: float) -> BatchStatistics:
-    """The statistics of ``count`` batches of ``size`` samples; one batch has no noise to be seen.
+    """The statistics of ``count`` batches of ``size`` samples. The noise of one batch alone is NaN.
+
+    The variance of a batch's gradient is (square - norm²) n/(n - 1) over n batches; norm² exceeds
+    the true squared norm by variance/n on average.
 
     Args:
         loss, square: means over the batches of the loss and of the gradient's squared norm.

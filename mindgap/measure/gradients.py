@@ -50,9 +50,11 @@ _time_limit: ContextVar[_TimeLimit | None] = ContextVar("_time_limit", default=N
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Stop passes, products and loops over samples inside the block after so many seconds.
+    """End passes, products and loops over samples inside the block with an ``OutOfTimeError`` after
+    so many seconds; None sets no limit.
 
-    Looked at before every batch, product and sample: one of these can run over.
+    The time is looked at before every batch, product and sample, so that one of these can run over.
+    A limit inside another one takes its place.
 
     Example:
         >>> with time_limit(0.0):
@@ -109,11 +111,8 @@ class GradientPasses:
     def __init__(
         self, objective: Objective, batches: Iterable[Any], guard: Guard, seed: int
     ) -> None:
-        self.objective = objective
-        self.batches = batches
-        self.parameters = objective.parameters
-        self._guard = guard
-        self._seed = seed
+        self.objective, self.batches, self.parameters = objective, batches, objective.parameters
+        self._guard, self._seed = guard, seed
         self._checksums = array("Q")  # of the batches of the first pass, eight bytes each
         self._batch_count: int | None = None  # known after the first pass
 
@@ -146,8 +145,14 @@ class GradientPasses:
 
     def values(self) -> Iterator[BatchValue]:
         """The loss of every batch with its graph, for callers that differentiate it themselves
-        (Hessian products). Loader, buffers and random numbers are rewound as for ``gradients``, and
-        the same errors are raised, but for those of a gradient.
+        (Hessian products). ``gradients`` is the same with gradients.
+
+        The loader is rewound before the pass, buffers and random numbers before every batch.
+
+        Raises:
+            NonFiniteError: when a loss is NaN or infinite.
+            RuleError: when the batches differ from those of an earlier pass, or the loader is
+                empty.
         """
         self._guard.rewind_loader()
         seed_everything(stream_seed(self._seed, "pass"))
@@ -189,6 +194,9 @@ class GradientPasses:
     def moved(self, direction: list[Tensor], scale: float = 1.0) -> Iterator[None]:
         """A block in which the parameters stand at ``x + scale * direction``; they return to x bit
         for bit, also after an error. Needs ``gradient_passes(..., move=True)``.
+
+        Args:
+            direction: one tensor per parameter.
         """
         if not self._guard.may_move:
             fail("move", "must be True in gradient_passes for parameters to be moved", False)
@@ -201,9 +209,15 @@ class GradientPasses:
             self._guard.restore_parameters()
 
     def _loss_of(self, index: int, batch: Any) -> Tensor:
-        """The loss of a batch; one that is not finite, or cannot be computed because the batch
-        holds no samples or lies on another device, ends in an error that names the batch. Other
-        errors of the loss pass.
+        """The loss of a batch, with its graph.
+
+        Args:
+            index: place of the batch in the pass, for errors.
+
+        Raises:
+            NonFiniteError: the loss is not finite.
+            RuleError: it cannot be computed, because the batch holds no samples or lies on another
+                device, or because the model is on the meta device. Other errors of the loss pass.
         """
         try:
             loss = self.objective.value(batch)
@@ -233,7 +247,9 @@ class GradientPasses:
         return loss
 
     def _check_same(self, index: int, batch: Any) -> None:
-        """Keep the batch's checksum in the first pass; later an error where it differs."""
+        """Append the checksum of the batch at place ``index`` to ``_checksums`` in the first pass;
+        in later passes an error where it differs from the one kept.
+        """
         checksum = fingerprint(batch)
         if index == len(self._checksums) and self._batch_count is None:
             self._checksums.append(checksum)
@@ -320,8 +336,8 @@ def passes_mean(passes: GradientPasses) -> list[Tensor]:
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:
-    """Whether no entry is NaN or infinite: the largest moduli show either, at one call for all
-    tensors.
+    """Whether no entry is NaN or infinite: the largest modulus of each tensor shows either. Empty
+    tensors count as finite.
     """
     peaks = torch._foreach_norm([t.detach() for t in tensors if t.numel()], ord=math.inf)
     return all(
@@ -354,8 +370,13 @@ def with_zeros(derivatives: Sequence[Tensor | None], parameters: Sequence[Tensor
 
 
 def add_to_mean(mean: list[Tensor], gradient: Iterable[Tensor], count: int) -> list[Tensor]:
-    """Running mean after ``count`` gradients: ``mean += (gradient - mean) / count``, in place after
-    the first.
+    """Running mean after ``count`` gradients: ``mean += (gradient - mean) / count``.
+
+    Args:
+        mean: of the gradients before, changed in place; empty before the first gradient, of which a
+            copy is returned.
+        gradient: one tensor per tensor of the mean (parameters, or chunks of them).
+        count: number of gradients, this one included.
 
     Example:
         >>> mean = add_to_mean([], [torch.tensor([2.0])], 1)

@@ -67,8 +67,7 @@ class HessianProduct:
     @checked_types
     def __init__(self, passes: GradientPasses, *, memory: float = DEFAULT_MEMORY) -> None:
         positive("memory", memory, finite=False)
-        self._passes = passes
-        self._parameters = passes.parameters
+        self._passes, self._parameters = passes, passes.parameters
         self._graphs: list[list[Tensor]] = []
         self.products = self.retained = self.batches = self.bytes = 0
         self.loss = 0.0

@@ -31,7 +31,8 @@ class LayerRule:
 
 
 def squared_norms_of_products(a: Tensor, b: Tensor) -> Tensor:
-    """``‖Σ_t b_t a_tᵀ‖²`` for each sample; a of shape (n, T, p), b of shape (n, T, q).
+    """``‖Σ_t b_t a_tᵀ‖²`` for each sample, shape (n,), for a of shape (n, T, p) and b of shape (n,
+    T, q); t runs over positions.
 
     By the Gram matrices, Σ_ts (a_t·a_s)(b_t·b_s), where that is less work than the products
     themselves.
@@ -51,11 +52,11 @@ def squared_norms_of_products(a: Tensor, b: Tensor) -> Tensor:
     numbers_per_sample = 2 * length * length if by_gram else inputs * outputs
     chunk = max(1, LARGEST_ARRAY // max(numbers_per_sample, 1))
     parts = []
-    for x, y in zip(a.split(chunk), b.split(chunk), strict=True):
+    for some_a, some_b in zip(a.split(chunk), b.split(chunk), strict=True):
         if by_gram:
-            parts.append((x @ x.mT).mul_(y @ y.mT).sum((1, 2)))
+            parts.append((some_a @ some_a.mT).mul_(some_b @ some_b.mT).sum((1, 2)))
         else:
-            parts.append((y.mT @ x).square().sum((1, 2)))
+            parts.append((some_b.mT @ some_a).square().sum((1, 2)))
     return torch.cat(parts) if parts else a.new_zeros(samples)
 
 
@@ -65,8 +66,12 @@ def _positions(t: Tensor) -> Tensor:
 
 
 def _linear(module: nn.Linear, a: Tensor, b: Tensor) -> Tensor:
-    """Squared gradient norm of weight and bias for each sample: of the weight ‖Σ_t b_t a_tᵀ‖², of
-    the bias ‖Σ_t b_t‖², t over positions.
+    """Squared gradient norm of weight and bias for each sample, shape (n,): of the weight
+    ‖Σ_t b_t a_tᵀ‖², of the bias ‖Σ_t b_t‖², where t runs over positions.
+
+    Args:
+        a: input, shape (n, ..., inputs).
+        b: gradient of n times the loss at the output, shape (n, ..., outputs).
     """
     a, b = _positions(a), _positions(b)
     total = b.new_zeros(b.shape[0])
@@ -78,10 +83,14 @@ def _linear(module: nn.Linear, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _embedding(module: nn.Embedding, a: Tensor, b: Tensor) -> Tensor:
-    """Squared gradient norm of the table for each sample; ``a`` holds the tokens.
+    """Squared gradient norm of the table for each sample, shape (n,).
 
     A row of the table gets the sum over the positions t that hold its token: the squared norm is
     Σ b_s·b_t over all pairs of positions with equal tokens. The token of padding gets nothing.
+
+    Args:
+        a: the tokens, shape (n, ...).
+        b: gradient of n times the loss at the output, shape (n, ..., features).
     """
     tokens, b = a.reshape(a.shape[0], -1), _positions(b)
     if module.padding_idx is not None:
@@ -90,15 +99,19 @@ def _embedding(module: nn.Embedding, a: Tensor, b: Tensor) -> Tensor:
         return b.square().sum((1, 2))
     chunk = max(1, LARGEST_ARRAY // (2 * tokens.shape[1] ** 2))
     parts = []
-    for t, y in zip(tokens.split(chunk), b.split(chunk), strict=True):
-        same_token = t.unsqueeze(1) == t.unsqueeze(2)
-        parts.append(((y @ y.mT) * same_token).sum((1, 2)))
+    for some_tokens, some_b in zip(tokens.split(chunk), b.split(chunk), strict=True):
+        same_token = some_tokens.unsqueeze(1) == some_tokens.unsqueeze(2)
+        parts.append(((some_b @ some_b.mT) * same_token).sum((1, 2)))
     return torch.cat(parts)
 
 
 def _convolution(module: Any, a: Tensor, b: Tensor) -> Tensor:
-    """Squared gradient norm of a convolution's weight and bias for each sample, by each sample's
-    own weight gradient, a chunk of samples at a time.
+    """Squared gradient norm of a convolution's weight and bias for each sample, shape (n,), by each
+    sample's own weight gradient, a chunk of samples at a time.
+
+    Args:
+        a: input, shape (n, channels, ...), where ``...`` are the places of the kernel.
+        b: gradient of n times the loss at the output, shape (n, output channels, ...).
     """
     total = b.new_zeros(a.shape[0])
     if module.bias is not None and module.bias.requires_grad:
@@ -107,14 +120,14 @@ def _convolution(module: Any, a: Tensor, b: Tensor) -> Tensor:
         return total
     weight_gradient = _WEIGHT_GRADIENTS[type(module)]
     chunk, parts = max(1, LARGEST_ARRAY // module.weight.numel()), []
-    for x, y in zip(a.split(chunk), b.split(chunk), strict=True):
+    for some_a, some_b in zip(a.split(chunk), b.split(chunk), strict=True):
         # Samples as groups of channels: one grouped convolution gives each sample's own weight
         # gradient.
-        samples = len(x)
+        samples = len(some_a)
         gradient = weight_gradient(
-            x.reshape(1, -1, *x.shape[2:]),
+            some_a.reshape(1, -1, *some_a.shape[2:]),
             (samples * module.weight.shape[0], *module.weight.shape[1:]),
-            y.reshape(1, -1, *y.shape[2:]),
+            some_b.reshape(1, -1, *some_b.shape[2:]),
             stride=module.stride,
             padding=module.padding,
             dilation=module.dilation,
@@ -132,14 +145,15 @@ _WEIGHT_GRADIENTS: dict[type[nn.Module], Callable[..., Tensor]] = {
 
 
 def _affine(module: Any, standard: Tensor, b: Tensor, shared: tuple[int, ...]) -> Tensor:
-    """Squared gradient norm of weight and bias for each sample, of a layer that gives ``weight *
-    standard + bias``.
+    """Squared gradient norm of weight and bias for each sample, shape (n,), of a layer that gives
+    ``weight * standard + bias``.
 
     Args:
-        standard: the standardised input.
-        shared: axes over which one weight is used again.
+        standard: the standardised input, samples first.
+        b: gradient of n times the loss at the output, of the same shape.
+        shared: axes over which one weight is used again; may be empty.
     """
-    total = b.new_zeros(b.shape[0])
+    total = b.new_zeros(b.shape[0])  # a sum over an empty tuple of axes would be one over all
     if module.weight.requires_grad:
         product = standard * b
         total = total + (product.sum(shared) if shared else product).flatten(1).square().sum(1)
@@ -149,13 +163,17 @@ def _affine(module: Any, standard: Tensor, b: Tensor, shared: tuple[int, ...]) -
 
 
 def _layer_norm(module: nn.LayerNorm, a: Tensor, b: Tensor) -> Tensor:
-    """Squared gradient norm of weight and bias for each sample."""
+    """Squared gradient norm of weight and bias for each sample, from input ``a`` and gradient ``b``
+    at the output, both of shape (n, ..., *normalized_shape).
+    """
     standard = F.layer_norm(a, module.normalized_shape, None, None, module.eps)
     return _affine(module, standard, b, tuple(range(1, a.ndim - len(module.normalized_shape))))
 
 
 def _batch_norm(module: Any, a: Tensor, b: Tensor) -> Tensor:
-    """Squared gradient norm of weight and bias for each sample, in evaluation mode."""
+    """Squared gradient norm of weight and bias for each sample in evaluation mode, from input ``a``
+    and gradient ``b`` at the output, both of shape (n, channels, ...).
+    """
     standard = F.batch_norm(
         a, module.running_mean, module.running_var, None, None, False, 0.0, module.eps
     )

@@ -22,7 +22,7 @@ def min_norm_weights(gram: Array, *, tol: float = 1e-12) -> tuple[Array, float]:
     No S occurs twice, so the method ends.
 
     Args:
-        gram: inner products ⟨g_i, g_j⟩.
+        gram: inner products ⟨g_i, g_j⟩, shape (vectors, vectors).
         tol: stop when no vector improves by more than this times the largest ‖g_i‖².
 
     Returns:
@@ -43,7 +43,7 @@ def min_norm_weights(gram: Array, *, tol: float = 1e-12) -> tuple[Array, float]:
     active = [int(np.argmin(np.diag(gram)))]  # S
     weights = np.zeros(count)
     weights[active[0]] = 1.0
-    for _ in range(100 * count):
+    for _ in range(100 * count):  # far more than it takes; rounding might make it go on
         products = gram @ weights  # ⟨g_i, p⟩
         most_opposed = int(np.argmin(products))
         gain = weights @ products - products[most_opposed]
@@ -56,11 +56,12 @@ def min_norm_weights(gram: Array, *, tol: float = 1e-12) -> tuple[Array, float]:
                 weights[:] = 0.0
                 weights[active] = target / target.sum()
                 break
+            # Move as far towards the target as no weight gets negative.
             present = weights[active]
             falling = target < 0
-            share = np.min(present[falling] / (present[falling] - target[falling]))
-            moved = present + share * (target - present)
-            stays = moved > 1e-14
+            fraction = np.min(present[falling] / (present[falling] - target[falling]))
+            moved = present + fraction * (target - present)
+            stays = moved > 1e-14  # zero but for rounding
             weights[:] = 0.0
             active = [i for i, stay in zip(active, stays, strict=True) if stay]
             weights[active] = moved[stays] / moved[stays].sum()
@@ -69,13 +70,17 @@ def min_norm_weights(gram: Array, *, tol: float = 1e-12) -> tuple[Array, float]:
 
 
 def _affine_minimum(gram: Array) -> Array:
-    """Weights with sum 1, of any sign, that minimise w'Gw: from the conditions Gw = λ1, 1'w = 1."""
+    """Weights w with sum 1, of any sign, that minimise w'Gw for the Gram matrix G.
+
+    They solve the linear system Gw + λ1 = 0, 1'w = 1, where 1 is the vector of ones and λ the
+    multiplier of the second condition; G is scaled to a mean of 1 on its diagonal.
+    """
     count = len(gram)
     size = max(float(np.trace(gram)) / count, 1e-300)
     system = np.zeros((count + 1, count + 1))  # of w and λ
     system[:count, :count] = gram / size
     system[:count, count] = system[count, :count] = 1.0
-    right = np.zeros(count + 1)
-    right[count] = 1.0
-    solution = np.linalg.lstsq(system, right, rcond=None)[0]
+    right_side = np.zeros(count + 1)
+    right_side[count] = 1.0
+    solution, *_ = np.linalg.lstsq(system, right_side, rcond=None)
     return np.asarray(solution[:count], dtype=np.float64)

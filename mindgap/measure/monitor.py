@@ -54,14 +54,6 @@ LEAST = 0.2
 #: A round is the time between two moments at which rows, states and probes are considered: ten
 #: steps, or as many tens as take ``SHORT`` seconds in a loop of short steps, at most ``ROUNDS``.
 SHORT, ROUNDS = 0.05, 5
-#: Share by which the quickest round is forgotten at each later one, so that a loop may slow down.
-FORGETS = 0.1
-#: Gradient norms are read at least once in so many steps.
-MOST_NORM_PERIOD = 10 * SPACING
-#: A first reading may cost so many times its gradients, because nothing is warm yet.
-FIRST_READING = 1.5
-#: What both hooks of a step take over what the first takes.
-BOTH_HOOKS = 4 / 3
 #: Under a budget there is a row every ten steps, and a group of probes reads at most there.
 LEAST_SPACING = 10
 
@@ -179,8 +171,7 @@ class Monitor:
         if budget is None and every is None:
             budget = BUDGET
         self._budget = None if budget is None else between("budget", budget, 0, 1, ends="(]")
-        self._every = every
-        self._objective, self._seed = objective, seed
+        self._objective, self._every, self._seed = objective, every, seed
         self._groups = _group_probes(probes)
         self._batches = first_batches(
             objective.model, batches, whole("limit", limit, least=1, most=2**31)
@@ -195,8 +186,8 @@ class Monitor:
             "batches": len(self._batches),
         }
         self._sinks = [] if to is None else as_sinks(to, name, settings, seed)
-        self.readings: list[Row] = []
         self.step = 0
+        self.readings: list[Row] = []
         self._relative_updates: dict[int, float] = {}  # step -> length of update over parameters
         # The costs so far. What every step costs is sampled at a step at which nothing is due.
         self._begun_at = time.perf_counter()
@@ -228,8 +219,8 @@ class Monitor:
         self._next_due = 0  # the next step at which something may be due
         self._settings = settings_of(self._optimizer.param_groups)
         self._device_type = self._recorder.device_type
-        self._notes_quickly = False  # whether a call of the loss is noted in the quickest way
-        self._measuring = False
+        # Whether a call of the loss is noted in the quickest way, and whether it is our own call.
+        self._notes_quickly = self._measuring = False
         self._own_loss, objective.loss = objective.loss, self._note_loss
         self._hooks = [
             self._optimizer.register_step_pre_hook(self._before_step),
@@ -588,7 +579,7 @@ class Monitor:
             taken: seconds of the hook before the step; the one after it takes a third of that.
         """
         self._samples_this_step = False
-        self._step_seconds.append(self._sampled_seconds + BOTH_HOOKS * taken)
+        self._step_seconds.append(self._sampled_seconds + 4 / 3 * taken)
         self._seconds_per_step = sorted(self._step_seconds)[len(self._step_seconds) // 2]
 
     def _allowed_seconds(self) -> float:
@@ -606,17 +597,17 @@ class Monitor:
         stay.
 
         A round is ten steps, or more where steps are short. Gradient norms are read at every step,
-        or less often where that would cost more than their part of the budget; at every step in any
-        case where a number that is not finite shall raise.
+        or less often, but once in ten times ten steps, where that would cost more than their part
+        of the budget. Where a number that is not finite shall raise, they stay at every step.
         """
         if self._budget is None or not self.step:
             return
         now, (begun_at, first_step) = time.perf_counter(), self._round_begun
         if self.step > first_step:
             self._round_begun = now, self.step
+            # The quickest round is forgotten by a tenth at each later one: a loop may slow down.
             self._seconds_per_quick_step = min(
-                (now - begun_at) / (self.step - first_step),
-                (1 + FORGETS) * self._seconds_per_quick_step,
+                (now - begun_at) / (self.step - first_step), 1.1 * self._seconds_per_quick_step
             )
         tens = round(SHORT / (SPACING * self._seconds_per_quick_step))
         self._round_steps = SPACING * min(ROUNDS, max(1, tens))
@@ -625,7 +616,7 @@ class Monitor:
         allowed_per_step = NORMS * self._allowed_seconds() / self.step
         seconds_per_reading = self._norm_seconds / max(1, self._norms_read)
         period = math.ceil(seconds_per_reading / max(allowed_per_step, 1e-12))
-        self._norm_period = min(MOST_NORM_PERIOD, max(1, period))
+        self._norm_period = min(10 * SPACING, max(1, period))
 
     def _steps_until_due(self, step: int) -> int:
         """Steps from this one until gradient norms, a round or a reading may be due again."""
@@ -781,12 +772,12 @@ class Monitor:
 
     def _expected_cost(self, group: _Group) -> float:
         """Seconds of a group's next reading: those of the last one. Before the first it is a guess:
-        ``FIRST_READING`` times its gradients, each at the time of a whole training step.
+        half as much again as its gradients would take at a whole training step each.
         """
         if group.cost >= 0:
             return group.cost
         gradients = sum(p.cost(len(self._batches)) for p in group.probes)
-        return FIRST_READING * gradients * self.training / self.step
+        return 1.5 * gradients * self.training / self.step
 
     @contextmanager
     def _charged(self) -> Iterator[None]:

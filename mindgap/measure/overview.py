@@ -40,6 +40,11 @@ PARTS = ("training statistics", "gradient noise", "sharpness", "smoothness", "Go
 UNTIL = dict(zip(PARTS, (0.2, 0.5, 0.8, 0.9, 1.0), strict=True))
 #: Length of the sketch from which the noise's effective dimension is read.
 SKETCH = 256
+#: Gradients that one batch costs for curvature (2 x 25 Hessian products, a ray and a ball), for
+#: noise (two passes), and for statistics (gradients of single samples, and a sharpness).
+FOR_CURVATURE, FOR_NOISE, FOR_STATISTICS = 110.0, 2.5, 60.0
+#: Gradients that one Hessian product of a batch costs, and products of one search at most.
+PER_PRODUCT, MOST_PRODUCTS = 2.5, 100
 
 
 def survey(
@@ -100,10 +105,10 @@ def survey(
     begun_at = time.perf_counter()
     all_batches = first_batches(objective.model, batches, limit)
     budget = _Budget(begun_at, seconds, _time_of_gradient(objective, all_batches[0], seed))
-    # Gradients per batch: 2 x 25 Hessian products, a ray and a ball; two passes; single samples.
-    for_curvature = all_batches[: budget.batches(curvature_batches, share=0.55, gradients=110.0)]
-    for_noise = all_batches[: budget.batches(len(all_batches), share=0.25, gradients=2.5)]
-    for_statistics = all_batches[: budget.batches(16, share=0.2, gradients=60.0)]
+    # The shares of the time sum to one.
+    for_curvature = all_batches[: budget.batches(curvature_batches, 0.55, FOR_CURVATURE)]
+    for_noise = all_batches[: budget.batches(len(all_batches), 0.25, FOR_NOISE)]
+    for_statistics = all_batches[: budget.batches(16, 0.2, FOR_STATISTICS)]
     survey = _Surveyor(objective, budget, seed)
     parts: dict[str, Callable[[], list[SurveyLine]]] = {
         "training statistics": lambda: survey.read_statistics(for_statistics),
@@ -146,9 +151,12 @@ class _Budget:
     seconds: float | None  # of the whole survey; None: as long as it takes
     seconds_per_gradient: float  # of one batch
 
-    def batches(self, count: int, *, share: float, gradients: float) -> int:
-        """How many of ``count`` batches, but at least two, fit into a share of the time, at so many
-        gradients per batch.
+    def batches(self, count: int, share: float, gradients: float) -> int:
+        """How many of ``count`` batches, but at least two, fit into a share of the time.
+
+        Args:
+            share: of the seconds of the whole survey.
+            gradients: what one batch costs, in gradients of a batch.
         """
         if self.seconds is None:
             return count
@@ -156,19 +164,20 @@ class _Budget:
         return max(2, min(count, int(share * self.seconds / seconds_per_batch)))
 
     def products(self, share: float, batches: int) -> int:
-        """How many Hessian products over so many batches, each at 2.5 gradients, fit into a share
-        of the time; 4 to 100.
+        """How many Hessian products over so many batches fit into a share of the time; 4 to
+        ``MOST_PRODUCTS``.
         """
         if self.seconds is None:
-            return 100
-        seconds_per_product = 2.5 * batches * self.seconds_per_gradient
-        return max(4, min(100, int(share * self.seconds / seconds_per_product)))
+            return MOST_PRODUCTS
+        seconds_per_product = PER_PRODUCT * batches * self.seconds_per_gradient
+        return max(4, min(MOST_PRODUCTS, int(share * self.seconds / seconds_per_product)))
 
     def affords_statistics(self) -> bool:
-        """Whether the statistics of two batches, at 60 gradients each with their sharpness, fit
-        into a fifth of the time.
+        """Whether the statistics of two batches, with their sharpness, fit into a fifth of the
+        time.
         """
-        return self.seconds is None or 2 * 60.0 * self.seconds_per_gradient <= 0.2 * self.seconds
+        two_batches = 2 * FOR_STATISTICS * self.seconds_per_gradient
+        return self.seconds is None or two_batches <= 0.2 * self.seconds
 
     def seconds_left(self, part: str) -> float | None:
         """Seconds until a part must have ended; None without a limit."""
@@ -188,7 +197,13 @@ _ASSUMPTIONS = {
 def _lines_of_part(
     part: str, read: Callable[[], list[SurveyLine]], budget: _Budget
 ) -> list[SurveyLine]:
-    """The lines of a part, or one that says why it was not measured; a NaN loss is an error."""
+    """The lines of a part; one that says why it was not measured, where it ends in an error or not
+    in time. Only ``NonFiniteError`` passes.
+
+    Args:
+        part: one of ``PARTS``.
+        read: measures the part.
+    """
     try:
         with time_limit(budget.seconds_left(part)):
             return read()
@@ -206,8 +221,8 @@ def _refusal(quantity: str, problem: str) -> SurveyLine:
 
 
 def _time_of_gradient(objective: Objective, batch: Any, seed: int) -> float:
-    """Seconds per gradient of a batch, by the second of two; what no part could measure is an
-    error here.
+    """Seconds that a gradient of this batch takes, by the second of two. A problem that no part
+    could measure ends in an error here.
     """
     with gradient_passes(objective, [batch], seed=seed) as passes:
         passes_mean(passes)
@@ -217,15 +232,19 @@ def _time_of_gradient(objective: Objective, batch: Any, seed: int) -> float:
 
 
 class _Surveyor:
-    """Reads the parts of a survey; each method returns lines and adds to ``figures``."""
+    """Reads the parts of a survey; each method returns lines and adds to ``figures``.
+
+    Attributes:
+        figures: name of a figure -> its numbers.
+    """
 
     def __init__(self, objective: Objective, budget: _Budget, seed: int) -> None:
         self.objective, self.budget, self.seed = objective, budget, seed
         self.figures: dict[str, Any] = {}
 
     def read_statistics(self, batches: list[Any]) -> list[SurveyLine]:
-        """Lines on loss, gradient norm and noise, and on whether the samples suffice; the growth of
-        the estimates is a figure.
+        """Lines on loss, gradient norm, noise of one sample, and on whether the samples suffice.
+        Writes the figure ``settling``: the estimates on growing numbers of samples.
         """
         # Where not even two batches fit, the sharpness is left to its own part.
         full = self.budget.affords_statistics()
@@ -268,8 +287,9 @@ class _Surveyor:
         ]
 
     def read_noise(self, batches: list[Any]) -> list[SurveyLine]:
-        """Lines on the tail index, infinite variance and the growth of the variance, each or why it
-        was not measured; the growth and a histogram are figures.
+        """Lines on the tail index, on infinite variance and on the growth of the variance; for each
+        that cannot be measured a line that says why. Writes the figures ``noise_histogram`` and
+        ``variance_growth``.
         """
         sample = noise_sample(self.objective, batches, seed=self.seed, projections=SKETCH)
         lines = []
@@ -303,8 +323,11 @@ class _Surveyor:
         return lines
 
     def read_sharpness(self, batches: list[Any], optimizer: Any) -> list[SurveyLine]:
-        """Lines on the sharpness and, with an optimizer whose threshold is known, on the edge of
-        stability; the spectrum is a figure.
+        """The line on the sharpness and, with an optimizer whose threshold is known, one on the
+        edge of stability. Writes the figure ``spectrum``.
+
+        Args:
+            optimizer: a torch optimizer, or None.
         """
         searches = 1 if optimizer is None else 2
         reading = sharpness(
@@ -325,7 +348,10 @@ class _Surveyor:
 
     def read_smoothness(self, batches: list[Any], points: int) -> list[SurveyLine]:
         """Lines on the local smoothness, and on how it grows with the gradient norm along one ray
-        up the gradient, whose readings are a figure; the parameters are put back.
+        up the gradient. Writes the figure ``smoothness``; the parameters are put back.
+
+        Args:
+            points: readings along the ray.
         """
         ray = smoothness_along_ray(self.objective, batches, points=points, seed=self.seed)
         first, floor = ray.smoothness[0], ray.noise_floor
@@ -353,7 +379,7 @@ class _Surveyor:
         figure |= {"L0": fit.L0, "L1": fit.L1}
         low, high = fit.slope_interval
         grows, sentence = fit.grows, fit.sentence
-        if grows and not low > LEAST_SLOPE:  # it grows, but perhaps less than matters
+        if grows and not low > LEAST_SLOPE:  # it grows, but perhaps by less than matters
             grows, answer = None, "cannot tell"
             if high < LEAST_SLOPE:
                 grows, answer = False, "no growth of smoothness with the gradient norm that matters"
@@ -365,7 +391,7 @@ class _Surveyor:
         return [here, SurveyLine(quantity, sentence, *numbers, assumption, fails=grows)]
 
     def read_stationarity(self, batches: list[Any], delta: float) -> list[SurveyLine]:
-        """The line on the Goldstein distance, from 16 gradients."""
+        """The line on the Goldstein distance in a ball of radius ``delta``, from 16 gradients."""
         found = goldstein_distance(self.objective, batches, delta, samples=16, seed=self.seed)
         sentence = (
             f"some mean of gradients within {delta:g} of here has norm {found.bound:.3g} or less"
@@ -374,23 +400,33 @@ class _Surveyor:
 
 
 def _settled_in_words(settled: dict[str, bool]) -> str:
-    """For which quantities the samples suffice, and for which they are too few."""
-    enough, few = (
-        ", ".join(name.replace("_", " ") for name, ok in settled.items() if ok is kind)
-        for kind in (True, False)
-    )
-    words = [f"enough samples for {enough}"] * bool(enough) + [f"too few for {few}"] * bool(few)
+    """For which quantities the samples suffice, and for which they are too few, in words.
+
+    Args:
+        settled: quantity -> whether the samples suffice; empty where there were too few batches.
+    """
+    words = []
+    for beginning, kind in (("enough samples for", True), ("too few for", False)):
+        names = [name.replace("_", " ") for name, suffice in settled.items() if suffice is kind]
+        if names:
+            words.append(f"{beginning} {', '.join(names)}")
     return "; ".join(words) or "not known from so few batches"
 
 
 def _edge(reading: Sharpness, edge: Stability) -> SurveyLine:
-    """The survey's line on the edge of stability, which fails above 1 and holds below it, where the
-    interval of the ratio and the search allow an answer.
+    """The survey's line on the edge of stability. Its assumption, a stable step, fails where the
+    whole interval of the ratio lies above 1, and holds where it lies below 1 and the search has
+    converged; else the line does not say.
+
+    Args:
+        reading: of the sharpness.
+        edge: its ``stability``, where that is known.
     """
     relative_error = edge.error / edge.threshold
     low, high = edge.ratio - relative_error, edge.ratio + relative_error
-    decided = low > 1 or (reading.converged and high < 1)
-    unstable = low > 1 if decided else None
+    unstable: bool | None = None
+    if low > 1 or (reading.converged and high < 1):
+        unstable = low > 1
     preconditioned = edge.kind == "preconditioned" or edge.value != reading.value
     quantity = "the preconditioned sharpness" if preconditioned else "the sharpness"
     sentence = (
@@ -404,15 +440,20 @@ def _edge(reading: Sharpness, edge: Stability) -> SurveyLine:
 
 
 def _histogram(sample: NoiseSample, alpha: float, seed: int) -> dict[str, Any]:
-    """Densities of the noise norms and of two references: Gaussian noise of the same effective
-    dimension and mean square, and stable noise of the estimated index scaled to the same median."""
+    """Densities of the noise norms and of two references in 40 bins: Gaussian noise of the same
+    effective dimension and mean square, and stable noise scaled to the same median.
+
+    Args:
+        alpha: index of the stable noise, which is brought into [1.05, 1.95]; 1.5 where it is NaN.
+        seed: names the random numbers of the references.
+    """
     norms = sample.norms
     dimension = _dimension(sample)
     rng = numpy_stream(seed, "histogram references")
     draws = 4000
     gaussian = np.sqrt(rng.chisquare(dimension, draws) / dimension * np.mean(norms**2))
     index_drawn = float(np.clip(alpha, 1.05, 1.95)) if math.isfinite(alpha) else 1.5
-    coordinates = max(1, min(32, round(dimension)))
+    coordinates = max(1, min(32, round(dimension)))  # of the stable noise; more look alike
     stable = np.sqrt(np.square(stable_draws(index_drawn, (draws, coordinates), rng)).sum(axis=1))
     stable *= np.median(norms) / np.median(stable)
     largest = 1.2 * max(float(norms.max()), float(np.quantile(gaussian, 0.999)))
@@ -435,15 +476,16 @@ def _histogram(sample: NoiseSample, alpha: float, seed: int) -> dict[str, Any]:
 
 
 def _dimension(sample: NoiseSample) -> float:
-    """(tr C)² / tr C² of the noise covariance C, between 1 and 10⁴; 1 where there are too few
-    minibatches or no noise.
+    """Effective dimension (tr C)² / tr C² of the noise covariance C, cut to [1, 10⁴]; 1 where there
+    are fewer than three minibatches or no noise.
 
-    For independent noises E⟨n_b, n_c⟩² = tr C², and E‖n_b‖² = tr C. A sketch of k random signs adds
-    (tr C)² / k to the mean squared inner product; it is taken off again.
+    The noises n_b, n_c of two minibatches are independent: E⟨n_b, n_c⟩² = tr C², and E‖n_b‖² =
+    tr C. A sketch of k random signs adds (tr C)² / k to the mean squared inner product; it is taken
+    off again.
     """
     sketch = sample.projections.astype(np.float64)
     gram = sketch @ sketch.T
-    samples, signs = sketch.shape
+    samples, signs = sketch.shape  # M minibatches, k
     squares_between = (gram**2).sum() - (np.diag(gram) ** 2).sum()
     trace = float(np.mean(sample.norms**2))
     if samples < 3 or trace == 0:
@@ -453,7 +495,7 @@ def _dimension(sample: NoiseSample) -> float:
 
 
 def _spectrum(reading: Sharpness) -> dict[str, Any]:
-    """The numbers of the figure of eigenvalues."""
+    """The numbers of the figure of eigenvalues, by name; a threshold of NaN is not drawn."""
     edge = reading.stability
     # The threshold belongs on the axis of H only where the step is one number.
     has_one_threshold = edge is not None and edge.kind != "preconditioned"

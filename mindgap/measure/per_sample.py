@@ -37,9 +37,8 @@ class PerSampleNorms:
     """Norms ``‖∇ loss(sample i)‖`` of one batch."""
 
     norms: NDArray[np.float64]  # shape (n,)
-    method: (
-        str  # ``"structure"``, ``"func"``, ``"loop"``, or a mixture such as ``"structure+func"``
-    )
+    #: ``"structure"``, ``"func"``, ``"loop"``, or a mixture such as ``"structure+func"``
+    method: str
     by_structure: float  # the share of parameters whose norm came from the layers' structure
 
 
@@ -100,14 +99,14 @@ def per_sample_norms(
         squares, explained = _norms_by_structure(objective, batch, size)
         others = {name: p for name, p in named.items() if id(p) not in explained}
         total = sum(p.numel() for p in objective.parameters)
-        share = 1 - sum(p.numel() for p in others.values()) / total
+        share = 1 - sum(p.numel() for p in others.values()) / total  # explained by structure
         label = "structure"
         if others:
             norms_of_others, label = _norms_by_vmap(objective, batch, size, chunk, others)
             squares = squares + torch.as_tensor(norms_of_others**2)
             label = f"structure+{label}" if share else label
         norms = _check_norms(squares.sqrt())
-        can_check = share and check and not _is_random(objective.model)
+        can_check = share > 0 and check and not _is_random(objective.model)
         if can_check and not _last_agrees(objective, batch, size, norms):
             if method == "structure":
                 rule = "must be a mean over samples on the first axis that do not act on each other"
@@ -117,8 +116,8 @@ def per_sample_norms(
 
 
 def _check_problem(objective: Objective, batch: Any) -> int:
-    """The number of samples; an error where single samples have no gradient of their own: tensors
-    of other lengths, or batch norm that uses the batch's statistics.
+    """The number of samples in the batch. An error where single samples have no gradient of their
+    own, because the tensors differ in their first axis or batch norm uses the batch's statistics.
     """
     if not isinstance(objective, Objective):
         fail("objective", "must be a mindgap Objective", objective)
@@ -155,21 +154,28 @@ class _Call(NamedTuple):
     """One call of a module that has a rule."""
 
     module: nn.Module
-    input: Tensor
-    output_edge: Any  # its place in the graph; None where the call is not an ordinary one
+    input: Tensor  # without its graph; empty where the call is not an ordinary one
+    output_edge: Any  # place of the output in the graph; None where the call is not an ordinary one
 
 
 class _Term(NamedTuple):
     """Squared norms over some parameters, from the gradient at one place of the graph."""
 
-    squares: Callable[[Tensor], Tensor | None]  # None where the gradient has another shape
-    edge: Any
+    #: gradient at the place -> squared norms, shape (n,); None where the gradient's shape is wrong
+    squares: Callable[[Tensor], Tensor | None]
+    edge: Any  # the place, a ``GradientEdge``
     parameters: list[nn.Parameter]
 
 
 def _norms_by_structure(objective: Objective, batch: Any, size: int) -> tuple[Tensor, set[int]]:
-    """Squared norms over the parameters that the layers' structure explains (of layers with a rule,
-    and parameters that are added to something), and the ids of those parameters.
+    """Squared gradient norms of the samples over the parameters that the structure of the model
+    explains: those of layers with a rule, and those that are added to something.
+
+    Args:
+        size: number of samples in the batch.
+
+    Returns:
+        The squared norms, shape (size,), and the ids of the parameters they cover.
     """
     loss, calls = _loss_with_calls(objective, batch)
     graph = _Graph(loss)
@@ -177,7 +183,9 @@ def _norms_by_structure(objective: Objective, batch: Any, size: int) -> tuple[Te
     of_layers = {id(p) for term in terms for p in term.parameters}
     for p in objective.parameters:
         users = graph.users(p)
-        edge = graph.sum_at(users[0]) if id(p) not in of_layers and len(users) == 1 else None
+        if id(p) in of_layers or len(users) != 1:
+            continue
+        edge = graph.sum_at(users[0])
         if edge is not None:
             terms.append(_Term(partial(_norm_of_added, p), edge, [p]))
     squares = torch.zeros(size, dtype=torch.float64)
@@ -198,12 +206,15 @@ def _norms_by_structure(objective: Objective, batch: Any, size: int) -> tuple[Te
 
 
 def _loss_with_calls(objective: Objective, batch: Any) -> tuple[Tensor, list[_Call]]:
-    """The loss of a batch with its graph, and the calls of modules that have a rule."""
+    """The loss of a batch with its graph, and the calls of modules that have a rule, in order."""
     calls: list[_Call] = []
 
     def note_call(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-        """Hook after a module: note the call (without an edge, where it has several inputs or no
-        gradient); returns what takes the place of the output, None for the output itself.
+        """Hook after a module: note the call in ``calls``, without input and edge where it has
+        several inputs or no gradient.
+
+        Returns:
+            What takes the place of the output; None for the output itself.
         """
         single = len(inputs) == 1 and isinstance(inputs[0], Tensor)
         if not (single and isinstance(output, Tensor) and output.requires_grad):
@@ -226,42 +237,49 @@ def _loss_with_calls(objective: Objective, batch: Any) -> tuple[Tensor, list[_Ca
 
 
 def _terms_of_layers(calls: list[_Call], graph: _Graph, size: int) -> list[_Term]:
-    """A term for each layer whose rule applies: the layer is called once, and each parameter is
-    used once in the graph (no tied weights), so that the call is all there is.
+    """A term for each layer whose rule applies. The layer must be called once, and each of its
+    parameters be used once in the graph (no tied weights), so that the call is all there is.
+
+    Args:
+        calls: of modules that have a rule.
+        size: number of samples in the batch.
     """
     times_called = Counter(id(call.module) for call in calls)
     terms = []
-    for module, entered, edge in calls:
-        own = [p for p in module.parameters(recurse=False) if p.requires_grad]
-        used_once = times_called[id(module)] == 1 and all(len(graph.users(p)) == 1 for p in own)
-        if edge is None or not own or not used_once:
+    for module, module_input, edge in calls:
+        trained = [p for p in module.parameters(recurse=False) if p.requires_grad]
+        used_once = all(len(graph.users(p)) == 1 for p in trained)
+        if edge is None or not trained or not used_once or times_called[id(module)] != 1:
             continue
         rule = RULES[type(module)]
-        squares: Callable[[Tensor], Tensor | None] = partial(rule.squares, module, entered)
-        if entered.shape[:1] != (size,):
+        squares: Callable[[Tensor], Tensor | None] = partial(rule.squares, module, module_input)
+        if module_input.shape[:1] != (size,):
             # Positions looked up once for all samples: go on to where they are added to something
             # of each sample.
             edge = graph.sum_of(edge.node) if isinstance(module, nn.Embedding) else None
-            squares = partial(_norm_of_looked_up, module, entered)
-        if edge is not None and rule.applies(module, entered):
-            terms.append(_Term(squares, edge, own))
+            squares = partial(_norm_of_looked_up, module, module_input)
+        if edge is not None and rule.applies(module, module_input):
+            terms.append(_Term(squares, edge, trained))
     return terms
 
 
 def _norm_of_added(parameter: Tensor, gradient: Tensor) -> Tensor | None:
-    """Squared norms for a parameter that is added to something with a sample axis: its gradient
-    for a sample is that of the sum, added up over the axes along which it was repeated. None where
-    it has a sample axis of its own, or does not broadcast to the sum.
+    """Squared norms for a parameter that is added to something with a sample axis. Its gradient
+    for a sample is that of the sum, added up over the axes along which the parameter was repeated.
 
     Args:
         gradient: of the sum, samples first.
+
+    Returns:
+        Shape (samples,). None where the parameter has an axis of several samples of its own, or
+        does not broadcast to the sum.
     """
+    axes = gradient.ndim - 1  # without that of samples
     has_sample_axis = parameter.ndim == gradient.ndim and parameter.shape[0] == 1
-    own = tuple(parameter.shape[1:] if has_sample_axis else parameter.shape)
-    shape = (1,) * (gradient.ndim - 1 - len(own)) + own
-    if len(shape) != gradient.ndim - 1:
+    shape = tuple(parameter.shape[1:] if has_sample_axis else parameter.shape)
+    if len(shape) > axes:
         return None
-    sizes = list(zip(shape, gradient.shape[1:], strict=True))
+    sizes = list(zip((1,) * (axes - len(shape)) + shape, gradient.shape[1:], strict=True))
     if any(size not in (1, full) for size, full in sizes):
         return None
     repeated = tuple(axis for axis, (size, full) in enumerate(sizes, 1) if size != full)
@@ -271,8 +289,16 @@ def _norm_of_added(parameter: Tensor, gradient: Tensor) -> Tensor | None:
 
 
 def _norm_of_looked_up(module: nn.Module, places: Tensor, gradient: Tensor) -> Tensor | None:
-    """Squared norms for an embedding of the same places for all samples (such as positions), added
-    to something with a sample axis, from the gradient of that sum; None where the shapes differ.
+    """Squared norms for an embedding that looks up the same entries for all samples, such as
+    positions, and is added to something with a sample axis.
+
+    Args:
+        module: the embedding.
+        places: which entries of its table are looked up, once for all samples.
+        gradient: of the sum, shape (samples, ..., features).
+
+    Returns:
+        Shape (samples,); None where the gradient has not one position for each place.
     """
     if gradient.ndim < 3 or gradient.shape[1:-1].numel() != places.numel():
         return None
@@ -281,7 +307,7 @@ def _norm_of_looked_up(module: nn.Module, places: Tensor, gradient: Tensor) -> T
 
 
 class _Graph:
-    """Which nodes use which results and parameters in the graph of a loss."""
+    """Which nodes of a loss's backward graph use the results of other nodes, and the parameters."""
 
     def __init__(self, loss: Tensor) -> None:
         self._users: dict[Any, list[Any]] = {}  # node -> nodes that use its result
@@ -306,7 +332,9 @@ class _Graph:
         return self._users_of_leaves.get(id(parameter), [])
 
     def sum_of(self, node: Any) -> Any:
-        """The edge of the one sum that a node's result goes into; None where it has other uses."""
+        """The edge of the plain sum ``a + b`` that a node's result goes into; None where it goes
+        into something else or has several uses.
+        """
         users = self._users.get(node, [])
         return self.sum_at(users[0]) if len(users) == 1 else None
 
@@ -323,8 +351,7 @@ class ModelWithLoss(nn.Module):
 
     def __init__(self, objective: Objective) -> None:
         super().__init__()
-        self.model = objective.model
-        self.loss = objective.loss
+        self.model, self.loss = objective.model, objective.loss
 
     def forward(self, batch: Any) -> Tensor:
         return self.loss(self.model, batch).reshape(())
@@ -339,11 +366,16 @@ def _named_parameters(objective: Objective) -> dict[str, nn.Parameter]:
 def _norms_by_vmap(
     objective: Objective, batch: Any, size: int, chunk: int, named: dict[str, nn.Parameter]
 ) -> tuple[NDArray[np.float64], str]:
-    """Norms over the ``named`` parameters by ``vmap(grad)``, in chunks of samples; by a loop where
-    that cannot be traced.
+    """Gradient norms of the samples over the ``named`` parameters by ``vmap(grad)``, in chunks of
+    samples; by ``_loop`` where that cannot be traced.
+
+    Args:
+        size: number of samples in the batch.
+        chunk: samples at once.
+        named: by their names in ``ModelWithLoss``.
 
     Returns:
-        The norms, and ``"func"`` or ``"loop"``.
+        The norms, shape (size,), and ``"func"`` or ``"loop"``.
     """
     module = ModelWithLoss(objective)
     values = {name: p.detach() for name, p in named.items()}
@@ -372,8 +404,8 @@ def _norms_by_vmap(
 
 
 def _loop(objective: Objective, batch: Any, size: int, named: dict[str, nn.Parameter]) -> Tensor:
-    """Norms over the ``named`` parameters by one backward pass per sample: slow, and right for
-    whatever autograd can differentiate.
+    """Gradient norms of the samples over the ``named`` parameters, shape (size,), by one backward
+    pass per sample: slow, and right for whatever autograd can differentiate.
     """
     parameters = list(named.values())
     norms = torch.zeros(size, dtype=torch.float64)
@@ -386,11 +418,12 @@ def _loop(objective: Objective, batch: Any, size: int, named: dict[str, nn.Param
 
 
 def _last_agrees(objective: Objective, batch: Any, size: int, norms: NDArray[np.float64]) -> bool:
-    """Whether the norm of the last sample is that of its own gradient over all parameters."""
+    """Whether the last of the norms is that of the last sample's own gradient over all parameters,
+    up to 0.1 % for single precision in another order of summation. A wrong axis or a coupled loss
+    is wrong by far more.
+    """
     last = _samples(batch, size - 1, size)
-    exact = float(_loop(objective, last, 1, _named_parameters(objective))[0])
-    # Single precision in another order of summation; a wrong axis or a coupled loss is wrong by far
-    # more.
+    exact = float(_loop(objective, last, 1, _named_parameters(objective)))
     return abs(exact - norms[-1]) <= 1e-3 * max(exact, float(np.median(norms)))
 
 
@@ -400,7 +433,7 @@ def _samples(batch: Any, begin: int, end: int) -> Any:
 
 
 def _map_batch(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The batch with every tensor and numpy array changed."""
+    """The batch with ``change`` applied to every tensor, and to every numpy array as a tensor."""
 
     def changed(value: Any) -> Any:
         return change(torch.as_tensor(value)) if isinstance(value, (Tensor, np.ndarray)) else value
@@ -409,18 +442,16 @@ def _map_batch(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _is_random(model: nn.Module) -> bool:
-    """Whether dropout of any kind is active, so that two evaluations of one sample differ; an
-    attribute ``dropout`` other than zero (attention, recurrent layers) counts as dropout.
+    """Whether dropout of any kind is active in training mode, so that two evaluations of one sample
+    differ. An attribute ``dropout`` other than zero (attention, recurrent layers) counts as
+    dropout.
     """
     kinds = (nn.modules.dropout._DropoutNd, nn.RReLU)
-    return any(
-        module.training
-        and (
-            getattr(module, "dropout", 0.0) not in (0, 0.0)
-            or (isinstance(module, kinds) and getattr(module, "p", 1) > 0)
-        )
-        for module in model.modules()
-    )
+    for module in model.modules():
+        is_dropout = isinstance(module, kinds) and getattr(module, "p", 1) > 0  # RReLU has no p
+        if module.training and (is_dropout or getattr(module, "dropout", 0.0) != 0):
+            return True
+    return False
 
 
 def _check_loss(loss: Tensor) -> Tensor:

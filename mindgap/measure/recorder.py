@@ -55,11 +55,6 @@ ASSUMED_MEMORY = 8 * 2**30
 LOSS_SPIKE = 3.0
 #: The same for gradient norms, over the largest of the range.
 NORM_SPIKE = 5.0
-#: The reach of a range is at least this share of the distance from the median to the smallest loss,
-#: and of the median itself.
-DOWNWARD, OF_MEDIAN = 0.5, 0.15
-#: Of fewer than ``FEW`` losses the reach is at least so many times the median.
-FEW, OF_FEW = 12, 3.0
 #: What a schedule may change in a group of an optimizer.
 SETTINGS = ("lr", "weight_decay")
 
@@ -95,11 +90,9 @@ class LossRange:
         if len(finite) >= 3:
             self.median = median = finite[len(finite) // 2]
             smallest, largest = finite[0], finite[-1]
-            reach = max(
-                largest - median, DOWNWARD * (median - smallest), OF_MEDIAN * abs(median), 1e-12
-            )
+            reach = max(largest - median, 0.5 * (median - smallest), 0.15 * abs(median), 1e-12)
             # A short history says little about the range.
-            self.reach = reach if len(finite) >= FEW else max(reach, OF_FEW * abs(median))
+            self.reach = reach if len(finite) >= 12 else max(reach, 3 * abs(median))
 
     def times(self, loss: float) -> float:
         """Distance of a loss above the median over the reach. 0 where that is at most
@@ -219,20 +212,17 @@ class Recorder:
         self.model, self.optimizer = model, optimizer
         trained = [p for group in optimizer.param_groups for p in group["params"]]
         self.tensors = list({id(p): p for p in [*model.parameters(), *trained]}.values())
-        self._memory = memory
+        self._memory, self.why_no_state = memory, ""
         self.device_type, self._generator = "cpu", torch.default_generator
         if self.tensors and self.tensors[0].is_cuda:
             self.device_type = "cuda"
             self._generator = torch.cuda.default_generators[self.tensors[0].get_device()]
-        self.why_no_state = ""
         self.states: deque[State] = deque()
         self.states_kept = 0
         self.steps: deque[Step] = deque(maxlen=HISTORY)
         self.incident: Incident | None = None
-        self.in_optimizer_step = False
         self.log: list[LoggedCall | LoggedStep] = []
-        self.takes_log_entries = False
-        self.loss_draws_random = False
+        self.in_optimizer_step = self.takes_log_entries = self.loss_draws_random = False
         self._calls_compared = 0  # calls before and after which random states were compared
         self._open_incident: Incident | None = None  # the one that is not over yet
         self._losses: deque[float] = deque(maxlen=HISTORY + LAG)  # ordinary ones

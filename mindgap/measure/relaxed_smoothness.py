@@ -102,17 +102,17 @@ def fit_relaxed_smoothness(
     ranks = [_rank(g[resample], y[resample]) for resample in resamples]
     statistics = np.array([*_envelopes(g[resamples], y[resamples], cover), slopes, ranks])
     low, high = np.nanquantile(statistics, [(1 - level) / 2, (1 + level) / 2], axis=1)
-    intervals = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
+    of_L0, of_L1, of_slope, of_rank = zip(low.tolist(), high.tolist(), strict=True)
     L0, L1 = _envelope(g, y, cover)
     fit = RelaxedSmoothness(
         L0,
         L1,
-        L0_interval=intervals[0],
-        L1_interval=intervals[1],
+        L0_interval=of_L0,
+        L1_interval=of_L1,
         slope=_slope(g, y),
-        slope_interval=intervals[2],
+        slope_interval=of_slope,
         rank=_rank(g, y),
-        rank_interval=intervals[3],
+        rank_interval=of_rank,
         span=float(np.quantile(g, 0.95) / np.quantile(g, 0.05)),
         readings=readings,
         level=level,
@@ -124,6 +124,12 @@ def fit_relaxed_smoothness(
 def _conclude(fit: RelaxedSmoothness, cover: float) -> tuple[bool | None, str]:
     """Whether smoothness grows with the gradient norm (None: cannot tell), and the sentence that
     says so.
+
+    It grows where the intervals of slope and rank correlation both lie above zero. It does not
+    where both lie below, or where the slope is certainly below ``LEAST_SLOPE``.
+
+    Args:
+        cover: share of the readings below the envelope, for the sentence.
     """
     unsure = f"cannot tell from {fit.readings} readings whether smoothness grows with the gradient"
     if fit.readings < LEAST_READINGS:
@@ -155,12 +161,18 @@ def _conclude(fit: RelaxedSmoothness, cover: float) -> tuple[bool | None, str]:
 
 
 def _envelope(g: Array, y: Array, cover: float) -> tuple[float, float]:
-    """The L0, L1 >= 0 with the least sum of rho(y - L0 - L1 g), where rho weighs points above the
-    line by ``cover`` and points below by 1 - ``cover``: the search of ``_envelopes``, then the
-    exact line through the two points on it.
+    """L0 and L1 >= 0 of the line that about a share ``cover`` of the points lie below, by quantile
+    regression. They minimise the sum of rho(y - L0 - L1 g), where rho weighs points above the line
+    by ``cover`` and points below by 1 - ``cover``.
+
+    This is the search of ``_envelopes`` for one sample, and then the exact line through the two
+    points on it.
+
+    Args:
+        g, y: gradient norms and smoothness, shape (readings,).
     """
     L0, L1 = (float(values[0]) for values in _envelopes(g[None], y[None], cover))
-    i, j = np.argsort(np.abs(y - L0 - L1 * g))[:2]
+    i, j = np.argsort(np.abs(y - L0 - L1 * g))[:2]  # the points that the line goes through
     if L0 > 0 and L1 > 0 and g[i] != g[j]:
         slope = float((y[j] - y[i]) / (g[j] - g[i]))
         if abs(slope - L1) <= 1e-6 * L1:
@@ -169,13 +181,19 @@ def _envelope(g: Array, y: Array, cover: float) -> tuple[float, float]:
 
 
 def _envelopes(g: Array, y: Array, cover: float) -> tuple[Array, Array]:
-    """L0 and L1 of the envelope of each sample (row), by a search over L1: for fixed L1 the best L0
-    is a quantile.
+    """The envelopes of many samples at once, by a search over L1; ``_envelope`` says what they
+    minimise. For a fixed L1 the best L0 is a quantile.
+
+    Args:
+        g, y: gradient norms and smoothness, shape (samples, readings).
+
+    Returns:
+        L0 and L1, each of shape (samples,).
     """
-    place = min(g.shape[1] - 1, math.ceil(cover * g.shape[1]) - 1)
+    place = min(g.shape[1] - 1, math.ceil(cover * g.shape[1]) - 1)  # of the quantile
 
     def best(L1: Array) -> tuple[Array, Array]:
-        """Least loss and best L0 for each L1."""
+        """The least loss, and the L0 that attains it, for each L1."""
         rest = y - L1[:, None] * g
         L0 = np.maximum(0.0, np.partition(rest, place, axis=1)[:, place])
         rest = rest - L0[:, None]
@@ -184,37 +202,39 @@ def _envelopes(g: Array, y: Array, cover: float) -> tuple[Array, Array]:
     low, high = np.zeros(len(g)), (y / g).max(axis=1)
     for _ in range(45):  # the loss is convex in L1: thirds shrink the bracket by 1e-8
         third = (high - low) / 3
-        left = best(low + third)[0] <= best(high - third)[0]
+        (loss_left, _), (loss_right, _) = best(low + third), best(high - third)
+        left = loss_left <= loss_right
         low, high = np.where(left, low, low + third), np.where(left, high - third, high)
     L1 = (low + high) / 2
-    return best(L1)[1], L1
+    _, L0 = best(L1)
+    return L0, L1
 
 
 def _slope(g: Array, y: Array) -> float:
     """Least-squares slope of log y against log g; NaN where g is constant."""
-    u, v = np.log(g), np.log(y)
-    u = u - u.mean()
-    spread = float(u @ u)
-    return float(u @ (v - v.mean()) / spread) if spread > 0 else math.nan
+    log_g, log_y = np.log(g), np.log(y)
+    centred = log_g - log_g.mean()
+    spread = float(centred @ centred)
+    return float(centred @ (log_y - log_y.mean()) / spread) if spread > 0 else math.nan
 
 
 def _rank(g: Array, y: Array) -> float:
-    """Spearman's rank correlation; 0 where one of them is constant."""
+    """Spearman's rank correlation of g and y; 0 where one of them is constant."""
     # Equal up to rounding counts as equal: a constant smoothness must not be ranked by its last
     # bits.
-    a, b = average_ranks(_round_digits(g)), average_ranks(_round_digits(y))
-    a, b = a - a.mean(), b - b.mean()
-    size = math.sqrt(float(a @ a) * float(b @ b))
-    return float(a @ b) / size if size > 0 else 0.0
+    ranks_g, ranks_y = average_ranks(_round_digits(g)), average_ranks(_round_digits(y))
+    ranks_g, ranks_y = ranks_g - ranks_g.mean(), ranks_y - ranks_y.mean()
+    size = math.sqrt(float(ranks_g @ ranks_g) * float(ranks_y @ ranks_y))
+    return float(ranks_g @ ranks_y) / size if size > 0 else 0.0
 
 
 def _round_digits(values: Array) -> Array:
-    """Positive numbers rounded to nine digits."""
-    digits = 10.0 ** (9 - np.ceil(np.log10(values)))
-    return np.round(values * digits) / digits
+    """Positive numbers rounded to nine significant digits."""
+    factors = 10.0 ** (9 - np.ceil(np.log10(values)))
+    return np.round(values * factors) / factors
 
 
 def _blocks(n: int, block: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Places of n readings, drawn as blocks of neighbours."""
+    """Places of n readings in a resample, shape (n,), drawn as blocks of ``block`` neighbours."""
     starts = rng.integers(0, n - block + 1, size=math.ceil(n / block))
     return (starts[:, None] + np.arange(block)).ravel()[:n]

@@ -42,7 +42,7 @@ class CallSink(Sink):
 
 
 class TensorBoardSink(Sink):
-    """Writes every number with ``add_scalar``, as ``probe/quantity``."""
+    """Writes every number of a row with ``add_scalar``, as ``mindgap/probe/quantity``."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
@@ -73,8 +73,10 @@ class RecordSink(Sink):
         self._begun_at = time.perf_counter()
 
     def write(self, row: Row) -> None:
-        """Write a row; where it has a new column, also the description with its figure."""
-        drawn = (*self._columns, "seconds", "lr")  # or never drawn
+        """Write a row; where it has a column that no row had before, first write the description
+        anew, with a figure of that column.
+        """
+        drawn = (*self._columns, "seconds", "lr")  # the last two get no figure
         new_columns = [
             name for name, value in row.items() if isinstance(value, float) and name not in drawn
         ]
@@ -96,7 +98,8 @@ class RecordSink(Sink):
         """A study with one figure per column, from which the report draws the run."""
         figures = []
         for column in self._columns:
-            title, label = column.replace("_", ": ", 1).replace("_", " "), column.replace("_", " ")
+            label = column.replace("_", " ")
+            title = label.replace(" ", ": ", 1)  # the first word is the probe
             figures.append(Figure(title, column, label, x_label="step"))
         sentences = ["What the monitor read along a training run", *self._events[:20]]
         return StudyDescription(
@@ -111,8 +114,13 @@ class RecordSink(Sink):
 
 
 def as_sinks(to: Any, name: str, settings: dict[str, Any], seed: int) -> list[Sink]:
-    """A sink for whatever the user gave: a folder, a ``SummaryWriter``, a function, or a list
-    of them.
+    """The sinks for whatever the user gave: a folder, a ``SummaryWriter``, a function of a row, a
+    sink, or a list of these.
+
+    Args:
+        to: what the user gave.
+        name: of the run, in a record.
+        settings, seed: of the monitor, for the header of a record.
 
     Example:
         >>> rows = []

@@ -22,12 +22,6 @@ RECTIFIERS = ("relu", "relu_")
 SQUASHERS = {"tanh": 0.995, "tanh_": 0.995, "sigmoid": 0.99, "sigmoid_": 0.99}
 #: Losses that are given scores.
 _LOSSES_OF_SCORES = ("cross_entropy", "binary_cross_entropy_with_logits")
-#: Rows of non-negative scores that sum to one within this count as probabilities.
-_SUM_TOLERANCE = 1e-3
-#: Samples and units that a layer needs for its rank to be read.
-_LEAST_SAMPLES, _LEAST_UNITS = 16, 8
-#: Units above which a rank would take too long, and samples that are used of a larger batch.
-_MOST_UNITS, _USED_SAMPLES = 1024, 256
 #: Functions that compute nothing.
 _SILENT = ("__get__", "__set__", "isfinite", "size", "dim", "is_floating_point", "__format__")
 #: Functions that write masks, in which -inf is meant.
@@ -146,7 +140,7 @@ class _Watch(TorchFunctionMode):
     def _look_at_scores(self, name: str, scores: Tensor) -> None:
         """Note in the trace the scores that cross-entropy is given, and in ``twice`` whether the
         scores of a loss are probabilities already. For cross-entropy these are rows that sum to
-        one; for its binary form numbers in [0, 1] after a sigmoid or softmax was called.
+        one (to 0.001); for its binary form numbers in [0, 1] after a sigmoid or softmax was called.
 
         Args:
             name: of the loss, one of ``_LOSSES_OF_SCORES``.
@@ -154,7 +148,7 @@ class _Watch(TorchFunctionMode):
         """
         trace = self.trace
         if name == "cross_entropy":
-            sums_to_one = bool((scores.sum(1) - 1).abs().max() < _SUM_TOLERANCE)
+            sums_to_one = bool((scores.sum(1) - 1).abs().max() < 1e-3)
             if bool((scores >= 0).all()) and sums_to_one:
                 trace.twice = "softmax"
             trace.output_scores = scores
@@ -222,9 +216,9 @@ def effective_rank(values: Tensor) -> tuple[float, int] | None:
         (1.0, 8)
     """
     flat = values.reshape(-1, values.shape[-1]) if values.ndim < 4 else values.mean((2, 3))
-    if len(flat) < _LEAST_SAMPLES or not _LEAST_UNITS <= flat.shape[1] <= _MOST_UNITS:
+    if len(flat) < 16 or not 8 <= flat.shape[1] <= 1024:
         return None
-    flat = flat[:_USED_SAMPLES].double()
+    flat = flat[:256].double()  # more samples would only take longer
     flat = flat - flat.mean(0)
     if not bool(flat.isfinite().all()) or float(flat.abs().max()) == 0:
         return None

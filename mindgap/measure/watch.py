@@ -21,6 +21,9 @@ LEAST_HISTORY = 20
 SPIKE = 5.0
 #: If the largest parameter grew by this factor in a few dozen steps, the updates threw it away.
 THROWN = 100.0
+#: An update longer than this share of the parameters is called the cause of a spike, and of numbers
+#: that are not finite.
+LONG_FOR_SPIKE, LONG_FOR_NAN = 0.1, 1.0
 #: Readings of the gradients per reading of the parameters' own largest entries, at least.
 LOOKS = 4
 #: On a GPU norms are read together, once per so many steps: each reading waits for the device.
@@ -58,13 +61,11 @@ class LoopWatch:
         self._next_look = self._readings = 0
         self._steps_not_finite = 0  # steps in a row, up to now, whose gradient was not finite
         self._times_not_finite = 0  # how often that began
-        self._step = 0
-        self._batch: Any = None
-        self._loss_is_observed = False
+        self._step, self._loss_is_observed = 0, False
+        self._batch: Any = None  # what names the present batch
         self._loss: Any = math.nan
         self._last_update = (-1, math.nan)  # (step, length of its update over the parameters)
-        self.gradient_norm = math.nan
-        self.loss = math.nan
+        self.loss = self.gradient_norm = math.nan  # of the newest step that was read
         #: gradient norm of each parameter at the newest step; None where it was not read
         self.norms: Tensor | None = None
         self._norms_read: list[tuple[int, float]] = []
@@ -75,8 +76,11 @@ class LoopWatch:
         return read
 
     def observe(self, loss: Any, batch: Any = None) -> None:
-        """Note the loss of the loop's present batch (a tensor is read later), and the batch's index
-        where the loop knows it.
+        """Note the loss of the loop's present batch, to be read with the next step.
+
+        Args:
+            loss: a number, or a tensor, which is read later.
+            batch: what names the batch, such as its index; None where the loop does not say.
         """
         self._batch = batch
         self._loss = loss.detach() if isinstance(loss, Tensor) and loss.requires_grad else loss
@@ -87,11 +91,14 @@ class LoopWatch:
         self._last_update = (self._step - 1, relative)
 
     def before_step(self, step: int | None = None) -> list[str]:
-        """Compute the norms of the gradients that the step is about to use, read those that are
-        ready (on a GPU those of some steps before), and return sentences about what is unusual.
+        """Compute the norms of the gradients that the step is about to use, and read those that are
+        ready; on a GPU these are norms of some steps before.
 
         Args:
-            step: its number, where not every step is read; else the one after the last.
+            step: its number, where not every step is read; None for the one after the last.
+
+        Returns:
+            Sentences about what is unusual in the norms that were read.
 
         Raises:
             NonFiniteError: a gradient that is not finite, with ``nonfinite="raise"``.
@@ -101,9 +108,9 @@ class LoopWatch:
         self._step = self._step if step is None else step
         if present:
             norms = _stacked([g.coalesce().values() if g.is_sparse else g for _, g in present])
-            if len(present) < len(self._parameters):
-                of_present, norms = norms, torch.zeros(len(self._parameters), device=norms.device)
-                norms[torch.tensor([i for i, _ in present], device=of_present.device)] = of_present
+            if len(present) < len(self._parameters):  # those without a gradient get zero
+                places = torch.tensor([i for i, _ in present], device=norms.device)
+                norms = norms.new_zeros(len(self._parameters)).index_copy_(0, places, norms)
             self._unread.append(_UnreadNorms(self._step, self._batch, self._loss, norms))
             self.norms = norms
             self._readings += 1
@@ -118,9 +125,15 @@ class LoopWatch:
         return self.flush(spare=1) if len(self._unread) > FLUSH else []
 
     def flush(self, spare: int = 0) -> list[str]:
-        """Read the norms that wait, except the newest ``spare``, which a GPU may not have computed
-        yet; returns sentences about what is unusual. Afterwards ``loss`` and ``gradient_norm`` are
-        those of the last step read.
+        """Read the norms that wait. Afterwards ``loss`` and ``gradient_norm`` are those of the last
+        step read.
+
+        Args:
+            spare: how many of the newest are left waiting, because a GPU may not have computed them
+                yet.
+
+        Returns:
+            Sentences about what is unusual in the norms that were read.
 
         Raises:
             NonFiniteError: a gradient that is not finite, with ``nonfinite="raise"``.
@@ -132,15 +145,17 @@ class LoopWatch:
             self.loss, norms = unread.read()
             self.gradient_norm = math.sqrt(sum(norm * norm for norm in norms))
             self._norms_read.append((unread.step, self.gradient_norm))
-            if sentence := self._unusual(unread.step, unread.batch, norms):
+            sentence = self._unusual(unread.step, unread.batch, norms)
+            if sentence:
                 events.append(sentence)
             if math.isfinite(self.gradient_norm):
                 self._recent_norms.append(self.gradient_norm)
         return events
 
     def _unusual(self, step: int, batch: Any, norms: list[float]) -> str:
-        """A sentence on gradients that are not finite, are finite again, or exceed the running
-        range; empty where all is usual or the same was said lately.
+        """A sentence on the gradients of a step that are not finite, are finite again, or exceed
+        the running range; empty where all is usual or the same was said lately. Counts the steps
+        that are not finite.
 
         Args:
             batch: what names the batch; None where the loop does not say.
@@ -150,6 +165,7 @@ class LoopWatch:
         not_finite = [i for i, norm in enumerate(norms) if not math.isfinite(norm)]
         if not_finite:
             return self._not_finite(place, step, not_finite, len(norms))
+        # The gradient is finite here; ``steps`` before it were not.
         steps, self._steps_not_finite = self._steps_not_finite, 0
         if steps > 1 and _deserves_sentence(self._times_not_finite):
             return f"{place}: the gradient is finite again after {steps} steps in which it was not"
@@ -157,8 +173,8 @@ class LoopWatch:
         if len(self._recent_norms) < LEAST_HISTORY or norm <= SPIKE * max(self._recent_norms):
             return ""
         median, largest = self._median_and_largest()
-        loudest = max(range(len(norms)), key=norms.__getitem__)
-        share = (norms[loudest] / norm) ** 2
+        loudest = norms.index(max(norms))
+        share = (norms[loudest] / norm) ** 2  # of the squared norm
         times = f"{norm / median:.3g} times" if median else "above"
         return (
             f"{place}: the gradient norm {norm:.3g} is {times} the running median {median:.3g} "
@@ -167,18 +183,19 @@ class LoopWatch:
         )
 
     def _not_finite(self, place: str, step: int, not_finite: list[int], count: int) -> str:
-        """A sentence on gradients that are not finite; empty where one was said lately.
+        """A sentence on gradients that are not finite; empty where one was said lately. Counts the
+        steps in a row, and how often such steps began.
 
         Args:
             place: step and batch in words.
-            not_finite: places of the parameters, of ``count``.
+            not_finite: places of the parameters whose gradients are not finite, of ``count``.
 
         Raises:
             NonFiniteError: with ``nonfinite="raise"``.
         """
         self._steps_not_finite += 1
         begins = self._steps_not_finite == 1
-        self._times_not_finite += begins
+        self._times_not_finite += int(begins)
         if not self.raises and not (begins and _deserves_sentence(self._times_not_finite)):
             return ""
         names = ", ".join(self._names[i] for i in not_finite[:3])
@@ -203,24 +220,28 @@ class LoopWatch:
         return ordered[len(ordered) // 2], ordered[-1]
 
     def _cause_of_nan(self, step: int) -> str:
-        """The likeliest cause of gradients that are not finite, in words: the first that fits of
-        broken parameters, growth of parameters, a long update, growth of gradients, the backward
-        pass (the loss is finite), this batch.
+        """The likeliest cause of gradients that are not finite at a step, in words. In order:
+        parameters that are not finite, growth of the parameters, a long update before, growth of
+        the gradients before, the backward pass (where the loss is finite), this batch.
         """
+        #: (step, largest modulus of all parameters before it)
         peaks = [(at, float(entries.max())) for at, entries in self._largest_entries if at <= step]
-        # On a GPU the norms are read some steps later, when the parameters have moved on.
+        # Only on a CPU the parameters are still those of the step: on a GPU norms are read later.
         if step == self._step - 1:
             now = max(float(p.detach().abs().max()) for p in self._nonempty_parameters())
             peaks.append((step, now))
         if any(not math.isfinite(peak) for _, peak in peaks):
             return "an earlier step is the likely cause: a parameter itself is no longer finite"
-        if len(peaks) > 1 and peaks[-1][1] > THROWN * peaks[0][1] > 0:
-            return (
-                "the updates before are the likely cause: they took the largest parameter from "
-                f"{peaks[0][1]:.3g} at step {peaks[0][0]} to {peaks[-1][1]:.3g}; lower the step"
-            )
+        last_step = -1
+        if peaks:
+            (first_step, first_peak), (last_step, last_peak) = peaks[0], peaks[-1]
+            if last_peak > THROWN * first_peak > 0:
+                return (
+                    "the updates before are the likely cause: they took the largest parameter from "
+                    f"{first_peak:.3g} at step {first_step} to {last_peak:.3g}; lower the step"
+                )
         last_update = self._update_before(step)
-        if last_update > 1.0:
+        if last_update > LONG_FOR_NAN:
             return (
                 "the update before is the likely cause: it moved the parameters by "
                 f"{100 * last_update:.0f} % of their length; lower the step"
@@ -230,8 +251,8 @@ class LoopWatch:
         if math.isfinite(self.loss):
             return "an overflow in the backward pass is the likely cause: the loss is finite"
         finite = "every parameter is finite"
-        if peaks and peaks[-1][0] < step:
-            finite = f"every parameter was finite at step {peaks[-1][0]}"
+        if peaks and last_step < step:
+            finite = f"every parameter was finite at step {last_step}"
         suspect = "this batch or the forward pass"
         if self._loss_is_observed:
             suspect = "the loss of this batch"
@@ -243,21 +264,23 @@ class LoopWatch:
 
     def _update_before(self, step: int) -> float:
         """Relative length of the update just before a step; NaN where it was not read."""
-        at, relative = self._last_update
-        return relative if at == step - 1 else math.nan
+        update_step, relative = self._last_update
+        return relative if update_step == step - 1 else math.nan
 
     def _cause_of_spike(self, step: int) -> str:
-        """The likeliest cause of a spike, in words: growth over the last three norms, a long
-        update before, else a rare batch.
+        """The likeliest cause of a spike of the gradient norm at a step, in words. In order: growth
+        of the norms before (the last is above 1.5 times the one two before it, and above twice the
+        running median), a long update before, else a rare batch.
         """
-        recent = list(self._recent_norms)[-3:]
-        grew = len(recent) == 3 and recent[-1] > 1.5 * recent[0] > 0
-        if grew and recent[-1] > 2 * self._median_and_largest()[0]:
+        # There are ``LEAST_HISTORY`` norms at least, else no spike would have been noticed.
+        first, _, last = list(self._recent_norms)[-3:]
+        median, _ = self._median_and_largest()
+        if last > 1.5 * first > 0 and last > 2 * median:
             return (
                 "divergence is the likely cause: the gradients grew in the steps before; lower "
                 "the step"
             )
-        if self._update_before(step) > 0.1:
+        if self._update_before(step) > LONG_FOR_SPIKE:
             return (
                 "the update before is the likely cause: it moved the parameters by "
                 f"{100 * self._update_before(step):.0f} % of their length"
@@ -268,6 +291,11 @@ class LoopWatch:
 class _UnreadNorms:
     """Loss and gradient norms of a step. Those of a GPU are on their way to the CPU, so that
     reading them later does not wait for the steps queued since.
+
+    Args:
+        batch: what names the batch; None where the loop does not say.
+        loss: a number, or a tensor on any device.
+        norms: of the gradient of each parameter, shape (parameters,).
     """
 
     __slots__ = ("_copied", "_loss", "_norms", "batch", "step")
@@ -294,7 +322,11 @@ class _UnreadNorms:
 
 
 def _stacked(tensors: list[Tensor], order: float = 2.0) -> Tensor:
-    """The ``order``-norm of each tensor, in float32 on the first one's device, in one tensor."""
+    """The norm of each tensor, in float32 on the first one's device, shape (tensors,).
+
+    Args:
+        order: of the norm: 2 for Euclidean, infinity for the largest modulus.
+    """
     norms = list(torch._foreach_norm(tensors, order))
     first = norms[0]
     if any(n.dtype != torch.float32 or n.device != first.device for n in norms):

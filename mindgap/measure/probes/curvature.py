@@ -75,11 +75,13 @@ def lanczos(
     known_gap: float | None = None,
     both: bool = False,
 ) -> Spectrum:
-    """Largest eigenvalue of a symmetric operator, and the other end as far as it matters.
+    """Largest eigenvalue of a symmetric operator A, and the other end of its spectrum as far as it
+    matters, by Lanczos with full reorthogonalisation.
 
-    A (the product), V (orthonormal basis, kept whole: twice-applied Gram-Schmidt, so that no ghost
-    copies of an eigenvalue appear), T = V'AV (``projection``), theta its eigenvalues, r the
-    residual of the Ritz pair. Iteration ends when the error bound min(r, r^2/gap) of the top end is
+    V is an orthonormal basis of what the products span, kept whole (twice-applied Gram-Schmidt, so
+    that no ghost copies of an eigenvalue appear); T = V'AV is ``projection``. The Ritz values theta
+    are the eigenvalues of T; the Ritz vector of one with eigenvector y is V y, its residual
+    r = ||A V y - theta V y||. Iteration ends when the error bound min(r, r^2/gap) of the top end is
     below tol |theta| and the bottom end is either as accurate or certainly smaller in magnitude.
     One random start in a hundred has so little of the top eigenvector that the next one converges
     first; several starts, iterated together, exclude that.
@@ -173,12 +175,12 @@ def lanczos(
             weights = torch.from_numpy(eigenvectors[:, places].T.copy()).to(vectors)
             top, bottom = (
                 Edge(
-                    float(ritz_values[place]),
-                    0.0 if complete else float(residual[place]),
-                    0.0 if complete else error,
-                    vector,
+                    value=float(ritz_values[place]),
+                    residual=0.0 if complete else float(residual[place]),
+                    error=0.0 if complete else error,
+                    vector=ritz_vector,
                 )
-                for place, error, vector in zip(places, errors, weights @ vectors[:basis_size])
+                for place, error, ritz_vector in zip(places, errors, weights @ vectors[:basis_size])
             )
             assumed = top.value - (known_gap or 0.0) * abs(top.value)  # of one vector alone
             second = float(ritz_values[-2]) if basis_size > 1 else assumed
@@ -187,8 +189,8 @@ def lanczos(
         if basis_size == capacity:
             # Thick restart: keep Ritz vectors at both ends; T becomes diagonal, the next columns
             # fill its border.
-            low, high = max(1, capacity // 6), max(2, capacity // 3)
-            places = [*range(low), *range(basis_size - high, basis_size)]
+            lowest, highest = max(1, capacity // 6), max(2, capacity // 3)  # how many are kept
+            places = [*range(lowest), *range(basis_size - highest, basis_size)]
             weights = torch.from_numpy(eigenvectors[:, places].T.copy()).to(vectors)
             kept_weights = outside_weights[:, :basis_size] @ eigenvectors[:, places]
             vectors[: len(places)] = weights @ vectors[:basis_size]
@@ -204,7 +206,12 @@ def lanczos(
 
 
 def _orthogonal(vector: Tensor, basis: Tensor) -> tuple[Tensor, np.ndarray]:
-    """The part of a vector outside an orthonormal basis, and its coordinates inside."""
+    """The part of a vector outside an orthonormal basis, and its coordinates inside, in float64 on
+    the CPU. Gram-Schmidt is applied twice, because once leaves rounding inside.
+
+    Args:
+        basis: orthonormal rows.
+    """
     inside = basis @ vector
     outside = vector - inside @ basis
     correction = basis @ outside
@@ -213,8 +220,12 @@ def _orthogonal(vector: Tensor, basis: Tensor) -> tuple[Tensor, np.ndarray]:
 
 
 def _residuals(vectors: list[Tensor], weights: np.ndarray) -> np.ndarray:
-    """‖Σ_i w_ij v_i‖ for each column j of the weights, by the inner products of the vectors: the
-    residuals ‖A y - θ y‖ of the Ritz pairs. Zeros where there are no vectors.
+    """The residuals ‖A y_j - θ_j y_j‖ of the Ritz pairs: ‖Σ_i w_ij v_i‖ for each column j of the
+    weights, by the inner products of the vectors. Zeros where there are no vectors.
+
+    Args:
+        vectors: v_i, what A times the basis has outside the basis.
+        weights: w_ij, of vector i in the residual of pair j, shape (vectors, pairs).
     """
     if not vectors:
         return np.zeros(weights.shape[1])
@@ -226,8 +237,8 @@ def _residuals(vectors: list[Tensor], weights: np.ndarray) -> np.ndarray:
 def _error(
     ritz_values: np.ndarray, residuals: np.ndarray, end: int, known_gap: float | None
 ) -> float:
-    """Error estimate of one end (-1: the largest Ritz value, 0: the smallest): min(r, r^2/gap) with
-    its residual r and the gap to the neighbouring Ritz value.
+    """Error estimate min(r, r^2/gap) of the Ritz value at one end of the spectrum, with its
+    residual r and the gap to the neighbouring Ritz value.
 
     Three vectors from a warm start see the neighbour: over training runs the true error was 0.8 to
     1.4 times the estimate in the median, and at worst 4 times (an MLP, a transformer) or 16 times
@@ -235,17 +246,20 @@ def _error(
     badly where the leading eigenvectors have turned into each other since the last reading (twice,
     ten times at worst), and one sees none: there the smaller of the seen and the known gap counts,
     and only a tenth of it.
+
+    Args:
+        ritz_values: ascending.
+        residuals: of these values.
+        end: -1 for the largest Ritz value, 0 for the smallest.
+        known_gap: from an earlier reading, over the magnitude of the value; None where unknown.
     """
     bound, magnitude = float(residuals[end]), abs(float(ritz_values[end]))
     if len(ritz_values) > 1:
-        gap = (
-            abs(float(ritz_values[-1] - ritz_values[-2]))
-            if end == -1
-            else abs(float(ritz_values[1] - ritz_values[0]))
-        )
+        neighbour = -2 if end == -1 else 1
+        gap = abs(float(ritz_values[end] - ritz_values[neighbour]))
         if known_gap is None:
             # A Ritz value that has not settled may still move towards the end by its own residual.
-            gap -= float(residuals[-2 if end == -1 else 1])
+            gap -= float(residuals[neighbour])
         elif len(ritz_values) < 3:
             gap = min(gap, known_gap * magnitude) / 10
     else:
@@ -291,11 +305,8 @@ def stability_threshold(
     flag("nesterov", nesterov)
     if nesterov and dampening:
         fail("dampening", "must be zero with Nesterov momentum", dampening)
-    bound = (
-        (2 + 2 * momentum) / (1 + 2 * momentum)
-        if nesterov
-        else (2 + 2 * momentum) / (1 - dampening)
-    )
+    divisor = 1 + 2 * momentum if nesterov else 1 - dampening
+    bound = (2 + 2 * momentum) / divisor
     if not momentum:
         bound = 2.0  # without momentum torch ignores the dampening
     return bound / lr - weight_decay
@@ -324,6 +335,14 @@ def effective_steps(
     gradient takes its place: as soon as the row is used its moment grows, and the old D is never
     the step.
 
+    Args:
+        optimizer: a torch optimizer.
+        parameters: of the objective, whose order the coordinates of D follow.
+        gradient: at the present point; None leaves the moments as they are.
+
+    Returns:
+        The steps, or the sentence.
+
     Example:
         >>> w = torch.nn.Parameter(torch.zeros(2))
         >>> found = effective_steps(torch.optim.SGD([w], lr=0.5, momentum=0.5), [w])
@@ -351,7 +370,11 @@ def effective_steps(
 
 
 def _sgd(groups: list[dict[str, Any]], parameters: Sequence[Tensor]) -> EffectiveSteps | str:
-    """The effective steps of SGD, or why they have no single stability threshold."""
+    """The effective steps of SGD, or a sentence on why they have no single stability threshold.
+
+    Args:
+        groups: the optimizer's group of each parameter, in the order of ``parameters``.
+    """
     settings = {
         (
             group["momentum"],
@@ -366,7 +389,8 @@ def _sgd(groups: list[dict[str, Any]], parameters: Sequence[Tensor]) -> Effectiv
     ((momentum, nesterov, dampening, weight_decay),) = settings
     if any(float(group["lr"]) <= 0 for group in groups):
         return "the step size is zero"
-    kind = "gradient descent" if not momentum else ("Nesterov" if nesterov else "heavy ball")
+    kind = "Nesterov" if nesterov else "heavy ball"
+    kind = kind if momentum else "gradient descent"
     bound = stability_threshold(1.0, momentum=momentum, nesterov=nesterov, dampening=dampening)
     rates = [float(group["lr"]) for group in groups]
     if len(set(rates)) == 1:
@@ -386,7 +410,13 @@ def _preconditioned_steps(
     parameters: Sequence[Tensor],
     gradient: Tensor | None,
 ) -> EffectiveSteps | str:
-    """The effective steps of Adam, RMSprop or Adagrad from their state, or why there are none."""
+    """The effective steps of Adam, RMSprop or Adagrad from their state, or a sentence on why there
+    are none; ``effective_steps`` says what they are.
+
+    Args:
+        groups: the optimizer's group of each parameter, in the order of ``parameters``.
+        gradient: at the present point, flat; None leaves the second moments as they are.
+    """
     scales, momenta = [], set()  # momenta: (beta, whether it averages gradients)
     gradients = [None] * len(parameters) if gradient is None else unflatten(gradient, parameters)
     for p, gradient_of_p, group in zip(parameters, gradients, groups):
@@ -550,18 +580,21 @@ def sharpness_in(
     memory: float = DEFAULT_MEMORY,
     seed: int = 0,
 ) -> Sharpness:
-    """``sharpness`` inside passes that are already open, with a product that others may share."""
+    """``sharpness`` inside passes that are already open.
+
+    Args:
+        product: Hessian products that others may share; None makes them here.
+        tol, max_products, both, start, optimizer, memory, seed: as in ``sharpness``.
+    """
     if start is not None and not isinstance(start, Sharpness):
         fail("start", "must be an earlier Sharpness or None", start)
     positive("tol", tol)
     whole("max_products", max_products, least=1)
     flag("both", both)
     hessian = product or HessianProduct(passes, memory=memory)
-    steps = (
-        effective_steps(optimizer, passes.parameters, hessian.gradient)
-        if optimizer is not None
-        else ""
-    )
+    steps: EffectiveSteps | str = ""  # or why they are not known
+    if optimizer is not None:
+        steps = effective_steps(optimizer, passes.parameters, hessian.gradient)
     earlier_searches = start.warm if start is not None else {}
     search = _search(hessian, hessian, earlier_searches.get("plain"), tol, max_products, both, seed)
     searches = {"plain": search}
@@ -570,7 +603,8 @@ def sharpness_in(
         stability, scaled_search = _stability(
             hessian, steps, search, earlier_searches.get("scaled"), tol, max_products, seed
         )
-        searches |= {"scaled": scaled_search} if scaled_search is not None else {}
+        if scaled_search is not None:
+            searches["scaled"] = scaled_search
     spectrum = search.ends
     return Sharpness(
         value=spectrum.top.value,
@@ -596,7 +630,7 @@ def sharpness_in(
 class _Search:
     """A Lanczos run with what the next one starts from."""
 
-    ends: Spectrum
+    ends: Spectrum  # what was found, with the eigenvectors
     gap: float  # distance of the two largest eigenvalues over the magnitude of the largest
 
     @staticmethod
@@ -615,12 +649,15 @@ def _search(
     both: bool,
     seed: int,
 ) -> _Search:
-    """Lanczos on ``product``, started from an earlier search where there is one.
+    """Lanczos on ``product``, started from the eigenvectors of an earlier search, or else from two
+    random vectors.
 
     Args:
         product: v -> A v for flat vectors of the size of ``hessian``.
-        earlier: of the same operator, at another point.
-        both: converge the bottom end, too.
+        hessian: gives size, device and dtype of these vectors, and the lengths of the parameters.
+        earlier: search of the same operator, at another point; None where there was none.
+        tol, max_products, both: as in ``lanczos``.
+        seed: of the random vectors.
     """
     size, like = hessian.size, hessian.gradient
     if earlier is None or earlier.ends.top.vector.numel() != size:
@@ -657,12 +694,17 @@ def _stability(
     max_products: int,
     seed: int,
 ) -> tuple[Stability, _Search | None]:
-    """How near the optimizer's steps are to the edge of stability, and the search that found it
-    where steps differ by coordinate (else None: the sharpness decides).
+    """How near the optimizer's steps D are to the edge of stability. Where D is one number, the
+    sharpness decides; else the largest eigenvalue of D^(1/2) (H + weight decay) D^(1/2), by a
+    search of its own.
 
     Args:
-        search: of the Hessian itself.
-        earlier: of the Hessian scaled by the steps, at another point.
+        search: of the Hessian H itself.
+        earlier: of the Hessian scaled by the steps, at another point; None where there was none.
+        tol, max_products, seed: of the search.
+
+    Returns:
+        The reading, and the search of the scaled Hessian; None where the sharpness decided.
     """
     top = search.ends.top
     if not isinstance(steps.scale, Tensor):
@@ -670,15 +712,14 @@ def _stability(
         ratio = steps.scale * (top.value + steps.weight_decay) / steps.bound
         return Stability(steps.kind, threshold, top.value, ratio, top.error), None
     root = steps.scale.to(hessian.gradient).sqrt()
-    weight_decay = steps.weight_decay
     scaled_search = _search(
-        lambda v: root * (hessian(root * v) + weight_decay * (root * v)),
+        lambda v: root * (hessian(root * v) + steps.weight_decay * (root * v)),
         hessian,
         earlier,
         tol,
         max_products,
-        False,
-        seed,
+        both=False,
+        seed=seed,
     )
     top = scaled_search.ends.top
     ratio = top.value / steps.bound
@@ -714,7 +755,7 @@ def describe_sharpness(reading: Sharpness) -> str:
             f"sharpness at least {reading.value:.3g}: the search had not converged after "
             f"{reading.products} products"
         )
-    if reading.norm > abs(reading.value) * (1 + 1e-12):
+    if reading.norm > abs(reading.value) * (1 + 1e-12):  # larger by more than rounding
         text += f"; the largest magnitude {reading.norm:.3g} belongs to a negative eigenvalue"
     stability = reading.stability
     if stability is not None and math.isfinite(stability.ratio):
@@ -758,7 +799,7 @@ class SharpnessProbe(Probe):
 
     def read(self, at: Reading) -> dict[str, float]:
         """Sharpness, its error, the norm, the products spent and, where the optimizer is known, its
-        threshold and the ratio to it.
+        threshold and the ratio to it. The reading is kept as the start of the next one.
         """
         reading = self._last = sharpness_in(
             at.passes,
