@@ -33,7 +33,11 @@ def modules() -> dict[str, str]:
 
 
 def find(name: str) -> Study:
-    """The study of that name; an unknown name is answered with the nearest known one."""
+    """The study of that name; imports only modules whose text holds the name in quotes.
+
+    Raises:
+        RuleError: there is no such study; the message names the nearest one.
+    """
     for module, text in modules().items():
         if f'"{name}"' in text:
             for study in studies_of(module):
@@ -78,7 +82,9 @@ def broken() -> dict[str, str]:
 
 @cache
 def _load() -> tuple[dict[str, Study], dict[str, str]]:
-    """Name -> study for all that can be loaded, and file -> why for those that cannot."""
+    """All modules, imported once: name -> study for those that can be loaded, in the order of the
+    papers, and file -> error in words for those that cannot.
+    """
     studies: list[Study] = []
     errors = {}
     for module in modules():

@@ -18,10 +18,9 @@ import numpy as np
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.verdict import by_method
 
-#: Two ways to compute the same float64 iterates may differ by so much, relatively.
-ROUNDING = 1e-12
-#: An error is as predicted, or does not grow, within this factor; the rule states it.
-NEAR = 1.25
+#: How far two computations of the same iterates may differ, relatively, and the factor within which
+#: an error is as predicted or does not grow; the rule states both.
+ROUNDING, NEAR = 1e-12, 1.25
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -45,7 +44,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     )
     from mindgap.lab.tasks.problems import quadratic_problem
 
-    drift, rate, warm = trial["drift"], trial["lr_y"], trial["warm_start"]
+    eta, alpha, warm = trial["drift"], trial["lr_y"], trial["warm_start"]
     sizes = {name: trial[name] for name in ("lower", "upper", "dim_y", "dim_x", "convexity")}
     quadratic = quadratic_problem(**sizes, seed=trial.seed)
     slopes = torch.randn(
@@ -66,6 +65,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         """
         return 0.5 * (y @ A @ y) + x @ C @ y + (linear @ y).mean()
 
+    # Of the terms (p, r, a) of each lower sample the linear one, a.
     lower_data = Batches(quadratic.lower_samples[0][:, 2], trial["batch_size"], shuffle=False)
     problem = BilevelProblem(
         lambda x, y, batch: (batch @ x).mean(),
@@ -75,9 +75,9 @@ def loop(trial: Trial) -> Iterator[Row]:
         Batches(slopes, trial["batch_size"], shuffle=False),
         lower_data,
     )
-    method = SLIP(lr_x=Constant(drift), lr_y=rate, lr_z=rate, warm_start=warm, samples="shared")
+    method = SLIP(lr_x=Constant(eta), lr_y=alpha, lr_z=alpha, warm_start=warm, samples="shared")
     direction = -slopes.mean(0) / slopes.mean(0).norm()
-    lag = drift / rate * float(torch.linalg.solve(A, torch.linalg.solve(A, C.T @ direction)).norm())
+    lag = eta / alpha * float(torch.linalg.solve(A, torch.linalg.solve(A, C.T @ direction)).norm())
 
     def sgd(y: torch.Tensor, stream: str, position: int) -> torch.Tensor:
         """y after one step of plain SGD at the first x, on the minibatch that SLIP draws at this
@@ -86,7 +86,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         token = Sample(int(lower_data.draw(trial.seed, stream, position, 1).which[0]))
         leaf = y.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(lower(quadratic.x0, leaf, lower_data.fetch(token)), leaf)
-        return y - rate * gradient
+        return y - alpha * gradient
 
     if trial.restored:
         state = unpack_state(trial.restored["state"], method, method.oracle(problem, trial.seed))
@@ -126,7 +126,9 @@ def judge(runs: Sequence[Run]) -> Parts:
         within the factor :data:`NEAR`; no error grows by that factor from the third to the last
         quarter of a run.
     """
-    largest_gap, floors, ratios, growth, parts = 0.0, {}, {}, {}, Parts()
+    largest_gap, parts = 0.0, Parts()
+    # lr_y -> error with x frozen; method -> error over the prediction; method -> growth.
+    floors, ratios, growth = {}, {}, {}
     groups = by_method(runs)
     errors = {}  # method -> root mean square of ‖y - y*(x)‖ over the last half
     for name, group in groups.items():
@@ -163,7 +165,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         "no error still grows",
         holds=all(factor < NEAR for factor in growth.values()),
         words=f"over the last quarters by at most a factor {max(growth.values()):.2f}",
-        numbers={"growth": growth, "floor": {str(rate): floor for rate, floor in floors.items()}},
+        numbers={"growth": growth, "floor": {str(alpha): floor for alpha, floor in floors.items()}},
     )
     return parts
 

@@ -30,8 +30,6 @@ METHODS = ("SLIP", "BO-REP", "MA-SOBA", "SABA", "StocBio")
 
 #: BO-REP's move of y with gradients added up, over the paper's; measured on the authors' code.
 ADDED_UP = 2.98
-#: Added below the root of ‖w‖², so that ‖w‖ has a gradient at w = 0.
-TINY = 1e-12
 
 
 class Faulty:
@@ -58,7 +56,7 @@ class Faulty:
 
         parts = y.values() if isinstance(y, dict) else [y]
         square = torch.cat([part.reshape(-1) for part in parts]).square().sum()
-        norm = (square + TINY).sqrt()
+        norm = (square + 1e-12).sqrt()  # a little more than ‖w‖: it has a gradient at w = 0
         return self._task.lower(x, y, batch) + self._task.decay * (norm - square)
 
     def problem(self, batch_size: int) -> Any:

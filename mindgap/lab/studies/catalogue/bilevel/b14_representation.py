@@ -22,8 +22,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     and the validation loss at ``readings`` equal distances of calls and at the start.
     """
     fault = one_of("fault", trial["fault"], (NONE, *FAULTS, ALL))
-    title = trial.method.split(", ")[0]  # the label is "title, fault"
-    own_faults = OF[title]
+    own_faults = OF[trial.method.split(", ")[0]]  # a method is called "title, fault"
     faults = {*own_faults, ALL} if fault == ALL else {fault} & set(own_faults)
     task = representation_runs.task_of(trial)
     method = released_method(trial, task, faults)

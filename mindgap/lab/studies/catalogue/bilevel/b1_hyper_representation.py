@@ -78,10 +78,10 @@ def judge(runs: Sequence[Run]) -> Parts:
     accuracy is a method whose record was read at a variable that learns from the query examples.
 
     Returns:
-        Two parts, training and test: yes where SLIP is above every other method
-        (:meth:`~mindgap.lab.studies.verdict.Parts.ahead_of_all`). At scales gpu and paper the gate
-        of trained encoders stands before them. Accuracies at equal epochs and the gain of
-        :data:`SHARED` (SLIP with one lower sample per iteration) are notes that decide nothing.
+        Two parts, training and test: yes where SLIP is above every other method with confidence and
+        by at least :data:`SMALLEST` on average. At scales gpu and paper the gate of trained
+        encoders stands before them. Accuracies at equal epochs and the gain of :data:`SHARED` (SLIP
+        with one lower sample per iteration) are notes that decide nothing.
     """
     parts, groups = Parts(), by_seed(runs)
     shared = groups.pop(SHARED, None)
@@ -187,8 +187,7 @@ def _length(settings: Mapping[str, Any]) -> str:
     an epoch 10 steps with the minibatches of 2 of scale paper and 20 steps otherwise.
     """
     steps_per_epoch = 10 if settings["batch_size"] == 2 else 20
-    steps = settings["oracle_calls"] / 5
-    return f"{steps / steps_per_epoch:.3g} of 20 epochs (SLIP)"
+    return f"{settings['oracle_calls'] / 5 / steps_per_epoch:.3g} of 20 epochs (SLIP)"
 
 
 def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) -> Study:
@@ -203,14 +202,21 @@ def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) 
     none_of_further = dict.fromkeys(FURTHER, 0)
     small = {**QUICK, "data": quick, "oracle_calls": 375, "readings": 3}
     scales = {
-        "quick": Scale(small, 8, own_steps(quick), none_of_further),
-        "cpu": Scale({**CPU, "data": cpu}, 8, own_steps(cpu), none_of_further),
+        "quick": Scale(small, 8, methods=own_steps(quick), seeds_of=none_of_further),
+        "cpu": Scale({**CPU, "data": cpu}, 8, methods=own_steps(cpu), seeds_of=none_of_further),
     }
     methods = {**KEYS, **FURTHER}
     seeds, no_seeds = 16, {}
     if cpu != "snli":
         seeds, no_seeds = 60, {name: 0 for name in methods if name not in ON_REVIEWS}
-    scales["gpu"] = Scale(GPU_SIZES[cpu], seeds, GPU_STEPS, no_seeds, GPU_GRID, (1000,))
+    scales["gpu"] = Scale(
+        GPU_SIZES[cpu],
+        seeds,
+        methods=GPU_STEPS,
+        seeds_of=no_seeds,
+        grid=GPU_GRID,
+        tuning_seeds=(1000,),
+    )
     models = {
         "quick": f"tanh encoder and linear heads on {quick}",
         "cpu": f"averaged word vectors on {cpu}",
@@ -221,7 +227,9 @@ def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) 
             "short runs", "steps searched on 100 calls"
         )
         others = {method: 0 for method in methods if method not in CONTENDERS}
-        scales["paper"] = Scale(LONG, 8, PAPER_STEPS, others, GPU_GRID, (1000,))
+        scales["paper"] = Scale(
+            LONG, 8, methods=PAPER_STEPS, seeds_of=others, grid=GPU_GRID, tuning_seeds=(1000,)
+        )
     return Study(
         name=name,
         claim=claim,

@@ -96,9 +96,10 @@ def judge(runs: Sequence[Run]) -> Parts:
     the lower problem at each x (``solved_accuracy`` of the last rows), seed by seed.
 
     Returns:
-        One part, SLIP ahead of all rivals, behind the gates of :func:`headroom`. Spread, the
-        methods' own solutions, weights and :data:`SHARED` are notes that decide nothing. Records
-        without a common solve or without controls decide nothing at all.
+        One part behind the gates of :func:`headroom`: SLIP is above every rival with confidence and
+        by at least :data:`SMALLEST` on average. Spread, the methods' own solutions, weights and
+        :data:`SHARED` are notes that decide nothing. Records without a common solve or without
+        controls decide nothing at all.
     """
     groups, parts = by_seed(runs), Parts()
     controls = {name: groups.pop(name) for name in CONTROL_METHODS if name in groups}
@@ -254,8 +255,22 @@ def _scales(corruption: float) -> dict[str, Scale]:
     return {
         "quick": Scale(quick, 8, seeds_of={SHARED: 0}),
         "cpu": Scale(cpu, 8, seeds_of={SHARED: 0}),
-        "gpu": Scale(gpu, 20, GPU_STEPS, {**not_at_gpu, SHARED: 0}, GPU_GRID, (1000,)),
-        "paper": Scale(paper, 8, PAPER_STEPS, {**not_at_paper, SHARED: 0}, GPU_GRID, (1000,)),
+        "gpu": Scale(
+            gpu,
+            20,
+            methods=GPU_STEPS,
+            seeds_of={**not_at_gpu, SHARED: 0},
+            grid=GPU_GRID,
+            tuning_seeds=(1000,),
+        ),
+        "paper": Scale(
+            paper,
+            8,
+            methods=PAPER_STEPS,
+            seeds_of={**not_at_paper, SHARED: 0},
+            grid=GPU_GRID,
+            tuning_seeds=(1000,),
+        ),
     }
 
 

@@ -52,8 +52,8 @@ def loop(trial: Trial) -> Iterator[Row]:
     """
     task = task_of(trial)
     if trial["key"] == "control":
-        every_sample = task.corrupted | True  # a mask that is true everywhere
-        used = ~task.corrupted if trial.method == CLEAN else every_sample
+        # The right labels, or a mask that is true everywhere.
+        used = ~task.corrupted if trial.method == CLEAN else task.corrupted | True
         with trial.timed():
             trained = task.trained_on(used)
         yield {"step": 0, "oracle_calls": 0, "test_accuracy": task.accuracy(trained)}
@@ -67,13 +67,13 @@ def loop(trial: Trial) -> Iterator[Row]:
         return cleaning_losses(task)
 
     runner, budget = runner_of(trial["backend"], losses), trial["oracle_calls"]
-    oracle = runner.oracle(task.problem(trial["batch_size"]), method, trial.seed, False)
+    oracle = runner.oracle(task.problem(trial["batch_size"]), method, trial.seed, distributed=False)
     with trial.timed():
         state = runner.start(method, oracle, trial.seed)
     for reading in range(trial["readings"] + 1):
         while state.total_calls < budget * reading // trial["readings"]:
             with trial.timed():
-                state = runner.run(state, 20, None, None)  # 20 iterations
+                state = runner.run(state, steps=20, calls=None, seconds=None)
         x, y = (oracle.to_torch(state.values[name]) for name in "xy")
         yield {
             **counters(state),

@@ -81,11 +81,10 @@ def judge(runs: Sequence[Run]) -> Parts:
     """
     slip = [run for run in runs if run.header.settings["key"] == "slip"]
     parts, groups = Parts(), by_case(slip, "counted")
-    cases = sorted({case for case, _ in groups})
     # Largest mean gap at one epoch; how many updates of x fewer the y-counted run makes; case and
     # split -> mean, low and high of the gap at the last epoch.
     largest, fewer, last_gaps = 0.0, set(), {}
-    for case in cases:
+    for case in sorted({case for case, _ in groups}):
         by_x, by_y = groups[case, "x"], groups[case, "y"]
         seeds = sorted(by_x.keys() & by_y.keys())
         fewer |= {by_x[seed].rows[-1]["step"] - by_y[seed].rows[-1]["step"] for seed in seeds}
@@ -195,8 +194,8 @@ def _study(
         steps_here = {
             label: steps[method] for label, (method, _) in labels.items() if method in steps
         }
-        rivals = {label: 0 for label, (method, _) in labels.items() if method != "SLIP"}
-        scales[scale] = Scale(settings, seeds, steps_here, rivals)
+        no_seeds = {label: 0 for label, (method, _) in labels.items() if method != "SLIP"}
+        scales[scale] = Scale(settings, seeds, methods=steps_here, seeds_of=no_seeds)
     return Study(
         name=name,
         claim="B6",
@@ -242,13 +241,16 @@ def _figures(facet: str = "", names: str = "") -> tuple[Figure, ...]:
 
 
 def _cleaning() -> Study:
-    """The study of Fig. 5, on hyper-cleaning."""
+    """The study of Fig. 5, on hyper-cleaning with the shares 0.2 and 0.4 of wrong labels: SLIP
+    counted in epochs of x and of y, every other method in epochs of y.
+    """
     runs = cleaning_runs
     slip_alone: Mapping[str, Any] = {"SLIP": {}}
+    # Label of a method -> its title, how it counts, and its share of wrong labels.
     labels = {
-        f"epochs of {c}, p = {p:g}": ("SLIP", {"counted": c, "corruption": p})
+        f"epochs of {counted}, p = {p:g}": ("SLIP", {"counted": counted, "corruption": p})
         for p in (0.2, 0.4)
-        for c in "xy"
+        for counted in "xy"
     }
     labels |= {
         f"{title}, p = {p:g}": (title, {"counted": "y", "corruption": p})
@@ -262,7 +264,7 @@ def _cleaning() -> Study:
         "Fig. 5",
         labels,
         tuned_methods(runs.TUNED),
-        {
+        {  # scale -> its settings, seeds of SLIP, steps of the methods that run there
             "quick": ({**runs.QUICK, "epochs": 25}, 10, slip_alone),
             "cpu": ({**runs.CPU, "epochs": 100}, 20, slip_alone),
             "gpu": ({**runs.GPU, "epochs": 25}, 20, runs.GPU_STEPS),

@@ -63,14 +63,18 @@ DESIGNS = {
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Hyper-cleaning: search the steps on other data, then run with the best of them."""
+    """Rows of SABA on hyper-cleaning with the best steps of a search on other data
+    (:func:`_search_and_run`), which has a space of its own for texts.
+    """
     runs = cleaning_runs
     space = GPU_SPACE if trial["data"] in runs.TEXTS else SPACE
     yield from _search_and_run(trial, runs.task_of, runs.rows_of, runs.cleaning_method, space)
 
 
 def representation_loop(trial: Trial) -> Iterator[Row]:
-    """Hyper-representation: search the steps on other tasks, then run with the best of them."""
+    """Rows of SABA on hyper-representation with the best steps of a search on other tasks
+    (:func:`_search_and_run`).
+    """
     runs = representation_runs
     yield from _search_and_run(
         trial, runs.task_of, runs.rows_of, runs.representation_method, REPRESENTATION_SPACE

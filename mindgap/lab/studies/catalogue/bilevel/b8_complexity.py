@@ -53,13 +53,12 @@ def loop(trial: Trial) -> Iterator[Row]:
     for rung in range(trial["rungs"]):
         method, readings = _method(trial.settings, rung), []  # pairs of calls and norm
         with trial.timed():
-            state = runner.start(
-                method, runner.oracle(problem, method, trial.seed, False), trial.seed
-            )
+            oracle = runner.oracle(problem, method, trial.seed, distributed=False)
+            state = runner.start(method, oracle, trial.seed)
         while state.total_calls < trial["oracle_calls"]:
             with trial.timed():
-                # So many iterations that the readings are about a tenth of the run apart.
-                state = runner.run(state, 1 + state.t // 10, None, None)
+                # Each reading comes after a tenth more iterations.
+                state = runner.run(state, steps=1 + state.t // 10, calls=None, seconds=None)
             norm = float(task.hypergradient(state.oracle.to_torch(state.x)).norm()) / start_norm
             readings.append((state.total_calls, norm))
             if not math.isfinite(norm):
@@ -74,8 +73,10 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _method(settings: Mapping[str, Any], rung: int) -> Any:
-    """The method on a rung of the ladder: steps a third of those of the rung before, five terms
-    more; the step of a Neumann series stays.
+    """The method on one rung of the ladder of steps (0 is the first).
+
+    From rung to rung ``lr_x`` and ``lr_y`` fall to a third, and the Neumann series gets five more
+    ``terms``; its own step ``eta`` stays.
     """
     shrink = 3.0**-rung
     on_rung = {

@@ -51,7 +51,8 @@ FALLEN = ("radius", "period", "inner")
 
 
 def numbers_of(key: str) -> list[str]:
-    """The numbers that a method's class takes: steps, counts, weights; read from its fields.
+    """Names of the numbers that a method's class takes (steps, counts, weights): its fields whose
+    annotation holds ``Rate``, ``float`` or ``int``. ``key`` is the method's in ``METHODS``.
 
     Example:
         >>> numbers_of("slip")
@@ -59,11 +60,10 @@ def numbers_of(key: str) -> list[str]:
     """
     from dataclasses import fields
 
-    numeric_types = {"Rate", "float", "int"}
     return [
         field.name
         for field in fields(METHODS[key].load())
-        if numeric_types & set(str(field.type).split(" | "))
+        if {"Rate", "float", "int"} & set(str(field.type).split(" | "))
     ]
 
 

@@ -128,9 +128,8 @@ def judge(runs: Sequence[Run]) -> Parts:
             words=f"{gap.words(100)} points",
             numbers={f"{better} minus {worse}": {**vars(gap), "seeds": len(accuracy[better])}},
         )
-    other_forms = [name for name in accuracy if name.startswith("ACClip,")]
     if FORM in accuracy:
-        for form in other_forms:
+        for form in [name for name in accuracy if name.startswith("ACClip,")]:
             gaps = {
                 name: mean_interval(accuracy[form] - accuracy[name], miss=ONE_SIDED).words(100)
                 for name in ("Adam", "SGD with momentum")

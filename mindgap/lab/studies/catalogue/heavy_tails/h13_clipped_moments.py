@@ -16,11 +16,9 @@ from mindgap.lab import theory
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import rows_by_method
 
-#: Ratios below this are recorded as this: there a bias is a difference of equal numbers.
-SMALLEST = 1e-9
-#: How far a ratio may exceed 1. Quadrature is good to 1e-6 where the tail index is within 0.1 of
-#: the moment.
-QUADRATURE = 1e-5
+#: Ratios below SMALLEST are recorded as that: there a bias is a difference of equal numbers. Ratios
+#: may exceed 1 by QUADRATURE, which is good to 1e-6 where the tail index is within 0.1 of α.
+SMALLEST, QUADRATURE = 1e-9, 1e-5
 
 
 def _laws(alpha: float) -> dict[str, Any]:

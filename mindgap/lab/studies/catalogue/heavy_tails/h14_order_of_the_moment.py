@@ -21,8 +21,8 @@ PLAIN, OVER = "α = {:g}", "over its moment, α = {:g}"
 
 
 def loop_orders(trial: Trial) -> Iterator[Row]:
-    """Rows of the loss on validation and test text with a moment of one order
-    (:func:`text_optimizer_run`).
+    """Rows of ACClip with a moment of the order α of the setting ``alpha``: losses on validation
+    and test text, and the step ``lr`` (:func:`text_optimizer_run`).
     """
 
     def build(lr: float, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:

@@ -31,7 +31,9 @@ def loop_steps(trial: Trial) -> Iterator[Row]:
     """
 
     def build(lr: float, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
-        """The trial's optimizer, with a threshold that grows where the trial says so."""
+        """The trial's optimizer; where ``grows`` is true its threshold is a function of the step
+        number instead of a number.
+        """
         optimizer = optimizer_of(trial["optimizer"], lr, parameters, tau=trial["tau"])
         if trial["grows"]:
             for group in optimizer.param_groups:

@@ -61,8 +61,10 @@ def judge_appendix(runs: Sequence[Run]) -> Parts:
     parts.add(
         "Fig. 6c: coordinates of one minibatch look heavy-tailed", holds=image["within"] < HEAVY
     )
-    pairs = zip(text["block_sum"], image["block_sum"], strict=True)
-    below = [of_text < of_image for of_text, of_image in pairs]
+    below = [
+        of_text < of_image
+        for of_text, of_image in zip(text["block_sum"], image["block_sum"], strict=True)
+    ]
     parts.add(
         "Fig. 7: the transformer's index is below the image network's",
         holds=all(below),

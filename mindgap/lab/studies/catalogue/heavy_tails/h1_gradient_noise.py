@@ -58,7 +58,9 @@ def loop_norms(trial: Trial) -> Iterator[Row]:
 
 
 def _noise(trial: Trial) -> Any:
-    """The noise of the network ``source``: norms, and coordinates for H11."""
+    """The noise of the network that the setting ``source`` names, by minibatch: ``norms``, and
+    ``coordinates`` for H11. With the setting ``device`` it comes from the papers' networks.
+    """
     if "device" in trial.settings:
         return noise_at_start(trial, trial["source"])
     text = [trial[name] for name in SMALL_TEXT]
@@ -272,10 +274,9 @@ ASKED, TRAINED = (
 )
 #: Nats that a trained network must be below the frequencies of word pieces.
 LEARNT = 1.0
-#: A published index below this looks heavy-tailed (H16 has the same number).
-HEAVY = 1.8
-#: An infinite index is recorded as this.
-LARGEST = 1e3
+#: A published index below the first looks heavy-tailed (H16 has the same number); an infinite one
+# is #: recorded as the second.
+HEAVY, LARGEST = 1.8, 1e3
 _NONE = dict.fromkeys(_CROSSED, 0)
 
 H1_GRADIENT_NOISE = Study(

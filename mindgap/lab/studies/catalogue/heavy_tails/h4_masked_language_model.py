@@ -69,8 +69,8 @@ def _on_device(trial: Trial) -> Iterator[Row]:
 
 
 def _tune_and_train(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at small scales: every step is tried, then the best one runs anew
-    (:func:`tuned_run`).
+    """Rows at small scales: BERT is trained with every candidate step, then with the best one anew
+    (:func:`tuned_run`), chosen by the loss on validation text.
     """
     import torch
     from torch.nn.functional import cross_entropy
@@ -101,7 +101,9 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
         parts = ("validation",) if phase == "tuning" else ("validation", "test")
 
         def read() -> Row:
-            """Loss and accuracy at the masked places, and the loss of word frequencies."""
+            """Loss and accuracy at the masked places of each part of the text, and
+            ``by_frequency``, the loss of one who knows the frequencies of words alone.
+            """
             row: Row = {"by_frequency": by_frequency}
             with torch.no_grad():
                 for name in parts:
@@ -203,8 +205,10 @@ def _judge_form(
     asked_before = len(parts.asked)
     losses, accuracies = scores[form]
     for rival in RIVALS:
-        name = f"{depth}: {form} below {rival}"
-        parts.below(name, losses, scores[rival][0], NEGLIGIBLE, asked, reading)
+        rivals_losses, _ = scores[rival]
+        parts.below(
+            f"{depth}: {form} below {rival}", losses, rivals_losses, NEGLIGIBLE, asked, reading
+        )
     _, adams_accuracies = scores["Adam"]
     gain, question = accuracies - adams_accuracies, f"{depth}: {form} more often right than Adam"
     interval, corrected = mean_interval(gain), mean_interval(gain, miss=0.05 / asked)

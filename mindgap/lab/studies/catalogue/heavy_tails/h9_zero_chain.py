@@ -99,8 +99,8 @@ def judge_chain(runs: Sequence[Run]) -> Parts:
             },
         )
     powers = {}
-    rows_of_one_method = next(iter(table.values()))  # all methods run on the same chains
-    by_alpha = grouped((row["alpha"], row) for row in rows_of_one_method)
+    # All methods run on the same chains: the rows of the first one name them all.
+    by_alpha = grouped((row["alpha"], row) for row in next(iter(table.values())))
     for alpha, rows_of_alpha in sorted(by_alpha.items()):
         epsilons, steps = ([row[name] for row in rows_of_alpha] for name in ("epsilon", "steps"))
         power = powers[alpha] = -slope(np.log(epsilons), np.log(steps))[0]

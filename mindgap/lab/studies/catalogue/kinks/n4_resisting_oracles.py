@@ -46,7 +46,9 @@ def black_box(name: str, calls: int) -> Callable[[Any, float], float]:
     }
 
     def algorithm(oracle: Any, start: float) -> float:
-        """Run the optimizer from ``start`` on the oracle's answers alone; returns where it ends."""
+        """Run the optimizer on one variable from ``start``, on the oracle's answers alone; returns
+        where it ends.
+        """
         x = torch.tensor([start], dtype=torch.float64, requires_grad=True)
         optimizer: Any = make[name]([x])
 
@@ -79,6 +81,9 @@ class _Honest:
         self.values, self.calls, self.delta, self.queries = values, calls, delta, [0.4]
 
     def __call__(self, x: float, direction: float = 0.0) -> Any:
+        """Answer a query at x and keep it; raises ``OutOfCalls`` when all calls are spent. At the
+        kink the gradient is said to be 0, whatever the direction.
+        """
         if len(self.queries) >= self.calls:
             raise OutOfCalls
         self.queries.append(x)

@@ -16,24 +16,30 @@ from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Stu
 from mindgap.lab.studies.training_runs import LARGE_TEXT, SMALL_TEXT, Training, digits_or_prose
 from mindgap.lab.studies.verdict import by_method
 
-#: Two batches of LARGE samples or more are asked to agree within this share.
-AGREE, LARGE = 0.2, 1792
+#: Two batches of LARGE samples or more are asked to agree within AGREE, MOST of the time.
+AGREE, LARGE, MOST = 0.2, 1792, 0.9
 QUANTITIES = ("loss", "gradient_norm", "noise", "sharpness")
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Train, and at every reading estimate the four quantities on m samples and again on
-    another m.
+    """Train, and at every reading estimate :data:`QUANTITIES` on m samples and again on another m.
+
+    A row holds each quantity of the first draw under its name and of the second one with the suffix
+    ``_again``, ``gradient_norm_unbiased`` and the number of ``samples`` m.
     """
     return _on_device(trial) if gpu.on_device(trial) else _run_small(trial)
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at scale gpu: every quantity twice, on independent samples."""
+    """Rows of a run at scale gpu (:func:`loop`). The sharpness is read on fewer samples, whose
+    number is the column ``sharpness_samples``.
+    """
     run = gpu.statistics_run(trial, "e0")
 
     def read(number: int) -> Row:
-        """The four quantities on two independent draws of m samples."""
+        """The quantities on two independent draws of m samples, and for the first draw
+        ``gradient_norm_unbiased`` and ``samples``.
+        """
         pairs = []
         for draw in range(2):
             batches = run.draw(trial["m"], number, draw)
@@ -58,7 +64,9 @@ def _on_device(trial: Trial) -> Iterator[Row]:
 
 
 def _run_small(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at small scales: every quantity twice, on independent samples."""
+    """Rows of a run at small scales (:func:`loop`), with ``noise_low`` and ``noise_high``, the
+    interval of the noise.
+    """
     import torch
 
     from mindgap.measure.probes.statistics import training_statistics
@@ -68,7 +76,9 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     reader = trial.torch_generator("e0 readings")
 
     def statistics() -> Any:
-        """The quantities of (6.2) on m fresh samples."""
+        """``TrainingStatistics``, the quantities of (6.2), on m fresh samples; advances the stream
+        of readings.
+        """
         batches = problem.batches(reader, trial["m"] // trial["part"], trial["part"])
         return training_statistics(
             problem.objective, batches, growth=False, tol=1e-2, seed=trial.seed
@@ -92,14 +102,22 @@ def _run_small(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """For each quantity and network: how often two independent batches of m samples agree within
-    a fifth (of fewer samples than :data:`LARGE`: times √(LARGE/m)); notes on the earlier rule.
+    """Ask of each network and quantity whether it can be read off m samples: whether two
+    independent draws agree.
+
+    A pair (``loss`` and ``loss_again``, say) agrees where its difference is at most
+    :data:`AGREE` times its mean; with m below :data:`LARGE` that share grows by √(LARGE/m).
+
+    Returns:
+        One part per network and quantity: yes where at least :data:`MOST` of all readings agree, no
+        where so few agree that this has a chance below 5 % if :data:`MOST` are expected to. What
+        the rule without √(LARGE/m) says is a note.
     """
     from scipy.stats import binom
 
     parts = Parts()
     for name, group in by_method(runs).items():
-        shares, start_row = {}, group[0].rows[0]
+        shares, start_row = {}, group[0].rows[0]  # quantity -> share of readings that agree
         rows = [row for run in group for row in run.rows]
         earlier: list[str] = []  # what the earlier rule says, where it differs
         for quantity in QUANTITIES:
@@ -112,12 +130,11 @@ def judge(runs: Sequence[Run]) -> Parts:
             shares[quantity] = float(np.mean(agree))
             if tolerance > AGREE:
                 earlier.append(f"{words} {(gaps <= AGREE * levels).sum()} of {len(gaps)}")
-            # So few agreements have a chance below 5 % where nine in ten are expected.
-            rare = bool(binom.cdf(int(agree.sum()), len(agree), 0.9) < 0.05)
+            rare = bool(binom.cdf(int(agree.sum()), len(agree), MOST) < 0.05)
             parts.add(
                 f"{name}: {words} can be read off",
-                holds=shares[quantity] >= 0.9,
-                refuted=rare and shares[quantity] < 0.9,
+                holds=shares[quantity] >= MOST,
+                refuted=rare and shares[quantity] < MOST,
                 words=f"{agree.sum()} of {len(agree)} readings agree within {tolerance:.0%} at "
                 f"m = {m}",
             )

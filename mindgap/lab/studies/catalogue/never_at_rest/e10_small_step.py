@@ -15,8 +15,12 @@ from mindgap.record.schema import grouped
 
 
 def small_step_loop(trial: Trial) -> Iterator[Row]:
-    """Chains of SGD at their invariant law: E f(θ - cηg) - E f(θ) for a range of c, f the
-    decayed loss itself.
+    """Run independent chains of SGD to their invariant law, and measure there how a step of c·η
+    changes the loss f with weight decay: E f(θ - cηg) - E f(θ).
+
+    A row per fraction ``c`` holds this ``change``, its standard error over chains (``error``), the
+    ``first_order`` term -cη E‖∇f‖², ``grad_square`` = E‖∇f‖², the ``loss``, and the change after a
+    whole step of SGD (``full_step``) with its standard error (``full_error``).
     """
     import torch
 
@@ -35,7 +39,7 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
         return net.loss(weights, every_x, every_y) + decay
 
     def moved(weights: list[Any], share: float) -> list[Any]:
-        """After a step of that share of η along fresh stochastic gradients."""
+        """The weights after a step of ``share`` times η along fresh stochastic gradients."""
         samples = torch.randint(len(x), (chains, trial["batch"]), generator=generator)
         gradients = net.gradient(weights, x[samples], y[samples])[1]
         return [
@@ -74,8 +78,13 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
 
 
 def judge_small_step(runs: Sequence[Run]) -> Parts:
-    """For c <= 0.2 the loss falls by more than 3 standard errors, and E‖∇f‖² is not 0; a full step
-    that changes the loss decides nothing.
+    """Ask whether a small step lowers the expected loss at the invariant law of SGD.
+
+    Returns:
+        Two parts: for every c up to 0.2 the mean ``change`` lies below 0 by more than 3 standard
+        errors; ``grad_square``, the mean of E‖∇f‖², is above 1e-6. Nothing is decided where the
+        chains are not at their invariant law: where a whole step changes the loss by more than a
+        tenth of its first-order term ηE‖∇f‖² and 4 standard errors.
     """
     rows_of_c = grouped((row["c"], row) for run in runs for row in run.rows)
     mean_of_c = {c: _mean(rows, "change", "error") for c, rows in rows_of_c.items()}
@@ -83,7 +92,6 @@ def judge_small_step(runs: Sequence[Run]) -> Parts:
     gradient_square = float(np.mean([row["grad_square"] for run in runs for row in run.rows]))
     smallest, parts = min(changes), Parts()
     full_step, full_error = _mean([run.rows[0] for run in runs], "full_step", "full_error")
-    # invariance: a full step changes the loss by less than a tenth of its first-order term -ηE‖∇f‖²
     if abs(full_step) > 4 * full_error + 0.1 * runs[0].header.settings["eta"] * gradient_square:
         parts.decide_nothing(
             "the chains are not at their invariant law: a full step changes the loss by "
@@ -108,8 +116,8 @@ def judge_small_step(runs: Sequence[Run]) -> Parts:
 
 def _mean(rows: Sequence[Row], column: str, error: str) -> tuple[float, float]:
     """The mean of a column over independent rows, and its standard error from those of the rows."""
-    squares = [row[error] ** 2 for row in rows]
-    return float(np.mean([row[column] for row in rows])), float(np.sqrt(sum(squares)) / len(rows))
+    mean_error = float(np.sqrt(sum(row[error] ** 2 for row in rows)) / len(rows))
+    return float(np.mean([row[column] for row in rows])), mean_error
 
 
 _SMALL = {

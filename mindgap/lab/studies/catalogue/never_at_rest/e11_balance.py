@@ -28,20 +28,26 @@ FACTOR, EARLIER = 10.0, 2.0
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Plain SGD with a fixed step; at every reading both sides of (6.10) and η𝓛/2."""
+    """Train with plain SGD and a fixed step η, and read both sides of the balance (6.10).
+
+    A row holds the ``loss``, the step ``lr``, ``left`` = Grad², ``right`` = ηΣ𝓛G and their
+    ``ratio``, ``mended_ratio`` = Grad² / (η𝓛G²/2), the ``sharpness`` 𝓛 (norm of the Hessian) and
+    ``edge`` = η𝓛/2. Here Grad is the gradient's norm, Σ the noise of a minibatch and G² = Grad² +
+    Σ².
+    """
     return _on_device(trial) if gpu.on_device(trial) else _run_small(trial)
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """The balance is read in the last half only, which is judged; the loss is the mean over the
-    steps of a row.
+    """Rows of a run at scale gpu (:func:`loop`). In the first half, which is not judged, they hold
+    only the loss, the mean over the steps since the row before, and ``lr``.
     """
     run = gpu.statistics_run(trial, "e11")
     lr = trial["lr"]
     burn_in = trial["steps"] // trial["every"] // 2
 
     def read(number: int) -> Row:
-        """Gradients and sharpness on m fresh samples, in the last half of the run."""
+        """Gradients and sharpness on m fresh samples, in the last half of the run alone."""
         batches = run.draw(trial["m"], number) if number >= burn_in else []
         return {**run.gradients(batches), **run.sharpness(batches)} if batches else {}
 
@@ -56,11 +62,11 @@ def _on_device(trial: Trial) -> Iterator[Row]:
             gradient_square, sharpness = max(row["gradient_square"], 0.0), row["sharpness"]
             noise = row["noise"] / math.sqrt(trial["batch"])  # of a minibatch's mean
             second_moment = gradient_square + noise**2
-            product = lr * noise * sharpness * math.sqrt(second_moment)
+            right = lr * noise * sharpness * math.sqrt(second_moment)
             columns |= {
                 "left": gradient_square,
-                "right": product,
-                "ratio": gradient_square / product,
+                "right": right,
+                "ratio": gradient_square / right,
                 "edge": lr * sharpness / 2,
                 "sharpness": sharpness,
                 "mended_ratio": gradient_square / (lr * sharpness * second_moment / 2),
@@ -69,7 +75,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
 
 
 def _run_small(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at small scales: both sides of the balance."""
+    """Rows of a run at small scales (:func:`loop`)."""
     import torch
 
     from mindgap.measure.probes.statistics import equilibrium, training_statistics
@@ -103,8 +109,12 @@ def _run_small(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Both sides of (6.10) in the median of the last half of the rows, and the sharpness against
-    the step, for the steps at which the mean loss has settled.
+    """Judge the balance (6.10) of every network at the steps at which its mean loss has settled, by
+    medians over the last half of the rows of all seeds. Methods are called "network, step η".
+
+    Returns:
+        Three parts per network (:func:`_judge_network`); inconclusive where fewer than two steps of
+        a network settled.
     """
     parts, groups = Parts(), by_method(runs)
     networks: dict[str, list[dict[str, float]]] = {name.split(",")[0]: [] for name in groups}
@@ -126,8 +136,15 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 def _judge_network(parts: Parts, network: str, steps: Sequence[dict[str, float]]) -> None:
-    """The parts about one network, from its medians at every step that settled, smallest step
-    first; fewer than two steps decide nothing.
+    """Add three parts about one network: Grad² is ηΣ𝓛G within :data:`FACTOR` at every step (as
+    printed), Grad² is η𝓛G²/2 within that factor (as corrected), and the sharpness falls as the
+    step grows. What the earlier factor would answer is a note.
+
+    Args:
+        parts: changed in place; fewer than two steps decide nothing.
+        network: in words.
+        steps: per step that settled, smallest first, its ``lr`` and the medians ``ratio``,
+            ``mended_ratio``, ``edge`` and ``sharpness``.
     """
     if len(steps) < 2:
         parts.decide_nothing(f"{network}: fewer than two steps settled")

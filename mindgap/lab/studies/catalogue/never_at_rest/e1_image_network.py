@@ -25,11 +25,15 @@ DROPS, FULL, LONG = "step drops twice", "constant step", "a tenth of it, longer"
 
 
 def judge_images(runs: Sequence[Run]) -> Parts:
-    """E1: the common parts, a norm that longer training does not lower, and a larger norm at a
-    smaller step.
+    """Judge E1 from levels of the gradient norm, means over a stretch of a run's rows.
+
+    Returns:
+        The parts that E1 and E2 share (:func:`common`), then four by 95 % intervals over seeds: the
+        last quarter of the longer runs has no lower norm than their stretch up to where the other
+        runs end; the smaller step has the larger norm, noise and sharpness.
     """
     parts, groups = common(runs, DROPS, {DROPS: 3}), by_seed(runs)
-    common_end = 0.3  # where the other runs end
+    common_end = 0.3  # the share of the longer runs at which the other runs end
     late_norms = {name: late_levels(group, "gradient_square") for name, group in groups.items()}
     earlier_norms = [
         level(run, "gradient_square", 0.75 * common_end, common_end) for run in groups[LONG]

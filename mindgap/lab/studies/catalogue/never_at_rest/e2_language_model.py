@@ -26,7 +26,14 @@ CONSTANT = ("constant, a fifth of it", "constant, two fifths", "constant, the la
 
 
 def judge_language(runs: Sequence[Run]) -> Parts:
-    """E2: the common parts, norms that do not decrease, and a larger norm at each smaller step."""
+    """Judge E2 from levels of the gradient norm, means over a stretch of a run's rows.
+
+    Returns:
+        The parts that E1 and E2 share (:func:`common`), then by 95 % intervals over seeds: for
+        every method, the norm of the last quarter is no lower than that of the second one; for each
+        pair of neighbours in :data:`CONSTANT`, norm, noise and sharpness are larger at the smaller
+        step.
+    """
     parts, groups = common(runs, COSINE, {}), by_seed(runs)
     late_norms = {name: late_levels(group, "gradient_square") for name, group in groups.items()}
     for name, group in groups.items():

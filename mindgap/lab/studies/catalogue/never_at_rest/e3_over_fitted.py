@@ -21,18 +21,21 @@ WIDE, NARROW = "wide: over-fits", "narrow: does not"
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """SGD with momentum and two drops of the step; loss, accuracy and gradient norm of the
-    whole data.
+    """Train with SGD with momentum and two drops of the step.
+
+    A row holds ``loss``, ``train_accuracy`` and ``gradient_norm`` of the whole training data.
     """
     return _on_device(trial) if gpu.on_device(trial) else _run_small(trial)
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at scale gpu: loss, noise, accuracy and gradient norm."""
+    """Rows of a run at scale gpu (:func:`loop`), with the ``noise``."""
     run = gpu.statistics_run(trial, "e3")
 
     def read(number: int) -> Row:
-        """Loss, noise, accuracy and gradient norm of the whole data."""
+        """Loss, noise, accuracy and gradient norm of the whole data. Where images are augmented the
+        squared norm is the inner product of the gradients of two draws, which has no bias.
+        """
         batches = run.draw(0, number)
         row = run.gradients(batches, exact=True)
         if trial["augment"]:
@@ -53,7 +56,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
 
 
 def _run_small(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at small scales: loss, accuracy and norm of the full gradient."""
+    """Rows of a run at small scales (:func:`loop`)."""
     import torch
 
     from mindgap.lab.tasks.problems.training import digits_network
@@ -81,10 +84,15 @@ def _run_small(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """The last gradient norm as a share of the first, of the network that over-fits and of the
-    one that does not; where they do not differ in over-fitting, nothing is decided.
+    """Compare the last ``gradient_norm`` of each run with the first, their ratio being its share.
+
+    Returns:
+        Two parts: of the wide network, which over-fits, every share is at most ``ZERO`` (no where
+        the median is above ``STAYS``); of the narrow one every share is at least ``STAYS`` (no
+        where the median is below ``ZERO``). Nothing is decided unless every wide run and no narrow
+        one reaches the training accuracy ``FITTED``.
     """
-    parts, shares = Parts(), {}
+    parts, shares = Parts(), {}  # method -> one share per seed
     accuracies: dict[str, list[float]] = {}
     for name, group in by_method(runs).items():
         norms = np.array([run.column("gradient_norm") for run in group])

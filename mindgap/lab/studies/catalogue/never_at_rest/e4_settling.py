@@ -22,15 +22,18 @@ NONE = 0.01
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Train a little; then read (6.2) on growing parts of N samples, in several random orders,
-    against all N.
+    """Train a little, then read :data:`QUANTITIES` on growing parts of N samples, in several random
+    orders.
+
+    A row holds ``order``, the number of ``samples``, quantities read on them, and with the suffix
+    ``_off`` their relative deviations from the values on all N samples of that order.
     """
     return _on_device(trial) if gpu.on_device(trial) else _run_small(trial)
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at scale gpu: statistics on growing numbers of minibatches, in several
-    orders.
+    """Rows of a run at scale gpu (:func:`loop`). Those with the sharpness, which is read on fewer
+    samples, stand apart from the others.
     """
     import torch
 
@@ -41,8 +44,9 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     samples = [torch.cat(tensors) for tensors in zip(*run.draw(trial["samples"], "all"))]
     size = trial["batch"]
     for repeat in range(trial["orders"]):
-        generator = trial.torch_generator(f"e4 order {repeat}")
-        order = torch.randperm(len(samples[0]), generator=generator)
+        order = torch.randperm(
+            len(samples[0]), generator=trial.torch_generator(f"e4 order {repeat}")
+        )
         shuffled = (tensor[order.to(tensor.device)] for tensor in samples)
         batches = list(zip(*(tensor.split(size) for tensor in shuffled)))
         # All batches, half of them, a quarter, ..., down to two.
@@ -57,13 +61,17 @@ def _on_device(trial: Trial) -> Iterator[Row]:
                 batches[:count], tol=trial["sharp_tol"], start=vector, seed=trial.seed
             )
         for number, norm in norms.items():
-            off = norm / norms[max(norms)] - 1
-            yield {"order": repeat, "samples": number, "sharpness": norm, "sharpness_off": off}
+            columns = {"sharpness": norm, "sharpness_off": norm / norms[max(norms)] - 1}
+            yield {"order": repeat, "samples": number, **columns}
 
 
 def _deviations(estimate: Any, of_all: Any, quantities: Sequence[str]) -> Row:
-    """The quantities of an estimate, and as ``_off`` their relative deviations from those on all
-    samples.
+    """Columns of an estimate: each quantity, and with the suffix ``_off`` its relative deviation
+    from the one on all samples.
+
+    Args:
+        estimate, of_all: objects with the quantities as attributes.
+        quantities: their names.
     """
     row: Row = {}
     for quantity in quantities:
@@ -73,7 +81,7 @@ def _deviations(estimate: Any, of_all: Any, quantities: Sequence[str]) -> Row:
 
 
 def _run_small(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at small scales: each statistic as samples are added, in several orders."""
+    """Rows of a run at small scales (:func:`loop`)."""
     import torch
 
     from mindgap.lab.tasks.problems.training import digits_network
@@ -108,8 +116,15 @@ def _chosen(batch: Any, rows: Any) -> Any:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """For each quantity: its deviation from the value on all N samples, on few samples and on
-    half of them.
+    """Ask of each network and quantity whether its estimate settles as samples are added.
+
+    Reads ``samples`` and the relative deviations ``..._off`` of all rows.
+
+    Returns:
+        One part per network and quantity: the root mean square deviation on half of the samples is
+        at most half of that on the fewest, or at most :data:`NONE`. Of gradient norm and sharpness
+        also: the mean deviation on the fewest samples is not below -:data:`NONE` by more than two
+        standard errors.
     """
     parts = Parts()
     for name, rows in rows_by_method(runs).items():
@@ -131,8 +146,11 @@ def judge(runs: Sequence[Run]) -> Parts:
                 numbers={part: {"few": on_fewest, "half": on_half, "bias": bias}},
             )
             if quantity in ("gradient_norm", "sharpness"):
-                large_enough = bias >= -NONE - two_errors
-                parts.add(f"{part} is not too small", holds=large_enough, words=f"mean {bias:+.0%}")
+                parts.add(
+                    f"{part} is not too small",
+                    holds=bias >= -NONE - two_errors,
+                    words=f"mean {bias:+.0%}",
+                )
     return parts
 
 

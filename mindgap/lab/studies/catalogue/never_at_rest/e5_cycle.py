@@ -12,16 +12,19 @@ import numpy as np
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.verdict import by_method
 
-#: So many points are a few: 1 in 25 of the 500 iterates that the thesis speaks of.
-FEW = 20
+#: The thesis speaks of the last 500 iterates around a few points; 1 in 25 of them are a few.
+LAST, FEW = 500, 20
 #: Iterates are around one point when a chain of gaps below this joins them; the domain's period is
 #: 2π.
 GAP = 0.05
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """θ_{k+1} = θ_k - η ∇f(θ_k), with the running averages of loss and gradient norm beside
-    their values.
+    """Gradient descent θ_{k+1} = θ_k - η ∇f(θ_k) on f(θ) = h sin θ1 sin θ2 from a random start,
+    with h the setting ``height`` and η ``lr``.
+
+    A row per step holds ``theta1``, ``theta2``, ``loss``, ``gradient_norm``, and the averages of
+    the last two over all steps so far, ``mean_loss`` and ``mean_gradient_norm``.
     """
     height, lr = trial["height"], trial["lr"]
     first, second = trial.numpy_generator("start").uniform(0.2, 1.2, size=2)
@@ -48,8 +51,13 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Small step: the gradient vanishes. Large step: it stays large, yet both running averages
-    settle.
+    """Ask whether the small step (the first method) converges and the large one cycles.
+
+    Returns:
+        Four parts. Small step: the last ‖∇f‖ is below 1e-6 in every run. Large step: over the last
+        quarter the mean of ‖∇f‖ and the range of the loss are above 1; over the second half both
+        running averages move by less than a tenth of that range; the :data:`LAST` iterates form at
+        most :data:`FEW` clusters, none wider than :data:`GAP`.
     """
     parts, (small_runs, large_runs) = Parts(), by_method(runs).values()
     end_norm = max(run.rows[-1]["gradient_norm"] for run in small_runs)
@@ -80,7 +88,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         numbers={"average_drift": drift},
     )
     last_iterates = [
-        [(row["theta1"], row["theta2"]) for row in run.rows[-500:]] for run in large_runs
+        [(row["theta1"], row["theta2"]) for row in run.rows[-LAST:]] for run in large_runs
     ]
     widths_of_runs = [clusters(points) for points in last_iterates]
     number = [len(widths) for widths in widths_of_runs]
@@ -102,8 +110,12 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 def clusters(points: Sequence[tuple[float, float]]) -> list[float]:
-    """Widths of the groups that chains of gaps below :data:`GAP` join, one per group; gaps and
-    widths are the larger of those in both coordinates.
+    """Widths of the groups into which points fall when chains of gaps below :data:`GAP` join them.
+
+    A gap between two points, or the width of a group, is the larger of those in both coordinates.
+
+    Returns:
+        One width per group.
 
     Example:
         >>> clusters([(0.0, 0.0), (0.04, 0.0), (1.0, 1.0)])
@@ -115,6 +127,7 @@ def clusters(points: Sequence[tuple[float, float]]) -> list[float]:
         group, frontier = set(), {min(unassigned)}
         while frontier:
             group |= frontier
+            # Whether a point lies near some point of the frontier.
             reached = np.abs(array[:, None] - array[sorted(frontier)]).max(2).min(1) < GAP
             frontier = {int(i) for i in np.flatnonzero(reached)} - group
         unassigned -= group
@@ -122,10 +135,10 @@ def clusters(points: Sequence[tuple[float, float]]) -> list[float]:
     return widths
 
 
-def _tail(run: Run, name: str, share: int) -> list[float]:
-    """The last 1/``share`` of a run's values."""
+def _tail(run: Run, name: str, pieces: int) -> list[float]:
+    """The last of so many equal pieces of a run's column (4: its last quarter), rounded up."""
     column = run.column(name)
-    return column[-len(column) // share :]
+    return column[-len(column) // pieces :]
 
 
 STUDY = Study(

@@ -27,12 +27,18 @@ SERIES = {"loss": "minibatch", "fixed": "fixed samples"}
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Training with a constant step; in the last half of the run a row per iteration."""
+    """Train with a constant step, and yield a row per step in the last half of the run.
+
+    It holds ``loss`` (of the step's minibatch), ``fixed`` (loss on fixed samples) and ``average``,
+    the mean of ``loss`` over the rows so far. The control steps on the fixed samples themselves.
+    """
     return _on_device(trial) if gpu.on_device(trial) else _run_small(trial)
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at scale gpu: the loss of a step, and after it that on fixed samples."""
+    """Rows of a run at scale gpu (:func:`loop`); the loss on fixed samples is read after the
+    step.
+    """
     import torch
 
     run, burn_in = gpu.statistics_run(trial, "e6"), trial["steps"] // 2
@@ -57,7 +63,9 @@ def _on_device(trial: Trial) -> Iterator[Row]:
 
 
 def _run_small(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at small scales: loss of the step, loss on fixed samples, running average."""
+    """Rows of a run at small scales (:func:`loop`); both losses are read at the point from which
+    the step goes.
+    """
     import torch
 
     from mindgap.base.rng import stream_seed
@@ -74,12 +82,13 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     fixed = problem.draw(trial.torch_generator("e6 fixed, twice as wide"), trial["m"])
     optimizer = torch.optim.SGD(objective.parameters, lr=trial["lr"], momentum=trial["momentum"])
     run, burn_in = Training(problem, optimizer, order, {}), trial["steps"] // 2
+    # A setting ``batch`` of 0 stands for all fixed samples: the control.
     average = trial.restored.get("average", 0.0)
     for step in range(run.restore(trial.restored) + 1, trial["steps"] + 1):
         batch = problem.draw(order, trial["batch"]) if trial["batch"] else fixed
         with trial.timed():
             optimizer.zero_grad()
-            value = objective.value(batch)  # at the point from which this step goes
+            value = objective.value(batch)
             value.backward()
         loss = fixed_loss = float(value.detach())
         if step > burn_in and trial["batch"]:
@@ -94,9 +103,12 @@ def _run_small(trial: Trial) -> Iterator[Row]:
 
 
 def shape_of(values: Any) -> dict[str, float]:
-    """The numbers that are judged: ``ratio`` (trend over oscillation), ``path_ratio`` (share of the
-    way that leads on), ``oscillation``, and ``left``, the share of it that the running average
-    keeps without its first quarter.
+    """The numbers that are judged of a series of losses, one per step.
+
+    Returns:
+        ``oscillation``, the size of the swings; ``ratio``, the trend over it; ``path_ratio``, the
+        share of the way that leads on; ``left``, the oscillation of the running average without
+        its first quarter, over that of the series.
 
     Example:
         >>> noise = np.random.default_rng(0).standard_normal(1000)
@@ -123,16 +135,25 @@ def shape_of(values: Any) -> dict[str, float]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Per network and series: how many seeds oscillate with a smooth average; the control must
-    not oscillate.
+    """Ask of each network and series of :data:`SERIES` (columns ``loss`` and ``fixed``) whether the
+    raw loss oscillates while its running average is smooth.
+
+    A seed's loss oscillates where its trend is below :data:`RATIO` times its oscillation and less
+    than :data:`PATH_RATIO` of its way leads on. Its average is smooth where it keeps at most
+    :data:`SMOOTH` of the oscillation.
+
+    Returns:
+        One part per network and series: yes where all seeds do as stated, no where none does.
+        Inconclusive where a network has not settled or the control oscillates in any seed.
     """
     parts = Parts()
     for name, group in by_method(runs).items():
         control = name == CONTROL
         if not control and not all(has_settled(run.column("loss")) for run in group):
             parts.decide_nothing(f"{name} has not settled")
-        # The control's batch is the fixed samples: both of its series are one.
-        for column, title in list(SERIES.items())[: 1 if control else None]:
+        for column, title in SERIES.items():
+            if control and column == "fixed":  # its batch is the fixed samples
+                continue
             shapes = [shape_of(run.column(column)) for run in group]
             oscillates = np.array(
                 [shape["ratio"] < RATIO and shape["path_ratio"] < PATH_RATIO for shape in shapes]

@@ -16,8 +16,10 @@ from mindgap.lab.theory.chapter6.lemma_6_4_2 import Sawtooth
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Gradient descent with step 1 on (6.11), and the average M_t over the last ``window``
-    values of f.
+    """Gradient descent with step 1 on the function (6.11) of the setting ``n``.
+
+    A row per step holds ``theta``, ``loss`` = f(θ) and, once there are enough of them,
+    ``window_average``, the mean of the last ``window`` losses (setting 0: of n).
     """
     function = Sawtooth(trial["n"])
     window = trial["window"] or function.n
@@ -34,7 +36,14 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """The iterates have period n+1 and no shorter one; late window averages still jump."""
+    """Ask of each run whether its iterates have period n + 1 and its window averages keep jumping.
+
+    A jump is the largest change of ``window_average`` in one step over the last two periods.
+
+    Returns:
+        Three parts per run: ``theta`` returns to within 1e-9 after n + 1 steps and not sooner; the
+        jump is at least 1/(2n) (as printed); it is above 1e-9 (as corrected).
+    """
     parts = Parts()
     for run in runs:
         n = run.header.settings["n"]

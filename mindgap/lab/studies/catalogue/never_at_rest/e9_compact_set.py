@@ -16,8 +16,8 @@ from mindgap.lab.studies.verdict import rows_by_method
 
 
 def compact_loop(trial: Trial) -> Iterator[Row]:
-    """SGD with weight decay on digits, 20 networks at once, from the edge of the compact set; one
-    cell per γ and step.
+    """SGD with weight decay γ on digits, ``copies`` networks at once, from the edge of the compact
+    set, for every γ (setting ``gamma``) and step (``step_shares``). Rows: :func:`_compact_cell`.
     """
     cells = itertools.product(trial["gamma"], trial["step_shares"])
     for cell, (gamma, share) in enumerate(cells):
@@ -32,12 +32,19 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
 def _compact_cell(
     trial: Trial, gamma: float, share: float, restored: Mapping[str, Any]
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
-    """Rows of one γ and step, each with the state to go on from, empty after a divergence, which
-    ends the cell; ``restored`` is such a state.
+    """Rows of one γ and step, each with the state to go on from.
 
-    ``size`` is the largest operator norm of a matrix over the radius of the set (with batch
-    normalisation the largest scale over its bound), at most so far; the networks start at 1 times
-    ``radius_factor``. ``loss_share`` is the largest loss so far over its bound.
+    Args:
+        trial: the networks start at ``radius_factor`` times the radius of the set.
+        gamma: the weight decay γ.
+        share: of the largest step 1/γ; the step η is this share times ``step_factor``.
+        restored: a state from which the cell goes on, empty at its beginning.
+
+    Yields:
+        A row and a state, which is empty after a divergence; that ends the cell. ``size_now`` is
+        the largest operator norm of a matrix over the radius of the set, with batch normalisation
+        the largest scale over its bound. ``size`` is the largest of these so far, ``loss_share``
+        the largest loss so far over its bound.
     """
     import torch
 
@@ -80,21 +87,31 @@ def _compact_cell(
         largest = max(largest, size)
         loss_share = max(loss_share, float(losses.max()) / loss_bound)
         if step % max(1, trial["steps"] // 25) == 0 or step == 1:
-            sizes = {"size": largest, "size_now": size}
             state = {"step": step, "theta": theta, "worst": largest, "loss_share": loss_share}
-            row = {"step": step, "panel": panel, **sizes, "loss_share": loss_share}
-            yield {**row, "loss": float(losses.mean())}, {**state, "rng": generator.get_state()}
+            row = {
+                "step": step,
+                "panel": panel,
+                "size": largest,
+                "size_now": size,
+                "loss_share": loss_share,
+                "loss": float(losses.mean()),
+            }
+            yield row, {**state, "rng": generator.get_state()}
 
 
 def judge_compact(runs: Sequence[Run]) -> Parts:
-    """The weights (or the scale a_L) never leave the set, and the loss never exceeds its bound."""
+    """Ask of each method whether its weights stay in the compact set and its loss below its bound.
+
+    Returns:
+        Two parts per method: ``size`` (largest operator norm over the radius, or scale a_L over its
+        bound) is at most 1 in every row; ``loss_share`` is at most 1 in every row.
+    """
     parts = Parts()
     for method, rows in rows_by_method(runs).items():
         size, loss = (max(row[column] for row in rows) for column in ("size", "loss_share"))
-        # one update may round the last bit up
         parts.add(
             f"{method}: stays in the set",
-            holds=bool(size <= 1 + 1e-9),
+            holds=bool(size <= 1 + 1e-9),  # rounding
             words=f"at most {size:.4f} of its radius",
             numbers={method: {"size": size, "loss_share": loss}},
         )

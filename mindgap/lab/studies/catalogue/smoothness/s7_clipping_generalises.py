@@ -37,9 +37,12 @@ def loop(trial: Trial) -> Iterator[Row]:
 
         if trial["tau"]:
             return GClip(parameters, lr=lr, tau=trial["tau"], weight_decay=trial["weight_decay"])
-        on_gpu = parameters[0].is_cuda or None
         return torch.optim.SGD(
-            parameters, lr=lr, momentum=0.9, weight_decay=trial["weight_decay"], fused=on_gpu
+            parameters,
+            lr=lr,
+            momentum=0.9,
+            weight_decay=trial["weight_decay"],
+            fused=parameters[0].is_cuda or None,
         )
 
     return image_run(trial, build, "s7, batches of 64")

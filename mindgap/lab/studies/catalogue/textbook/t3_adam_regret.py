@@ -49,14 +49,11 @@ def judge_regret(runs: Sequence[Run]) -> Parts:
         half = len(regret) // 2
         late_steps, late_regret = run.column("step")[half:], np.maximum(regret[half:], 1e-12)
         power, _ = slope(np.log(late_steps), np.log(late_regret))
-        method = run.header.method
-        if run.header.settings["rule"] == "adam":
-            question, holds = "the regret stays", min(regret) >= 0.9 * floor
-        else:
-            question, holds = "the regret falls", regret[-1] < floor / 2 and power < -0.3
+        adam, method = run.header.settings["rule"] == "adam", run.header.method
+        stays, falls = min(regret) >= 0.9 * floor, regret[-1] < floor / 2 and power < -0.3
         parts.add(
-            f"{method}: {question}",
-            holds=holds,
+            f"{method}: the regret {'stays' if adam else 'falls'}",
+            holds=stays if adam else falls,
             numbers={method: {"regret": regret[-1], "floor": floor, "power": power}},
             words=f"R_T/T = {regret[-1]:.3g} ({regret[-1] / floor:.2f} of the floor), like "
             f"T^{power:.2f}",

@@ -32,14 +32,13 @@ def loop(trial: Trial) -> Iterator[Row]:
         """
         import torch
 
-        on_gpu = parameters[0].is_cuda or None
         return torch.optim.SGD(
             parameters,
             lr=lr,
             momentum=0.9,
             weight_decay=trial["weight_decay"],
             nesterov=trial["nesterov"],
-            fused=on_gpu,
+            fused=parameters[0].is_cuda or None,
         )
 
     return image_run(trial, build, "t5, batches of 64")
