@@ -14,6 +14,9 @@ def time_limit(seconds: float, error: BaseException) -> Iterator[None]:
     """Raise ``error`` in the body after so many seconds; no limit for 0, outside the main thread,
     and on Windows.
 
+    The timer and SIGALRM are taken for that time: the handler is put back afterwards, but a timer
+    that ran before is lost.
+
     Example:
         >>> with time_limit(0.01, TimeoutError("too slow")):
         ...     while True:

@@ -14,8 +14,15 @@ from mindgap.base.check import RuleError
 
 
 def pair(batch: Any) -> tuple[Tensor | None, Tensor | None]:
-    """Inputs and targets of a batch, where it is a pair of tensors with one row per sample, or a
-    mapping or tuple that begins and ends with them.
+    """Inputs and targets of a batch: its first and its last tensor, with one row per sample.
+
+    Args:
+        batch: a tensor (inputs only), or a tuple, list or mapping that begins with the inputs and
+            ends with the targets.
+
+    Returns:
+        (inputs, targets). None stands for an entry that is missing, is no tensor or has no axes,
+        and for targets whose rows are not as many as the inputs'.
 
     Example:
         >>> pair((torch.ones(4, 2), torch.zeros(4)))[1].shape, pair(torch.ones(3, 2))[1]
@@ -27,7 +34,8 @@ def pair(batch: Any) -> tuple[Tensor | None, Tensor | None]:
         return (batch, None) if batch.ndim else (None, None)
     if not isinstance(batch, (tuple, list)) or not batch:
         return None, None
-    inputs, targets = batch[0], batch[-1] if len(batch) > 1 else None
+    inputs = batch[0]
+    targets = batch[-1] if len(batch) > 1 else None
     x = inputs if isinstance(inputs, Tensor) and inputs.ndim else None
     y = targets if isinstance(targets, Tensor) and targets.ndim else None
     if x is not None and y is not None and len(x) != len(y):
@@ -42,8 +50,14 @@ def size(batch: Any) -> int:
 
 
 def rows(batch: Any, index: Any) -> Any:
-    """Some samples of a batch, by an index into its first axes; entries without one row per sample
-    stay whole.
+    """Some samples of a batch; entries without one row per sample stay whole.
+
+    Args:
+        batch: a tensor, or a tuple, list or mapping of entries.
+        index: what picks rows of a tensor: a slice, a list or a tensor of indices or booleans.
+
+    Returns:
+        A batch of the same form; a list becomes a tuple and a mapping a dict.
 
     Raises:
         RuleError: the batch is no tensor, mapping, tuple or list.
@@ -69,8 +83,8 @@ def rows(batch: Any, index: Any) -> Any:
 
 
 def replaced(batch: Any, x: Tensor | None = None, y: Tensor | None = None) -> Any:
-    """The batch with other inputs (its first entry) or other targets (its last one); None keeps
-    them. A batch of one tensor has inputs only.
+    """A copy of the batch with other inputs x (its first entry) or other targets y (its last one);
+    None keeps them. A batch of one tensor has inputs only, so y is not used.
     """
     if isinstance(batch, Tensor):
         return batch if x is None else x
@@ -91,7 +105,9 @@ def replaced(batch: Any, x: Tensor | None = None, y: Tensor | None = None) -> An
 
 
 def merged(batches: list[Any]) -> Any:
-    """Several batches as one; the first one where they cannot be joined."""
+    """Several batches of one form as one: tensors are joined along their first axis, entry by
+    entry. Where they cannot be joined, the first batch.
+    """
     try:
         if isinstance(batches[0], Tensor):
             return torch.cat(batches)

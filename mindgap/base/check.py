@@ -135,7 +135,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def one_of(name: str, value: T, choices: Collection[T]) -> T:
-    """A value out of a list, with the nearest match named when it is a misspelt string.
+    """A value out of a list; the error names the nearest choice when the value is a misspelt text.
 
     Example:
         >>> one_of("scale", "quik", ["quick", "cpu"])

@@ -122,11 +122,11 @@ _PLAIN: dict[Any, Request] = {
 
 @cache
 def _request(hint: Any) -> Request | None:
-    """What an annotation asks for, as (test, words); None where it asks for nothing that can be
-    tested.
+    """What a type annotation asks for: a function that tests a value, and what passes the test in
+    words. None where it asks for nothing that can be tested.
     """
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
+    if origin is Annotated:  # ``Vectors``: those with a rule are not handed here
         return _has_axes, "an array of one axis or more"
     if hint in _PLAIN:
         return _PLAIN[hint]
@@ -159,7 +159,9 @@ def _has_axes(value: Any) -> bool:
 
 
 def _union_request(hints: tuple[Any, ...]) -> Request | None:
-    """What one of several annotations asks for; None where one of them asks for nothing."""
+    """The request that a value fits one of several annotations; None where one of them asks for
+    nothing, so that everything passes.
+    """
     requests = [request for hint in hints if (request := _request(hint)) is not None]
     if len(requests) < len(hints):
         return None
@@ -168,8 +170,8 @@ def _union_request(hints: tuple[Any, ...]) -> Request | None:
 
 
 def _protocol_request(base: type) -> Request | None:
-    """That the public attributes and methods of a protocol are present on the value, which is no
-    class; None for a protocol without any.
+    """The request that a value is no class and has all public attributes and methods of the
+    protocol ``base``; None for a protocol without any.
     """
     kinds = [kind for kind in base.__mro__ if getattr(kind, "_is_protocol", False)]
     names = {
@@ -180,11 +182,15 @@ def _protocol_request(base: type) -> Request | None:
     def has_all(value: Any) -> bool:
         return not isinstance(value, type) and all(hasattr(value, name) for name in members)
 
-    return (has_all, f"a {base.__name__} (with {', '.join(members)})") if members else None
+    if not members:
+        return None
+    return has_all, f"a {base.__name__} (with {', '.join(members)})"
 
 
 def _record_request(hints: tuple[Any, ...]) -> Request:
-    """That a value is a tuple, or list, whose entries have annotations of their own."""
+    """The request that a value is a tuple or list with as many entries as ``hints``, each of which
+    fits its own annotation.
+    """
     requests = [_request(hint) for hint in hints]
 
     def fits(value: Any) -> bool:
@@ -199,25 +205,26 @@ def _record_request(hints: tuple[Any, ...]) -> Request:
 
 
 def _sequence_request(base: type, hints: tuple[Any, ...]) -> Request:
-    """That a value is a list, a sequence, or a tuple of equal entries; of a long one the first
-    ``LOOKED_AT`` entries are tested.
+    """The request that a value is a sequence whose entries all fit one annotation. Of a long one
+    the first ``LOOKED_AT`` entries are tested.
+
+    Args:
+        base: ``tuple``, ``list`` or ``collections.abc.Sequence``.
+        hints: its arguments: the entries' annotation, or for a tuple of fixed length the same
+            annotation for each entry.
     """
     entry_request = _request(hints[0]) if hints else None
     kinds = (tuple, list) if base is tuple else (list, tuple, range)
+    #: 0: any length.
     length = len(hints) if base is tuple and Ellipsis not in hints else 0
 
     def fits(value: Any) -> bool:
-        return (
-            isinstance(value, kinds)
-            and len(value) == (length or len(value))
-            and (
-                entry_request is None or all(entry_request[0](entry) for entry in value[:LOOKED_AT])
-            )
-        )
+        if not isinstance(value, kinds) or (length and len(value) != length):
+            return False
+        return entry_request is None or all(entry_request[0](each) for each in value[:LOOKED_AT])
 
-    return fits, f"a {base.__name__.lower()}" + (
-        f", each entry {entry_request[1]}" if entry_request else ""
-    )
+    words = f"a {base.__name__.lower()}"
+    return fits, words if entry_request is None else f"{words}, each entry {entry_request[1]}"
 
 
 class _Names(dict[str, Any]):
@@ -226,7 +233,9 @@ class _Names(dict[str, Any]):
     """
 
     def __missing__(self, name: str) -> Any:
-        """What a name stands for that is not among a module's globals; ``object``: anything."""
+        """What a name stands for that is not among a module's globals: a builtin, NumPy, torch or
+        its tensors; for any other name ``object``, which everything is.
+        """
         builtins = sys.modules["builtins"].__dict__
         if name in builtins:
             return builtins[name]
@@ -240,21 +249,22 @@ class _Names(dict[str, Any]):
 
 
 def _named_rule(hint: Any) -> Rule | None:
-    """The rule of an annotation: that of ``Annotated`` (None passes where it is optional), else the
-    test of what it asks for; None where nothing can be tested.
+    """The rule of an annotation, a function (name, value) that raises ``RuleError`` unless the
+    value is allowed; None where nothing can be tested.
+
+    ``Annotated[float, rule]`` gives its own rule, and ``Annotated[...] | None`` lets None pass too.
+    Any other annotation gives the test of its ``_request``.
     """
     inside = typing.get_args(hint)
     if typing.get_origin(hint) is Annotated and callable(inside[1]):
         return inside[1]
     if len(inside) == 2 and inside[1] is type(None) and typing.get_origin(inside[0]) is Annotated:
         rule_of_range = _named_rule(inside[0])
-        return (
-            None
-            if rule_of_range is None
-            else lambda name, value: value is None or rule_of_range(name, value)
-        )
+        if rule_of_range is None:
+            return None
+        return lambda name, value: value is None or rule_of_range(name, value)
     request = _request(hint)
-    if request is None or request[1] == "a object":
+    if request is None or request[1] == "a object":  # ``object``, or a name that is not known here
         return None
     test, words = request
     return lambda name, value: test(value) or fail(name, f"must be {words}", value)
@@ -269,9 +279,11 @@ def _open(hint: Any) -> bool:
 
 
 def _rules(function: Callable[..., Any], numeric: bool) -> dict[str, Rule]:
-    """Parameter name -> its rule, for every parameter whose annotation can be tested.
+    """Parameter name -> its rule, a function (name, value) that raises unless the value is allowed;
+    for every parameter whose annotation can be tested.
 
-    ``Any`` asks for a number or an array where ``numeric`` is set, and for nothing elsewhere.
+    Args:
+        numeric: whether ``Any`` asks for a number or an array; else it asks for nothing.
     """
     # A decorator such as torch.no_grad leaves a function whose globals are not its module's.
     names = _Names(getattr(inspect.unwrap(function), "__globals__", {}))
@@ -289,7 +301,7 @@ def _rules(function: Callable[..., Any], numeric: bool) -> dict[str, Rule]:
 
 def _is_own_error(error: Exception) -> bool:
     """Whether an error arose in our code or in numpy, torch or scipy, and not in a caller's
-    function.
+    function. A class of error of our own says what is wrong already and does not count.
     """
     own_packages = ("builtins", "numpy", "torch", "scipy", "mindgap", "fractions", "statistics")
     frame, names = error.__traceback__, [type(error).__module__]
@@ -336,7 +348,9 @@ C = TypeVar("C", bound=type)
 
 
 def checked_class(kind: C, check: Callable[..., Any] = checked_types) -> C:
-    """The class with ``check`` on its constructor and its public methods; above ``@dataclass``."""
+    """The class, changed in place: its constructor and its public methods are wrapped by ``check``.
+    As a decorator it stands above ``@dataclass``.
+    """
     for key, method in list(vars(kind).items()):
         if inspect.isfunction(method) and (key == "__init__" or not key.startswith("_")):
             setattr(kind, key, check(method))
@@ -344,8 +358,8 @@ def checked_class(kind: C, check: Callable[..., Any] = checked_types) -> C:
 
 
 def _under_name_of(function: Callable[..., Any], call: Any) -> Callable[..., Any]:
-    """``call`` with the name and the globals of ``function``: doctest takes it for the module's
-    own only then.
+    """A copy of ``call``, which wraps ``function``, with the name, docstring and globals of
+    ``function``: only then doctest takes it for a function of that module.
     """
     twin = types.FunctionType(
         call.__code__,
@@ -392,8 +406,14 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_arguments(module: str) -> dict[str, Callable[..., Any]]:
-    """Check arguments in all public functions (which it returns) and classes of a module; call
-    it at its end.
+    """Replace the public functions of a module by ``checked`` ones, and wrap the methods of its
+    public classes; the module calls it at its end.
+
+    Args:
+        module: the module's name.
+
+    Returns:
+        The replaced functions by name.
     """
     space, functions = vars(sys.modules[module]), {}
     for name, member in list(space.items()):
@@ -407,8 +427,8 @@ def check_arguments(module: str) -> dict[str, Callable[..., Any]]:
 
 
 def check_package(package: str) -> None:
-    """Check arguments in all public functions and classes of the modules that a package's
-    ``__init__`` has imported; call it at the end of ``__init__``.
+    """``check_arguments`` for every module of a package that its ``__init__`` has imported, and for
+    the names that the package itself took from them; call it at the end of ``__init__``.
 
     Modules that import functions from each other keep the unchecked ones, which cost nothing.
     """

@@ -36,7 +36,9 @@ from mindgap.record.store import replacing
 MAGIC = b"mindgap checkpoint 1\n"
 #: What is added to the name of a damaged file.
 ASIDE = ".damaged"
+#: Header and arrays begin at multiples of so many bytes.
 _ALIGN = 64
+#: Bytes of the two lengths (8 each) and the checksum (32) behind ``MAGIC``.
 _SUMS = 48
 #: Nested lists and mappings; more are a mistake or an attack.
 _DEEPEST = 60
@@ -82,6 +84,7 @@ def write_checkpoint(path: Path, kind: str, content: Any, of: Mapping[str, str])
         >>> read_checkpoint(path, "example", {"seed": "0"})
         {'w': tensor([1., 1.]), 3: (1, None)}
     """
+    #: Filled by ``_encode``, one entry per tensor: its bytes, and what the header says of it.
     arrays: list[np.ndarray[Any, Any]] = []
     descriptions: list[dict[str, Any]] = []
     tree = _encode(content, arrays, descriptions, "content", 0)
@@ -109,10 +112,17 @@ def _encode(
     place: str,
     depth: int,
 ) -> Any:
-    """A value as JSON; its tensors are added to ``arrays``, their descriptions to ``descriptions``.
+    """A value in the form of the header's JSON: atoms as they are, any other as an object with one
+    key for its kind, such as ``{"tensor": 0}`` or ``{"list": [...]}``. ``_decode`` is the inverse.
 
     Args:
-        place: of the value in the content, for the error where it is of another kind.
+        arrays: the bytes of each tensor are appended.
+        descriptions: dtype, shape and so on of each tensor are appended.
+        place: where the value stands in the content, for an error.
+        depth: how many lists and mappings it stands in.
+
+    Raises:
+        CheckpointError: the value is of no kind that a checkpoint holds, or nested too deeply.
     """
     if depth > _DEEPEST:
         raise CheckpointError(f"checkpoint must be nested at most {_DEEPEST} deep", "content")
@@ -142,7 +152,11 @@ def _encode(
 
 
 def _store_tensor(value: Tensor, arrays: list[np.ndarray[Any, Any]], place: str) -> dict[str, Any]:
-    """The description of a tensor in the header; its bytes are added to ``arrays``."""
+    """The description of a tensor for the header; its bytes are appended to ``arrays``.
+
+    Args:
+        place: where the tensor stands in the content, for the error if it is not dense.
+    """
     value = value.detach()
     name = str(value.dtype).removeprefix("torch.")
     if name not in _DTYPES or value.layout is not torch.strided or value.is_meta:
@@ -213,14 +227,23 @@ def read_checkpoint(
 
 
 def _open_header(path: Path, data: bytearray) -> tuple[dict[str, Any], memoryview]:
-    """The header, whose parts have their types, and the bytes of the arrays, after length and
-    checksum were compared; an error that calls the file damaged where one of them is wrong.
+    """Check the bytes of a checkpoint file against its lengths and its checksum.
+
+    Args:
+        path: the file, for errors.
+        data: all its bytes, ``MAGIC`` included.
+
+    Returns:
+        The header, whose parts have their types, and the bytes of all arrays.
+
+    Raises:
+        CheckpointError: the file is damaged.
     """
     begin = len(MAGIC) + _SUMS
     sums = bytes(data[len(MAGIC) : begin])
-    lengths = [int.from_bytes(sums[offset : offset + 8], "little") for offset in (0, 8)]
-    if len(sums) < _SUMS or begin + sum(lengths) != len(data):
-        stated = begin + sum(lengths)
+    header_length, arrays_length = (int.from_bytes(sums[i : i + 8], "little") for i in (0, 8))
+    stated = begin + header_length + arrays_length
+    if len(sums) < _SUMS or stated != len(data):
         _refuse(path, f"must have its {stated} bytes", f"{len(data)} bytes", "damaged")
     body = memoryview(data)[begin:]
     checksum = blake2b(sums[:16], digest_size=32)
@@ -228,7 +251,7 @@ def _open_header(path: Path, data: bytearray) -> tuple[dict[str, Any], memoryvie
     if checksum.digest() != sums[16:]:
         _refuse(path, "must fit its checksum", "other bytes", "damaged")
     try:
-        header = json.loads(bytes(body[: lengths[0]]))
+        header = json.loads(bytes(body[:header_length]))
         fits = (
             isinstance(header["kind"], str)
             and isinstance(header["of"], dict)
@@ -240,11 +263,16 @@ def _open_header(path: Path, data: bytearray) -> tuple[dict[str, Any], memoryvie
         _refuse(path, "must have a header", f"a damaged one ({_error_text(error)})", "damaged")
     if not fits:
         _refuse(path, "must have a header", "a damaged one", "damaged")
-    return header, body[lengths[0] :]
+    return header, body[header_length:]
 
 
 def _compare(path: Path, of: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Refuse a checkpoint of something else, and say what differs."""
+    """Refuse a checkpoint that belongs to something else, with an error that says what differs.
+
+    Args:
+        of: what it must belong to, by name.
+        found: what its header says, by name.
+    """
     names = [*of, *(name for name in found if name not in of)]
     wrong = [name for name in names if of.get(name) != found.get(name)]
     if wrong:
@@ -266,8 +294,14 @@ def _check_count(value: Any) -> int:
 
 
 def _tensors(descriptions: list[Any], arrays: memoryview) -> Iterator[Tensor]:
-    """The tensors in the order in which they were written, on the CPU; a ``ValueError`` where a
-    description cannot be true of these bytes.
+    """The tensors in the order in which they were written, as copies on the CPU.
+
+    Args:
+        descriptions: from the header, as ``_store_tensor`` made them, but not yet checked.
+        arrays: the bytes of all of them, each at a multiple of ``_ALIGN``.
+
+    Raises:
+        ValueError: a description cannot be true of these bytes.
     """
     offset = 0
     for description in descriptions:
@@ -295,8 +329,15 @@ def _tensors(descriptions: list[Any], arrays: memoryview) -> Iterator[Tensor]:
 
 
 def _decode(node: Any, tensors: list[Tensor | None], depth: int) -> Any:
-    """The value that a node of the header describes; a ``ValueError`` where it describes none. A
-    tensor that was used is None in ``tensors`` afterwards, because each may be used once.
+    """The value that a node of the header describes: the inverse of ``_encode``.
+
+    Args:
+        node: a part of the header's JSON, not yet checked.
+        tensors: all tensors; one that is used becomes None there, because each may be used once.
+        depth: how many lists and mappings the node stands in.
+
+    Raises:
+        ValueError: the node describes no value.
     """
     if depth > _DEEPEST:
         raise ValueError("nested too deeply")

@@ -30,7 +30,7 @@ class OracleCount:
         self._together[names] += 1
 
     def _spread(self) -> Counter[str]:
-        """The counts by name, those of calls that were counted together included."""
+        """The counts by name. Calls that were counted together are moved into them first."""
         for names, calls in self._together.items():
             for name in names:
                 self._counts[name] += calls

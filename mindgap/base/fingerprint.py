@@ -72,8 +72,13 @@ def data_text(data: Any) -> str:
 
 
 def _data_parts(data: Any, depth: int) -> Iterator[str]:
-    """One text per array, number and text that the data hold, with its place in them; of any other
-    object its type, its length, and those of its attributes that hold data.
+    """One text per array, number and text that the data hold, with its place in them.
+
+    Of any other object there is its type with its length, then the texts of those attributes that
+    hold data: arrays, data sets, and what is called ``tensors`` or ``indices``.
+
+    Args:
+        depth: how many containers and objects the data stand in; too deep ones are not opened.
     """
     if isinstance(data, (Tensor, np.ndarray)):
         yield array_text(data)
@@ -149,11 +154,12 @@ class _Text:
         self._seen: set[int] = set()
 
     def of(self, value: Any, is_constant: bool = True, depth: int = 0) -> str:
-        """One value as text, by its kind; of what is of no kind below only the type counts.
+        """One value as text, by its kind; of what is of no kind below only the type counts. Code
+        that is met is noted as seen.
 
         Args:
             is_constant: whether nothing changes a list, set or mapping, so that it is opened.
-            depth: of values that led here; below ``DEEPEST`` nothing counts.
+            depth: how many values led here; beyond ``DEEPEST`` the text is "...".
         """
         if depth > DEEPEST or id(value) in self._own:
             return "..."
@@ -193,8 +199,12 @@ class _Text:
         return f"{kind.__module__}.{kind.__qualname__}"
 
     def _function(self, value: FunctionType, depth: int) -> str:
-        """A function as text: its code, and the values from outside that it reads and never stores
-        to: defaults, closure, and globals that are plain or functions of its module.
+        """A function as text: its code and the values from outside that it reads and never stores
+        to. These are defaults, closure, and globals that are plain or functions of its module. At
+        the second call with the same code it is only the name.
+
+        Args:
+            depth: how many values led here.
         """
         code = value.__code__
         if id(code) in self._seen:
@@ -227,7 +237,10 @@ class _Text:
         return repr((code.co_code, inner, code.co_names, code.co_varnames))
 
     def _owner(self, value: Any, changed: set[str], depth: int) -> str:
-        """An object by its type and by those attributes that no call changes."""
+        """An object as text: its type, and those of its attributes that are plain values or
+        functions. Left out are the names in ``changed``, which a call stores to, and cached
+        properties.
+        """
         kind = type(value)
         if isinstance(value, (nn.Module, type)):
             return self.of(value, True, depth + 1)
@@ -272,8 +285,12 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _stored_names(code: CodeType, kind: str) -> set[str]:
-    """Names of one kind (``"GLOBAL"``, ``"DEREF"``, ``"ATTR"``, ``"SUBSCR"``) that the code
-    stores to."""
+    """Names that the code, or code nested in it, stores to.
+
+    Args:
+        kind: ``"GLOBAL"`` variables, ``"DEREF"`` (of a closure), ``"ATTR"`` (attributes), or
+            ``"SUBSCR"`` (entries of containers, which have no names: one text stands for all).
+    """
     return {
         str(step.argval)
         for nested in _codes(code)

@@ -43,10 +43,10 @@ class Objective:
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def value(self, batch: Any) -> Tensor:
-        """The loss on a batch, checked to be one finite-or-not scalar (no autograd graph is cut).
+        """The loss on a batch as a 0-dim tensor, finite or not, with its autograd graph.
 
         Raises:
-            RuleError: when the loss function does not return a scalar tensor.
+            RuleError: the loss function returns something else than a tensor with one real number.
         """
         value = self.loss(self.model, batch)
         if not isinstance(value, Tensor) or value.numel() != 1:
@@ -57,9 +57,9 @@ class Objective:
         return value.reshape(())
 
     def value_and_grad(self, batch: Any) -> tuple[Tensor, list[Tensor]]:
-        """Loss and gradient on a batch; ``p.grad`` is neither read nor written.
-
-        Parameters the loss does not depend on get a zero gradient.
+        """Loss (0-dim) and gradient on a batch, both without a graph; the gradient has one tensor
+        per entry of ``parameters``, zeros where the loss does not depend on it. ``p.grad`` is
+        neither read nor written.
         """
         parameters = self.parameters
         with torch.enable_grad():

@@ -100,10 +100,13 @@ class Guard:
     block ends. Making one takes the parameters' gradients away until ``leave``.
 
     Args:
+        model: the module to protect.
+        batches: a loader whose generators are protected, or None.
         parameters: also keep a copy of the parameters.
     """
 
     def __init__(self, model: nn.Module, batches: Any, parameters: bool) -> None:
+        """Keep the present state, and set ``p.grad`` of every parameter to None."""
         self._randomness = _Randomness(loader_generators(batches))
         self._modes = [(module, module.training) for module in model.modules()]
         self._parameters = list(model.parameters())
@@ -139,9 +142,12 @@ class Guard:
     def rewind_buffers(self, *, every: bool = False) -> None:
         """Undo what a forward pass did to the buffers (running averages, power-iteration vectors).
 
-        Version counters are no guide (batch norm writes past them), so values are compared: those
-        of modules in training mode, or all of them. Only what changed is written, since a buffer
-        may be saved in a live graph.
+        A buffer that was replaced by another tensor is put back. Then values are compared, because
+        batch norm writes past the version counters, and only what changed is written, because a
+        buffer may be saved in a live graph.
+
+        Args:
+            every: compare the buffers of all modules, not only of those in training mode.
         """
         chosen = []
         for (module, name, buffer), copy in zip(self._buffers, self._buffer_copies, strict=True):
@@ -240,8 +246,14 @@ def _interrupt_deferred() -> Iterator[None]:
 
 
 def first_batches(model: nn.Module, batches: Any, limit: int) -> list[Any]:
-    """At most ``limit`` first batches, drawn without moving any random state on; an error where
-    there is none.
+    """The first batches, at most ``limit``, drawn without moving any random state on.
+
+    Args:
+        model: protected while batches are drawn (``undisturbed``).
+        batches: an iterable of batches.
+
+    Raises:
+        RuleError: ``batches`` is no iterable, or gives none.
     """
     if not hasattr(batches, "__iter__") or (isinstance(batches, Tensor) and batches.ndim == 0):
         fail("batches", "must be an iterable of batches", batches)

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 
 def stream_seed(seed: int, *names: str | int) -> int:
-    """A 63-bit seed for the stream of that name.
+    """A 63-bit seed for the stream of that name (several ``names`` together make one).
 
-    Stable over machines, Python versions and processes (BLAKE2, not ``hash``).
+    It is a hash of seed and names, stable over machines, Python versions and processes (BLAKE2, not
+    ``hash``).
 
     Example:
         >>> stream_seed(0, "data") == stream_seed(0, "data")

@@ -105,7 +105,9 @@ class QuickSecondDerivatives(TorchFunctionMode):
 
 
 def _convolution(dimensions: int) -> Callable[..., Tensor | None]:
-    """The replacement of a convolution over so many spatial dimensions."""
+    """The replacement of ``torch.conv1d``, ``conv2d`` or ``conv3d``, by the number of spatial
+    dimensions. It takes the arguments of these, and returns None where torch must do it.
+    """
 
     def convolve(
         input: Tensor,
@@ -138,7 +140,7 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor | None:
-    """The replacement of ``F.batch_norm`` in evaluation mode."""
+    """The replacement of ``F.batch_norm`` in evaluation mode; None where torch must do it."""
     if training or running_mean is None or running_var is None or weight is None or bias is None:
         return None
     if not _is_covered(input, weight, bias, running_mean, running_var) or input.ndim < 2:
@@ -153,7 +155,7 @@ def _layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor | None:
-    """The replacement of ``F.layer_norm`` with a weight."""
+    """The replacement of ``F.layer_norm`` with a weight; None where torch must do it."""
     if weight is None or not _is_covered(input, weight, bias):
         return None
     return _LayerNorm.apply(input, weight, bias, list(normalized_shape), eps)
@@ -194,10 +196,9 @@ def _is_covered(*tensors: Tensor | None) -> bool:
 
 
 def _saving_hooks() -> Any:
-    """The innermost hooks that see what is saved for a backward pass. Checkpointing sets its own,
-    so that other hooks than at the block's begin mean a checkpointed part.
-
-    A new object each time where torch does not tell, so that no two are equal.
+    """The innermost hooks that see what is saved for a backward pass (None without any).
+    Checkpointing sets its own, so that other hooks than at the block's begin mean a checkpointed
+    part. Where torch does not tell, it is a new object each time, so that no two are equal.
     """
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     return object() if top is None else top(False)
@@ -212,16 +213,16 @@ def _per_dimension(size: Any, dimensions: int) -> list[int]:
 # Sums of derivatives. Where no graph is built, what the caller made itself is overwritten.
 
 
-def _add(own: Tensor | None, other: Tensor) -> Tensor:
-    """Their sum, in the memory of ``own`` where no graph is built; ``own`` may be None for zero."""
-    if own is None:
-        return other
-    return own + other if torch.is_grad_enabled() else own.add_(other)
+def _add(total: Tensor | None, term: Tensor) -> Tensor:
+    """The sum, written into ``total`` where no graph is built; None for ``total`` means zero."""
+    if total is None:
+        return term
+    return total + term if torch.is_grad_enabled() else total.add_(term)
 
 
-def _multiply(own: Tensor, factor: Tensor) -> Tensor:
-    """Their product, in the memory of ``own`` where no graph is built."""
-    return own * factor if torch.is_grad_enabled() else own.mul_(factor)
+def _multiply(value: Tensor, factor: Tensor) -> Tensor:
+    """The product, written into ``value`` where no graph is built."""
+    return value * factor if torch.is_grad_enabled() else value.mul_(factor)
 
 
 def _over_channels(vector: Tensor, like: Tensor) -> Tensor:
@@ -265,6 +266,9 @@ class _ConvolutionGradient(Function):
         bias_shape: list[int] | None,
         wanted: list[bool],
     ) -> Any:
+        """grad_x, grad_w and grad_b of a convolution; None for one that ``wanted`` (three booleans)
+        does not name. ``geometry`` is what ``aten.convolution`` takes after the bias.
+        """
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(grad_y, x, w)
         ctx.geometry = geometry
@@ -272,13 +276,18 @@ class _ConvolutionGradient(Function):
 
     @staticmethod
     def backward(ctx: Any, cot_x: Tensor | None, cot_w: Tensor | None, cot_b: Tensor | None) -> Any:
-        """Derivatives by grad_y, x and w."""
+        """Derivatives by grad_y, x and w of the number whose derivatives by grad_x, grad_w and
+        grad_b are cot_x, cot_w and cot_b (None for zero); None for those not needed, and for the
+        other arguments of ``forward``.
+        """
         grad_y, x, w = ctx.saved_tensors
         needs_grad_y, needs_x, needs_w = ctx.needs_input_grad[:3]
         by_grad_y = by_x = by_w = None
 
         def first_backward(x: Tensor, w: Tensor, place: int) -> Tensor:
-            """Only the gradient at one place: 0 for the input's, 1 for the weight's."""
+            """The first backward pass with this input and weight, but only the gradient at one
+            place: 0 for the input's, 1 for the weight's.
+            """
             wanted = [i == place for i in range(3)]
             return aten.convolution_backward(grad_y, x, w, None, *ctx.geometry, wanted)[place]
 
@@ -328,6 +337,9 @@ class _BatchNormGradient(Function):
         eps: float,
         wanted: list[bool],
     ) -> Any:
+        """grad_x, grad_w and grad_b of a batch norm with this mean and variance, one number per
+        channel; None for one that ``wanted`` (three booleans) does not name.
+        """
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(grad_y, x, w, mean, variance)
         ctx.eps = eps
@@ -335,7 +347,10 @@ class _BatchNormGradient(Function):
 
     @staticmethod
     def backward(ctx: Any, cot_x: Tensor | None, cot_w: Tensor | None, cot_b: Tensor | None) -> Any:
-        """Derivatives by grad_y, x and w."""
+        """Derivatives by grad_y, x and w of the number whose derivatives by grad_x, grad_w and
+        grad_b are cot_x, cot_w and cot_b (None for zero); None for those not needed, and for the
+        other arguments of ``forward``.
+        """
         grad_y, x, w, mean, variance = ctx.saved_tensors
         eps = ctx.eps
         needs_grad_y, needs_x, needs_w = ctx.needs_input_grad[:3]
@@ -361,7 +376,7 @@ class _BatchNormGradient(Function):
 def _normalise_batch(
     x: Tensor, w: Tensor, b: Tensor | None, mean: Tensor, variance: Tensor, eps: float
 ) -> Tensor:
-    """Batch norm with fixed statistics."""
+    """w (x - mean) / sqrt(variance + eps) + b per channel: batch norm with fixed statistics."""
     return aten.native_batch_norm(x, w, b, mean, variance, False, 0.0, eps)[0]
 
 
@@ -374,7 +389,9 @@ def _batch_norm_backward(
     eps: float,
     wanted: list[bool],
 ) -> Any:
-    """The gradients that ``wanted`` names: of input, weight and bias."""
+    """grad_x, grad_w and grad_b of a batch norm with fixed statistics, by grad_y; None for one that
+    ``wanted`` (three booleans) does not name.
+    """
     # The statistics twice: as running and as saved ones, which CUDA insists on and the CPU does not
     # read.
     return aten.native_batch_norm_backward(
@@ -389,6 +406,7 @@ class _LayerNorm(Function):
     def forward(
         ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, shape: list[int], eps: float
     ) -> Tensor:
+        """y for a norm over the last dimensions, whose sizes are ``shape``."""
         y, mean, s = aten.native_layer_norm(x, shape, w, b, eps)
         ctx.save_for_backward(x, w, mean, s)
         ctx.shape, ctx.eps = shape, eps
@@ -420,6 +438,9 @@ class _LayerNormGradient(Function):
         eps: float,
         wanted: list[bool],
     ) -> Any:
+        """grad_x, grad_w and grad_b of a layer norm; None for one that ``wanted`` (three booleans)
+        does not name. ``mean`` and s = 1 / sqrt(var x + eps) are those of the forward pass.
+        """
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(grad_y, x, w, mean, s)
         ctx.shape, ctx.eps = shape, eps
@@ -429,13 +450,16 @@ class _LayerNormGradient(Function):
 
     @staticmethod
     def backward(ctx: Any, cot_x: Tensor | None, cot_w: Tensor | None, cot_b: Tensor | None) -> Any:
-        """Derivatives by grad_y, x and w."""
+        """Derivatives by grad_y, x and w of the number whose derivatives by grad_x, grad_w and
+        grad_b are cot_x, cot_w and cot_b (None for zero); None for those not needed, and for the
+        other arguments of ``forward``.
+        """
         grad_y, x, w, mean, s = ctx.saved_tensors
         needs_grad_y, needs_x, needs_w = ctx.needs_input_grad[:3]
         by_grad_y = by_x = by_w = None
 
         def scaled_projection(c: Tensor, weight: Tensor | None) -> Tensor:
-            """s P(weight c)."""
+            """s P(weight c), which is grad_x of the first backward pass for grad_y = c."""
             only_input = [True, False, False]
             return aten.native_layer_norm_backward(
                 c, x, ctx.shape, mean, s, weight, None, only_input
@@ -451,10 +475,10 @@ class _LayerNormGradient(Function):
             if needs_grad_y or needs_w:
                 projected = scaled_projection(cot_x, None)
                 by_grad_y = _add(by_grad_y, projected * w) if needs_grad_y else None
-                samples = tuple(range(grad_y.ndim - len(ctx.shape)))
+                sample_axes = tuple(range(grad_y.ndim - len(ctx.shape)))
                 if needs_w:
                     by_w = grad_y * projected
-                    by_w = by_w.sum(samples) if samples else by_w
+                    by_w = by_w.sum(sample_axes) if sample_axes else by_w
             if needs_x:
                 bent = _layer_norm_bend(x, s, cot_x, w * grad_y, ctx.shape, ctx.eps)
                 by_x = bent if by_x is None else _add(bent, by_x)
@@ -464,13 +488,17 @@ class _LayerNormGradient(Function):
 def _layer_norm_bend(
     x: Tensor, s: Tensor, u: Tensor, c: Tensor, shape: list[int], eps: float
 ) -> Tensor:
-    """Derivative of <u, s P(c)> by x, through s and z.
+    """Derivative of <u, s P(c)> by x: of a layer norm's grad_x, times a fixed vector u.
 
-    With a = mean(u z), b = mean(c z) and q the covariance of u and c it is -s^2 [z (q - 3 a b) + b
-    (u - mean u) + a (c - mean c)].
+    Here s = 1 / sqrt(var x + eps), z = (x - mean x) s and P(c) = c - mean c - z mean(c z). With a =
+    mean(u z), b = mean(c z) and q the covariance of u and c the derivative is -s^2 [z (q - 3 a b) +
+    b (u - mean u) + a (c - mean c)].
 
     Args:
-        c: made by the caller, and overwritten where no graph is built.
+        s: of the forward pass; computed anew where a graph is built.
+        u: the cotangent of grad_x.
+        c: w grad_y, made by the caller, and overwritten where no graph is built.
+        shape: sizes of the last dimensions, over which the norm and all means go.
     """
     last = tuple(range(-len(shape), 0))
 
@@ -517,7 +545,9 @@ class _GeluGradient(Function):
 
     @staticmethod
     def backward(ctx: Any, cot_x: Tensor) -> Any:
-        """Derivatives by grad_y and x."""
+        """Derivatives by grad_y and x of the number whose derivative by grad_x is cot_x: y'(x)
+        cot_x and grad_y y''(x) cot_x.
+        """
         grad_y, x, bend = ctx.saved_tensors
         if torch.is_grad_enabled():
             # It was kept as a number; whoever differentiates once more needs its graph.
@@ -526,6 +556,6 @@ class _GeluGradient(Function):
 
 
 def _gelu_bend(grad_y: Tensor, x: Tensor) -> Tensor:
-    """grad_y y''(x)."""
+    """grad_y y''(x) with y''(x) = (2 - x^2) phi(x), phi the normal density."""
     square = x * x
     return (square * -0.5).exp() * (2.0 - square) * grad_y * (1 / math.sqrt(2 * math.pi))

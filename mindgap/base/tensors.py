@@ -55,7 +55,8 @@ def flatten(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def unflatten(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Views of a flat vector of real numbers in the shapes of ``like``, complex where they are.
+    """Views of a flat vector of real numbers in the shapes of ``like``, complex where these tensors
+    are: the inverse of ``flatten``.
 
     Example:
         >>> [
@@ -64,10 +65,10 @@ def unflatten(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
         ... ]
         [(2,), (1, 1)]
     """
-    forms = [as_real(t).shape for t in like]
-    pieces = zip(vector.split([math.prod(form) for form in forms]), forms, like, strict=True)
-    shaped = ((piece.view(form), t) for piece, form, t in pieces)
-    return [torch.view_as_complex(piece) if t.is_complex() else piece for piece, t in shaped]
+    shapes = [as_real(t).shape for t in like]
+    pieces = vector.split([math.prod(shape) for shape in shapes])
+    views = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+    return [torch.view_as_complex(v) if t.is_complex() else v for v, t in zip(views, like)]
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -88,8 +89,8 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def placed(tensor: Tensor, like: Tensor) -> Tensor:
-    """A tensor laid out over the device mesh as another one is; itself where that one is no
-    DTensor.
+    """A tensor laid out over the device mesh as ``like`` is; the tensor itself where ``like`` is no
+    DTensor. Communicates where the layouts differ.
 
     Example:
         >>> placed(torch.ones(2), torch.zeros(2))
@@ -112,7 +113,7 @@ def widen(tensor: Tensor) -> Tensor:
 
 
 def cut(tensor: Tensor, limit: int) -> list[Tensor]:
-    """Views of a tensor with at most about ``limit`` elements each, whatever its strides.
+    """Views of a tensor with at most about ``limit`` elements each: slices of its longest axis.
 
     Example:
         >>> [tuple(piece.shape) for piece in cut(torch.zeros(5, 2), 4)]
@@ -120,9 +121,9 @@ def cut(tensor: Tensor, limit: int) -> list[Tensor]:
     """
     if tensor.numel() <= limit:
         return [tensor]
-    widest = max(range(tensor.dim()), key=lambda d: tensor.shape[d])
-    rows = max(1, limit * tensor.shape[widest] // tensor.numel())
-    return list(tensor.split(rows, dim=widest))
+    longest = max(range(tensor.dim()), key=lambda d: tensor.shape[d])
+    rows = max(1, limit * tensor.shape[longest] // tensor.numel())
+    return list(tensor.split(rows, dim=longest))
 
 
 def blocks(
@@ -137,6 +138,9 @@ def blocks(
         limit: elements of a block; None fits the device (``CPU_BLOCK``, ``CUDA_BLOCK``), counted in
             at least float32.
         single: one tensor (or piece of one) per block, for the plain loop.
+
+    Yields:
+        A block: one list of tensors per given list, all of the same length.
 
     Example:
         >>> [
@@ -155,6 +159,7 @@ def blocks(
         size = row[0].numel()
         if size == 0:
             continue
+        # A large tensor comes in pieces, the tensors beside it in the same ones.
         for piece in [row] if size <= limit else zip(*(cut(t, limit) for t in row), strict=True):
             piece_size, piece_kind = piece[0].numel(), (row[0].device, row[0].dtype)
             if block[0] and (single or count + piece_size > limit or piece_kind != kind):
@@ -222,9 +227,11 @@ def robust_norm(tensors: Sequence[Tensor], *, wide: bool = False) -> Tensor:
 
 
 def _in_units_of(peak: Tensor, norm_over: Callable[[Tensor], Tensor]) -> Tensor:
-    """``norm_over(peak) * peak``, the norm of entries divided by the largest, without a branch.
+    """A norm in which no square overflows or vanishes, 0-dim, without a branch on the device.
 
-    Where the largest entry is 0 or not finite, it is the norm.
+    Args:
+        peak: the largest absolute entry, 0-dim. Where it is 0 or not finite, it is the norm.
+        norm_over: of a 0-dim scale, the norm of the entries divided by it.
     """
     ordinary = (peak > 0) & torch.isfinite(peak)
     scale = torch.where(ordinary, peak, torch.ones_like(peak))
@@ -237,7 +244,9 @@ def _combine(norms: Tensor) -> Tensor:
 
 
 def _local_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """Norm (0-dim, float64) over the entries of plain tensors."""
+    """Norm (0-dim, float64) over the entries of plain tensors, none of them a DTensor. Squares are
+    summed in a way that neither overflows nor vanishes.
+    """
     real = [as_real(tensor) for tensor in tensors if tensor.numel()]
     if not real:
         device = tensors[0].device if tensors else None
@@ -247,7 +256,7 @@ def _local_norm(tensors: Sequence[Tensor]) -> Tensor:
     )
     if on_cpu:
         # Reading a CPU scalar is free, so the fast sum is tried first and repeated only where it
-        # left the range in which squares are ordinary numbers.
+        # left the range in which squares are ordinary numbers of float64 or of float32.
         norm = _stretch_norm(real, None)
         all_float64 = all(tensor.dtype == torch.float64 for tensor in real)
         least, largest = (1e-140, 1e150) if all_float64 else (1e-15, 1e18)
@@ -278,7 +287,9 @@ def _stretch_norm(tensors: Sequence[Tensor], dtype: torch.dtype | None) -> Tenso
 
 
 def _scaled_norms(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Norm of each block, scaled by its largest entry."""
+    """Norm of each block of the tensors in float64; a block's entries are divided by its largest
+    one before they are squared.
+    """
 
     def norm_of(block: list[Tensor]) -> Tensor:
         def norm_over(scale: Tensor) -> Tensor:
@@ -291,8 +302,9 @@ def _scaled_norms(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _mesh_norm(norm: Tensor, mesh: Any, placements: Any) -> Tensor:
-    """Norm over all processes of a mesh from each one's own; replicated dimensions are counted
-    once.
+    """Norm over all processes of a device mesh from each one's own norm (0-dim). Of the mesh's
+    dimensions those over which the DTensor is sharded count, and replicas count once. A collective
+    call.
     """
     from torch.distributed.tensor import DTensor, Partial, Replicate
 

@@ -53,27 +53,24 @@ class Figure:
 
 @dataclass(frozen=True)
 class StudyDescription:
-    """What a page needs to draw a study again from its records alone (``study.json``).
-
-    ``axes`` maps each column that may serve as an x-axis to its label; ``files`` names the records
-    of the last plan. The other fields are those of a study at one scale.
-    """
+    """What a page needs to draw a study again from its records alone (``study.json``)."""
 
     name: str
-    scale: str
-    claim: str = ""
+    scale: str  # one of ``outcomes.SCALES``
+    claim: str = ""  # its number in ``docs/claims.md``, such as "B3"
     title: str = ""
-    statement: str = ""
-    source: str = ""
-    rule: str = ""
-    history: tuple[str, ...] = ()
-    differs: str = ""
-    model: str = ""
-    paper_model: str = ""
+    statement: str = ""  # what the paper states, in words
+    source: str = ""  # key of the paper, a comma, and the place in it
+    rule: str = ""  # when the study holds, in words
+    history: tuple[str, ...] = ()  # what was decided when, and what was changed after a run
+    differs: str = ""  # how the study differs from the paper
+    model: str = ""  # on what it was measured; empty for a formula
+    paper_model: str = ""  # on what the paper measured it
     methods: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
+    #: column that may serve as an x-axis -> its label.
     axes: Mapping[str, str] = field(default_factory=dict)
-    files: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  # names of the records of the last plan
     ours: bool = False  # the question is ours: no paper states it
 
     @property
@@ -90,27 +87,26 @@ class StudyDescription:
 
 @dataclass(frozen=True)
 class TunedTrial:
-    """One guess of a search: the settings tried, the validation value they gave, the seconds
-    they took.
-    """
+    """One guess of a search."""
 
-    settings: Mapping[str, Any]
-    value: float
+    settings: Mapping[str, Any]  # the settings tried, all of them numbers
+    value: float  # the validation value that they gave
     seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class MethodTuning:
-    """What a search found for one method: the best settings, their value, the cost, and every
-    trial in order.
-    """
+    """What a search found for one method."""
 
-    chosen: Mapping[str, Any]
-    value: float
-    seconds: float
-    trials: tuple[TunedTrial, ...]
+    chosen: Mapping[str, Any]  # the best settings
+    value: float  # their validation value
+    seconds: float  # of all trials
+    trials: tuple[TunedTrial, ...]  # in order
 
     def __post_init__(self) -> None:
+        """Turn trials that were read from a file into ``TunedTrial``, and check that all settings
+        are numbers and that every trial has those of ``chosen``.
+        """
         trials = tuple(t if isinstance(t, TunedTrial) else TunedTrial(**t) for t in self.trials)
         object.__setattr__(self, "trials", trials)
         for settings in (self.chosen, *(trial.settings for trial in trials)):
@@ -151,9 +147,9 @@ class Tuning:
 
     study: str
     scale: str
-    metric: str
-    space: Mapping[str, Any]
-    trials: int
+    metric: str  # the column of validation data by which a trial is judged
+    space: Mapping[str, Any]  # setting -> its smallest and largest value
+    trials: int  # per method
     seeds: tuple[int, ...]
     methods: Mapping[str, MethodTuning]
     overrides: Mapping[str, Any] = field(default_factory=dict)  # settings typed for all methods
@@ -164,6 +160,9 @@ class Tuning:
     registered: str = ""  # hash of the registration before the search
 
     def __post_init__(self) -> None:
+        """Turn what was read from a file into tuples and ``MethodTuning``, and check that the space
+        consists of numbers.
+        """
         object.__setattr__(self, "seeds", tuple(self.seeds))
         for name, ends in self.space.items():
             is_list = isinstance(ends, (list, tuple)) and len(ends) >= 2
@@ -188,19 +187,16 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Registration:
-    """What was written down before a run (``registered.json``).
-
-    ``content`` holds rule, settings, seeds, search space and the design of the power simulation;
-    ``hash`` depends on it alone. ``power`` has the simulated error rates.
-    """
+    """What was written down before a run (``registered.json``)."""
 
     study: str
     scale: str
+    #: rule, settings, seeds, search space and the design of the power simulation.
     content: Mapping[str, Any]
-    hash: str
-    power: Mapping[str, Any] = field(default_factory=dict)
+    hash: str  # depends on ``content`` alone
+    power: Mapping[str, Any] = field(default_factory=dict)  # the simulated error rates
     versions: Mapping[str, str] = field(default_factory=dict)
-    written: str = ""
+    written: str = ""  # when
 
 
 Form = TypeVar("Form", StudyDescription, Tuning, Verdict, Registration)
@@ -213,7 +209,7 @@ def write_form(path: Path, form: StudyDescription | Tuning | Verdict | Registrat
 
 
 def read_form(kind: type[Form], path: Path) -> Form:
-    """Read a form.
+    """Read a form of the given kind, and check its checksum (if it has one) and its fields' types.
 
     Example:
         >>> import tempfile

@@ -67,21 +67,20 @@ LENGTHS = ("as long as the paper's", "shorter than the paper's", "the paper's le
 
 @dataclass(frozen=True)
 class Effect:
-    """How large what a part of a rule asks for came out, with the interval that decided it.
+    """How large what a part of a rule asks for came out, with the interval that decided it."""
 
-    ``unit`` is *ratio*, *points* (of 100) or *correlation*.
-    """
-
-    part: str
-    answer: str
-    unit: str
+    part: str  # the part's name
+    answer: str  # yes, no or open
+    unit: str  # *ratio*, *points* (of 100) or *correlation*
     value: float
     low: float
     high: float
 
     @property
     def words(self) -> str:
-        """Example:
+        """Value and interval in words, with two digits after the point below 10 and fewer above.
+
+        Example:
         >>> Effect("a below b", "yes", "ratio", 0.91, 0.85, 0.98).words
         'ratio 0.91 [0.85, 0.98]'
         >>> Effect("a above b", "open", "points", 37.01, -29.48, 103.5).words
@@ -89,7 +88,7 @@ class Effect:
         """
         numbers = (self.value, self.low, self.high)
         largest = max(map(abs, numbers))
-        digits = 2 if largest < 10 else 1 if largest < 100 else 0
+        digits = 2 if largest < 10 else (1 if largest < 100 else 0)
         sign = "+" if self.unit == "points" else ""
         value, low, high = (format(v, f"{sign}.{digits}f") for v in numbers)
         return f"{self.unit} {value} [{low}, {high}]".replace("-", "−")
@@ -147,11 +146,11 @@ class Outcome:
 
     @property
     def effect(self) -> Effect | None:
-        """The effect that decides the verdict, or the first that speaks of it."""
-        deciding_answer = {"does not hold": "no", "inconclusive": "open"}.get(
-            self.verdict.verdict, "yes"
-        )
-        # An effect with the deciding answer first, else one that says no.
+        """The effect that decides the verdict: the first whose answer is that of the verdict (no,
+        open or yes), else the first that says no, else the first; None without effects.
+        """
+        answers = {"does not hold": "no", "inconclusive": "open"}
+        deciding_answer = answers.get(self.verdict.verdict, "yes")
         return min(
             self.effects,
             key=lambda effect: (effect.answer != deciding_answer, effect.answer != "no"),
@@ -191,7 +190,8 @@ def plain_model(model: str) -> str:
 
 
 def length_of(words: str) -> str:
-    """One of :data:`LENGTHS`, from a record's words.
+    """One of :data:`LENGTHS`, from a record's words: two numbers "... of ..." are compared, and any
+    other words are searched for "as in the paper".
 
     Example:
         >>> length_of("25 of 25 epochs (SLIP)"), length_of("2.4 of 20 epochs")
@@ -199,11 +199,12 @@ def length_of(words: str) -> str:
         >>> length_of("at the start, as in the paper"), length_of("6 epochs")
         ("as long as the paper's", "the paper's length is not known")
     """
+    as_long, shorter, unknown = LENGTHS
     match = re.match(r"([\d.,]+) of ([\d.,]+) ", words)
     if match:
         ours, theirs = (float(number.replace(",", "")) for number in match.groups())
-        return LENGTHS[ours < theirs]
-    return LENGTHS[0] if "as in the paper" in words else LENGTHS[2]
+        return as_long if ours >= theirs else shorter
+    return as_long if "as in the paper" in words else unknown
 
 
 def outcomes(runs: Path) -> list[Outcome]:
@@ -225,7 +226,12 @@ def outcomes(runs: Path) -> list[Outcome]:
 def one_per_study(
     scales_of_all: Iterable[tuple[StudyDescription, Verdict, Path]],
 ) -> list[Outcome]:
-    """One outcome per study from all its scales: :func:`outcomes` says which scale counts."""
+    """One outcome per study, in the order of the claims; :func:`outcomes` says which of its scales
+    counts.
+
+    Args:
+        scales_of_all: one entry per study and scale: description, verdict and folder of records.
+    """
     listed = []
     for scales in grouped((entry[0].name, entry) for entry in scales_of_all).values():
         scales.sort(key=lambda entry: worth(entry[0].scale, entry[1]))
@@ -237,7 +243,10 @@ def one_per_study(
 
 
 def worth(scale: str, verdict: Verdict) -> tuple[bool, bool, bool, int]:
-    """Sort key of a study's scales: the last one counts (:func:`outcomes`)."""
+    """Sort key of a study's scales, the last of which counts (:func:`outcomes`): whether its rule
+    was registered, whether it has the paper's own networks ("gpu", "paper"), whether it has a
+    verdict on a trained network, and the place in ``SCALES``.
+    """
     return (
         verdict.registered.startswith("registered"),
         scale in ("gpu", "paper"),
@@ -339,7 +348,7 @@ def short_title(name: str, title: str = "") -> str:
 
 
 def effects_of(verdict: Verdict) -> list[Effect]:
-    """The parts of a verdict that have an interval, with it.
+    """One effect per part of the verdict's rule for which an interval of numbers is recorded.
 
     A part's numbers stand under its own name, under the pair that it compares, or, for a rule about
     all rivals, as leads over each of them: then the smallest lead is the one that decides.
@@ -354,29 +363,38 @@ def effects_of(verdict: Verdict) -> list[Effect]:
     for part, answer in verdict.parts.items():
         is_first = part == next(iter(verdict.parts))
         numbers = _numbers_of(part, verdict.numbers, first=is_first)
-        if (effect := _effect(part, answer, numbers)) is not None:
-            effects.append(effect)
-    if not effects and verdict.parts:
-        leads = next((v for k, v in verdict.numbers.items() if k.startswith("lead_of_")), None)
-        if isinstance(leads, Mapping) and leads:
-            part, answer = next(iter(verdict.parts.items()))
-            rival = min(leads, key=lambda name: leads[name][0])
-            effect = _effect(f"{part}: over {rival}", answer, leads[rival])
-            effects += [effect] if effect else []
-    return effects
+        effects.append(_effect(part, answer, numbers))
+    found = [effect for effect in effects if effect is not None]
+    if found or not verdict.parts:
+        return found
+    # rival -> (lead, low, high), in points as a share of 1
+    leads = next((v for k, v in verdict.numbers.items() if k.startswith("lead_of_")), None)
+    if not isinstance(leads, Mapping) or not leads:
+        return []
+    part, answer = next(iter(verdict.parts.items()))
+    rival = min(leads, key=lambda name: leads[name][0])
+    smallest_lead = _effect(f"{part}: over {rival}", answer, leads[rival])
+    return [] if smallest_lead is None else [smallest_lead]
 
 
 def _numbers_of(part: str, numbers: Mapping[str, Any], *, first: bool) -> Any:
-    """What a verdict's numbers hold of one part: under its name, or for the first part under a
-    common name.
+    """What a verdict's numbers hold of one part of its rule, in one of the forms that ``_effect``
+    reads; None where they hold nothing.
+
+    Args:
+        part: its name; "a below b" may stand as "a / b", and "a above b" as "a minus b".
+        first: whether it is the first part, to which the common names ``ratio`` and ``gap`` belong.
     """
     head = part.partition(":")[0]
     for name in (part, part.replace(" below ", " / "), part.replace(" above ", " minus "), head):
         if name in numbers:
             return numbers[name]
-    if first and isinstance(triple := numbers.get("ratio"), Sequence) and len(triple) == 3:
+    if not first:
+        return None
+    triple = numbers.get("ratio")
+    if isinstance(triple, Sequence) and len(triple) == 3:
         return dict(zip(("ratio", "low", "high"), triple))
-    return numbers.get("gap") if first else None
+    return numbers.get("gap")
 
 
 #: Unit -> the names under which rules keep a number and the ends of its interval.
@@ -388,8 +406,14 @@ _INTERVALS = {
 
 
 def _effect(part: str, answer: str, numbers: Any) -> Effect | None:
-    """An effect from one of the forms in which rules keep an interval: named numbers, or a list of
-    value, low and high in points. None where there is no interval of finite numbers.
+    """An effect from the numbers that a rule keeps of a part; None where they are no interval of
+    finite numbers.
+
+    Args:
+        part: the part's name.
+        answer: yes, no or open.
+        numbers: a mapping with the names of one unit of ``_INTERVALS`` (or such a mapping under
+            ``change``), or a list (value, low, high) in points.
     """
     if isinstance(numbers, Mapping):
         if "change" in numbers:
@@ -406,8 +430,9 @@ def _effect(part: str, answer: str, numbers: Any) -> Effect | None:
             # Rules keep points as shares of 1, unless the part says "in points".
             factor = 100.0 if unit == "points" and "in points" not in part else 1.0
             value, low, high = (factor * float(number) for number in triple)
-            finite = all(map(math.isfinite, (value, low, high)))
-            return Effect(part, answer, unit, value, low, high) if finite and low <= high else None
+            if not all(map(math.isfinite, (value, low, high))) or low > high:
+                return None
+            return Effect(part, answer, unit, value, low, high)
     return None
 
 

@@ -35,7 +35,8 @@ _MEMBER = re.compile(r"\w[\w.-]*\.jsonl?")
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Pack the files of one ``<study>/<scale>`` folder.
+    """Write the files of one ``<study>/<scale>`` folder into an archive, which appears whole or not
+    at all; the folder stays. Paths of the machine are cut from the commands in the records.
 
     Example:
         >>> from mindgap.record.schema import End, Header
@@ -61,7 +62,9 @@ def pack(folder: Path, archive: Path) -> None:
         command = re.sub(r" --(out|tensorboard)[ =]\S+", "", run.header.command)
         header = replace(run.header, command=re.sub(r"^\S*__main__.py", "mindgap", command))
         lines = [line("header", header), *(line("row", row) for row in run.rows)]
-        contents[path.name] = "\n".join([*lines, *([line("end", run.end)] if run.end else []), ""])
+        if run.end is not None:
+            lines.append(line("end", run.end))
+        contents[path.name] = "\n".join([*lines, ""])
     for name in (STUDY_FILE, VERDICT_FILE, TUNING_FILE, REGISTERED_FILE):
         if (folder / name).exists():
             contents[name] = (folder / name).read_text(encoding="utf-8")
@@ -74,7 +77,8 @@ def pack(folder: Path, archive: Path) -> None:
 
 @cache
 def unpacked(archive: Path) -> Path:
-    """A folder ``.../<study>/<scale>`` with the files of an archive, removed when the program ends.
+    """A temporary folder ``.../<study>/<scale>`` with the files of an archive. It is made at the
+    first call and removed when the program ends.
 
     Raises:
         RecordError: the archive cannot be read, or unpacks to more than it may

@@ -89,15 +89,12 @@ class Header:
 
 @dataclass(frozen=True)
 class End:
-    """How a run ended.
+    """How a run ended."""
 
-    ``seconds`` is the time inside the algorithm, without evaluation; ``wall`` the time the whole
-    run took (its last part, if it was interrupted), unknown in records of version 1.
-    """
-
-    outcome: str
-    seconds: float = 0.0
-    message: str = ""
+    outcome: str  # one of ``OUTCOMES``
+    seconds: float = 0.0  # inside the algorithm, without evaluation
+    message: str = ""  # of the error that ended it
+    #: seconds of the whole run (of its last part, if it was interrupted); None where unknown.
     wall: float | None = None
 
 
@@ -120,32 +117,26 @@ class Run:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the records of a study say about its claim.
+    """What the records of a study say about its claim."""
 
-    ``verdict`` is one of *holds*, *does not hold*, *inconclusive*, *not trained*; ``measured`` is
-    one sentence with the numbers. ``parts`` maps each part of the rule to *yes*, *no* or *open*.
-    ``as_printed`` and ``as_corrected`` are the verdicts on the two readings of the statement (the
-    same where it has one). ``model`` says on what it was measured, ``null`` how often the rule says
-    each word where all methods are equal. ``gate`` is the control that shows whether the network is
-    trained, ``length`` how long it was trained beside the paper, ``power`` the rule's error rates
-    (:class:`mindgap.lab.studies.power.Rates`). ``files`` and ``seeds`` say on which records it
-    rests.
-    """
-
-    verdict: str
-    measured: str
+    verdict: str  # one of ``VERDICTS``; "" for none yet
+    measured: str  # one sentence with the numbers
+    #: what the rule measured, by name: numbers, intervals, or mappings of them.
     numbers: dict[str, Any] = field(default_factory=dict)
-    parts: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, str] = field(default_factory=dict)  # part of the rule -> yes, no or open
+    #: the verdicts on the two readings of the statement; the same where it has one.
     as_printed: str = ""
     as_corrected: str = ""
-    model: str = ""
+    model: str = ""  # on what it was measured
+    #: verdict -> how often the rule says it where all methods are equal.
     null: dict[str, float] = field(default_factory=dict)
-    gate: str = ""
-    length: str = ""
+    gate: str = ""  # the control that shows whether the network is trained
+    length: str = ""  # how long it was trained beside the paper
+    #: the rule's error rates (:class:`mindgap.lab.studies.power.Rates`).
     power: dict[str, Any] = field(default_factory=dict)
     registered: str = ""  # whether rule and sizes were written down before the runs, in words
-    files: tuple[str, ...] = ()
-    seeds: int = 0
+    files: tuple[str, ...] = ()  # names of the records on which it rests
+    seeds: int = 0  # how many it rests on
 
     def __post_init__(self) -> None:
         if self.verdict and self.verdict not in VERDICTS:
@@ -173,7 +164,7 @@ def content_hash(value: Any) -> str:
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
     """Standard JSON with sorted keys; non-finite numbers become the strings NaN, Infinity,
-    -Infinity.
+    -Infinity. Without ``indent`` it is one line without spaces.
 
     Example:
         >>> to_json({"loss": float("inf"), "step": 1})
@@ -192,7 +183,8 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
 
 
 def from_json(text: str) -> Any:
-    """The inverse of :func:`to_json`.
+    """The inverse of :func:`to_json`; a text that is no JSON, or nested too deeply, is a
+    ``ValueError``.
 
     Example:
         >>> from_json('{"loss":"Infinity"}')
@@ -251,7 +243,12 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def check_fields(kind: type[Any], content: Mapping[str, Any], prefix: str = "") -> None:
-    """Compare the fields of a written form with the types of its dataclass: a file may be made up.
+    """Check the fields of a written form against the types of its dataclass: a file may be made up.
+
+    Args:
+        kind: the dataclass.
+        content: field -> value, as read; fields may be missing.
+        prefix: what stands before each name in errors, for forms inside others.
 
     Example:
         >>> check_fields(End, {"outcome": "done", "seconds": None})
@@ -269,7 +266,12 @@ def check_fields(kind: type[Any], content: Mapping[str, Any], prefix: str = "") 
 
 
 def _check(name: str, value: Any, hint: Any) -> None:
-    """Refuse a value that does not have the type ``hint``, with the name of the field."""
+    """Refuse a value that does not have the type ``hint``: a plain type, a union of such, a
+    dataclass (as an object), or a tuple or mapping, whose entries are checked too.
+
+    Args:
+        name: of the field, for the error.
+    """
     kind, inside = get_origin(hint) or hint, get_args(hint)
     if hint is Any:
         return
@@ -309,20 +311,21 @@ def _refuse(name: str, expected: str, value: Any) -> NoReturn:
 
 
 def line(kind: str, content: Any) -> str:
-    """One line of a record with its checksum, without its newline.
+    """One line of a record with its checksum, without its newline. ``kind`` is "header", "row" or
+    "end"; ``content`` a mapping or a dataclass.
 
     Example:
         >>> line("row", {"step": 0})
         '{"row":{"step":0},"sum":"ee1dfdad"}'
     """
-    text = to_json({kind: vars(content) if hasattr(content, "__dataclass_fields__") else content})[
-        :-1
-    ]
+    fields = vars(content) if hasattr(content, "__dataclass_fields__") else content
+    text = to_json({kind: fields}).removesuffix("}")
     return f'{text},"sum":"{crc32(text.encode()):08x}"}}'
 
 
 def read_line(raw: bytes) -> tuple[str, dict[str, Any], bool]:
-    """Kind and content of a line, and whether it has a checksum (lines before version 3 have none).
+    """Kind and content of a line of a record (without its newline), and whether it has a checksum
+    (lines before version 3 have none).
 
     Example:
         >>> read_line(b'{"row":{"step":1},"sum":"ee1dfdad"}')
@@ -332,12 +335,13 @@ def read_line(raw: bytes) -> tuple[str, dict[str, Any], bool]:
     Raises:
         ValueError: the line is damaged.
     """
-    text, mark, checksum = raw.rpartition(b',"sum":"')
-    summed = bool(mark) and len(checksum) == 10
-    if summed and f"{crc32(text):08x}" != checksum[:8].decode("ascii", "replace"):
+    text, mark, ending = raw.rpartition(b',"sum":"')
+    checksum, closing = ending[:8], ending[8:]
+    summed = bool(mark) and len(ending) == 10
+    if summed and f"{crc32(text):08x}" != checksum.decode("ascii", "replace"):
         raise ValueError("the checksum does not fit the line")
     content = from_json((text + b"}" if summed else raw).decode("utf-8"))
-    if not isinstance(content, dict) or len(content) != 1 or (summed and checksum[8:] != b'"}'):
+    if not isinstance(content, dict) or len(content) != 1 or (summed and closing != b'"}'):
         raise ValueError("a line is an object with one key")
     ((kind, body),) = content.items()
     if not isinstance(body, dict):

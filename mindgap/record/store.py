@@ -48,6 +48,9 @@ REGISTERED_FILE = "registered.json"
 #: Seconds to wait for another writer of the same record: a worker whose driver was killed ends
 #: within a second.
 PATIENCE = 3.0
+#: Bytes at the end of a record in which its end line is looked for; that of a finished run is far
+#: shorter.
+TAIL = 1024
 
 
 def slug(text: str) -> str:
@@ -67,8 +70,8 @@ def run_file(folder: Path, header: Header) -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file that takes its name only when it is whole and on the disk; after an error
-    the old one stays.
+    """Give the body a binary file to write. It takes the name ``path`` only when it is whole and on
+    the disk; after an error the old file stays. The folder is made.
 
     Raises:
         OSError: the disk is full or refuses it; the error names the file.
@@ -88,7 +91,9 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """A hidden file beside ``path`` that takes its name at the end; an error removes it."""
+    """Give the body a hidden file beside ``path``. At the end it is put on the disk and takes the
+    name; an error removes it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -106,7 +111,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """A file is either the old one or the whole new one, whatever happens in between."""
+    """Write a text file in UTF-8; ``path`` is the old file or the whole new one at any moment."""
     with replacing(path) as file:
         file.write(text.encode("utf-8"))
 
@@ -123,13 +128,13 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-#: What :func:`write_atomically` calls its files before they are whole.
+#: What :func:`replacing` calls its files before they are whole.
 _TEMPORARY = re.compile(r"\..+\.(jsonl?|ckpt|html)\.[a-z0-9_]{8}")
 
 
 def tidy(folder: Path, *, older: float = 10.0) -> None:
-    """Remove what a process killed during an atomic write has left: hidden files older than
-    ``older`` seconds.
+    """Remove from a folder what a process killed during an atomic write has left: hidden files of
+    an age of more than ``older`` seconds.
 
     A whole file appears within milliseconds, so no process still writes an older one.
 
@@ -176,7 +181,9 @@ def read_run(path: Path) -> Run:
 
 
 def _whole_lines(path: Path) -> tuple[list[bytes], int]:
-    """The complete lines and how many bytes they take; what follows is an incomplete line."""
+    """The complete lines of a file without their newlines, and how many bytes they take with them;
+    what follows is an incomplete line.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -186,11 +193,21 @@ def _whole_lines(path: Path) -> tuple[list[bytes], int]:
 
 
 def _parse(path: Path, lines: list[bytes]) -> Run:
-    """The run in the lines of a record; a damaged line is named."""
+    """The run in the lines of a record: a header, then rows and ends. A row behind an end takes the
+    end back, because the run went on.
+
+    Args:
+        path: the record, whose name must be that of its header.
+        lines: all of its complete lines.
+
+    Raises:
+        RecordError: a line is damaged or out of place (it is named), the header is missing or of
+            another version, or the file was renamed.
+    """
     header: Header | None = None
     rows: list[Row] = []
     end: End | None = None
-    named = ""
+    proper_name = ""
     for number, raw in enumerate(lines, 1):
         try:
             kind, content, summed = read_line(raw)
@@ -204,7 +221,7 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
             if kind == "header" and number == 1:
                 check_fields(Header, content)
                 header = Header(**content)
-                named = run_file(path.parent, header).name
+                proper_name = run_file(path.parent, header).name
             elif kind == "row" and header is not None:
                 rows.append(content)
                 end = None
@@ -222,15 +239,16 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
             raise RecordError(message) from error
     if header is None:
         raise RecordError(f"{path}:1: no header line")
-    if path.name != named or header.run not in ("", header.key):
+    if path.name != proper_name or header.run not in ("", header.key):
         raise RecordError(
-            f"{path}:1: damaged header, or the file was renamed: its content belongs to {named}"
+            f"{path}:1: damaged header, or the file was renamed: its content belongs to "
+            f"{proper_name}"
         )
     return Run(header, tuple(rows), end)
 
 
 def _beginning_of(raw: bytes) -> str:
-    """The beginning of a line, for an error."""
+    """The first 60 letters or so of a line, quoted, for an error."""
     text = raw.decode("utf-8", "replace")
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
@@ -255,6 +273,9 @@ class RunWriter:
     """
 
     def __init__(self, folder: Path, header: Header) -> None:
+        """Open and lock the record, which is made with its header where there is none; what an
+        interruption or a failure left at its end is cut off.
+        """
         self.path = run_file(folder, header)
         self._position = 0
         folder.mkdir(parents=True, exist_ok=True)
@@ -268,13 +289,14 @@ class RunWriter:
         except BaseException:
             self.close()
             raise
+        #: The rows in the file.
         self.recorded = run.rows
         #: How the run ended, if it is done already.
         self.finished = run.end if run.done else None
 
     def _mend(self) -> Run:
-        """The record without an incomplete line and without the end line of a failure, which is
-        tried again.
+        """Cut an incomplete last line off the file, and the end line of a failed run, which is
+        tried again. Returns the record as it was read, with that end.
         """
         lines, kept_bytes = _whole_lines(self.path)
         run = _parse(self.path, lines)
@@ -285,7 +307,12 @@ class RunWriter:
         return run
 
     def row(self, values: Row) -> None:
-        """Record one reading (or, while catching up, check it against the one already recorded)."""
+        """Write one row. While a resumed run catches up, compare the row with the recorded one
+        instead (less timing).
+
+        Raises:
+            RecordError: it differs from the recorded row, or the record is finished.
+        """
         if self._position < len(self.recorded):
             old = self.recorded[self._position]
             new = from_json(to_json(values))
@@ -308,12 +335,13 @@ class RunWriter:
         self._position = min(position, len(self.recorded))
 
     def cut(self) -> None:
-        """Remove the recorded rows from the next one on, for a resumed run that cannot repeat
-        them bit for bit.
+        """Delete the recorded rows from the next one on from the file, for a resumed run that
+        cannot repeat them bit for bit; a finished or closed record stays.
         """
         if self._file is not None and self.finished is None and self._position < len(self.recorded):
-            lines = _whole_lines(self.path)[0][: self._position + 1]
-            os.truncate(self._file, sum(len(text) + 1 for text in lines))
+            lines, _ = _whole_lines(self.path)
+            kept = lines[: self._position + 1]  # the header and the rows before the next one
+            os.truncate(self._file, sum(len(raw) + 1 for raw in kept))
             self.recorded = self.recorded[: self._position]
 
     @property
@@ -335,7 +363,7 @@ class RunWriter:
             os.fsync(self._file)
 
     def _append(self, text: str) -> None:
-        """Write one line; after a write that failed the record is closed."""
+        """Write one line, given without its newline. A write that fails closes the record."""
         if self._file is None:
             raise RecordError(f"{self.path} is closed")
         data = (text + "\n").encode("utf-8")
@@ -370,25 +398,25 @@ class RunWriter:
 
 
 def lock(path: Path) -> int:
-    """Open a record for appending, created if need be, as its only writer; closing the file ends
-    the lock.
+    """Open a record for appending, created if need be, as its only writer, and return its file
+    descriptor. Closing it ends the lock, and so does the end of the process.
 
-    A killed process ends its lock too. Where the system has no locks (Windows, some network
-    folders) there is none.
+    Another writer is waited for ``PATIENCE`` seconds. Where the system has no locks (Windows, some
+    network folders) there is none.
 
     Raises:
-        RecordError: another process writes the record.
+        RecordError: another process still writes the record.
     """
-    patience = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE
     while True:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             if _try_lock(file):
                 with suppress(FileNotFoundError):
-                    # Not replaced or removed in between.
+                    # Not replaced or removed in between; else it is opened once more.
                     if os.path.samestat(os.fstat(file), os.stat(path)):
                         return file
-            elif time.monotonic() > patience:
+            elif time.monotonic() > deadline:
                 raise RecordError(f"{path} is being written by another process")
             else:
                 time.sleep(0.05)
@@ -399,7 +427,9 @@ def lock(path: Path) -> int:
 
 
 def _try_lock(file: int) -> bool:
-    """Whether this process may write the open file; where the system has no locks, it may."""
+    """Take the lock of an open file (a descriptor) without waiting; returns whether this process
+    may write it. Where the system has no locks, it may.
+    """
     if fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -424,8 +454,8 @@ def remove_run(path: Path) -> None:
 
 
 def is_finished(path: Path) -> bool:
-    """Whether a record ends with a done line, reading only its tail (thousands of runs are
-    listed this way).
+    """Whether a record ends with an end line whose outcome is "done"; False where it cannot be
+    read. Only its last ``TAIL`` bytes are read, because thousands of runs are listed this way.
     """
     try:
         file = os.open(path, os.O_RDONLY)
@@ -433,8 +463,8 @@ def is_finished(path: Path) -> bool:
         return False
     try:
         size = os.fstat(file).st_size
-        os.lseek(file, max(0, size - 1024), os.SEEK_SET)
-        tail = os.read(file, 1024)
+        os.lseek(file, max(0, size - TAIL), os.SEEK_SET)
+        tail = os.read(file, TAIL)
     except OSError:
         return False
     finally:
@@ -443,5 +473,6 @@ def is_finished(path: Path) -> bool:
     if not tail.endswith(b"\n") or not last_line.startswith(b'{"end":{'):
         return False
     with suppress(ValueError):
-        return read_line(last_line)[1].get("outcome") == "done"
+        _, end, _ = read_line(last_line)
+        return end.get("outcome") == "done"
     return False

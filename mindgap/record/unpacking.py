@@ -24,7 +24,7 @@ _OPENERS: dict[str, Callable[..., Any]] = {".xz": lzma.open, ".bz2": bz2.open, "
 
 
 def most_bytes(path: Path) -> int:
-    """What a file may unpack to."""
+    """How many bytes a file may unpack to: ``FREE`` and ``PER_BYTE`` per byte of its own."""
     return FREE + PER_BYTE * path.stat().st_size
 
 
@@ -38,7 +38,9 @@ class _Limited(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer and return how many bytes it got; refuse the file beyond its limit."""
+        """Read bytes into a buffer, at most 1 MiB at once, and return how many; 0 at the end. The
+        file is refused beyond its limit.
+        """
         piece = self._stream.read(min(len(buffer), 2**20))
         self._left -= len(piece)
         if self._left < 0:
@@ -84,7 +86,8 @@ def unpacking_text(path: Path, newline: str | None = None) -> io.TextIOWrapper:
 
 
 def members(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and content of every file of a ``.tar.xz`` or ``.zip`` archive, in its order.
+    """Name and content of every file of a ``.tar.xz`` or ``.zip`` archive, in its order. All files
+    together may have ``most_bytes``.
 
     Raises:
         RecordError: it unpacks to more than the limit, or holds something that is no file.
@@ -114,7 +117,8 @@ def members(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def checked_zip(path: Path) -> Path:
-    """A ``.zip`` or ``.npz`` file, after a look at what its entries unpack to.
+    """The path itself, after a check that the entries of this ``.zip`` or ``.npz`` file unpack to
+    no more than ``most_bytes`` together. Nothing is unpacked.
 
     Raises:
         RecordError: more than the limit, or it is no such file.

@@ -11,6 +11,7 @@ from typing import Any
 from mindgap.base.check import number, positive
 from mindgap.base.rng import stream_seed
 
+#: Arithmetic is modulo 2⁶⁴; the other numbers are those of SplitMix64 (Steele, Lea, Flood, 2014).
 _MASK = 2**64 - 1
 _STRIDE, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 

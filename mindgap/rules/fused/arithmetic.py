@@ -172,7 +172,8 @@ def with_coupled_decay(g: Number, x: Number, decay: Number) -> Number:
 
 
 def updated_median(median: Number, magnitude_of_g: Number, up: Number, down: Number) -> Number:
-    """A running median moved towards |value|; the first value other than zero becomes the median.
+    """A running median of |g| moved towards |g|: multiplied by ``up`` or ``down``. The first |g|
+    other than zero becomes the median, and zeros move nothing.
 
     Example:
         >>> (
@@ -225,36 +226,43 @@ def average_decay(m, g, y, w, n):  # type: ignore[no-untyped-def]
 
 
 def scaled(x, d, w, n):  # type: ignore[no-untyped-def]
-    """x ← (1−ηλ)·x − c·d."""
+    """x ← (1−ηλ)·x − c·d, n = (η, keep); c = w[0] includes the step size η here."""
     return decayed_step(x, d, w[0], n[1])
 
 
 def average_step(x, g, m, w, n):  # type: ignore[no-untyped-def]
-    """m ← β·m + r·c·g, then x ← (1−ηλ)·x − η·m, n = (η, keep, β, r)."""
+    """m ← β·m + r·c·g, then x ← (1−ηλ)·x − η·m; c = w[0], n = (η, keep, β, r). Returns x and m."""
     m = blend(m, g, n[2], n[3] * w[0])
     return decayed_step(x, m, n[0], n[1]), m
 
 
 def clamped_step(x, g, w, n):  # type: ignore[no-untyped-def]
-    """x ← (1−ηλ)·x − η·s·(c·g clamped to [−τ, τ]), n = (η, keep, β, r, s, τ)."""
+    """x ← (1−ηλ)·x − η·s·(c·g clamped to [−τ, τ]), c = w[0], n = (η, keep, β, r, s, τ). Computed as
+    c times (g clamped to ±τ/c).
+    """
     return decayed_step(x, clamp(g, n[5] / w[0]), n[0] * n[4] * w[0], n[1])
 
 
 def average_clamped(x, g, m, w, n):  # type: ignore[no-untyped-def]
-    """m ← β·m + r·c·g, then x ← (1−ηλ)·x − η·(m clamped to [−τ, τ]), n = (η, keep, β, r, s, τ)."""
+    """m ← β·m + r·c·g, then x ← (1−ηλ)·x − η·(m clamped to [−τ, τ]), c = w[0], n = (η, keep, β, r,
+    s, τ). ``clamped_average`` clamps before it averages.
+    """
     m = blend(m, g, n[2], n[3] * w[0])
     return decayed_step(x, clamp(m, n[5]), n[0], n[1]), m
 
 
 def clamped_average(x, g, m, w, n):  # type: ignore[no-untyped-def]
-    """m ← β·m + r·(c·g clamped to [−τ, τ]), then x ← (1−ηλ)·x − η·m, n = (η, keep, β, r, s, τ)."""
+    """m ← β·m + r·(c·g clamped to [−τ, τ]), then x ← (1−ηλ)·x − η·m, c = w[0], n = (η, keep, β, r,
+    s, τ). ``average_clamped`` averages before it clamps.
+    """
     m = blend(m, clamp(g, n[5] / w[0]), n[2], n[3] * w[0])
     return decayed_step(x, m, n[0], n[1]), m
 
 
 def auto_clamped_step(x, g, q, w, n):  # type: ignore[no-untyped-def]
-    """x ← (1−ηλ)·x − η·s·(c·g clamped to ±multiple·q), where q is the running median of |c·g|, n =
-    (η, keep, β, r, s, multiple, up, down, ∞). Nothing is clamped before q is known (q = 0).
+    """x ← (1−ηλ)·x − η·s·(c·g clamped to ±multiple·q), where q is the running median of |c·g|,
+    which then follows; c = w[0], n = (η, keep, β, r, s, multiple, up, down, ∞). Nothing is clamped
+    before q is known (q = 0). Returns the new x and q.
     """
     g = w[0] * g
     tau = select(q > q - q, n[5] * q, n[8])
@@ -265,7 +273,8 @@ def auto_clamped_step(x, g, q, w, n):  # type: ignore[no-untyped-def]
 
 def auto_clamped_average(x, g, m, q, w, n):  # type: ignore[no-untyped-def]
     """m ← β·m + r·(c·g clamped to ±multiple·q), then x ← (1−ηλ)·x − η·m, where q is the running
-    median of |c·g|, n = (η, keep, β, r, s, multiple, up, down, ∞).
+    median of |c·g|, which then follows; c = w[0], n = (η, keep, β, r, s, multiple, up, down, ∞).
+    Nothing is clamped before q is known (q = 0). Returns the new x, m and q.
     """
     g = w[0] * g
     m = blend(m, clamp(g, select(q > q - q, n[5] * q, n[8])), n[2], n[3])
@@ -275,7 +284,10 @@ def auto_clamped_average(x, g, m, q, w, n):  # type: ignore[no-untyped-def]
 def adaptive(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
     """acclip, Alg. 1: averages m of c·g and v of |c·g|^α, threshold τ = (corrected v)^(1/α), x ←
     (1−ηλ)·x − η·(corrected m clipped at τ); w = (c, 1/(1−β₁^k), 1/(1−β₂^k)), n = (η, keep, β₁, r₁,
-    β₂, r₂, ε, largest finite number, α, 1/α, 1).
+    β₂, r₂, ε, largest finite number, α, 1/α, 1). Returns the new x, m and v.
+
+    Each variant in ``RULES`` gives ``corrected``, ``moment_power``, ``moment_root``,
+    ``clip_moment`` and ``final_step`` its own meaning; they stand in ``Rule.uses``.
     """
     g = corrected(g, w[0])
     m = blend(m, g, n[2], n[3])
@@ -292,8 +304,9 @@ def adaptive(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
 
 def second_moment(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
     """acclip, 3.1: x ← (1−ηλ)·x − η·factor·(corrected m/(ε + √(β₂·corrected v)) clamped to ±bound),
-    with v of before this gradient, or (c·g)² at k = 1; w = (c, 1/(1−β₁^k), 1/(1−β₂^(k−1)), 1 at k =
-    1 else 0), n = (η, keep, β₁, r₁, β₂, r₂, ε, largest finite number, factor, bound).
+    with the average m of c·g, and the average v of (c·g)² of before this gradient, or (c·g)² at k =
+    1; w = (c, 1/(1−β₁^k), 1/(1−β₂^(k−1)), 1 at k = 1 else 0), n = (η, keep, β₁, r₁, β₂, r₂, ε,
+    largest finite number, factor, bound). Returns the new x, m and v.
     """
     g = w[0] * g
     m = blend(m, g, n[2], n[3])
@@ -305,7 +318,7 @@ def second_moment(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
 def adam(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
     """AdamW: m ← β₁·m + r₁·c·g, v ← β₂·v + r₂·(c·g)², x ← (1−ηλ)·x − η·w₁m/(√(w₂v) + ε); w = (c,
     w₁, w₂) with the corrections 1/(1−β₁^k) and 1/(1−β₂^k), n = (η, keep, β₁, r₁, β₂, r₂, ε, largest
-    finite number).
+    finite number, which caps (c·g)²). Returns the new x, m and v.
     """
     g = w[0] * g
     m = blend(m, g, n[2], n[3])
@@ -314,9 +327,11 @@ def adam(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
 
 
 def adam_events(x, g, m, v, q, w, n):  # type: ignore[no-untyped-def]
-    """As ``adam`` with c·g clamped to a multiple of the running mean q of |c·g| over events.
+    """As ``adam`` with h in place of c·g: c·g clamped to ±multiple·q, where q is the running mean
+    of |c·g| over the steps at which it was not zero. Where q is 0 (not known yet), h = c·g.
 
-    w = (c, 1/(1−β₁^k), 1/(1−β₂^k), weight of |g| in the mean), n as ``adam`` and the multiple.
+    w = (c, 1/(1−β₁^k), 1/(1−β₂^k), weight of |c·g| in the mean), n as ``adam`` and the multiple.
+    Returns the new x, m, v and q.
     """
     g = w[0] * g
     h = clamp(g, positive_or(n[8] * q, magnitude(g)))
@@ -327,7 +342,9 @@ def adam_events(x, g, m, v, q, w, n):  # type: ignore[no-untyped-def]
 
 
 def adam_largest(x, g, m, v, s, w, n):  # type: ignore[no-untyped-def]
-    """As ``adam`` with the largest v so far, s, in the place of v in the step (amsgrad)."""
+    """As ``adam``, with the same w and n, and the largest v so far, s, in the place of v in the
+    step (amsgrad). Returns the new x, m, v and s.
+    """
     g = w[0] * g
     m = blend(m, g, n[2], n[3])
     v = blend(v, at_most(g * g, n[7]), n[4], n[5])
@@ -342,7 +359,7 @@ def descent(x, g, w, n):  # type: ignore[no-untyped-def]
 
 def heavy_ball(x, g, m, w, n):  # type: ignore[no-untyped-def]
     """torch's SGD with momentum: m ← μ·m + (1−d)·u and x ← x − η·m with u = s·c·g + λ·x and
-    dampening d, n = (η, keep, s, λ, μ, 1−d).
+    dampening d; c = w[0], n = (η, keep, s, λ, μ, 1−d). Returns the new x and m.
     """
     m = n[4] * m + n[5] * with_decay(n[2] * (w[0] * g), x, n[3])
     return x - n[0] * m, m
@@ -350,7 +367,7 @@ def heavy_ball(x, g, m, w, n):  # type: ignore[no-untyped-def]
 
 def nesterov(x, g, m, w, n):  # type: ignore[no-untyped-def]
     """torch's SGD with Nesterov momentum: m ← μ·m + (1−d)·u and x ← x − η·(u + μ·m) with u = s·c·g
-    + λ·x and dampening d, n = (η, keep, s, λ, μ, 1−d).
+    + λ·x and dampening d; c = w[0], n = (η, keep, s, λ, μ, 1−d). Returns the new x and m.
     """
     u = with_decay(n[2] * (w[0] * g), x, n[3])
     m = n[4] * m + n[5] * u
@@ -358,7 +375,9 @@ def nesterov(x, g, m, w, n):  # type: ignore[no-untyped-def]
 
 
 def interpolate(p, m, x, w, n):  # type: ignore[no-untyped-def]
-    """x ← x − c·m and p between the old x and the new, w = (c, place)."""
+    """x ← x − c·m for the state x, and the parameter p at a place in [0, 1) between the old x and
+    the new; w = (c, place). Returns the new p and x.
+    """
     step = w[0] * m
     return x - w[1] * step, x - step
 

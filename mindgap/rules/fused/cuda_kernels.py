@@ -33,7 +33,11 @@ def _power(x, exponent):
 
 
 def _address(addresses, row, t, columns, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """A pointer to tensor t of a list: its address is in the list's row of the table."""
+    """A pointer to tensor t of a list, with elements of type DTYPE.
+
+    ``addresses`` is the table of addresses with one row per list and ``columns`` columns, one per
+    tensor. ALIGNED promises the compiler that addresses are multiples of 16 bytes.
+    """
     pointer = tl.load(addresses + row * columns + t).to(tl.pointer_type(DTYPE))
     if ALIGNED:
         pointer = tl.multiple_of(pointer, 16)
@@ -41,7 +45,9 @@ def _address(addresses, row, t, columns, DTYPE: tl.constexpr, ALIGNED: tl.conste
 
 
 def _fetch(pointer, offset, size, FULL: tl.constexpr):
-    """The elements at the offsets as float32; 0 behind the tensor's end (FULL: none lies there)."""
+    """The elements at the offsets as float32; 0 where an offset is not below ``size``, the tensor's
+    end (FULL promises that there is none).
+    """
     if FULL:
         value = tl.load(pointer + offset)
     else:
@@ -50,7 +56,9 @@ def _fetch(pointer, offset, size, FULL: tl.constexpr):
 
 
 def _put(pointer, offset, size, value, FULL: tl.constexpr):
-    """Store values at the offsets, in the dtype of the memory; nothing behind the tensor's end."""
+    """Store values at the offsets, in the dtype of the memory; nothing where an offset is not below
+    ``size``, the tensor's end (FULL promises that there is none).
+    """
     if FULL:
         tl.store(pointer + offset, value.to(pointer.dtype.element_ty))
     else:
@@ -58,7 +66,9 @@ def _put(pointer, offset, size, value, FULL: tl.constexpr):
 
 
 def _guarded(flag_at, GUARD: tl.constexpr):
-    """Whether to work at all: false where the step is left out."""
+    """Whether to work at all: false where the step is left out, which the memory at ``flag_at``
+    says by a 0. Without GUARD it is not read, and the step is certain.
+    """
     step_is_made = True
     if GUARD:
         step_is_made = tl.load(flag_at) != 0
@@ -80,8 +90,13 @@ def _part(
     SUMS: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Apply the rule to one chunk of the lists at p0 to p4; returns the sum of squares of what it
-    wrote to the first list, if SUMS asks for it.
+    """Apply the rule to one chunk of a tensor, in place. Returns the sum of squares of what the
+    chunk then holds in the first list, in float64, if SUMS asks for it, else 0.
+
+    p0 to p4 point to the tensor in each of the LISTS lists. Of these OUTPUTS are written: the
+    first, then those behind the second. ``offset`` has the places of the chunk's elements in the
+    tensor, and ``size`` the tensor's number of elements; FULL promises that no place lies behind
+    its end. w and n are the rule's numbers.
 
     All loads come before the first store: a store might change what is loaded after it.
     """
@@ -150,14 +165,14 @@ def _walk(
     ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Work on the chunk whose number is that of this program.
+    """Apply the rule to the chunk whose number is that of this program, in place.
 
     Tables: ``addresses`` of the tensors (one row per list), the tensor of each chunk, the first
     chunk and the size of each tensor. Memory: ``factors`` w of the rule (one row of four for all
-    tensors, or with EACH one per tensor), the step size (with LR_AT), the flag that is 0 where the
-    step is left out (with GUARD), and the ``sums`` of squares by chunk. Numbers: how many tensors
-    there are, the step size and weight decay, and n2 to n10 of the rule. D0 to D2: dtypes of the
-    first three lists.
+    tensors, or with EACH one per tensor), the step size ``lr_at`` (with LR_AT), the flag that is 0
+    where the step is left out (with GUARD), and the ``sums`` of squares by chunk (written with
+    SUMS). Numbers: ``count`` tensors, the step size ``lr`` (without LR_AT) and weight decay, and n2
+    to n10 of the rule. D0 to D2: dtypes of the first three lists; further ones are float32.
     """
     if guarded(flag_at, GUARD):
         chunk = tl.program_id(0)
@@ -203,7 +218,7 @@ def _walk(
 
 
 def _length(sums, begin, end, WIDE: tl.constexpr):
-    """The norm √(Σ sums[begin:end]), WIDE sums at a time."""
+    """The norm √(Σ sums[begin:end]) in float64, WIDE sums at a time."""
     total = tl.zeros((WIDE,), dtype=tl.float64)
     start = begin
     while start < end:
@@ -214,8 +229,12 @@ def _length(sums, begin, end, WIDE: tl.constexpr):
 
 
 def _ranked(window, values, count, q, WINDOW: tl.constexpr):
-    """Of the window's positive values the one of rank ⌈q·(count+1)⌉, at most the largest; 0
-    where there is none.
+    """The q-quantile of the window: of its positive values the one of rank ⌈q·(count+1)⌉, at most
+    the largest; 0 where there is none.
+
+    ``window`` is the memory of WINDOW norms, ``values`` are these norms loaded, and ``count`` is
+    the number of positive ones. No sort: a value has the rank if fewer than so many are below it
+    and as many are not above it.
     """
     rank = tl.minimum(tl.ceil(q * (count + 1.0)), count)
     below = tl.zeros((WINDOW,), dtype=tl.float64)
@@ -228,20 +247,20 @@ def _ranked(window, values, count, q, WINDOW: tl.constexpr):
 
 
 def _push(window, norm, room, WINDOW: tl.constexpr):
-    """Forget the oldest norm of a window and add one, 0 for a norm that is 0 or not finite;
-    nothing where room is 0.
+    """Forget the oldest norm of a window and add one, as 0 where it is 0 or not finite, in place.
+    ``room`` is WINDOW, or 0 to write nothing.
     """
     index = tl.arange(0, WINDOW)
     values = tl.load(window + index + 1, mask=index < WINDOW - 1, other=0.0)
     newest = tl.where((norm - norm) == 0.0, norm, 0.0)
     values = tl.where(index == WINDOW - 1, newest, values)
-    tl.debug_barrier()
+    tl.debug_barrier()  # all threads have loaded before one stores
     tl.store(window + index, values, mask=index < room)
 
 
 def _remember(history, norm, go, WINDOW: tl.constexpr):
-    """Keep the norm of a step that is made (``go``) in a ring for the report; the entry behind the
-    ring says how many came before.
+    """Write the norm of a step that is made (``go``) into the ring ``history`` for the report. The
+    entry behind the ring's WINDOW ones counts the norms and grows by 1.
     """
     seen = tl.load(history + WINDOW)
     tl.store(history + (seen.to(tl.int64) % WINDOW), norm, mask=go)
@@ -269,12 +288,16 @@ def _policy(
     WIDE: tl.constexpr,
     WINDOW: tl.constexpr,
 ):
-    """What the policy makes of the norm of all gradients.
+    """Turn the norm of all gradients, √(Σ sums[0:end]), into the factor on them and the decision to
+    step.
 
     Writes: factors[0], the factor on the gradients; stats = (norm, steps left out, clipped steps,
-    spikes); the flag, 1 where the step is made. CLIP: 0 for none, 1 for the number ``clip``, 2 for
-    the quantile q of the window, 3 to divide by the norm. SPIKES: 0 for none, 1 to clip them, 2 to
-    skip them; a spike needs ``least`` norms before it. A NONFINITE norm leaves the step out.
+    spikes), of which the last three grow; the flag, 1 where the step is made; the window of last
+    norms, which the norm enters (with CLIP 2 or SPIKES); the history of norms for the report (with
+    CLIP); a row (step, norm, low, limit) in the ring ``spikes``; ``counter``, the step number,
+    which grows by 1 (with COUNT). CLIP: 0 for none, 1 for the number ``clip``, 2 for the quantile q
+    of the window, 3 to divide by the norm. SPIKES: 0 for none, 1 to clip them, 2 to skip them; a
+    spike needs ``least`` norms before it. NONFINITE: a norm that is not finite leaves the step out.
     """
     norm = length(sums, 0, end, WIDE)
     go = (norm >= 0.0) | (norm != norm)
@@ -293,13 +316,15 @@ def _policy(
         if CLIP == 2:
             threshold = high
         if SPIKES > 0:
-            # q is a float32: a whole rank must not become the next one.
+            # The (1 − q)-quantile. q is a float32, so a little less than 1: a rank that is whole
+            # must not be rounded up to the next one.
             low = ranked(window, values, count, 0.999999 - q, WINDOW)
             ratio = high / low
             ratio = tl.where(ratio > 2.0, ratio, 2.0)
             limit = tl.where(count >= least, high * ratio * ratio, float("inf"))
             spike = go & (norm > limit)
             spikes_before = tl.load(stats + 3)
+            # A ring of 64 rows (``cuda_rules.SPIKES``) of 4 numbers.
             entry = spikes + (spikes_before.to(tl.int64) % 64) * 4
             tl.store(entry, k.to(tl.float64), mask=spike)
             tl.store(entry + 1, norm, mask=spike)
@@ -341,11 +366,13 @@ def _corrections(
     GUARD: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Per tensor the factors (c, 1/(1−β₁^k), 1/(1−β₂^k), whether k = 1), where k counts the
-    tensor's gradients and c is the policy's factor.
+    """Write per tensor the factors (c, 1/(1−β₁^k), 1/(1−β₂^k), whether k = 1), where k counts the
+    tensor's gradients and c = policy_factors[0] is the policy's factor.
 
-    Adds one to each entry of ``steps``, which becomes k. log1 and log2 are log β₁ and log β₂.
-    EARLIER takes β₂^(k−1); EVENTS the weight max{rate, 1/k} in place of whether k = 1.
+    Adds one to each of the ``count`` entries of ``steps``, which becomes k, and writes ``factors``,
+    four per tensor. log1 and log2 are log β₁ and log β₂. EARLIER: with β₂^(k−1), or 1 at k = 1.
+    EVENTS: the fourth is the weight max{rate, 1/k}. GUARD: nothing is done where the memory at
+    ``flag_at`` is 0.
     """
     if guarded(flag_at, GUARD):
         scale = tl.load(policy_factors)
@@ -400,13 +427,19 @@ def _norm_factor(
     WIDE: tl.constexpr,
     WINDOW: tl.constexpr,
 ):
-    """From the sums of squares of a rule's direction to the factor on that direction.
+    """Turn the sums of squares of a rule's direction into the factor on that direction.
 
-    Writes: factors = (factor, random draw); out = (norm of the sums begin to end, norm of the sums
-    first to last, factor), all float64. The second norm is the one that the factor follows from.
-    KIND: 0 clips, 1 normalises, 2 interpolates. LATE: the norm is that of the gradient before the
-    policy's factor scales it. RATED: the factor includes the step size. WINDOWED: the threshold is
-    the quantile q of the window, else it is ``level``. COUNT: draw for the step after ``counter``.
+    Writes: factors = (``sign`` times factor, random draw); out = (norm of the sums begin to end,
+    norm of the sums first to last, factor), all float64. Also written: ``rule_clips``, plus 1 where
+    it clips; the window, which n (below) enters (WINDOWED); the history, which the second norm
+    enters for the report (REMEMBER); ``counter``, the step number, plus 1 (COUNT).
+
+    The factor follows from n, the second norm. LATE: the sums are of gradients that the policy's
+    factor has yet to scale; n and the factor then include it. KIND: 0 clips with min{τ/n, 1}, 1
+    normalises with 1/(n + level), 2 interpolates with 1/(level·n + q). τ is the quantile q of the
+    window (WINDOWED), else ``level``. RATED: the factor includes the step size, which is ``lr`` or
+    lies in memory (LR_AT). COUNT: draw the number of this step from the sequence that begins at
+    ``base``. GUARD: nothing but counter and draw where the flag is 0.
     """
     if COUNT:
         k = tl.load(counter) + 1
@@ -452,11 +485,14 @@ def _norm_factor(
 
 
 def _draw(k, base):
-    """``rules.schedule.unit_draw`` with its counter in device memory."""
+    """The k-th number, uniform on [0, 1), of the sequence that begins at ``base``:
+    ``rules.schedule.unit_draw`` (SplitMix64) with a counter k in device memory.
+    """
     z = base.to(tl.uint64, bitcast=True) + k.to(tl.uint64, bitcast=True) * 0x9E3779B97F4A7C15
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB
     z = (z ^ (z >> 31)) >> 11
+    # 53 random bits, times 2^−53.
     return z.to(tl.int64, bitcast=True).to(tl.float64) * 1.1102230246251565e-16
 
 

@@ -118,8 +118,8 @@ def same_memory_order(first: Tensor, second: Tensor) -> bool:
 
 
 def obstacle(p: Tensor, grad: Tensor, states: Mapping[str, Tensor]) -> str | None:
-    """Why raw-memory kernels cannot work on a parameter, its gradient and its states; None where
-    they can.
+    """Why kernels that walk through bare memory cannot work on a parameter, its gradient and its
+    states (by name); None where they can.
 
     Example:
         >>> p = torch.zeros(3)
@@ -211,10 +211,9 @@ class Forms:
 
     def match(self, tensors: Sequence[Any]) -> bool:
         """Whether the tensors have the known forms; False also where one is None."""
-        return (
-            self._check(*tensors)
-            or [None if t is None else _form(t) for t in tensors] == self._known
-        )
+        if self._check(*tensors):
+            return True
+        return [None if t is None else _form(t) for t in tensors] == self._known
 
 
 def _form(t: Tensor) -> tuple[Any, ...]:
@@ -290,8 +289,8 @@ class Plan:
         self.index = 0
 
     def fresh(self) -> bool:
-        """Whether the plan still describes the tensors' memory. Gradients at other addresses are
-        followed: the plan takes their addresses over, and counts ``moves``.
+        """Whether the plan still describes the tensors' memory. Where only gradients have moved it
+        does: the plan takes their new addresses over, and ``moves`` grows by 1.
 
         Runs at every step for every tensor, so it walks through them in C and not in Python.
         """
@@ -313,6 +312,8 @@ class Plan:
             return False
         pointers = list(map(_POINTER, everything))
         if pointers != self._pointers:
+            # Parameters and states must lie where they did; gradients need some memory, unless they
+            # are empty.
             first_gradient = len(everything) - len(self.owners)
             if pointers[:first_gradient] != self._pointers[:first_gradient] or not all(
                 address or not size for address, size in zip(pointers[first_gradient:], self.sizes)
@@ -324,7 +325,9 @@ class Plan:
         return True
 
     def addresses(self, names: tuple[str, ...]) -> np.ndarray:
-        """One row of addresses for each named list: ``param``, ``grad`` or a state."""
+        """The tensors' addresses (int64): one row for each named list (``param``, ``grad`` or a
+        state), one column per parameter. The same array until a gradient moves.
+        """
         rows = self._rows.get(names)
         if rows is None:
             table = np.array(self._pointers, dtype=np.int64).reshape(len(self.states) + 2, -1)
@@ -364,8 +367,8 @@ class Job:
         return self.record.numbers[name]
 
     def renewed(self, record: FusedRecord) -> Job:
-        """This job, with the record's step number, if a step with that record differs in nothing
-        else; or a new one.
+        """The job for the next step, whose record this is: this job itself, with its step number
+        ``k`` changed, if the record differs in nothing else; else a new job.
         """
         own = self.record
         # The fields before ``window`` are compared by value; without tensors among their numbers

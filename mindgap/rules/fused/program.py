@@ -40,12 +40,14 @@ NORM = Pass("norm", ("grad",))
 
 
 def _weights(job: Job) -> tuple[float, float]:
-    """β, and the new gradient's weight ±(1 − β) in the average."""
+    """The weights (β, ±(1 − β)) of the old average and of the new gradient; minus to maximize."""
     return float(job["beta"]), job["sign"] * (1.0 - job["beta"])
 
 
 def scaled(job: Job) -> Program:
-    """GClip (kind "clip") and NormalizedSGD ("normalize"): x ← x − η·c(‖d‖)·d."""
+    """GClip (kind "clip") and NormalizedSGD ("normalize"): x ← x − η·c(‖d‖)·d, where d is the
+    gradient or the momentum; or the momentum averages c(‖g‖)·g, and x ← x − η·m.
+    """
     kind, weights = job["kind"], _weights(job)
     if not job["beta"]:
         return Program(NORM, Pass("scaled", ("param", "grad")), kind, True)
@@ -56,7 +58,9 @@ def scaled(job: Job) -> Program:
 
 
 def coordinate(job: Job) -> Program:
-    """CClip: x ← x − η·min{τ/|m|, 1}·m."""
+    """CClip: x ← x − η·min{τ/|m|, 1}·m, or m averages the clipped gradient. A record with the
+    number ``up`` lets τ follow running medians (``tau="auto"``).
+    """
     numbers = (*_weights(job), job["sign"], float(job["level"]))
     lists = ("param", "grad", "momentum") if job["beta"] else ("param", "grad")
     if "up" in job.record.numbers:
@@ -72,18 +76,23 @@ def coordinate(job: Job) -> Program:
 
 
 def _moments(job: Job) -> tuple[float, ...]:
-    """Numbers of a rule with two averages: β₁, r₁, β₂, 1 − β₂, ε and the largest finite number."""
+    """Numbers of a rule with two averages: β₁, ±(1 − β₁), β₂, 1 − β₂, ε and the largest finite
+    number of the arithmetic's dtype.
+    """
     largest = torch.finfo(torch.float64 if job.plan.dtype == torch.float64 else torch.float32).max
     return (*_weights(job), float(job["beta2"]), 1.0 - job["beta2"], float(job["eps"]), largest)
 
 
 def adaptive(job: Job) -> Program:
-    """ACClip: x ← x − η·min{τ/(|m|+ε), 1}·m, and its forms divided by a moment."""
+    """ACClip: x ← x − η·min{τ/(|m|+ε), 1}·m ("algorithm"), the same divided by τ + ε
+    ("first_moment"), or the form "second_moment". See the rules ``adaptive`` and ``second_moment``
+    of ``arithmetic``.
+    """
     lists = ("param", "grad", "momentum", "moment")
     alpha = float(job["alpha"])
-    end = "" if job["eps"] else "_zero"
+    end = "" if job["eps"] else "_zero"  # with ε = 0 the kernel must look for 0/0
     if job["form"] == "second_moment":
-        bound = (1.0 - job["beta2"]) ** -0.5
+        bound = (1.0 - job["beta2"]) ** -0.5  # section 3.1 of acclip
         return Program(
             None, Pass(f"second_moment{end}", lists, (*_moments(job), float(job["factor"]), bound))
         )
@@ -94,8 +103,8 @@ def adaptive(job: Job) -> Program:
 
 
 def adam(job: Job) -> Program:
-    """AdamW, with the largest second moment (amsgrad) or with coordinates clipped at means where
-    asked.
+    """AdamW, where asked with the largest second moment so far (amsgrad), or with coordinates
+    clipped at a ``multiple`` of their running mean size.
     """
     end, lists = "" if job["eps"] else "_zero", ("param", "grad", "exp_avg", "exp_avg_sq")
     numbers = _moments(job)
@@ -108,7 +117,9 @@ def adam(job: Job) -> Program:
 
 
 def momentum(job: Job) -> Program:
-    """torch's SGD, with or without momentum."""
+    """torch's SGD, with or without momentum (heavy ball or Nesterov), and with coupled weight decay
+    where it is not 0.
+    """
     numbers, end = (job["sign"], float(job["coupled"])), "_decay" if job["coupled"] else ""
     if not job["beta"]:
         return Program(None, Pass(f"descent{end}", ("param", "grad"), numbers))
@@ -118,7 +129,9 @@ def momentum(job: Job) -> Program:
 
 
 def interpolated(job: Job) -> Program:
-    """StochasticINGD: m ← β·m + (1−β)·g, x ← x − m/(p‖m‖+q), y on the segment."""
+    """StochasticINGD: m ← β·m + (1−β)·g, x ← x − m/(p‖m‖+q), and the parameter y on the segment
+    from the old x to the new.
+    """
     # The decay is added to the gradient, whose sign it follows back.
     if job["coupled"]:
         numbers = (*_weights(job), job["sign"] * job["coupled"])
