@@ -23,7 +23,11 @@ from mindgap.lab.theory.chapter5.stationarity import PiecewiseLinear
 def zigzag(rng: np.random.Generator, L: float) -> PiecewiseLinear:
     """A piecewise linear function of one variable with six random teeth of slope ±L, bounded below.
 
-    It falls to the right until 0, where the first of its kinks is, and rises behind the last one.
+    The teeth lie to the right of 0. The function falls towards them, and rises behind them.
+
+    Args:
+        rng: advanced by the draw of the teeth's widths.
+        L: the slope.
     """
     teeth = 6
     widths = rng.uniform(0.05, 0.5, size=2 * teeth)
@@ -38,9 +42,11 @@ def ingd_loop(trial: Trial) -> Iterator[Row]:
     """Run INGD with Theorem 5.4.1's parameters on a zigzag or a smooth quadratic (setting
     ``function``), over a grid of (L, ε/L, δ).
 
-    A row per cell holds ``L``, ``delta``, ``epsilon``, the calls that the theorem prints
-    (``bound_printed``) and proves (``bound_proved``), what was spent (:func:`_run_ingd`; ``share``
-    of what is printed), and ``distance``, that of 0 from the δ-subdifferential at the end.
+    A row per cell holds ``L``, ``delta``, ``epsilon``, the oracle calls that the theorem states
+    (``bound_printed``) and that its proof gives (``bound_proved``), ``oracle_calls``, the ``share``
+    of the stated ones that this is, whether the last point was ``certified``, ``longest_search``
+    (the most inner steps of one search), and ``distance``, that of 0 from the δ-subdifferential at
+    the last point.
     """
     for L in trial["L"]:
         for epsilon_share in trial["epsilon_over_L"]:

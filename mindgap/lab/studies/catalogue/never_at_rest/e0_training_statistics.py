@@ -31,8 +31,10 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at scale gpu (:func:`loop`). The sharpness is read on fewer samples, whose
-    number is the column ``sharpness_samples``.
+    """Rows of a run at scale gpu: every quantity of :data:`QUANTITIES` on m samples, and with the
+    suffix ``_again`` on another m.
+
+    The sharpness is read on fewer samples; their number is the column ``sharpness_samples``.
     """
     run = gpu.statistics_run(trial, "e0")
 
@@ -64,8 +66,11 @@ def _on_device(trial: Trial) -> Iterator[Row]:
 
 
 def _run_small(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at small scales (:func:`loop`), with ``noise_low`` and ``noise_high``, the
-    interval of the noise.
+    """Rows of a run at small scales: every quantity of :data:`QUANTITIES` on m samples, and with
+    the suffix ``_again`` on another m.
+
+    Beside them stand ``gradient_norm_unbiased`` and the noise's interval, ``noise_low`` to
+    ``noise_high``, of the first draw.
     """
     import torch
 

@@ -26,20 +26,22 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
 
     from mindgap.lab.theory.chapter6.network import Network
 
-    x, y = unit_digits(trial["samples"])
+    x, y = unit_digits(trial["samples"])  # images (samples, 64) and their classes
     generator, chains = trial.torch_generator("chains"), trial["chains"]
     gamma, eta = trial["gamma"], trial["eta"]
     net = Network((64, trial["width"], 10), "tanh")
-    theta = net.start(chains, 1.0, generator)
+    theta = net.start(chains, 1.0, generator)  # a list of matrices; the first axis is the chain
     every_x, every_y = x.expand(chains, -1, -1), y.expand(chains, -1)
 
     def value(weights: list[Any]) -> Any:
-        """The decayed loss over all samples, one number per chain."""
+        """The loss with weight decay over all samples, one number per chain."""
         decay = sum(matrix.square().sum(dim=(1, 2)) for matrix in weights) * gamma / 2
         return net.loss(weights, every_x, every_y) + decay
 
     def moved(weights: list[Any], share: float) -> list[Any]:
-        """The weights after a step of ``share`` times η along fresh stochastic gradients."""
+        """The weights after a step of ``share`` times η along stochastic gradients of fresh
+        minibatches, one per chain; advances the generator.
+        """
         samples = torch.randint(len(x), (chains, trial["batch"]), generator=generator)
         gradients = net.gradient(weights, x[samples], y[samples])[1]
         return [
@@ -90,7 +92,7 @@ def judge_small_step(runs: Sequence[Run]) -> Parts:
     mean_of_c = {c: _mean(rows, "change", "error") for c, rows in rows_of_c.items()}
     changes = {c: change for c, (change, _) in mean_of_c.items()}
     gradient_square = float(np.mean([row["grad_square"] for run in runs for row in run.rows]))
-    smallest, parts = min(changes), Parts()
+    smallest, parts = min(changes), Parts()  # the smallest step c
     full_step, full_error = _mean([run.rows[0] for run in runs], "full_step", "full_error")
     if abs(full_step) > 4 * full_error + 0.1 * runs[0].header.settings["eta"] * gradient_square:
         parts.decide_nothing(

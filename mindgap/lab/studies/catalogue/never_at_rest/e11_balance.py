@@ -39,8 +39,12 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at scale gpu (:func:`loop`). In the first half, which is not judged, they hold
-    only the loss, the mean over the steps since the row before, and ``lr``.
+    """Rows of a run at scale gpu: the ``loss``, a mean over the steps since the row before, and the
+    step ``lr`` = η; in the last half, which is judged, also both sides of the balance (6.10).
+
+    ``left`` is Grad², the squared norm of the gradient, ``right`` is ηΣ𝓛G with the noise Σ of a
+    minibatch, the sharpness 𝓛 (norm of the Hessian) and G² = Grad² + Σ², and ``ratio`` is left over
+    right. ``edge`` is η𝓛/2, ``mended_ratio`` Grad² / (η𝓛G²/2).
     """
     run = gpu.statistics_run(trial, "e11")
     lr = trial["lr"]
@@ -75,7 +79,9 @@ def _on_device(trial: Trial) -> Iterator[Row]:
 
 
 def _run_small(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at small scales (:func:`loop`)."""
+    """Rows of a run at small scales: the columns of :func:`_on_device`, in every row, and the loss
+    on fresh samples.
+    """
     import torch
 
     from mindgap.measure.probes.statistics import equilibrium, training_statistics
@@ -85,7 +91,7 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=lr)
 
     def read(_: int) -> Row:
-        """Both sides of the balance on m fresh samples."""
+        """Both sides of the balance Grad² = ηΣ𝓛G on m fresh samples."""
         batches = problem.batches(reader, trial["m"] // trial["part"], trial["part"])
         statistics = training_statistics(
             problem.objective, batches, growth=False, tol=1e-2, seed=trial.seed

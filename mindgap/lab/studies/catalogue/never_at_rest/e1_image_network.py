@@ -32,7 +32,7 @@ def judge_images(runs: Sequence[Run]) -> Parts:
         last quarter of the longer runs has no lower norm than their stretch up to where the other
         runs end; the smaller step has the larger norm, noise and sharpness.
     """
-    parts, groups = common(runs, DROPS, {DROPS: 3}), by_seed(runs)
+    parts, groups = common(runs, schedule=DROPS, periods={DROPS: 3}), by_seed(runs)
     common_end = 0.3  # the share of the longer runs at which the other runs end
     late_norms = {name: late_levels(group, "gradient_square") for name, group in groups.items()}
     earlier_norms = [

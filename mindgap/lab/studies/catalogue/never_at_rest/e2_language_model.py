@@ -34,7 +34,7 @@ def judge_language(runs: Sequence[Run]) -> Parts:
         pair of neighbours in :data:`CONSTANT`, norm, noise and sharpness are larger at the smaller
         step.
     """
-    parts, groups = common(runs, COSINE, {}), by_seed(runs)
+    parts, groups = common(runs, schedule=COSINE, periods={}), by_seed(runs)
     late_norms = {name: late_levels(group, "gradient_square") for name, group in groups.items()}
     for name, group in groups.items():
         earlier_norms = [level(run, "gradient_square", 0.25, 0.5) for run in group]

@@ -29,7 +29,9 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at scale gpu (:func:`loop`), with the ``noise``."""
+    """Rows of a run at scale gpu: ``loss``, ``noise``, ``train_accuracy`` and ``gradient_norm`` of
+    the whole training data, read every ``every`` steps.
+    """
     run = gpu.statistics_run(trial, "e3")
 
     def read(number: int) -> Row:
@@ -56,7 +58,9 @@ def _on_device(trial: Trial) -> Iterator[Row]:
 
 
 def _run_small(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at small scales (:func:`loop`)."""
+    """Rows of a run at small scales, SGD with momentum 0.9 on digits: ``loss``, ``train_accuracy``
+    and ``gradient_norm`` of the whole training data.
+    """
     import torch
 
     from mindgap.lab.tasks.problems.training import digits_network
@@ -72,7 +76,7 @@ def _run_small(trial: Trial) -> Iterator[Row]:
         value, gradient = objective.value_and_grad((images, labels))
         with torch.no_grad():
             right = (objective.model(images).argmax(dim=1) == labels).double().mean()
-        square = torch.stack([g.double().square().sum() for g in gradient]).sum()
+        square = torch.stack([part.double().square().sum() for part in gradient]).sum()
         return {
             "loss": float(value),
             "train_accuracy": float(right),

@@ -18,7 +18,7 @@ from mindgap.record.schema import grouped
 QUANTITIES = ("loss", "gradient_norm", "noise", "sharpness")
 #: Deviations up to this share count as none: single readings are no better (the sharpness has a
 #: tolerance of 0.1 %).
-NONE = 0.01
+NEGLIGIBLE = 0.01
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -32,8 +32,12 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at scale gpu (:func:`loop`). Those with the sharpness, which is read on fewer
-    samples, stand apart from the others.
+    """Train at scale gpu, then read the quantities on growing parts of N samples, in several
+    orders.
+
+    A row holds ``order``, the number of ``samples``, loss, gradient norm and noise on them, and
+    with the suffix ``_off`` their relative deviations from the values on all N. Rows of their own
+    hold the sharpness in the same way; its N is ``sharp_m``.
     """
     import torch
 
@@ -81,16 +85,21 @@ def _deviations(estimate: Any, of_all: Any, quantities: Sequence[str]) -> Row:
 
 
 def _run_small(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at small scales (:func:`loop`)."""
+    """Train at small scales, then read the quantities on growing parts of N samples, in several
+    orders.
+
+    A row holds ``order``, the number of ``samples``, the quantities on them, and with the suffix
+    ``_off`` their relative deviations from the values on all N.
+    """
     import torch
 
     from mindgap.lab.tasks.problems.training import digits_network
     from mindgap.measure.probes.statistics import training_statistics
 
-    images = trial["source"] == "digits"
-    problem = (
-        digits_network(seed=trial.seed) if images else text_problem(trial.settings, trial.seed)
-    )
+    if trial["source"] == "digits":
+        problem = digits_network(seed=trial.seed)
+    else:
+        problem = text_problem(trial.settings, trial.seed)
     order, n = trial.torch_generator("order"), trial["samples"]
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=0.05, momentum=0.9)
     run = Training(problem, optimizer, order, {})
@@ -122,9 +131,9 @@ def judge(runs: Sequence[Run]) -> Parts:
 
     Returns:
         One part per network and quantity: the root mean square deviation on half of the samples is
-        at most half of that on the fewest, or at most :data:`NONE`. Of gradient norm and sharpness
-        also: the mean deviation on the fewest samples is not below -:data:`NONE` by more than two
-        standard errors.
+        at most half of that on the fewest, or at most :data:`NEGLIGIBLE`. Of gradient norm and
+        sharpness also: the mean deviation on the fewest samples is not below -:data:`NEGLIGIBLE` by
+        more than two standard errors.
     """
     parts = Parts()
     for name, rows in rows_by_method(runs).items():
@@ -141,14 +150,14 @@ def judge(runs: Sequence[Run]) -> Parts:
             part = f"{name}, {quantity.replace('_', ' ')}"
             parts.add(
                 f"{part} settles",
-                holds=on_half <= max(on_fewest / 2, NONE),
+                holds=on_half <= max(on_fewest / 2, NEGLIGIBLE),
                 words=f"{on_fewest:.0%} off on {fewest}, {on_half:.0%} on {half} of {most} samples",
                 numbers={part: {"few": on_fewest, "half": on_half, "bias": bias}},
             )
             if quantity in ("gradient_norm", "sharpness"):
                 parts.add(
                     f"{part} is not too small",
-                    holds=bias >= -NONE - two_errors,
+                    holds=bias >= -NEGLIGIBLE - two_errors,
                     words=f"mean {bias:+.0%}",
                 )
     return parts
@@ -189,14 +198,14 @@ STUDY = Study(
                     "source": "cifar-10",
                     "samples": 44_800,
                     "sharp_m": 4096,
-                    "sharp_tol": NONE / 2,
+                    "sharp_tol": NEGLIGIBLE / 2,
                 },
                 "transformer": {
                     **gpu.WIKITEXT,
                     "source": "wikitext-2",
                     "samples": 12_800,
                     "sharp_m": 640,
-                    "sharp_tol": NONE / 2,
+                    "sharp_tol": NEGLIGIBLE / 2,
                 },
             },
         ),

@@ -36,8 +36,9 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at scale gpu (:func:`loop`); the loss on fixed samples is read after the
-    step.
+    """Train at scale gpu; a row per step of the last half holds ``loss`` (of the step's minibatch),
+    ``fixed`` (loss on fixed samples, after the step) and ``average``, the mean of ``loss`` over the
+    rows so far. With the ``rule`` "whole gradient" the minibatch is the fixed samples: the control.
     """
     import torch
 
@@ -46,7 +47,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     run.kept["average"] = 0.0
 
     def read(number: int) -> Row:
-        """The loss on the fixed samples, in the last half of the run."""
+        """The loss on the fixed samples, in the last half of the run alone."""
         return {"fixed": run.statistics.loss(fixed_samples)} if number >= burn_in else {}
 
     on_all_samples = trial["rule"] == "whole gradient"
@@ -63,8 +64,10 @@ def _on_device(trial: Trial) -> Iterator[Row]:
 
 
 def _run_small(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at small scales (:func:`loop`); both losses are read at the point from which
-    the step goes.
+    """Train at small scales; a row per step of the last half holds ``loss`` (of the step's
+    minibatch), ``fixed`` (loss on fixed samples), both before the step, and ``average``, the mean
+    of ``loss`` over the rows so far. With a ``batch`` of 0 the minibatch is the fixed samples: the
+    control.
     """
     import torch
 
@@ -82,7 +85,6 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     fixed = problem.draw(trial.torch_generator("e6 fixed, twice as wide"), trial["m"])
     optimizer = torch.optim.SGD(objective.parameters, lr=trial["lr"], momentum=trial["momentum"])
     run, burn_in = Training(problem, optimizer, order, {}), trial["steps"] // 2
-    # A setting ``batch`` of 0 stands for all fixed samples: the control.
     average = trial.restored.get("average", 0.0)
     for step in range(run.restore(trial.restored) + 1, trial["steps"] + 1):
         batch = problem.draw(order, trial["batch"]) if trial["batch"] else fixed

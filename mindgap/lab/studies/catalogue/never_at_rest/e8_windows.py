@@ -24,7 +24,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     function = Sawtooth(trial["n"])
     window = trial["window"] or function.n
     theta = function.start
-    values: list[float] = []
+    values: list[float] = []  # f at all points so far
     for step in range(trial["periods"] * function.period):
         values.append(function.value(theta))
         row: Row = {"step": step, "theta": theta, "loss": values[-1]}
@@ -48,12 +48,12 @@ def judge(runs: Sequence[Run]) -> Parts:
     for run in runs:
         n = run.header.settings["n"]
         theta = np.array(run.column("theta"))
-        returns = [
-            lag for lag in range(1, 2 * n + 3) if np.abs(theta[lag:] - theta[:-lag]).max() < 1e-9
-        ]
-        period = returns[0] if returns else 0
-        averages = np.array(run.column("window_average"))
-        jump = float(np.abs(np.diff(averages[-2 * (n + 1) :])).max())
+        period = next(  # the first lag after which all iterates return, 0 if there is none
+            (lag for lag in range(1, 2 * n + 3) if np.abs(theta[lag:] - theta[:-lag]).max() < 1e-9),
+            0,
+        )
+        late_averages = run.column("window_average")[-2 * (n + 1) :]
+        jump = float(np.abs(np.diff(late_averages)).max())
         parts.add(f"n = {n}: the period is n + 1", holds=period == n + 1, words=f"{period}")
         printed, exact = 1 / (2 * n), (0.8 * n - 0.2) / (n * (n + 1) ** 2)
         parts.add(

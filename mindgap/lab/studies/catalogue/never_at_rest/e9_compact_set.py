@@ -17,7 +17,11 @@ from mindgap.lab.studies.verdict import rows_by_method
 
 def compact_loop(trial: Trial) -> Iterator[Row]:
     """SGD with weight decay γ on digits, ``copies`` networks at once, from the edge of the compact
-    set, for every γ (setting ``gamma``) and step (``step_shares``). Rows: :func:`_compact_cell`.
+    set, in one cell per γ (setting ``gamma``) and step (``step_shares``).
+
+    A row, about 25 of them per cell, holds ``size``, the largest norm so far over the radius of the
+    set, and ``loss_share``, the largest loss so far over its bound. A checkpoint holds the number
+    of the cell and its state.
     """
     cells = itertools.product(trial["gamma"], trial["step_shares"])
     for cell, (gamma, share) in enumerate(cells):
@@ -81,6 +85,7 @@ def _compact_cell(
             yield {"step": step, "panel": panel, "size": np.inf, "loss_share": np.inf}, {}
             return
         if batch_norm:
+            # theta[-2] is the scale of the last batch normalisation, a_L.
             size = float(theta[-2].abs().max() / normalized.scale_bound)
         else:
             size = float(net.operator_norms(theta).max() / radius)
