@@ -59,7 +59,6 @@ SAME_LOSS, SAME_NORM = 1e-3, 1e-6
 #: The least norm to divide by.
 TINY = 1e-12
 
-
 #: Key of a mechanism -> its name.
 MECHANISMS = {
     "update": "an update threw the weights away",

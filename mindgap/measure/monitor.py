@@ -209,16 +209,15 @@ class Monitor:
         self._stopped_probes: dict[str, str] = {}
         if recall is not None and not callable(recall):
             fail("recall", "must be a function that finds a batch by its name", recall)
-        self._recorder = _recorder_for(objective.model, self._optimizer, memory)
-        self._recall = recall
+        recorder = _recorder_for(objective.model, self._optimizer, memory)
+        self._recorder, self._recall, self._device_type = recorder, recall, recorder.device_type
         # What is due when.
-        self._norm_period = 1  # steps between two readings of the gradient norms
-        self._round_steps = SPACING  # steps after which rows, states and probes are considered
+        # Steps between two readings of the gradient norms, and between the begins of two rounds.
+        self._norm_period, self._round_steps = 1, SPACING
         self._seconds_per_quick_step = math.inf  # seconds per step, of the quickest round lately
         self._round_begun = time.perf_counter(), 0  # moment and step
         self._next_due = 0  # the next step at which something may be due
         self._settings = settings_of(self._optimizer.param_groups)
-        self._device_type = self._recorder.device_type
         # Whether a call of the loss is noted in the quickest way, and whether it is our own call.
         self._notes_quickly = self._measuring = False
         self._own_loss, objective.loss = objective.loss, self._note_loss

@@ -49,8 +49,7 @@ class Reading:
     ) -> None:
         self.objective, self.batches, self.step = objective, batches, step
         self.optimizer, self.seed = optimizer, seed
-        self._update = update
-        self._stack = ExitStack()
+        self._update, self._stack = update, ExitStack()
 
     @property
     def update(self) -> list[Tensor]:
@@ -122,10 +121,16 @@ class Probe(ABC):
 
     @abstractmethod
     def read(self, at: Reading) -> dict[str, float]:
-        """Measure; quantity -> value. The monitor writes them under ``name_quantity``."""
+        """Measure at the moment ``at``; quantity -> value. The monitor writes each into its row
+        under ``name_quantity``.
+        """
 
     def cost(self, batches: int) -> float:
-        """Batch gradients a reading is expected to cost, before one has been timed."""
+        """How many gradients of a batch a reading is expected to cost, before one was timed.
+
+        Args:
+            batches: number of measuring batches.
+        """
         return 2.0 * batches
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -154,7 +159,9 @@ class NoiseProbe(Probe):
     name, needs = "noise", frozenset({"gradients"})
 
     def read(self, at: Reading) -> dict[str, float]:
-        """The five numbers named above."""
+        """Loss, norm of the mean gradient with and without its bias, and level and largest
+        deviation of the noise; the last is NaN where the median deviation is zero.
+        """
         sample = at.noise
         median = float(np.median(sample.norms))
         return {

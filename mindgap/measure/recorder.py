@@ -228,13 +228,12 @@ class Recorder:
         self._losses: deque[float] = deque(maxlen=HISTORY + LAG)  # ordinary ones
         self._gradient_norms: deque[float] = deque(maxlen=HISTORY)  # ordinary ones
         self._calls_since_step: list[LossCall] = []
-        self._bytes_since_step = 0  # of the batches of these calls
         self._steps_to_read: list[Step] = []  # whose losses were not looked at yet
         #: random state and autocast before the present call of the loss
         self._before_call: tuple[Tensor | None, Any] = (None, None)
-        self._batch_bytes = 0  # of the batches of all steps in memory
-        self._room_for_batches = math.inf  # bytes that they may take beside the states
-        self._largest_batch = 0  # bytes
+        # Bytes of batches: of all steps in memory, of calls since the last step, of the largest.
+        self._batch_bytes = self._bytes_since_step = self._largest_batch = 0
+        self._room_for_batches = math.inf  # bytes that batches may take beside the states
 
     # What the loop does.
 

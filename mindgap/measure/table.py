@@ -40,7 +40,14 @@ def _entry(
     needs: str = "gradients",
     paper: str = "thesis",
 ) -> ProbeEntry:
-    """A row of the table of probes."""
+    """A row of the table of probes.
+
+    Args:
+        file: module of the class, below ``mindgap.measure``.
+        cls: its name.
+        place, paper: where the paper has the quantity, and which paper.
+        needs: what the probe asks of the monitor, separated by spaces.
+    """
     module = f"mindgap.measure.{file}"
     return ProbeEntry(name, cls, module, tuple(needs.split()), Source(paper, place), statement)
 

@@ -59,8 +59,8 @@ class LoopWatch:
         #: they are not waited for unless a sentence needs them.
         self._largest_entries: deque[tuple[int, Tensor]] = deque(maxlen=3)
         self._next_look = self._readings = 0
-        self._steps_not_finite = 0  # steps in a row, up to now, whose gradient was not finite
-        self._times_not_finite = 0  # how often that began
+        # Steps in a row, up to now, whose gradient was not finite; and how often such a row began.
+        self._steps_not_finite = self._times_not_finite = 0
         self._step, self._loss_is_observed = 0, False
         self._batch: Any = None  # what names the present batch
         self._loss: Any = math.nan

@@ -111,11 +111,12 @@ def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -
     count = len(steps)
     sizes = np.unique(np.geomspace(1, count, 40).astype(np.int64))
     change = np.abs(np.cumsum(steps)[sizes - 1] / sizes)
-    # Sixteen stretches of the run: squares of block means within each, so that leaving one stretch
-    # out gives the error.
+    # The run is cut into sixteen stretches, and each stretch into blocks. Leaving out one stretch
+    # at a time (jackknife) gives the error of the slope.
     stretch_length = count // 16
     lengths = np.array([2**e for e in range(int(math.log2(stretch_length)) + 1)], dtype=np.int64)
     stretches_of_steps = steps[: 16 * stretch_length].reshape(16, stretch_length)
+    # Mean squares of block means, shape (lengths, 16).
     squares = np.stack([_block_squares(stretches_of_steps, int(length)) for length in lengths])
     spread = np.sqrt(squares.mean(axis=1))
     if not (spread > 0).all():
@@ -132,19 +133,20 @@ def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -
 
 
 def _block_squares(stretches: Array, length: int) -> Array:
-    """Mean square of the means of blocks of that length, for each stretch."""
+    """Mean square of the means of blocks of that length, for each stretch (row), shape (16,)."""
     return np.stack([np.square(_blocks(each, length).mean(axis=1)).mean() for each in stretches])
 
 
 def _root_fit(lengths: NDArray[np.int64], spread: Array) -> tuple[float, float]:
-    """Slope of log spread on log length, and c of ``spread = c / √length``; long blocks are few
-    and count less.
+    """Slope of log spread on log length by weighted least squares, and c of the fit ``spread =
+    c / √length``. Long blocks are few and count less: weights are 1 / length.
     """
-    u, v, weights = np.log(lengths), np.log(spread), 1 / lengths
-    centred = u - np.average(u, weights=weights)
-    off_mean = v - np.average(v, weights=weights)
-    slope = float(np.sum(weights * centred * off_mean) / np.sum(weights * centred**2))
-    return slope, float(np.exp(np.average(v + u / 2, weights=weights)))
+    log_length, log_spread, weights = np.log(lengths), np.log(spread), 1 / lengths
+    centred_length = log_length - np.average(log_length, weights=weights)
+    centred_spread = log_spread - np.average(log_spread, weights=weights)
+    slope = np.sum(weights * centred_length * centred_spread) / np.sum(weights * centred_length**2)
+    coefficient = np.exp(np.average(log_spread + log_length / 2, weights=weights))
+    return float(slope), float(coefficient)
 
 
 def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
@@ -170,15 +172,15 @@ def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
     series = _series("values", values)
     window_length = max(16, int(share * len(series)))
     early, late = series[:window_length], series[-window_length:]
-    errors, degrees_of_freedom = [], 0
+    squared_errors, degrees_of_freedom = [], 0  # of the two means
     for window in (early, late):
         blocks = max(4, round(window_length ** (1 / 3)))
         block_means = _blocks(window, window_length // blocks).mean(axis=1)
-        errors.append(float(np.var(block_means, ddof=1)) / len(block_means))
+        squared_errors.append(float(np.var(block_means, ddof=1)) / len(block_means))
         degrees_of_freedom += len(block_means) - 1
     change = float(late.mean() - early.mean())
     # What is left after exact cancellation (a cycle) is rounding, not drift.
-    error = math.sqrt(sum(errors)) + 1e-12 * float(np.abs(series).max())
+    error = math.sqrt(sum(squared_errors)) + 1e-12 * float(np.abs(series).max())
     reach = student_quantile(0.5 + level / 2, degrees_of_freedom) * error
     interval = (change - reach, change + reach)
     return Drift(
@@ -210,7 +212,7 @@ def oscillation(values: Any) -> Oscillation:
     spread, trend = float(np.std(detrended)), slope * (count - 1)
     path = float(np.abs(np.diff(series)).sum())
     path_ratio = abs(float(series[-1] - series[0])) / path if path > 0 else 1.0
-    if spread <= 1e-12 * max(float(np.abs(series).max()), 1e-300):
+    if spread <= 1e-12 * max(float(np.abs(series).max()), 1e-300):  # a straight line
         return Oscillation(trend, 0.0, math.inf if trend else 0.0, path_ratio, math.inf, 0.0)
     power = np.abs(np.fft.rfft(detrended * np.hanning(count))) ** 2
     peak = int(np.argmax(power[1:])) + 1

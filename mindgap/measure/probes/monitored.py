@@ -39,7 +39,9 @@ class TailsProbe(Probe):
         self.method = one_of("method", method, METHODS)
 
     def read(self, at: Reading) -> dict[str, float]:
-        """Tail index with its interval, and whether the tail is heavier than Gaussian."""
+        """Tail index with its interval, and whether the tail is heavier than Gaussian (1, 0, or NaN
+        where the sample cannot tell); all NaN of fewer than 30 coordinates.
+        """
         sample = at.noise
         if sample.coordinates.size < 30:
             return dict.fromkeys(("index", "low", "high", "heavier"), math.nan)
@@ -106,7 +108,9 @@ class AverageProbe(Probe):
         self._count, self._average, self._last = 0, 0.0, math.nan
 
     def read(self, at: Reading) -> dict[str, float]:
-        """Loss, its running average and its change; the change is NaN at the first reading."""
+        """Loss, its average over all readings, and its change since the last one, which is NaN at
+        the first reading. Counts the reading.
+        """
         loss = at.noise.loss
         self._count += 1
         self._average += (loss - self._average) / self._count

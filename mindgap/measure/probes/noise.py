@@ -70,7 +70,7 @@ class NoiseSample:
 
     def squared_mean_interval(self, level: float = 0.9) -> tuple[float, float]:
         """An interval for ‖∇f‖² around ``squared_mean``, by leaving out one minibatch at a time
-        (jackknife).
+        (jackknife); the whole line where there are fewer than three.
 
         Valid for noise of finite fourth moment; with heavier tails it is too narrow.
         """
@@ -134,8 +134,8 @@ def noise_sample(
     flag("by_layer", by_layer)
     with gradient_passes(objective, batches, seed=seed, train=train) as passes:
         sketch = Sketch(passes.parameters, projections, coordinates, seed)
-        size, used, left_out, losses = -1, 0, 0, 0.0
-        mean: list[Tensor] = []
+        size, used, left_out, losses = -1, 0, 0, 0.0  # the size is that of the first minibatch
+        mean: list[Tensor] = []  # in chunks
         keeps_gradients, kept_batches = _fits(passes.parameters, batches), []
         for item in passes.gradients():
             size = item.samples if size < 0 else size
@@ -185,6 +185,15 @@ class Sketch:
     Coordinate j of chunk i goes to number ``j mod k`` with sign ``s[j] * t[i, j mod k]``: random
     signs along a chunk, the same for all chunks, times random signs per chunk. Two different
     coordinates have uncorrelated signs, so that inner products of sketches are unbiased.
+
+    Args:
+        parameters: whose gradients are sketched.
+        projections: k.
+        coordinates: c, at most; one that is drawn twice counts once.
+        seed: names the random numbers.
+
+    Attributes:
+        layer: place of the parameter tensor that each chosen coordinate lies in, shape (c,).
     """
 
     def __init__(
@@ -195,16 +204,16 @@ class Sketch:
         lengths = [len(chunk) for chunk in chunks([p.detach() for p in parameters])]
         longest, k = max(lengths), max(projections, 1)
         device = parameters[0].device
-        padded = -(-longest // k) * k  # rounded up to a multiple of k
+        padded = math.ceil(longest / k) * k
         bits = torch.randint(0, 2, (padded,), generator=generator, dtype=torch.int8)
-        self._signs = bits.mul_(2).sub_(1).to(device, torch.float32)
+        self._signs = bits.mul_(2).sub_(1).to(device, torch.float32)  # s
         chunk_bits = torch.randint(0, 2, (len(lengths), k), generator=generator)
-        self._chunk_signs = chunk_bits.mul_(2).sub_(1).to(device).float()
+        self._chunk_signs = chunk_bits.mul_(2).sub_(1).to(device).float()  # t
         size = sum(lengths)
         if size <= 2**16:
             chosen = torch.randperm(size, generator=generator)[: min(coordinates, size)]
             chosen = chosen.sort().values
-        else:  # a permutation of all parameters would take the memory of a gradient
+        else:  # a permutation of so many parameters would take the memory of a gradient
             chosen = torch.randint(0, size, (coordinates,), generator=generator).unique()
         starts = np.cumsum([0, *lengths])
         self._places: list[Tensor] = []  # per chunk, where the chosen coordinates lie in it
@@ -222,13 +231,13 @@ class Sketch:
         projected: NDArray[np.float32],
         followed: NDArray[np.float32],
     ) -> tuple[float, float]:
-        """Norm of the difference ``gradient - mean`` and its inner product with the mean; fills
-        ``projected`` with the k numbers of the difference and ``followed`` with its chosen
-        coordinates.
+        """Norm of the noise ``gradient - mean``, and its inner product with the mean.
 
         Args:
             gradient: one tensor per parameter.
             mean: in chunks.
+            projected: filled with the k numbers of the noise's sketch, shape (k,).
+            followed: filled with the chosen coordinates of the noise, shape (c,).
         """
         device = mean[0].device
         square = torch.zeros((), dtype=torch.float64, device=device)
@@ -243,8 +252,8 @@ class Sketch:
             coordinates.append(noise[places].to(device, torch.float32))
             if self._k:
                 length = len(noise)
-                rows = -(-length // self._k)
-                signed = noise.new_zeros(rows * self._k)
+                rows = math.ceil(length / self._k)
+                signed = noise.new_zeros(rows * self._k)  # with zeros at its end
                 signs = self._signs[:length].to(noise.device)
                 torch.mul(noise, signs, out=signed[:length])
                 sketch += signed.view(rows, self._k).sum(0).to(device) * self._chunk_signs[i]
@@ -255,8 +264,8 @@ class Sketch:
 
 
 def chunks(tensors: list[Tensor]) -> Iterator[Tensor]:
-    """Flat pieces of at most ``CHUNK`` numbers, small tensors joined and large ones split; complex
-    as real pairs.
+    """Flat pieces of the tensors, small ones joined and large ones split, in order; complex numbers
+    as real pairs. A piece has at most ``CHUNK`` numbers on a CPU, and 16 times as many elsewhere.
 
     Example:
         >>> [len(piece) for piece in chunks([torch.ones(3), torch.ones(CHUNK + 1), torch.ones(2)])]
@@ -281,8 +290,8 @@ def chunks(tensors: list[Tensor]) -> Iterator[Tensor]:
 
 
 def _fits(parameters: list[Any], batches: Iterable[Any]) -> bool:
-    """Whether the gradients of all batches can be kept: a list (its length is known) of few batches
-    of a small model on a CPU, ``KEPT`` bytes in all.
+    """Whether the gradients of all batches can be kept: the parameters lie on a CPU, the number of
+    batches is known, and the gradients take at most ``KEPT`` bytes together.
     """
     if not isinstance(batches, (list, tuple)) or any(p.device.type != "cpu" for p in parameters):
         return False
@@ -296,18 +305,25 @@ def _inner(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _layer_norms(gradient: list[Tensor], mean: list[Tensor]) -> NDArray[np.float32]:
-    """‖g - ḡ‖ within each tensor: the chunks of the mean are cut again at the tensors' borders."""
+    """‖g - ḡ‖ within each parameter tensor, shape (tensors,). The chunks of the mean are cut again
+    at the borders of the tensors.
+
+    Args:
+        gradient: g, one tensor per parameter.
+        mean: ḡ, in chunks.
+    """
     squares: list[float] = []
-    mean_chunks, chunk, begin = iter(mean), torch.empty(0), 0
+    mean_chunks, chunk, used_of_chunk = iter(mean), torch.empty(0), 0
     for tensor in gradient:
         flat = as_real(tensor).reshape(-1)
         used, square = 0, 0.0
         while used < len(flat):
-            if begin == len(chunk):
-                chunk, begin = next(mean_chunks), 0
-            count = min(len(flat) - used, len(chunk) - begin)
-            noise = flat[used : used + count].to(chunk.dtype) - chunk[begin : begin + count]
+            if used_of_chunk == len(chunk):
+                chunk, used_of_chunk = next(mean_chunks), 0
+            count = min(len(flat) - used, len(chunk) - used_of_chunk)
+            mean_part = chunk[used_of_chunk : used_of_chunk + count]
+            noise = flat[used : used + count].to(chunk.dtype) - mean_part
             square += float(_inner(noise, noise))
-            used, begin = used + count, begin + count
+            used, used_of_chunk = used + count, used_of_chunk + count
         squares.append(square)
     return np.sqrt(np.asarray(squares, np.float64)).astype(np.float32)

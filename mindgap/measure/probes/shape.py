@@ -85,7 +85,13 @@ def shape_distance(
 
 
 def _relative(name: str, sample: Any) -> Array:
-    """Norms over their median; an error where they are too few or not positive."""
+    """Norms over their median. An error where they are fewer than 30, not finite, or have a median
+    that is not positive.
+
+    Args:
+        name: of the argument, for the error.
+        sample: a ``NoiseSample`` or an array.
+    """
     norms = as_numbers(name, getattr(sample, "norms", sample))
     if len(norms) < 30:
         fail(name, "must hold at least 30 norms", len(norms))
@@ -95,7 +101,9 @@ def _relative(name: str, sample: Any) -> Array:
 
 
 def _kolmogorov(a: Array, b: Array) -> float:
-    """The largest difference between the distribution functions of two samples."""
+    """The largest difference between the distribution functions of two samples (Kolmogorov's
+    distance), which they attain at one of their jumps.
+    """
     a, b = np.sort(a), np.sort(b)
     jumps = np.concatenate([a, b])
     function_a = np.searchsorted(a, jumps, side="right") / len(a)

@@ -93,7 +93,11 @@ def local_smoothness(
 def local_smoothness_in(
     passes: GradientPasses, step: Sequence[Tensor] | Tensor, *, points: int = 4
 ) -> LocalSmoothness:
-    """``local_smoothness`` inside passes opened with ``move=True``."""
+    """``local_smoothness`` inside passes that are already open, with ``move=True``.
+
+    Args:
+        step, points: as in ``local_smoothness``.
+    """
     if any(p.is_meta for p in passes.parameters):
         fail("model", "must hold numbers", "parameters on the meta device")
     direction = _as_parameters(step, passes.parameters)
@@ -107,11 +111,11 @@ def local_smoothness_in(
     not_repeatable = euclidean_norm([a - b for a, b in zip(repeated, start.gradient)])
     del repeated  # a gradient in float64
     gammas, ratios, displacements, losses = [], [], [], []
-    slopes_there: list[float] = []
+    slopes_there: list[float] = []  # of the last point
     for gamma in ((i + 1) / points for i in range(points)):
         with passes.moved(direction, gamma):
-            now = (as_real(p.detach()).double() for p in passes.parameters)
-            displacement = euclidean_norm([p - own.double() for p, own in zip(now, x)])
+            moved = (as_real(p.detach()).double() for p in passes.parameters)
+            displacement = euclidean_norm([p - before.double() for p, before in zip(moved, x)])
             if displacement == 0:  # rounded away
                 continue
             there = _mean(passes, direction)
@@ -127,7 +131,7 @@ def local_smoothness_in(
             "must be large enough to change the parameters in their precision",
             f"length {length:g}",
         )
-    curvatures = (np.array(slopes_there) - np.array(start.slopes)) / length**2
+    curvatures = (np.array(slopes_there) - np.array(start.slopes)) / length**2  # of each batch
     batches = len(curvatures)
     error = float(curvatures.std(ddof=1) / math.sqrt(batches)) if batches > 1 else math.nan
     rounding = max(torch.finfo(p.dtype).eps for p in passes.parameters) * norm
@@ -207,8 +211,8 @@ def smoothness_along_ray(
             with passes.moved(direction, distance):
                 return _mean(passes, direction)
 
-        # The first step changes the gradient by a few per cent of itself, as far as precision
-        # allows.
+        # The first step shall change the gradient by a tenth of itself, as a short trial predicts,
+        # within bounds relative to the parameters' norm that precision sets.
         size = max(euclidean_norm(passes.parameters), 1.0)
         trial = 1e-3 * size
         tried = mean_at(trial).gradient
@@ -225,11 +229,12 @@ def smoothness_along_ray(
             change = euclidean_norm([a - b for a, b in zip(there.gradient, here.gradient)])
             if not math.isfinite(change):
                 break
+            # In the order of the fields of ``RaySmoothness``.
             readings.append((math.sqrt(norm * norm_there), change / step, here.loss, distance))
             here, norm, distance = there, norm_there, distance + step
-            if norm > growth * first_norm and len(readings) >= 10:
+            if norm > growth * first_norm and len(readings) >= 10:  # enough to fit a line
                 break
-            step *= 1.15
+            step *= 1.15  # so that 20 readings reach 100 first steps far
         if not readings:
             fail(
                 "loss",
@@ -243,7 +248,12 @@ def smoothness_along_ray(
 
 
 def _as_parameters(step: Sequence[Tensor] | Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """A step as one tensor per parameter, on its device; an error where the shapes do not fit."""
+    """A step as one tensor per parameter, on the parameter's device; an error where the shapes do
+    not fit.
+
+    Args:
+        step: one tensor per parameter, or one flat tensor.
+    """
     if isinstance(step, Tensor):
         total = sum(as_real(p).numel() for p in parameters)
         if step.numel() != total:
@@ -265,7 +275,12 @@ class _Mean(NamedTuple):
 
 
 def _mean(passes: GradientPasses, direction: Sequence[Tensor]) -> _Mean:
-    """Mean gradient and loss in float64, and the slope of every batch along a direction."""
+    """Mean gradient and loss over the batches in float64, and the slope of every batch along a
+    direction, in one pass where the parameters stand.
+
+    Args:
+        direction: one tensor per parameter.
+    """
     along = [as_real(d).double() for d in direction]
     total: list[Tensor] = []
     losses, slopes = [], []

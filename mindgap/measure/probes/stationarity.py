@@ -103,10 +103,10 @@ def goldstein_distance(
         for i in range(samples):
             if i == 0:
                 gradients.append(passes_mean(passes))
-            else:
+            else:  # segment and ball in turn
                 step = (
                     _segment(gradients, weights, delta, generator)
-                    if i % 2
+                    if i % 2 == 1
                     else _ball(passes.parameters, delta, generator)
                 )
                 with passes.moved(step):
@@ -127,8 +127,13 @@ def _segment(
     delta: float,
     generator: torch.Generator,
 ) -> list[Tensor]:
-    """A uniform point of the segment from 0 to -δ p/‖p‖ for the current smallest-norm point p = Σ
-    w_i g_i; 0 where p is.
+    """A random step: a uniform point of the segment from 0 to -δ p/‖p‖, where p = Σ w_i g_i is the
+    mean of smallest norm so far. Zero where p is zero. ``_ball`` is its twin.
+
+    Args:
+        gradients: g_i, each with one tensor per parameter.
+        weights: w_i.
+        delta: δ.
     """
     point = [torch.zeros_like(part) for part in gradients[0]]
     for weight, gradient in zip(weights, gradients, strict=True):
@@ -142,16 +147,16 @@ def _segment(
 
 
 def _ball(parameters: list[Any], delta: float, generator: torch.Generator) -> list[Tensor]:
-    """A uniform point of the ball of radius δ in n dimensions: a Gaussian direction, at the
-    distance δ u^(1/n) for a uniform number u.
+    """A random step: a uniform point of the ball of radius δ in n dimensions, which has a Gaussian
+    direction and the length δ u^(1/n) for a uniform number u.
     """
-    step = [
+    direction = [
         torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p.device, p.dtype)
         for p in parameters
     ]
     size = sum(p.numel() for p in parameters)
-    radius = delta * float(torch.rand((), generator=generator, dtype=torch.float64)) ** (1 / size)
-    return [part * (radius / _norm(step)) for part in step]
+    length = delta * float(torch.rand((), generator=generator, dtype=torch.float64)) ** (1 / size)
+    return [part * (length / _norm(direction)) for part in direction]
 
 
 def _norm(tensors: list[Tensor]) -> float:
@@ -166,7 +171,7 @@ def _inner(first: list[Tensor], second: list[Tensor]) -> float:
 
 
 def _extended(gram: NDArray[np.float64], gradients: list[list[Tensor]]) -> NDArray[np.float64]:
-    """The Gram matrix of all gradients from that of all but the last."""
+    """The Gram matrix ⟨g_i, g_j⟩ of all gradients, from ``gram`` of all but the last."""
     row = [_inner(gradient, gradients[-1]) for gradient in gradients]
     larger = np.pad(gram, (0, 1))
     larger[-1], larger[:, -1] = row, row

@@ -26,14 +26,14 @@ SETTLED = 0.1
 
 @dataclass(frozen=True)
 class Growth:
-    """The estimates on the first ``samples`` samples."""
+    """The estimates on the first ``samples`` samples, as in ``TrainingStatistics``."""
 
     samples: int
     loss: float
     gradient_norm: float
     gradient_norm_unbiased: float
-    noise: float
-    sharpness: float
+    noise: float  # of one sample
+    sharpness: float  # NaN where it was left out
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def training_statistics(
     flag("growth", growth), flag("with_sharpness", with_sharpness)
     used, left_out = _one_size(objective, batches, seed)
     batch_size = samples_in(used[0])
-    squares, per_unit = _squares(objective, used, per, seed)
+    squares, per_unit = _squares(objective, used, per, seed)  # a unit is a sample or a batch
     norm_of_first, losses = _prefixes(objective, used, seed)
     samples = batch_size * len(used)
     noise = noise_sample(objective, used, seed=seed, projections=0, coordinates=1)
@@ -139,16 +139,16 @@ def training_statistics(
                 optimizer=optimizer if count == len(used) else None,
             )
         units = count * (batch_size if per_unit == "sample" else 1)
-        spread, _ = _spread(squares[:units], norm, batch_size, per_unit)
+        variance, _ = _spread(squares[:units], norm, batch_size, per_unit)
         samples_so_far = count * batch_size
-        unbiased_norm = math.sqrt(max(0.0, norm**2 - spread / samples_so_far))
+        unbiased_norm = math.sqrt(max(0.0, norm**2 - variance / samples_so_far))
         growth_rows.append(
             Growth(
                 samples_so_far,
                 float(np.mean(losses[:count])),
                 norm,
                 unbiased_norm,
-                math.sqrt(spread),
+                math.sqrt(variance),
                 math.nan if curvature is None else curvature.norm,
             )
         )
@@ -156,16 +156,17 @@ def training_statistics(
     variance, variance_error = _spread(squares, last.gradient_norm, batch_size, per_unit)
     z = normal_quantile(0.5 + level / 2)
     low_square, high_square = noise.squared_mean_interval(level)
-    loss_error = (
+    loss_reach = (
         student_quantile(0.5 + level / 2, len(used) - 1)
         * float(np.std(losses, ddof=1))
         / math.sqrt(len(used))
     )
+    # The mean squared norm of the m gradients: their variance over m, not m - 1, and the mean.
     second_moment = variance * (1 - 1 / samples) + last.gradient_norm**2
     return TrainingStatistics(
         samples=samples,
         loss=last.loss,
-        loss_interval=(last.loss - loss_error, last.loss + loss_error),
+        loss_interval=(last.loss - loss_reach, last.loss + loss_reach),
         gradient_norm=last.gradient_norm,
         gradient_norm_unbiased=last.gradient_norm_unbiased,
         gradient_norm_interval=(math.sqrt(max(0.0, low_square)), math.sqrt(max(0.0, high_square))),
@@ -198,9 +199,9 @@ def equilibrium(statistics: TrainingStatistics, lr: float, batch_size: int) -> E
     """Grad^2 against eta Sigma L G (6.10), for SGD with step ``lr`` on minibatches of
     ``batch_size`` samples.
 
-    Sigma = sigma / sqrt(b) and G = sqrt(Grad^2 + sigma^2 / b) belong to the minibatch gradient the
-    step uses; Grad is the norm corrected for its bias; L the operator norm of the Hessian. Source:
-    thesis, (6.10) and 6.5.2.
+    eta is ``lr``, b is ``batch_size``. Sigma = sigma / sqrt(b) and G = sqrt(Grad^2 + sigma^2 / b)
+    belong to the minibatch gradient the step uses; Grad is the norm corrected for its bias; L the
+    operator norm of the Hessian. Source: thesis, (6.10) and 6.5.2.
 
     Example:
         >>> import torch
@@ -226,8 +227,8 @@ def equilibrium(statistics: TrainingStatistics, lr: float, batch_size: int) -> E
 
 
 def _one_size(objective: Objective, batches: Iterable[Any], seed: int) -> tuple[list[Any], int]:
-    """The batches of the first's size, held, and how many have another; drawn under the guard so
-    that a shuffling loader is not moved on. An error where fewer than two are left.
+    """The batches of the size of the first, in a list, and how many have another size. An error
+    where fewer than two are left. A loader that shuffles is rewound afterwards.
     """
     with gradient_passes(objective, batches, seed=seed) as passes:
         is_list = isinstance(batches, (list, tuple)) and len(batches) > 0
@@ -242,8 +243,14 @@ def _one_size(objective: Objective, batches: Iterable[Any], seed: int) -> tuple[
 def _squares(
     objective: Objective, batches: list[Any], per: str, seed: int
 ) -> tuple[np.ndarray, str]:
-    """||grad l_i||^2 of every sample, or ||g_b||^2 of every batch where samples have no
-    gradient of their own; and ``"sample"`` or ``"batch"``.
+    """Squared gradient norms, ||grad l_i||^2 of every sample or ||g_b||^2 of every batch.
+
+    Args:
+        per: ``"sample"``, ``"batch"``, or ``"auto"`` for samples where they have a gradient of
+            their own.
+
+    Returns:
+        The squares, shape (samples,) or (batches,); and ``"sample"`` or ``"batch"``.
     """
     if per != "batch":
         try:
@@ -268,7 +275,7 @@ def _squares(
 
 
 def _spread(squares: np.ndarray, norm: float, size: int, unit: str) -> tuple[float, float]:
-    """sigma^2 of one sample and its standard error (infinite from one value).
+    """Variance sigma^2 of one sample's gradient, and its standard error (infinite from one value).
 
     The mean of ``squares`` less ||mean||^2 is the variance with n in the denominator; the factor
     makes that n - 1, and the variance of a batch that of one of its ``size`` samples.
@@ -276,6 +283,8 @@ def _spread(squares: np.ndarray, norm: float, size: int, unit: str) -> tuple[flo
     Args:
         squares: squared gradient norms of samples or, with ``unit="batch"``, of batches.
         norm: of their mean gradient.
+        size: samples in a batch.
+        unit: ``"sample"`` or ``"batch"``, what the squares belong to.
     """
     count = len(squares)
     factor = (1 if unit == "sample" else size) * count / max(count - 1, 1)
@@ -286,8 +295,10 @@ def _spread(squares: np.ndarray, norm: float, size: int, unit: str) -> tuple[flo
 def _prefixes(
     objective: Objective, batches: list[Any], seed: int
 ) -> tuple[dict[int, float], list[float]]:
-    """Norm of the mean gradient over the first 1, 2, 4, ... and all batches, in one pass; and
-    the losses.
+    """Norms of the mean gradient over growing numbers of batches, in one pass.
+
+    Returns:
+        Number of batches (1, 2, 4, ... and all) -> norm; and the loss of each batch.
     """
     norms: dict[int, float] = {}
     losses: list[float] = []
@@ -304,16 +315,20 @@ def _prefixes(
 
 
 def _settled(rows: list[Growth]) -> dict[str, bool]:
-    """Quantity -> whether the last doubling of the samples changed it by less than ``SETTLED``."""
+    """Quantity -> whether the last doubling of the samples changed it by at most ``SETTLED`` of
+    itself; without quantities that are NaN, and empty from a single row.
+
+    Args:
+        rows: by growing samples.
+    """
     if len(rows) < 2:
         return {}
-    second_last, last = rows[-2], rows[-1]
     names = ("loss", "gradient_norm", "gradient_norm_unbiased", "noise", "sharpness")
+    pairs = {name: (getattr(rows[-2], name), getattr(rows[-1], name)) for name in names}
     return {
-        name: abs(getattr(last, name) - getattr(second_last, name))
-        <= SETTLED * abs(getattr(last, name))
-        for name in names
-        if not math.isnan(getattr(last, name))
+        name: abs(now - before) <= SETTLED * abs(now)
+        for name, (before, now) in pairs.items()
+        if not math.isnan(now)
     }
 
 
@@ -340,7 +355,7 @@ class StatisticsProbe(Probe):
         self._last: Sharpness | None = None
 
     def read(self, at: Reading) -> dict[str, float]:
-        """The statistics as numbers of a row, and both sides of the balance where there is one step
+        """The statistics as numbers of a row, and both sides of (6.10) where there is one step
         size.
         """
         statistics = training_statistics(
@@ -359,7 +374,8 @@ class StatisticsProbe(Probe):
             )
         }
         rates = {float(g["lr"]) for g in getattr(at.optimizer, "param_groups", ())}
-        if len(rates) == 1 and (lr := rates.pop()) > 0:
+        lr = rates.pop() if len(rates) == 1 else 0.0
+        if lr > 0:
             balance = equilibrium(statistics, lr, samples_in(at.batches[0]))
             row |= {
                 "balance_left": balance.left,

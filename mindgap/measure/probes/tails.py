@@ -217,15 +217,17 @@ def infinite_variance(sample: NoiseSample | Any) -> InfiniteVariance:
     is_finite = low > 2 and (light_by_moments or (gamma < 0.15 and rows.size >= 200))
     # Hill's estimate leans towards heavy tails: where even it says 1/γ > 2, none is there.
     is_infinite = high < 2 and hill_gamma > 0.5
-    infinite = True if is_infinite else False if is_finite else None
+    infinite = is_infinite if is_infinite or is_finite else None
     return InfiniteVariance(_inverse(gamma), (low, high), rows.size, infinite)
 
 
 @lru_cache(maxsize=16)
 def _unit_law(k: int) -> tuple[Array, Array]:
-    """What Hill's and the moment estimator give on samples of the power law of index 1: Hill's, and
-    the moment one less Hill's. On a power law of index α the first is divided by α, and the second
-    stays: it does not depend on α.
+    """Estimates of 1/α on many samples of the power law of index 1, from k values each.
+
+    Returns:
+        Hill's estimates, and the moment estimates less Hill's, of equal shapes (samples,). On a
+        power law of index α the first are divided by α, and the second stay as they are.
     """
     logs = _power_law(k, 1.0)
     hill = estimators.plain_hill_gamma(logs)
@@ -233,18 +235,20 @@ def _unit_law(k: int) -> tuple[Array, Array]:
 
 
 def _index_between(estimate: float, k: int, moment_share: float) -> tuple[float, float]:
-    """The indices of power laws that give such an estimate from k values, by test inversion.
-
-    A share ``BORDER`` of the samples of either end's law lies beyond the estimate.
+    """The interval of indices of power laws that give such an estimate from k values, by test
+    inversion: of the samples of either end's law a share ``BORDER`` lies beyond the estimate.
 
     Args:
-        estimate: (1 - ``moment_share``) times Hill's plus ``moment_share`` times the moment one.
+        estimate: of 1/α, (1 - ``moment_share``) times Hill's plus ``moment_share`` times the moment
+            one.
+        k: number of values it rests on.
+        moment_share: between 0 and 1.
     """
     hill, moment_part = _unit_law(k)
 
     def end(share: float) -> float:
-        """The index at which a share of the estimates lies below the one given, by halving the
-        interval of its logarithm; infinite above a thousand.
+        """The index of the law whose estimates lie below the one given in this share of samples, by
+        halving the interval of its logarithm; infinite above a thousand.
         """
 
         def quantile_at(alpha: float) -> float:
@@ -262,12 +266,16 @@ def _index_between(estimate: float, k: int, moment_share: float) -> tuple[float,
 
 
 def _mean_gamma(logs: Array) -> Array:
-    """The mean of Hill's estimate and the moment estimate of 1/α."""
+    """The mean of Hill's estimate and the moment estimate of 1/α, this cut at -1, for logarithms of
+    shape (..., k + 1).
+    """
     return (estimators.plain_hill_gamma(logs) + np.maximum(estimators.moment_gamma(logs), -1.0)) / 2
 
 
 def _logs(rows: Array) -> tuple[Array, int]:
-    """Logarithms of the k+1 largest moduli of all values, decreasing; and k."""
+    """Logarithms of the k+1 largest moduli of all values, decreasing; and k, the tail length for so
+    many values. An error where fewer than k+1 values differ from zero.
+    """
     count = rows.size
     k = estimators.tail_length(count)
     largest = estimators.largest(np.abs(rows).reshape(-1), k + 1)
@@ -283,10 +291,11 @@ def _logs(rows: Array) -> tuple[Array, int]:
 @lru_cache(maxsize=16)
 def _power_law(k: int, index: float) -> Array:
     """Logarithms of the k+1 largest values over the last of them, in many samples of an exact power
-    law.
+    law; shape (samples, k + 1), the last column zero.
 
     They are exponential numbers over the index, whatever the sample's size. As many samples as
-    hold two million numbers together, but 500 to 4,000.
+    hold two million numbers together, but 500 to 4,000. Their order within a row does not matter to
+    the estimators that use them.
     """
     logs = np.zeros((min(4000, max(500, 2**21 // k)), k + 1))
     logs[:, :k] = numpy_stream(0, "power law", k).exponential(size=(len(logs), k)) / index
@@ -295,29 +304,35 @@ def _power_law(k: int, index: float) -> Array:
 
 @lru_cache(maxsize=64)
 def _light_bound(k: int) -> float:
-    """What the moment estimate of a power law of index ``HEAVY`` undercuts in a share
-    ``RARELY`` of samples.
+    """The value below which the moment estimate of 1/α lies in a share ``RARELY`` of samples of the
+    power law of index ``HEAVY``, from k values.
     """
     return float(np.quantile(estimators.moment_gamma(_power_law(k, HEAVY)), RARELY))
 
 
 def _looks_light(rows: Array) -> bool:
-    """Whether the largest values are closer together than a tail of index ``HEAVY`` leaves them;
-    never of fewer than 64 values, because Student laws of infinite variance look so too often
-    there.
+    """Whether the largest values lie closer together than a tail of index ``HEAVY`` leaves them, by
+    the moment estimate. Never of fewer than 64 values, because there Student laws of infinite
+    variance look so too often.
     """
     logs, k = _logs(rows)
     return rows.size >= 64 and float(estimators.moment_gamma(logs)) < _light_bound(k)
 
 
 def _values(sample: Any, of: str, per_layer: bool, groups: Any) -> tuple[Array, bool]:
-    """Rows of at least 30 finite values: of a ``NoiseSample`` those that ``of`` names, of an array
-    the values themselves, one per row or rows drawn together. Values of both signs are centred at
-    their median; columns of one group (of one layer, with ``per_layer``) are divided by the median
+    """The values to estimate a tail from; an error where they are fewer than 30 or not finite.
+
+    Values of both signs are centred at their median. Columns of one group are divided by the median
     of their moduli.
 
+    Args:
+        sample: a ``NoiseSample``, or an array of one or two dimensions.
+        of: for a ``NoiseSample``: which of its arrays is used.
+        per_layer: for its coordinates: those of one layer form a group.
+        groups: for an array with columns: one label per column; None forms no groups.
+
     Returns:
-        The rows, and whether they have both signs.
+        The values, shape (rows, values drawn together); and whether some are below zero.
     """
     if hasattr(sample, "norms") and hasattr(sample, "coordinates"):
         one_of("of", of, get_args(ValuesOf))
@@ -370,11 +385,15 @@ _Estimator = Callable[[Array, bool, int, np.random.Generator], _Estimate]
 
 
 def _by_tail(functional: Callable[[Array], Array]) -> _Estimator:
-    """The estimator that applies a function to the logarithms of the largest values, of the sample
-    and of each resample (of rows, where several values were drawn together).
+    """The estimator that applies ``functional`` to the logarithms of the largest values, of the
+    sample and of each resample.
+
+    Args:
+        functional: logarithms of shape (..., k + 1), decreasing -> estimates of 1/α.
     """
 
     def estimate(rows: Array, signed: bool, draws: int, rng: np.random.Generator) -> _Estimate:
+        """Resamples of independent values are drawn by the law of ranks, others row by row."""
         count, moduli = rows.size, np.abs(rows)
         logs, k = _logs(rows)
         if rows.shape[1] == 1:
@@ -395,8 +414,8 @@ def _by_tail(functional: Callable[[Array], Array]) -> _Estimator:
 
 
 def _symmetric(values: Array, signed: bool, rng: np.random.Generator) -> Array:
-    """Values of a symmetric law with the same tail along the last axis: as they are, or
-    differences of random pairs.
+    """Values of a symmetric law with the same tail, along the last axis: those with signs as they
+    are, others as differences of random pairs, half as many.
     """
     if signed:
         return values
@@ -406,16 +425,18 @@ def _symmetric(values: Array, signed: bool, rng: np.random.Generator) -> Array:
 
 
 def _by_blocks(rows: Array, signed: bool, draws: int, rng: np.random.Generator) -> _Estimate:
-    """The block-sum estimate, and that of each resample of rows."""
+    """The block-sum estimate, and that of each of ``draws`` resamples of rows; an ``_Estimator``
+    that ``_ESTIMATE`` names.
+    """
     count = rows.size
 
     def gammas(values: Array) -> Array:
         """The estimate of 1/α for each row, the mean over four ways of making it symmetric."""
-        rounds = [
+        estimates = [
             estimators.block_sum_gamma(_symmetric(values, signed, rng), rng, ROUNDS // 4)
             for _ in range(4)
         ]
-        return np.mean(rounds, axis=0)
+        return np.mean(estimates, axis=0)
 
     # In portions, so that the resamples never take more than some 16 MB.
     portion, resampled = max(1, 2**21 // count), []
@@ -426,8 +447,9 @@ def _by_blocks(rows: Array, signed: bool, draws: int, rng: np.random.Generator) 
 
 
 def _by_quantiles(rows: Array, signed: bool, draws: int, rng: np.random.Generator) -> _Estimate:
-    """McCulloch's estimate, from the 90 % and the 50 % quantile of the moduli, and that of each
-    resample: by the law of ranks where the values are independent, else by drawing rows.
+    """McCulloch's estimate, from the 90 % and the 50 % quantile of the moduli, and that of each of
+    ``draws`` resamples. Of independent values with signs these are drawn by the law of ranks, else
+    row by row.
     """
     count = rows.size
     if signed and rows.shape[1] == 1:
@@ -449,8 +471,9 @@ def _by_quantiles(rows: Array, signed: bool, draws: int, rng: np.random.Generato
         return float(np.mean(estimates))
 
     resamples = rng.integers(0, len(rows), (draws, len(rows)))
-    own = gamma(rows.reshape(-1))
-    return _Estimate(own, np.array([gamma(rows[r].reshape(-1)) for r in resamples]), count)
+    of_sample = gamma(rows.reshape(-1))
+    of_resamples = np.array([gamma(rows[places].reshape(-1)) for places in resamples])
+    return _Estimate(of_sample, of_resamples, count)
 
 
 _ESTIMATE: dict[str, _Estimator] = {
@@ -462,9 +485,16 @@ _ESTIMATE: dict[str, _Estimator] = {
 
 
 def _interval(method: str, estimate: _Estimate, level: float, count: int) -> tuple[float, float]:
-    """An interval for α = 1/γ from the bootstrap's γ, of the form that covers in simulations of
-    n = 2000: percentiles for ``stable``; else γ plus and minus Student's quantile times its spread,
-    on the scale of log α where γ is clearly above zero. Infinite where there is no estimate.
+    """An interval for α = 1/γ from the bootstrap's γ; both ends infinite without an estimate.
+
+    For ``stable`` it holds percentiles. Else it is γ plus and minus Student's quantile times its
+    spread, on the scale of log α where γ is clearly above zero. These are the forms that cover in
+    simulations of n = 2000.
+
+    Args:
+        method: one of ``METHODS``.
+        level: of the interval.
+        count: n, the number of values.
     """
     gamma, resampled = estimate.gamma, estimate.resampled
     resampled = resampled[np.isfinite(resampled)]
@@ -499,11 +529,16 @@ def _inverse(gamma: float) -> float:
 
 @lru_cache(maxsize=64)
 def _null(method: str, count: int, signed: bool, draws: int) -> Array:
-    """The estimated indices of ``draws`` Gaussian samples of size n, ``count``; at most 60 for the
-    slow methods on more than 20,000 values.
+    """The indices that a method estimates for Gaussian samples of n values, shape (draws,); at most
+    60 draws for the slow methods on more than 20,000 values.
 
     For norms the null is the modulus of one Gaussian number: of all norms of Gaussian vectors it
     spreads most for its size, so that no Gaussian vector is called heavier than Gaussian.
+
+    Args:
+        method: one of ``METHODS``.
+        count: n.
+        signed: whether the values have signs; False for norms.
     """
     rng = numpy_stream(0, "null", method, count, int(signed))
     if method in ("hill", "moment"):

@@ -103,7 +103,7 @@ def variance_growth(
     with np.errstate(over="ignore"):
         scale = np.square(largest)
     rng = numpy_stream(seed, "variance growth")
-    sizes = np.unique(np.geomspace(8, count, 30).astype(np.int64))
+    sizes = np.unique(np.geomspace(8, count, 30).astype(np.int64))  # m, of the curves
     curves = np.stack([_running(rng.permutation(squares), sizes) for _ in range(max(shuffles, 40))])
     low, median, high = np.quantile(curves, [0.05, 0.5, 0.95], axis=0) * scale
     exponent = _exponent(squares, shuffles, rng)
@@ -111,6 +111,7 @@ def variance_growth(
         _exponent(squares[rng.integers(0, count, count)], shuffles, rng) for _ in range(bootstrap)
     ]
     least, most = map(float, np.quantile(resampled, [0.5 - level / 2, 0.5 + level / 2]))
+    is_decided = most < SETTLES or least > GROWS
     return VarianceGrowth(
         sizes,
         _running(squares, sizes) * scale,
@@ -120,24 +121,29 @@ def variance_growth(
         exponent,
         (least, most),
         largest_share=float(squares.max() / squares.sum()),
-        settles=True if most < SETTLES else False if least > GROWS else None,
+        settles=most < SETTLES if is_decided else None,
     )
 
 
 def _running(squares: Array, sizes: NDArray[np.int64]) -> Array:
-    """Means of the first m values, for every m of ``sizes``."""
+    """Means of the first m values, for every m of ``sizes``; of the same shape as these."""
     return np.cumsum(squares)[sizes - 1] / sizes
 
 
 def _exponent(squares: Array, shuffles: int, rng: np.random.Generator) -> float:
-    """Growth of the median mean of m values: its log-log slope, from disjoint groups of m = n/128
-    (at least 16) up to n/4 values.
+    """The slope of log median against log m, where the median is that of the means of disjoint
+    groups of m values: m = n/128 (at least 16), doubling up to n/4.
 
     The median mean of fewer than 16 values grows for every skew law, heavy-tailed or not.
+
+    Args:
+        squares: n values of ``‖n_b‖²``, up to a factor.
+        shuffles: random orders of the values from which groups are made.
     """
     count = len(squares)
     first = max(16, count // 128)
-    sizes = [first * 2**i for i in range(int(math.log2(count / 4 / first)) + 1)]
+    doublings = int(math.log2(count / 4 / first))
+    sizes = [first * 2**i for i in range(doublings + 1)]
     shuffled = np.stack([rng.permutation(squares) for _ in range(shuffles)])
     medians = []
     for size in sizes:
