@@ -88,6 +88,55 @@ def test_verdict_on_variance_reduction(case, verdict):
     )
 
 
+LEVELS = (1.0, 4.0, 16.0, 64.0)
+
+
+def _paired(study):
+    """Four seeds of very different levels, at each of which methods differ by the same factor or
+    number.
+    """
+    scale, methods = "quick", find(study).seeds("quick")
+    ends = {}
+    for place, method in enumerate(methods, 1):
+        ends[method] = [
+            {
+                "gap": level * (10.0 if method == "convex, SGD" else 1.0),
+                "test_error": 0.1,
+                "factor": 1.0,
+                "validation_accuracy": 0.9,
+                "validation_loss": 1.0,
+                "test_accuracy": level / 100 + place / 1000,
+                "test_loss": level * (1 + place / 100),
+                "step_length": level * (1 + place / 100),
+                "step": 1,
+                "lr": 1.0,
+                "gradient_norm": level * (1 + place / 100),
+            }
+            for level in LEVELS
+        ]
+    return made_up(study, ends, scale)
+
+
+@pytest.mark.parametrize(
+    "study",
+    [
+        "t4-variance-reduction",
+        "n3-image-network",
+        "h15-steps-and-thresholds",
+        "b0-unbounded-smoothness",
+    ],
+)
+def test_methods_are_paired_by_seed_where_each_lost_another_one(study):
+    runs = _paired(study)
+    methods = list(dict.fromkeys(run.header.method for run in runs))
+    lost = {methods[0]: 0, methods[1]: 3}
+    left = [run for run in runs if run.header.seed != lost.get(run.header.method)]
+    common = [run for run in runs if run.header.seed in (1, 2)]
+    judge = find(study).judge
+    answers = [{part.name: part.answer for part in judge(some).asked} for some in (left, common)]
+    assert answers[0] == answers[1]
+
+
 def test_variance_reduction_gains_on_the_convex_control():
     study = find("t4-variance-reduction")
     gaps = {}

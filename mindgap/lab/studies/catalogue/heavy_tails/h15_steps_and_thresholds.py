@@ -13,7 +13,7 @@ import numpy as np
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.text_runs import noted_losses, text_optimizer_run
 from mindgap.lab.studies.tuned_runs import NEGLIGIBLE, OTHER, optimizer_of
-from mindgap.lab.studies.verdict import by_method, means
+from mindgap.lab.studies.verdict import by_seed, means
 
 if TYPE_CHECKING:
     import torch
@@ -105,7 +105,7 @@ def judge_steps(runs: Sequence[Run]) -> Parts:
         ratio); for GClip and for CClip, a growing threshold ends at a lower loss
         (:meth:`~mindgap.lab.studies.verdict.Parts.below`).
     """
-    parts, groups = Parts(), by_method(runs)
+    parts, groups = Parts(), by_seed(runs)
     losses = noted_losses(parts, runs)
     length = {
         name: np.array([np.mean(run.column("step_length")) for run in groups[name]])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.lab.studies.spec import Design, Figure, Parts, Row, Run, Scale, Source, Study, Trial
-from mindgap.lab.studies.verdict import by_method
+from mindgap.lab.studies.verdict import by_seed
 from mindgap.record.schema import grouped
 
 OURS = "coordinates at 3τ"
@@ -115,10 +115,9 @@ def _chosen(group: Sequence[Run], tail: float) -> tuple[float, float, np.ndarray
 
     Returns:
         The rate with the smallest mean log loss over the seeds (infinite where a run diverged),
-        that mean, and the test losses at this rate, in the order of the seeds.
+        that mean, and the test losses at this rate, in the order of the runs.
     """
-    rows = [row for run in sorted(group, key=lambda run: run.header.seed) for row in run.rows]
-    rows_of = grouped((row["lr"], row) for row in rows if row["tail"] == tail)
+    rows_of = grouped((row["lr"], row) for run in group for row in run.rows if row["tail"] == tail)
     logs_of = {
         lr: np.log(np.maximum([row["validation"] for row in of_lr], TINY))
         for lr, of_lr in rows_of.items()
@@ -146,7 +145,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts = Parts()
     variance = float(np.median([row["variance"] for run in runs for row in run.rows]))
     for tail in runs[0].header.settings["tails"]:
-        chosen = {name: _chosen(group, tail) for name, group in by_method(runs).items()}
+        chosen = {name: _chosen(group, tail) for name, group in by_seed(runs).items()}
         norm_clips = {name: choice for name, choice in chosen.items() if name.startswith("clip ")}
         best_clip = min(norm_clips, key=lambda name: norm_clips[name][1])
         lr, _, losses = norm_clips[best_clip]

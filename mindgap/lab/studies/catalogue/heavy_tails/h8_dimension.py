@@ -77,7 +77,8 @@ def _rare_jumps(
     jump: float,
     clip: str,
 ) -> np.ndarray:
-    """f(x̄_K) - f* of independent runs of projection-free CClip or GClip from x_0 = 0, with μ = 1.
+    """f(x̄_K) - f* of independent runs of CClip or GClip from x_0 = 0, without projection and with
+    μ = 1.
 
     Args:
         rng: advanced by the draws of the jumps.

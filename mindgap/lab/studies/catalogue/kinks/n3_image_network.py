@@ -28,7 +28,7 @@ from mindgap.lab.studies.spec import (
     scales,
 )
 from mindgap.lab.studies.training_runs import Training
-from mindgap.lab.studies.verdict import ONE_SIDED, by_method, mean_interval
+from mindgap.lab.studies.verdict import ONE_SIDED, by_seed, mean_interval
 
 #: Accuracies that differ by at most this match.
 MARGIN = 0.01
@@ -142,7 +142,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts = Parts()
     accuracy: dict[str, np.ndarray] = {}
     factors: dict[str, list[float]] = {}
-    for name, group in by_method(runs).items():
+    for name, group in by_seed(runs).items():
         picked = [_choice(run) for run in group]
         accuracy[name] = np.array([row["test_accuracy"] for row in picked])
         factors[name] = [row["factor"] for row in picked]

@@ -129,11 +129,14 @@ def adversary_loop(trial: Trial) -> Iterator[Row]:
         for calls in trial["calls"]:
             delta = Delta / (8 * calls)
             games: dict[str, Any] = {
-                "5.3.1": ValueAdversary(LipschitzClass(1.0, Delta), 0.4, calls),
-                "5.5.2": GradientAdversary(Delta, delta, 0.4),
+                "5.3.1": ValueAdversary(LipschitzClass(1.0, Delta), start=0.4, calls=calls),
+                "5.5.2": GradientAdversary(Delta, delta, start=0.4),
             }
             if not trial["resist"]:
-                games = {"5.3.1": _Honest(True, calls, 1e-9), "5.5.2": _Honest(False, calls, delta)}
+                games = {
+                    "5.3.1": _Honest(values=True, calls=calls, delta=1e-9),
+                    "5.5.2": _Honest(values=False, calls=calls, delta=delta),
+                }
             for theorem, game in games.items():
                 with trial.timed():
                     defeat = game.play(black_box(trial["optimizer"], calls))

@@ -65,7 +65,7 @@ def _count(
 
     Returns:
         The first step from which the worst gap stays at most ε, infinite where that needs more than
-        about 1.5 bounds; and the bound of Table 2.1, rounded up.
+        about 1.5 bounds or 40,000 steps; and the bound of Table 2.1, rounded up.
     """
     bound = math.ceil(
         iteration_bound("nesterov" if name == "heavy-ball" else name, constants, epsilon)

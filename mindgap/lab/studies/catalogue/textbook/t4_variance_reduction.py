@@ -17,7 +17,7 @@ import numpy as np
 from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS
 from mindgap.lab.studies.spec import Figure, Parts, Run, Scale, Source, Study, scales
 from mindgap.lab.studies.variance_runs import loop
-from mindgap.lab.studies.verdict import ONE_SIDED, by_method, last, mean_interval
+from mindgap.lab.studies.verdict import ONE_SIDED, by_seed, last, mean_interval
 
 #: A gap that is lower by less than this factor is no gain.
 MARGIN = 1.1
@@ -34,10 +34,11 @@ def judge(runs: Sequence[Run]) -> Parts:
         it lies above 0 and not below that. Nothing is decided where SVRG gains nothing on the
         convex control.
     """
-    parts, groups = Parts(), by_method(runs)
+    parts = Parts()
     gains = {}  # problem -> interval of the log of the ratio
     for problem in ("network", "convex"):
-        final_gaps = {
+        groups = by_seed(run for run in runs if run.header.method.startswith(problem))
+        final_gaps = {  # rule -> one gap per seed
             rule: [last(run, "gap") for run in groups[f"{problem}, {rule}"]]
             for rule in ("SGD", "SVRG")
         }
