@@ -382,7 +382,7 @@ def _carry_over(
     """The fresh values, with those of the old state in the place of equal names and shapes."""
     values = dict(fresh)
     for name, value in fresh.items():
-        old_value = old.get(name)
+        old_value: Any = old.get(name)
         if isinstance(value, dict) and isinstance(old_value, dict):
             values[name] = _carry_over(old_value, value, old_oracle, new_oracle)
         elif not isinstance(value, dict) and getattr(old_value, "shape", None) == value.shape:

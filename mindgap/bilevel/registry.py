@@ -183,15 +183,10 @@ def lower_variable_of(method: object) -> str:
 
 
 #: Names of the columns of the documentation's tables.
+#: The columns of the documentation's tables.
 HEADER = (
-    "method",
-    "loop",
-    "setting",
-    "oracle complexity",
-    "upper level f",
-    "lower level g",
-    "batch",
-    "to choose",
+    "method | loop | setting | oracle complexity | upper level f | lower level g"
+    " | batch | to choose"
 )
 
 
@@ -210,7 +205,7 @@ def table_markdown() -> str:
             + (str(m.hyperparameters),)
             for m in methods.values()
         ]
-        lines = [HEADER, ("---",) * len(HEADER), *words]
+        lines = [HEADER.split(" | "), ["---"] * len(words[0]), *words]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
     return f"{markdown(SIXTEEN)}\n\nBeyond the sixteen:\n\n{markdown(FURTHER)}"

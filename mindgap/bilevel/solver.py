@@ -97,9 +97,7 @@ class Solution(Generic[X, Y]):
 
     @property
     def limits(self) -> Limits:
-        """What limits the run where it ended (x, the lower level or the linear system), measured by
-        exact solves over all data: for small problems.
-        """
+        """What limits the run where it ended, by exact solves over all data: see ``Limits``."""
         return limits_of(self.state)
 
     def check(self) -> Solution[X, Y]:
@@ -231,7 +229,7 @@ def solve(
     bounds = {name: limit * (1.0 + runner.norm(state.values[name])) for name in ("x", "y")}
 
     def outcome_of_numbers() -> tuple[str, str] | None:
-        """Outcome and sentence where the numbers of the state have gone wrong."""
+        """Outcome and sentence where the numbers of the state have gone wrong; None if not."""
         for name, vector in _vectors(state.values):
             norm = runner.norm(vector)
             if not math.isfinite(norm):
@@ -241,7 +239,7 @@ def solve(
         return None
 
     def outcome_here() -> tuple[str, str] | None:
-        """Outcome and sentence where the run ends here, by a callback or a budget."""
+        """Outcome and sentence where a callback or a budget ends the run; None if it goes on."""
         answers = [listener(state) for listener in listeners] if state.t % every == 0 else []
         if any(map(_is_true, answers)):
             return "stopped", f"a callback asked for it after {state.t} iterations"
@@ -254,7 +252,7 @@ def solve(
         return None
 
     def history_row() -> dict[str, float]:
-        """A row of the history."""
+        """A row of the history: a number for each of ``columns``."""
         upper = oracle.value("upper", state.x, state.y)
         own = (float(measure(state)) for measure in measures.values())
         numbers = (state.t, state.total_calls, seconds_before + spent, upper, *own)
@@ -263,6 +261,7 @@ def solve(
     columns = ("iteration", "calls", "seconds", "upper", *measures)
     rows = [row for row in rows if tuple(row) == columns and row["iteration"] < state.t]
     seconds_before = rows[-1]["seconds"] if rows else 0.0
+    # Periods at whose multiples there is something to do.
     due = [check_every] + [every] * bool(listeners)
     due += [checkpoint_every] * (checkpoint is not None) + [rows_every] * (history is not None)
     last_progress, last_look, stopped_early = 0.0, -1, False
@@ -332,7 +331,9 @@ def _checked_listeners(callbacks: Any) -> list[Callback]:
 def _resume(
     checkpoint: str | Path | None, method: Method, oracle: ProblemOracle, belongs: Mapping[str, str]
 ) -> tuple[State | None, Rows]:
-    """State and history of the checkpoint; none if it is missing, or damaged and was set aside."""
+    """State and history rows of the checkpoint; (None, []) if it is missing, or damaged and was
+    set aside with a warning.
+    """
     if checkpoint is None or not (path := Path(checkpoint)).exists():
         return None, []
     try:
@@ -346,7 +347,7 @@ def _resume(
 
 
 def _is_true(answer: object) -> bool:
-    """Whether a callback asks to stop: True of Python, NumPy, torch or JAX; else go on."""
+    """Whether a callback's answer is True, of Python, NumPy, torch or JAX: then it asks to stop."""
     if isinstance(answer, bool):
         return answer
     return (
@@ -357,9 +358,7 @@ def _is_true(answer: object) -> bool:
 
 
 def _vectors(values: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
-    """x, y and the method's own vectors by name; tables are left out, since a bad row shows in
-    the vectors soon.
-    """
+    """Names and vectors among the values, without tables (a bad row shows in x, y or z soon)."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield from _vectors(value)
@@ -386,9 +385,7 @@ class Eager(Backend):
         *,
         keep: bool = True,
     ) -> State:
-        """At most that many iterations, fewer when a budget is reached; the state is emptied
-        unless ``keep``.
-        """
+        """As :meth:`Backend.run`: at most ``steps`` iterations, one after the other."""
         method, oracle, values = state.method, state.oracle, dict(state.values)
         if not keep:
             state.values.clear()

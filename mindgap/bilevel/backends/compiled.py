@@ -171,7 +171,9 @@ class JaxBackend(Backend):
         return values, iterations_per_cycle * (chunk.cycles if single else int(done))
 
     def _room(self, block: Block, chunk: Chunk) -> int:
-        """Iterations that a block's tables have room for, so that others fit too."""
+        """Iterations per cycle that a block's tables have room for; in a single cycle as many as a
+        chunk may have, so that a longer block needs no new compilation.
+        """
         return (
             block.length if chunk.cycles > 1 or block.length == 1 else max(block.length, self.chunk)
         )
@@ -194,12 +196,13 @@ class JaxBackend(Backend):
         """The iterations of a chunk, traced by JAX.
 
         Args:
-            layouts, tables, constants: the packed draws of each block.
+            chunk: its blocks give kinds and lengths; draws are read from the tables.
+            layouts, tables, constants: the packed draws of each block, see ``PackedDraws``.
             single: whether there is one cycle, of a length known only when it runs.
             values: at the start.
-            arrays: the samples of both levels.
+            arrays: the data of both levels by "upper" and "lower", as the oracle keeps them.
             cycles, lengths: cycles in all, and iterations of each block.
-            look: stop where x or y is no number any more.
+            look: stop where x or y is no number any more, after every ``LOOK`` iterations.
 
         Returns:
             The values after the iterations, and the cycles done.
@@ -208,14 +211,14 @@ class JaxBackend(Backend):
 
         def run_iteration(r: int, c: Scalar, i: Scalar, v: ByName) -> ByName:
             """The values after iteration i of cycle c of block r."""
-            rows: list[Any] = []
+            rows: list[Any] = []  # this iteration's row of each table; None for an empty table
             for table in tables[r]:
                 cycle_axis, iteration_axis, width = table.shape
                 if not width:
                     rows.append(None)
                     continue
-                number = c * iteration_axis + i
-                if cycle_axis == 1 or iteration_axis == 1:
+                number = c * iteration_axis + i  # of the row in the flat table
+                if cycle_axis == 1 or iteration_axis == 1:  # the same number, cheaper when traced
                     number = i if cycle_axis == 1 else c
                 rows.append(
                     lax.dynamic_index_in_dim(table.reshape(-1, width), number, keepdims=False)
@@ -291,7 +294,7 @@ class PackedDraws(NamedTuple):
 
 
 def pack_draws(block: Block, cycles: int, room: int, problem: BilevelProblem) -> PackedDraws:
-    """The draws of a block, in tables with room for so many cycles and iterations per cycle."""
+    """The draws of a block, in tables with room for ``cycles`` times ``room`` iterations."""
     float_type = np.float64 if problem.dtype == torch.float64 else np.float32
     widths = [0, 0]  # columns of the two tables so far
     layout: list[DrawPlace] = []

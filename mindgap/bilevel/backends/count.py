@@ -121,8 +121,9 @@ def calls_of_chunk(method: AnyMethod, problem: BilevelProblem, chunk: Chunk) -> 
             for name, value in block.draws.items()
             if isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.integer)
         ]
-        # Rows of different whole numbers, and how many iterations have each. One number is the
-        # common case, in which a sort of rows would cost more than the draws.
+        # ``distinct`` has one row per combination of whole numbers, ``occurrences`` how many
+        # iterations have it. One number is the common case, in which a sort of rows would cost more
+        # than the draws.
         if len(whole_numbers) == 1:
             distinct, occurrences = np.unique(block.draws[whole_numbers[0]], return_counts=True)
             distinct = distinct[:, None]
@@ -178,10 +179,10 @@ def run_counted(
     """The state after at most ``steps`` iterations of a backend that cannot count while it runs.
 
     Args:
-        dispatch: runs the iterations of a chunk and returns the values and how many were run,
-            fewer than all where x or y is no number any more.
+        dispatch: runs the iterations of a chunk from a state and returns the values and how many
+            were run, fewer than all where x or y is no number any more.
         state: where to begin.
-        steps: iterations.
+        steps: most iterations.
         chunk_size: most iterations of one chunk.
         calls: budget of oracle calls; the last iteration is the one that reaches it.
         seconds: budget of time, kept by the chunk.
@@ -190,6 +191,7 @@ def run_counted(
     end_time = math.inf if seconds is None else time.perf_counter() + seconds
 
     def draw(count: int) -> tuple[Chunk, dict[str, int]]:
+        """The next ``count`` iterations, and their oracle calls by name."""
         chunk = draw_chunk(method, state.oracle, state.seed, state.t, count, state.drawn)
         return chunk, calls_of_chunk(method, state.problem, chunk)
 
@@ -211,14 +213,13 @@ def run_counted(
 
 
 def steps_until(state: State, reached: Callable[[State], bool], most: int = 1024) -> int:
-    """How many iterations (at most ``most``, at least one) until the counters of a state are where
-    they should be.
+    """How many iterations it takes, from 1 to ``most``, until the counters of a state reach a mark.
 
     Nothing is run: the state that is asked about has counters alone, no values.
 
     Args:
         state: where the run stands.
-        reached: function of a state; it may read iterations, updates, draws and calls.
+        reached: function of a state to True or False; it may read iterations, updates and calls.
         most: iterations to look ahead.
 
     Example:
@@ -252,7 +253,14 @@ def _calls(
     floats: tuple[str, ...],
     sizes: ProblemSizes,
 ) -> dict[str, int]:
-    """Oracle calls of one iteration with samples of these shapes and these whole numbers."""
+    """Oracle calls by name of one iteration of a kind; found by running it on zeros, and cached.
+
+    Args:
+        shapes: (name, axes before those of one minibatch) of each sample.
+        lengths: (name, value) of each random whole number, such as the length of a series.
+        floats: names of the rates.
+        sizes: of the problem.
+    """
     oracle = CountingOracle(sizes)
     draws: dict[str, Any] = {
         name: row(Sample(np.zeros((1, *shape), int)), 0) for name, shape in shapes

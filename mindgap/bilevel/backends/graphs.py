@@ -59,8 +59,8 @@ class _DeviceRows(TorchOps):
     overwritten: list[tuple[Tensor, Tensor, Tensor]] | None = None
 
     def replace_row(self, table: Tensor, index: Scalar, value: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """``value - table[index]``, and the table with the value there. It writes in place, as
-        eager runs do.
+        """``value - table[index]``, and the table with the value written in place, as in eager
+        runs; adds the old row to ``overwritten`` where that is kept.
         """
         number = index.batch
         old_row = table.index_select(0, number)
@@ -129,8 +129,8 @@ def _overwrite(old: ByName, new: ByName) -> None:
 
 
 def _run_and_undo(iteration: Callable[[], None], rows: _DeviceRows, values: ByName) -> None:
-    """Run an iteration and put all values back: of a table only the rows that were replaced,
-    for a table is large.
+    """Run an iteration and put all values back; of a table, which is large, only the rows that
+    ``rows`` saw replaced.
     """
     before, rows.overwritten = _copy_values(values), []
     iteration()
@@ -144,6 +144,7 @@ class _IterationGraph:
     """One kind of iteration, ready to be replayed.
 
     Attributes:
+        problem: kept because a captured graph reads its data, and no other may have its id.
         constants: draws that are the same in every iteration.
         rates: step sizes and weights, one table per name with one row per iteration.
         samples: indices of data, one table per name with one row per iteration.
@@ -159,9 +160,7 @@ class _IterationGraph:
         problem: BilevelProblem,
         rows: int,
     ) -> None:
-        device = problem.device
-        # a captured graph reads its data: they must live as long, and no other may have its id
-        self.problem = problem
+        device, self.problem = problem.device, problem
         self.iteration, self.constants = iteration, constants
         self.row = torch.zeros((), dtype=torch.int64, device=device)
         self.rates = {name: torch.zeros(rows, dtype=problem.dtype, device=device) for name in rates}
@@ -192,14 +191,17 @@ class _IterationGraph:
         return draws
 
     def load(self, columns: dict[str, list[Any]]) -> None:
-        """Write sample numbers and rates of many iterations to the device; go to the first row."""
+        """Write the draws of many iterations (name -> one per iteration) to the tables on the
+        device, and go to the first row.
+        """
         self.row.zero_()
         for name, table in self.rates.items():
             table[: len(columns[name])] = torch.tensor(columns[name], dtype=table.dtype)
         for name, table in self.samples.items():
             level = self.iteration.samples[name][0]
             which = np.array([np.asarray(sample.which) for sample in columns[name]])
-            if level != "direction" and (data := self.problem.data(level)).order == "partition":
+            data = self.problem.data(level)
+            if level != "direction" and data.order == "partition":  # batch ids become indices
                 which = which[..., None] * data.batch_size + np.arange(data.batch_size)
             table[: len(which)] = torch.from_numpy(np.ascontiguousarray(which))
 
@@ -211,14 +213,15 @@ _GraphKey = tuple[Any, ...]
 def _columns_by_graph(
     chunk: Chunk,
 ) -> tuple[list[_GraphKey], dict[_GraphKey, dict[str, list[Any]]]]:
-    """For each iteration of a chunk the graph that runs it, and for each graph the draws of its
-    iterations by name.
+    """For each iteration of a chunk the key of the graph that runs it, and for each key the draws
+    of its iterations: name -> one per iteration.
     """
     order: list[_GraphKey] = []
     columns: dict[_GraphKey, dict[str, list[Any]]] = {}
     for kind, draws in chunk.steps():
-        order.append((kind, *(value for value in draws.values() if isinstance(value, int))))
-        lists = columns.setdefault(order[-1], {name: [] for name in draws})
+        key = (kind, *(value for value in draws.values() if isinstance(value, int)))
+        order.append(key)
+        lists = columns.setdefault(key, {name: [] for name in draws})
         for name, value in draws.items():
             lists[name].append(value)
     return order, columns
@@ -256,6 +259,7 @@ class CudaGraphs(Backend):
         self.chunk = whole("chunk", chunk, least=1)
         self.capturing = 0.0
         self._pool: tuple[int, int] | None = None
+        #: (method, id of the problem) -> the values that its graphs work on, and the graphs
         self._graphs: dict[Any, tuple[ByName, dict[_GraphKey, _IterationGraph]]] = {}
 
     def oracle(
@@ -301,8 +305,10 @@ class CudaGraphs(Backend):
         return run_counted(self._replay, state, steps, self.chunk, calls, seconds)
 
     def _replay(self, state: State, chunk: Chunk) -> tuple[ByName, int]:
-        """The values after the iterations of a chunk, and how many were run: all, or fewer where x
-        or y is no number any more.
+        """Run the iterations of a chunk, with graphs that are captured where there are none yet.
+
+        Returns:
+            The values, and the iterations done: all, or fewer where x or y is no number any more.
         """
         oracle, problem = state.oracle, state.problem
         key = (state.method, id(problem))
@@ -348,8 +354,10 @@ class CudaGraphs(Backend):
     def _capture(
         self, graph: _IterationGraph, method: AnyMethod, oracle: _CapturedOracle, values: ByName
     ) -> None:
-        """Set ``graph.replay``, which overwrites the values with those of the next iteration; on a
-        CPU it runs the iteration eagerly.
+        """Set ``graph.replay``, which overwrites ``values`` with those of the next iteration.
+
+        On a CPU it runs the iteration eagerly; on a GPU the iteration is run once and undone, then
+        captured.
         """
         addresses = {t.data_ptr() for t in pytree.tree_leaves(values)}
 

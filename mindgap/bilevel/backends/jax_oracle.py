@@ -76,8 +76,8 @@ class JaxOps(Ops):
 
     @staticmethod
     def normals(seeds: Any, count: int, like: Array) -> Array:
-        """``count`` standard normal numbers per seed, equal to torch's: Box and Muller's transform
-        of hashed positions.
+        """``count`` standard normal numbers per seed, of shape (seeds, count), equal to torch's:
+        Box and Muller's transform of hashed positions.
         """
         mask, positions = np.uint32(2**32 - 1), jnp.arange(2 * count, dtype=np.uint32)
         bits = scramble(
@@ -115,7 +115,9 @@ class JaxOps(Ops):
     def loop(
         self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None
     ) -> T:
-        """As in ``Ops``; ``length`` may be a traced number, known only when the loop runs."""
+        """The carry after ``carry = body(carry, *row)`` for each row of the inputs, or for the
+        first ``length`` rows, a number that may be known only when the loop runs.
+        """
         arrays = [a.which if isinstance(a, Sample) else jnp.asarray(a) for a in inputs]
         forms = [Sample if isinstance(a, Sample) else (lambda row: row) for a in inputs]
 
@@ -207,7 +209,7 @@ class JaxOracle(JaxOps, ProblemOracle):
     # Derivatives.
 
     def _batch(self, level: str, sample: Sample) -> Any:
-        """The data of a sample: all, one batch of the partition, or several joined to one."""
+        """The data of a sample, in the level's form: all, one batch, or several joined to one."""
         data, arrays = self.problem.data(level), self.arrays[level]
         if data.order != "partition":
             which = None if is_full(sample) else jnp.asarray(sample.which).reshape(-1)
@@ -222,8 +224,8 @@ class JaxOracle(JaxOps, ProblemOracle):
         return self._restore_axes(level, batch)
 
     def _store_samples(self, level: str) -> Any:
-        """The samples of a level; those of a fixed partition by batches, their axes in the
-        order products like.
+        """The data of a level as JAX keeps them: those of a fixed partition have a first axis for
+        the batches and the other axes in the order of ``axis_orders``, which is set in ``orders``.
         """
         arrays = _samples_as_arrays(self.problem, level)
         if self.problem.data(level).order != "partition":
@@ -354,7 +356,6 @@ def _split(pack: Pack, vector: Array) -> list[Any]:
 
 
 def _join(arrays: list[Any]) -> Any:
-    """Arrays of any shapes as one flat vector."""
     return jnp.concatenate([jnp.ravel(p) for p in arrays])
 
 
@@ -397,13 +398,12 @@ def axis_orders(loss: Callable[..., Any], x: Array, y: Array, batch: Batch) -> l
 
 
 def _find_products(jaxpr: Any, uses_of: dict[Any, list[Sums]]) -> None:
-    """Add to each known variable's list how the products of a traced function, and of those it
-    calls, use it.
+    """Add to each list in ``uses_of`` how the products of a traced function, and of those it
+    calls, use that variable; the lists change in place.
     """
     for equation in jaxpr.eqns:
-        uses_by_input = [
-            None if hasattr(v, "val") else uses_of.get(v) for v in equation.invars
-        ]  # a literal has a value
+        # The list of each input; none for a literal, which has a value, or an unknown variable.
+        uses_by_input = [None if hasattr(v, "val") else uses_of.get(v) for v in equation.invars]
         if equation.primitive.name == "dot_general":
             sums, batched = equation.params["dimension_numbers"]
             for sums_list, summed, leading in zip(uses_by_input, sums, batched, strict=True):
@@ -421,14 +421,16 @@ def _find_products(jaxpr: Any, uses_of: dict[Any, list[Sums]]) -> None:
                 inside,
                 {
                     v: k
-                    for v, k, same_axis_count in zip(inside.invars, uses_by_input, same_axes)
-                    if k is not None and same_axis_count
+                    for v, k, is_alike in zip(inside.invars, uses_by_input, same_axes)
+                    if k is not None and is_alike
                 },
             )
 
 
 def _best_order(axes: int, products: list[Sums]) -> Axes:
-    """Of the present order and those that suit one product each, the first that suits the most."""
+    """Of the present order of so many axes and those that suit one product each, the first that
+    suits the most products.
+    """
     candidates = [tuple(range(axes))]
     for leading, summed in products:
         other_axes = tuple(i for i in range(axes) if i not in leading + summed)

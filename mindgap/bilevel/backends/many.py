@@ -76,15 +76,15 @@ class ManyRuns:
         self.values, self._drawn = self._start()
 
     def _compile_once(self, key: tuple[Any, ...], make: Any) -> Any:
-        """A compiled function, made once for each form."""
+        """The function that ``make`` returns, compiled once for each key, method and problem."""
         form = (*key, self.points[0].without_rates(), id(self.oracle.problem))
         if form not in self.backend.compiled:
             self.backend.compiled[form] = jax.jit(make())
         return self.backend.compiled[form]
 
     def _start(self) -> tuple[ByName, list[dict[str, int]]]:
-        """The values of all points and seeds before the first iteration, and what each seed has
-        drawn for them.
+        """The values of all points and seeds before the first iteration, and the draws made from
+        each stream for each seed; adds the oracle calls to ``calls``.
         """
         method, oracle = self.points[0], self.oracle
         # Draws and stream positions of each seed, and rates of each point, at the start.
@@ -141,14 +141,18 @@ class ManyRuns:
         self.values = jax.tree.map(lambda value: value[:, chosen], self.values)
 
     def _dispatch(self, chunks: list[Chunk]) -> ByName:
-        """The values after a chunk of iterations of all points and seeds, in one program."""
+        """The values after a chunk of iterations of all points and seeds, in one program.
+
+        Args:
+            chunks: the draws of each seed, with the rates of the first point.
+        """
         first_chunk, method, oracle = chunks[0], self.points[0], self.oracle
         single = first_chunk.cycles == 1
         cycles = _room(first_chunk.cycles)
         integers, floats, constants, layouts = [], [], [], []
         for r, block in enumerate(first_chunk.blocks):
             room = _room(block.length) if single else block.length
-            # Samples differ between seeds, rates between points.
+            # Samples (whole numbers) differ between seeds, rates between points.
             by_seed = [
                 pack_draws(chunk.blocks[r], cycles, room, oracle.problem) for chunk in chunks
             ]
@@ -207,14 +211,14 @@ class ManyRuns:
         def loss(x: Array, y: Array, arrays: Any) -> Any:
             return oracle.with_arrays(arrays).loss("upper", x, y)
 
-        def make() -> Any:
-            return jax.vmap(jax.vmap(loss, (0, 0, None)), (0, 0, None))
-
         with precision(oracle.problem):
-            arguments = self.values["x"], self.values[lower], oracle.arrays
-            return np.asarray(self._compile_once(("losses",), make)(*arguments), np.float64)
+            compiled = self._compile_once(
+                ("losses",), lambda: jax.vmap(jax.vmap(loss, (0, 0, None)), (0, 0, None))
+            )
+            losses = compiled(self.values["x"], self.values[lower], oracle.arrays)
+            return np.asarray(losses, np.float64)
 
 
 def _room(length: int) -> int:
-    """The next power of two: a run that is a little longer needs no new compilation."""
+    """The power of two at or above a length: a slightly longer run needs no new compilation."""
     return int(2 ** math.ceil(math.log2(max(length, 1))))

@@ -84,8 +84,8 @@ class TorchOps(Ops):
 
     @staticmethod
     def normals(seeds: Any, count: int, like: Tensor) -> Tensor:
-        """``count`` standard normal numbers per seed, by Box and Muller's transform of hashed
-        positions: the same on every backend.
+        """``count`` standard normal numbers per seed, of shape (seeds, count), by Box and Muller's
+        transform of hashed positions: the same on every backend.
         """
         seed_column = torch.as_tensor(seeds, device=like.device)[:, None]
         positions = torch.arange(2 * count, device=like.device)
@@ -112,9 +112,7 @@ class TorchOps(Ops):
     def loop(
         self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None
     ) -> T:
-        """``for each row of the inputs: carry = body(carry, *row)``, the first ``length`` rows
-        where it is given.
-        """
+        """``carry = body(carry, *row)`` for each row of the inputs, or the first ``length``."""
         if length is None:
             first_input = inputs[0]
             length = len(first_input.which) if isinstance(first_input, Sample) else len(first_input)
@@ -298,7 +296,9 @@ class TorchOracle(TorchOps, ProblemOracle):
     # Derivatives.
 
     def first(self, level: str, variable: str, x: Tensor, y: Tensor, sample: Sample) -> Tensor:
-        """The derivative of a level's loss on a sample in ``variable``, "x" or "y"."""
+        """The derivative of a level's loss on a sample in ``variable``, "x" or "y", flat; zeros
+        where the loss does not depend on it.
+        """
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
         pack = pack_y if variable == "y" else pack_x
 
@@ -327,7 +327,9 @@ class TorchOracle(TorchOps, ProblemOracle):
         return f_x, f_y
 
     def _upper_parts(self, x: Tensor, y: Tensor, batch: Batch, sample: Sample) -> tuple[Any, Any]:
-        """f_x and f_y in the shapes of the variables."""
+        """f_x and f_y on one batch, as tuples of tensors in the shapes of the variables; None for
+        a tensor that does not enter.
+        """
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
         xs, ys = pack_x.leaves(x), pack_y.leaves(y)
         loss = self.loss("upper", pack_x.assemble(xs), pack_y.assemble(ys), batch, sample)
@@ -379,8 +381,8 @@ class TorchOracle(TorchOps, ProblemOracle):
     def residuals(
         self, x: Tensor, y: Tensor, z: Tensor, lower: Sample, upper: Sample, gradient: bool = True
     ) -> tuple[Any, Tensor, Tensor]:
-        """g_y, Hz - f_y and f_x - Jz; on two minibatches of a small problem from two sweeps instead
-        of three.
+        """g_y (None if ``gradient`` is False), Hz - f_y and f_x - Jz, flat, on a lower and an upper
+        sample; on two minibatches of a small problem from two sweeps instead of three.
 
         Hz - f_y and Jz - f_x are the derivatives of <g_y, z> - f in y and x: one sweep through both
         graphs. Both are alive at once then, so a large problem takes the sparing way.
@@ -415,7 +417,7 @@ class TorchOracle(TorchOps, ProblemOracle):
     def _residuals_by_level(
         self, x: Tensor, y: Tensor, z: Tensor, lower: Sample, upper: Sample, gradient: bool
     ) -> tuple[Any, Tensor, Tensor]:
-        """The residuals one level after the other, with few copies of the vectors at a time."""
+        """As ``residuals``, one level after the other, with few copies of the vectors at a time."""
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
         if pack_x.is_tensor or pack_y.is_tensor:
             return super().residuals(x, y, z, lower, upper, gradient)
@@ -468,8 +470,8 @@ class TorchOracle(TorchOps, ProblemOracle):
     def second(
         self, x: Tensor, y: Tensor, z: Tensor, sample: Sample, names: tuple[str, ...]
     ) -> tuple[Tensor, ...]:
-        """Those of g_y, Hz and Jz that are named, from one double backward: Hz and Jz are the
-        derivatives of <g_y, z> in y and x.
+        """Those of "g_y", "Hz" and "Jz" that are in ``names``, flat and always in this order, from
+        one double backward: Hz and Jz are the derivatives of <g_y, z> in y and x.
         """
         if not isinstance(sample, Sample):
             fail("sample", "must be a Sample", sample)
@@ -506,7 +508,7 @@ class TorchOracle(TorchOps, ProblemOracle):
         return self._run("lower", evaluate, sample, names, second=True)
 
     def loss(self, level: str, x: Any, y: Any, batch: Batch, sample: Sample) -> Tensor:
-        """A loss at variables in the user's form, under the sample's random state where the
+        """A level's loss at x and y in the user's form, under the sample's random state where the
         losses draw numbers.
         """
         function = self.problem.lower if level == "lower" else self.problem.upper
@@ -516,9 +518,7 @@ class TorchOracle(TorchOps, ProblemOracle):
             return function(x, y, batch)
 
     def _is_common(self, *samples: Sample) -> bool:
-        """The case that needs no context: minibatches of a fixed partition, one process,
-        autograd on.
-        """
+        """Whether no context is needed: one minibatch of a partition each, and plain modes."""
         for sample in samples:
             if type(sample.which) is not int:
                 return False
@@ -536,9 +536,7 @@ class TorchOracle(TorchOps, ProblemOracle):
 
     @contextlib.contextmanager
     def same_modes(self) -> Iterator[None]:
-        """For a loop of many calls: modes of autograd and autocast do not change inside, so
-        they are looked at once.
-        """
+        """A context for many calls: the modes of autograd and autocast are looked at once."""
         self._plain_modes = self._can_be_plain()
         try:
             yield
@@ -553,7 +551,14 @@ class TorchOracle(TorchOps, ProblemOracle):
         names: tuple[str, ...],
         second: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Evaluate derivatives on a sample, count them under ``names``, and average over ranks."""
+        """Evaluate derivatives on a sample, count them under ``names``, and average over ranks.
+
+        Args:
+            evaluate: function of one batch that returns one tensor per derivative.
+            sample: one minibatch, several (their mean is returned), or all data.
+            names: of what is counted, once per minibatch.
+            second: whether second derivatives are taken, which need other kernels and no autocast.
+        """
         data = self.problem.lower_data if level == "lower" else self.problem.upper_data
         # The common case costs nothing beside the derivatives; contexts are entered for others.
         if self._is_common(sample) and not (second and self.plain_kernels):
@@ -606,10 +611,12 @@ class TorchOracle(TorchOps, ProblemOracle):
         return tuple(total)
 
     def _reduce(self, result: tuple[Tensor, ...], data: Data, sample: Sample) -> tuple[Tensor, ...]:
-        """The mean over the ranks, each weighted by its part of the minibatch."""
+        """The sum over the ranks of their parts of a mean: over a minibatch, weighted here, or over
+        all data, whose chunks were weighted before.
+        """
         import torch.distributed as dist
 
-        if not is_full(sample):  # chunks carry their weight already
+        if not is_full(sample):
             rank, world = self.share
             size = data.size(sample)
             own_samples = size * (rank + 1) // world - size * rank // world
@@ -635,5 +642,4 @@ def is_tall(matrix: Tensor) -> bool:
 
 
 def by_columns(matrix: Tensor) -> Tensor:
-    """The same matrix, stored by columns."""
     return matrix.t().contiguous().t()

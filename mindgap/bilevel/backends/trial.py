@@ -44,7 +44,7 @@ def try_problem(
     """
     problem = oracle.problem
     x, y = _projected_start(oracle)
-    lower_token, upper_token = (
+    lower_sample, upper_sample = (
         row(problem.data(level).draw(seed, level, 0, 1), 0) for level in ("lower", "upper")
     )
     for name in ("upper_data", "lower_data"):
@@ -54,21 +54,21 @@ def try_problem(
             if data.device is None and devices != {problem.device}:
                 rule = f"must be on the device of x and y, {problem.device}"
                 fail(name, rule, sorted(map(str, devices)))
-    loss, x_, y_ = _try_level(oracle, "lower", x, y, lower_token)
+    loss, x_, y_ = _try_level(oracle, "lower", x, y, lower_sample)
     g_x, g_y = _gradients(loss, x_, y_)
     if g_y is None:
         fail("lower", "must depend on y", "a loss without gradient in y")
-    loss, x_, y_ = _try_level(oracle, "upper", x, y, upper_token)
+    loss, x_, y_ = _try_level(oracle, "upper", x, y, upper_sample)
     f_x, f_y = _gradients(loss, x_, y_)
     if needs_x and f_x is None and (f_y is None or g_x is None):
         rule = "must depend on x, directly or through y*(x)"
         fail("upper", rule, "a problem whose value does not change with x")
     if second_order:
-        _try_second_derivatives(oracle, x, y, lower_token)
+        _try_second_derivatives(oracle, x, y, lower_sample)
 
 
 def _projected_start(oracle: TorchOracle) -> tuple[Tensor, Tensor]:
-    """x and y at the start, after a look at what the projections return."""
+    """x and y at the start, projected; refuses projections of another form, shape or dtype."""
     for name, project in (("project_x", oracle.project_x), ("project_y", oracle.project_y)):
         pack = oracle.problem.pack_x if name == "project_x" else oracle.problem.pack_y
         if project is None:
@@ -92,8 +92,10 @@ def _projected_start(oracle: TorchOracle) -> tuple[Tensor, Tensor]:
 def _try_level(
     oracle: TorchOracle, level: str, x: Tensor, y: Tensor, sample: Sample
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss and gradients of one level at the start; refuses a loss that cannot be computed, is not
-    one finite number or differs when computed twice.
+    """The loss of one level at the start with its graph, and x and y as the leaves of that graph.
+
+    Refuses a loss that cannot be computed, is not one finite number or differs when computed twice;
+    sets ``oracle.seeded`` where the loss draws random numbers.
     """
     problem = oracle.problem
     x_, y_ = x.requires_grad_(), y.requires_grad_()
@@ -149,8 +151,8 @@ def _random_states(device: torch.device) -> list[object]:
 
 
 def _try_second_derivatives(oracle: TorchOracle, x: Tensor, y: Tensor, sample: Sample) -> None:
-    """Take one double backward; turns to plain kernels where that fails, and refuses the loss where
-    that fails too.
+    """Take one double backward, uncounted; sets ``plain_kernels`` where that fails, and refuses
+    the loss where it fails with plain kernels too.
     """
     x, y = x.detach(), y.detach()
     calls, share = oracle.calls, oracle.share

@@ -39,11 +39,8 @@ def neumann_sums(
     oracle: Oracle, points: Places, vs: list[Array], samples: Sample, eta: float
 ) -> list[Array]:
     """Estimates of H^-1 v at several points by the sum of :func:`neumann_sum`, on the same samples:
-    each sample is read once for all points.
-
-    Compiled, MRBO and VRBO gain an eighth by it. The shorter loop of :func:`neumann_random` does
-    not: with two points in its body XLA no longer runs it on its cheaper path, so there one point
-    comes after the other.
+    each sample is read once for all points, which is faster when compiled (the shorter loop of
+    :func:`neumann_random` is not: there one point comes after the other).
 
     Args:
         points: pairs (x, y).

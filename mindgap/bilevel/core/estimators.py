@@ -81,9 +81,7 @@ def spider(direction: Direction, point: Point, memory: Memory) -> Memory:
 
 
 def restart(direction: Direction, point: Point) -> Memory:
-    """Forget the past: the memory of a recursive estimator that has just evaluated
-    ``direction`` at ``point``.
-    """
+    """The memory of a recursive estimator that forgets the past: ``direction`` at ``point``."""
     (estimate,) = direction([point])
     return {"estimate": estimate, "point": point}
 

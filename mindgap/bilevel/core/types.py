@@ -284,9 +284,7 @@ class Ops(Protocol):
     def loop(
         self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None
     ) -> T:
-        """``for each row of the inputs: carry = body(carry, *row)``, the first ``length`` rows
-        where it is given.
-        """
+        """``carry = body(carry, *row)`` for each row of the inputs, or the first ``length``."""
 
 
 class Oracle(Ops, Protocol):

@@ -58,17 +58,17 @@ class SamplePlan:
 
     period: tuple[Iteration, ...]  # iterations that repeat for ever; most methods have one
     first: tuple[Iteration, ...] = ()  # iterations before the period begins
-    warm: Iteration = Iteration(
-        {}, "warm", 0
-    )  # what is drawn before the first iteration, for ``prepare``
+    #: what is drawn before the first iteration, for ``prepare``
+    warm: Iteration = Iteration({}, "warm", 0)
     #: iteration t, for a method whose plan grows with t; then ``period`` is iteration 0 alone.
     growing: Callable[[int], Iteration] | None = None
     all_samples: bool = False  # whether the method evaluates all samples of a level at times
 
     def streams(self, problem: BilevelProblem) -> dict[str, str]:
-        """Name -> its stream. The first name of a level has the level's own.
+        """The stream that each name of the plan draws from, such as "lower" or "factors.h".
 
-        Samples of data that can only be read in one order share a stream (``in_order``).
+        The first name of a level draws from the level's own stream, and so do all names of data
+        that can only be read in one order (``in_order``); any other name has one of its own.
         """
         stream_of: dict[str, str] = {}
         iterations = (*self.first, *self.period, self.warm)
@@ -95,7 +95,10 @@ class SamplePlan:
         ]
 
     def lower_steps(self, begin: int, end: int) -> int:
-        """Steps on y in the iterations begin .. end - 1; whole periods are counted once."""
+        """Steps on y in the iterations begin .. end - 1.
+
+        Whole periods are counted once and multiplied; what comes before and after, one by one.
+        """
         period = len(self.period)
         period_begin = min(max(begin, len(self.first)), end)
         cycles = 0 if self.growing is not None else (end - period_begin) // period
@@ -131,9 +134,9 @@ class Block:
     """Iterations of one kind in a row; every array has leading axes (cycles, length)."""
 
     kind: str
-    length: int
-    draws: dict[str, Any]
-    times: Ints  # the iterations
+    length: int  # iterations
+    draws: dict[str, Any]  # samples, whole numbers and rates by name; a float never changes
+    times: Ints  # numbers of the iterations
 
 
 @dataclass
@@ -142,24 +145,26 @@ class Chunk:
 
     cycles: int
     blocks: list[Block]
-    drawn: dict[str, int]
+    drawn: dict[str, int]  # stream -> draws made from it so far
 
     def steps(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Kind and draws of each iteration, for a backend that goes one by one."""
-        listed = [
+        lists_by_block = [
             {name: _rows(value) for name, value in block.draws.items()} for block in self.blocks
         ]
         for c in range(self.cycles):
-            for block, rows in zip(self.blocks, listed, strict=True):
-                for i in range(block.length):
+            for block, lists in zip(self.blocks, lists_by_block, strict=True):
+                for i in range(block.length):  # a float never changes
                     yield (
                         block.kind,
-                        {name: v if isinstance(v, float) else v[c][i] for name, v in rows.items()},
+                        {name: v if isinstance(v, float) else v[c][i] for name, v in lists.items()},
                     )
 
 
 def _rows(value: Any) -> Any:
-    """Draws of one name as nested lists, by cycle and iteration, of what one iteration gets."""
+    """Draws of one name in a block as nested lists [cycle][iteration] of what an iteration gets;
+    a float, which never changes, stays.
+    """
     if isinstance(value, float):
         return value
     if isinstance(value, np.ndarray):
@@ -172,7 +177,7 @@ def _rows(value: Any) -> Any:
 
 
 def draw_start(method: Planned, oracle: Drawn, seed: int) -> tuple[dict[str, Any], dict[str, int]]:
-    """Draws of the phase before the first iteration, and the stream positions after it."""
+    """Draws by name of the phase before the first iteration, and how many each stream gave."""
     plan = method.plan()
     streams = plan.streams(oracle.problem)
     drawn = dict.fromkeys(streams.values(), 0)
@@ -190,6 +195,9 @@ def draw_chunk(
     """Draws of the iterations ``t .. t + steps - 1``.
 
     Whole periods that start at a multiple of the period come as cycles; anything else as one cycle.
+
+    Args:
+        drawn: stream -> draws made from it before.
     """
     plan = method.plan()
     streams = plan.streams(oracle.problem)
@@ -202,8 +210,8 @@ def draw_chunk(
     kinds_in_row = [list(row) for _, row in groupby(order, attrgetter("kind"))]
     runs = [(row[0], len(row)) for row in kinds_in_row]
     # First draw all that a stream gives to the chunk, then hand it out run by run, name by name.
-    per_cycle = dict.fromkeys(streams.values(), 0)
-    kinds: dict[str, str] = {}
+    per_cycle = dict.fromkeys(streams.values(), 0)  # draws of each stream
+    kinds: dict[str, str] = {}  # of the samples in each stream
     for iteration, length in runs:
         for name, (kind, count) in iteration.samples.items():
             per_cycle[streams[name]] += length * math.prod(shape_of(kind, count))
@@ -219,6 +227,7 @@ def draw_chunk(
     blocks: list[Block] = []
     steps_before = 0
     for iteration, length in runs:
+        # By stream the draws of one iteration; by name where its draws begin among them.
         per_iteration, offsets, draws = dict.fromkeys(per_cycle, 0), {}, {}
         for name, (kind, count) in iteration.samples.items():
             offsets[name] = per_iteration[streams[name]]
@@ -227,11 +236,10 @@ def draw_chunk(
             stream = streams[name]
             place = position[stream], per_iteration[stream], offsets[name]
             cut = partial(_cut, cycles, length, *place, shape_of(kind, count))
-            draws[name] = (
-                cut(samples_of[stream]) * count >> 31
-                if kind == "uniform"
-                else on_arrays(samples_of[stream], cut)
-            )
+            if kind == "uniform":  # hashes of 31 bits become numbers below count
+                draws[name] = cut(samples_of[stream]) * count >> 31
+            else:
+                draws[name] = on_arrays(samples_of[stream], cut)
         for stream in per_cycle:
             position[stream] += length * per_iteration[stream]
         first_times = t + steps_before + np.arange(cycles)[:, None] * (steps // cycles)
@@ -260,7 +268,9 @@ def rates_at(method: Planned, times: Ints) -> dict[str, Any]:
 
 
 def _samples_of(oracle: Drawn, seed: int, kind: str, stream: str, start: int, count: int) -> Any:
-    """The samples of ``count`` draws of one kind from position ``start`` of a stream."""
+    """The samples of ``count`` draws of one kind from position ``start`` of a stream; for
+    "uniform" as many hashes of 31 bits.
+    """
     if kind == "uniform":
         return position_seeds(seed, start, count, "uniform")
     if kind == "direction":
@@ -313,13 +323,18 @@ def _growing(
     steps: int,
     drawn_before: Mapping[str, int],
 ) -> Chunk:
-    """The chunk of a plan that grows with t: one block, in which the samples of every name are
-    padded to those of the longest iteration.
+    """The chunk of a plan that grows with t: one block of the iterations ``t .. t + steps - 1``.
+
+    The samples of every name are padded to as many as the longest iteration has.
+
+    Args:
+        growing: t -> iteration.
+        drawn_before: stream -> draws made from it.
     """
     streams = method.plan().streams(oracle.problem)
     drawn = {**dict.fromkeys(streams.values(), 0), **drawn_before}
     plans = [growing(i) for i in range(t, t + steps)]
-    columns: dict[str, list[Any]] = {name: [] for name in plans[0].samples}
+    columns: dict[str, list[Any]] = {name: [] for name in plans[0].samples}  # one per iteration
     for plan in plans:
         for name, (kind, count) in plan.samples.items():
             stream, width = streams[name], math.prod(shape_of(kind, count))

@@ -64,15 +64,13 @@ class Loaded(Stream):
         self._left = 0
         if not iterable and loader.batch_size is not None and not loader.drop_last:
             self._left = len(loader.sampler) % loader.batch_size  # type: ignore[arg-type]
-        self._kept: dict[int, Any] = {}
-        self._seed, self._next = -1, 0
+        self._kept: dict[int, Any] = {}  # number of a sample -> batch
+        self._seed, self._next = -1, 0  # of the present run; position of the next batch to be read
         self._starts: list[int] = []  # position of the first batch of each epoch
         self._batches: Iterator[Any] = iter(())
 
     def placed(self, device: torch.device) -> Stream:
-        """These data for variables on a device, to which batches are moved; the copy reads the
-        loader by itself.
-        """
+        """These data, or a copy that reads the loader by itself and moves batches to a device."""
         if device.type == "cpu":
             return self
         twin = Loaded(self.loader, self.keep)
@@ -81,21 +79,22 @@ class Loaded(Stream):
 
     def draw(self, seed: int, level: str, start: int, count: int) -> Sample:
         """Samples of the batches ``start .. start + count - 1``: each names run and position."""
-        # The upper bits name the run (30 of them: the number must fit into 63), the lower ones the
-        # position.
+        # The upper 30 bits name the run (the number must fit into 63), the lower ones the position.
         run = stream_seed(seed, level, "loader") % 2**30
         return Sample(run * _POSITIONS + np.arange(start, start + count))
 
     def _is_left_out(self, epoch: int, number: int, size: int) -> bool:
-        """Whether a batch of so many samples is left out of an epoch: a batch of half the size is
-        in every second one.
+        """Whether batch ``number`` of an epoch, of only ``size`` samples, is left out there: one of
+        half the usual size is in every second epoch, on average.
         """
         position = epoch * 2**20 + number  # no epoch has a million batches
         chance = int(position_seeds(self._seed, position, 1, "short batch")[0]) / 2**31
         return chance >= size / self.batch_size
 
     def _epoch(self, epoch: int) -> Iterator[Any]:
-        """Batches of an epoch; the first is read under the epoch's seed, where samplers draw."""
+        """Yield the batches of an epoch; the first is read under the epoch's seed, where samplers
+        draw. Its end sets ``batches`` and ``n`` where the length was not known.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(position_seeds(self._seed, epoch, 1, "epoch")[0]))
             batches = iter(self.loader)
@@ -118,7 +117,9 @@ class Loaded(Stream):
             self.batches, self.n = batches_given, batches_given * self.batch_size
 
     def _begin(self, position: int) -> None:
-        """Start at the last epoch that begins at or before a position."""
+        """Start to read the last epoch that begins at or before a position: sets the iterator of
+        its batches and the next position, and keeps the begins of the epochs up to it.
+        """
         while self._starts[-1] <= position and self.length:
             epoch, length = len(self._starts) - 1, self.length
             if self._left and length > 1 and self._is_left_out(epoch, length - 1, self._left):
@@ -130,11 +131,13 @@ class Loaded(Stream):
         self._batches = self._epoch(epoch)
 
     def _read(self, which: int) -> Any:
-        """The batch with a sample's number; reads on, or from the start of an epoch."""
+        """The batch with a sample's number (run and position); reads on, or from the start of an
+        epoch, and keeps the last ``keep`` batches.
+        """
         if which not in self._kept:
-            seed, position = divmod(which, _POSITIONS)
-            if seed != self._seed:  # another run
-                self._seed, self._starts = seed, [0]
+            run, position = divmod(which, _POSITIONS)
+            if run != self._seed:
+                self._seed, self._starts = run, [0]
                 self._begin(position)
             elif position < self._next:  # a step back
                 self.keep = max(self.keep, 2 * (self._next - position))
@@ -145,7 +148,7 @@ class Loaded(Stream):
                     self._starts.append(self._next)
                     self._batches = self._epoch(len(self._starts) - 1)
                     continue
-                self._kept[seed * _POSITIONS + self._next] = batch
+                self._kept[run * _POSITIONS + self._next] = batch
                 self._next += 1
                 while len(self._kept) > self.keep:
                     del self._kept[next(iter(self._kept))]
@@ -153,12 +156,11 @@ class Loaded(Stream):
 
 
 def as_data(data: Any, batch_size: int) -> Data:
-    """What a problem makes of the data it is given: a DataLoader's own settings, or a partition
-    of anything else.
+    """What a problem makes of the data it is given: ``Batches`` or a ``Stream``.
 
-    A DataLoader that shuffles becomes order "reshuffle" (its batches are not fixed); one that
-    does not becomes the fixed partition it describes. One with workers, another sampler or an
-    iterable data set is read as it is (:class:`Loaded`).
+    A DataLoader that shuffles becomes order "reshuffle" (its batches are not fixed); one that does
+    not becomes the fixed partition it describes. One with workers, another sampler or an iterable
+    data set is read as it is (:class:`Loaded`). Other data become a fixed partition.
 
     Args:
         data: of one level.

@@ -121,7 +121,7 @@ class Pack:
         #: the names of a flat dict's entries, or of a module's parameters
         self.keys: list[str] | None = None
         self.is_tensor = isinstance(value, Tensor)
-        if isinstance(value, nn.Module):
+        if isinstance(value, nn.Module):  # a dict of its trained parameters stands for it
             value = {n: p for n, p in value.named_parameters() if p.requires_grad}
         if isinstance(value, Mapping) and all(isinstance(v, Tensor) for v in value.values()):
             self.keys, tensors = list(value), list(value.values())
@@ -156,7 +156,7 @@ class Pack:
         return self.assemble(self.split(vector))
 
     def split(self, vector: Tensor) -> list[Tensor]:
-        """The flat vector as tensors of the variable's shapes: views."""
+        """The flat vector as tensors of the variable's shapes: views; refuses another vector."""
         try:  # a look that costs nothing where the vector is right
             if self.is_tensor:
                 return [vector.view(self.shapes[0])]
@@ -184,8 +184,8 @@ class Pack:
         return [tensor.to(dtype) for tensor, dtype in zip(tensors, self.dtypes, strict=True)]
 
     def leaves(self, vector: Tensor) -> list[Tensor]:
-        """The flat vector as tensors of the variable's shapes, each a leaf that takes gradients: no
-        step of the graph leads back to the flat vector.
+        """Like ``split``, but each tensor is a leaf that takes gradients: no step of the graph
+        leads back to the flat vector.
         """
         try:
             if self.is_tensor:
@@ -214,9 +214,7 @@ class Pack:
             fail("parts", f"must be a list of {len(self.shapes)} tensors ({error})", parts)
 
     def parts(self, value: Any) -> list[Any]:
-        """The tensors of a value in the variable's form, a dict of names for a module; arrays of
-        another library likewise.
-        """
+        """The tensors (or arrays) of a value in the variable's form: the inverse of ``tree``."""
         if self.keys is not None:
             return [value[key] for key in self.keys]
         return [value] if self.is_tensor else pytree.tree_leaves(value)
@@ -261,9 +259,7 @@ class Pack:
         return twin
 
     def write_back(self, vector: Tensor) -> Any:
-        """The variable at a flat vector, detached; a module gets its parameters overwritten and
-        is returned.
-        """
+        """The variable at a flat vector, detached; a module itself, its parameters overwritten."""
         tensors = self._shape_parts(vector.detach())
         if self.module is not None:
             named = dict(self.module.named_parameters())
@@ -349,10 +345,9 @@ class BilevelProblem(Generic[X, Y]):
         device = self.pack_x.device
         self.upper_data: Data = as_data(upper_data, sizes[0]).placed(device)
         self.lower_data: Data = as_data(lower_data, sizes[1]).placed(device)
-        self.project_x, self.project_y = project_x, project_y
         if micro_batch is not None:
             whole("micro_batch", micro_batch, least=1)
-        self.micro_batch = micro_batch
+        self.project_x, self.project_y, self.micro_batch = project_x, project_y, micro_batch
         self.dim_x, self.dim_y = self.pack_x.dim, self.pack_y.dim
         self.dtype = torch.promote_types(self.pack_x.dtype, self.pack_y.dtype)
         self.device = self.pack_x.device
@@ -383,8 +378,8 @@ class BilevelProblem(Generic[X, Y]):
             return function(self.view_x(x), self.view_y(y), data.fetch(sample)).reshape(())
 
     def refresh_statistics(self, x: Tensor, y: Tensor, most: int = 200) -> None:
-        """Set the running statistics of batch normalisation in the variables' modules, which the
-        losses leave alone.
+        """Set the running statistics of batch normalisation in the variables' modules in place,
+        which the losses leave alone.
 
         The statistics become the mean over at most ``most`` minibatches of the lower level at (x,
         y), and of the upper level for layers that the lower loss does not call. Modules without

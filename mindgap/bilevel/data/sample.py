@@ -124,9 +124,7 @@ BLOCK, BLOCKS_KEPT = 4096, 5
 
 
 def _counted(data: Batch) -> tuple[Any, bool, int]:
-    """The data with tensors in the place of arrays, whether they are tensors (and not a data set),
-    and the number of samples.
-    """
+    """The data with tensors for arrays, whether they are tensors (no data set), their samples."""
     try:
         data = _arrays_to_tensors(data)
         leaves = _leaves(data)
@@ -210,6 +208,7 @@ class Batches:
             rule = f"must lie between 1 and the number of samples, {self.total}"
             fail("batch_size", rule, batch_size)
         full_batches, left_over = divmod(self.total, batch_size)
+        # Samples that are drawn from: all of them, or those of the full batches.
         self.n = self.total - left_over if last == "drop" and order == "partition" else self.total
         self.batches = full_batches + (1 if left_over and self.n == self.total else 0)
         self._collate = collate
@@ -221,11 +220,11 @@ class Batches:
                 data = _map_tensors(lambda t: t[pick.to(t.device)], data)
         self.data = data
         self.device: torch.device | None = None
-        self._cache: dict[tuple[int, str, int], Ints] = {}
-        self._slices: dict[int, Any] = {}
+        self._cache: dict[tuple[int, str, int], Ints] = {}  # (seed, level, index) -> block
+        self._slices: dict[int, Any] = {}  # batch id -> minibatch, as views
 
     def placed(self, device: torch.device) -> Batches:
-        """These data for variables on a device, to which minibatches are moved if need be."""
+        """These data, or a copy that moves minibatches to a device where they lie elsewhere."""
         if device.type == "cpu" or (self.is_tensors and self.devices() == {device}):
             return self
         twin = copy(self)
@@ -252,7 +251,7 @@ class Batches:
 
     def _block(self, seed: int, level: str, index: int) -> Ints:
         """The ``index``-th block of the endless sequence: one epoch, or ``BLOCK`` independent
-        draws; the last few blocks are kept.
+        draws. At most ``BLOCKS_KEPT`` blocks are kept.
         """
         key = (seed, level, index)
         if key not in self._cache:
@@ -304,8 +303,8 @@ class Batches:
         return Sample(which if self.order == "partition" else which.reshape(count, per_draw))
 
     def draw_independent(self, seed: int, stream: str, start: int, count: int) -> Sample:
-        """Samples each independent of all others: a product of derivatives on such samples has the
-        product of the means as its mean.
+        """The draws ``start .. start + count - 1`` of a stream, independent of all others: a
+        product of derivatives on such samples has the product of the means as its mean.
 
         Example:
             >>> data = Batches(torch.arange(10), 4)
@@ -316,18 +315,14 @@ class Batches:
         whole("start", start, least=0, most=2**40)
         whole("count", count, least=0, most=2**40)
         per_draw = 1 if self.order == "partition" else self.batch_size
-        picked = (
-            position_seeds(seed, start * per_draw, count * per_draw, stream, self.order) * self.n
-            >> 31
-        )
+        hashes = position_seeds(seed, start * per_draw, count * per_draw, stream, self.order)
+        picked = hashes * self.n >> 31  # numbers of 31 bits become indices below n
         if self.order == "partition":
             return Sample(picked // self.batch_size)
         return Sample(picked.reshape(count, per_draw))
 
     def indices(self, sample: Sample) -> Ints:
-        """Indices, into the data as they were handed over, of the data a sample names (all of
-        them for FULL).
-        """
+        """Indices of the data that a sample names, into the data as they were handed over."""
         if is_full(sample):
             positions = np.arange(self.n)
         elif self.order == "partition":
@@ -338,7 +333,7 @@ class Batches:
         return positions if self.permutation is None else self.permutation[positions]
 
     def fetch(self, sample: Sample, share: tuple[int, int] = (0, 1)) -> Any:
-        """The minibatch a sample names.
+        """The minibatch a sample names; views of a partition's tensors are made once and kept.
 
         Args:
             sample: a sample of this level (not FULL).
@@ -366,7 +361,9 @@ class Batches:
         return self.batch_size
 
     def chunks(self, share: tuple[int, int] = (0, 1)) -> Iterator[tuple[Any, float]]:
-        """All samples in chunks, each with its share of the samples as weight."""
+        """All samples of the rank ``share[0]`` of ``share[1]`` in chunks, each with its weight: the
+        share of all samples in it.
+        """
         begin, end = _part_of_rank(0, self.n, share)
         for start in range(begin, end, self.chunk):
             stop = min(start + self.chunk, end)

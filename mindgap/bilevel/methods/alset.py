@@ -38,7 +38,6 @@ class ALSET(LowerStepMethod[Values, Draws]):
 
     Source: Chen, Sun, Yin, NeurIPS 2021, Alg. 1; Table 1 and its footnote 2 in the authors' answer
     on SLIP.
-
     *Differs from the paper*, which draws the number of factors from 1..N; 0..N-1 is the choice that
     is unbiased for the sum of N terms. *Not confirmed from the paper's text*: that range.
     """

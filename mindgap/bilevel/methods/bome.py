@@ -36,7 +36,6 @@ class BOME(Method[Values, Draws]):
 
     Source: Ye, Liu, Wright, Stone, Liu, NeurIPS 2022, Alg. 1; the rule is that of the public
     benchmark code.
-
     *Differs from the paper* in that gradients are those of minibatches.
     """
 

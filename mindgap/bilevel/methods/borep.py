@@ -47,7 +47,6 @@ class BOREP(Method[WithMomentum, Draws]):
 
     *Not confirmed from the paper's text*: the epoch-SGD schedule (doubling lengths, halving steps,
     shrinking balls), the value of R, the time indices of z and m.
-
     *Differs from the authors' code*, which has neither projection nor epoch-SGD nor averaging.
     """
 
@@ -84,12 +83,11 @@ class BOREP(Method[WithMomentum, Draws]):
         """The values with y refined at x_0: by epoch-SGD, or by ``warm_start`` plain steps."""
         lr = s.lr_y if self.lr_refine is None else self.lr_refine
         if self.refine:
-            samples_by_epoch, begin = [], 0
+            epochs, begin = [], 0  # samples of each epoch
             for steps in epoch_sgd_lengths(self.refine_steps, self.refine):
-                samples_by_epoch.append(part_of(s.warm, begin, begin + steps))
+                epochs.append(part_of(s.warm, begin, begin + steps))
                 begin += steps
-            y = epoch_sgd(oracle, v.x, v.y, samples_by_epoch, lr, self.refine_radius)
-            return replace(v, y=y)
+            return replace(v, y=epoch_sgd(oracle, v.x, v.y, epochs, lr, self.refine_radius))
         return replace(v, y=descend(oracle, v.x, v.y, s.warm, lr)) if self.warm_start else v
 
     def update(self, v: WithMomentum, s: Draws, oracle: Oracle, kind: str) -> WithMomentum:

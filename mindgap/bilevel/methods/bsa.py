@@ -67,7 +67,6 @@ class BSA(Method[WithStart, Draws]):
 
     *Not confirmed from the paper's text*: the cold start, t_k = ceil(sqrt(k + 1)), beta_t = O(1 /
     t).
-
     *Differs from the benchmark code*, which warm-starts, lets beta fall with k instead (exponent
     1/2) and moves x before y.
     """

@@ -52,7 +52,6 @@ class F2SA(Method[WithPenalty, Draws]):
 
     *Not confirmed from the paper's text*: the exponents 4/7, 5/7 (through the tie) and 6/7 of the
     fully stochastic case.
-
     *Differs from the public benchmark code*, whose penalty grows as k^(6/7), whose x exponent is
     4/7 and whose step of y is not divided by the penalty (``delta=Power(0.1, 1 / 7)``,
     ``alpha=Power(0.1, 5 / 7)`` and an ``lr_x`` that grows as k^(1/7) say the same here).

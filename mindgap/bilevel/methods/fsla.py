@@ -36,7 +36,6 @@ class FSLA(Method[WithZStorm, Draws]):
     Source: Li, Gu, Huang, AAAI 2022; the rule is that of the public benchmark code.
 
     *Not confirmed from the paper's text*: the decay of the weight.
-
     *Differs from the benchmark code*, which starts d and the old point at zero.
     """
 

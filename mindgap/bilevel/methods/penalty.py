@@ -9,9 +9,7 @@ from mindgap.bilevel.method import Method
 
 
 class PenaltyMethod(Method[WithW, Draws]):
-    """w follows y*(x) and starts where y does; the lower level's values or gradients at w enter
-    as a penalty.
-    """
+    """w follows y*(x) and starts where y does; the lower level at w enters as a penalty."""
 
     second_order: ClassVar[bool] = False
 

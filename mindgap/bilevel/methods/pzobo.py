@@ -38,7 +38,6 @@ class PZOBO(Method[Values, Draws]):
 
     Source: Sow, Ji, Liang 2022, "On the convergence theory for Hessian-free bilevel algorithms",
     Alg. 1; the rule is that of the public benchmark code.
-
     *Differs from the public benchmark code* in that gradients are those of minibatches, as in the
     paper's PZOBO-S.
     """

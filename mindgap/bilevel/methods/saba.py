@@ -37,7 +37,6 @@ class SABA(Method[WithTables, Draws]):
     Source: Dagreou, Ablin, Vaiter, Moreau, NeurIPS 2022, Alg. 2; the common step of y and z also in
     the authors' answer on SLIP (A5 to reviewer g3Q2). The zero start of the tables and the weights
     w_i (a batch's share of the samples) agree with the public benchmark code.
-
     *Differs from the paper* in the sign of z, and in that a table has one row per minibatch rather
     than one per sample.
     """

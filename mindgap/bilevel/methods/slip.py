@@ -57,7 +57,6 @@ class SLIP(LowerStepMethod[WithMomentum, Draws]):
 
     *Not confirmed from the paper's text*: the time indices of z and m on the right sides, and which
     of S, S', S_f are shared between z and m.
-
     *Differs from the authors' code*: that code sums three losses and takes one warm step, lets
     gradients accumulate over inner steps, averages momenta over tasks, and starts z at random; here
     as in the paper, with z_0 = m_0 = 0.

@@ -32,7 +32,6 @@ class SOBA(LowerStepMethod[WithZ, Draws]):
 
     Source: Dagreou, Ablin, Vaiter, Moreau, NeurIPS 2022, Alg. 1; the exponents 1/2 and the common
     step agree with the public benchmark code.
-
     *Differs from the paper* in the sign of z only: the paper's v is -z.
     """
 
@@ -63,6 +62,5 @@ class SOBA(LowerStepMethod[WithZ, Draws]):
             y = oracle.move_y(v.y, oracle.lower(x, v.y, s.g), s.lr_y)
             f_x, f_y = oracle.upper(x, y, s.f)
             z = oracle.move(v.z, oracle.hessian(x, y, v.z, s.g) - f_y, s.lr_z)
-            d_x = f_x - oracle.mixed(x, y, z, s.g)
-            v = replace(v, y=y, z=z)
+            d_x, v = f_x - oracle.mixed(x, y, z, s.g), replace(v, y=y, z=z)
         return self.move_x(oracle, v, d_x, s.lr_x)

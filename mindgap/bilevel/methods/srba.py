@@ -48,7 +48,6 @@ class SRBA(Method[WithZSpider, Draws]):
     sample at both points agree with the public benchmark code.
 
     *Not confirmed from the paper's text*: the value of R (the benchmark code has no projection).
-
     *Differs from the paper* in the sign of z.
     """
 

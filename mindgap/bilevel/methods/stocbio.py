@@ -39,10 +39,8 @@ class StocBio(LowerStepMethod[Values, Draws]):
     Source: Ji, Yang, Liang, ICML 2021, Alg. 1 and 2. Published settings: MNIST cleaning T = 200, Q
     = 3, eta 0.5, steps 0.1, batch 1000; SLIP line: Q = 5, eta 0.1, T = 5 (representation) and 3
     (cleaning).
-
     *Differs from the paper*: all factors use minibatches of the problem's size; the theory lets the
     q-th factor's batch shrink geometrically (not confirmed from the paper's text).
-
     *Differs from the authors' code*, which multiplies only the last term by eta, omits the term q =
     0 and reuses one batch for all factors.
     """

@@ -38,7 +38,6 @@ class TTSA(Method[Values, Draws]):
     0.1, eta 0.1, N = 5.
 
     *Not confirmed from the paper's text*: the projection onto X.
-
     *Differs from the benchmark code*, which uses y's sample in J again.
     """
 

@@ -45,7 +45,6 @@ class VRBO(Method[WithSpider, Draws]):
 
     *Not confirmed from the paper's text*: whether a last correction without a step on y ends an
     iteration (not done here).
-
     *Differs from the public benchmark code*, where both evaluations use the new x, so that the move
     of x is never corrected.
     """

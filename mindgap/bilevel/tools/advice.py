@@ -135,7 +135,6 @@ def suggest_steps(
         return conjugate_gradients(oracle, hessian, v, products=products)[0]
 
     def directions(x: Tensor, y: Tensor) -> Tensor:
-        """The hypergradient estimates at (x, y), one row per lower minibatch."""
         return torch.stack([hypergradient_at(oracle, x, y, s, upper, solve) for s in lower])
 
     near = _descend(oracle, x, y, lower, lr_y)
@@ -152,8 +151,9 @@ def suggest_steps(
     upper_curvature = float(change.norm()) / distance
     # A tenth of what the curvature allows, and no first step longer than the distance.
     lr_x = min(0.1 / max(upper_curvature, 1e-12), distance / max(longest, size))
-    lr_x_range = lr_x / 30, lr_x * 10
-    return StepAdvice(lr_y, lr_y, lr_x, lr_x_range, curvature, size, upper_curvature, problem.dim_x)
+    return StepAdvice(
+        lr_y, lr_y, lr_x, (lr_x / 30, lr_x * 10), curvature, size, upper_curvature, problem.dim_x
+    )
 
 
 def _descend(oracle: TorchOracle, x: Tensor, y: Tensor, samples: list[Sample], lr: float) -> Tensor:

@@ -199,7 +199,10 @@ def unpack_state(content: Any, method: Method, oracle: ProblemOracle) -> State:
 
 
 def _state(content: Any, method: Method, oracle: ProblemOracle) -> State:
-    """The state, after a look at every part: a file may be made up."""
+    """The state from values and counters as ``_content`` gives them.
+
+    Every part is looked at first, since a file may be made up; RuleError for one that is wrong.
+    """
     content = _mapping("content", content)
     counters = {name: content.get(name) for name in _COUNTERS}
     for name in ("t", "seed"):
@@ -226,7 +229,7 @@ def _state(content: Any, method: Method, oracle: ProblemOracle) -> State:
 
 
 def _optimizer(step: TorchStep, x: Tensor, saved_states: dict[str, Any]) -> dict[str, Any]:
-    """The optimizer of the upper step and its scheduler, where they stood."""
+    """The optimizer of the step on x and its scheduler, by name, as their saved states say."""
     restored: dict[str, Any] = {"optimizer": step.start(x)}
     scheduler = step.start_scheduler(restored["optimizer"])
     if scheduler is not None:
@@ -251,7 +254,9 @@ def _mapping(name: str, value: Any) -> dict[Any, Any]:
 
 
 def _compare(place: str, value: Any, own: Any) -> None:
-    """Refuse values that have not the names, shapes and dtypes of the method's own."""
+    """Refuse a value that has not the names, shapes and dtypes of the method's ``own``; ``place``
+    names it in messages.
+    """
     if isinstance(own, dict):
         value = _mapping(place, value)
         for name, expected in own.items():
@@ -268,9 +273,7 @@ def _compare(place: str, value: Any, own: Any) -> None:
 
 
 def _to_plain(value: Any, oracle: ProblemOracle) -> Any:
-    """Values with tensors in the place of a backend's arrays, and state dicts in the place of
-    optimizers.
-    """
+    """Values with tensors in the place of arrays, and state dicts in the place of optimizers."""
     if isinstance(value, dict):
         return {key: _to_plain(v, oracle) for key, v in value.items()}
     if isinstance(value, (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)):

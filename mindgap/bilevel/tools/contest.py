@@ -85,14 +85,15 @@ class Contest:
         return self.entrants[0]
 
     def is_level(self, other: Entrant) -> bool:
-        """Whether a method is as good as the winner, as far as the seeds tell: the 95 % interval of
-        the difference, seed by seed, contains 0.
+        """Whether a method is as good as the winner: the 95 % interval of the mean difference,
+        seed by seed, contains 0 (Student's t).
         """
         differences = np.array(other.final) - np.array(self.winner.final)
         if not np.isfinite(differences).all():
             return False
         if len(differences) < 2:
             return bool(differences.mean() <= 0)
+        # Of Student's t with one degree of freedom less than there are seeds.
         t_quantile = {2: 12.7, 3: 4.3, 4: 3.18, 5: 2.78}.get(len(differences), 2.5)
         return bool(
             abs(differences.mean())
@@ -203,7 +204,7 @@ def race(
 
 
 def _fitting(problem: BilevelProblem, keys: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Methods that can run on the problem, and why the others cannot."""
+    """Keys of methods that can run on the problem, and by key why the others cannot."""
     fitting, refused = [], {}
     for key in keys:
         try:
@@ -220,7 +221,7 @@ def _fitting(problem: BilevelProblem, keys: list[str]) -> tuple[list[str], dict[
 
 
 def _probe(problem: BilevelProblem, key: str) -> tuple[float, float]:
-    """Oracle calls and seconds per iteration, from a few iterations with tiny steps."""
+    """Oracle calls and seconds per iteration of a method, from 4 iterations with tiny steps."""
     method_class = METHODS[key].load()
     settings = Scale(key, method_class, 1.0, problem.dim_x).settings(1e-9, 4, 1e-9)
     solution = solve(problem, method_class(**settings), 4)
@@ -233,11 +234,12 @@ def _iterations(problem: BilevelProblem, key: str, calls: int) -> int:
 
 
 def _budget(problem: BilevelProblem, keys: list[str], minutes: float, seeds: int) -> int:
-    """Oracle calls of a run such that everything fits into the time."""
-    seconds_per_call = [second / calls for calls, second in (_probe(problem, key) for key in keys)]
-    seconds_for_all = sum(seconds_per_call) * (seeds + BESIDE)
+    """Oracle calls of a run such that all runs of all methods fit into the time."""
+    probes = [_probe(problem, key) for key in keys]
+    # What one oracle call in every run of every method takes, tuning and judging included.
+    seconds_per_call = sum(seconds / calls for calls, seconds in probes) * (seeds + BESIDE)
     # Three quarters of the time, and between 300 and 10 million calls.
-    return int(min(max(0.75 * 60.0 * minutes / seconds_for_all, 300), 10**7))
+    return int(min(max(0.75 * 60.0 * minutes / seconds_per_call, 300), 10**7))
 
 
 def _tuned(problem: BilevelProblem, key: str, steps: int) -> dict[str, Any]:
@@ -255,7 +257,12 @@ def _run(
     steps: int,
     calls: int,
 ) -> dict[str, list[float]]:
-    """One run, judged on the way; empty where it goes wrong."""
+    """The ``COLUMNS`` of one run of method ``key``, judged by ``judge`` at the start, on the way
+    and at the end; empty where it goes wrong.
+
+    Args:
+        steps: about how many iterations ``calls``, the budget, allow: sets the places.
+    """
     columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
     steps_between, lower = max(1, steps // (PLACES - 1)), METHODS[key].lower_variable
     begin, seconds_judging = time.perf_counter(), 0.0
@@ -282,7 +289,9 @@ def _run(
 
 
 def _judged(judge: Ground, x: Any, y: Any) -> tuple[float, float]:
-    """The upper loss once y has followed, and the norm of the hypergradient there."""
+    """The upper loss at x once y has followed, and the norm of the hypergradient there; infinite
+    where the loss is no number. The judge stays as it was.
+    """
     value, y = judge.value(x, y)
     if not math.isfinite(value):
         return math.inf, math.inf
@@ -320,7 +329,10 @@ class _Pieces:
     def piece(
         self, name: str, make: Callable[[], dict[str, Any]], is_sound: Callable[[Any], bool]
     ) -> dict[str, Any]:
-        """A piece that was kept, or a new one; a damaged one is named, set aside and made again."""
+        """The content of a piece that was kept under a name; else ``make`` makes it and it is kept.
+
+        A damaged one, or one that ``is_sound`` refuses, is named in a warning and set aside.
+        """
         if self.folder is None:
             return make()
         path, belongs = self.folder / f"{name}.piece", {**self.of, "piece": name}
@@ -341,7 +353,6 @@ class _Pieces:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it is a finite int or float."""
     return type(value) in (int, float) and abs(value) < math.inf
 
 
@@ -357,9 +368,7 @@ def _is_tuned(content: Any) -> bool:
 
 
 def _is_run(content: Any) -> bool:
-    """Whether content of a file has the form of what ``_run`` returns: columns of equal length, or
-    nothing.
-    """
+    """Whether content of a file has the form of what ``_run`` returns: equal columns, or {}."""
     if not isinstance(content, dict) or not content:
         return content == {}
     columns = list(content.values())

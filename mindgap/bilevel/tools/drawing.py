@@ -20,9 +20,9 @@ class Curve(NamedTuple):
     """A line, with a band around it where ``low`` and ``high`` are given."""
 
     name: str
-    across: Sequence[float]
-    up: Sequence[float]
-    low: Sequence[float] = ()
+    across: Sequence[float]  # x of each point
+    up: Sequence[float]  # y of each point
+    low: Sequence[float] = ()  # the band at each point
     high: Sequence[float] = ()
 
 

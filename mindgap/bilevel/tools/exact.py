@@ -36,9 +36,7 @@ ARMIJO, LEAST_STEP = 1e-4, 1e-10
 
 
 def flat_vector(problem: BilevelProblem, name: str, value: Any) -> Tensor:
-    """x or y as a flat tensor of the problem: a tensor in any of its forms, or an array of
-    another backend.
-    """
+    """x or y (``name``) as a flat tensor on the problem's device, from a tensor or an array."""
     if not isinstance(problem, BilevelProblem):
         fail("problem", "must be a BilevelProblem", type(problem).__name__)
     pack = problem.pack_x if name == "x" else problem.pack_y
@@ -69,7 +67,12 @@ def check_sample(name: str, sample: Sample) -> Sample:
 def linear_solver(
     kind: SolverName | LinearSolver, *, products: int, eta: float | None
 ) -> LinearSolver:
-    """A solver of H z = v by its name."""
+    """The function (v -> Hv, v) -> H^-1 v for a name, or a user's own with its result checked.
+
+    Args:
+        products: Hessian products of "cg" and "neumann".
+        eta: step of "neumann".
+    """
     check_count("products", products)
     if callable(kind) and not isinstance(kind, type):
 
@@ -95,8 +98,7 @@ def linear_solver(
         if bool(negative):
             warnings.warn(
                 f"conjugate gradients met negative curvature within {products} products and "
-                "stopped there: the lower "
-                "level is not strongly convex at this point",
+                "stopped there: the lower level is not strongly convex at this point",
                 NegativeCurvature,
                 stacklevel=4,
             )
@@ -328,7 +330,7 @@ def _solve_accurately(oracle: TorchOracle, hessian: Product, v: Tensor) -> Tenso
     """
     best = z = torch.zeros_like(v)
     residual, size = v, float(v.norm())
-    least, idle = size, 0
+    least, idle = size, 0  # the least residual so far, and passes that did not halve it
     while least > 1e-13 * size and idle < 3:
         step, negative = conjugate_gradients(
             oracle, hessian, residual, products=2 * len(v), tol=1e-13

@@ -159,6 +159,7 @@ def _measure(metric: Metric, x: Tensor, y: Tensor) -> float:
 
 
 def _seeds(seeds: int | Iterable[int]) -> list[int]:
+    """The seeds as a list; a number stands for as many, counted from 0."""
     if isinstance(seeds, int):
         return list(range(check_count("seeds", seeds)))
     try:
@@ -169,6 +170,7 @@ def _seeds(seeds: int | Iterable[int]) -> list[int]:
 
 
 def _points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination of the grid's values, by name; numbers of NumPy become Python's."""
     if not isinstance(grid, Mapping) or not all(
         isinstance(values, (list, tuple, np.ndarray)) and len(values) for values in grid.values()
     ):
@@ -180,6 +182,7 @@ def _points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def _names(method: str | Method) -> set[str]:
+    """The names of a method's settings."""
     if not isinstance(method, Method) and not (isinstance(method, str) and method in METHODS):
         fail("methods", f"must be methods, or of {', '.join(METHODS)}", method)
     kind: Any = METHODS[method].load() if isinstance(method, str) else type(method)
@@ -188,17 +191,19 @@ def _names(method: str | Method) -> set[str]:
 
 @dataclass(frozen=True)
 class _Form:
-    """What all runs of a sweep have in common."""
+    """What all runs of a sweep have in common, as described at ``sweep``."""
 
     problem: BilevelProblem
     seeds: list[int]
-    times: NDArray[np.int64]
+    times: NDArray[np.int64]  # iterations at which the metric is taken
     metric: Metric | None
     backend: Backend | None
-    keep: float
+    keep: float  # share of the points that go on after each of ``CUTS``
 
     def kept(self, t: int, values: Floats) -> list[int]:
-        """Places of the points, of values by seed and point, that go on after iteration t."""
+        """Numbers of the points that go on after iteration t, from values of shape (seeds, points):
+        all of them unless t is one of ``CUTS``.
+        """
         everyone = list(range(values.shape[1]))
         cuts = {max(1, round(share * int(self.times[-1]))) for share in CUTS}
         if self.keep == 1.0 or t not in cuts:
@@ -213,7 +218,10 @@ Look = tuple[int, Floats, Floats]
 
 
 class _Records:
-    """Looks of sweeps in a file, so that a sweep that is there is not run again."""
+    """Looks of sweeps in a file, so that a sweep that is there is not run again.
+
+    Without a folder nothing is read or written. ``of`` tells one problem and metric from another.
+    """
 
     def __init__(
         self, folder: str | Path | None, problem: BilevelProblem, metric: Metric | None
@@ -231,7 +239,7 @@ class _Records:
         self.of = [of, getattr(metric, "__qualname__", repr(type(metric)))]
 
     def mark(self, methods: list[Method], form: _Form) -> str:
-        """What tells one group of runs from another."""
+        """A hash that tells one group of runs from another; empty without a file."""
         told = [self.of, [repr(m) for m in methods], form.seeds, form.times.tolist(), form.keep]
         return sha256(json.dumps(told).encode()).hexdigest()[:24] if self.path else ""
 
@@ -271,7 +279,9 @@ def _plain(values: Floats) -> list[list[float | None]]:
 def _swept(
     form: _Form, name: str, points: list[dict[str, Any]], methods: list[Method], records: _Records
 ) -> SweptMethod:
-    """Losses and calls of one method at every point with every seed."""
+    """Losses and calls of one method at every point with every seed: those in the records, and
+    where they are not, those of new runs, which are recorded.
+    """
     shape = (len(form.times), len(form.seeds), len(points))
     values, calls = np.full(shape, np.nan), np.full(shape, np.nan)
     # Points are compared with one another: a sweep that lets some go runs them side by side.
@@ -301,18 +311,21 @@ def _is_compiled(backend: Backend | None) -> bool:
 
 
 def groups_of(methods: list[Method], backend: Backend | None) -> list[list[int]]:
-    """Numbers of the points that can run in one program; each alone for a backend that cannot."""
+    """Numbers of the points by group: those that can run in one program, or each alone."""
     if not _is_compiled(backend):
         return [[i] for i in range(len(methods))]
     groups: dict[Any, list[int]] = {}
     for i, method in enumerate(methods):
+        # Whether each rate changes with the iteration, which a program must know.
         falls = tuple(sorted((k, np.ndim(v)) for k, v in method.rates(np.arange(2)).items()))
         groups.setdefault((method.without_rates(), falls), []).append(i)
     return list(groups.values())
 
 
 def _one_program(form: _Form, methods: list[Method]) -> Iterator[Look]:
-    """Values and calls, times x seeds x methods, of methods that run in one program."""
+    """Yield at each time the values and calls, of shape (seeds, methods), of methods that run in
+    one program.
+    """
     from mindgap.bilevel.backends.many import ManyRuns  # needs JAX
 
     backend: Any = form.backend
@@ -341,7 +354,9 @@ def _one_program(form: _Form, methods: list[Method]) -> Iterator[Look]:
 
 
 def _one_by_one(form: _Form, methods: list[Method]) -> Iterator[Look]:
-    """Runs one after the other, from look to look."""
+    """As ``_one_program``, with runs one after the other, from look to look; NaN for a run that
+    went wrong.
+    """
     problem, metric = form.problem, form.metric
     states: dict[tuple[int, int], State | None] = {}
     alive = list(range(len(methods)))
@@ -352,10 +367,8 @@ def _one_by_one(form: _Form, methods: list[Method]) -> Iterator[Look]:
             if (s, p) in states and before is None:  # it went wrong
                 continue
             lower = lower_variable_of(method)
-            first_seed = seed if before is None else None
-            done = solve(
-                problem, method, int(t), seed=first_seed, start=before, backend=form.backend
-            )
+            start = {"seed": seed} if before is None else {"start": before}
+            done = solve(problem, method, int(t), backend=form.backend, **start)
             state = done.state
             states[s, p] = state if done.ok else None
             if done.ok:

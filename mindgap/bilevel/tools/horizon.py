@@ -258,9 +258,7 @@ class Ground:
         self.distance = self.along(-d / self.size)
 
     def hypergradient(self) -> Tensor:
-        """f_x - J z at (x, near) over some minibatches, z by 8 steps of conjugate gradients;
-        keeps z.
-        """
+        """f_x - J z at (x, near) over some minibatches; sets z, from conjugate gradients."""
         x, y = self.x, self.near
         upper_gradients = [self.oracle.upper(x, y, sample) for sample in self.upper[:4]]
         f_x, f_y = (torch.stack(parts).mean(0) for parts in zip(*upper_gradients, strict=True))
@@ -352,8 +350,8 @@ class Race:
         self.ground, self.key, self.seed = ground, key, seed
         self.base = method
         self.scale = Scale(key, method, ground.size, ground.problem.dim_x, ground.curvature)
-        self.calls, self.per_step = 0, 0.0  # oracle calls so far; per iteration of the last run
-        self.seeds = 0  # how many seeds of their own were handed out
+        # Oracle calls so far, those per iteration of the last run, and seeds handed out.
+        self.calls, self.per_step, self.seeds = 0, 0.0, 0
         self.options: dict[str, Any] = {"limit": 1e3, "check_every": 8, "backend": backend}
         self.twin = copy(ground.problem)  # the same problem, its lower level solved at the start
         self.twin.pack_y = copy(ground.problem.pack_y)
@@ -472,8 +470,8 @@ class Race:
             best = self.run({**base, "lr_x": lr_x}, steps, solved=False)
         if self.gains(best) and self.can_afford(steps, whole):
             faster = self.run({**base, "lr_x": wider * lr_x}, steps, solved=False)
-            is_better = faster.value < best.value - CLEAR * abs(self.ground.start)
-            if is_better and faster.value <= faster.halfway:
+            margin = CLEAR * abs(self.ground.start)
+            if faster.value < best.value - margin and faster.value <= faster.halfway:
                 best = faster
         return best
 
@@ -550,11 +548,12 @@ def raced(
         lr_x / 2.0 if race.scale.fixed else lr_x, base, max(8, round(steps * SECOND)), steps
     )
     settings = race.safe(best, steps)
-    tried = race.made(settings), tuple(race.tried)
     measured = ground.start, ground.curvature, ground.size, ground.distance
     calls = ground.calls + race.calls
     runs = calls / (race.per_step * steps)
-    return RacedSteps(key, settings, steps, *tried, *measured, calls, runs)
+    return RacedSteps(
+        key, settings, steps, race.made(settings), tuple(race.tried), *measured, calls, runs
+    )
 
 
 def _kind(method: str | Method) -> tuple[str, Any]:

@@ -21,7 +21,6 @@ ADVICE = {
     "lower": "the lower level is behind: raise lr_y or take more inner steps",
     "system": "the linear system is behind: raise lr_z (or solves, terms, eta)",
 }
-LEVELS = ("upper", "lower")
 
 
 class Part(NamedTuple):
@@ -105,7 +104,10 @@ def limits_of(state: State, batches: int = 16) -> Limits:
         z = neumann_of(oracle, hessian, f_y, method.terms - draws_length, method.eta)
     count = min(batches, problem.upper_data.batches, problem.lower_data.batches)
     minibatches = [
-        tuple(row(problem.data(level).draw(0, f"{level}.limits", i, 1), 0) for level in LEVELS)
+        [
+            row(problem.data(level).draw(0, f"{level}.limits", i, 1), 0)
+            for level in ("upper", "lower")
+        ]
         for i in range(count)
     ]
 

@@ -192,9 +192,7 @@ class MetaLearner(Method[Values, TaskDraws]):
         return (oracle.zeros((_tasks(oracle), start.shape[0]), x) + start).reshape(-1)
 
     def update(self, v: Values, s: TaskDraws, oracle: Oracle, kind: str) -> Values:
-        """The values after one iteration: the inner steps of every task, then x by the chosen
-        hypergradient.
-        """
+        """The next values: y by the inner steps of every task, then x by the chosen derivative."""
         x, sample = v.x, s.tasks
         if self.gradient != "implicit":
             d_x, y = self._unroll(oracle, x, sample, s.lr_y)
@@ -219,10 +217,13 @@ class MetaLearner(Method[Values, TaskDraws]):
     def _unroll(
         self, oracle: Oracle, x: Tensor, sample: Sample, lr: float
     ) -> tuple[Tensor, Tensor]:
-        """The derivative through all steps, and y after them."""
+        """The derivative in x of the upper loss after T lower steps of size ``lr``, and that y.
+
+        The steps are differentiated through for "unrolled", and are constants for "first order".
+        """
         if not isinstance(oracle, TorchOracle):
             fail("gradient", "must be 'implicit' for this backend", self.gradient)
-        problem, whole_graph = oracle.problem, self.gradient == "unrolled"
+        problem, keep_graph = oracle.problem, self.gradient == "unrolled"
         lower_batch = problem.lower_data.fetch(sample)
         upper_batch = problem.upper_data.fetch(sample)
         with torch.enable_grad():
@@ -232,14 +233,15 @@ class MetaLearner(Method[Values, TaskDraws]):
                 loss = oracle.loss(
                     "lower", problem.view_x(leaf), problem.view_y(y), lower_batch, sample
                 )
-                (g_y,) = torch.autograd.grad(loss, y, create_graph=whole_graph)
+                (g_y,) = torch.autograd.grad(loss, y, create_graph=keep_graph)
                 y = oracle.move_y(y, g_y, lr)
             loss = oracle.loss(
                 "upper", problem.view_x(leaf), problem.view_y(y), upper_batch, sample
             )
             (d_x,) = torch.autograd.grad(loss, leaf)
+        # A step that is differentiated costs a product with H and one with J on the way back.
         oracle.calls.add_together(
-            ("g_y", "Hz", "Jz") * self.inner if whole_graph else ("g_y",) * self.inner
+            ("g_y", "Hz", "Jz") * self.inner if keep_graph else ("g_y",) * self.inner
         )
         oracle.calls.add_together(("f_x", "f_y"))
         return d_x, y.detach()
