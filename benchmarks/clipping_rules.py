@@ -316,6 +316,75 @@ def sided(
     return rule
 
 
+def weighed(
+    *,
+    large: float = 4.0,
+    stay: int = 2 * WINDOW,
+    power: float = 1.0,
+    level: float = 0.25,
+    decay: float = 0.999,
+) -> Rule:
+    """The fifth try: as the fourth, but a large gradient counts by how clearly it points to a side.
+
+    A gradient is large above ``large`` medians of the last 128 norms, of which ten must be known.
+    a is its direction at 64 entries per tensor, of length 1; L ← 0.97·L + a remembers large
+    gradients only, and r is the cosine of a and L. The evidence W gains the logarithm of the
+    likelihood ratio of :func:`sided`, times |r| over the running mean of |r| (0.97, at most 3): a
+    gradient that is nearly orthogonal to those before says little. When the rule is on, and what
+    it does then, is as in :func:`sided`.
+
+    Args:
+        large: what is large, in medians.
+        stay: steps for which a large gradient is remembered as one.
+        power: how fast a norm's weight falls above the quantile; 0: all count alike.
+        level: of the quantile.
+        decay: of v.
+    """
+    agree, differ = math.log(0.95 / 0.5), math.log(0.05 / 0.5)
+
+    def rule(g: Tensor, s: State, k: int, sizes: list[int]) -> Tensor:
+        size = norm_of(g).clamp_min(1e-38)
+        window = s.get("window")
+        s["window"] = size if window is None else torch.cat([window[..., -WINDOW + 1 :], size], -1)
+        side = entries(g, sizes)
+        side = side / norm_of(side).clamp_min(1e-38)
+        if window is None:
+            s["sum"] = (1 - decay) * size.square()
+            s["memory"] = torch.zeros_like(side)
+            s["evidence"], s["on"] = torch.full_like(size, 2.0), torch.zeros_like(size)
+            s["since"] = torch.full_like(size, torch.inf)
+            s["clarity"], s["judged"] = torch.zeros_like(size), torch.zeros_like(size)
+            s["agreed"], s["differed"] = torch.zeros_like(size), torch.zeros_like(size)
+            s["now"] = torch.zeros_like(size, dtype=torch.bool)
+            return g
+        limit = large * window.median(-1, keepdim=True).values
+        hit = (size > limit) & (k > 10)
+        cosine = (side * s["memory"]).sum(-1, keepdim=True) / norm_of(s["memory"]).clamp_min(1e-38)
+        judged = hit & (cosine != 0)
+        first = hit & (cosine == 0)
+        s["judged"] = s["judged"] + judged
+        s["clarity"] = torch.where(judged, 0.97 * s["clarity"] + 0.03 * cosine.abs(), s["clarity"])
+        usual = s["clarity"] / (1 - 0.97 ** s["judged"]).clamp_min(1e-12)
+        weight = (cosine.abs() / usual.clamp_min(1e-38)).clamp_max(3.0)
+        found = weight * torch.where(cosine > 0, agree, differ)
+        s["evidence"] = torch.where(judged, (s["evidence"] + found).clamp(-3, 6), s["evidence"])
+        s["agreed"] = s["agreed"] + weight * (judged & (cosine > 0))
+        s["differed"] = s["differed"] + weight * (judged & (cosine < 0))
+        s["since"] = torch.where(judged, 0.0, s["since"] + 1)
+        on = (s["since"] <= stay) & (s["evidence"] <= 2.5)
+        s["memory"] = torch.where(hit, 0.97 * s["memory"] + side, s["memory"])
+        scale = (s["sum"] / (1 - decay ** (k - 1))).sqrt()
+        less = (window.quantile(level, -1, keepdim=True) / size).clamp_max(1.0) ** power
+        base = torch.where(on, scale, torch.where(first, limit, size))
+        s["sum"] = decay * s["sum"] + (1 - decay) * base.square()
+        s["now"], s["on"] = on, s["on"] + on
+        s["share"] = s["on"] / k
+        factor = torch.where(on, scale * less, torch.where(first, limit, size)) / size
+        return torch.where(on | first, g * factor, g)
+
+    return rule
+
+
 def held_at_means(g: Tensor, s: State, k: int, cut: float, on: Tensor) -> Tensor:
     """Entries clipped at ``cut`` times the running mean (0.99) of their own size over the steps
     with an entry, where the rule is on."""
@@ -337,7 +406,7 @@ class Candidate:
     name: str
     rule: Rule
     betas: tuple[float, float] = (0.9, 0.999)
-    form: str = "adam"  # "adam", "acclip", "sgd"
+    form: str = "adam"  # "adam", "acclip", "sgd"; "either": ACClip's step while the rule is on
     eps: float = 1e-8
     state: State = field(default_factory=dict)
 
@@ -355,9 +424,14 @@ class Candidate:
             s["v"] = b2 * s["v"] + (1 - b2) * g.abs()
             m, tau = s["m"] / (1 - b1**k), s["v"] / (1 - b2**k)
             return (tau / (m.abs() + self.eps)).clamp_max(1.0) * m / (tau + self.eps)
+        mean = s["m"] / (1 - b1**k)
         s["v"] = b2 * s["v"] + (1 - b2) * g.square()
-        root = (s["v"] / (1 - b2**k)).sqrt() + self.eps
-        return s["m"] / (1 - b1**k) / root
+        step = mean / ((s["v"] / (1 - b2**k)).sqrt() + self.eps)
+        if self.form == "adam":
+            return step
+        s["a"] = 0.99 * s.get("a", 0.0) + 0.01 * g.abs()
+        held = mean / torch.maximum(mean.abs(), s["a"] / (1 - 0.99**k)).clamp_min(1e-38)
+        return torch.where(s["now"], held, step)
 
 
 FIXED = (0.03, 0.1, 0.3, 1.0, 3.0)
@@ -397,6 +471,10 @@ def candidates() -> list[Candidate]:
         Candidate("sides 1, coordinates 3", sided(power=1.0, cut=3.0)),
         Candidate("ACClip sides 1", sided(power=1.0, decay=0.99), (0.9, 0.99), "acclip", 1e-12),
         Candidate("ACClip sides 2", sided(power=2.0, decay=0.99), (0.9, 0.99), "acclip", 1e-12),
+        # the fifth try
+        Candidate("weighed", weighed()),
+        Candidate("weighed, either", weighed(), form="either"),
+        Candidate("weighed 2, either", weighed(power=2.0), form="either"),
         # rules whose steps follow the gradient's scale
         Candidate("SGD", none, form="sgd"),
         *(Candidate(f"SGD {q:g}", quantile(q), form="sgd") for q in (0.9, 0.5, 0.25, 0.1)),
