@@ -335,6 +335,7 @@ def checked_types(function: F, numeric: bool = False) -> F:
     rules = cache(lambda: _rules(function, numeric))
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        # Parameter name -> rule; made at the first call, when all names of annotations exist.
         rules_by_name = rules()
         for name, value in (*zip(order, args), *kwargs.items()):
             if name in rules_by_name:

@@ -45,6 +45,7 @@ def lazy_names(
     """
 
     def __getattr__(name: str) -> Any:
+        # Python calls it for a name that the package does not have yet.
         if name in module_of:
             module = module_of[name]
             whole_path = module if module.startswith("mindgap.") else f"{package}.{module}"

@@ -79,7 +79,7 @@ class _Randomness:
         # Asking for the CUDA states would start CUDA; a process that has not started it has no
         # state to lose.
         self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-        self._own = [(g, g.get_state()) for g in generators]
+        self._states = [(generator, generator.get_state()) for generator in generators]
 
     def restore(self) -> None:
         """Put all of these generators back to where they were."""
@@ -91,7 +91,7 @@ class _Randomness:
         self.restore_generators()
 
     def restore_generators(self) -> None:
-        for generator, state in self._own:
+        for generator, state in self._states:
             generator.set_state(state)
 
 

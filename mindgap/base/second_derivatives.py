@@ -92,6 +92,7 @@ class QuickSecondDerivatives(TorchFunctionMode):
         args: Any = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        # Inside the block torch calls this in place of each of its functions, ``func``.
         kwargs = kwargs or {}
         replacement = _REPLACEMENTS.get(func)
         if replacement is not None and _saving_hooks() == self._hooks:
@@ -120,7 +121,7 @@ def _convolution(dimensions: int) -> Callable[..., Tensor | None]:
     ) -> Tensor | None:
         if isinstance(padding, str) or not _is_covered(input, weight, bias):
             return None
-        if not input.ndim == weight.ndim == dimensions + 2:
+        if not input.ndim == weight.ndim == dimensions + 2:  # an input without a batch axis
             return None
         sizes = [_per_dimension(size, dimensions) for size in (stride, padding, dilation)]
         transposed, output_padding = False, [0] * dimensions

@@ -292,6 +292,7 @@ def _scaled_norms(tensors: Sequence[Tensor]) -> list[Tensor]:
     """
 
     def norm_of(block: list[Tensor]) -> Tensor:
+        # The 0-dim norm of one block of float64 tensors.
         def norm_over(scale: Tensor) -> Tensor:
             scaled = torch._foreach_norm(torch._foreach_div(block, scale), 2)
             return torch.linalg.vector_norm(torch.stack(scaled))

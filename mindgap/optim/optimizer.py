@@ -289,7 +289,8 @@ class RuleOptimizer(Optimizer, ABC):
         if outcome.spike is not None:
             self.tally.spikes.append(Spike(self.param_groups[0]["k"], *outcome.spike))
         self.tally.skipped += outcome.skipped
-        # New plans count the skipped steps in other memory: keep what was counted in the old one.
+        # Kernels count skipped steps in ``outcome.skips``. New plans count them in other memory:
+        # keep what was counted in the old one.
         if outcome.skips is not None and outcome.skips is not self.tally.device_skips:
             if self.tally.device_skips is not None:
                 self.tally.skipped += int(self.tally.device_skips)
@@ -323,12 +324,14 @@ class RuleOptimizer(Optimizer, ABC):
 
     @torch._disable_dynamo
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load what ``state_dict`` returned; float32 states of 16-bit parameters stay float32,
-        functions of the step stay as they are.
+        """Load what ``state_dict`` returned: states, settings and the report, in place. States keep
+        the dtype in which they were saved, and settings that are functions of the step stay.
 
         A dict from an older version, or from the torch optimizer of the same name, may lack
-        settings: they keep the values that this optimizer was built with. One of another algorithm
-        is refused, before anything is loaded. The report goes on where the saved one stood.
+        settings: they keep the values that this optimizer was built with.
+
+        Raises:
+            RuleError: the dict is of another algorithm; nothing is loaded then.
         """
         groups_before, completed = [dict(group) for group in self.param_groups], dict(state_dict)
 
@@ -356,7 +359,7 @@ class RuleOptimizer(Optimizer, ABC):
             handle.remove()
         self._fused.forget()
         for group, old in zip(self.param_groups, groups_before):
-            group.pop("decoupled_weight_decay", None)
+            group.pop("decoupled_weight_decay", None)  # torch's Adam and AdamW have it
             for name in self._functions:
                 if callable(old.get(name)) and callable(group.get(name)):
                     group[name] = old[name]
@@ -435,8 +438,8 @@ class RuleOptimizer(Optimizer, ABC):
     )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take over what ``__getstate__`` gave, also that of older versions; settings that these
-        did not have get their defaults. Fused plans are made anew.
+        """Take over what ``__getstate__`` of this or an older version gave, in place. Settings that
+        the older one did not have get their defaults; fused plans are made anew.
         """
         super().__setstate__(state)
         self._fused = FusedSteps()
@@ -564,7 +567,8 @@ class RuleOptimizer(Optimizer, ABC):
         return True
 
     def _collect(self, group: dict[str, Any]) -> Batch:
-        """The parameters of a group that have a gradient, with their gradients, as plain tensors.
+        """The parameters of a group that have a gradient, with their gradients, as a batch whose
+        ``k`` and ``scale`` are not set yet.
 
         Raises:
             RuleError: a gradient is sparse.

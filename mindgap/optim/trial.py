@@ -41,7 +41,7 @@ def objection(
     """
     if p.device.type not in TRIED:
         return None
-    # All thresholds that are numbers run the same kernels.
+    # All thresholds that are numbers run the same kernels: True stands for them, False for None.
     clip = optimizer._norm_clip
     clip = clip if isinstance(clip, str) else clip is not None
     policy = (optimizer._nonfinite, clip, optimizer._spike_guard, group.get("tau") == "auto")

@@ -47,6 +47,7 @@ class Figure:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
+        # What was read from JSON has lists where these fields are tuples.
         object.__setattr__(self, "x_names", tuple(self.x_names))
         object.__setattr__(self, "scales", tuple(self.scales))
 
@@ -79,6 +80,7 @@ class StudyDescription:
         return "Our question" if self.ours else "The paper states"
 
     def __post_init__(self) -> None:
+        # What was read from JSON has lists and mappings where these fields are tuples and figures.
         for name in ("history", "methods", "files"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         figures = tuple(f if isinstance(f, Figure) else Figure(**f) for f in self.figures)

@@ -460,7 +460,8 @@ def natural(text: str) -> list[tuple[int, int | str]]:
 
 
 def claim_order(claim: str, name: str = "") -> tuple[int, list[tuple[int, int | str]]]:
-    """Sort key of a claim and its study: by group, then B3 before B10.
+    """Sort key of a claim and the name of its study: the place of the claim's letter in ``GROUPS``
+    (other letters last), then numbers by size, B3 before B10.
 
     Example:
         >>> sorted(["H11", "T1", "H2", "B10", "B3"], key=claim_order)

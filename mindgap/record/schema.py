@@ -266,8 +266,8 @@ def check_fields(kind: type[Any], content: Mapping[str, Any], prefix: str = "") 
 
 
 def _check(name: str, value: Any, hint: Any) -> None:
-    """Refuse a value that does not have the type ``hint``: a plain type, a union of such, a
-    dataclass (as an object), or a tuple or mapping, whose entries are checked too.
+    """Raise ``ValueError`` for a value that is not of type ``hint``: a plain type, a union of such,
+    a dataclass (as an object), or a tuple or mapping, whose entries are checked too.
 
     Args:
         name: of the field, for the error.
@@ -304,7 +304,7 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _refuse(name: str, expected: str, value: Any) -> NoReturn:
-    """Raise the error of a field with a wrong value."""
+    """Raise the error of the field ``name`` with a wrong value; ``expected`` in words."""
     text = repr(value)
     shown = text if len(text) <= 60 else text[:57] + "..."
     raise ValueError(f"{name} must be {expected}, got {shown}")

@@ -116,6 +116,7 @@ class ACClip(CoordinateOptimizer):
                 )
             lr = 1e-3
         self._norm_clip = check_clip(clip, unit=True)
+        # A norm over all parameters needs the fused form for all of them or for none.
         self._joint = clip is not None
         settings = {
             "lr": lr,
@@ -210,6 +211,7 @@ class ACClip(CoordinateOptimizer):
         average_(m, g, beta1, batch.sign)
         is_second_moment = group["form"] == "second_moment"
         if is_second_moment:
+            # v takes in g below; the step needs it as it was before.
             v_before = (
                 _corrected_before(k, v, g, beta2) if k is not None else [t.clone() for t in v]
             )

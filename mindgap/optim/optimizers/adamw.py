@@ -110,6 +110,7 @@ class AdamW(RuleOptimizer):
     ) -> None:
         check_torch_settings({"differentiable": differentiable})
         self._norm_clip = check_clip(clip, unit=True)
+        # A norm over all parameters needs the fused form for all of them or for none.
         self._joint = clip is not None
         settings = {
             "lr": lr,
@@ -167,6 +168,7 @@ class AdamW(RuleOptimizer):
             )
 
     def _used_states(self, group: dict[str, Any]) -> tuple[str, ...]:
+        # m, v, and the largest v or the running mean of |g|; no group has both of these.
         if group["amsgrad"]:
             return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
         if group["coordinates"] is not None:

@@ -110,10 +110,12 @@ class GClip(ScaledOptimizer):
         report.
         """
         # A threshold per batch; with "auto" the group stands for it, whose window gives it.
-        taus: list[Any] = []
-        for batch in batches:
-            tau = batch.group["tau"]
-            taus.append(batch.group if tau == "auto" else positive_at("tau", tau, batch.k))
+        taus: list[Any] = [
+            batch.group
+            if batch.group["tau"] == "auto"
+            else positive_at("tau", batch.group["tau"], batch.k)
+            for batch in batches
+        ]
         shares: list[Tensor] = []
 
         def coefficient(norm: Tensor, tau: Any) -> Tensor:

@@ -125,7 +125,7 @@ class INGD(RuleOptimizer):
         check_lr(lr, zero=False)
         positive("epsilon", epsilon)
         positive("lipschitz", lipschitz)
-        if inner is None:
+        if inner is None:  # Theorem 5.4.1's K
             inner = math.ceil(48.0 * lipschitz**2 / epsilon**2)
         whole("inner", inner, least=1)
         whole("seed", seed)
@@ -232,13 +232,15 @@ class INGD(RuleOptimizer):
         return start
 
     def _call(self, closure: Callable[[], Any]) -> Any:
-        """Evaluate the closure with autograd on, and count it."""
+        """Evaluate the closure with autograd on and return what it returns; the call is counted in
+        the first group.
+        """
         self.param_groups[0]["calls"] += 1
         with torch.enable_grad():
             return closure()
 
     def _allocate(self, batches: list[Batch]) -> None:
-        """Make the states that a search writes."""
+        """Make the states that a search writes, x and m, of zeros where they lack."""
         for batch in batches:
             for name in ("x", "m"):
                 self._states(batch, name)
@@ -278,6 +280,7 @@ class INGD(RuleOptimizer):
                 break
             self._place(batches, delta / norm)
             value = float(self._call(closure))
+            # Enough descent: f falls by more than δ‖m‖/4 (Alg. 2).
             if sign * (value - start) < -delta * norm / 4.0:
                 outcome = "descended"
                 break
@@ -304,13 +307,13 @@ class INGD(RuleOptimizer):
             for p in batch.owners
         ]
 
-    def _place(self, batches: list[Batch], distance: float) -> None:
-        """Put the parameters at x − distance·m, from the states x and m; exactly at x for distance
-        0. (``distance`` is in units of m, whose length it does not divide out.)
+    def _place(self, batches: list[Batch], factor: float) -> None:
+        """Put the parameters at x − factor·m, from the states x and m; at exactly x for factor
+        0.
         """
         for batch in batches:
             states = self._states(batch, "x"), self._states(batch, "m")
             for p, x, m in blocks(batch.params, *states, single=batch.single):
                 torch._foreach_copy_(
-                    p, torch._foreach_sub(x, torch._foreach_mul(m, distance)) if distance else x
+                    p, torch._foreach_sub(x, torch._foreach_mul(m, factor)) if factor else x
                 )

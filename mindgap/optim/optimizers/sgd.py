@@ -86,6 +86,7 @@ class SGD(RuleOptimizer):
     ) -> None:
         check_torch_settings({"differentiable": differentiable})
         self._norm_clip = check_clip(clip)
+        # A norm over all parameters needs the fused form for all of them or for none.
         self._joint = clip is not None
         settings = {
             "lr": lr,

@@ -57,7 +57,9 @@ def unavailable() -> str | None:
 
 
 def wrong_dtype(dtype: torch.dtype, grad: torch.dtype) -> str | None:
-    """Why a parameter and a gradient of these dtypes cannot be used, or None if they can."""
+    """Why a parameter of ``dtype`` with a gradient of dtype ``grad`` cannot be used, or None if
+    they can.
+    """
     if dtype in DTYPES and grad == dtype:
         return None
     return (
@@ -275,6 +277,8 @@ def _namespace() -> dict[str, Any]:
 
     @intrinsic
     def pointer_to(typing_context: Any, address: Any, like: Any) -> Any:
+        # In Numba's form: the types, and a function that writes LLVM's cast of a whole number to a
+        # pointer to elements of the array ``like``.
         signature = types.CPointer(like.dtype)(types.int64, like)
 
         def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -231,7 +231,10 @@ def gradient_norm(jobs: Sequence[Job]) -> tuple[float, list[np.ndarray]]:
 
 def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
     """Make one step of all jobs, in place, unless the policy skips it; returns what the report is
-    to know of it.
+    to know of it. A norm that the policy needs is taken first and enters the policy's window.
+
+    Raises:
+        RuleError: the norm is not finite and the policy's ``nonfinite`` is ``"raise"``.
     """
     programs = [program_of(job) for job in jobs]
     factor, outcome, gradient_sums = 1.0, _NO_NOTES, None
@@ -341,35 +344,38 @@ def _step_with_norm(
         norms_by_job.append(_direction_norms(job, program, uncorrected, sums))
         jobs_by_group.setdefault(job.group, []).append(i)
     total = _join_norms([n for norms in norms_by_job for n in norms])
+    # Per group the share of clipped norms; per job its factors and norms, for the norm of the step.
     shares, updates = [], []
-    for places in jobs_by_group.values():
-        first = jobs[places[0]]
+    for indices in jobs_by_group.values():
+        first = jobs[indices[0]]
         # Where the norm is of the gradients themselves, the policy's factor has yet to scale them.
-        pending = uncorrected[0] if programs[places[0]].first is NORM else 1.0
+        pending = uncorrected[0] if programs[indices[0]].first is NORM else 1.0
         group_norm = total
         if scope != "all":
-            group_norm = _join_norms([n for i in places for n in norms_by_job[i]])
+            group_norm = _join_norms([n for i in indices for n in norms_by_job[i]])
         numbers = first.record.numbers
+        # The threshold, or the damping of "normalize".
         level: Any = numbers.get("level")
         if first.record.window is not None:
             window = _window_array(first.plan, first.record.window, "rule window")
             level = _threshold_from_window(window, group_norm * pending, numbers["quantile"])
         clipped: list[bool] = []
-        for i in places:
+        for i in indices:
             job, program = jobs[i], programs[i]
-            rate = pending
+            multiplier = pending  # goes with the factor of the norm into the kernel
             if program.rated:
-                # A momentum has the sign of ``maximize`` already.
-                rate *= float(job["lr"]) * (job["sign"] if program.step.lists[1] == "grad" else 1.0)
+                # The step size too; a momentum has the sign of ``maximize`` already.
+                sign = job["sign"] if program.step.lists[1] == "grad" else 1.0
+                multiplier *= float(job["lr"]) * sign
             draw = unit_draw(job["seed"], job.k) if program.kind == "interpolate" else 0.0
-            norms = [pending * n for n in (norms_by_job[i] if scope == "tensor" else (group_norm,))]
-            rows = [
-                (rate * _norm_factor(program.kind, n, level, numbers), draw, 0.0, 0.0)
-                for n in norms
-            ]
-            clipped += [n > level for n in norms] if program.kind == "clip" else []
+            unscaled = norms_by_job[i] if scope == "tensor" else [group_norm]
+            norms = [pending * norm for norm in unscaled]
+            factors = [multiplier * _norm_factor(program.kind, n, level, numbers) for n in norms]
+            if program.kind == "clip":
+                clipped += [norm > level for norm in norms]
             if program.rated:
-                updates.append(([abs(row[0]) for row in rows], norms_by_job[i]))
+                updates.append(([abs(factor) for factor in factors], norms_by_job[i]))
+            rows = [(factor, draw, 0.0, 0.0) for factor in factors]
             _run_pass(job, program.step, rows if len(rows) > 1 else rows[0])
         if clipped:
             shares.append(sum(clipped) / len(clipped))

@@ -50,7 +50,9 @@ def unavailable() -> str | None:
 
 
 def wrong_dtype(dtype: torch.dtype, grad: torch.dtype) -> str | None:
-    """Why a parameter and a gradient of these dtypes cannot be used, or None if they can."""
+    """Why a parameter of ``dtype`` with a gradient of dtype ``grad`` cannot be used, or None if
+    they can.
+    """
     for name, kind in (("parameter", dtype), ("gradient", grad)):
         if kind not in (torch.float32, torch.bfloat16, torch.float16):
             return f"the CUDA kernels take float32, bfloat16 and float16, a {name} has {kind}"

@@ -53,7 +53,8 @@ ChunkRange = tuple[int, int]
 
 
 class PlanMemory:
-    """Everything that the kernels keep on the device for one plan.
+    """Everything that the kernels keep on the device for one plan; sums, norms and factors are
+    float64.
 
     Each tensor is cut into chunks of ``cuda.BLOCK`` elements; ``chunk_tables`` says for each chunk
     which tensor it is of, for each tensor its first chunk, and for each tensor its size. "Factors"
@@ -62,9 +63,12 @@ class PlanMemory:
     Attributes:
         chunk_sums: sums of squares by chunk.
         policy_factors: (c, 1, 1, 0) with the factor c that the policy puts on the gradients.
+        policy_ran: whether the last step had a policy, which wrote c.
         rule_factors: the factors that a rule computes from its own norm, or per tensor from the
             step count.
-        own_norm, norm_factor: a rule's own norm, and the factor on its direction.
+        norm_output: what the kernel ``norm_factor`` writes: the norm of this plan's direction, the
+            norm that the factor follows from, and the factor.
+        own_norm, norm_factor: views of the first and the last of these.
         counts: what the report reads; it outlives the plan.
         step_flag: 1 where the present step is made, 0 where it is left out.
         device_step, host_step: the step number as counted by the device and by the host;
@@ -93,9 +97,11 @@ class PlanMemory:
 
         self.step_flag = torch.ones((), dtype=torch.int32, device=device)
         self.device_step = torch.zeros((), dtype=torch.int64, device=device)
-        self.counts_steps, self.host_step = False, -1
+        self.counts_steps, self.host_step = False, -1  # -1: no step yet
         self.gradient_counts: Tensor | None = None
         self.host_gradient_counts: Tensor | None = None
+        # By names of lists: the table in use, and those set aside for captures, as pairs (pinned
+        # memory, memory on the device); then all pairs that graphs use, which keeps them alive.
         self._address_tables: dict[tuple[str, ...], _AddressTable] = {}
         self._spare_tables: dict[tuple[str, ...], list[tuple[Tensor, Tensor]]] = {}
         self._tables_of_graphs: list[tuple[Tensor, Tensor]] = []

@@ -196,6 +196,7 @@ class Forms:
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
+        #: ``_form`` of each tensor.
         self._known = [_form(t) for t in tensors]
         try:
             from torch._C._dynamo.guards import TensorGuards
@@ -239,7 +240,7 @@ class Plan:
         rows: per parameter of this process its tensor, its gradient and its states.
         names: of the states.
         state_dicts: per parameter the optimizer's mapping from name to state, from which the states
-            are taken anew at every step.
+            are taken anew at every step. With ``counts`` they get a new tensor as ``step``.
         lasting: whether the plan is kept for further steps, at which the parameters give the
             gradients anew.
         counts: whether to count the gradients that each parameter has seen.
@@ -253,6 +254,7 @@ class Plan:
         lasting: bool = True,
         counts: bool = False,
     ) -> None:
+        # Parameters, gradients and states, each a list with one tensor per parameter.
         self.owners, grads, *states = (list(column) for column in zip(*rows))
         self.states, self.state_dicts, self.lasting = names, state_dicts, lasting
         self.device = self.owners[0].device
@@ -265,6 +267,8 @@ class Plan:
         self._pieces = (
             None if lasting else dict(zip(("param", *names, "grad"), (self.owners, *states, grads)))
         )
+        # What ``fresh`` compares: forms and addresses of all tensors, in the order of
+        # ``everything``; and what ``addresses`` has made of them, by names of lists.
         self._forms = Forms(everything)
         self._getters = [itemgetter(name) for name in names]
         self._pointers = list(map(_POINTER, everything))
@@ -272,6 +276,7 @@ class Plan:
         #: Gradients seen, in one tensor of which the states ``step`` are views; None where nothing
         #: is counted.
         self.steps: Tensor | None = None
+        #: These views, one 0-dim tensor per parameter, which the optimizer's states get below.
         self._counters: list[Tensor] = []
         if counts:
             counts_so_far = [float(state.get("step", 0.0)) for state in state_dicts]
@@ -336,7 +341,7 @@ class Plan:
         return rows
 
     def tensors(self, name: str) -> list[Tensor]:
-        """The tensors of a list: ``param``, ``grad``, or a state by its name."""
+        """The tensors of a list (``param``, ``grad`` or the name of a state), one per parameter."""
         if self._pieces is not None:
             return self._pieces[name]
         if name == "param":
