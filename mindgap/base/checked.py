@@ -35,7 +35,7 @@ class Range:
 
     low: float
     high: float
-    ends: str = "[]"
+    ends: str = "[]"  # "[" or "(" and "]" or ")": whether an end belongs to it
 
     def __call__(self, name: str, value: Any) -> None:
         between(name, value, self.low, self.high, ends=self.ends)

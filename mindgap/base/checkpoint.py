@@ -71,8 +71,9 @@ def write_checkpoint(path: Path, kind: str, content: Any, of: Mapping[str, str])
     Args:
         path: the file.
         kind: what it is a checkpoint of, in words.
-        content: tensors, numbers, texts, None, lists, tuples and mappings.
-        of: what it belongs to (data, start, settings, code ...), by name; reading compares it.
+        content: tensors, numbers, texts, None, lists, tuples and mappings, nested as one likes.
+        of: what it belongs to (data, start, settings, code ...), name -> short text; reading
+            compares it.
 
     Raises:
         CheckpointError: the content holds something else.
@@ -187,7 +188,8 @@ def read_checkpoint(
     Args:
         path: written by :func:`write_checkpoint`.
         kind: what it must be a checkpoint of.
-        of: what it must belong to; a name that differs ends in an error that says so.
+        of: what it must belong to, name -> short text, as when it was written; a text that differs
+            ends in an error that says so.
         device: where its tensors go; where they were if not given.
 
     Raises:

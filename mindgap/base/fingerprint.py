@@ -59,8 +59,9 @@ def array_text(value: Tensor | np.ndarray[Any, Any]) -> str:
 
 
 def data_text(data: Any) -> str:
-    """Data in tensors, arrays, tuples, lists and mappings by their bytes; any other data set by its
-    type, its length and the arrays it holds.
+    """A short text for data that changes with them: the type, and a hash of the bytes of all
+    tensors, arrays, numbers and texts in tuples, lists and mappings. Any other data set counts by
+    its type, its length and the arrays it holds.
 
     Example:
         >>> one, two = (torch.utils.data.TensorDataset(torch.full((3,), v)) for v in (1.0, 2.0))
@@ -279,7 +280,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Names that the code and all nested in it use."""
+    """Names of globals and attributes that the code, or code nested in it, uses."""
     for nested in _codes(code):
         yield from nested.co_names
 

@@ -25,8 +25,8 @@ class Source:
         'acclip, Alg. 1, l. 5'
     """
 
-    paper: str
-    place: str
+    paper: str  # a key of ``PAPERS``
+    place: str  # in it, such as "Alg. 1, l. 5"
 
     def __post_init__(self) -> None:
         from mindgap.base.check import fail

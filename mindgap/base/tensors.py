@@ -155,7 +155,7 @@ def blocks(
         firsts = [tensors[0] for tensors in lists if tensors]
         bytes_per_block = _room(firsts[0].device) if firsts else BLOCK
         limit = bytes_per_block // max([4, *(t.element_size() for t in firsts)])
-    for row in zip(*lists, strict=True):
+    for row in zip(*lists, strict=True):  # the tensors at one place of all lists
         size = row[0].numel()
         if size == 0:
             continue
@@ -173,7 +173,7 @@ def blocks(
 
 
 def _room(device: torch.device) -> int:
-    """Bytes of a block on a device."""
+    """How many bytes the tensors of a block (see ``blocks``) may have on a device."""
     if device.type == "cpu":
         return CPU_BLOCK
     if device.type != "cuda" or torch.compiler.is_compiling():
@@ -195,7 +195,7 @@ def robust_norm(tensors: Sequence[Tensor], *, wide: bool = False) -> Tensor:
     Args:
         tensors: any shapes; floating dtypes may differ, devices too (the result lies on the first
             tensor's).
-        wide: return float64 instead of the dtype the tensors promote to.
+        wide: return float64 instead of the (real) dtype that the tensors promote to.
 
     Example:
         >>> float(robust_norm([torch.tensor([3e20, 4e20])])) == float(torch.tensor(5e20))

@@ -62,7 +62,9 @@ class Batch:
         return self.lr * decay if decay else 0.0
 
     def scaled(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """A block of the gradients in at least float32, after clipping."""
+        """A block of the gradients in at least float32, times ``scale``, as new tensors. Without a
+        scale, gradients that are not 16-bit ones come back themselves.
+        """
         widened = [widen(g) for g in gradients]
         if self.scale is None:
             return widened

@@ -48,9 +48,10 @@ class FusedSteps:
     """Decides at each step whether the fused form can be used, and uses it.
 
     ``fused=None`` uses it wherever it can and says nothing where it cannot; ``fused=True`` raises
-    there, with the reason. Plans are kept between steps. Every step compares them with the groups,
-    the states and the memory of every tensor, and makes them anew where something differs; it also
-    looks again at what spoke against the fused form.
+    there, with the reason. Plans (the tensors of a group that share device and dtypes, and their
+    addresses) are kept between steps. Every step compares them with the groups, the states and the
+    memory of every tensor, and makes them anew where something differs; it also looks again at what
+    spoke against the fused form.
     """
 
     def __init__(self) -> None:
@@ -87,12 +88,14 @@ class FusedSteps:
     def step(
         self, groups: Groups, state: Any, record_of: Read, policy: Policy, objection: Objection
     ) -> Outcome | None:
-        """Make one step of the parameters in the fused form, in place.
+        """Make one step of the parameters in the fused form, in place. It uses the plans of the
+        last step (the tensors of a group that share device and dtypes, and their addresses), or
+        makes new ones where these no longer fit.
 
         Args:
             groups: the optimizer's parameter groups.
             state: the optimizer's mapping from parameter to its states by name.
-            record_of: gives a group's record.
+            record_of: gives a group's record, which names its rule, settings and states.
             policy: what to do about the norm of all gradients; its window is put in here.
             objection: says why a rule's kernels must not be used for a group, a parameter and its
                 gradient.
@@ -215,8 +218,15 @@ class FusedSteps:
     def _build(
         self, groups: Groups, state: Any, records: Sequence[FusedRecord], objection: Objection
     ) -> str | None:
-        """Make the plans of all groups, one per group, device and dtypes, and keep them here.
-        States that lack are made of zeros.
+        """Make the plans of all groups and keep them here: per group, device and dtypes one, with
+        the tensors that the kernels will work on. States that lack are made of zeros.
+
+        Args:
+            groups: the optimizer's parameter groups.
+            state: the optimizer's mapping from parameter to its states by name.
+            records: per group its rule, settings and states.
+            objection: says why a rule's kernels must not be used for a group, a parameter and its
+                gradient.
 
         Returns:
             Why the fused form is impossible, or None. None without new plans means that the
@@ -224,7 +234,8 @@ class FusedSteps:
         """
         unfit = self._unfit
         self.forget()
-        # Mostly it still cannot: then the others need no look.
+        # The parameter that could not take the fused form at the last step mostly still cannot:
+        # then the others need no look.
         obstacle_found = unfit and _lasting_obstacle(unfit, groups, state, records)
         if obstacle_found:
             self._unfit = unfit

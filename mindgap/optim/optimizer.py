@@ -380,7 +380,9 @@ class RuleOptimizer(Optimizer, ABC):
                     self.state[p][name] = value.to(device=state.device)
 
     def _refuse_foreign(self, state_dict: Mapping[str, Any]) -> None:
-        """Refuse a ``state_dict`` whose states or settings are those of another algorithm."""
+        """Raise ``RuleError`` for a ``state_dict`` whose states or settings are those of another
+        algorithm: state names that this one does not have, or what ``_check_saved`` refuses.
+        """
         for state in state_dict["state"].values():
             foreign = sorted(set(state) - set(self._state_names)) if isinstance(state, dict) else []
             if foreign:
@@ -599,8 +601,8 @@ class RuleOptimizer(Optimizer, ABC):
         return [placed(p.grad, p) for p in batch.owners]  # type: ignore[arg-type]
 
     def _states(self, batch: Batch, name: str) -> list[Tensor]:
-        """The named state of the batch's parameters, made of zeros where it does not exist, as
-        real tensors of this process.
+        """The named state of the batch's parameters, as real tensors of this process that share
+        memory with the optimizer's state; made of zeros where it does not exist.
         """
         return batch.memory[name] if name in batch.memory else self._found_states(batch, name)
 
@@ -675,7 +677,9 @@ class RuleOptimizer(Optimizer, ABC):
 
     @torch._disable_dynamo
     def _start(self, batch: Batch, name: str) -> list[bool]:
-        """Whether each parameter has the named state; those that lack it get zeros."""
+        """Per parameter of the batch, whether it had the named state; those that lacked it get
+        zeros.
+        """
         had_state = [name in self.state[owner] for owner in batch.owners]
         self._states(batch, name)
         return had_state

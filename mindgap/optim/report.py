@@ -94,8 +94,8 @@ class Tally:
         self.device_spikes: Tensor | None = None
 
     def wants_norm(self) -> bool:
-        """Whether to take a norm that the step itself does not need: at the first 8 steps and
-        at every 32nd.
+        """Whether to take a norm for the report that the step itself does not need: until 8 norms
+        are known, and at every 32nd step.
         """
         return self.steps % 32 == 0 or len(self.norms) < min(self.steps, 8)
 

@@ -52,7 +52,9 @@ class Options(TypedDict, total=False):
 
 
 def plain_number(value: float | Tensor) -> float:
-    """A setting as a number; a tensor on a device is waited for."""
+    """A setting that is a number or a tensor with one element, as a number; a tensor on a device is
+    waited for.
+    """
     return float(value) if isinstance(value, Tensor) else value
 
 

@@ -21,12 +21,12 @@ class OptimizerEntry(Loadable):
         'thesis, Alg. 1'
     """
 
-    name: str
+    name: str  # of the file and of the command line
     class_name: str
-    module: str
-    source: Source
-    statement: str
-    update: str
+    module: str  # where the class is
+    source: Source  # where the paper has it
+    statement: str  # what it does, in one sentence
+    update: str  # its step as a formula
 
 
 def _entry(

@@ -59,6 +59,7 @@ def pack(folder: Path, archive: Path) -> None:
     contents: dict[str, str] = {}
     for path in sorted(folder.glob("*.jsonl")):
         run = read_run(path)
+        # Without the options that name folders, and without the path of the program.
         command = re.sub(r" --(out|tensorboard)[ =]\S+", "", run.header.command)
         header = replace(run.header, command=re.sub(r"^\S*__main__.py", "mindgap", command))
         lines = [line("header", header), *(line("row", row) for row in run.rows)]

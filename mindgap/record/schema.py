@@ -52,22 +52,20 @@ class NoRecordsError(RecordError):
 
 @dataclass(frozen=True)
 class Header:
-    """What was run: enough to run it again.
-
-    ``run`` is the content hash of (study, scale, method, seed, settings): it names the file.
-    """
+    """What was run: enough to run it again."""
 
     study: str
-    claim: str
+    claim: str  # its number in ``docs/claims.md``
     scale: str
     method: str
     seed: int
     settings: dict[str, Any]
+    #: content hash of (study, scale, method, seed, settings), which names the file.
     run: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)  # package -> version
     machine: dict[str, Any] = field(default_factory=dict)
-    command: str = ""
-    started: str = ""
+    command: str = ""  # as typed
+    started: str = ""  # when
     schema: int = SCHEMA
     registered: str = ""  # hash of the registration before the run; empty: there was none
 

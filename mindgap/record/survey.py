@@ -61,7 +61,9 @@ class Survey:
         return Survey(lines, content["figures"], content["about"])
 
     def write(self, path: str | Path) -> Path:
-        """Write the JSON file that the page is drawn from; whole or not at all."""
+        """Write the JSON file that the page is drawn from, whole or not at all; returns the
+        path.
+        """
         path = Path(path)
         write_atomically(path, to_json(self.to_dict(), indent=1) + "\n")
         return path

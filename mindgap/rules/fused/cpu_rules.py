@@ -41,6 +41,8 @@ def _run_pass(job: Job, rule_pass: Pass, w: Factors | list[Factors] = _NO_FACTOR
     are kept.
 
     Args:
+        job: a plan (tensors of one group that share dtypes) with the settings of its group.
+        rule_pass: names the rule, the lists of tensors that it takes, and its numbers.
         w: the rule's factors for all tensors, or a list with one entry per tensor.
 
     Returns:
@@ -233,6 +235,10 @@ def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
     """Make one step of all jobs, in place, unless the policy skips it; returns what the report is
     to know of it. A norm that the policy needs is taken first and enters the policy's window.
 
+    Args:
+        jobs: plans (tensors of one group that share dtypes), each with the settings of its group.
+        policy: what to do about the norm of all gradients before the rule.
+
     Raises:
         RuleError: the norm is not finite and the policy's ``nonfinite`` is ``"raise"``.
     """
@@ -326,7 +332,8 @@ def _step_with_norm(
     norm that gives its own threshold enters the group's window.
 
     Args:
-        programs: one per job.
+        jobs: plans (tensors of one group that share dtypes), each with the settings of its group.
+        programs: per job the passes of its step.
         uncorrected: the factors of a rule without corrections: the policy's, then 1, 1 and 0.
         gradient_sums: per job the gradients' sums of squares by chunk, where the policy has taken
             them; else None.

@@ -115,7 +115,8 @@ def launch(
 
     Triton looks at every argument of every call to find the compiled variant, which takes longer
     than a small step. The variant depends on nothing but the constants, the tensors' addresses and
-    the device, so it is looked up by those here and then started directly.
+    the device, so it is looked up by those here and then started directly. A launch that is not
+    known yet goes through Triton, is remembered, and makes the tape incomplete.
 
     Args:
         name: key of ``arithmetic.RULES``, or a kernel with a single program (``SINGLES``).
@@ -164,6 +165,7 @@ def _runner(compiled: Any, programs: int) -> Any:
     import triton
 
     public = compiled[(programs, 1, 1)]
+    # None of these names is promised by Triton: where one is missing, its public way is taken.
     hooks = getattr(getattr(triton, "knobs", None), "runtime", None)
     if not triton.__version__.startswith("3.") or getattr(
         getattr(hooks, "launch_enter_hook", None), "calls", None

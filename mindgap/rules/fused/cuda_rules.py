@@ -288,6 +288,7 @@ def _launch_rule(
     """Launch the kernel that applies a rule to all tensors of a job, in place.
 
     Args:
+        job: a plan (tensors of one group that share dtypes) with the settings of its group.
         rule_pass: names the rule, the lists of tensors that it takes, and its numbers n.
         sums: where the sums of squares by chunk go, if the rule takes them.
         flag: device memory that is 0 where the step is left out; None for a step that is certain.
@@ -407,12 +408,16 @@ def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
     """Make one step of all jobs in place, unless the policy skips it; returns what the report is to
     know of it, as tensors on the device that are not waited for.
 
+    Args:
+        jobs: plans (tensors of one group that share dtypes), each with the settings of its group.
+        policy: what to do about the norm of all gradients before the rule.
+
     Raises:
         RuleError: the norm is not finite and ``nonfinite`` is ``"raise"``, which alone waits.
     """
     programs = [program_of(job) for job in jobs]
-    shared = memory_of(jobs[0].plan)
-    if shared.policy_ran and not policy.looks:
+    shared = memory_of(jobs[0].plan)  # has what is computed from all gradients
+    if shared.policy_ran and not policy.looks:  # drop the factor of the last step
         shared.policy_factors[0] = 1.0
     shared.policy_ran = policy.looks
     if policy.looks and programs[0].kind != "interpolate":
@@ -495,7 +500,8 @@ def _step_with_norm(
     """Make a step in place whose factor follows from a norm of the gradient or of its average.
 
     Args:
-        programs: one per job.
+        jobs: plans (tensors of one group that share dtypes), each with the settings of its group.
+        programs: per job the passes of its step.
         flag: device memory that is 0 where the step is left out; None for a step that is certain.
         summed: the gradients' sums of squares and each job's range in them, where the policy has
             taken them; else None.
@@ -508,8 +514,9 @@ def _step_with_norm(
     norm_passes = [program.first for program in programs]
     if summed is None or any(norm_pass is not NORM for norm_pass in norm_passes):
         summed = _sum_squares(jobs, norm_passes, flag)  # type: ignore[arg-type]
-    remember = policy.clip is None
+    remember = policy.clip is None  # else the policy keeps the norms for the report
     for i, program in enumerate(programs):
+        # The sums are of gradients that the policy's factor has yet to scale.
         late = policy.looks and program.first is NORM
         _launch_norm_factor(i, jobs, program, flag, summed, late=late, remember=remember and i == 0)
     memories = [memory_of(job.plan) for job in jobs]

@@ -45,8 +45,16 @@ class FusedRecord(NamedTuple):
     def of(
         cls, rule: str, group: Mapping[str, Any], numbers: Mapping[str, Any], **fields: Any
     ) -> FusedRecord:
-        """A record with the settings that every group has; ``numbers`` are the rule's own,
-        ``fields`` the other fields.
+        """A record of a group for its next step, with the settings that every group has.
+
+        A number that is a tensor is read if it lies on the CPU, and makes the record a refusal if
+        it lies elsewhere.
+
+        Args:
+            rule: key of ``program.PROGRAMS``.
+            group: the parameter group; ``lr``, ``weight_decay``, ``maximize`` and ``k`` are read.
+            numbers: the rule's own ones, by name.
+            fields: other fields of the record.
 
         Example:
             >>> group = {"lr": 0.1, "weight_decay": 0.0, "maximize": False}
@@ -100,7 +108,8 @@ class Outcome(NamedTuple):
 
 
 def same_memory_order(first: Tensor, second: Tensor) -> bool:
-    """Whether walking through both tensors' memory visits the same elements, without holes.
+    """Whether walking through the memory of both tensors, without holes, visits elements of the
+    same indices in the same order.
 
     Example:
         >>> a = torch.zeros(2, 3)
