@@ -267,6 +267,7 @@ def _named_rule(hint: Any) -> Rule | None:
     if request is None or request[1] == "a object":  # ``object``, or a name that is not known here
         return None
     test, words = request
+    # ``fail`` raises.
     return lambda name, value: test(value) or fail(name, f"must be {words}", value)
 
 

@@ -88,7 +88,7 @@ class Tally:
         #: Tensors that kernels count in by themselves.
         self.device_counts: list[Tensor] = []
         self.device_skips: Tensor | None = None
-        #: The last norms where a kernel keeps them, oldest first, zeros for none.
+        #: The last norms where a kernel keeps them, in a ring, zeros for none.
         self.device_norms: Tensor | None = None
         #: Spikes that a kernel kept: rows of step, norm, low and high, zeros for none.
         self.device_spikes: Tensor | None = None
@@ -207,8 +207,8 @@ class Tally:
         return float(self.sums.get("share", 0.0)) + on_device
 
     def _last_norms(self) -> np.ndarray:
-        """The last ``WINDOW`` norms, oldest first, those kept on the device behind the host's;
-        waits for the device.
+        """The last ``WINDOW`` norms: the host's, oldest first, and behind them those kept on the
+        device, in the order of the ring that the kernel writes. Waits for the device.
         """
         norms = np.array([float(n) for n in self.norms])
         if self.device_norms is not None:
@@ -247,7 +247,10 @@ class Tally:
 
     @classmethod
     def unpack(cls, packed: Tensor) -> Tally:
-        """The counts that ``pack`` wrote; empty where it is not one of its tensors."""
+        """The counts that ``pack`` wrote, in a new tally: ``NUMBERS`` numbers, ``WINDOW`` norms
+        (NaN for none), and ``SPIKES`` rows (step, norm, low, high). An empty tally where the tensor
+        has another size.
+        """
         tally, values = cls(), packed.detach().cpu().double().reshape(-1).tolist()
         if len(values) != NUMBERS + WINDOW + 4 * SPIKES:
             return tally
@@ -298,7 +301,11 @@ def clipped_before(norms: np.ndarray) -> tuple[str, ...]:
 
 
 def _spikes(table: Tensor | None) -> list[Spike]:
-    """Spikes from a kernel's table with rows (step, norm, low, high), by step."""
+    """Spikes from a kernel's table, sorted by step; none for None.
+
+    Args:
+        table: rows (step, norm, low, high), zeros in those that are not filled yet.
+    """
     rows = [] if table is None else sorted(row for row in table.tolist() if row[0] > 0)
     return [Spike(int(step), *numbers) for step, *numbers in rows]
 
@@ -312,8 +319,8 @@ def _as_float(value: Any) -> float:
     """
     if isinstance(value, (Tensor, float)):
         return float(value)
-    products = (
+    pairs = (
         [torch.as_tensor(x, dtype=torch.float64, device="cpu").detach().numpy() for x in pair]
         for pair in value
     )
-    return math.sqrt(sum(float(((s * n) ** 2).sum()) for s, n in products))
+    return math.sqrt(sum(float(((factors * norms) ** 2).sum()) for factors, norms in pairs))

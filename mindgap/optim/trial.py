@@ -70,8 +70,9 @@ def _difference(optimizer: Any, group: Any, device: Any, dtype: Any, grad_dtype:
     draws = [
         [torch.randn(n, generator=generator, device="cpu") for n in SIZES] for _ in range(STEPS + 1)
     ]
-    results = []
-    # The parameters after STEPS steps: draws[0] is where they start, the others are gradients.
+    #: Whether the form is the fused one -> all parameters after the steps, as one vector.
+    ends: dict[bool, Tensor] = {}
+    # draws[0] is where the parameters start, the others are their gradients.
     for fused in (True, False):
         params = [torch.nn.Parameter(t.to(device, dtype, copy=True)) for t in draws[0]]
         try:
@@ -82,7 +83,7 @@ def _difference(optimizer: Any, group: Any, device: Any, dtype: Any, grad_dtype:
                         p.grad_dtype = grad_dtype
                     p.grad = g.to(device, grad_dtype)
                 twin._plain_step()
-            results.append(torch.cat([p.detach().double().cpu() for p in params]))
+            ends[fused] = torch.cat([p.detach().double().cpu() for p in params])
         except Exception as error:
             if not fused:
                 raise
@@ -91,7 +92,7 @@ def _difference(optimizer: Any, group: Any, device: Any, dtype: Any, grad_dtype:
                 f"{str(error)[:300]})"
             )
     relative_error = float(
-        ((results[0] - results[1]).abs() / results[1].abs().max()).nan_to_num(torch.inf).max()
+        ((ends[True] - ends[False]).abs() / ends[False].abs().max()).nan_to_num(torch.inf).max()
     )
     if relative_error <= (TOLERANCE_16_BIT if dtype.itemsize < 4 else TOLERANCE):
         return None
