@@ -387,7 +387,7 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     inner = checked_types(function, numeric=True)
     caught: tuple[type[Exception], ...] = (ArithmeticError, ValueError, IndexError, RuntimeError)
-    if "Callable" in str(function.__annotations__):
+    if "Callable" in str(function.__annotations__):  # what the caller's function returns may be odd
         caught = (*caught, TypeError, AttributeError)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -403,6 +403,7 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
                 "arguments", f"must fit together in {function.__name__} ({error})", (args, kwargs)
             )
 
+    # ``call`` will see the globals of ``function``, so it takes these names from here.
     _refuse, _RuleError, _is_ours = fail, RuleError, _is_own_error
     return _under_name_of(function, call)
 

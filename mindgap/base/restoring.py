@@ -209,6 +209,9 @@ def undisturbed(
             write it back; needed by whoever moves them. Without it a block that writes into them is
             an error.
 
+    Yields:
+        A guard with ways to return to the first state before the block ends.
+
     Example:
         >>> model = nn.BatchNorm1d(2)
         >>> with undisturbed(model):

@@ -119,6 +119,7 @@ def _convolution(dimensions: int) -> Callable[..., Tensor | None]:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor | None:
+        # The arguments of torch's function; None where torch must do it.
         if isinstance(padding, str) or not _is_covered(input, weight, bias):
             return None
         if not input.ndim == weight.ndim == dimensions + 2:  # an input without a batch axis

@@ -74,6 +74,7 @@ def running_quantile(window: Tensor, q: float, *, least: int = 1) -> Tensor:
     """
     count = (window > 0).sum(-1, keepdim=True)
     rank = torch.minimum(torch.ceil(q * (count + 1).double()).long(), count)
+    # Sorted, the norms seen stand behind the zeros.
     index = (window.shape[-1] - count + rank - 1).clamp(0, window.shape[-1] - 1)
     value = window.sort(-1).values.gather(-1, index)
     return torch.where(count >= least, value, torch.full_like(value, torch.inf)).squeeze(-1)

@@ -487,7 +487,7 @@ class RuleOptimizer(Optimizer, ABC):
         ):
             # The norm of all gradients, over all processes.
             raws = [g for batch in batches for g in self._raw_grads(batch)]
-            norm = scoped_norms([raws], "all", self._everyone)[2]
+            _, _, norm = scoped_norms([raws], "all", self._everyone)
             if self._nonfinite != "propagate" and not bool(torch.isfinite(norm)):
                 if self._nonfinite == "raise":
                     refuse_nonfinite(self.param_groups)

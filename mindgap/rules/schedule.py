@@ -56,9 +56,9 @@ def value_at(value: Any, k: int) -> Any:
 def unit_draw(seed: int, k: int) -> float:
     """The k-th number, uniform on [0, 1), of the sequence with that seed.
 
-    A hash of (seed, k) rather than the next number of a generator (SplitMix64, whose state is a
-    counter anyway): the whole state of the sequence is the pair (seed, k), which every process of a
-    distributed run has and every checkpoint keeps.
+    It is a hash of (seed, k), by the generator SplitMix64, whose state is a counter. So the whole
+    state of the sequence is the pair (seed, k), which every process of a distributed run has and
+    every checkpoint keeps.
 
     Example:
         >>> (
@@ -71,6 +71,7 @@ def unit_draw(seed: int, k: int) -> float:
     z = (draw_base(seed) + k * _STRIDE) & _MASK
     z = ((z ^ (z >> 30)) * _MIX_1) & _MASK
     z = ((z ^ (z >> 27)) * _MIX_2) & _MASK
+    # The upper 53 of 64 bits: as many as a float holds.
     return ((z ^ (z >> 31)) >> 11) * 2.0**-53
 
 

@@ -171,8 +171,9 @@ class ACClip(CoordinateOptimizer):
         )
 
     def _update(self, batches: list[Batch]) -> None:
-        """Move the parameters by one step, in place. With ``track`` the share of clipped
-        coordinates and the norm of the step go to the report.
+        """Move the parameters by one step, in place: x ← (1 − η·w)·x − η·d with the direction d of
+        ``_directions``, for which the states take in the gradients in place. With ``track`` the
+        share of clipped coordinates and the norm of the step go to the report.
         """
         with self._counting(batches) as count:
             for batch in batches:

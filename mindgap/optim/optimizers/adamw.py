@@ -199,8 +199,11 @@ class AdamW(RuleOptimizer):
         )
 
     def _update(self, batches: list[Batch]) -> None:
-        """Move the parameters by one step, in place; the class docstring has the formulas. The
-        states take in the gradients in place, and each parameter's count of gradients grows by 1.
+        """Move the parameters by one step, in place: x ← (1 − η·w)·x − η·m̂/(√v̂ + ε), where m̂ and v̂
+        are the bias-corrected averages m of the clipped gradients and v of their squares.
+
+        The states m and v take in the gradients in place, and each parameter's count k of gradients
+        grows by 1.
         """
         for batch in batches:
             group = plain_numbers(batch.group)

@@ -134,8 +134,11 @@ class CClip(CoordinateOptimizer):
         return FusedRecord.of("coordinate", group, numbers, states=self._used_states(group))
 
     def _update(self, batches: list[Batch]) -> None:
-        """Move the parameters by one step, in place: average and clip in the order of ``clip``,
-        then descend. With ``track`` the share of clipped coordinates goes to the report.
+        """Move the parameters by one step, in place: x ← (1 − η·w)·x − η·m, where m averages the
+        gradients clipped at τ, or with ``clip="momentum"`` is the average clipped at τ.
+
+        The average (where β₁ > 0) and with ``tau="auto"`` the running medians are changed in place.
+        With ``track`` the share of clipped coordinates goes to the report.
         """
         taus = [self._thresholds(batch) for batch in batches]
         with self._counting(batches) as count:

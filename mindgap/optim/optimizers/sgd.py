@@ -139,8 +139,9 @@ class SGD(RuleOptimizer):
         )
 
     def _update(self, batches: list[Batch]) -> None:
-        """Move the parameters by one step, in place; the class docstring has the formulas. The
-        gradients enter the momentum buffers in place.
+        """Move the parameters by one step, in place: with u = g + w·x for the clipped gradient g,
+        m ← μ·m + (1−d)·u and x ← x − η·m, or x ← x − η·(u + μ·m) with nesterov, or x ← x − η·u
+        without momentum. The momentum buffers m are changed in place.
         """
         for batch in batches:
             group = plain_numbers(batch.group)

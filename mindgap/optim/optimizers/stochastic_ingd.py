@@ -163,7 +163,7 @@ class StochasticINGD(RuleOptimizer):
                 )
             self._average(batch)
         raws = [t for batch in batches for t in self._raw_states(batch, "m")]
-        norm = scoped_norms([raws], "all", self._everyone)[2]
+        _, _, norm = scoped_norms([raws], "all", self._everyone)
         # Per batch (η, norm of its m): their products give the norm of the whole step.
         step_terms = []
         for batch in batches:

@@ -293,6 +293,7 @@ def adaptive(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
     m = blend(m, g, n[2], n[3])
     v = blend(v, moment_power(magnitude(g), n[8], n[7]), n[4], n[5])
     tau = moment_root(corrected(v, w[2]), n[9], n[7])
+    # The direction is the corrected m, clipped at τ, and in one form divided by τ.
     return (
         decayed_step(
             x, final_step(clip_moment(corrected(m, w[1]), tau, n[6], n[10]), tau, n[6]), n[0], n[1]

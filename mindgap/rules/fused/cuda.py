@@ -111,7 +111,8 @@ class Tape:
 def launch(
     name: str, programs: int, tensors: tuple[Any, ...], numbers: tuple[Any, ...], **constants: Any
 ) -> None:
-    """Launch a kernel on the current stream, and put the launch on the running tape.
+    """Launch a kernel on the current stream, and write the launch down on the running ``Tape``,
+    from which a step can be repeated.
 
     Triton looks at every argument of every call to find the compiled variant, which takes longer
     than a small step. The variant depends on nothing but the constants, the tensors' addresses and

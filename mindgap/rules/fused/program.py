@@ -45,8 +45,8 @@ def _weights(job: Job) -> tuple[float, float]:
 
 
 def scaled(job: Job) -> Program:
-    """GClip (kind "clip") and NormalizedSGD ("normalize"): x ← x − η·c(‖d‖)·d, where d is the
-    gradient or the momentum; or the momentum averages c(‖g‖)·g, and x ← x − η·m.
+    """The passes of GClip (kind "clip") and NormalizedSGD ("normalize"): x ← x − η·c(‖d‖)·d, where
+    d is the gradient or the momentum; or the momentum averages c(‖g‖)·g, and x ← x − η·m.
     """
     kind, weights = job["kind"], _weights(job)
     if not job["beta"]:
@@ -58,8 +58,8 @@ def scaled(job: Job) -> Program:
 
 
 def coordinate(job: Job) -> Program:
-    """CClip: x ← x − η·min{τ/|m|, 1}·m, or m averages the clipped gradient. A record with the
-    number ``up`` lets τ follow running medians (``tau="auto"``).
+    """The one pass of CClip: x ← x − η·min{τ/|m|, 1}·m, or m averages the clipped gradient. A
+    record with the number ``up`` lets τ follow running medians (``tau="auto"``).
     """
     numbers = (*_weights(job), job["sign"], float(job["level"]))
     lists = ("param", "grad", "momentum") if job["beta"] else ("param", "grad")
@@ -84,9 +84,9 @@ def _moments(job: Job) -> tuple[float, ...]:
 
 
 def adaptive(job: Job) -> Program:
-    """ACClip: x ← x − η·min{τ/(|m|+ε), 1}·m ("algorithm"), the same divided by τ + ε
-    ("first_moment"), or the form "second_moment". See the rules ``adaptive`` and ``second_moment``
-    of ``arithmetic``.
+    """The one pass of ACClip: x ← x − η·min{τ/(|m|+ε), 1}·m ("algorithm"), the same divided by τ +
+    ε ("first_moment"), or the form "second_moment". See the rules ``adaptive`` and
+    ``second_moment`` of ``arithmetic``.
     """
     lists = ("param", "grad", "momentum", "moment")
     alpha = float(job["alpha"])
@@ -103,9 +103,10 @@ def adaptive(job: Job) -> Program:
 
 
 def adam(job: Job) -> Program:
-    """AdamW, where asked with the largest second moment so far (amsgrad), or with coordinates
-    clipped at a ``multiple`` of their running mean size.
+    """The one pass of AdamW, where asked with the largest second moment so far (amsgrad), or with
+    coordinates clipped at a ``multiple`` of their running mean size.
     """
+    # With ε = 0 the kernel must look for 0/0.
     end, lists = "" if job["eps"] else "_zero", ("param", "grad", "exp_avg", "exp_avg_sq")
     numbers = _moments(job)
     if job["amsgrad"]:
@@ -117,8 +118,8 @@ def adam(job: Job) -> Program:
 
 
 def momentum(job: Job) -> Program:
-    """torch's SGD, with or without momentum (heavy ball or Nesterov), and with coupled weight decay
-    where it is not 0.
+    """The one pass of torch's SGD, with or without momentum (heavy ball or Nesterov), and with
+    coupled weight decay where it is not 0.
     """
     numbers, end = (job["sign"], float(job["coupled"])), "_decay" if job["coupled"] else ""
     if not job["beta"]:
@@ -129,10 +130,11 @@ def momentum(job: Job) -> Program:
 
 
 def interpolated(job: Job) -> Program:
-    """StochasticINGD: m ← β·m + (1−β)·g, x ← x − m/(p‖m‖+q), and the parameter y on the segment
-    from the old x to the new.
+    """The passes of StochasticINGD: m ← β·m + (1−β)·g, whose norm is taken; then x ← x −
+    m/(p‖m‖+q), and the parameter y on the segment from the old x to the new.
     """
-    # The decay is added to the gradient, whose sign it follows back.
+    # The decay is added to the gradient before its sign is turned to maximize: the sign here is
+    # turned back.
     if job["coupled"]:
         numbers = (*_weights(job), job["sign"] * job["coupled"])
         first = Pass("average_decay", ("m", "grad", "param"), numbers)
