@@ -17,7 +17,8 @@ class RuleError(ValueError):
 
 
 def fail(name: str, rule: str, value: Any) -> NoReturn:
-    """Raise the one error of this library for a bad argument.
+    """Raise the one error of this library for a bad argument: its name, the rule that it breaks
+    ("must be positive") and its value, shortened.
 
     Example:
         >>> fail("lr", "must be positive", -1)
@@ -63,14 +64,17 @@ def missing(package: str, extra: str) -> NoReturn:
 
 
 def number(name: str, value: Any) -> float:
-    """A real number that is not NaN (a bool is not a number here)."""
+    """Check that the argument ``name`` is a real number and not NaN (a bool is no number here), and
+    return it; else raise ``RuleError``.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         fail(name, "must be a number", value)
     return value
 
 
 def positive(name: str, value: Any, *, finite: bool = True) -> float:
-    """A number above zero.
+    """Check that the argument ``name`` is a number above zero, and return it; else raise
+    ``RuleError``. Infinity passes only with ``finite=False``.
 
     Example:
         >>> positive("tau", 2.0)
@@ -83,7 +87,9 @@ def positive(name: str, value: Any, *, finite: bool = True) -> float:
 
 
 def non_negative(name: str, value: Any, *, finite: bool = True) -> float:
-    """A number that is zero or above."""
+    """Check that the argument ``name`` is a number that is zero or above, and return it; else raise
+    ``RuleError``. Infinity passes only with ``finite=False``.
+    """
     number(name, value)
     if not value >= 0 or (finite and math.isinf(value)):
         fail(
@@ -95,7 +101,8 @@ def non_negative(name: str, value: Any, *, finite: bool = True) -> float:
 
 
 def between(name: str, value: Any, low: float, high: float, *, ends: str = "[]") -> float:
-    """A number in an interval; ``ends`` says which ends belong to it, as in ``"(]"``.
+    """Check that the argument ``name`` is a number between ``low`` and ``high``, and return it;
+    else raise ``RuleError``. ``ends`` says which ends belong to the interval, as in ``"(]"``.
 
     Example:
         >>> between("alpha", 2.5, 0, 2, ends="(]")
@@ -111,7 +118,9 @@ def between(name: str, value: Any, low: float, high: float, *, ends: str = "[]")
 
 
 def whole(name: str, value: Any, *, least: int = 0, most: int | None = None) -> int:
-    """An integer not below ``least`` and not above ``most``."""
+    """Check that the argument ``name`` is an integer not below ``least`` and not above ``most``
+    (None: no limit), and return it; else raise ``RuleError``.
+    """
     if (
         isinstance(value, bool)
         or not isinstance(value, int)
@@ -128,14 +137,17 @@ def whole(name: str, value: Any, *, least: int = 0, most: int | None = None) -> 
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False, nothing that merely counts as one."""
+    """Check that the argument ``name`` is True or False, nothing that merely counts as one, and
+    return it; else raise ``RuleError``.
+    """
     if not isinstance(value, bool):
         fail(name, "must be True or False", value)
     return value
 
 
 def one_of(name: str, value: T, choices: Collection[T]) -> T:
-    """A value out of a list; the error names the nearest choice when the value is a misspelt text.
+    """Check that the argument ``name`` is one of the choices, and return it; else raise
+    ``RuleError``, which names the nearest choice to a misspelt text.
 
     Example:
         >>> one_of("scale", "quik", ["quick", "cpu"])

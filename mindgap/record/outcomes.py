@@ -78,7 +78,8 @@ class Effect:
 
     @property
     def words(self) -> str:
-        """Value and interval in words, with two digits after the point below 10 and fewer above.
+        """Value and interval in words. The largest of the three numbers decides how many digits
+        stand after the point: two below 10, one below 100, else none.
 
         Example:
         >>> Effect("a below b", "yes", "ratio", 0.91, 0.85, 0.98).words

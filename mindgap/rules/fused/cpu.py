@@ -353,12 +353,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def launch(name: str, *arguments: Any) -> None:
-    """Run a rule over all chunks, on as many threads as torch uses; writes to the tensors' memory
-    and to ``sums``.
+    """Run a rule over all chunks of tensors, on as many threads as torch uses; writes to the
+    tensors' memory and to ``sums``.
 
     Args:
         name: key of ``arithmetic.RULES``.
-        arguments: addresses (int64, one row per list of the rule); chunks (int64, rows (tensor,
+        arguments: those of ``_walk``: addresses (int64, one row per list of the rule); chunks (int64, rows (tensor,
             start, length)); the numbers w (one row of four for all tensors, or one per tensor) and
             n (a tuple), in the tensors' dtype; sums (float64, one entry per chunk).
     """

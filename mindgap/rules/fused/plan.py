@@ -220,7 +220,9 @@ class Forms:
             self._check = lambda *tensors: False
 
     def match(self, tensors: Sequence[Any]) -> bool:
-        """Whether the tensors have the known forms; False also where one is None."""
+        """Whether the tensors have the forms (type, dtype, device, sizes, strides and flags) of
+        those that this was made of, in their order; False also where one is None.
+        """
         if self._check(*tensors):
             return True
         return [None if t is None else _form(t) for t in tensors] == self._known
