@@ -358,12 +358,13 @@ def launch(name: str, *arguments: Any) -> None:
 
     Args:
         name: key of ``arithmetic.RULES``.
-        arguments: those of ``_walk``: addresses (int64, one row per list of the rule); chunks (int64, rows (tensor,
-            start, length)); the numbers w (one row of four for all tensors, or one per tensor) and
-            n (a tuple), in the tensors' dtype; sums (float64, one entry per chunk).
+        arguments: those of ``_walk``. Addresses (int64, one row per list of the rule); chunks
+            (int64, rows (tensor, start, length)); the numbers w (one row of four for all tensors,
+            or one per tensor) and n (a tuple), in the tensors' dtype; sums (float64, one entry per
+            chunk).
     """
     threads = torch.get_num_threads()
-    if threads == 1 or arguments[1].shape[0] == 1:
+    if threads == 1 or arguments[1].shape[0] == 1:  # one chunk
         _call(name, False, arguments)
         return
     import numba
