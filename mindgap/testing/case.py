@@ -15,8 +15,6 @@ from mindgap.testing.loop import drive, loss_of, start, to_evaluate
 #: Learning rates that are tried where none is given, for the one that descends farthest. The
 #: first is taken where all of them end in NaN.
 RATES = (0.05, 0.2, 0.01, 1.0, 0.001)
-#: Steps of each of these trials.
-TRIED_STEPS = 60
 
 
 @dataclass(frozen=True)
@@ -93,8 +91,8 @@ def case_of(build: Any, settings: dict[str, Any] | None = None) -> OptimizerCase
     Args:
         build: the class; its first argument is the parameters.
         settings: its other arguments. A missing ``weight_decay`` is set to 0. A missing ``lr`` is
-            the one of ``RATES`` that descends farthest on the contracts' problem. Both are left
-            out where the class does not take them.
+            the one of ``RATES`` that descends farthest on the contracts' problem in 60 steps. Both
+            are left out where the class does not take them.
 
     Example:
         >>> import torch
@@ -115,7 +113,7 @@ def case_of(build: Any, settings: dict[str, Any] | None = None) -> OptimizerCase
         params = start()
         try:
             optimizer = case.make(params, lr=rate)
-            drive(case, optimizer, params, TRIED_STEPS)
+            drive(case, optimizer, params, 60)
             to_evaluate(optimizer)
             final_losses[rate] = float(loss_of(params).detach())
         except Exception:  # what is wrong shows in the contracts

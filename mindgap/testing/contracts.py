@@ -36,8 +36,6 @@ Changes = dict[str, Any]
 WARM = 10
 #: Relative and absolute difference of float64 steps that are equal up to rounding.
 ROUNDING = {"rtol": 1e-12, "atol": 1e-12}
-#: Schedulers that also move the momentum (or the first of ``betas``).
-MOVE_MOMENTUM = ("CyclicLR", "OneCycleLR")
 
 
 class NotApplicable(Exception):
@@ -254,8 +252,8 @@ def schedulers() -> dict[str, Callable[[Any], Any]]:
 def scheduler(case: OptimizerCase, changes: Changes, name: str = "StepLR") -> None:
     """A run that follows a scheduler equals one in which its settings are set by hand.
 
-    The settings that a scheduler moves are the learning rate and, for :data:`MOVE_MOMENTUM`, also
-    the momentum.
+    All schedulers move the learning rate. CyclicLR and OneCycleLR also move the momentum (or the
+    first of ``betas``).
 
     Args:
         case: the optimizer's record.
@@ -267,15 +265,14 @@ def scheduler(case: OptimizerCase, changes: Changes, name: str = "StepLR") -> No
     moved_settings: list[dict[str, Any]] = []  # of each step: name -> value
     optimizer = case.make(followed, **changes)
     schedule = schedulers()[name](optimizer)
-    group = optimizer.param_groups[0]
-    names = [setting for setting in ("lr", "momentum", "betas") if setting in group]
+    names = [n for n in ("lr", "momentum", "betas") if n in optimizer.param_groups[0]]
     plateau_loss = [1.0] if name == "ReduceLROnPlateau" else []  # it alone is told the loss
     for _ in range(6):
-        moved_settings.append({setting: group[setting] for setting in names})
+        moved_settings.append({n: optimizer.param_groups[0][n] for n in names})
         drive(case, optimizer, followed)
         schedule.step(*plateau_loss)
     assert len({settings["lr"] for settings in moved_settings}) > 1
-    if name in MOVE_MOMENTUM:  # something beside the learning rate differs between two steps
+    if name in ("CyclicLR", "OneCycleLR"):  # something beside the learning rate must have moved
         first, third = moved_settings[0], moved_settings[2]
         assert first != {**third, "lr": first["lr"]}
     optimizer = case.make(by_hand, **changes)
@@ -490,15 +487,14 @@ def grad_scaler(case: OptimizerCase, changes: Changes) -> None:
     scaled_optimizer, plain_optimizer = case.make(scaled, **changes), case.make(plain, **changes)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     for step in range(6):
-        overflows = step == 3
         scaled_optimizer.zero_grad()
         scaler.scale(loss_of(scaled)).backward()
-        if overflows:
+        if step == 3:
             scaled[0].grad[0, 0] = float("inf")
             before = values(scaled)
         scaler.step(scaled_optimizer)
         scaler.update()
-        if overflows:
+        if step == 3:
             assert_same(before, scaled)
         else:
             drive(case, plain_optimizer, plain)

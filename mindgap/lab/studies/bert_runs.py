@@ -40,7 +40,7 @@ BERT_ON_TEXT = (
 def masked_run(
     trial: Trial, layers: int, build: Build, stream: str
 ) -> tuple[MaskedBert, Iterator[Row]]:
-    """BERT from a random start, and the rows of its pre-training (see `device_runs.device_run`).
+    """BERT from a random start, and the rows of its pre-training on masked word pieces.
 
     Args:
         trial: with the settings of :data:`PRE_TRAINING`, ``steps`` and ``every``.
@@ -49,10 +49,11 @@ def masked_run(
         stream: the network's start, order and masks of the text are drawn from streams of this
             name.
 
-    Yields:
-        Beside the loop's columns loss and accuracy at masked places of validation and test text,
-        and ``by_frequency``, the loss on test text of one who knows the frequencies of pieces
-        alone.
+    Returns:
+        The network, and its rows, which train it while they are read. Beside the columns of
+        :func:`~mindgap.lab.studies.device_runs.device_run` a row has loss and accuracy at masked
+        places of validation and test text, and ``by_frequency``, the loss on test text of a guess
+        from the frequencies of word pieces alone.
     """
     from mindgap.lab.tasks.models import MaskedBert
     from mindgap.lab.tasks.problems.language import masked_loss
@@ -63,10 +64,10 @@ def masked_run(
         device, **{name: trial[name] for name in ("words", "length", "held_out", "reviews")}
     )
     model = _built(MaskedBert, trial, layers, f"{stream} network").to(device)
-    floor = text.by_frequency()
+    loss_by_frequency = text.by_frequency()
 
     def epoch(number: int) -> Any:
-        """The batches of one pass, cut and masked anew."""
+        """The batches of pass ``number`` over the text, cut and masked anew."""
         return text.batches(
             trial["batch"], torch_stream(trial.seed, f"{stream} text", number, device=device)
         )
@@ -75,7 +76,7 @@ def masked_run(
         """Loss and accuracy at the masked places of both parts, and the loss of word
         frequencies.
         """
-        row: Row = {"by_frequency": floor}
+        row: Row = {"by_frequency": loss_by_frequency}
         for part, batch in text.parts.items():
             row[f"{part}_loss"], row[f"{part}_accuracy"] = masked_reading(model, batch)
         return row
@@ -84,10 +85,13 @@ def masked_run(
 
 
 def pre_trained(trial: Trial, layers: int, build: Build, stream: str) -> dict[str, torch.Tensor]:
-    """The encoder at the end of :func:`masked_run`; trained once per machine and kept in the cache
-    folder.
+    """The encoder's weights at the end of :func:`masked_run`, by name.
 
-    Several processes that ask at the same time wait for the one that trains it.
+    It is trained once per machine and kept in the cache folder, under a name made from all that it
+    depends on. Several processes that ask at the same time wait for the one that trains it.
+
+    Args:
+        trial, layers, build, stream: as :func:`masked_run` takes them.
     """
     import torch
 
@@ -121,9 +125,10 @@ def question_run(
             this name.
 
     Yields:
-        Beside the loop's columns, for both parts, ``_exact``, ``_f1`` and ``_miss`` (1 - F1), and
-        ``by_place``, the share of test questions that the most frequent place of the training
-        questions answers.
+        Beside the columns of :func:`~mindgap.lab.studies.device_runs.device_run`, for both parts,
+        ``<part>_exact``, ``<part>_f1`` and ``<part>_miss`` (1 - F1), and ``by_place``, the share
+        of test questions that the most frequent answer of the training questions (as a pair of
+        places in the passage) answers.
     """
     import torch
 
@@ -138,18 +143,19 @@ def question_run(
     model = _built(QuestionBert, trial, layers, f"{stream} network")
     model.encoder.load_state_dict(encoder)
     model.to(device)
-    places, counts = questions.parts["train"][1][:, 0].unique(dim=0, return_counts=True)
+    _, train_answers = questions.parts["train"]  # (questions, answers of one, first and last place)
+    places, counts = train_answers[:, 0].unique(dim=0, return_counts=True)
     frequent = places[counts.argmax()]
 
     def epoch(number: int) -> Any:
-        """The batches of one pass in random order."""
+        """The batches of pass ``number`` over the questions, in random order."""
         return questions.batches(
             trial["batch"], torch_stream(trial.seed, f"{stream} order", number, device=device)
         )
 
     @torch.no_grad()
     def read() -> Row:
-        """Exact match and F1 on both parts, and the share that the most frequent place answers."""
+        """The columns of a row; scores that are not finite count as numbers."""
         row: Row = {}
         model.eval()
         for part in ("validation", "test"):
@@ -170,7 +176,15 @@ def question_run(
 
 
 def _built(model_class: Any, trial: Trial, layers: int, stream: str) -> Any:
-    """A BERT of that class in the trial's sizes; its start depends on seed and stream alone."""
+    """A BERT in the sizes of a trial, on the CPU.
+
+    Args:
+        model_class: ``MaskedBert`` or ``QuestionBert``.
+        trial: with ``words``, ``width``, ``length`` and ``dropout``. There is one head per 64 of
+            width, and the inner width is 4 times the width, as in BERT-base.
+        layers: of the encoder.
+        stream: the network's start depends on the seed and this name alone.
+    """
     from mindgap.lab.tasks.problems.training import seeded_network
 
     words, width = trial["words"], trial["width"]
@@ -187,7 +201,11 @@ def _train(
     epoch: Callable[[int], Any],
     read: Callable[[], Row],
 ) -> Iterator[Row]:
-    """Train in bf16 on CUDA; readings are taken in TF32."""
+    """Train by :func:`~mindgap.lab.studies.device_runs.device_run`, whose arguments these are.
+
+    On CUDA the network trains in bfloat16 and is read in TF32. ``steps``, ``every`` and
+    ``schedule`` are the trial's.
+    """
     import torch
 
     from mindgap.measure.captured import tf32

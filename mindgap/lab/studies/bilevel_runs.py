@@ -8,7 +8,6 @@ have the loop.
 from __future__ import annotations
 
 from base64 import b85encode
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -33,8 +32,11 @@ TITLES = {row.name: key for key, row in SIXTEEN.items()}
 def tuned_methods(
     steps: Mapping[str, tuple[float, float]], **shared: Any
 ) -> dict[str, dict[str, Any]]:
-    """Title -> settings of every method that has tuned steps (lr_x, lr_y); a method without them is
-    left out.
+    """Title of a method -> its settings, for every method that has tuned steps.
+
+    Args:
+        steps: title -> (lr_x, lr_y); titles that are not in the paper's table are left out.
+        shared: further settings of all methods.
 
     Example:
         >>> tuned_methods({"SLIP": (1.0, 0.1), "not in the table": (1.0, 1.0)})
@@ -48,14 +50,25 @@ def tuned_methods(
 
 
 def method_of(settings: Mapping[str, Any]) -> Any:
-    """The bilevel method of a trial's settings: ``key``, ``lr_x``, ``lr_y``, ``inner``, ``terms``,
-    ``convexity``.
+    """The bilevel method that a trial's settings describe.
 
-    A setting ``lr_z``, where there is one, is the step of the linear system or of a Neumann series;
-    else that is ``lr_y`` (``eta``, where there is one, is the step of the series alone). F²SA has
-    neither: its third number is the penalty λ₀ = 1 / ``lr_z``. What a method does not have is not
-    passed on; everything else, ``samples`` and ``refresh`` where there are none, stays at the
-    method's own default.
+    A method is given only those of the settings that it has as a field, under the meaning that the
+    sixteen methods of the paper's table give to the name. All its other fields stay at the method's
+    own defaults.
+
+    Args:
+        settings: setting -> value.
+
+            * ``key``: of the method, in the registry.
+            * ``lr_x``, ``lr_y``: steps of the upper and of the lower level.
+            * ``lr_z``: step of the linear system or of a Neumann series; without it ``lr_y``. F²SA
+              has neither, and its penalty λ₀ is 1 / ``lr_z``.
+            * ``eta``: step of the Neumann series alone; without it as ``lr_z``.
+            * ``lam``: F²SA's penalty; without it 1 / ``lr_z``. Read where there is ``lr_z``.
+            * ``inner``: lower steps per iteration, and steps of the linear system.
+            * ``terms``: of a Neumann series.
+            * ``convexity``: the lower level's constant μ of strong convexity.
+            * ``samples``, ``refresh``: passed on where they are there.
 
     Example:
         >>> method_of(
@@ -98,8 +111,10 @@ def states(
     spent: Callable[[State], int] | None = None,
     runner: Backend | None = None,
 ) -> Iterator[State]:
-    """Run a method to a budget of oracle calls and hand out its state at equal distances of calls,
-    ends included.
+    """Run a method to a budget of oracle calls, and hand out its states on the way.
+
+    The first state is that of the start. ``readings`` further ones follow at equal distances of
+    calls, the last at the whole budget.
 
     Args:
         trial: its stopwatch runs while the method does.
@@ -107,7 +122,7 @@ def states(
         budget: oracle calls.
         readings: how many states to hand out after the first.
         least: fewest iterations per method, even where they cost more than the budget.
-        spent: what the budget counts, where it is not oracle calls.
+        spent: state -> what the budget counts; by default its oracle calls.
         runner: runs all iterations between two states at once; without one they are stepped
             eagerly.
 
@@ -118,7 +133,7 @@ def states(
     from mindgap.bilevel import pack_state, unpack_state
 
     spent = spent or (lambda state: state.total_calls)
-    # What must be spent before each state is handed out; those reached are removed.
+    # What must be spent before each further state is handed out; those reached are removed.
     targets = [budget * (i + 1) // readings for i in range(readings)]
 
     def reached(state: State) -> bool:
@@ -127,7 +142,7 @@ def states(
 
     if trial.restored:
         state = unpack_state(trial.restored["state"], method, method.oracle(problem, trial.seed))
-        targets = targets[len(targets) - trial.restored["marks"] :]
+        targets = targets[len(targets) - trial.restored["marks"] :]  # so many were left
     else:
         with trial.timed():
             state = method.start(problem, seed=trial.seed)
@@ -143,6 +158,7 @@ def states(
         while finite and targets and reached(state):
             targets.pop(0)
         if not finite or len(targets) < targets_left:
+            # A restored trial has nothing left to do after a state that is not finite.
             trial.save(lambda: {"state": pack_state(state), "marks": len(targets) if finite else 0})  # noqa: B023
             yield state
         if not finite:
@@ -155,8 +171,10 @@ def is_finite(state: State) -> bool:
 
 
 def _run_to(trial: Trial, runner: Backend, state: State, reached: Callable[[State], bool]) -> State:
-    """Run until ``reached``, on the trial's stopwatch; the time that CUDA graphs take to be
-    captured is taken off its seconds again.
+    """Run until a state for which ``reached`` is true, and return that state.
+
+    The trial's stopwatch runs meanwhile. The time that CUDA graphs take to be captured is taken off
+    its seconds again.
     """
     import torch
 
@@ -172,8 +190,11 @@ def _run_to(trial: Trial, runner: Backend, state: State, reached: Callable[[Stat
 
 
 def runner_of(backend: str, losses: Callable[[], tuple[Any, Any]] | None = None) -> Backend:
-    """The backend that runs the iterations: "eager", "graphs" (CUDA), or "compiled", for which
-    ``losses`` returns the upper and the lower loss in JAX.
+    """The backend that runs the iterations of a method.
+
+    Args:
+        backend: ``"eager"``, ``"graphs"`` (CUDA graphs) or ``"compiled"`` (JAX).
+        losses: returns the upper and the lower loss in JAX; needed by ``"compiled"`` alone.
     """
     from mindgap.bilevel.solver import Eager
 
@@ -191,8 +212,10 @@ def runner_of(backend: str, losses: Callable[[], tuple[Any, Any]] | None = None)
 
 
 def in_units(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of settings whose ``lr_x``, ``lr_y`` and ``lr_z`` are multiplied by the setting
-    ``units``, three numbers; without it they stay as they are.
+    """A copy of settings whose steps are multiplied by their units.
+
+    The setting ``units`` are three numbers, for ``lr_x``, ``lr_y`` and ``lr_z``. Without it the
+    steps stay as they are.
     """
     scaled = dict(settings)
     for name, unit in zip(("lr_x", "lr_y", "lr_z"), settings.get("units", ())):
@@ -225,8 +248,10 @@ def lower_name(method: Any) -> str:
 
 
 def read_at_its_solution(run: Run) -> bool:
-    """Whether a record's accuracies were measured at the method's lower-level solution and not at
-    y, as records from before 2026-11-18 were.
+    """Whether a record's accuracies were measured at the method's own lower-level solution.
+
+    For most methods that is y. Records of the others say so in the column ``read_at``; without it
+    they were measured at y.
     """
     key = run.header.settings.get("key", "")
     solution = METHODS[key].lower_variable if key in METHODS else "y"
@@ -246,10 +271,14 @@ def measured(
 
     Args:
         trial, problem, method: what runs on what.
-        measure: the columns of a study at flat x and at the method's own lower solution.
-        lost: the same columns where x or y is no longer finite.
-        at_end: further columns of the last reading, from flat x alone.
+        measure: (flat x, the method's own lower solution) -> the columns of a study.
+        lost: the same columns, for a state in which x or y is no longer finite.
+        at_end: flat x -> further columns of the last reading; None: there are none.
         how: the other arguments of :func:`states`, which carries the run out.
+
+    Yields:
+        Per state the :func:`counters`, the columns measured, whether the run ``diverged`` and,
+        where the lower solution is not y, its name as ``read_at``.
     """
     budget, least = how["budget"], how.get("least", 1)
     spent = how.get("spent") or (lambda state: state.total_calls)
@@ -264,8 +293,12 @@ def measured(
 
 
 def by_case(runs: Sequence[Run], *names: str) -> dict[tuple[Any, ...], dict[int, Run]]:
-    """(case in words, values of further settings) -> seed -> run; a case is a corruption of
-    hyper-cleaning or the data of hyper-representation.
+    """(case in words, values of further settings) -> seed -> run.
+
+    Args:
+        runs: of a study on hyper-cleaning, whose cases are shares of wrong labels ("p = 0.2"), or
+            on hyper-representation, whose cases are data.
+        names: of the further settings.
     """
     cleaning = "corruption" in runs[0].header.settings
     groups = by_setting(runs, "corruption" if cleaning else "data", *names)
@@ -282,29 +315,29 @@ NARROW = {"words of snli": 0.687, "words of reviews": 0.655}
 
 
 def trained_gate(parts: Parts, runs: Sequence[Run]) -> None:
-    """The gate of a study on networks: its runs must end above what hardly needs a network.
+    """Add controls to ``parts``: the runs must end above what hardly needs a network.
 
-    On hyper-cleaning that is a linear model with the same labels (:data:`LINEAR` where a record
-    does not have it), on hyper-representation the encoder at its start, by two points; one of
-    4,096 units must also come within a point of the best one of 64 units.
+    On hyper-cleaning the mean final test accuracy must exceed that of a linear model with the same
+    labels (:data:`LINEAR` where a record does not have it). On hyper-representation it must exceed
+    that at the start by two points; encoders of more than 64 units must also come within a point of
+    the best one of 64 units (:data:`NARROW`).
     """
     final_accuracies = np.array([run.rows[-1]["test_accuracy"] for run in runs])
-    settings, final_words = runs[0].header.settings, f"{100 * final_accuracies.mean():.1f} %"
+    final, settings = final_accuracies.mean(), runs[0].header.settings
+    final_words = f"{100 * final:.1f} %"
     if "corruption" in settings:
-        linear = np.array([run.rows[-1].get("linear_accuracy", LINEAR) for run in runs])
-        words = f"{final_words} and {100 * linear.mean():.1f} %"
-        parts.gate(
-            "nets end above a linear model", bool(final_accuracies.mean() > linear.mean()), words
-        )
+        linear = np.array([run.rows[-1].get("linear_accuracy", LINEAR) for run in runs]).mean()
+        words = f"{final_words} and {100 * linear:.1f} %"
+        parts.gate("nets end above a linear model", bool(final > linear), words)
         return
-    start_accuracies = np.array([run.rows[0]["test_accuracy"] for run in runs])
-    words = f"{final_words} and {100 * start_accuracies.mean():.1f} %"
-    passed = bool(final_accuracies.mean() - start_accuracies.mean() >= 0.02)
+    start = np.array([run.rows[0]["test_accuracy"] for run in runs]).mean()
+    words = f"{final_words} and {100 * start:.1f} %"
+    passed = bool(final - start >= 0.02)
     parts.gate("encoders end 2 points above their start", passed, words)
-    narrow_accuracy = NARROW.get(settings["data"], 0.0) if settings["hidden"] > 64 else 0.0
-    if narrow_accuracy:
-        words = f"{final_words} and {100 * narrow_accuracy:.1f} %"
-        passed = bool(final_accuracies.mean() >= narrow_accuracy - 0.01)
+    if settings["hidden"] > 64 and settings["data"] in NARROW:
+        narrow = NARROW[settings["data"]]
+        passed = bool(final >= narrow - 0.01)
+        words = f"{final_words} and {100 * narrow:.1f} %"
         parts.gate("the wide encoder ends within a point of the narrow one", passed, words)
 
 
@@ -323,16 +356,19 @@ def kept_vector(values: np.ndarray) -> str:
 def end_of(
     trial: Trial, rows_of: Callable[..., Iterator[Row]], task: Any, method: Any, seed: int
 ) -> Row:
-    """Run to the trial's budget of ``oracle_calls`` on a given task with a given seed, and return
-    the last row of ``rows_of``, which reads runs on tasks of that kind.
+    """The last row of a run to the trial's budget of ``oracle_calls``.
 
     For searches inside a trial: nothing of the run is recorded and its checkpoints are not the
-    trial's; its seconds are added to the trial's.
+    trial's. Its seconds are added to the trial's in place.
+
+    Args:
+        trial: whose settings the run has.
+        rows_of: (trial, task, method, budget, readings) -> the rows of a run.
+        task, method: what runs on what.
+        seed: of the run, in place of the trial's.
     """
     search_trial = Trial(trial.method, seed, trial.settings)
-    rows = deque(
-        rows_of(search_trial, task, method, budget=trial["oracle_calls"], readings=1), maxlen=1
-    )
+    *_, last_row = rows_of(search_trial, task, method, budget=trial["oracle_calls"], readings=1)
     trial.seconds += search_trial.seconds
     trial.cpu_seconds += search_trial.cpu_seconds
-    return rows[0]
+    return last_row

@@ -5,7 +5,7 @@ the study N5, and functions whose distance is known.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +16,21 @@ from mindgap.lab.studies.spec import Row, Trial
 
 @dataclass
 class Instance:
-    """A function with Lipschitz constant 1 (non-smooth) or a gradient with Lipschitz constant
-    1, at one point.
+    """A function at one point. Either it has Lipschitz constant 1 and may be non-smooth, or its
+    gradient has Lipschitz constant 1.
     """
 
-    x: np.ndarray  # the point
-    gradient: Any  # of a point
-    distance: Any  # δ -> d(0, ∂f(x + δB)), exactly
+    x: np.ndarray  # the point, shape (d,)
+    gradient: Callable[[np.ndarray], Any]  # point -> a (sub)gradient there, shape (d,)
+    #: δ -> the exact distance from 0 to the Goldstein subdifferential ∂_δ f(x), the convex hull of
+    #: the gradients within δ of x.
+    distance: Callable[[float], float]
 
 
 def zigzag_instance(rng: np.random.Generator) -> Instance:
-    """A piecewise linear function of one variable with random slopes in [-1, 1]."""
+    """A piecewise linear function of one variable: 9 random slopes in [-1, 1], at a random point
+    between the first and the last of its 8 breaks. ``rng`` is advanced.
+    """
     from fractions import Fraction
 
     from mindgap.lab.theory.chapter5.stationarity import PiecewiseLinear
@@ -44,8 +48,15 @@ def zigzag_instance(rng: np.random.Generator) -> Instance:
 
 
 def affine_instance(rng: np.random.Generator, dimension: int = 4, pieces: int = 8) -> Instance:
-    """max_i a_i·x + b_i with ‖a_i‖ <= 1: the Goldstein set is the hull of the a_i that are
-    largest within the ball.
+    """f(x) = max_i (a_i·x + b_i) with random a_i, ‖a_i‖ <= 1, at a random point.
+
+    Its Goldstein subdifferential is the convex hull of the slopes a_i whose piece is largest
+    somewhere within δ of x.
+
+    Args:
+        rng: of slopes, offsets b_i and the point; it is advanced.
+        dimension: of x.
+        pieces: how many a_i there are.
     """
     slopes = rng.standard_normal((pieces, dimension))
     slopes /= np.linalg.norm(slopes, axis=1, keepdims=True) / rng.uniform(0.3, 1.0, (pieces, 1))
@@ -69,20 +80,31 @@ def affine_instance(rng: np.random.Generator, dimension: int = 4, pieces: int = 
     return Instance(x, lambda point: slopes[np.argmax(slopes @ point + offsets)], distance)
 
 
-def shortest_way(i: int, slopes: np.ndarray, offsets: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """The shortest s such that piece i is largest at x + s; infinite where it never is.
+def shortest_way(piece: int, slopes: np.ndarray, offsets: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The shortest s such that a given piece of max_j (a_j·x + b_j) is largest at x + s.
 
-    min ‖s‖ with (a_i - a_j)·s >= the lead of j at x, by non-negative least squares (Lawson and
-    Hanson, least distance programming).
+    With i for that piece it is the minimum of ‖s‖ subject to (a_i - a_j)·s >= the lead of j over i
+    at x, for all j. Lawson and Hanson's least distance programming finds it by non-negative least
+    squares: for the matrix E with rows (a_i - a_j, lead of j) it minimises ‖Eᵀw - (0, ..., 0, 1)‖
+    over w >= 0, and the residual r gives s = -r[:-1] / r[-1].
+
+    Args:
+        piece: its number i.
+        slopes: a_j, shape (pieces, d).
+        offsets: b_j, shape (pieces,).
+        x: shape (d,).
+
+    Returns:
+        s, shape (d,); infinite where the residual is 0 (the piece is largest nowhere).
     """
     from scipy.optimize import nnls
 
-    other_pieces = [other for other in range(len(slopes)) if other != i]
-    rows = np.array([slopes[i] - slopes[other] for other in other_pieces])
+    others = [other for other in range(len(slopes)) if other != piece]
+    differences = np.array([slopes[piece] - slopes[other] for other in others])
     leads = np.array(
-        [(slopes[other] - slopes[i]) @ x + offsets[other] - offsets[i] for other in other_pieces]
+        [(slopes[other] - slopes[piece]) @ x + offsets[other] - offsets[piece] for other in others]
     )
-    stacked = np.vstack([rows.T, leads])
+    stacked = np.vstack([differences.T, leads])
     target = np.append(np.zeros(len(x)), 1.0)
     weights, misfit = nnls(stacked, target)
     if misfit < 1e-12:
@@ -94,37 +116,56 @@ def shortest_way(i: int, slopes: np.ndarray, offsets: np.ndarray, x: np.ndarray)
 def quadratic_instance(
     rng: np.random.Generator, dimension: int = 4, reach: float = 0.6
 ) -> Instance:
-    """½ x·A x with eigenvalues in [0.2, 1]: the gradients within δ of x are a convex set
-    already.
+    """f(x) = ½ x·A x with a diagonal A of eigenvalues in [0.2, 1], the largest of them 1.
+
+    The gradients within δ of x are a convex set already, which is its Goldstein subdifferential.
+
+    Args:
+        rng: of eigenvalues and the point; it is advanced.
+        dimension: of x.
+        reach: the gradient at the point is at most so long.
     """
-    values = rng.uniform(0.2, 1.0, dimension)
-    values[0] = 1.0
+    eigenvalues = rng.uniform(0.2, 1.0, dimension)
+    eigenvalues[0] = 1.0
     x = rng.standard_normal(dimension)
-    x *= reach * rng.uniform() / np.linalg.norm(values * x)
+    x *= reach * rng.uniform() / np.linalg.norm(eigenvalues * x)
 
     def distance(delta: float) -> float:
-        """min ‖A(x + s)‖ over ‖s‖ <= δ: s = -(A² + νI)⁻¹A²x, with ν >= 0 such that ‖s‖ = δ."""
+        """min ‖A(x + s)‖ over ‖s‖ <= δ; 0 where the minimum of f lies within δ.
+
+        Else s = -(A² + νI)⁻¹A²x with the multiplier ν in [0, ‖x‖/δ] for which ‖s‖ = δ.
+        """
         from scipy.optimize import brentq
 
         if np.linalg.norm(x) <= delta:
             return 0.0
 
         def step(nu: float) -> np.ndarray:
-            return -(values**2) * x / (values**2 + nu)
+            return -(eigenvalues**2) * x / (eigenvalues**2 + nu)
 
         nu = brentq(
             lambda nu: np.linalg.norm(step(nu)) - delta, 0.0, np.linalg.norm(x) / delta, xtol=1e-14
         )
-        return float(np.linalg.norm(values * (x + step(nu))))
+        return float(np.linalg.norm(eigenvalues * (x + step(nu))))
 
-    return Instance(x, lambda point: values * point, distance)
+    return Instance(x, lambda point: eigenvalues * point, distance)
 
 
 INSTANCES = {"zigzag": zigzag_instance, "affine": affine_instance, "quadratic": quadratic_instance}
 
 
 def _bounds(instance: Instance, delta: float, samples: int, seed: int) -> np.ndarray:
-    """What ``goldstein_distance`` shows after 1, 2, ... gradients."""
+    """The upper bounds on d(0, ∂_δ f(x)) that ``goldstein_distance`` shows.
+
+    Args:
+        instance: function f and point x.
+        delta: the radius δ.
+        samples: gradients at most.
+        seed: of the random points.
+
+    Returns:
+        The bound after 1, 2, ... gradients; shorter than ``samples`` where it stopped before.
+    """
     import torch
 
     from mindgap.base.objective import Objective
@@ -138,7 +179,9 @@ def _bounds(instance: Instance, delta: float, samples: int, seed: int) -> np.nda
             self.x = torch.nn.Parameter(torch.tensor(instance.x))
 
     def loss(model: Any, batch: Any) -> Any:
-        """A function of x whose gradient is that of the instance."""
+        """A linear function of x whose gradient at the model's x is that of the instance; the batch
+        is not read.
+        """
         slope = torch.from_numpy(np.asarray(instance.gradient(model.x.detach().numpy())))
         return (slope * model.x).sum()  # only its gradient is read
 
@@ -148,26 +191,38 @@ def _bounds(instance: Instance, delta: float, samples: int, seed: int) -> np.nda
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Random points: the certificate against the exact distance, and both parts of Proposition
-    5.3.1.
+    """Compare the certificate with the exact distance at random points, and test both parts of
+    Proposition 5.3.1.
+
+    The first part says that the exact distance is at most ‖∇f(x)‖. The second says, for a smooth
+    f: where the distance for the radius ``radius_factor``·ε/3 is at most ε/3, ‖∇f(x)‖ <= ε.
+
+    Args:
+        trial: with ``family`` (a key of :data:`INSTANCES`), ``instances`` (how many points),
+            ``samples`` (gradients of a certificate), ``deltas``, ``epsilon``, ``radius_factor``.
+
+    Yields:
+        For a few numbers of gradients (``step``) the mean ``excess`` of the certificate over the
+        exact distance. Last a row that counts the points with each of the properties below.
     """
     rng, samples = trial.numpy_generator("instances"), trial["samples"]
     make_instance, epsilon = INSTANCES[trial["family"]], trial["epsilon"]
-    curves, rows = [], []
+    excesses, properties = [], []  # of each point
     for number in range(trial["instances"]):
         instance = make_instance(rng)
         delta = float(rng.choice(trial["deltas"]))
         exact = instance.distance(delta)
         with trial.timed():
             curve = _bounds(instance, delta, samples, trial.seed + 1000 * number)
-        curves.append(curve - exact)
+        excesses.append(curve - exact)
         gradient_norm = float(np.linalg.norm(instance.gradient(instance.x)))
         passes_stronger_test = (
             instance.distance(trial["radius_factor"] * epsilon / 3) <= epsilon / 3
         )
-        rows.append(
+        # The small numbers allow for rounding of the two least-norm problems.
+        properties.append(
             {
-                "below": curve[-1] < exact - 1e-7,
+                "below": curve[-1] < exact - 1e-7,  # the certificate is wrong
                 "near": exact <= epsilon / 2,
                 "shown": exact <= epsilon / 2 and curve[-1] <= epsilon,
                 "first_fails": exact > gradient_norm + 1e-9,
@@ -179,7 +234,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         yield {
             "step": int(number_of_gradients),
             "excess": float(
-                np.mean([curve[min(number_of_gradients, len(curve)) - 1] for curve in curves])
+                np.mean([excess[min(number_of_gradients, len(excess)) - 1] for excess in excesses])
             ),
         }
-    yield {name: int(sum(bool(row[name]) for row in rows)) for name in rows[0]}
+    yield {name: sum(bool(point[name]) for point in properties) for name in properties[0]}

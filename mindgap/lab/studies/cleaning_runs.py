@@ -11,6 +11,7 @@ from mindgap.base.check import one_of
 from mindgap.lab.studies.bilevel_runs import in_units, kept_vector, measured, method_of, runner_of
 from mindgap.lab.studies.device_runs import device_of
 from mindgap.lab.studies.spec import Row, Trial
+from mindgap.lab.tasks import data, problems
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,21 +24,26 @@ TEXTS = SOURCES[-2:]
 
 
 def task_of(trial: Trial) -> Any:
-    """The hyper-cleaning task of a trial: data, splits and corruption depend on the seed, not
-    on the method.
+    """The hyper-cleaning task of a trial: a softmax classifier of images, or a recurrent net on
+    texts.
+
+    Data, splits and corruption depend on the seed, not on the method. The lab's task holds
+    everything that is read of a run: accuracies, losses and the area under the weights' curve.
+
+    Args:
+        trial: with the settings of :data:`QUICK` (images) or :data:`GPU` (texts) and
+            ``corruption``, the share of wrong labels. On the CPU it computes in float64, on a GPU
+            in float32.
     """
     import torch
-
-    from mindgap.lab.tasks.data import digits, mnist, mnist_5000
-    from mindgap.lab.tasks.problems import hyper_cleaning
 
     source = one_of("data", trial["data"], SOURCES)
     if source in TEXTS:
         return _texts_of(trial)
-    table = {"digits": digits, "mnist-5000": mnist_5000, "mnist": mnist}[source]()
-    return hyper_cleaning(
-        table,
-        mnist("test") if source == "mnist" else None,
+    readers = {"digits": data.digits, "mnist-5000": data.mnist_5000, "mnist": data.mnist}
+    return problems.hyper_cleaning(
+        readers[source](),
+        data.mnist("test") if source == "mnist" else None,
         corruption=trial["corruption"],
         train=trial["train"],
         validation=trial["validation"],
@@ -51,7 +57,9 @@ def task_of(trial: Trial) -> Any:
 
 
 def _texts_of(trial: Trial) -> Any:
-    """Texts and a recurrent net."""
+    """The task of a trial on texts: a recurrent net on its device, with the settings of
+    :data:`GPU`.
+    """
     from mindgap.lab.tasks.data.tweets import made_up_tweets, tweets
     from mindgap.lab.tasks.problems.recurrent_cleaning import recurrent_cleaning
 
@@ -70,15 +78,23 @@ def _texts_of(trial: Trial) -> Any:
 def rows_of(trial: Trial, task: Any, method: Any, **how: Any) -> Iterator[Row]:
     """Run a method on a task and read counters, accuracies, weights and losses at equal distances.
 
-    Accuracies and losses are those of the method's own lower solution. The last reading of a trial
-    with the setting ``solve`` also has those of the common solve at the final x
-    (:func:`solved_row`), and that of a net the accuracy of a linear model with the given labels.
-    ``how`` are further arguments of :func:`mindgap.lab.studies.bilevel_runs.states`, which carries
-    the run out.
+    Args:
+        trial: with the settings of the task.
+        task, method: what runs on what.
+        how: further arguments of :func:`mindgap.lab.studies.bilevel_runs.states`, which carries the
+            run out.
+
+    Yields:
+        The columns of :func:`mindgap.lab.studies.bilevel_runs.measured` and, at the method's own
+        lower solution, accuracies and losses on parts of the data, with ``weight_auc``, the area
+        under the curve of the weights as a test for right labels. The last reading of a trial with
+        the setting ``solve`` also has those of the common solve at the final x
+        (:func:`solved_row`), and that of a net the accuracy of a linear model with the given
+        labels.
     """
 
     def measure(x: Tensor, y: Tensor) -> Row:
-        """Accuracies, the area under the weights' curve, and losses at one reading."""
+        """The columns of a row at weights ``x`` and the lower solution ``y``, both flat."""
         row = {
             "test_accuracy": task.accuracy(y),
             "train_accuracy": task.accuracy(y, "train"),
@@ -90,7 +106,9 @@ def rows_of(trial: Trial, task: Any, method: Any, **how: Any) -> Iterator[Row]:
         return {**row, "manual_accuracy": task.accuracy(y, "manual")} if on_texts else row
 
     def at_end(x: Tensor) -> Row:
-        """Further columns of the last row, which the settings ``solve`` and ``keep_x`` ask for."""
+        """Further columns of the last row: of a net the linear model's accuracy, and what the
+        settings ``solve`` and ``keep_x`` ask for.
+        """
         row: Row = {"linear_accuracy": task.linear_accuracy(task.train[1])} if on_texts else {}
         if trial.settings.get("solve"):
             row |= solved_row(trial, task, solution(task, trial, x))
@@ -118,32 +136,48 @@ def rows_of(trial: Trial, task: Any, method: Any, **how: Any) -> Iterator[Row]:
 
 
 def solution(task: Any, trial: Trial, x: Tensor | str) -> Tensor:
-    """The common solve of the lower problem: at x, or without a method (the name of a control)."""
+    """The lower solution that is computed alike for all methods, flat.
+
+    Args:
+        task: of the trial.
+        trial: a net is solved by so many steps as its setting ``solve`` says; a softmax classifier
+            is solved to the end.
+        x: the flat weights at which the lower problem is solved, or the name of a control, whose
+            weights no method has chosen.
+    """
     solve_steps = (trial["solve"],) if trial["data"] in TEXTS else ()
     return task.control(x, *solve_steps) if isinstance(x, str) else task.solved(x, *solve_steps)
 
 
 def solved_row(trial: Trial, task: Any, y: Tensor) -> Row:
-    """What a common solve gives: test accuracy, and the loss on the samples held for searches."""
-    row = {"solved_accuracy": task.accuracy(y)}
-    return row | ({"solved_held_loss": task.loss(y)} if trial.settings.get("held") else {})
+    """The test accuracy of a lower solution ``y`` of :func:`solution`, and its loss on the samples
+    held for searches, where there are some.
+    """
+    held = {"solved_held_loss": task.loss(y)} if trial.settings.get("held") else {}
+    return {"solved_accuracy": task.accuracy(y), **held}
 
 
 def control_rows(trial: Trial) -> Iterator[Row]:
-    """One row: the common solve of a control, and of a net the accuracy of a linear model."""
+    """The one row of a control: what the lower solution at its weights reaches.
+
+    Of a net it also has the accuracy of a linear model with the right labels. The trial's setting
+    ``control`` names the control (see :data:`CONTROL_METHODS`).
+    """
     from mindgap.measure.captured import tf32
 
-    task, texts = task_of(trial), trial["data"] in TEXTS
-    with tf32(texts):
+    task, on_texts = task_of(trial), trial["data"] in TEXTS
+    with tf32(on_texts):
         y = solution(task, trial, trial["control"])
         row = {"step": 0, "oracle_calls": 0, "test_accuracy": task.accuracy(y)}
-        linear = {"linear_accuracy": task.linear_accuracy(task.clean_labels)} if texts else {}
+        linear = {"linear_accuracy": task.linear_accuracy(task.clean_labels)} if on_texts else {}
         yield {**row, **solved_row(trial, task, y), **linear}
 
 
 def cleaning_method(trial: Trial, **chosen: Any) -> Any:
-    """The method of a trial, with settings chosen by a search laid over its own; ``units``
-    multiply the three steps.
+    """The method of a trial, with settings ``chosen`` by a search laid over its own.
+
+    The setting ``units`` multiplies the three steps. A decay of γ makes the lower problem
+    2γ-strongly convex.
     """
     return method_of(in_units({**trial.settings, **chosen, "convexity": 2 * trial["decay"]}))
 

@@ -16,10 +16,14 @@ from mindgap.record.schema import grouped
 
 
 def noise_law(name: str, alpha: float, horizon: int) -> Any:
-    """A law whose α-moment is finite, with a tail as heavy as that allows (or none).
+    """A law of noise whose α-moment is finite, with a tail about as heavy as that allows.
 
-    The rare jump is made for the longest horizon: about one of them in a run, of the size of the
-    last threshold.
+    Args:
+        name: ``"gaussian"`` (no heavy tail), ``"student"``, ``"pareto"`` and ``"stable"`` (of an
+            index just above α), or ``"rare jump"`` (two values: a jump about once in a run, of the
+            size of the last threshold, and else a small one that makes the mean zero).
+        alpha: α, in (1, 2].
+        horizon: steps of the longest run.
     """
     from mindgap.lab import theory
 
@@ -38,10 +42,11 @@ def below_bounds(runs: Sequence[Run], cell: Sequence[str], reading: str = "") ->
     """One part per method: no mean error exceeds its bound by more than four standard errors.
 
     Args:
-        runs: of all methods and seeds, with the columns ``error``, ``se`` (its
-            standard error), ``bound``, ``ratio``.
-        cell: the columns whose values name a cell; rows of one cell are averaged over seeds.
-        reading: of the statement that the bounds belong to.
+        runs: of all methods and seeds, with the columns ``error``, ``se`` (its standard error),
+            ``bound``, and ``ratio`` (error over bound).
+        cell: the columns whose values name a cell of the grid, in which all seeds have one bound;
+            errors of one cell are averaged over seeds.
+        reading: the form of the statement that the bounds belong to (``verdict.READINGS``).
     """
     parts = Parts()
     for name, group in by_method(runs).items():
@@ -65,8 +70,13 @@ def below_bounds(runs: Sequence[Run], cell: Sequence[str], reading: str = "") ->
 
 
 def resumed_draws(trial: Trial) -> Iterator[tuple[int, np.random.Generator]]:
-    """Number and generator (one for all) of each of the trial's ``draws``, with a checkpoint
-    offered for each; a restored trial goes on after its last one.
+    """Go through the trial's ``draws`` of parameters, with a checkpoint offered for each.
+
+    A restored trial goes on after its last checkpoint.
+
+    Yields:
+        The number of a draw, from 0, and the generator to draw from. It is the same generator for
+        all of them, so that each draw goes on where the one before ended.
     """
     rng = trial.numpy_generator("parameters")
     if trial.restored:
@@ -77,9 +87,18 @@ def resumed_draws(trial: Trial) -> Iterator[tuple[int, np.random.Generator]]:
 
 
 def exponents(runs: Sequence[Run], x: str) -> dict[float, tuple[float, float]]:
-    """α -> slope of log ``error`` against the log of the horizon, column ``x``, over the later half
-    of the horizons, and its standard error.
+    """α -> the exponent of the error's decay with the horizon, and its standard error.
+
+    The exponent is the least-squares slope of log ``error`` against log ``x``, over the later half
+    of the horizons of all runs.
+
+    Args:
+        runs: whose rows have ``alpha``, ``error`` and ``x``.
+        x: name of the column of horizons.
     """
     points = grouped((row["alpha"], (row[x], row["error"])) for run in runs for row in run.rows)
-    later_halves = {alpha: sorted(points[alpha])[len(points[alpha]) // 2 :] for alpha in points}
-    return {alpha: slope(*np.log(later_halves[alpha]).T) for alpha in sorted(later_halves)}
+    slopes = {}
+    for alpha in sorted(points):
+        later_half = sorted(points[alpha])[len(points[alpha]) // 2 :]
+        slopes[alpha] = slope(*np.log(later_half).T)
+    return slopes

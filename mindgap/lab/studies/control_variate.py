@@ -24,7 +24,7 @@ class ControlVariate:
 
     Args:
         model: in training mode.
-        loss: ``loss(model, *batch)``.
+        loss: ``loss(model, *batch)``, the mean over the batch.
         autocast: dtype of autocast, or None for full precision.
 
     Example:
@@ -48,7 +48,11 @@ class ControlVariate:
         self._gradient: CapturedGradient | None = None
 
     def refresh(self, batches: Sequence[tuple[Tensor, ...]]) -> None:
-        """Take the snapshot of the model now, and its mean gradient over these batches."""
+        """Take the snapshot of the model now, and its mean gradient over these batches.
+
+        Both are written in place. The batches have one shape; the gradient is captured as a CUDA
+        graph at the first call.
+        """
         parameters = list(self._snapshot.parameters())
         with torch.no_grad():
             self._snapshot.load_state_dict(self._live.state_dict())
@@ -66,7 +70,9 @@ class ControlVariate:
             )
 
     def loss(self, model: nn.Module, *batch: Tensor) -> Tensor:
-        """The loss of a batch; its gradient is corrected."""
+        """The loss of a batch at the model, whose gradient is that of SVRG: corrected by the mean
+        gradient at the snapshot less the batch's gradient there.
+        """
         snapshot_gradients = torch.autograd.grad(
             self._loss(self._snapshot, *batch), list(self._snapshot.parameters())
         )
@@ -88,8 +94,10 @@ class _Corrected(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """The gradient by the value, the corrections as those by the parameters, none by the
-        corrections.
+        """The gradients of the inputs of :meth:`forward`, in their order.
+
+        That of the value is passed on, the parameters get their corrections, and the corrections
+        get none.
         """
         return gradients[0], *ctx.saved_tensors, *(None for _ in ctx.saved_tensors)
 

@@ -1,8 +1,9 @@
 """Runs of GD, SGD and their clipped forms with the steps of Theorems 3.4.1 to 3.4.5: counts of
 iterations beside the bounds, for the studies S4 and S8.
 
-All grid points and all seeds of a method run in one array, so a study costs as much as its slowest
-run.
+All grid points and all starts of a method run in one array, so a study costs as much as its slowest
+run. A *cell* is a grid point (L0, L1, M, τ) of one family of functions. T_ε is the first iteration
+at which the gradient's norm is at most ε.
 """
 
 from __future__ import annotations
@@ -20,8 +21,14 @@ from mindgap.lab.theory.descent import first_hits, row_norm
 
 
 def loop_counts(trial: Trial) -> Iterator[Row]:
-    """Measured T_ε and its bound for every cell of the grid, over ``replicas`` random starts: the
-    largest T_ε, of a stochastic method the median (its theorem holds with probability 1/2).
+    """Measure T_ε for every cell of the grid, and yield it beside its bound.
+
+    Of the T_ε of ``replicas`` random starts the largest counts, of a stochastic method the median
+    (its theorem holds with probability 1/2).
+
+    Yields:
+        Per cell ``family``, ``count`` (T_ε), ``bound``, ``ratio`` (count over bound), ``cut_short``
+        (the run was stopped before its bound) and the cell's constants.
     """
     for family in ("cosh", "slope", "toothed"):
         cells = list(_cells(trial, family))
@@ -29,11 +36,11 @@ def loop_counts(trial: Trial) -> Iterator[Row]:
             continue
         replicas = 1 if family == "toothed" else trial["replicas"]
         start = np.concatenate([cell["start"] for cell in cells])
-        cell_of = np.repeat(np.arange(len(cells)), replicas)
+        cell_of = np.repeat(np.arange(len(cells)), replicas)  # run -> number of its cell
         step = _stack([cell["step"] for cell in cells], cell_of)
         bounds = np.array([cell["bound"] for cell in cells])
         rng = trial.numpy_generator(f"noise {family}")
-        radius = np.array([cell["tau"] for cell in cells])[cell_of]
+        radius = np.array([cell["tau"] for cell in cells])[cell_of]  # τ of each run
         gradient = _gradient(family, cells, cell_of)
 
         def noise(
@@ -43,7 +50,10 @@ def loop_counts(trial: Trial) -> Iterator[Row]:
             radius: np.ndarray = radius,
             dimension: int = start.shape[1],
         ) -> Any:
-            """Noise of length τ in a random direction, or Gaussian of the same mean square."""
+            """Noise of length τ in a random direction, or Gaussian of the same mean square.
+
+            ``rows`` are the numbers of the ``number`` runs that still go on; shape (number, d).
+            """
             directions = rng.standard_normal((number, dimension))
             if trial.settings.get("law") == "gaussian":
                 return radius[rows, None] * directions / math.sqrt(dimension)
@@ -70,16 +80,28 @@ def loop_counts(trial: Trial) -> Iterator[Row]:
 
 
 def _noisy(trial: Trial) -> tuple[bool, float]:
-    """Whether the method is stochastic, and its accuracy ε: coarser for a stochastic method, whose
-    bound is a fourth power of 1/ε.
+    """Whether the method is stochastic, and the accuracy ε that it must reach.
+
+    A stochastic method has a coarser one, because its bound is a fourth power of 1/ε.
     """
     stochastic = trial["theorem"] in ("3.4.4", "3.4.5")
     return stochastic, trial["epsilon_noisy"] if stochastic else trial["epsilon"]
 
 
 def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
-    """Function, starts, step rule, bound and constants of every grid point of one family of
-    functions; grid points to which the theorem does not apply there are left out.
+    """The cells of one family of functions.
+
+    Grid points to which the theorem does not apply are left out.
+
+    Args:
+        trial: with ``theorem`` ("3.4.1" clipped GD, "3.4.3" GD, "3.4.4" clipped SGD, "3.4.5" SGD)
+            and the values of the grid.
+        family: ``"cosh"`` (hyperbolic cosine in two variables), ``"slope"`` (a slow function of one
+            variable) or ``"toothed"`` (the slope with teeth on which the bound is nearly reached).
+
+    Yields:
+        ``f`` (the function), ``start`` (replicas, d), ``step`` (rule), ``bound`` and the constants
+        ``L0``, ``L1``, ``M`` (largest gradient on the sublevel set of the start), ``tau`` (noise).
     """
     theorem, factor = trial["theorem"], trial["bound_factor"]
     stochastic, epsilon = _noisy(trial)
@@ -92,7 +114,7 @@ def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
     for L0, L1, M, tau in itertools.product(trial["L0"], all_L1, all_M, all_tau):
         if family == "cosh":
             if theorem == "3.4.5":
-                continue  # its gradient is not bounded everywhere
+                continue  # the theorem asks for a gradient that is bounded everywhere
             function: Any = theory.HyperbolicCosine(L0=L0, L1=L1, dimension=2)
             start = function.start(M) * rng.uniform(-1, 1, (trial["replicas"], 2))
             delta = float(function.value(start).max() - function.value(np.zeros(2)))
@@ -100,13 +122,14 @@ def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
             steepest_gradient = L0 / L1 * math.sqrt((1 + delta * L1**2 / L0) ** 2 - 1)
             constants = theory.RelaxedSmooth(L0=L0, L1=L1, delta=delta, M=steepest_gradient)
         elif family == "slope":
-            if 3 * 0.55 * epsilon > L0:
+            half_slope = 0.55 * epsilon  # the function's slope is 1.1 ε, just above the accuracy
+            if 3 * half_slope > L0:  # its curvature exceeds L0
                 continue
-            function = theory.SlowFunction(epsilon=0.55 * epsilon)  # slope 1.1 ε
+            function = theory.SlowFunction(epsilon=half_slope)
             constants = function.constants(delta=M * epsilon, L0=L0, L1=L1)
             start = np.full((trial["replicas"], 1), function.start(M * epsilon))
         else:
-            if stochastic or min(trial["L1"]) != L1:
+            if stochastic or min(trial["L1"]) != L1:  # its curvature has a bound without L1
                 continue
             function, constants = _slope_with_teeth(theorem, L0, L1, epsilon, trial["teeth"])
             start = np.array([[function.start]])
@@ -127,8 +150,15 @@ def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
 def _slope_with_teeth(
     theorem: str, L0: float, L1: float, epsilon: float, teeth: int
 ) -> tuple[Any, Any]:
-    """The slope with teeth made for the step of that theorem, on which the bound is nearly
-    reached, and its constants.
+    """The slope with teeth on which the bound of a theorem is nearly reached, and its constants.
+
+    Its teeth stand where the steps of the theorem's method land: clipped GD for "3.4.1", else GD.
+
+    Args:
+        theorem: which.
+        L0, L1: constants of relaxed smoothness.
+        epsilon: accuracy; the slope is steeper by a part in a million.
+        teeth: how many.
     """
     height = epsilon * (1 + 1e-6)  # above ε by more than rounding: on the slope nothing is a hit
     flat = theory.RelaxedSmooth(L0=L0, L1=L1, delta=1.0, M=height)
@@ -141,7 +171,17 @@ def _slope_with_teeth(
 
 
 def _theorem(theorem: str, a: Any, noise: Any, epsilon: float) -> tuple[Any, float]:
-    """Step (a number, or a rule of the gradient's norm) and bound of one theorem."""
+    """The step of a theorem's method, and the theorem's bound on T_ε.
+
+    Args:
+        theorem: "3.4.1" (clipped GD), "3.4.3" (GD), "3.4.4" (clipped SGD), else SGD.
+        a: constants of relaxed smoothness, with δ and M.
+        noise: bounded noise, for the stochastic methods only.
+        epsilon: accuracy.
+
+    Returns:
+        A step size, or a rule that makes one from the gradient's norm; and the bound.
+    """
     if theorem == "3.4.1":
         return theory.clipped_gd_step(a), theory.clipped_gd_bound(a, epsilon)
     if theorem == "3.4.3":
@@ -154,8 +194,14 @@ def _theorem(theorem: str, a: Any, noise: Any, epsilon: float) -> tuple[Any, flo
 
 
 def _stack(steps: list[Any], cell_of: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """One step rule for all runs: the cells' rules are of one kind and differ in their
-    constants, now vectors.
+    """One step rule for all runs, made from the rules of their cells.
+
+    Args:
+        steps: of each cell, all numbers or all rules of one class, whose constants become vectors.
+        cell_of: run -> number of its cell.
+
+    Returns:
+        (gradients (n, d), numbers of their n runs) -> step sizes (n,).
     """
     if isinstance(steps[0], float):
         step_sizes = np.array(steps)[cell_of]
@@ -176,7 +222,15 @@ def _stack(steps: list[Any], cell_of: np.ndarray) -> Callable[[np.ndarray, np.nd
 def _gradient(
     family: str, cells: list[dict[str, Any]], cell_of: np.ndarray
 ) -> Callable[..., np.ndarray]:
-    """The gradients of all runs in one formula where the family allows it."""
+    """The gradients of all runs, in one formula where the family allows it.
+
+    Args:
+        family, cells: as :func:`_cells` names and yields them.
+        cell_of: run -> number of its cell.
+
+    Returns:
+        (points (n, d), numbers of their n runs) -> gradients (n, d).
+    """
     if family == "cosh":
         L0 = np.array([cell["L0"] for cell in cells])[cell_of]
         L1 = np.array([cell["L1"] for cell in cells])[cell_of]

@@ -27,8 +27,12 @@ Epoch = Callable[[int], Iterable[tuple[Any, ...]]]
 
 
 def device_of(trial: Trial) -> torch.device:
-    """The device of the setting ``device``; what an earlier trial of this process left there is
-    given back.
+    """The device of the setting ``device``.
+
+    On CUDA, memory that an earlier trial of this process left there is given back.
+
+    Raises:
+        RuleError: the setting names a CUDA device, and there is none.
 
     Example:
         >>> device_of(Trial("sgd", 0, {"device": "cpu"}))
@@ -97,6 +101,7 @@ def device_run(
     from mindgap.base.rng import stream_seed
     from mindgap.measure.captured import CapturedGradient
 
+    # Steps after which there is a row; there is always one after the last step.
     marks = range(whole("every", every, least=1), steps, every) if isinstance(every, int) else every
     before, rates = trial.restored, [group["lr"] for group in optimizer.param_groups]
     step, first = before.get("step", 0), before.get("first", 0.0)
@@ -108,7 +113,7 @@ def device_run(
         for tensor, value in zip(carried, before["carried"], strict=True):
             tensor.copy_(value)
     source = _endless(epoch, before.get("epoch", 0), before.get("taken", 0))
-    number, taken, batch = next(source)
+    number, taken, batch = next(source)  # the next batch to train on, and where it stands
     gradient = CapturedGradient(model, loss, batch, autocast=autocast, carried=carried, graph=graph)
     random = torch.cuda if batch[0].is_cuda else torch.random
     torch.manual_seed(stream_seed(trial.seed, "dropout"))
@@ -119,10 +124,10 @@ def device_run(
     while step < steps:
         length = next((mark for mark in marks if mark > step), steps) - step
         with trial.timed():
-            # Read once per row: reading it waits for the device.
+            # The sum of the losses is read once per row: reading it waits for the device.
             total = torch.zeros((), device=batch[0].device)
             for k in range(length):
-                if taken == 1:
+                if taken == 1:  # the first batch of an epoch
                     for tensor in carried:
                         tensor.zero_()
                 scale_rates(optimizer, rates, step_factor(schedule, step + k, steps))
@@ -130,10 +135,10 @@ def device_run(
                 optimizer.step()
                 total += value
                 if k == 0:
-                    start = value.clone()
+                    first_of_row = value.clone()
                 done = {"epoch": number, "taken": taken}
                 number, taken, batch = next(source)
-            first, mean = first or float(start), float(total) / length
+            first, mean = first or float(first_of_row), float(total) / length
         step, diverged = step + length, not math.isfinite(mean)
         bound = WORST * first if math.isfinite(first) else WORST
         row = bounded_losses({"train_loss": mean, **read()}, lambda _: bound)  # noqa: B023
@@ -155,8 +160,15 @@ def device_run(
 
 
 def _endless(epoch: Epoch, number: int, taken: int) -> Iterator[tuple[int, int, tuple[Any, ...]]]:
-    """Batches of one epoch after the other, from a place on: number of the epoch, batches taken
-    of it, batch.
+    """Batches of one epoch after the other, without end.
+
+    Args:
+        epoch: number of an epoch -> its batches.
+        number: of the epoch to begin with.
+        taken: how many of its batches to leave out.
+
+    Yields:
+        Number of the epoch, how many of its batches are taken with this one, and the batch.
     """
     while True:
         for batch in islice(epoch(number), taken, None):

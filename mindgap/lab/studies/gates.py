@@ -1,4 +1,5 @@
-"""Controls that show that a network is trained, for studies at scale gpu without one of their own.
+"""Controls ("gates") that show that a network is trained, for studies at scale gpu without one of
+their own.
 
 They read the last row of every run: what a network must reach is a figure that needs no network, or
 a published one.
@@ -21,17 +22,19 @@ RESNET20 = 0.91
 #: Nats below the frequencies of word pieces at masked places.
 LEARNT = 1.0
 
+#: Method -> the last row of each of its runs.
 Ends = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def network_gate(parts: Parts, runs: Sequence[Run]) -> None:
-    """Add the control that fits what the runs recorded; none where nothing fits (noise at a
-    network's start, say).
+    """Add to ``parts`` the control that fits what the runs recorded.
 
-    A language model: every method ends below a bigram model, on average over its seeds. BERT on
-    masked pieces: every method ends 1 nat below their frequencies. Questions: the best method
-    answers more of them than the most frequent place. ResNet20 on CIFAR-10, on shifted images with
-    right labels: the best method reaches 91 %.
+    None is added where nothing fits (noise at a network's start, say).
+
+    * A language model: every method ends below a bigram model, on average over its seeds.
+    * BERT on masked pieces: every method ends 1 nat below their frequencies.
+    * Questions: the best method answers more of them than the most frequent place does.
+    * ResNet20 on CIFAR-10, on shifted images with right labels: the best method reaches 91 %.
     """
     last_rows: Ends = {
         name: [run.rows[-1] for run in group if run.rows] for name, group in by_method(runs).items()
@@ -41,9 +44,9 @@ def network_gate(parts: Parts, runs: Sequence[Run]) -> None:
         return
     answered, by_place = _means(last_rows, "test_exact"), _means(last_rows, "by_place")
     if answered and by_place:
-        best, floor = max(answered.values()), max(by_place.values())
-        words = f"{best:.1%} and {floor:.1%}"
-        parts.gate("more questions answered than by the most frequent place", best > floor, words)
+        best, without_reading = max(answered.values()), max(by_place.values())
+        words, passed = f"{best:.1%} and {without_reading:.1%}", best > without_reading
+        parts.gate("more questions answered than by the most frequent place", passed, words)
         return
     accuracies = _means(last_rows, "test_accuracy")
     as_published = settings.get("augment", True) and not settings.get("wrong_labels")
@@ -53,16 +56,26 @@ def network_gate(parts: Parts, runs: Sequence[Run]) -> None:
 
 
 def _language_gate(parts: Parts, last_rows: Ends, *, on_treebank: bool) -> bool:
-    """Add the control of a language model or of BERT to ``parts``, by losses on test text or else
-    on validation text, where all methods recorded them; returns whether they did.
+    """Add the control of a language model or of BERT to ``parts``, where it fits.
+
+    It reads losses on test text, or else on validation text.
+
+    Args:
+        parts: of the verdict.
+        last_rows: of all methods.
+        on_treebank: whether it is a language model on Penn Treebank.
+
+    Returns:
+        Whether all methods recorded what a control needs, so that one was added.
     """
     for column in ("test_loss", "validation_loss"):
         losses = _means(last_rows, column)
         if len(losses) < len(last_rows):
             continue
         if on_treebank:
-            floor = next(iter(_means(last_rows, "bigram_loss").values()), BIGRAM)
-            _all_below(parts, "every method ends below a bigram model", losses, floor, "bigram")
+            # The bigram model's loss is the same in all records that have it.
+            bigram = next(iter(_means(last_rows, "bigram_loss").values()), BIGRAM)
+            _all_below(parts, "every method ends below a bigram model", losses, bigram, "bigram")
             return True
         by_frequency = _means(last_rows, "by_frequency")
         if len(by_frequency) == len(last_rows):
@@ -73,7 +86,7 @@ def _language_gate(parts: Parts, last_rows: Ends, *, on_treebank: bool) -> bool:
 
 
 def _means(last_rows: Ends, column: str) -> dict[str, float]:
-    """Method -> mean of a column over its seeds, where all have it."""
+    """Method -> mean of a column over its seeds, for methods all of whose seeds have it."""
     return {
         name: float(np.mean([row[column] for row in rows]))
         for name, rows in last_rows.items()
@@ -82,10 +95,12 @@ def _means(last_rows: Ends, column: str) -> dict[str, float]:
 
 
 def _all_below(
-    parts: Parts, name: str, losses: Mapping[str, float], floor: float, floor_name: str
+    parts: Parts, name: str, losses: Mapping[str, float], limit: float, limit_name: str
 ) -> None:
-    """A gate: the worst method's loss lies below ``floor``."""
+    """Add a control to ``parts``: the loss of the worst method lies below ``limit``.
+
+    Its words give that loss, and the limit under the name ``limit_name``.
+    """
     worst = max(losses, key=lambda method: losses[method])
-    parts.gate(
-        name, losses[worst] < floor, f"{worst} {losses[worst]:.3f}, {floor_name} {floor:.3f}"
-    )
+    words = f"{worst} {losses[worst]:.3f}, {limit_name} {limit:.3f}"
+    parts.gate(name, losses[worst] < limit, words)

@@ -17,7 +17,7 @@ from mindgap.record.schema import to_json
 from mindgap.record.store import naming
 
 Settings = dict[str, Any]
-#: What the journal calls a value, and what computes it with the seconds it took.
+#: What the journal calls a value, and what computes (value, seconds it took).
 Call = tuple[str, Callable[[], tuple[float, float]]]
 
 #: A grid is extended at most so many times at each of its ends.
@@ -35,8 +35,14 @@ def grid_points(grid: Mapping[str, Sequence[float]]) -> list[Settings]:
 
 
 def beyond(tried: Sequence[TunedTrial], grid: Mapping[str, Sequence[float]]) -> list[Settings]:
-    """The points to try next, one per setting of which the best point has the smallest or the
-    largest value tried.
+    """The points to try next: beyond each end of the grid at which the best point lies.
+
+    Args:
+        tried: all trials so far.
+        grid: setting -> the values planned at first.
+
+    Returns:
+        One point per setting of which the best point has the smallest or the largest value tried.
 
     The new value continues the ratio of the last two: 1, 3, 9 is followed by 27. The other settings
     are those of the best point. A setting with one value or with values that are not positive is
@@ -62,11 +68,13 @@ def beyond(tried: Sequence[TunedTrial], grid: Mapping[str, Sequence[float]]) -> 
             (values[0], values[1], extended_below),
             (values[-1], values[-2], extended_above),
         ):
-            value = end * end / neighbour
-            if isinstance(end, int):  # whole numbers stay whole, or are not extended
-                value = int(value) if value == int(value) else end
-            if best[name] == end != value and extensions < MOST_EXTENSIONS:
-                further.append({**best, name: value})
+            if best[name] != end or extensions >= MOST_EXTENSIONS:
+                continue
+            value, is_whole = end * end / neighbour, isinstance(end, int)
+            if is_whole and value != int(value):  # whole numbers stay whole, or are not extended
+                continue
+            if value != end:
+                further.append({**best, name: int(value) if is_whole else value})
     return further
 
 
@@ -80,29 +88,34 @@ def grid_search(
     on_trial: Callable[[str, int, float], None] = lambda method, number, value: None,
 ) -> dict[str, list[TunedTrial]]:
     """Try every point for every method, then points :func:`beyond` the ends until each method's
-    best lies inside; returns method -> its trials.
+    best lies inside.
 
-    No method waits for another: one whose points are all known goes on to those beyond its ends.
+    No method waits for another: one whose points are all known goes on to those beyond its ends. A
+    *value* is the score of one point with one seed.
 
     Args:
         grids: method -> setting -> values.
         seeds: a point's value is the mean over the seeds.
         score: method, point, seed -> value, the smaller the better, and the seconds it took.
         name: method, point, seed -> what the journal calls them.
-        journal: one line per value, written as it comes; values that it holds are not computed
-            again.
+        journal: file with one line per value, written as it comes; values that it holds are not
+            computed again.
         jobs: processes; each computes one value at a time.
-        on_trial: called with method, number and value of each point.
+        on_trial: called with method, number (from 1) and mean score of each point.
+
+    Returns:
+        Method -> its trials, in the order in which their points were laid out.
     """
-    known = _read(journal)
+    known = _read(journal)  # name of a value -> the value, and the seconds it took
     points = {method: grid_points(grid) for method, grid in grids.items()}
     trials_of: dict[str, list[TunedTrial]] = {method: [] for method in grids}
     open_values: dict[str, int] = {}  # method -> values that it waits for
     method_of: dict[str, str] = {}  # name of a value -> its method
 
     def next_of(method: str) -> list[Call]:
-        """The values that a method needs next, none when it is done; points of which all values
-        are known become trials.
+        """The calls for the values that a method needs next; none when it is done.
+
+        Points of which all values are known become trials, and points beyond them are laid out.
         """
         while todo := points[method][len(trials_of[method]) :]:
             names = {
@@ -127,7 +140,8 @@ def grid_search(
         def keep(key: str, result: tuple[float, float]) -> list[Call]:
             """Write a value into the journal; returns the calls that can follow now."""
             known[key] = result
-            with naming(journal):  # a line cut short before stays alone
+            with naming(journal):
+                # The line break comes first: a line that was cut short before stays alone.
                 file.write("\n" + to_json([key, *result]))
                 file.flush()
             open_values[method_of[key]] -= 1
@@ -140,16 +154,20 @@ def grid_search(
 def _compute(
     first: Sequence[Call], keep: Callable[[str, tuple[float, float]], list[Call]], jobs: int
 ) -> None:
-    """Carry out the calls ``first``, and those that ``keep`` returns for each result, in so many
-    processes (1: in this one).
+    """Carry out calls until none is left.
+
+    Args:
+        first: the calls to begin with.
+        keep: (name, result) of a call -> further calls that its result allows.
+        jobs: in how many processes; 1: in this one.
 
     Raises:
         RuntimeError: a process died several times.
     """
     calls = list(first)
     if jobs == 1:
-        for key, call in calls:  # grows meanwhile
-            calls += keep(key, call())
+        for name, call in calls:  # the list grows meanwhile
+            calls += keep(name, call())
         return
     with pool_of([call for _, call in calls], jobs) as pool:
         for place, result in pool:
@@ -161,8 +179,9 @@ def _compute(
 
 
 def _read(journal: Path) -> dict[str, tuple[float, float]]:
-    """Name -> value and seconds, from the journal; a line cut short by an interruption is left
-    out, and so is a journal that does not exist.
+    """Name -> (value, seconds), from the journal; empty where there is no journal.
+
+    Lines that cannot be read, such as one cut short by an interruption, are left out.
     """
     known = {}
     for line in journal.read_text().splitlines() if journal.exists() else []:

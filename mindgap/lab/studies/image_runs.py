@@ -49,7 +49,10 @@ SMALL_MODELS = {
 
 
 def noted_accuracies(parts: Parts, runs: Sequence[Run]) -> dict[str, np.ndarray]:
-    """Method -> final test accuracies; a note to the verdict gives their means and the steps."""
+    """Method -> the final test accuracies, one per seed that all methods have.
+
+    Notes to the verdict in ``parts`` give each method's mean and the step sizes chosen.
+    """
     accuracies = finals(runs, "test_accuracy")
     for name, group in by_method(runs).items():
         parts.note(f"{name} {np.mean(accuracies[name]):.2%} ({step_words(group)})")
@@ -57,17 +60,22 @@ def noted_accuracies(parts: Parts, runs: Sequence[Run]) -> dict[str, np.ndarray]
 
 
 def image_run(trial: Trial, build: Build, name: str) -> Iterator[Row]:
-    """Rows of one optimizer: readings on held-out images.
+    """Train a network on images by one optimizer, with readings on held-out images.
 
-    With the setting ``model="ResNet20"`` one run with the step ``lr`` times ``factor`` (see
-    :func:`~mindgap.lab.studies.resnet_runs.resnet_run`). Otherwise the network of
-    :func:`~mindgap.lab.studies.training_runs.image_problem`: every candidate step is tried, by
-    validation accuracy (ties by the loss there), then the best one runs anew.
+    The setting ``model="ResNet20"`` trains once with the step size ``lr`` times ``factor``, by
+    :func:`~mindgap.lab.studies.resnet_runs.resnet_run`. Without it the small network of
+    :func:`~mindgap.lab.studies.training_runs.image_problem` is trained with every candidate step
+    size. The one with the best validation accuracy (ties: the smaller loss there) then runs anew,
+    by :func:`~mindgap.lab.studies.tuned_runs.tuned_run`.
 
     Args:
         trial: with the settings of either.
-        build: (step, parameters) -> optimizer.
+        build: (step size, parameters) -> optimizer.
         name: of the study's random streams.
+
+    Yields:
+        The rows of ``resnet_run`` with ``lr``, or those of ``tuned_run`` with accuracy and loss of
+        the parts of the data and ``validation_error``.
     """
     from mindgap.base.rng import stream_seed
 
@@ -80,7 +88,10 @@ def image_run(trial: Trial, build: Build, name: str) -> Iterator[Row]:
         return
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
-        """A fresh training at that step, and what reads its accuracies and losses."""
+        """A fresh training with step size ``lr``, and what reads its accuracies and losses.
+
+        ``phase`` is ``"tuning"``, in which validation images alone are read, or ``"run"``.
+        """
         # One split for both phases: the test part is held out of the tuning too.
         split_seed, network_seed = (
             stream_seed(trial.seed, f"{name} {part}") for part in ("split", phase)
@@ -103,15 +114,16 @@ def image_run(trial: Trial, build: Build, name: str) -> Iterator[Row]:
             }
 
         optimizer = build(lr, problem.objective.parameters)
-        return Training(
-            problem, optimizer, trial.torch_generator(f"{name} {phase} order"), {}
-        ), read
+        order = trial.torch_generator(f"{name} {phase} order")
+        return Training(problem, optimizer, order, {}), read
 
     yield from tuned_run(trial, start, on="validation_error")
 
 
 def _score(model: torch.nn.Module, part: tuple[torch.Tensor, torch.Tensor]) -> tuple[float, float]:
-    """Accuracy and mean loss over a part of the data, a thousand samples at a time."""
+    """Accuracy and mean cross-entropy over a part of the data (images, labels), computed on a
+    thousand samples at a time.
+    """
     import torch
     from torch.nn.functional import cross_entropy
 

@@ -28,7 +28,7 @@ State = dict[str, Any] | Callable[[], dict[str, Any]]
 
 @dataclass
 class Trial:
-    """One run of a study.
+    """One run of a study: one method with one seed.
 
     Streams are hashed from the seed and a name, not from the method: all methods see the same data
     order, the same start and the same noise.
@@ -46,6 +46,7 @@ class Trial:
     method: str
     seed: int
     settings: Mapping[str, Any]
+    #: What :meth:`timed` has measured so far, by the clock.
     seconds: float = 0.0
     #: As ``seconds``, of the processor instead of the clock: waiting for other processes does not
     #: count.
@@ -67,7 +68,10 @@ class Trial:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Measure time around the algorithm only; evaluation stays outside."""
+        """Add the time that the block takes to ``seconds`` and ``cpu_seconds``.
+
+        It stands around the algorithm only; evaluation stays outside.
+        """
         start, cpu = time.perf_counter(), time.process_time()
         try:
             yield
@@ -76,13 +80,12 @@ class Trial:
             self.seconds += time.perf_counter() - start
 
     def save(self, state: State) -> None:
-        """Offer a checkpoint: ``state`` is everything the loop needs to go on after the row it
-        yields next.
+        """Offer a checkpoint: everything the loop needs to go on after the row it yields next.
 
-        Tensors, numbers, texts, None, lists, tuples and mappings only
-        (:mod:`mindgap.base.checkpoint`); or a function that makes such a mapping, called only when
-        a checkpoint is due. The runner decides when that is. A loop that finds :attr:`restored`
-        filled goes on from there::
+        ``state`` is a mapping with tensors, numbers, texts, None, lists, tuples and mappings only
+        (:mod:`mindgap.base.checkpoint`), or a function that makes such a mapping. The runner
+        decides when a checkpoint is due, and calls the function only then. A loop that finds
+        :attr:`restored` filled goes on from there::
 
             start = trial.restored.get("step", 0)
             for step in range(start, trial["steps"]):
@@ -135,20 +138,20 @@ class Checkpoints:
     """
 
     def __init__(self, writer: RunWriter, every: float, loop: Callable[..., Any]) -> None:
-        self.path = writer.path.with_suffix(SUFFIX)
+        self.path = writer.path.with_suffix(SUFFIX)  # of the checkpoint
         #: What became of a checkpoint that could not be used, in words; empty if all was well.
         self.note = ""
         self._writer = writer
         self._every = every
         self._loop = loop
-        self._last = time.monotonic()
+        self._last = time.monotonic()  # when the last one was written, or this object was made
 
     def restore(self, trial: Trial) -> None:
-        """Set the trial to the state of its last checkpoint and the record to the row after it;
-        where there is none that fits, both stay at their beginning.
+        """Set the trial to the state of its last checkpoint and the record to the row after it.
 
-        A checkpoint taken after more rows than are recorded (power failed, and rows were lost) is
-        not used. One that is damaged is set aside, and :attr:`note` names it.
+        Where there is no checkpoint that fits, both stay at their beginning. One that was taken
+        after more rows than are recorded (power failed, and rows were lost) is not used. A damaged
+        one is renamed, and :attr:`note` says so.
 
         Raises:
             RecordError: the checkpoint was written by other code; the message says what differs.
@@ -171,8 +174,9 @@ class Checkpoints:
             self._writer.skip_to(rows)
 
     def offer(self, trial: Trial) -> None:
-        """Take the state that the loop offered with its last row, and write it if a checkpoint is
-        due.
+        """Write the state that the loop offered with its last row, if a checkpoint is due.
+
+        The trial's offer is cleared in any case. Rows are brought to the disk before.
         """
         state = trial.take_saved()
         if state is None or time.monotonic() - self._last < self._every:
@@ -191,8 +195,8 @@ class Checkpoints:
 
     @cached_property
     def _belongs_to(self) -> dict[str, str]:
-        """What a checkpoint is valid for: the record (named by settings and seed), the code of the
-        loop, and the version of the program.
+        """What a checkpoint is valid for, as texts: the record (its name is made from settings and
+        seed), the code of the loop, and the version of the program.
         """
         from mindgap import __version__
         from mindgap.base.fingerprint import function_text
@@ -209,7 +213,10 @@ class Checkpoints:
 
 
 def _parts(content: Any) -> tuple[int, float, float, dict[str, Any]]:
-    """The four parts of a checkpoint's content: rows, seconds, CPU seconds and the loop's state.
+    """Check a checkpoint's content and take it apart.
+
+    Returns:
+        After how many rows it was taken, seconds, CPU seconds, and the loop's state.
 
     Raises:
         CheckpointError: one of them is missing or has an impossible value.
@@ -219,12 +226,9 @@ def _parts(content: Any) -> tuple[int, float, float, dict[str, Any]]:
     fields = content if isinstance(content, dict) else {}
     rows, state = fields.get("rows"), fields.get("state")
     times = [fields.get(name) for name in ("seconds", "cpu_seconds")]
-    if (
-        type(rows) is not int
-        or rows < 0
-        or not isinstance(state, dict)
-        or not all(isinstance(s, (int, float)) and 0 <= s <= LONGEST for s in times)
-    ):
+    possible_times = all(isinstance(s, (int, float)) and 0 <= s <= LONGEST for s in times)
+    # A bool is an int too, but no number of rows.
+    if type(rows) is not int or rows < 0 or not isinstance(state, dict) or not possible_times:
         rule = "checkpoint must hold rows, seconds and a state, got other content"
         raise CheckpointError(rule, "damaged")
     seconds, cpu_seconds = (float(s) for s in times if s is not None)

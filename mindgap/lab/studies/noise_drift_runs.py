@@ -116,8 +116,9 @@ def _published_estimate(trial: Trial, run: Training, sampled: Any, step: int) ->
 
     from mindgap.measure.tail_estimators import published_block_sum_index
 
-    block_sum = tail_index(sampled, "block-sum", bootstrap=20, null=20, seed=trial.seed)
-    row = {"block_sum": block_sum.index}
+    row = {
+        "block_sum": tail_index(sampled, "block-sum", bootstrap=20, null=20, seed=trial.seed).index
+    }
     if step:
         return row
     problem, parameters = run.problem, run.problem.objective.parameters
@@ -167,9 +168,8 @@ def _on_device(trial: Trial) -> _Run:
 
     The network is BERT for the ``model`` "transformer", else the setting ``network``.
     """
-    network = trial.settings.get("network", "resnet20")
-    if trial["model"] == "transformer":
-        network = "bert"
+    of_images = trial.settings.get("network", "resnet20")
+    network = "bert" if trial["model"] == "transformer" else of_images
     problem = device_network(trial, network)
     reader, order = (
         torch_stream(trial.seed, f"h2 {name}", device=device_of(trial))

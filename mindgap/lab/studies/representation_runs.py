@@ -12,6 +12,7 @@ from mindgap.base.check import one_of
 from mindgap.lab.studies.bilevel_runs import TITLES, in_units, measured, method_of, runner_of
 from mindgap.lab.studies.device_runs import device_of
 from mindgap.lab.studies.spec import Row, Trial
+from mindgap.lab.tasks import data, problems
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,14 +46,17 @@ TEST_DOMAIN = "kitchen_&_housewares"
 
 
 def task_of(trial: Trial) -> HyperRepresentation:
-    """The tasks of a trial: splits, tasks and the encoder's start depend on the seed, not on
-    the method.
-    """
-    from mindgap.lab.tasks.problems import hyper_representation
+    """The hyper-representation problem of a trial: few-shot tasks and an encoder that they share.
 
+    Splits, tasks and the encoder's start depend on the seed, not on the method.
+
+    Args:
+        trial: with the settings of :data:`QUICK` and ``data``, one of :data:`SOURCES`. Words need
+            those of :data:`GPU` and have a recurrent encoder.
+    """
     if one_of("data", trial["data"], SOURCES) in WORDS:
         return _recurrent(trial)
-    return hyper_representation(
+    return problems.hyper_representation(
         *tables_of(trial["data"], trial.seed),
         tasks=tuple(trial["tasks"]),
         ways=trial["ways"],
@@ -65,13 +69,14 @@ def task_of(trial: Trial) -> HyperRepresentation:
 
 
 def _recurrent(trial: Trial) -> HyperRepresentation:
-    """Tasks of word numbers and a recurrent encoder, on the GPU where there is one."""
+    """The problem of a trial on words, with a recurrent encoder on the trial's device."""
     from mindgap.lab.tasks.data.tweets import review_words, snli_words
-    from mindgap.lab.tasks.problems import recurrent_representation as of
+    from mindgap.lab.tasks.problems import recurrent_representation as recurrent
 
+    # Tables of training, validation and test, and the vectors of all words.
     if trial["data"] == "made-up pairs":
-        tables = [[of.made_up_pairs(length=trial["words"], seed=part)] for part in range(3)]
-        vectors = of.made_up_vectors()
+        tables = [[recurrent.made_up_pairs(length=trial["words"], seed=part)] for part in range(3)]
+        vectors = recurrent.made_up_vectors()
     elif trial["data"] == "words of reviews":
         domains, vectors = review_words(trial["words"])
         tables = _by_domain(domains, trial.seed)
@@ -79,7 +84,7 @@ def _recurrent(trial: Trial) -> HyperRepresentation:
         splits, vectors = snli_words(trial["words"])
         tables = [[table] for table in splits]
     train, validation, test = tables
-    return of.recurrent_representation(
+    return recurrent.recurrent_representation(
         train,
         validation,
         test,
@@ -101,32 +106,38 @@ def tables_of(source: str, seed: int) -> list[list[Table]]:
       and a domain of its own.
     * ``"snli"``: SNLI's own three splits, of the training split as many pairs as are at hand.
     * ``"reviews"``: one domain is the test's; of the others four fifths are for training.
-    """
-    from mindgap.lab.tasks.problems import split_table
 
+    Args:
+        source: one of these four.
+        seed: of the split of images and reviews.
+
+    Returns:
+        Three lists, for training, validation and test, with one table per domain.
+    """
     one_of("data", source, SOURCES)
     if source == "snli":
         return [[table] for table in _real(source)]
     if source == "reviews":
         return _by_domain(_real(source), seed)
-    from mindgap.lab.tasks.data import digits
-
-    parts = split_table(digits(), (0.6, 0.2, 0.2), seed=seed)
+    parts = problems.split_table(data.digits(), (0.6, 0.2, 0.2), seed=seed)
     if source == "digits":
         return [[part] for part in parts]
+    quarters_of_parts = ((0, 1, 2), (0, 1, 2), (3,))
     return [
-        [_turn(part, quarters) for quarters in turns]
-        for part, turns in zip(parts, ((0, 1, 2), (0, 1, 2), (3,)))
+        [_turn(part, quarters) for quarters in quarters_of_part]
+        for part, quarters_of_part in zip(parts, quarters_of_parts)
     ]
 
 
 def _by_domain(domains: Sequence[Table], seed: int) -> list[list[Table]]:
-    """Tables of training, validation and test: one domain is the test's, the others are split."""
-    from mindgap.lab.tasks.problems import split_table
+    """The tables of training, validation and test, as :func:`tables_of` returns them.
 
+    The domain :data:`TEST_DOMAIN` is the test's. Of every other one four fifths are for training
+    and one fifth for validation.
+    """
     test_domains = [table for table in domains if table.origin.endswith(TEST_DOMAIN)]
     split = [
-        split_table(table, (0.8, 0.2), seed=seed)
+        problems.split_table(table, (0.8, 0.2), seed=seed)
         for table in domains
         if not table.origin.endswith(TEST_DOMAIN)
     ]
@@ -134,7 +145,7 @@ def _by_domain(domains: Sequence[Table], seed: int) -> list[list[Table]]:
 
 
 def _turn(table: Table, quarters: int) -> Table:
-    """Images of 8 x 8 turned by so many quarters."""
+    """A table of 8 x 8 images, each turned counter-clockwise by so many quarters of a circle."""
     from dataclasses import replace
 
     import numpy as np
@@ -146,27 +157,34 @@ def _turn(table: Table, quarters: int) -> Table:
 
 @lru_cache(maxsize=2)
 def _real(source: str) -> tuple[Table, ...]:
-    """Texts as vectors: read once per process, for reading takes longer than a run."""
-    from mindgap.lab.tasks.data import review_domains, snli_pairs
+    """Tables of texts as vectors: the domains of ``"reviews"``, or else SNLI's three splits.
 
+    They are read once per process, for reading takes longer than a run.
+    """
     if source == "reviews":
-        return tuple(review_domains().values())
-    return snli_pairs("train", rows=40_000), snli_pairs("dev"), snli_pairs("test")
+        return tuple(data.review_domains().values())
+    train = data.snli_pairs("train", rows=40_000)
+    return train, data.snli_pairs("dev"), data.snli_pairs("test")
 
 
 def representation_method(
     trial: Trial, task: HyperRepresentation | None = None, **chosen: Any
 ) -> Any:
-    """The method of a trial. ``lr_y`` is the step of a head on its own task's loss: g holds an n-th
-    of that loss.
+    """The method of a trial, with its steps scaled to the number n of training tasks.
 
-    MAML and ANIL need the ``task``, whose encoder says where the head begins.
+    The lower loss g is the mean over the tasks, so that each task's own loss enters as an n-th. The
+    settings ``lr_y`` and ``lr_z`` are steps on a task's own loss, and are multiplied by n.
+
+    Args:
+        trial: its setting ``key`` names the method.
+        task: the problem, whose encoder says where the head begins; only MAML and ANIL need it, and
+            make it where it is None.
+        chosen: settings laid over the trial's.
     """
     settings = in_units({**trial.settings, **chosen})
     if settings["key"] in META:
-        return _meta(task or task_of(trial), settings["key"]).method(
-            *(settings[n] for n in ("lr_x", "lr_y", "inner"))
-        )
+        meta = _meta(task or task_of(trial), settings["key"])
+        return meta.method(settings["lr_x"], settings["lr_y"], settings["inner"])
     number = settings["tasks"][0]
     if "lr_z" in settings:
         # F²SA's penalty knows nothing of the number of tasks.
@@ -180,6 +198,15 @@ def rows_of(trial: Trial, task: HyperRepresentation, method: Any, **how: Any) ->
     """Run a method on the tasks and read counters, accuracies and the validation tasks' loss at
     equal distances.
 
+    Args:
+        trial: with the settings of the problem.
+        task, method: what runs on what.
+        how: further arguments of :func:`mindgap.lab.studies.bilevel_runs.states`, which carries the
+            run out.
+
+    Yields:
+        The columns of :func:`mindgap.lab.studies.bilevel_runs.measured` and those below.
+
     *Training accuracy*: the method's own heads on the query sets of the training tasks (of MAML and
     ANIL: what each task has after its steps). *Test accuracy* and the validation loss: new heads,
     trained to the end on the support sets of tasks kept for testing.
@@ -190,8 +217,10 @@ def rows_of(trial: Trial, task: HyperRepresentation, method: Any, **how: Any) ->
     meta = _meta(task, key) if key in META else None
 
     def measure(x: Tensor, y: Tensor) -> Row:
-        """Accuracies and the validation loss at one reading; y are the heads, for a meta-learner
-        the head.
+        """The columns of a row at flat x and y.
+
+        x is the encoder and y all heads; of a meta-learner x is the encoder with a head after it,
+        and y what its tasks' steps make of that.
         """
         encoder = x if meta is None else x[: meta.body]
         loss, accuracy = task.adapted(encoder, "validation")
@@ -202,17 +231,16 @@ def rows_of(trial: Trial, task: HyperRepresentation, method: Any, **how: Any) ->
             "validation_accuracy": accuracy,
         }
 
-    lost: Row = dict.fromkeys(
-        ("test_accuracy", "train_accuracy", "validation_accuracy"), 1 / task.ways
-    )
-    lost["validation_loss"] = float("inf")
-    words = trial["data"] in WORDS
+    accuracies = ("test_accuracy", "train_accuracy", "validation_accuracy")
+    diverged_row: Row = dict.fromkeys(accuracies, 1 / task.ways)  # as by guessing
+    diverged_row["validation_loss"] = float("inf")
+    on_words = trial["data"] in WORDS
     # As many examples per oracle call as the others have: a few tasks whole, or a few examples of
     # every task.
     problem = task.problem(trial["batch_size"]) if meta is None else meta.problem(_tasks_of(trial))
-    how.setdefault("runner", runner_of("graphs") if words and meta is None else None)
-    with tf32(words):
-        yield from measured(trial, problem, method, measure, lost, **how)
+    how.setdefault("runner", runner_of("graphs") if on_words and meta is None else None)
+    with tf32(on_words):
+        yield from measured(trial, problem, method, measure, diverged_row, **how)
 
 
 def _meta(task: HyperRepresentation, key: str) -> MetaTasks:

@@ -204,12 +204,10 @@ def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
     """Medians of rank correlations over the seeds, and how many seeds show growth by slope and
     rank; the methods ``clipped`` must be correlated by at least ``least``, the others weakly.
     """
-    from mindgap.measure.relaxed_smoothness import fit_relaxed_smoothness
-
     parts = Parts()
     for name, group in by_method(runs).items():
         fits = [
-            fit_relaxed_smoothness(run.column("gradient_norm"), run.column("smoothness"))
+            measure.fit_relaxed_smoothness(run.column("gradient_norm"), run.column("smoothness"))
             for run in group
         ]
         columns = zip(*((fit.rank, *fit.rank_interval, fit.slope, fit.span) for fit in fits))
@@ -250,10 +248,10 @@ def _note_on_estimators(
     """A note on one method: our mean rank correlation beside that of the released code's
     estimator, and the perplexity.
     """
-    from mindgap.measure.relaxed_smoothness import fit_relaxed_smoothness
-
     naive_ranks = [
-        fit_relaxed_smoothness(run.column("naive_norm"), run.column("naive_smoothness")).rank
+        measure.fit_relaxed_smoothness(
+            run.column("naive_norm"), run.column("naive_smoothness")
+        ).rank
         for run in group
     ]
     intervals = {"our": rank_interval(ranks), "the naive": rank_interval(naive_ranks)}

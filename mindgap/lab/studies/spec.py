@@ -317,8 +317,8 @@ class Study:
             return {}
         seeds_of = grouped((run.header.method, run.header.seed) for run in runs)
         fewest = min((len(set(seeds)) for seeds in seeds_of.values()), default=0)
-        number = fewest or self.scales[scale].seeds
-        return as_numbers(rates(design, max(number, 2)))  # one seed has no deviation
+        # One seed has no deviation.
+        return as_numbers(rates(design, max(fewest or self.scales[scale].seeds, 2)))
 
     def registered_content(self, scale: str) -> dict[str, Any]:
         """What decides a verdict beside the numbers: changing any of it changes the hash."""
@@ -421,10 +421,9 @@ def typed_like(name: str, value: Any, like: Any) -> Any:
     given = value.strip() if isinstance(value, str) else value
     if isinstance(like, bool):
         words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        lower = str(given).lower()
-        if lower not in words:
+        if str(given).lower() not in words:
             fail(name, "must be true or false", value)
-        return words[lower]
+        return words[str(given).lower()]
     if isinstance(like, int):
         try:
             if isinstance(given, float) and given != int(given):

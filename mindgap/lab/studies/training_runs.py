@@ -16,6 +16,7 @@ import numpy as np
 
 from mindgap.base.check import one_of
 from mindgap.lab.studies.spec import Row, Trial
+from mindgap.lab.tasks import problems
 
 if TYPE_CHECKING:
     import torch
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 #: Two quarters whose means differ by at most this share of the first have the same level.
 SETTLED = 0.1
 
-#: Below ZERO of its start a gradient norm has gone to zero, above STAYS it stays; from FITTED of
-#: the training data right on, a network is over-fitted.
+#: A gradient norm below ZERO times that at the start has gone to zero, above STAYS times it stays.
+#: A network that is right on the share FITTED of its training data or more is over-fitted.
 ZERO, STAYS, FITTED = 0.01, 0.1, 0.999
 
 
@@ -41,11 +42,18 @@ class Training:
     others: Mapping[str, torch.Generator]
 
     def __post_init__(self) -> None:
-        self._rates = [group["lr"] for group in self.optimizer.param_groups]
-        self._gradient: Any = None
+        self._rates = [group["lr"] for group in self.optimizer.param_groups]  # before any schedule
+        self._gradient: Any = None  # a ``CapturedGradient``, from the first step on
 
     def restore(self, saved: Mapping[str, Any]) -> int:
-        """Load what :meth:`state` saved; returns the number of steps done, 0 on a fresh start."""
+        """Load what :meth:`state` saved, into model, optimizer and random streams.
+
+        Args:
+            saved: the saved state; one without a model is a fresh start and changes nothing.
+
+        Returns:
+            The number of steps done, 0 on a fresh start.
+        """
         if "model" not in saved:
             return 0
         self.problem.objective.model.load_state_dict(saved["model"])
@@ -56,7 +64,7 @@ class Training:
         return int(saved["step"])
 
     def state(self, step: int, **more: Any) -> dict[str, Any]:
-        """All that :meth:`restore` needs after that many steps, and what a study adds."""
+        """What :meth:`restore` needs to go on after ``step`` steps; a study adds ``more``."""
         streams = {
             name: stream.get_state()
             for name, stream in {"order": self.order, **self.others}.items()
@@ -65,8 +73,12 @@ class Training:
         return {"step": step, "model": model, "optimizer": optimizer, **streams, **more}
 
     def step(self, trial: Trial, factor: float | None = None) -> None:
-        """One step on a fresh minibatch of the trial's ``train_batch`` or else ``batch`` samples;
-        its time counts.
+        """Take one step on a fresh minibatch; its time counts as the trial's.
+
+        Args:
+            trial: the minibatch has as many samples as its setting ``train_batch``, or else
+                ``batch`` says.
+            factor: see :meth:`advance`.
         """
         from mindgap.measure.captured import tf32
 
@@ -74,14 +86,17 @@ class Training:
             self.advance(trial.settings.get("train_batch") or trial["batch"], factor)
 
     def advance(self, size: int, factor: float | None = None) -> None:
-        """One step on a fresh minibatch of ``size`` samples; nothing waits for the device.
+        """Take one step on a fresh minibatch; nothing waits for the device.
 
-        ``factor`` multiplies the step sizes that the optimizer was made with; None leaves those
-        that it has.
+        Args:
+            size: samples of the minibatch.
+            factor: multiplies the step sizes that the optimizer was made with; None leaves those
+                that it has.
         """
         from mindgap.measure.captured import CapturedGradient
 
         objective, sample = self.problem.objective, self.problem.draw(self.order, size)
+        # The captured gradient takes a tuple of tensors, the objective a batch as it was drawn.
         single_tensor = not isinstance(sample, tuple)
         batch = (sample,) if single_tensor else sample
         if self._gradient is None:
@@ -112,11 +127,12 @@ class Training:
             read: step -> a row without it, of the network as it stands.
             steps: how many, where they are not the trial's.
             schedule: of the step size (:func:`step_factor`).
-            at_start: begin with a row before the first step.
+            at_start: begin with a row of step 0, unless the trial was restored.
         """
         steps = steps or trial["steps"]
-        fresh_row = at_start and not trial.restored
-        for step in range(self.restore(trial.restored) + (not fresh_row), steps + 1):
+        done = self.restore(trial.restored)
+        first = 0 if at_start and not trial.restored else done + 1
+        for step in range(first, steps + 1):
             if step:
                 self.step(trial, step_factor(schedule, step - 1, steps))
             if step % trial["every"] == 0:
@@ -126,14 +142,22 @@ class Training:
 
 
 def scale_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float], factor: float) -> None:
-    """Set the step size of every group of parameters to ``factor`` times its own of ``rates``."""
+    """Set the step size of every group of parameters in place.
+
+    Args:
+        optimizer: whose groups are changed.
+        rates: the step size of each group before any schedule.
+        factor: by which each is multiplied.
+    """
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate * factor
 
 
 def bounded_losses(row: Mapping[str, Any], bound: Callable[[str], float]) -> dict[str, Any]:
-    """A row whose columns that end in ``loss`` are at most ``bound(name)``, infinite ones and NaN
-    included.
+    """A copy of a row in which losses have an upper bound.
+
+    Losses are the columns whose name ends in ``loss``. The bound of each is ``bound(name)``; it
+    also replaces a loss that is not finite (-∞ included).
 
     Example:
         >>> bounded_losses({"a_loss": math.nan, "b_loss": 2.0, "c": math.inf}, lambda name: 9.0)
@@ -151,6 +175,9 @@ def bounded_losses(row: Mapping[str, Any], bound: Callable[[str], float]) -> dic
 
 def joined(batches: Sequence[Any]) -> Any:
     """Batches of one size as one batch: the mean loss over its samples is the mean over theirs.
+
+    Each batch is a tensor or a tuple of tensors with a leading axis of samples, and so is the
+    result.
 
     Example:
         >>> import torch
@@ -170,22 +197,22 @@ def joined(batches: Sequence[Any]) -> Any:
 
 
 def has_settled(losses: Sequence[float] | np.ndarray) -> bool:
-    """Whether the mean over the last quarter is within a tenth of that over the quarter before.
+    """Whether the mean loss of the last quarter is within a tenth of that of the quarter before.
+
+    A single loss has not settled.
 
     Example:
         >>> has_settled([4.0, 2.0, 1.0, 1.05]), has_settled([4.0, 3.0, 2.0, 1.0])
         (True, False)
     """
-    quarter = max(len(losses) // 4, 1)
-    last_quarter, quarter_before = (
-        float(np.mean(losses[-quarter:])),
-        float(np.mean(losses[-2 * quarter : -quarter])),
-    )
+    length = max(len(losses) // 4, 1)
+    last_quarter = float(np.mean(losses[-length:]))
+    quarter_before = float(np.mean(losses[-2 * length : -length]))
     return abs(last_quarter - quarter_before) <= SETTLED * quarter_before
 
 
 def step_factor(schedule: str, step: int, steps: int) -> float:
-    """The factor on the step size after ``step`` of ``steps`` steps.
+    """The factor on the step size after ``step`` of ``steps`` steps, by a named schedule.
 
     ``"constant"``: 1. ``"drops"``: a tenth after every third of the run (thesis, 6.2: after 30 and
     60 of 90 epochs). ``"late drops"``: a tenth after a half and after three quarters (thesis, 5.6:
@@ -202,33 +229,31 @@ def step_factor(schedule: str, step: int, steps: int) -> float:
     if schedule == "drops":
         return float(0.1 ** (3 * step // steps))
     if schedule == "late drops":
-        return float(0.1 ** ((2 * step >= steps) + (4 * step >= 3 * steps)))
+        return float(0.1 ** sum(step >= share * steps for share in (0.5, 0.75)))
     if schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * step / steps))
     if schedule == "linear":
         warm_up = max(steps // 10, 1)
-        return (
-            min((step + 1) / warm_up, (steps - step) / (steps - warm_up))
-            if steps > warm_up
-            else 1.0
-        )
+        if steps > warm_up:
+            return min((step + 1) / warm_up, (steps - step) / (steps - warm_up))
     return 1.0
 
 
 def training_problem(settings: Mapping[str, Any], seed: int) -> TrainingProblem:
-    """The problem of a trial's settings: ``source`` is ``"prose"`` (an LSTM) or ``"digits"``
-    (convolutions); ``width``.
+    """A small network of a trial's settings, with its data.
+
+    Args:
+        settings: ``source`` is ``"prose"`` (an LSTM) or ``"digits"`` (convolutions), ``width`` that
+            of the network.
+        seed: of the network's start and of the split.
 
     Example:
         >>> training_problem({"source": "digits", "width": 4}, seed=0).samples
         1797
     """
-    from mindgap.lab.tasks.problems.training import digits_network, prose_lstm
-
     one_of("source", settings["source"], ("prose", "digits"))
-    return (prose_lstm if settings["source"] == "prose" else digits_network)(
-        width=settings["width"], seed=seed
-    )
+    build = problems.prose_lstm if settings["source"] == "prose" else problems.digits_network
+    return build(width=settings["width"], seed=seed)
 
 
 def unit_digits(limit: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -255,41 +280,44 @@ LARGE_TEXT = {"words": 1000, "text_width": 32, "layers": 2, "length": 16}
 
 def text_problem(settings: Mapping[str, Any], seed: int, **more: bool) -> TrainingProblem:
     """The transformer on prose of the settings ``words``, ``text_width``, ``layers`` and
-    ``length``.
+    ``length``; ``more`` are further arguments of ``prose_transformer``.
 
     Example:
         >>> len(text_problem(SMALL_TEXT, seed=0).objective.model.layers)
         1
     """
-    from mindgap.lab.tasks.problems.training import prose_transformer
-
     words, width, layers, length = (settings[name] for name in SMALL_TEXT)
-    return prose_transformer(
+    return problems.prose_transformer(
         words=words, width=width, layers=layers, length=length, seed=seed, **more
     )
 
 
 def digits_or_prose(settings: Mapping[str, Any], seed: int) -> TrainingProblem:
-    """Convolutions on digits where ``source`` says so (of the setting ``width``, where there is
-    one), else :func:`text_problem`.
+    """The problem of the setting ``source``: convolutions for ``"digits"``, else
+    :func:`text_problem`.
+
+    The convolutions have the setting ``width``, where there is one.
 
     Example:
         >>> digits_or_prose({"source": "digits"}, seed=0).samples
         1797
     """
-    from mindgap.lab.tasks.problems.training import digits_network
-
     if settings["source"] != "digits":
         return text_problem(settings, seed)
     own_width = {"width": settings["width"]} if "width" in settings else {}
-    return digits_network(seed=seed, **own_width)
+    return problems.digits_network(seed=seed, **own_width)
 
 
 def image_problem(
     settings: Mapping[str, Any], seed: int, start: int | None = None
 ) -> TrainingProblem:
-    """Convolutions on the setting ``images``, ``"digits"`` or ``"cifar10"``; ``width``, and
-    ``train`` and ``validation`` where data are held out.
+    """A convolutional network on images, with its data.
+
+    Args:
+        settings: ``images`` is ``"digits"`` or ``"cifar10"``, ``width`` that of the network. Where
+            data are held out, ``train`` and ``validation`` are numbers of samples.
+        seed: of the split, and of the network's start.
+        start: seed of the network's start, where that is another.
 
     Example:
         >>> image_problem(
@@ -297,23 +325,24 @@ def image_problem(
         ... ).samples
         500
     """
-    from mindgap.lab.tasks.problems.training import cifar_network, digits_network
-
     one_of("images", settings["images"], ("digits", "cifar10"))
     sizes = {name: settings[name] for name in ("train", "validation") if name in settings}
-    build = digits_network if settings["images"] == "digits" else cifar_network
+    on_digits = settings["images"] == "digits"
+    build = problems.digits_network if on_digits else problems.cifar_network
     return build(width=settings["width"], seed=seed, start=start, **sizes)
 
 
 def descent(
     settings: Mapping[str, Any], lr: float, parameters: Sequence[torch.Tensor]
 ) -> torch.optim.Optimizer:
-    """Minibatch descent with step ``lr``: ``clip`` says whether the gradient's norm is clipped at
-    ``tau``.
+    """Minibatch descent, with or without clipping of the gradient's norm.
 
-    ``momentum`` is heavy-ball momentum, for the unclipped form only. ``lr`` is how far one gradient
-    moves x over all later steps, as without momentum; the lr of ``torch.optim.SGD`` is lr·(1 −
-    momentum).
+    Args:
+        settings: ``clip`` says whether the norm is clipped at ``tau``; ``momentum`` is heavy-ball
+            momentum, of the unclipped form only.
+        lr: how far one gradient moves x over all later steps, as without momentum. The lr of
+            ``torch.optim.SGD`` is lr·(1 - momentum), therefore.
+        parameters: to be moved.
 
     Example:
         >>> import torch

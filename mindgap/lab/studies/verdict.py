@@ -90,8 +90,7 @@ class Parts:
             numbers: name -> number or list, kept in the verdict.
             reading: the form of the statement that the part is about, one of :data:`READINGS`.
         """
-        if refuted is None:
-            refuted = not holds
+        refuted = not holds if refuted is None else refuted
         answer = "yes" if holds else "open"
         if refuted:
             answer = "no"
@@ -522,8 +521,9 @@ def mean_interval(values: Values, *, miss: float = 0.05) -> Interval:
     mean, number = float(array.mean()), len(array)
     if number < 2:
         return Interval(mean, -math.inf, math.inf)
-    quantile = student_quantile(1 - miss / 2, number - 1)
-    half_width = float(quantile * array.std(ddof=1) / math.sqrt(number))
+    half_width = float(
+        student_quantile(1 - miss / 2, number - 1) * array.std(ddof=1) / math.sqrt(number)
+    )
     return Interval(mean, mean - half_width, mean + half_width)
 
 
