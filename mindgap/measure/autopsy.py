@@ -163,8 +163,7 @@ class Replay:
     ) -> None:
         self.model, self.optimizer = recorder.model, recorder.optimizer
         self.tensors = recorder.tensors  # parameters of the model and of the optimizer
-        self.loss, self.recall = loss, recall
-        self.incident, self.state = incident, state
+        self.loss, self.recall, self.incident, self.state = loss, recall, incident, state
         self.trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.replayed: list[_ReplayedStep] = []
         self.batch = self.batch_at(incident.step)
@@ -873,7 +872,9 @@ def _name_of(key: Any) -> str:
 
 
 def _module_of_largest_gradient(replay: Replay, number: int) -> str:
-    """The module with the largest gradient at a replayed step; empty where it was not replayed."""
+    """Name of the module with the largest gradient of a parameter at the step of this number; empty
+    where the step was not replayed.
+    """
     replayed = next((each for each in replay.replayed if each.step.number == number), None)
     if replayed is None or not replayed.norms:
         return ""
@@ -929,7 +930,7 @@ def _or_infinite(value: float) -> float:
 
 
 def _not_finite(batch: Any) -> bool:
-    """Whether a batch holds a number that is not finite."""
+    """Whether a batch holds a number that is NaN or infinite."""
     numbers = (t for t in tensors_in(batch) if t.is_floating_point() or t.is_complex())
     return any(not bool(tensor.isfinite().all()) for tensor in numbers)
 

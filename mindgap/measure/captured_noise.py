@@ -253,7 +253,8 @@ class _OneGradient(CapturedGradient):
     def _backward(self, batch: tuple[Tensor, ...]) -> Tensor:
         value = super()._backward(batch)
         with torch.no_grad():
-            self._then(batch[0], value, [p.grad for p in self._parameters if p.grad is not None])
+            gradients = [p.grad for p in self._parameters if p.grad is not None]
+            self._then(batch[0], value, gradients)  # a group begins with its minibatches' numbers
         return value
 
 
@@ -275,6 +276,7 @@ class SideBySide:
     def __init__(self, objective: Objective) -> None:
         model = ModelWithLoss(objective)
 
+        # The loss of one minibatch, and the summed loss of those that count, by name -> parameter.
         def loss(parameters: dict[str, Tensor], batch: Any) -> Tensor:
             return functional_call(model, parameters, (batch,))
 
@@ -282,7 +284,7 @@ class SideBySide:
             values = vmap(loss, in_dims=(None, 0), randomness="different")(parameters, batches)
             return (values * counted).sum()
 
-        self._free = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
+        self._trained = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
         self._each = vmap(grad_and_value(loss), in_dims=(None, 0), randomness="different")
         self._total = grad(total)
 
@@ -291,7 +293,7 @@ class SideBySide:
         leading axis of minibatches.
         """
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # vmap runs the others one by one
-            gradients, values = self._each(self._free, batches)
+            gradients, values = self._each(self._trained, batches)
         return values, list(gradients.values())
 
     def total(self, counted: Tensor, batches: Tensor | Group) -> list[Tensor]:
@@ -301,7 +303,7 @@ class SideBySide:
             counted: which minibatches count, of booleans, shape (minibatches,).
         """
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            return list(self._total(self._free, counted, batches).values())
+            return list(self._total(self._trained, counted, batches).values())
 
 
 class _Captured:
@@ -324,8 +326,8 @@ class _Captured:
         if self._graph is None:
             self._function(*group)
             return
-        for place, value in zip(self._inputs, group, strict=True):
-            place.copy_(value)
+        for captured, value in zip(self._inputs, group, strict=True):  # the graph reads its inputs
+            captured.copy_(value)
         self._graph.replay()
 
     def _capture(self, group: Group) -> None:

@@ -137,8 +137,8 @@ def _check_problem(objective: Objective, batch: Any) -> int:
 
 @contextmanager
 def _blame_batch(objective: Objective, batch: Any) -> Iterator[None]:
-    """Where the block raises an error and the loss itself, called once more, raises the same kind,
-    the error is a ``RuleError`` on the batch; else it stays as it is.
+    """A block whose error becomes a ``RuleError`` on the batch, if the loss itself, called once
+    more on the batch, raises an error of the same kind; else the error stays as it is.
     """
     try:
         yield
@@ -206,7 +206,9 @@ def _norms_by_structure(objective: Objective, batch: Any, size: int) -> tuple[Te
 
 
 def _loss_with_calls(objective: Objective, batch: Any) -> tuple[Tensor, list[_Call]]:
-    """The loss of a batch with its graph, and the calls of modules that have a rule, in order."""
+    """The loss of a batch with its graph, and the calls of modules that have a rule in ``RULES``,
+    in order.
+    """
     calls: list[_Call] = []
 
     def note_call(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
@@ -318,10 +320,10 @@ class _Graph:
             if node is None or node in visited:
                 continue
             visited.add(node)
-            for source, _ in node.next_functions:
+            for source, _ in node.next_functions:  # nodes whose results this one used
                 if source is None:
                     continue
-                if hasattr(source, "variable"):
+                if hasattr(source, "variable"):  # a leaf: it stands for a parameter
                     self._users_of_leaves.setdefault(id(source.variable), []).append(node)
                 else:
                     self._users.setdefault(source, []).append(node)

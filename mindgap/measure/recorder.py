@@ -296,10 +296,13 @@ class Recorder:
 
     @property
     def newest_call(self) -> tuple[Any, Any] | None:
-        """Loss and name of the newest call since the last step; None where there was none."""
-        if self.log and isinstance(self.log[-1], LoggedCall):
-            return self.log[-1].loss, None
-        if self.log or not self._calls_since_step:
+        """Loss of the newest call since the last step, and what names its batch (None: nothing
+        does); None where there was no call.
+        """
+        if self.log:
+            newest = self.log[-1]
+            return (newest.loss, None) if isinstance(newest, LoggedCall) else None
+        if not self._calls_since_step:
             return None
         return self._calls_since_step[-1].loss, self._calls_since_step[-1].key
 
@@ -638,8 +641,11 @@ def packed(optimizer: torch.optim.Optimizer, own: Mapping[int, Tensor]) -> dict[
 
 
 def twin(optimizer: torch.optim.Optimizer, attributes: Mapping[str, Any]) -> torch.optim.Optimizer:
-    """A second optimizer over the same parameters, with the attributes that ``packed`` copied and
-    without anybody's hooks.
+    """A second optimizer of the same kind over the same parameters, without anybody's hooks.
+
+    Args:
+        optimizer: the first one.
+        attributes: what ``packed`` copied from it; they are copied again.
     """
     own = {id(p): p for group in optimizer.param_groups for p in group["params"]}
     second = object.__new__(type(optimizer))
@@ -673,7 +679,8 @@ def _cloned(value: Any, own: Mapping[int, Tensor]) -> Any:
 
 
 def versions_of(batch: Any) -> tuple[int, ...]:
-    """Versions of a batch's tensors, which tell whether they were overwritten since.
+    """Version counters of a batch's tensors, in order, which torch raises when a tensor is written
+    in place; empty for tensors of inference mode, which have none.
 
     Example:
         >>> x = torch.zeros(2)

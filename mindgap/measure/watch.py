@@ -302,7 +302,7 @@ class _UnreadNorms:
 
     def __init__(self, step: int, batch: Any, loss: Any, norms: Tensor) -> None:
         self.step, self.batch, self._loss, self._norms = step, batch, loss, norms
-        self._copied: Any = None
+        self._copied: Any = None  # event of the device at which the copy is done
         if norms.is_cuda:
             if isinstance(loss, Tensor):
                 loss_on_device = loss.detach().reshape(-1)[:1].to(norms)

@@ -215,7 +215,7 @@ class Sketch:
             chosen = chosen.sort().values
         else:  # a permutation of so many parameters would take the memory of a gradient
             chosen = torch.randint(0, size, (coordinates,), generator=generator).unique()
-        starts = np.cumsum([0, *lengths])
+        starts = np.cumsum([0, *lengths])  # of the chunks in the joined parameters
         self._places: list[Tensor] = []  # per chunk, where the chosen coordinates lie in it
         for i in range(len(lengths)):
             in_chunk = chosen[(chosen >= starts[i]) & (chosen < starts[i + 1])]
@@ -299,7 +299,9 @@ def _fits(parameters: list[Any], batches: Iterable[Any]) -> bool:
 
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:
-    """Inner product accumulated in float64 (products of float32 are exact there)."""
+    """Inner product of two flat tensors as a scalar, accumulated in float64, where products of
+    float32 numbers are exact.
+    """
     wide = a.double()
     return torch.dot(wide, wide if b is a else b.double())
 

@@ -148,7 +148,7 @@ def _segment(
 
 def _ball(parameters: list[Any], delta: float, generator: torch.Generator) -> list[Tensor]:
     """A random step: a uniform point of the ball of radius δ in n dimensions, which has a Gaussian
-    direction and the length δ u^(1/n) for a uniform number u.
+    direction and the length δ u^(1/n) for a uniform number u. One tensor per parameter.
     """
     direction = [
         torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p.device, p.dtype)
@@ -171,7 +171,12 @@ def _inner(first: list[Tensor], second: list[Tensor]) -> float:
 
 
 def _extended(gram: NDArray[np.float64], gradients: list[list[Tensor]]) -> NDArray[np.float64]:
-    """The Gram matrix ⟨g_i, g_j⟩ of all gradients, from ``gram`` of all but the last."""
+    """The Gram matrix ⟨g_i, g_j⟩ of all gradients, shape (gradients, gradients).
+
+    Args:
+        gram: that of all gradients but the last.
+        gradients: g_i, each with one tensor per parameter.
+    """
     row = [_inner(gradient, gradients[-1]) for gradient in gradients]
     larger = np.pad(gram, (0, 1))
     larger[-1], larger[:, -1] = row, row

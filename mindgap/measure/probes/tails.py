@@ -126,30 +126,36 @@ def tail_index(
     flag("per_layer", per_layer)
     rows, signed = _values(sample, of, per_layer, groups)
     count, rng = rows.size, numpy_stream(seed, "tail index", method)
-    independent = rows.shape[1] == 1
-    # For Hill's on independent values the law of the estimate is known.
-    resamples = 0 if method == "hill" and independent else bootstrap
+    # For Hill's on independent values (one per row) the law of the estimate is known.
+    resamples = 0 if method == "hill" and rows.shape[1] == 1 else bootstrap
     estimate = _ESTIMATE[method](rows, signed, resamples, rng)
     looks_light = _looks_light(rows)
-    interval = _interval(method, estimate, level, count)
+    lower, upper = _interval(method, estimate, level, count)
     # Where a heavy tail may give an estimate near zero, that is no evidence: its spread vanishes.
     if not looks_light:
-        interval = (min(interval[0], HEAVY), interval[1])
+        lower = min(lower, HEAVY)
     index = _inverse(estimate.gamma)
     null_indices = _null(method, count, signed, null)
-    low, median, high = (
+    null_low, null_median, null_high = (
         float(v) for v in np.quantile(null_indices, [0.05, 0.5, 0.95], method="inverted_cdf")
     )
     p_value = float((1 + np.sum(null_indices <= index)) / (1 + len(null_indices)))
-    if p_value < 0.05 and interval[1] < median:
+    if p_value < 0.05 and upper < null_median:
         heavier: bool | None = True
-    else:
-        heavier = False if looks_light and p_value > 0.2 and interval[0] > HEAVY else None
+    else:  # ``HEAVY`` says when "not heavier" may be said
+        heavier = False if looks_light and p_value > 0.2 and lower > HEAVY else None
     if method in ("block-sum", "stable"):  # a stable law has no index above 2
-        index, interval = min(index, 2.0), (min(interval[0], 2.0), min(interval[1], 2.0))
-    quantiles = low, median, high
+        index, lower, upper = min(index, 2.0), min(lower, 2.0), min(upper, 2.0)
     return TailIndex(
-        index, interval, level, method, count, estimate.used, quantiles, p_value, heavier
+        index,
+        interval=(lower, upper),
+        level=level,
+        method=method,
+        samples=count,
+        tail=estimate.used,
+        null=(null_low, null_median, null_high),
+        p_value=p_value,
+        heavier=heavier,
     )
 
 
@@ -213,9 +219,11 @@ def infinite_variance(sample: NoiseSample | Any) -> InfiniteVariance:
     low, high = _index_between(gamma, k, 0.5)
     light_by_moments = _looks_light(rows)
     if light_by_moments:  # then the moment estimate decides: a heavy tail hardly gives it
-        low = max(low, _index_between(float(estimators.moment_gamma(logs)), k, 1.0)[0])
+        low_by_moments, _ = _index_between(float(estimators.moment_gamma(logs)), k, 1.0)
+        low = max(low, low_by_moments)
     is_finite = low > 2 and (light_by_moments or (gamma < 0.15 and rows.size >= 200))
-    # Hill's estimate leans towards heavy tails: where even it says 1/γ > 2, none is there.
+    # Hill's estimate leans towards heavy tails: where even it says 1/γ > 2, the variance is not
+    # called infinite.
     is_infinite = high < 2 and hill_gamma > 0.5
     infinite = is_infinite if is_infinite or is_finite else None
     return InfiniteVariance(_inverse(gamma), (low, high), rows.size, infinite)
@@ -393,9 +401,12 @@ def _by_tail(functional: Callable[[Array], Array]) -> _Estimator:
     """
 
     def estimate(rows: Array, signed: bool, draws: int, rng: np.random.Generator) -> _Estimate:
-        """Resamples of independent values are drawn by the law of ranks, others row by row."""
+        """The estimate, and that of each of ``draws`` resamples: of independent values (one per
+        row) these are drawn by the law of ranks, else row by row. ``signed`` does not matter.
+        """
         count, moduli = rows.size, np.abs(rows)
         logs, k = _logs(rows)
+        # A zero, which has no logarithm, gets one far below the k+1 largest in both branches.
         if rows.shape[1] == 1:
             with np.errstate(divide="ignore"):
                 all_logs = np.maximum(
@@ -425,13 +436,19 @@ def _symmetric(values: Array, signed: bool, rng: np.random.Generator) -> Array:
 
 
 def _by_blocks(rows: Array, signed: bool, draws: int, rng: np.random.Generator) -> _Estimate:
-    """The block-sum estimate, and that of each of ``draws`` resamples of rows; an ``_Estimator``
-    that ``_ESTIMATE`` names.
+    """The block-sum estimate of 1/α, and that of each resample of rows.
+
+    Args:
+        rows: the values, shape (rows, values drawn together).
+        signed: whether they have signs; others are made symmetric first.
+        draws: number of resamples.
     """
     count = rows.size
 
     def gammas(values: Array) -> Array:
-        """The estimate of 1/α for each row, the mean over four ways of making it symmetric."""
+        """The estimate for each row of ``values``, the mean over four ways of making it symmetric
+        and ``ROUNDS`` shuffles in all.
+        """
         estimates = [
             estimators.block_sum_gamma(_symmetric(values, signed, rng), rng, ROUNDS // 4)
             for _ in range(4)
@@ -447,13 +464,18 @@ def _by_blocks(rows: Array, signed: bool, draws: int, rng: np.random.Generator) 
 
 
 def _by_quantiles(rows: Array, signed: bool, draws: int, rng: np.random.Generator) -> _Estimate:
-    """McCulloch's estimate, from the 90 % and the 50 % quantile of the moduli, and that of each of
-    ``draws`` resamples. Of independent values with signs these are drawn by the law of ranks, else
+    """McCulloch's estimate of 1/α, from the 90 % and the 50 % quantile of the moduli, and that of
+    each resample. Resamples of independent values with signs are drawn by the law of ranks, others
     row by row.
+
+    Args:
+        rows: the values, shape (rows, values drawn together).
+        signed: whether they have signs; others are made symmetric first.
+        draws: number of resamples.
     """
     count = rows.size
     if signed and rows.shape[1] == 1:
-        places = (max(1, count // 10), count // 2)
+        places = (max(1, count // 10), count // 2)  # of the quantiles, counted from the largest
         moduli = np.sort(np.abs(rows[:, 0]))[::-1]
         quantiles = moduli[estimators.resampled_quantile_ranks(count, places, draws, rng)]
         resampled = 1 / estimators.stable_alpha(quantiles[:, 0], quantiles[:, 1])
