@@ -62,9 +62,9 @@ def judge_orders(runs: Sequence[Run]) -> Parts:
                 f"{with_alpha_1} below {with_order.rpartition(', ')[2]}",
                 losses[with_alpha_1],
                 losses[with_order],
-                NEGLIGIBLE,
-                len(ORDERS),
-                "" if name == PLAIN else "variant",
+                negligible=NEGLIGIBLE,
+                questions=len(ORDERS),
+                reading="" if name == PLAIN else "variant",
             )
     return parts
 

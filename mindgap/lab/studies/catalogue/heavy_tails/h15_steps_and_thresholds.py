@@ -122,8 +122,8 @@ def judge_steps(runs: Sequence[Run]) -> Parts:
             f"{name}: a growing threshold helps",
             losses[f"{name}, growing threshold"],
             losses[f"{name}, fixed threshold"],
-            NEGLIGIBLE,
-            len(CLIPPINGS),
+            negligible=NEGLIGIBLE,
+            questions=len(CLIPPINGS),
         )
     return parts
 

@@ -87,8 +87,8 @@ def judge(runs: Sequence[Run]) -> Parts:
             float(np.mean(losses[worst])) < bigram,
             f"{worst} {np.mean(losses[worst]):.3f}, bigram {bigram:.3f}",
         )
-    parts.below(COMMON[0], losses["GClip"], losses["SGD"], NEGLIGIBLE, PARTS)
-    parts.below(COMMON[1], losses["Adam"], losses["GClip"], NEGLIGIBLE, PARTS)
+    parts.below(COMMON[0], losses["GClip"], losses["SGD"], NEGLIGIBLE, questions=PARTS)
+    parts.below(COMMON[1], losses["Adam"], losses["GClip"], NEGLIGIBLE, questions=PARTS)
     log = log_ratio(losses["CClip"], losses["Adam"])
     corrected = log_ratio(losses["CClip"], losses["Adam"], miss=0.05 / PARTS)
     low, high = math.log1p(-COMPARABLE), math.log1p(COMPARABLE)
@@ -99,7 +99,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         words=ratio_words(log),
         numbers={COMMON[2]: as_ratios(log)},
     )
-    parts.below("ACClip below Adam", losses["ACClip"], losses["Adam"], NEGLIGIBLE, PARTS)
+    parts.below("ACClip below Adam", losses["ACClip"], losses["Adam"], NEGLIGIBLE, questions=PARTS)
     if SECOND in losses:
         _per_form(parts, runs, losses)
     elif OTHER in losses:
@@ -122,7 +122,12 @@ def _per_form(parts: Parts, runs: Sequence[Run], losses: Mapping[str, np.ndarray
     forms = ("ACClip", OTHER, SECOND)
     for form in forms[1:]:
         parts.below(
-            f"{form} below Adam", losses[form], losses["Adam"], NEGLIGIBLE, PARTS, reading="variant"
+            f"{form} below Adam",
+            losses[form],
+            losses["Adam"],
+            NEGLIGIBLE,
+            questions=PARTS,
+            reading="variant",
         )
     answers = {part.name: part.answer for part in parts.asked}
     verdicts = {

@@ -207,7 +207,12 @@ def _judge_form(
     for rival in RIVALS:
         rivals_losses, _ = scores[rival]
         parts.below(
-            f"{depth}: {form} below {rival}", losses, rivals_losses, NEGLIGIBLE, asked, reading
+            f"{depth}: {form} below {rival}",
+            losses,
+            rivals_losses,
+            NEGLIGIBLE,
+            questions=asked,
+            reading=reading,
         )
     _, adams_accuracies = scores["Adam"]
     gain, question = accuracies - adams_accuracies, f"{depth}: {form} more often right than Adam"

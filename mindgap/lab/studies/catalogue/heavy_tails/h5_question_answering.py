@@ -32,9 +32,10 @@ def judge(runs: Sequence[Run]) -> Parts:
     ``test_f1``), seed by seed.
 
     Returns:
-        One part per score: yes where the 95 % interval of the gain lies above 0, no where the gain
-        is below :data:`SMALLEST`. Inconclusive where neither optimizer answers twice as many
-        questions as the most frequent place (``by_place``). Other forms of ACClip are variants.
+        One part per score: yes where the 95 % interval of the gain lies above 0, no where an
+        interval corrected for two scores lies below :data:`SMALLEST`. Inconclusive where neither
+        optimizer answers twice as many questions as the most frequent place (``by_place``). Other
+        forms of ACClip are variants.
     """
     parts, scores = Parts(), {key: finals(runs, f"test_{key}") for key in SCORES}
     for name, group in by_method(runs).items():

@@ -45,7 +45,11 @@ def loop_nonconvex(trial: Trial) -> Iterator[Row]:
         with trial.timed():
             problem = theory.RareJump(np.full(len(jumps), alpha), jumps)
             error = theory.mean_square_gradient(
-                problem, np.array(eta), np.array(tau), np.array(horizon), np.array(1.0)
+                problem,
+                eta=np.array(eta),
+                tau=np.array(tau),
+                horizon=np.array(horizon),
+                offset=np.array(1.0),  # x_0 - x*, so that f(x_0) - f* = 0.5
             )
         worst = int(error.argmax())
         yield {

@@ -60,7 +60,7 @@ def _runs(trial: Trial, alpha: float, epsilon: float, k: int, nu: int) -> np.nda
         lambda step: 4 / (step + 1),
         lambda step: float(step) ** (1 / alpha) if clips else math.inf,
         [k],
-        method="cclip",
+        method="cclip",  # which is GClip in one dimension
         box=(0.0, 0.5),
     )
     return np.asarray(problem.value(averages[0, :, 0]))

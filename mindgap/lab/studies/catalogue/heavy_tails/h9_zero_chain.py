@@ -84,8 +84,9 @@ def judge_chain(runs: Sequence[Run]) -> Parts:
     stated.
 
     Returns:
-        One part per method: no ``ratio`` of the least E‖∇f‖ to ε is below 1. One part per α: the
-        fitted power of 1/ε in the number of steps is (3α-2)/(α-1) within :data:`NEAR`.
+        One part per method: no ``ratio`` of the least E‖∇f‖ to ε, four standard errors allowed for,
+        is below 1. One part per α: the fitted power of 1/ε in the number of ``steps`` is
+        (3α-2)/(α-1) within :data:`NEAR`.
     """
     parts, table = Parts(), rows_by_method(runs)
     for name, rows in table.items():
