@@ -262,8 +262,8 @@ def solve(
     rows = [row for row in rows if tuple(row) == columns and row["iteration"] < state.t]
     seconds_before = rows[-1]["seconds"] if rows else 0.0
     # Periods at whose multiples there is something to do.
-    due = [check_every] + [every] * bool(listeners)
-    due += [checkpoint_every] * (checkpoint is not None) + [rows_every] * (history is not None)
+    uses = (every, listeners), (checkpoint_every, checkpoint), (rows_every, history)
+    due = [check_every, *(period for period, used in uses if used)]
     last_progress, last_look, stopped_early = 0.0, -1, False
     while True:
         end = outcome_here()
@@ -276,13 +276,13 @@ def solve(
             wrong, last_look = outcome_of_numbers(), state.t
             spent += time.perf_counter() - begin
             if wrong is not None:
-                return Solution(wrong[0], f"{wrong[0]}: {wrong[1]}", state, spent, tuple(rows))
+                return Solution(wrong[0], ": ".join(wrong), state, spent, tuple(rows))
         if history is not None and (end is not None or state.t % history == 0):
             rows.append(history_row())
         if save and checkpoint is not None:
             write_run(Path(checkpoint), state, rows, belongs)
         if end is not None:
-            return Solution(end[0], f"{end[0]}: {end[1]}", state, spent, tuple(rows))
+            return Solution(end[0], ": ".join(end), state, spent, tuple(rows))
         # Up to the next iteration with something to do: a look, a callback, a checkpoint, a row.
         count = min(period - state.t % period for period in due)
         count = count if steps is None else min(count, steps - state.t)
@@ -385,7 +385,12 @@ class Eager(Backend):
         *,
         keep: bool = True,
     ) -> State:
-        """As :meth:`Backend.run`: at most ``steps`` iterations, one after the other."""
+        """The state after at most ``steps`` iterations, fewer where x or y is no number any more.
+
+        Args:
+            calls, seconds: budgets; the iteration that reaches one is the last. None for no limit.
+            keep: leave ``state`` usable; else its values are emptied, so that memory is freed.
+        """
         method, oracle, values = state.method, state.oracle, dict(state.values)
         if not keep:
             state.values.clear()

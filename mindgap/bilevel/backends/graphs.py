@@ -62,7 +62,7 @@ class _DeviceRows(TorchOps):
         """``value - table[index]``, and the table with the value written in place, as in eager
         runs; adds the old row to ``overwritten`` where that is kept.
         """
-        number = index.batch
+        number = index.batch  # the index is a ``_DeviceIndices`` here
         old_row = table.index_select(0, number)
         if self.overwritten is not None:
             self.overwritten.append((table, number, old_row))
@@ -158,7 +158,7 @@ class _IterationGraph:
         constants: dict[str, Any],
         rates: set[str],
         problem: BilevelProblem,
-        rows: int,
+        rows: int,  # of each table: most iterations of one load
     ) -> None:
         device, self.problem = problem.device, problem
         self.iteration, self.constants = iteration, constants

@@ -200,7 +200,7 @@ def hypergradient_at(
     upper: Sample,
     solve: Callable[[Product, Array], Array],
 ) -> Array:
-    """``f_x - J z`` with ``z = solve(v -> Hv, f_y)``, every Hessian product on one lower sample."""
+    """``f_x - J z`` at (x, y) with ``z = solve(v -> Hv, f_y)``; H and J on one lower sample."""
     f_x, f_y = oracle.upper(x, y, upper)
     hessian, mixed = oracle.operator(x, y, lower)
     return f_x - mixed(solve(hessian, f_y))
@@ -386,7 +386,7 @@ def descend_average(
     centre, project = y, oracle.project_y
 
     def step(carry: tuple[Array, Array], sample: Sample) -> tuple[Array, Array]:
-        y, total = carry
+        y, total = carry  # total: the sum of the iterates so far
         y = project_ball(oracle, oracle.move(y, oracle.lower(x, y, sample), lr), centre, radius)
         y = y if project is None else project(y)
         return y, total + y

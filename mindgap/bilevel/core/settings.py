@@ -69,7 +69,7 @@ class Constant:
 
 
 def storm_weight(c: float, eta: Callable[[Any], Any], t: Times) -> Any:
-    """STORM's weight tied to the step: ``a_0 = 1`` and ``a_{t+1} = min(1, c * eta_t ** 2)``.
+    """STORM's weight from the steps ``eta``: ``a_0 = 1`` and ``a_{t+1} = min(1, c * eta_t ** 2)``.
 
     Example:
         >>> [round(storm_weight(0.5, Power(1.0, 1 / 3), t), 6) for t in (0, 1, 8)]
@@ -197,7 +197,10 @@ def rate(
 
 
 def positive(default: Any = MISSING, *, finite: bool = True, host: bool = False) -> Any:
-    """A number above zero; ``host`` where only ``Method.rates`` reads it."""
+    """A field for a number above zero, infinite only without ``finite``.
+
+    With ``host`` only ``Method.rates`` reads it, so that no compiled code depends on it.
+    """
 
     def rule(name: str, value: object) -> object:
         return check.positive(name, _ordinary(name, value), finite=finite)

@@ -532,6 +532,7 @@ class Backend(Protocol):
         *,
         keep: bool = True,
     ) -> State:
-        """At most that many iterations, fewer when a budget is reached or x or y is seen to be no
-        number; the state is emptied unless ``keep``.
+        """The state after at most ``steps`` iterations, fewer where a budget of oracle ``calls`` or
+        ``seconds`` is reached or x or y is seen to be no number; ``state`` is emptied unless
+        ``keep``.
         """

@@ -123,6 +123,7 @@ class Pack:
         self.is_tensor = isinstance(value, Tensor)
         if isinstance(value, nn.Module):  # a dict of its trained parameters stands for it
             value = {n: p for n, p in value.named_parameters() if p.requires_grad}
+        # The tensors in order; ``form`` is how a nested value is put together again.
         if isinstance(value, Mapping) and all(isinstance(v, Tensor) for v in value.values()):
             self.keys, tensors = list(value), list(value.values())
         elif isinstance(value, Tensor):

@@ -440,7 +440,7 @@ class Stream:
         return self.draw(seed, stream, start, count)
 
     def fetch(self, sample: Sample, share: tuple[int, int] = (0, 1)) -> Any:
-        """The batch of a sample; in a data-parallel run the rank's part along the leading axis."""
+        """The batch of a sample; the rank's part of it where ``share`` is (rank, world)."""
         batch = to_device(self.sample(int(sample.which)), self.device)
         if share[1] == 1:
             return batch
@@ -474,7 +474,10 @@ def pieces(batch: Batch, most: int) -> Iterator[tuple[Any, float]]:
 
 
 def _part_of_rank(begin: int, end: int, share: tuple[int, int]) -> tuple[int, int]:
-    """The rank's contiguous part of begin..end; parts differ by at most one sample."""
+    """Begin and end of one rank's part of begin..end, ``share`` being (rank, world).
+
+    Parts are contiguous and differ by at most one sample.
+    """
     rank, world = share
     if world == 1:
         return begin, end

@@ -87,7 +87,7 @@ def method_text(method: AnyMethod) -> str:
 
 
 def check_path(name: str, path: str | Path) -> Path:
-    """A file's place, as text or Path."""
+    """``path`` as a Path; refuses what names no file (``name`` is for the message)."""
     if not isinstance(path, (str, Path)) or not Path(path).name:
         fail(name, "must be the name of a file", path)
     return Path(path)
@@ -157,7 +157,9 @@ def load_state(path: str | Path, method: Method, oracle: ProblemOracle) -> State
 def read_run(
     path: Path, method: Method, oracle: ProblemOracle, belongs: Mapping[str, str]
 ) -> tuple[State, Rows]:
-    """The state and the history of a file that must belong to what :func:`belongs_to` gave."""
+    """The state and the history rows in a file, which must be of what ``belongs`` says: a result
+    of :func:`belongs_to`.
+    """
     content = read_checkpoint(path, KIND, belongs, oracle.problem.device)
     state, rows = _state(content, method, oracle), content.get("history", [])
     if not isinstance(rows, list):
@@ -247,7 +249,7 @@ def _optimizer(step: TorchStep, x: Tensor, saved_states: dict[str, Any]) -> dict
 
 
 def _mapping(name: str, value: Any) -> dict[Any, Any]:
-    """The value, which must be a dict."""
+    """The value, refused where it is no dict (``name`` is for the message)."""
     if not isinstance(value, dict):
         fail("checkpoint", f"must hold {name} by name", type(value).__name__)
     return value

@@ -270,13 +270,12 @@ def _run(
     def judge_here(state: State) -> None:
         """Add a row of all columns at this state; the time it takes does not count."""
         nonlocal seconds_judging
-        begin_judging = time.perf_counter()
+        now = time.perf_counter()
         value, slope = _judged(judge, state.x, state.values[lower])
-        seconds = begin_judging - begin - seconds_judging
-        row = state.total_calls, seconds, state.x_epochs, value, slope
+        row = state.total_calls, now - begin - seconds_judging, state.x_epochs, value, slope
         for name, number in zip(columns, row, strict=True):
             columns[name].append(float(number))
-        seconds_judging += time.perf_counter() - begin_judging
+        seconds_judging += time.perf_counter() - now
 
     method = METHODS[key](**settings)
     solution = solve(
@@ -290,7 +289,7 @@ def _run(
 
 def _judged(judge: Ground, x: Any, y: Any) -> tuple[float, float]:
     """The upper loss at x once y has followed, and the norm of the hypergradient there; infinite
-    where the loss is no number. The judge stays as it was.
+    where the loss is no number. The judge's own point is put back.
     """
     value, y = judge.value(x, y)
     if not math.isfinite(value):

@@ -92,7 +92,7 @@ def table(contest: Contest) -> str:
 
 
 def _chart(contest: Contest, x_column: str, column: str, title: str, x_words: str) -> str:
-    """The curves of all methods, with bands over the seeds."""
+    """The curves of ``column`` over ``x_column`` of all methods, with bands over the seeds."""
     entrants = [entrant for entrant in contest.entrants if entrant.band(column)[0]]
     curves = [
         Curve(METHODS[entrant.key].name, entrant.band(x_column)[0], *entrant.band(column))

@@ -260,12 +260,13 @@ class _Records:
         return [looks[t] for t in form.times.tolist()] if whole else []
 
     def write(self, mark: str, name: str, look: Look) -> None:
-        """One look, as soon as it is known."""
+        """Append one look to the file, if there is one; ``name`` is the method's."""
         if self.path is None:
             return
         t, values, calls = look
         row = {"of": mark, "method": name, "iteration": int(t)}
         numbers = {"values": _plain(values), "calls": _plain(calls)}
+        # A line that a killed run left unfinished is ended first.
         ended = not self.path.exists() or self.path.read_bytes()[-1:] in (b"", b"\n")
         with self.path.open("a") as file:
             file.write(("" if ended else "\n") + json.dumps({**row, **numbers}) + "\n")

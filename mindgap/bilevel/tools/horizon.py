@@ -37,8 +37,8 @@ from mindgap.bilevel.tools.step_advice import StepAdvice
 
 #: Share of 1 / L that lr_y and lr_z take.
 LOWER = 0.5
-#: What these steps are multiplied by where the curvature falls to less than this part of L as y is
-#: solved; below 4, beyond which the first steps are unstable.
+#: Where the curvature falls below L / FALLEN as y is solved, lr_y is this many times as large; from
+#: 4 on the first steps would be unstable.
 FALLEN = 2.0
 #: Minibatches of the upper level that a point is judged by.
 JUDGED = 10
@@ -415,7 +415,7 @@ class Race:
         ground = self.ground
         # What measuring cost, and what three more judgements will.
         judging = ground.calls + 3 * (ground.follow + len(ground.upper))
-        return 0.97 * whole - (self.calls + judging) / self.per_step
+        return 0.97 * whole - (self.calls + judging) / self.per_step  # 3 % are a reserve
 
     def can_afford(self, steps: int, whole: int, last: float = LAST) -> bool:
         """Whether ``steps`` more iterations leave the share ``last`` of a run for a last trial."""
@@ -488,12 +488,12 @@ class Race:
         ground, settings = self.ground, dict(best.settings)
         rate = settings["lr_x"]
         next_rates = [t for t in self.tried if rate < t.settings["lr_x"] < 1.1 * APART * rate]
-        if not self.gains(best):  # nothing was seen to help: stay
+        if not self.gains(best):  # nothing was seen to help: almost stay
             settings["lr_x"] = rate / 64.0
         elif any(not math.isfinite(t.value) for t in next_rates):
             settings["lr_x"] = rate / (2.0 if self.scale.fixed else APART)
         elif self.scale.fixed and best.halfway - best.value < 0.2 * (ground.start - best.value):
-            settings["lr_x"] = rate / 2.0  # it has come as far as it should
+            settings["lr_x"] = rate / 2.0  # most of its gain was in the first half
         settings["lr_x"] = self.checked(settings, best, steps)
         return {k: float(f"{v:.4g}") for k, v in settings.items()}
 
@@ -512,7 +512,7 @@ class Race:
         little = CLEAR * abs(start)
         # A method that keeps z runs into trouble when z lags, which a much faster run passes by.
         faster = 2.0 if self.scale.fixed or "lr_z" in self.scale.known else APART
-        least = 1e-3 * rate
+        least = 1e-3 * rate  # no lower rate is tried
         while rate > least:
             length = round(min(max(self.left(steps), AGAIN * steps), LAST * steps))
             trial = self.run({**settings, "lr_x": faster * rate}, length, solved=False)
@@ -533,7 +533,13 @@ def raced(
     seed: int = 0,
     backend: Backend | None = None,
 ) -> RacedSteps:
-    """Steps of a method for a problem and a number of iterations; see :func:`suggest_steps`."""
+    """The steps of a method that win on two rungs, for a run of ``steps`` iterations.
+
+    Args:
+        method: a key of ``METHODS``, or a method whose other settings are kept.
+        seed: of the minibatches and runs.
+        backend: who runs the short runs; eager torch if not given.
+    """
     if not isinstance(problem, BilevelProblem):
         fail("problem", "must be a BilevelProblem", type(problem).__name__)
     whole("seed", seed)
