@@ -83,7 +83,7 @@ def optimizer_of(
         return torch.optim.SGD(parameters, lr=lr, momentum=0.9, weight_decay=decay, fused=on_gpu)
     if settings["optimizer"] == "adam":
         return torch.optim.Adam(parameters, lr=lr, weight_decay=decay, fused=on_gpu)
-    form = "first_moment" if settings["optimizer"] == "normalized" else settings["optimizer"]
+    form: Any = "first_moment" if settings["optimizer"] == "normalized" else settings["optimizer"]
     return ACClip(
         parameters,
         lr=lr,

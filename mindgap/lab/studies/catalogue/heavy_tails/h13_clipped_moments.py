@@ -86,18 +86,14 @@ def _ratios(lemma: str, law: Any, alpha: float, share: float, multiple: float) -
     gradient_moment = law.expect(lambda x: np.abs(mean + x) ** alpha, (-mean,)) ** (1 / alpha)
     tau = multiple * gradient_moment
     moments = theory.clipped_moments(law, mean, tau)
+    second_bound = theory.clipped_second_moment_bound(alpha, gradient_moment, tau)
     bias_bound = theory.clipped_bias_bound(alpha, gradient_moment, tau)
     if lemma == "2 as printed":
-        return {
-            "second": moments.second
-            / theory.clipped_second_moment_bound(alpha, gradient_moment, tau),
-            "bias": moments.error / bias_bound,
-        }
-    bound_of_second = theory.clipped_second_moment_bound
+        return {"second": moments.second / second_bound, "bias": moments.error / bias_bound}
     if lemma == "4.7.5 as printed":
-        bound_of_second = printed_coordinate_second_moment
+        second_bound = printed_coordinate_second_moment(alpha, gradient_moment, tau)
     return {
-        "second": moments.second / bound_of_second(alpha, gradient_moment, tau),
+        "second": moments.second / second_bound,
         "bias": (moments.mean - mean) ** 2 / bias_bound,
     }
 
