@@ -52,18 +52,12 @@ def _family(
             solved = solve(**rounded, **reading)
             if solved is None:
                 return None
-            assumptions, measured, bound = solved
-            return Certificate(
-                {"family": family, **rounded}, assumptions, measured, bound, claim, method
-            )
+            return Certificate({"family": family, **rounded}, *solved, claim, method)
 
         return attempt
 
     return as_attempt
 
-
-#: A run beyond this distance counts as diverged; a square would still be a finite float.
-DIVERGED = 1e150
 
 # Chapter 3: counts of iterations.
 # --------------------------------------------------------------------------------------------------
@@ -89,7 +83,7 @@ def _count(
         if abs(slope) <= epsilon:
             return number
         x -= float(step(np.float64(abs(slope)))) * slope
-        if not abs(x) < DIVERGED:
+        if not abs(x) < 1e150:  # diverged; beyond, the next step may overflow
             break
     return LIMIT + 1
 
@@ -476,8 +470,7 @@ def _coin_6_4_1(*, n: int, q: float, delta: float) -> Solved:
     changes = np.abs(2 * successes / n - 2 * q)
     order = np.argsort(changes)
     probability_up_to = np.cumsum(binom.pmf(successes, n, q)[order])
-    quantile_index = min(int(np.searchsorted(probability_up_to, 1 - delta)), n)
-    quantile = float(changes[order][quantile_index])
+    quantile = float(changes[order][min(int(np.searchsorted(probability_up_to, 1 - delta)), n)])
     bound = theory.one_step_change_bound(theory.BoundedValues(1.0, delta), n)
     return {"|φ∘F| <= M = 1": True, "0 < δ < 1": 0 < delta < 1}, quantile, bound
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.check import whole
-from mindgap.base.checked import Vectors, check_arguments
+from mindgap.base.checked import Count, Vectors, check_arguments
 
 Array = np.ndarray
 #: (gradient estimate of shape (runs, d), indices of the runs still going) -> effective step of
@@ -25,7 +24,7 @@ def first_hits(
     x0: Array,
     step: StepRule,
     epsilon: Array | float,
-    limit: int,
+    limit: Count,
     noise: Callable[[int, Array], Array] | None = None,
 ) -> tuple[Array, Array]:
     """Iterate x <- x - h(g)·g for all runs and return when ‖∇f(x_t)‖ <= ε first held.
@@ -57,7 +56,6 @@ def first_hits(
         >>> int(hits[0])  # 2^-4 is the first power of 1/2 below 0.1
         4
     """
-    whole("limit", limit, least=1)
     runs = len(x0)
     accuracies = np.broadcast_to(np.asarray(epsilon, dtype=float), (runs,))
     hits = np.full(runs, limit + 1)

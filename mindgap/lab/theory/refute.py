@@ -22,9 +22,6 @@ from mindgap.lab.theory.attacks import ATTACKS
 from mindgap.lab.theory.certificate import Certificate
 from mindgap.lab.theory.erratum import ERRATA, Erratum
 
-#: A ratio must exceed 1 by this much; floats alone may give less.
-ROUNDING = 1e-9
-
 #: The lengths of a local search's moves, as parts of a parameter's range on the log scale.
 LONGEST_MOVE, SHORTEST_MOVE = 0.25, 0.01
 
@@ -46,7 +43,7 @@ class Outcome:
     @property
     def refuted(self) -> bool:
         """The best instance contradicts the statement, with a margin above rounding."""
-        return self.best is not None and self.best.valid and strength(self.best) > 1 + ROUNDING
+        return self.best is not None and self.best.valid and strength(self.best) > 1 + 1e-9
 
     def words(self) -> str:
         """The answer in one line."""
@@ -165,8 +162,7 @@ def _climb(
                 if may_go_on() and try_point(neighbour) > try_point(point):
                     point, improved = neighbour, True
                     break
-        if not improved:
-            length = length / 2
+        length = length if improved else length / 2
 
 
 def attacks_on(theorem: str) -> list[Attack]:

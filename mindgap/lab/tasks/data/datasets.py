@@ -53,22 +53,18 @@ class DataSet:
 
 
 def _read(text: str) -> dict[str, DataSet]:
-    """The data sets of ``datasets.txt`` by name. A block is a line ``name | title | licence |
-    address`` (the address may lack) and a line ``sha256 size file`` per file; the first block
-    explains them.
+    """The data sets of the text of ``datasets.txt``, by name.
+
+    Its first block explains the file. Every other block is a line ``name | title | licence |
+    address`` (the address may be missing) and a line ``sha256 size file`` per file.
     """
     data_sets = {}
     for block in text.split("\n\n")[1:]:
-        head, *files = block.strip().splitlines()
+        head, *file_lines = block.strip().splitlines()
         name, title, licence, *address = head.split(" | ")
-        rows = [line.split() for line in files]
-        data_sets[name] = DataSet(
-            name,
-            title,
-            licence,
-            tuple(DataFile(file, digest, int(size)) for digest, size, file in rows),
-            *address,
-        )
+        rows = [line.split() for line in file_lines]
+        files = tuple(DataFile(file, sha256, int(size)) for sha256, size, file in rows)
+        data_sets[name] = DataSet(name, title, licence, files, *address)
     return data_sets
 
 
@@ -77,7 +73,7 @@ DATASETS = _read(Path(__file__).with_name("datasets.txt").read_text(encoding="ut
 
 
 def table_markdown() -> str:
-    """The table for the documentation.
+    """The data sets as a table in Markdown, one row each, for the documentation.
 
     Example:
         >>> table_markdown().splitlines()[0]
@@ -89,6 +85,7 @@ def table_markdown() -> str:
     ]
     for data in DATASETS.values():
         size = sum(file.size for file in data.files) / 1e6
+        # The third part of https://host/path is the host.
         place = data.address.split("/")[2] if data.address else "your own copy or mirror"
         rows.append(
             (f"`{data.name}`", data.title, str(len(data.files)), f"{size:.1f}", data.licence, place)

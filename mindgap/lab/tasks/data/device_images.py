@@ -27,8 +27,11 @@ def augmented_batches(
         images: samples x channels x height x width, on the device of ``generator``.
         labels: one per image.
         size: images per batch; a short last batch is left out.
-        generator: draws order, shifts and mirrors.
+        generator: draws order, shifts and mirrors; it is advanced.
         pad: largest shift; the border is filled with zeros, as He et al. do.
+
+    Returns:
+        (images, labels) of every batch.
 
     Example:
         >>> images, labels = torch.randn(10, 3, 8, 8), torch.arange(10)
@@ -41,22 +44,22 @@ def augmented_batches(
     order = torch.randperm(number, generator=generator, device=device)[:kept_images]
     shifts = torch.randint(0, 2 * pad + 1, (2, kept_images, 1), generator=generator, device=device)
     mirrored = torch.rand(kept_images, 1, generator=generator, device=device) < 0.5
-    rows, columns = torch.arange(height, device=device), torch.arange(width, device=device)
-    source_rows, source_columns = (
-        shifts[0] + rows,
-        shifts[1] + torch.where(mirrored, width - 1 - columns, columns),
-    )
-    padded = F.pad(images, (pad, pad, pad, pad)).permute(0, 2, 3, 1)
-    augmented = padded[
-        order[:, None, None], source_rows[:, :, None], source_columns[:, None, :]
-    ].permute(0, 3, 1, 2)
-    return list(zip(augmented.split(size), labels[order].split(size)))
+    columns = torch.arange(width, device=device)
+    # The row and the column of the padded image that each pixel is taken from: (images, side).
+    source_rows = shifts[0] + torch.arange(height, device=device)
+    source_columns = shifts[1] + torch.where(mirrored, width - 1 - columns, columns)
+    padded = F.pad(images, (pad, pad, pad, pad)).permute(0, 2, 3, 1)  # channels last
+    augmented = padded[order[:, None, None], source_rows[:, :, None], source_columns[:, None, :]]
+    return list(zip(augmented.permute(0, 3, 1, 2).split(size), labels[order].split(size)))
 
 
 def shuffled_batches(
     images: Tensor, labels: Tensor, size: int, generator: torch.Generator
 ) -> list[tuple[Tensor, Tensor]]:
-    """One epoch of shuffled batches of the images as they are; a short last batch is left out.
+    """One epoch of shuffled batches (images, labels), the images as they are. The twin of
+    :func:`augmented_batches`, with the same arguments.
+
+    A short last batch is left out, and ``generator`` is advanced.
 
     Example:
         >>> batches = shuffled_batches(
@@ -75,8 +78,14 @@ def shuffled_batches(
 def accuracy_and_loss(
     model: nn.Module, images: Tensor, labels: Tensor, *, size: int = 1000
 ) -> tuple[float, float]:
-    """Share of right answers and mean cross-entropy in evaluation mode; the model's mode is
+    """(share of right answers, mean cross-entropy) in evaluation mode; the model's mode is
     restored.
+
+    Args:
+        model: gives scores (samples, classes).
+        images: samples along the first axis.
+        labels: one per image.
+        size: images that the model reads at once.
 
     Example:
         >>> right, loss = accuracy_and_loss(
@@ -94,15 +103,16 @@ def accuracy_and_loss(
 
 
 def cifar_on(device: torch.device | str) -> dict[str, tuple[Tensor, Tensor]]:
-    """CIFAR-10 on a device, normalised per channel: 45,000 training, 5,000 validation and 10,000
-    test images.
+    """CIFAR-10 on a device: ``"train"`` (45,000), ``"validation"`` (5,000) and ``"test"`` (10,000)
+    -> (images, labels).
 
-    The archives are decoded once per machine; see
+    Images are float32 (n, 3, 32, 32), normalised per channel with mean and deviation of all 50,000
+    training images. The archives are decoded once per machine; see
     :func:`~mindgap.lab.tasks.data.prepared.prepared`.
     """
 
     def decode() -> dict[str, np.ndarray]:
-        """Pixels as bytes, and labels, of both splits."""
+        """Pixels as bytes (``train``, ``test``) and labels (``train_labels``, ``test_labels``)."""
         arrays: dict[str, np.ndarray] = {}
         for split in ("train", "test"):
             table = cifar10(split)

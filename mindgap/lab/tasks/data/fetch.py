@@ -26,6 +26,7 @@ from mindgap.base.checked import check_arguments
 from mindgap.lab.tasks.data.datasets import DATASETS, DataFile, DataSet
 from mindgap.record.store import naming
 
+#: (bytes so far, bytes in all or 0 where the server does not say) -> nothing
 Progress = Callable[[int, int], None]
 
 #: Bytes read at once, and attempts to fetch one file.
@@ -57,7 +58,8 @@ def cache_folder() -> Path:
     """Where fetched files are kept: ``$MINDGAP_CACHE``, else ``mindgap`` in the user's cache
     folder.
     """
-    if named := os.environ.get("MINDGAP_CACHE"):
+    named = os.environ.get("MINDGAP_CACHE")
+    if named:
         return Path(named).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mindgap"
 
@@ -76,8 +78,11 @@ def available(name: str) -> bool:
 
 
 def find(name: str, file: str, *, download: bool = True, progress: Progress | None = None) -> Path:
-    """The path of a checked data file, fetched into the cache where it is not on this machine yet:
-    from the address ``$MINDGAP_MIRROR``, where that is set, then from the data set's own.
+    """The path of a data file whose sum is right, fetched into the cache where it is not on this
+    machine yet.
+
+    It is looked for in ``$MINDGAP_DATA``, then in the cache. It is fetched from the address
+    ``$MINDGAP_MIRROR``, where that is set, then from the data set's own.
 
     Args:
         name: data set, a key of ``DATASETS``.
@@ -96,9 +101,11 @@ def find(name: str, file: str, *, download: bool = True, progress: Progress | No
         if place.is_file():
             _refuse_damaged(place, entry)
             return place
-    mirror = os.environ.get("MINDGAP_MIRROR")
-    addresses = [f"{mirror.rstrip('/')}/{data.name}/{entry.name}"] if mirror else []
-    addresses += [data.address + entry.name] if data.address else []
+    mirror, addresses = os.environ.get("MINDGAP_MIRROR"), []
+    if mirror:
+        addresses.append(f"{mirror.rstrip('/')}/{data.name}/{entry.name}")
+    if data.address:
+        addresses.append(data.address + entry.name)
     if not download or not addresses:
         raise DataError(_what_to_do(data, entry))
     target = cache_folder() / data.name / entry.name
@@ -124,6 +131,7 @@ def fetch(
     right.
 
     What has arrived so far is kept in ``target`` + ``.part``. A file with the wrong sum is removed.
+    Other processes that want the same target wait.
 
     Args:
         address: http or https; a redirect to anything else is refused.
@@ -131,6 +139,9 @@ def fetch(
         sha256: of its bytes, in hexadecimal digits.
         size: its length in bytes, if it is known: nothing longer is received.
         progress: called with (bytes so far, bytes in all).
+
+    Returns:
+        ``target``.
 
     Raises:
         RuleError: a bad argument.
@@ -175,7 +186,10 @@ def fetch(
 
 
 def _web() -> urllib.request.OpenerDirector:
-    """Opens http and https addresses and nothing else, also after a redirect."""
+    """An opener of http and https addresses and of nothing else, also after a redirect.
+
+    ``urllib.request.build_opener`` would also open files and ftp, so its handlers are listed here.
+    """
     web = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler,
@@ -191,8 +205,18 @@ def _web() -> urllib.request.OpenerDirector:
 
 
 def _receive(address: str, partial_file: Path, size: int | None, progress: Progress | None) -> bool:
-    """Append to ``partial_file`` what is missing; True when the server's whole length has
-    arrived. A partial file that is longer than the server's is removed (False).
+    """Fetch what is missing of a file and append it to ``partial_file``, from the beginning where
+    the server does not resume. A partial file that is longer than the server's is removed.
+
+    Args:
+        address: of the file.
+        partial_file: what has arrived so far; it need not exist.
+        size: the file's length in bytes, if it is known: more is refused.
+        progress: called after each chunk.
+
+    Returns:
+        Whether all has arrived: as many bytes as the server announced, or all that it sent where
+        it announced nothing. False asks for another attempt.
     """
     start = partial_file.stat().st_size if partial_file.exists() else 0
     request = urllib.request.Request(address, headers={"User-Agent": "mindgap"})
@@ -201,10 +225,10 @@ def _receive(address: str, partial_file: Path, size: int | None, progress: Progr
     try:
         answer = _web().open(request, timeout=30)
     except urllib.error.HTTPError as problem:
-        if problem.code != 416:
+        if problem.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise
         # What we have is as long as the server's file, or longer: the sum decides about the first,
-        # we drop the second.
+        # we drop the second. The header reads "bytes */length".
         length = problem.headers.get("Content-Range", "").rpartition("/")[2]
         problem.close()
         if length == str(start):
@@ -212,7 +236,7 @@ def _receive(address: str, partial_file: Path, size: int | None, progress: Progr
         partial_file.unlink()
         return False
     with answer:
-        if start and answer.status != 206:
+        if start and answer.status != http.HTTPStatus.PARTIAL_CONTENT:
             start = 0  # the server does not resume: begin again
         announced = answer.headers.get("Content-Length")
         total = start + int(announced) if announced else 0
@@ -230,7 +254,9 @@ def _receive(address: str, partial_file: Path, size: int | None, progress: Progr
 
 
 def _refuse_longer(address: str, length: int, size: int | None, partial_file: Path) -> None:
-    """Raise, and remove the partial file, where ``length`` is more than the file's size."""
+    """Raise a DataError, and remove the partial file, where ``length`` bytes are more than the
+    file's ``size``; None for a size that is not known.
+    """
     if size is not None and length > size:
         partial_file.unlink(missing_ok=True)
         raise DataError(
@@ -260,16 +286,16 @@ def _what_to_do(data: DataSet, file: DataFile) -> str:
 
 
 def _refuse_damaged(place: Path, file: DataFile) -> None:
-    """Raise if the file at that place has another sum than expected."""
+    """Raise a DataError if the file at that place has another sum than ``file`` says."""
     status = place.stat()
-    if _checked_sum(str(place), status.st_mtime_ns, status.st_size) != file.sha256:
+    if _cached_sum(str(place), status.st_mtime_ns, status.st_size) != file.sha256:
         raise DataError(
             f"{place} is damaged: its sha256 is not {file.sha256}; remove it and fetch it again"
         )
 
 
 @lru_cache(maxsize=256)
-def _checked_sum(place: str, changed: int, size: int) -> str:
+def _cached_sum(place: str, changed: int, size: int) -> str:
     """The SHA-256 of a file, computed once per process for each time of change and size."""
     return _sha256(Path(place))
 
@@ -284,17 +310,17 @@ def _sha256(path: Path) -> str:
 
 
 def _terminal_progress(name: str) -> Progress | None:
-    """What shows bytes done of bytes in all on one line of a terminal; None where there is no
-    terminal.
+    """A function that shows on one line of the terminal how much of the file ``name`` has arrived;
+    None where standard error is no terminal.
     """
     if not sys.stderr.isatty():
         return None
 
     def show(done: int, total: int) -> None:
-        """Write the line again, with bytes in megabytes."""
-        share = f" of {total / 1e6:.1f}" if total else ""
+        """Write the line again, in megabytes; ``total`` is 0 where it is not known."""
+        of_total = f" of {total / 1e6:.1f}" if total else ""
         end = "\n" if total and done >= total else ""
-        sys.stderr.write(f"\r{name}: {done / 1e6:.1f}{share} MB{end}")
+        sys.stderr.write(f"\r{name}: {done / 1e6:.1f}{of_total} MB{end}")
         sys.stderr.flush()
 
     return show

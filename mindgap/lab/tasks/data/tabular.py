@@ -21,10 +21,7 @@ _COVTYPE_ROWS = (371_847, 92_962, 116_203)
 
 @dataclass(frozen=True)
 class Table:
-    """Features (float64, samples x features) and labels (int64, 0..classes-1), with a word on where
-    they come from.
-
-    Features of pairs are samples x 2 x features.
+    """Features and labels of samples, with a word on where they come from.
 
     Example:
         >>> table = Table(np.eye(3), np.array([0, 1, 1]), "made up")
@@ -32,9 +29,9 @@ class Table:
         (3, [0, 1])
     """
 
-    features: Array
-    labels: Array
-    origin: str
+    features: Array  # float64 (samples, features), of pairs (samples, 2, features)
+    labels: Array  # int64 (samples,), 0..classes-1
+    origin: str  # such as "ijcnn1" or "synthetic"
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -70,9 +67,9 @@ def ijcnn1(
         text = unpacking(find("ijcnn1", f"ijcnn1.{suffix}.bz2")).read()
         features, labels = read_libsvm(text, 22, rows)
         return Table(features, (labels > 0).astype(np.int64), "ijcnn1")
-    features, score = _synthetic(seed, "ijcnn1", split, rows, 22, 1)
+    features, scores = _synthetic(seed, "ijcnn1", split, rows, 22, 1)
     # 1.28 standard deviations cut off a tenth of a normal score: the real share of ones is 0.097.
-    return Table(features, (score[:, 0] > 1.28).astype(np.int64), "synthetic")
+    return Table(features, (scores[:, 0] > 1.28).astype(np.int64), "synthetic")
 
 
 def covtype(
@@ -100,6 +97,7 @@ def covtype(
     if _real("covtype", source):
         with unpacking_text(find("covtype", "covtype.csv.xz")) as file:
             table = np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.int32)
+        # Columns 0 to 53 are the features, column 54 is the class, counted from 1.
         order = numpy_stream(seed, "covtype", "split").permutation(len(table))
         train = table[order[: _COVTYPE_ROWS[0]], :54].astype(np.float64)
         start = sum(_COVTYPE_ROWS[:split_number])
@@ -107,17 +105,26 @@ def covtype(
         deviation = train.std(0)
         features = (of_split[:, :54] - train.mean(0)) / np.where(deviation > 0, deviation, 1.0)
         return Table(features, of_split[:, 54].astype(np.int64) - 1, "covtype")
-    features, score = _synthetic(seed, "covtype", split, rows, 54, 7)
-    # The real classes are uneven (half are class 1); offsets keep the synthetic ones uneven too.
-    score = score + np.log(np.array([0.365, 0.488, 0.062, 0.005, 0.016, 0.03, 0.035]) * 7)
-    return Table(features, score.argmax(1).astype(np.int64), "synthetic")
+    features, scores = _synthetic(seed, "covtype", split, rows, 54, 7)
+    # The logarithm of each class's share in the real data, times 7, keeps the synthetic classes as
+    # uneven (half are class 1).
+    scores += np.log(np.array([0.365, 0.488, 0.062, 0.005, 0.016, 0.03, 0.035]) * 7)
+    return Table(features, scores.argmax(1).astype(np.int64), "synthetic")
 
 
 def read_libsvm(text: bytes, width: int, rows: int | None = None) -> tuple[Array, Array]:
-    """Read ``label column:value ...`` lines, columns counted from 1.
+    """Read ``label column:value ...`` lines (LIBSVM's format), columns counted from 1.
+
+    Args:
+        text: the content of the file; empty lines are skipped.
+        width: number of columns.
+        rows: only that many first lines; None for all.
 
     Returns:
-        features (float64, rows x width) and labels (float64).
+        (features, float64 (rows, width), 0 where a line names no value; labels, float64 (rows,)).
+
+    Raises:
+        RuleError: a column outside 1..width.
 
     Example:
         >>> features, labels = read_libsvm(b"-1 1:0.5 3:2\\n1 2:1\\n", 3)
@@ -126,7 +133,8 @@ def read_libsvm(text: bytes, width: int, rows: int | None = None) -> tuple[Array
     """
     lines = text.split(b"\n")
     lines = [line for line in lines if line.strip()][:rows]
-    counts = np.array([line.count(b":") for line in lines])
+    counts = np.array([line.count(b":") for line in lines])  # values per line
+    # All numbers on end; each line has its label first, then pairs of column and value.
     numbers = np.array(b" ".join(lines).replace(b":", b" ").split(), dtype=np.float64)
     starts = np.concatenate([[0], np.cumsum(2 * counts + 1)])[:-1]
     labels = numbers[starts]
@@ -142,15 +150,25 @@ def read_libsvm(text: bytes, width: int, rows: int | None = None) -> tuple[Array
 def _synthetic(
     seed: int, name: str, split: str, rows: int, width: int, classes: int
 ) -> tuple[Array, Array]:
-    """Normal features with log-spaced scales, and a noisy linear score of variance one per class;
-    the true weights are common to all splits.
+    """Normal features with log-spaced scales, and noisy linear scores of variance one.
+
+    Args:
+        seed: of all draws.
+        name: of the data set; the true weights depend on seed and name, so splits share them.
+        split: its samples depend on it.
+        rows: number of samples.
+        width: number of features.
+        classes: number of scores per sample.
+
+    Returns:
+        (features (rows, width), scores (rows, classes)).
     """
     weights = numpy_stream(seed, name, "weights").standard_normal((width, classes))
     generator = numpy_stream(seed, name, split)
     features = generator.standard_normal((rows, width)) * np.logspace(-0.5, 0.5, width)
-    score = features @ weights
-    score = score / score.std(0) + 0.5 * generator.standard_normal(score.shape)
-    return features, score / np.sqrt(1.25)  # variance 1, and 0.5² of the noise
+    scores = features @ weights
+    scores = scores / scores.std(0) + 0.5 * generator.standard_normal(scores.shape)
+    return features, scores / np.sqrt(1.25)  # variance 1, and 0.5² of the noise
 
 
 def _real(name: str, source: str) -> bool:
@@ -160,7 +178,15 @@ def _real(name: str, source: str) -> bool:
 
 
 def _rows(rows: int | None, total: int) -> int:
-    """How many rows to read: all where none are named, at most as many as there are."""
+    """How many rows to read.
+
+    Args:
+        rows: as asked for; None for all.
+        total: as many as there are.
+
+    Raises:
+        RuleError: more are asked for than there are.
+    """
     if rows is None:
         return total
     if whole("rows", rows, least=1) > total:

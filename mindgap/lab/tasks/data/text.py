@@ -25,10 +25,10 @@ _SENTIMENT = {
 
 
 def language_tokens(name: str = "ptb", split: str = "train") -> list[str]:
-    """The words of ``"ptb"`` or ``"wikitext-2"``, with ``<eos>`` at each line's end.
+    """The words of a text in order, with ``<eos>`` at each line's end.
 
     Args:
-        name: data set.
+        name: ``"ptb"`` or ``"wikitext-2"``.
         split: ``"train"``, ``"valid"`` or ``"test"``.
     """
     one_of("name", name, ("ptb", "wikitext-2"))
@@ -69,7 +69,9 @@ def sentiment140(part: str = "exact") -> list[dict[str, str]]:
 
 
 def amazon_reviews() -> list[tuple[str, int, str]]:
-    """ARD: (domain, 1 for a positive review and 0 for a negative one, text), 4 domains x 2,000."""
+    """The Amazon reviews (ARD), 2,000 of each of 4 domains: (domain, 1 for a positive review and 0
+    for a negative one, text) per review.
+    """
     reviews = []
     for name, content in members(find("ard", "sorted_data_acl_labelled.tar.xz")):
         if not name.endswith(".review"):
@@ -98,8 +100,13 @@ def rated_reviews(split: str = "train") -> list[str]:
 
 
 def glove(words: Container[str] | None = None) -> tuple[list[str], np.ndarray[Any, Any]]:
-    """GloVe vectors of 50 dimensions: the words (those in ``words``, or all 91,116) and a
-    float32 row for each.
+    """GloVe vectors of 50 dimensions.
+
+    Args:
+        words: those that are wanted; None for all 91,116.
+
+    Returns:
+        (the words found, in the order of the file; float32 (words, 50), a row for each).
     """
     known_words, rows = [], []
     with unpacking_text(find("glove", "glove.6B.50d.vocab-subset.txt.xz")) as lines:
@@ -112,8 +119,11 @@ def glove(words: Container[str] | None = None) -> tuple[list[str], np.ndarray[An
 
 
 def squad() -> list[dict[str, Any]]:
-    """The answerable questions of SQuAD dev-v2.0: ``context``, ``question``, ``answers`` (list
-    of (start, text)).
+    """The answerable questions of SQuAD dev-v2.0, in the order of the file.
+
+    Returns:
+        One dict per question: ``context`` (its paragraph), ``question`` and ``answers``, a list of
+        (start in letters of the context, text).
     """
     with unpacking_text(find("squad", "dev-v2.0.json.xz")) as file:
         articles = json.load(file)["data"]
@@ -131,7 +141,9 @@ def squad() -> list[dict[str, Any]]:
 
 
 def _tsv(name: str, file: str) -> list[dict[str, str]]:
-    """The rows of a packed table with tabs, as dicts of its columns."""
+    """The rows of ``file``.tsv.xz of the data set ``name``, as dicts column -> entry. Columns are
+    parted by tabs, and the first line names them.
+    """
     with unpacking_text(find(name, f"{file}.tsv.xz"), newline="\n") as lines:
         head = lines.readline().rstrip("\n").split("\t")
         return [dict(zip(head, line.rstrip("\n").split("\t"), strict=True)) for line in lines]

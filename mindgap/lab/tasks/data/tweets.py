@@ -38,12 +38,15 @@ class Tweets:
 
 @lru_cache(maxsize=2)
 def tweets(length: int = 20) -> Tweets:
-    """The exact and the random rows of Sentiment140, each text once; a text without known words is
-    left out.
+    """The exact and the random rows of Sentiment140 as word numbers, each text once; a text without
+    known words is left out.
 
     The manual rows are the 359 of 498 that are positive or negative. A text is its first ``length``
     words that have a GloVe vector of 50 dimensions; names of users and addresses are left out. What
-    was prepared is kept in the cache, so that many processes read it in a moment.
+    was prepared is kept in the cache folder, so that many processes read it in a moment.
+
+    Args:
+        length: words of a text.
 
     Raises:
         DataError: when the files are neither here nor to be had.
@@ -56,12 +59,15 @@ def tweets(length: int = 20) -> Tweets:
 
 @lru_cache(maxsize=2)
 def snli_words(length: int = 16, rows: int = 40_000) -> tuple[list[Table], Array]:
-    """SNLI's training, development and test pairs as word numbers (pairs, 2, length) with labels,
-    and the vectors of the numbers; pairs without a label and unknown words are left out.
+    """SNLI as word numbers; pairs without a label and unknown words are left out.
 
     Args:
         length: words of a sentence; what is longer is cut.
         rows: pairs of the training split that are read, from the first on.
+
+    Returns:
+        (one table each for training, development and test, features (pairs, 2, length); vectors
+        (words, 50), one row per number, row 0 zero).
 
     Raises:
         DataError: when the files are neither here nor to be had.
@@ -77,11 +83,14 @@ def snli_words(length: int = 16, rows: int = 40_000) -> tuple[list[Table], Array
 
 @lru_cache(maxsize=2)
 def review_words(length: int = 24) -> tuple[list[Table], Array]:
-    """The Amazon reviews by domain as word numbers (reviews, length), 1 for a positive one, and the
-    vectors.
+    """The Amazon reviews as word numbers.
 
     Args:
         length: words of a review; what is longer is cut.
+
+    Returns:
+        (one table per domain, features (reviews, length), label 1 for a positive review and 0 for a
+        negative one; vectors (words, 50), one row per number, row 0 zero).
 
     Raises:
         DataError: when the files are neither here nor to be had.
@@ -100,8 +109,15 @@ SPLITS = ("train", "dev", "test")
 
 
 def _number_words(texts: Sequence[list[str]], length: int) -> tuple[Array, Array]:
-    """Texts as the numbers of their first known words, 0 where there is none, and the vectors
-    of the numbers.
+    """Number the words of texts that have a GloVe vector, from 1 on.
+
+    Args:
+        texts: the words of each text.
+        length: how many known words of a text are kept, the first ones.
+
+    Returns:
+        (word numbers, int32 (texts, length), 0 after the end of a short text; vectors, float32
+        (words + 1, 50), one row per number, row 0 zero).
     """
     known_words, vectors = glove({word for words in texts for word in words})
     number_of = {word: number for number, word in enumerate(known_words, 1)}
@@ -113,7 +129,9 @@ def _number_words(texts: Sequence[list[str]], length: int) -> tuple[Array, Array
 
 
 def _snli(length: int, rows: int) -> dict[str, Array]:
-    """Words, labels and vectors of SNLI's splits; the training split has at most ``rows`` pairs."""
+    """The arrays of :func:`snli_words` by name: ``train_words`` and ``train_labels``, likewise for
+    each of ``SPLITS``, and ``vectors``. At most ``rows`` training pairs are read.
+    """
     sentences, labels = {}, {}
     for split in SPLITS:
         sentences[split], labels[split] = labelled_sentences(
@@ -122,14 +140,16 @@ def _snli(length: int, rows: int) -> dict[str, Array]:
     texts = [words_of(text) for of_split in sentences.values() for text in of_split]
     words, vectors = _number_words(texts, length)
     ends = np.cumsum([len(labels[split]) for split in SPLITS])
-    pairs = np.split(words.reshape(-1, 2, length), ends[:-1])
+    pairs = np.split(words.reshape(-1, 2, length), ends[:-1])  # premise and hypothesis in turn
     arrays = {f"{split}_words": of_split for split, of_split in zip(SPLITS, pairs)}
     arrays |= {f"{split}_labels": labels[split] for split in SPLITS}
     return {**arrays, "vectors": vectors}
 
 
 def _reviews(length: int) -> dict[str, Array]:
-    """Words, labels, domains and vectors of the Amazon reviews."""
+    """The arrays of :func:`review_words` by name: ``words``, ``labels``, ``domains`` (a name per
+    review) and ``vectors``.
+    """
     reviews = amazon_reviews()
     words, vectors = _number_words([words_of(text) for _, _, text in reviews], length)
     labels = np.array([positive for _, positive, _ in reviews], dtype=np.int64)
@@ -142,13 +162,17 @@ def _reviews(length: int) -> dict[str, Array]:
 
 
 def _tweets(length: int) -> dict[str, Array]:
-    """Words, labels and vectors of Sentiment140, each text once, and of the texts that people
-    labelled; texts without known words and neutral ones (target 2) are left out.
+    """The arrays of :class:`Tweets` by name, the manual texts as ``manual_words`` and
+    ``manual_labels``.
+
+    Each text stands once. Texts with fewer than two known words, and manual ones that are neutral
+    (target 2; 4 is positive, 0 negative), are left out.
     """
     rows = [*sentiment140("exact"), *sentiment140("random")]
     manual = [row for row in sentiment140("test") if row["target"] != "2"]
-    split = [words_of(_NOISE.sub(" ", row["text"])) for row in (*rows, *manual)]
-    words, vectors = _number_words(split, length)
+    words, vectors = _number_words(
+        [words_of(_NOISE.sub(" ", row["text"])) for row in (*rows, *manual)], length
+    )
     labels = np.array([int(row["target"] == "4") for row in (*rows, *manual)], dtype=np.int64)
     # The random rows lost their first capital letter: equal texts agree from the second word on.
     seen: set[bytes] = set()
@@ -170,10 +194,17 @@ def _tweets(length: int) -> dict[str, Array]:
 def made_up_tweets(
     texts: int = 2000, length: int = 8, *, vocabulary: int = 60, seed: int = 0
 ) -> Tweets:
-    """Texts of made-up words, a third of which are nice, a third nasty: the label says which are
-    more frequent.
+    """Texts of made-up words, a third of which are nice and a third nasty: the label says which are
+    more frequent, with some noise.
 
-    A tenth of the texts are the manual ones.
+    Args:
+        texts: how many; a tenth of them are the manual ones.
+        length: longest text; lengths are uniform from 2 on.
+        vocabulary: how many words there are.
+        seed: of all draws.
+
+    Returns:
+        Tweets whose vectors have 8 dimensions, of which the first says the mood.
 
     Example:
         >>> made = made_up_tweets(100, 5)
@@ -186,7 +217,8 @@ def made_up_tweets(
     mood = np.concatenate([[0], np.arange(vocabulary) % 3 - 1])  # -1, 0, 1
     vectors[:, 0] += mood
     words = generator.integers(1, vocabulary + 1, (texts, length)).astype(np.int32)
-    words[np.arange(length)[None] >= generator.integers(2, length + 1, texts)[:, None]] = 0
+    lengths = generator.integers(2, length + 1, texts)
+    words[np.arange(length)[None] >= lengths[:, None]] = 0
     labels = (mood[words].sum(1) + 0.5 * generator.standard_normal(texts) > 0).astype(np.int64)
     manual = max(texts // 10, 1)
     return Tweets(words[:-manual], labels[:-manual], (words[-manual:], labels[-manual:]), vectors)

@@ -32,8 +32,8 @@ def words_of(text: str) -> list[str]:
 
 
 def text_vectors(texts: Sequence[str]) -> np.ndarray[Any, Any]:
-    """Mean and largest entry of the GloVe vectors of each text's words: one row of 100 numbers a
-    text.
+    """Mean and largest entry of the GloVe vectors of each text's words: float64 (texts, 100), the
+    50 means first.
 
     Words without a vector are left out; a text without any known word is a row of zeros.
 
@@ -47,7 +47,7 @@ def text_vectors(texts: Sequence[str]) -> np.ndarray[Any, Any]:
     for row, words in zip(rows, split):
         word_vectors = vectors[[row_of[word] for word in words if word in row_of]]
         if len(word_vectors):
-            row[:50], row[50:] = word_vectors.mean(0), word_vectors.max(0)
+            row[:50], row[50:] = word_vectors.mean(0), word_vectors.max(0)  # in place, in ``rows``
     return rows
 
 
@@ -69,12 +69,15 @@ def snli_pairs(split: str = "train", *, rows: int | None = None) -> Table:
 def labelled_sentences(
     split: str, rows: int | None = None
 ) -> tuple[list[str], np.ndarray[Any, Any]]:
-    """The sentences of SNLI's labelled pairs, premise and hypothesis in turn, and the labels of the
-    pairs as numbers.
+    """The sentences of SNLI's labelled pairs.
 
     Args:
         split: ``"train"``, ``"dev"`` or ``"test"``.
-        rows: only that many first pairs; pairs without a label are left out of them.
+        rows: only that many first pairs, None for all; pairs without a label are left out of them.
+
+    Returns:
+        (sentences, premise and hypothesis in turn; int64 labels of the pairs, their places in
+        ``SNLI_LABELS``).
     """
     pairs = snli(split)[: None if rows is None else whole("rows", rows, least=1)]
     pairs = [pair for pair in pairs if pair["gold_label"] in SNLI_LABELS]
@@ -85,8 +88,8 @@ def labelled_sentences(
 
 
 def review_domains() -> dict[str, Table]:
-    """The Amazon reviews: domain -> features (reviews, 100) and labels, 1 for a positive review and
-    0 for a negative.
+    """The Amazon reviews: domain -> a table of features (reviews, 100), those of
+    :func:`text_vectors`, and labels, 1 for a positive review and 0 for a negative one.
 
     Raises:
         DataError: when the files are neither here nor to be had.

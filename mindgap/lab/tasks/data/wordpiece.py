@@ -69,7 +69,10 @@ def train_word_pieces(texts: Sequence[str], size: int = 30_522) -> WordPieces:
 
     Args:
         texts: the corpus, one text per entry.
-        size: of the vocabulary, the five special pieces included; BERT has 30,522.
+        size: most word pieces, the five special ones included; BERT has 30,522.
+
+    Raises:
+        RuleError: no text, or no room for a piece that is not special.
 
     Example:
         >>> pieces = train_word_pieces(["the cat sat", "the cats sit"], size=40)  # doctest: +SKIP
@@ -89,7 +92,12 @@ def train_word_pieces(texts: Sequence[str], size: int = 30_522) -> WordPieces:
 
 
 def _package() -> type[BertWordPieceTokenizer]:
-    """The tokenizer's class; an error that says what to install where its package is missing."""
+    """The class ``BertWordPieceTokenizer`` of the package ``tokenizers``, imported at its first
+    use.
+
+    Raises:
+        ImportError: the package is missing; the message says what to install.
+    """
     try:
         from tokenizers import BertWordPieceTokenizer
     except ImportError as error:
@@ -118,23 +126,20 @@ def wikitext_pieces(size: int = 8192, *, reviews: bool = False) -> dict[str, np.
     """
 
     def make() -> dict[str, np.ndarray]:
-        """Train the vocabulary and number the pieces of every part."""
-        texts = {}
+        """Train the vocabulary and number the pieces of every part; the arrays by name."""
+        lines = {}
         for split in ("train", "valid", "test"):
-            words = (
-                "[UNK]" if word == "<unk>" else word
-                for word in language_tokens("wikitext-2", split)
-            )
-            texts[split] = [line for line in " ".join(words).split("<eos>") if line.strip()]
-        texts["train"] += rated_reviews("train") if reviews else []
-        vocabulary, line_end = train_word_pieces(texts["train"], size), [SPECIAL.index("[SEP]")]
-        arrays = {
-            split: np.concatenate(
-                [np.asarray([*line, *line_end], np.int32) for line in vocabulary.numbers(lines)]
-            )
-            for split, lines in texts.items()
-        }
-        return {**arrays, "vocabulary": np.array(vocabulary.words(range(len(vocabulary))))}
+            tokens = language_tokens("wikitext-2", split)
+            text = " ".join("[UNK]" if token == "<unk>" else token for token in tokens)
+            lines[split] = [line for line in text.split("<eos>") if line.strip()]
+        if reviews:
+            lines["train"] += rated_reviews("train")
+        vocabulary, line_end = train_word_pieces(lines["train"], size), SPECIAL.index("[SEP]")
+        arrays = {"vocabulary": np.array(vocabulary.words(range(len(vocabulary))))}
+        for split in lines:
+            numbers = [np.append(line, line_end) for line in vocabulary.numbers(lines[split])]
+            arrays[split] = np.concatenate(numbers).astype(np.int32)
+        return arrays
 
     return prepared(f"wikitext-2{'-and-reviews' if reviews else ''}-{size}-pieces", make)
 

@@ -8,8 +8,11 @@ from mindgap.base.checked import check_arguments
 
 
 def AlexNet(classes: int = 10) -> nn.Sequential:
-    """Five convolutions of AlexNet's widths without normalisation, and one linear layer; 2.47 M
-    parameters.
+    """Five convolutions of AlexNet's widths without normalisation, and one linear layer, for images
+    (n, 3, 32, 32); 2.47 M parameters.
+
+    Args:
+        classes: number of scores.
 
     Example:
         >>> sum(p.numel() for p in AlexNet().parameters())
@@ -19,18 +22,20 @@ def AlexNet(classes: int = 10) -> nn.Sequential:
     on CIFAR-10 give.
     """
     layers: list[nn.Module] = []
-    before = 3
-    for width, size, stride, pool in (
+    channels = 3
+    # (channels out, side of the kernel, stride, whether the side is halved afterwards)
+    for width, kernel, stride, pool in (
         (64, 11, 4, True),
         (192, 5, 1, True),
         (384, 3, 1, False),
         (256, 3, 1, False),
         (256, 3, 1, True),
     ):
-        layers += [nn.Conv2d(before, width, size, stride, size // 2), nn.ReLU()]
-        layers += [nn.MaxPool2d(2)] if pool else []
-        before = width
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256, classes))
+        layers += [nn.Conv2d(channels, width, kernel, stride, kernel // 2), nn.ReLU()]
+        if pool:
+            layers.append(nn.MaxPool2d(2))
+        channels = width
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256, classes))  # 1 x 1 pixel is left
 
 
 check_arguments(__name__)

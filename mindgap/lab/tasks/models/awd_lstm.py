@@ -8,12 +8,18 @@ from torch import Tensor, nn
 
 from mindgap.base.checked import check_arguments
 
+#: Hidden values and cells of every layer, each (1, batch, units).
 State = list[tuple[Tensor, Tensor]]
 
 
 def locked_dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """Variational dropout: one mask per sequence, the same at every position (batch x time x
-    features).
+    """Variational dropout: features of a sequence are set to zero at all positions at once, and
+    the others divided by 1 - p.
+
+    Args:
+        x: batch x time x features.
+        p: probability of zero.
+        training: False returns ``x`` unchanged.
     """
     if not training or p == 0:
         return x
@@ -72,7 +78,15 @@ class AWDLSTM(nn.Module):
         return [(self.bias.new_zeros(1, batch, n), self.bias.new_zeros(1, batch, n)) for n in sizes]
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Scores of the next word at every position, and the detached state to continue from."""
+        """Scores of the next word at every position, and the detached state to continue from.
+
+        Args:
+            x: numbers of words, (batch, time).
+            state: where the text goes on from; None for its beginning.
+
+        Returns:
+            (scores (batch, time, words), state).
+        """
         input_drop, hidden_drop, output_drop, weight_drop, word_drop = self.drops
         table = self.words.weight
         if self.training and word_drop:
@@ -88,6 +102,7 @@ class AWDLSTM(nn.Module):
             # Not layer(output): nn.LSTM moves its weights to another place at each call with
             # dropped weights, which a CUDA graph cannot follow, and cuDNN gives no gradient in
             # evaluation mode. No dropout acts inside this call.
+            # The last arguments: has_biases, num_layers, dropout, train, bidirectional, batch_first
             output, hidden, cell = torch.lstm(
                 output, of_layer, list(weights.values()), True, 1, 0.0, True, False, True
             )

@@ -19,12 +19,19 @@ from mindgap.base.checked import check_arguments
 class _Block(nn.Module):
     """Attention and a feed-forward part, each followed by the sum with its input and a
     normalisation.
+
+    Args:
+        width: of the vectors, divisible by ``heads``.
+        heads: of the attention.
+        inner: width of the feed-forward part.
+        dropout: on attention weights and after each of the two parts.
+        attention: False leaves the attention out.
     """
 
     def __init__(self, width: int, heads: int, inner: int, dropout: float, attention: bool) -> None:
         super().__init__()
         self.heads, self.drop = heads, dropout
-        self.triple = nn.Linear(width, 3 * width) if attention else None
+        self.triple = nn.Linear(width, 3 * width) if attention else None  # queries, keys, values
         if attention:
             self.mixed = nn.Linear(width, width)
             self.norm1 = nn.LayerNorm(width, eps=1e-12)
@@ -32,8 +39,13 @@ class _Block(nn.Module):
         self.norm2 = nn.LayerNorm(width, eps=1e-12)
 
     def forward(self, x: Tensor, seen: Tensor | None, at: Tensor | None = None) -> Tensor:
-        """A layer's output for (texts, places, width), everywhere or ``at`` places only; ``seen``
-        says which places may be read.
+        """The block's output for vectors (texts, places, width), in the same shape.
+
+        Args:
+            x: the vectors.
+            seen: True where a place may be read, (texts, 1, 1, places); None for everywhere.
+            at: with attention, the places to compute the output at, as in :meth:`Bert.forward`;
+                None for all.
         """
         if self.triple is not None:
             n, length, width = x.shape
@@ -41,7 +53,7 @@ class _Block(nn.Module):
             drop = self.drop if self.training else 0.0
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=drop)
             mixed = mixed.transpose(1, 2).reshape(n, length, width)
-            x, mixed = _at(x, at), _at(mixed, at)
+            x, mixed = _vectors_at(x, at), _vectors_at(mixed, at)
             x = self.norm1(x + F.dropout(self.mixed(mixed), self.drop, self.training))
         y = self.down(F.gelu(self.up(x)))
         return self.norm2(x + F.dropout(y, self.drop, self.training))
@@ -107,20 +119,19 @@ class Bert(nn.Module):
             tokens: words (n, T), or vectors (n, T, width) without the table of words.
             parts: 0 or 1 per place (question or passage); all 0 by default.
             seen: True where a place may be attended to, (n, T); all by default.
-            at: places (n, k) within each text, or (k,) counted over all texts on end.
+            at: places (n, k) within each text, or (k,) counted over all texts on end; the result is
+                then (n, k, width) or (k, width).
         """
         x = tokens if self.words is None else self.words(tokens)
-        x = (
-            x
-            + self.places.weight[: x.shape[1]]
-            + (self.parts.weight[0] if parts is None else self.parts(parts))
-        )
-        attends = [block for block in self.blocks if block.triple is not None]
-        x = x if attends else _at(x, at)
+        part_vectors = self.parts.weight[0] if parts is None else self.parts(parts)
+        x = x + self.places.weight[: x.shape[1]] + part_vectors
+        attending = [block for block in self.blocks if block.triple is not None]
+        if not attending:
+            x = _vectors_at(x, at)
         x = F.dropout(self.norm(x), self.drop, self.training)
         mask = None if seen is None else seen[:, None, None, :]
         for block in self.blocks:
-            x = block(x, mask, at if attends and block is attends[-1] else None)
+            x = block(x, mask, at if block in attending[-1:] else None)
         return x
 
 
@@ -143,23 +154,26 @@ class MaskedBert(nn.Module):
         self.encoder = Bert(words, width, **settings)  # type: ignore[arg-type]
         self.dense, self.norm = nn.Linear(width, width), nn.LayerNorm(width, eps=1e-12)
         self.bias = nn.Parameter(torch.zeros(words))
-        self.out = (
-            nn.Linear(width, words, bias=False).apply(_start)
-            if self.encoder.words is None
-            else None
-        )
+        # Without a table of words there are no input vectors to score with.
+        has_table = self.encoder.words is not None
+        self.out = None if has_table else nn.Linear(width, words, bias=False).apply(_start)
         self.dense.apply(_start)
 
     def forward(
         self, tokens: Tensor, places: Tensor | None = None, seen: Tensor | None = None
     ) -> Tensor:
-        """Scores of the words at every place, (n, T, words), or at the places (n, k) of each text
-        or (k,) of all texts on end: (n, k, words) or (k, words).
+        """Scores of the words at every place, (n, T, words), or at some places only.
+
+        Args:
+            tokens: words (n, T), or vectors (n, T, width) without the table of words.
+            places: (n, k) within each text, or (k,) counted over all texts on end; the scores are
+                then (n, k, words) or (k, words). None for all.
+            seen: True where a place may be attended to, (n, T); all by default.
         """
         x = self.encoder(tokens, seen=seen, at=places)
         x = self.norm(F.gelu(self.dense(x)))
-        table = self.encoder.words.weight if self.encoder.words is not None else self.out.weight  # type: ignore[union-attr]
-        return F.linear(x, table, self.bias)
+        table = self.encoder.words if self.out is None else self.out
+        return F.linear(x, table.weight, self.bias)  # type: ignore[union-attr]
 
 
 class QuestionBert(nn.Module):
@@ -188,17 +202,28 @@ class QuestionBert(nn.Module):
         return self.out(self.encoder(tokens, parts, seen))
 
 
-def _at(x: Tensor, places: Tensor | None) -> Tensor:
-    """The vectors (texts, places, width) at some places; see :meth:`Bert.forward`."""
+def _vectors_at(x: Tensor, places: Tensor | None) -> Tensor:
+    """Vectors at some places.
+
+    Args:
+        x: all vectors, (n, T, width).
+        places: (n, k) within each text, or (k,) counted over all texts on end; None for all.
+
+    Returns:
+        (n, k, width), (k, width), or ``x``.
+    """
     if places is None:
         return x
-    x = x.flatten(0, 1) if places.dim() == 1 else x
+    if places.dim() == 1:
+        x = x.flatten(0, 1)
     return x.take_along_dim(places.unsqueeze(-1), dim=-2)
 
 
 @torch.no_grad()
 def _start(module: nn.Module) -> None:
-    """Weights from N(0, 0.02²), biases zero, as the paper's code has it."""
+    """Overwrite a module's weights from N(0, 0.02²) and its bias with zero, as the paper's code has
+    it; modules without a table or a product stay as they are.
+    """
     if isinstance(module, (nn.Linear, nn.Embedding)):
         module.weight.normal_(0.0, 0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:

@@ -35,18 +35,19 @@ class BasicBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Two convolutions beside a shortcut, which skips pixels and adds zero channels where the
-        shape changes.
+        """The sum of two convolutions and a shortcut, (n, inputs, height, width) -> (n, outputs,
+        height/stride, width/stride).
+
+        Where the shape changes, the shortcut is a 1x1 convolution (``projection``), or it skips
+        pixels and adds zero channels, half of them on either side.
         """
         y = F.relu(self.norm1(self.conv1(x)))
         y = self.norm2(self.conv2(y))
         if self.shortcut is not None:
             x = self.shortcut(x)
         elif self.stride != 1 or self.extra:
-            half = self.extra // 2
-            x = F.pad(
-                x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, half, self.extra - half)
-            )
+            half, skipped = self.extra // 2, x[:, :, :: self.stride, :: self.stride]
+            x = F.pad(skipped, (0, 0, 0, 0, half, self.extra - half))
         return F.relu(x + y)
 
 
@@ -67,14 +68,15 @@ class ResNet(nn.Module):
         self.conv = nn.Conv2d(3, widths[0], 3, 1, 1, bias=False)
         self.norm = nn.BatchNorm2d(widths[0])
         stages: list[nn.Module] = []
-        before = widths[0]
+        channels = widths[0]
         for stage, width in enumerate(widths):
             for block in range(blocks):
-                stride = 2 if stage and not block else 1
-                stages.append(BasicBlock(before, width, stride, projection=projection))
-                before = width
+                halves_image = stage > 0 and block == 0
+                stride = 2 if halves_image else 1
+                stages.append(BasicBlock(channels, width, stride, projection=projection))
+                channels = width
         self.blocks = nn.Sequential(*stages)
-        self.head = nn.Linear(before, classes)
+        self.head = nn.Linear(channels, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight)

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mindgap.base.check import fail, whole
-from mindgap.base.checked import check_arguments
+from mindgap.base.checked import Count, check_arguments
 
 
 def small_convolutional_network(
-    width: int = 16, classes: int = 10, *, channels: int = 1, side: int = 8
+    width: Count = 16, classes: int = 10, *, channels: int = 1, side: int = 8
 ) -> nn.Sequential:
     """Three 3x3 convolutions with ReLU (no normalisation) and a linear layer, for images of
     (channels, side, side).
@@ -30,7 +30,6 @@ def small_convolutional_network(
         >>> small_convolutional_network(4, channels=3, side=32)(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 10])
     """
-    whole("width", width, least=1)
     if whole("side", side, least=4) % 4:
         fail("side", "must be a multiple of 4", side)
     return nn.Sequential(
@@ -99,8 +98,10 @@ class SmallTransformer(nn.Module):
         self.out = nn.Linear(width, words)
 
     def features(self, tokens: Tensor) -> Tensor:
-        """What the last layer says of every place: (n, T), or vectors (n, T, width), -> (n, T,
-        width).
+        """The last layer's normalised output at every place, (n, T, width).
+
+        Args:
+            tokens: words (n, T), or vectors (n, T, width) without the table of words.
         """
         vectors = tokens if self.words is None else self.words(tokens)
         x = vectors + self.places(torch.arange(tokens.shape[1], device=tokens.device))
@@ -133,7 +134,8 @@ class SpanFinder(nn.Module):
     def __init__(self, encoder: SmallTransformer) -> None:
         super().__init__()
         self.encoder = encoder
-        self.ends = nn.Linear(encoder.norm.normalized_shape[0], 2)
+        (width,) = encoder.norm.normalized_shape
+        self.ends = nn.Linear(width, 2)
         encoder.out.requires_grad_(False)  # of words, which are not asked for here
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -167,21 +169,30 @@ class SmallLSTM(nn.Module):
 
 
 class _Layer(nn.Module):
-    """One layer of :class:`SmallTransformer`; without attention its feed-forward part alone."""
+    """One layer of :class:`SmallTransformer`: attention and a feed-forward part, each on the
+    normalised input and added to it.
+
+    Args:
+        width: of the vectors.
+        heads: of the attention.
+        attention: False leaves the attention out.
+        causal: whether a place sees only itself and those before it.
+    """
 
     def __init__(self, width: int, heads: int, attention: bool, causal: bool) -> None:
         super().__init__()
         self.heads, self.attention, self.causal = heads, attention, causal
+        # In this order: a seed gives the layers' weights one after the other.
         if attention:
-            self.before = nn.LayerNorm(width)
-        self.between = nn.LayerNorm(width)
+            self.before = nn.LayerNorm(width)  # before the attention
+        self.between = nn.LayerNorm(width)  # before the feed-forward part
         if attention:
             self.queries_keys_values = nn.Linear(width, 3 * width)
             self.mix = nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """A block's output for (texts, places, width): attention, if any, then two layers."""
+        """The layer's output for vectors (texts, places, width), in the same shape."""
         if self.attention:
             parts = self.queries_keys_values(self.before(x)).chunk(3, dim=-1)
             query, key, value = (

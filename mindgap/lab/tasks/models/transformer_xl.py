@@ -16,21 +16,35 @@ from mindgap.base.checked import check_arguments
 class RelativeAttention(nn.Module):
     """Multi-head attention with relative positions (Dai et al. 2019, section 3.3) over a memory
     and the segment.
+
+    Args:
+        width: of the vectors, divisible by ``heads``.
+        heads: how many.
+        dropout: on the attention weights.
     """
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads, self.size, self.dropout = heads, width // heads, dropout
         self.query = nn.Linear(width, width, bias=False)
-        self.pair = nn.Linear(width, 2 * width, bias=False)
-        self.place = nn.Linear(width, width, bias=False)
+        self.pair = nn.Linear(width, 2 * width, bias=False)  # keys and values
+        self.place = nn.Linear(width, width, bias=False)  # keys of distances
         self.out = nn.Linear(width, width, bias=False)
-        self.content_bias = nn.Parameter(torch.zeros(heads, self.size))
-        self.place_bias = nn.Parameter(torch.zeros(heads, self.size))
+        self.content_bias = nn.Parameter(torch.zeros(heads, self.size))  # u of the paper
+        self.place_bias = nn.Parameter(torch.zeros(heads, self.size))  # v of the paper
 
     def forward(self, x: Tensor, memory: Tensor, places: Tensor) -> Tensor:
         """Attention of each place to the memory and to the places up to it, by content and by
-        distance: (texts, length, width).
+        distance.
+
+        Args:
+            x: the segment, (texts, length, width).
+            memory: vectors of earlier places, (texts, earlier, width).
+            places: codes of the distances from reach - 1 down to 0, (reach, width), with reach =
+                earlier + length.
+
+        Returns:
+            Shape of ``x``.
         """
         batch, length, width = x.shape
         attended = torch.cat([memory, x], 1)
@@ -43,9 +57,8 @@ class RelativeAttention(nn.Module):
             torch.einsum("bihd,jhd->bhij", query + self.place_bias, place_keys)
         )
         scores = (content + relative) / math.sqrt(self.size)
-        is_later = torch.ones(length, reach, dtype=torch.bool, device=x.device).triu(
-            1 + reach - length
-        )
+        everywhere = torch.ones(length, reach, dtype=torch.bool, device=x.device)
+        is_later = everywhere.triu(1 + reach - length)
         weights = scores.masked_fill(is_later, -math.inf).softmax(-1)
         weights = F.dropout(weights, self.dropout, self.training)
         mixed = torch.einsum("bhij,bjhd->bihd", weights, value).reshape(batch, length, width)
@@ -53,7 +66,12 @@ class RelativeAttention(nn.Module):
 
 
 def _shift_scores(scores: Tensor) -> Tensor:
-    """Column j of row i becomes the score of distance i - j (Dai et al. 2019, appendix B)."""
+    """Move row i of scores by distance, so that column j holds the score of the distance from
+    place i to place j (Dai et al. 2019, appendix B).
+
+    A column of zeros and a new cut of the rows do it without an index. What lies after place i is
+    meaningless. Shape (texts, heads, length, reach), as ``scores``.
+    """
     batch, heads, length, reach = scores.shape
     padded = F.pad(scores, (1, 0)).view(batch, heads, reach + 1, length)
     return padded[:, :, 1:].reshape(batch, heads, length, reach)
@@ -102,6 +120,7 @@ class TransformerXL(nn.Module):
         )
         self.inner_norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))
         self.bias = nn.Parameter(torch.zeros(words))
+        # The frequencies of the sinusoids that code distances (Vaswani et al. 2017, 3.5).
         rates = 10000 ** -(torch.arange(0, width, 2) / width)
         self.register_buffer("rates", rates, persistent=False)
 
@@ -113,24 +132,30 @@ class TransformerXL(nn.Module):
         ]
 
     def forward(self, x: Tensor, memory: list[Tensor] | None = None) -> tuple[Tensor, list[Tensor]]:
-        """Scores of the next word at every position, and the memory for the next segment."""
-        h = F.dropout(
-            self.words(x) * math.sqrt(self.words.embedding_dim), self.dropout, self.training
-        )
+        """Scores of the next word at every position, and the memory for the next segment.
+
+        Args:
+            x: numbers of words, (texts, length).
+            memory: each layer's input at earlier places, (texts, earlier, width) per layer; None
+                for none.
+
+        Returns:
+            (scores (texts, length, words), the detached memory, at most ``memory`` places).
+        """
+        h = self.words(x) * math.sqrt(self.words.embedding_dim)
+        h = F.dropout(h, self.dropout, self.training)
         empty = h[:, :0]
         memories = memory if memory is not None else [empty] * len(self.attention)
         reach = memories[0].shape[1] + x.shape[1]
-        angles = torch.arange(reach - 1, -1, -1.0, device=x.device)[:, None] * self.get_buffer(
-            "rates"
-        )
+        distances = torch.arange(reach - 1, -1, -1.0, device=x.device)
+        angles = distances[:, None] * self.get_buffer("rates")
         places = torch.cat([angles.sin(), angles.cos()], 1)[:, : h.shape[2]].to(h.dtype)
         new_memories = []
         for attention, norm, inner, inner_norm, old in zip(
             self.attention, self.norms, self.inner, self.inner_norms, memories, strict=True
         ):
-            new_memories.append(
-                torch.cat([old, h], 1)[:, -self.memory :].detach() if self.memory else empty
-            )
+            seen = torch.cat([old, h], 1)[:, -self.memory :].detach() if self.memory else empty
+            new_memories.append(seen)
             h = norm(h + F.dropout(attention(h, old, places), self.dropout, self.training))
             h = inner_norm(h + F.dropout(inner(h), self.dropout, self.training))
         return F.linear(h, self.words.weight, self.bias), new_memories

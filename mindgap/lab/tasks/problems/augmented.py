@@ -5,12 +5,13 @@ flipped, at random.
 from __future__ import annotations
 
 from functools import cache
+from typing import Annotated
 
 import torch
 from torch.nn import functional as F
 
-from mindgap.base.check import between, one_of, whole
-from mindgap.base.checked import check_arguments
+from mindgap.base.check import one_of
+from mindgap.base.checked import AtLeast, Range, check_arguments
 from mindgap.base.objective import Objective
 from mindgap.lab.tasks.data import cifar10, digits
 from mindgap.lab.tasks.models.small import small_convolutional_network
@@ -24,16 +25,17 @@ def augmented_network(
     data: str = "digits",
     *,
     width: int = 4,
-    shift: int = 1,
+    shift: Annotated[int, AtLeast(0)] = 1,
     flip: bool = False,
-    wrong_labels: float = 0.0,
+    wrong_labels: Annotated[float, Range(0, 1)] = 0.0,
     seed: int = 0,
 ) -> TrainingProblem:
     """A small convolutional network on images that are augmented as they are drawn, cross-entropy.
 
     An image is moved by up to ``shift`` pixels up or down and left or right, black pixels coming
     in, and with ``flip`` mirrored every second time: too many images for a small network to know
-    them all by heart.
+    them all by heart. A batch is (images (n, channels, side, side), labels (n,)), the images
+    standardised per channel.
 
     Args:
         data: ``"digits"`` (scikit-learn's, 8 x 8) or ``"cifar-10"`` (32 x 32 in three colours, from
@@ -56,8 +58,6 @@ def augmented_network(
         (1797, torch.Size([5, 1, 8, 8]), torch.Size([5]))
     """
     channels, side = SHAPES[one_of("data", data, SHAPES)]
-    whole("shift", shift, least=0)
-    between("wrong_labels", wrong_labels, 0, 1)
     unpadded, labels = _images(data)
     mean, std = unpadded.mean((0, 2, 3)), unpadded.std((0, 2, 3))
     images = F.pad(unpadded, (shift,) * 4)
@@ -65,14 +65,14 @@ def augmented_network(
     def build() -> torch.nn.Sequential:
         network = small_convolutional_network(width, channels=channels, side=side)
         for layer in network:
-            # As a ResNet starts: without it the first steps move little.
+            # He's rule, as a ResNet starts: without it the first steps move little.
             if isinstance(layer, torch.nn.Conv2d):
                 torch.nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
         return network
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Random images, each at a random shift and mirrored or not, and their labels, some
-        wrong.
+        """``size`` random images, each at a random shift and mirrored or not, and their labels,
+        some wrong. Advances the generator.
         """
         chosen = torch.randint(0, len(images), (size,), generator=generator)
         offsets = torch.randint(0, 2 * shift + 1, (2, size, 1), generator=generator)
@@ -80,16 +80,14 @@ def augmented_network(
         if flip:
             mirrored = torch.randint(0, 2, (size, 1), generator=generator).bool()
             columns = torch.where(mirrored, columns.flip(1), columns)
-        window = images[chosen[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(
-            0, 3, 1, 2
-        )
+        window = images[chosen[:, None, None], :, rows[:, :, None], columns[:, None, :]]
+        window = (window.permute(0, 3, 1, 2) - mean[:, None, None]) / std[:, None, None]
         answers = labels[chosen]
         if wrong_labels:
             wrong = torch.rand(size, generator=generator) < wrong_labels
-            answers = torch.where(
-                wrong, torch.randint(0, 10, (size,), generator=generator), answers
-            )
-        return (window - mean[:, None, None]) / std[:, None, None], answers
+            random_labels = torch.randint(0, 10, (size,), generator=generator)
+            answers = torch.where(wrong, random_labels, answers)
+        return window, answers
 
     objective = Objective(seeded_network(build, seed), label_loss)
     return TrainingProblem(objective, draw, len(images))
@@ -97,13 +95,11 @@ def augmented_network(
 
 @cache
 def _images(data: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """All images (samples, channels, side, side), pixels in [0, 1], and labels; read once per
-    process.
+    """(images (samples, channels, side, side), pixels in [0, 1]; labels) of a key of ``SHAPES``;
+    read once per process.
     """
-    table = digits() if data == "digits" else cifar10()
-    images = torch.tensor(table.features, dtype=torch.float32).reshape(
-        -1, SHAPES[data][0], *(SHAPES[data][1],) * 2
-    )
+    table, (channels, side) = digits() if data == "digits" else cifar10(), SHAPES[data]
+    images = torch.tensor(table.features, dtype=torch.float32).reshape(-1, channels, side, side)
     return images, torch.tensor(table.labels)
 
 

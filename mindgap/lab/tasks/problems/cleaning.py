@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from mindgap.base.check import between, fail, non_negative, one_of, whole
-from mindgap.base.checked import check_arguments
+from mindgap.base.check import fail, one_of, whole
+from mindgap.base.checked import NonNegative, Range, check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.lab.tasks.data.tabular import Table
@@ -41,9 +42,9 @@ class CleaningTask(ABC):
     classify clean samples, and how well upper weights x rank the corrupted ones.
     """
 
-    train: Samples
-    validation: Samples
-    corrupted: Tensor
+    train: Samples  # with corrupted labels
+    validation: Samples  # with clean labels
+    corrupted: Tensor  # True where a training label was changed
 
     @property
     @abstractmethod
@@ -66,7 +67,7 @@ class CleaningTask(ABC):
         """
 
     def part(self, split: str) -> Samples:
-        """Inputs and labels of a part of ``SPLITS`` that the task has."""
+        """Inputs and labels of a part, one of ``SPLITS`` that the task has."""
         names = [name for name in SPLITS if hasattr(self, name)]
         samples: Samples = getattr(self, one_of("split", split, names))
         return samples
@@ -92,9 +93,13 @@ class CleaningTask(ABC):
         return self.minimiser(torch.sigmoid(x), self.train, *limits)
 
     def control(self, name: str, *limits: int) -> Tensor:
-        """The same solve without any method: with all weights at their start (``"none"``), with
-        weight 1 on right labels and 0 on wrong ones (``"perfect"``), or on the clean validation
-        samples in place of the training samples (``"validation"``).
+        """Lower weights y, flat, by the solve of :meth:`solved` without any method's x.
+
+        Args:
+            name: ``"none"`` for all weights at their start, ``"perfect"`` for weight 1 on right
+                labels and 0 on wrong ones, ``"validation"`` for weight 1 on the clean validation
+                samples in place of the training samples.
+            limits: of the solver, where it takes any.
         """
         if one_of("control", name, CONTROLS) == "validation":
             ones = self.x0.new_ones(len(self.validation[1]))
@@ -146,7 +151,6 @@ class HyperCleaning(CleaningTask):
 
     @property
     def x0(self) -> Tensor:
-        """λ at the start."""
         return torch.full_like(self.train[0][:, 0], self.start)
 
     @property
@@ -156,7 +160,9 @@ class HyperCleaning(CleaningTask):
         return features.new_zeros(features.shape[1], self.classes)
 
     def lower(self, x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """g on a batch of (features, labels, sample numbers)."""
+        """g on a batch of (features, labels, sample numbers) at λ = x and W = y (features,
+        classes).
+        """
         features, labels, samples = batch
         losses = cross_entropy(features @ y, labels, reduction="none")
         return (torch.sigmoid(x[samples]) * losses).mean() + self.decay * y.square().sum()
@@ -170,9 +176,14 @@ class HyperCleaning(CleaningTask):
         """The task as a bilevel problem; ``batch_size`` is one number or (upper, lower)."""
         features, labels = self.train
         numbers = torch.arange(len(labels), device=labels.device)
-        data = self.validation, (features, labels, numbers)
         return BilevelProblem(
-            self.upper, self.lower, self.x0, self.y0, *data, batch_size=batch_size
+            self.upper,
+            self.lower,
+            self.x0,
+            self.y0,
+            self.validation,
+            (features, labels, numbers),
+            batch_size=batch_size,
         )
 
     def scores(self, y: Tensor, inputs: Tensor) -> Tensor:
@@ -180,34 +191,41 @@ class HyperCleaning(CleaningTask):
 
     def minimiser(self, weights: Tensor, samples: Samples | None = None, *limits: int) -> Tensor:
         """argmin_W of mean_i weights_i ℓ_i + c ‖W‖², flat, by Newton's method with the dense
-        Hessian, which takes no limits.
+        Hessian.
+
+        Args:
+            weights: one per sample, zero or positive.
+            samples: inputs and labels; the training samples where none are given.
+            limits: not used; this solve has none.
         """
         features, labels = samples or self.train
 
-        def at(flat: Tensor) -> tuple[Tensor, Tensor]:
-            """Gradient and Hessian at flat weights (classes, features)."""
-            gradient, curvature = softmax_derivatives(
-                features, labels, weights, flat.view(self.classes, -1)
-            )
+        # Inside, flat weights are in the order (classes, features), as softmax_derivatives has it.
+        def derivatives(flat: Tensor) -> tuple[Tensor, Tensor]:
+            """Gradient and Hessian of the lower loss at flat weights."""
+            by_class = flat.view(self.classes, -1)
+            gradient, curvature = softmax_derivatives(features, labels, weights, by_class)
             decay = 2 * self.decay * torch.ones_like(flat)
             return gradient.reshape(-1) + decay * flat, curvature + torch.diag(decay)
 
         def value(flat: Tensor) -> Tensor:
             """The lower loss at flat weights."""
-            losses = cross_entropy(
-                features @ flat.view(self.classes, -1).T, labels, reduction="none"
-            )
+            scores = features @ flat.view(self.classes, -1).T
+            losses = cross_entropy(scores, labels, reduction="none")
             return (weights * losses).mean() + self.decay * flat.square().sum()
 
-        solved = newton(at, value, self.y0.reshape(-1))
+        solved = newton(derivatives, value, self.y0.reshape(-1))
         return solved.view(self.classes, -1).T.reshape(-1)  # W is (features, classes)
 
     def trained_on(self, chosen: Tensor) -> Tensor:
-        """The minimiser with weight 1 on the samples of a mask and 0 on the others, flat, by
-        L-BFGS (many features).
+        """The minimiser with weight 1 on some training samples and 0 on the others, flat, by L-BFGS
+        instead of :meth:`minimiser`'s Newton steps: for many features.
+
+        Args:
+            chosen: mask (n,) of those samples.
         """
         features, labels = (tensor[chosen] for tensor in self.train)
-        share = float(chosen.double().mean())
+        share = float(chosen.double().mean())  # turns the mean over the chosen into that over all
 
         def value(y: Tensor) -> Tensor:
             return share * cross_entropy(features @ y, labels) + self.decay * y.square().sum()
@@ -221,17 +239,19 @@ class HyperCleaning(CleaningTask):
         return self.accuracy(self.control("perfect"))
 
     def hypergradient(self, x: Tensor) -> Tensor:
-        """∇Φ(λ) = -J z with z = H⁻¹ f_W at W*(λ), H dense; (J z)_i = σ'(λ_i) ⟨∇ℓ_i, z⟩ / n."""
+        """∇Φ(λ) = -J z at λ = x, shape (n,), with z = H⁻¹ f_W at W*(λ) and H = g_WW dense.
+
+        (J z)_i = σ'(λ_i) ⟨∇ℓ_i, z⟩ / n, and σ' = σ(1 - σ).
+        """
         features, labels = self.train
         weights = torch.sigmoid(x)
-        y = self.minimiser(weights).view(-1, self.classes).T.contiguous()
-        ones = torch.ones_like(self.validation[1])
-        f_y, _ = softmax_derivatives(*self.validation, ones, y)
-        curvature = softmax_derivatives(features, labels, weights, y)[1]
+        y = self.minimiser(weights).view(-1, self.classes).T.contiguous()  # (classes, features)
+        f_y, _ = softmax_derivatives(*self.validation, torch.ones_like(self.validation[1]), y)
+        _, curvature = softmax_derivatives(features, labels, weights, y)
         curvature.diagonal().add_(2 * self.decay)
         z = torch.linalg.solve(curvature, f_y.reshape(-1)).view_as(y)
-        errors = torch.softmax(features @ y.T, 1) - one_hot(labels, self.classes)
-        slopes = (errors * (features @ z.T)).sum(1)
+        by_scores = torch.softmax(features @ y.T, 1) - one_hot(labels, self.classes)  # ∂ℓ_i/∂scores
+        slopes = (by_scores * (features @ z.T)).sum(1)  # ⟨∇ℓ_i, z⟩
         return -weights * (1 - weights) * slopes / len(labels)
 
 
@@ -239,12 +259,12 @@ def hyper_cleaning(
     table: Table,
     test: Table | None = None,
     *,
-    corruption: float = 0.4,
+    corruption: Annotated[float, Range(0, 1)] = 0.4,
     train: int | None = None,
     validation: int | None = None,
     held: int = 0,
     components: int | None = None,
-    decay: float = 1e-3,
+    decay: NonNegative = 1e-3,
     start: float = 0.0,
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
@@ -274,9 +294,8 @@ def hyper_cleaning(
     validates on the noisy training data and regularises with the norm instead of its square: there
     nothing stable is left to be found.
     """
-    between("corruption", corruption, 0, 1)
-    non_negative("decay", decay)
     order = numpy_stream(seed, "cleaning", "split").permutation(len(table))
+    # Without a test set of its own a fifth of the table is for testing.
     not_for_test = len(table) if test is not None else len(table) - len(table) // 5
     train = not_for_test // 2 if train is None else whole("train", train, least=1)
     validation = (
@@ -314,8 +333,14 @@ def hyper_cleaning(
 
 
 def _whiten(parts: dict[str, Table], components: int) -> dict[str, Table]:
-    """The parts in principal components of the training and validation samples, each scaled to
-    variance one; no test sample has a say.
+    """The parts with their features projected on principal components and scaled to variance one.
+
+    Components, mean and scale are those of the training and validation samples; no test sample has
+    a say.
+
+    Args:
+        parts: with ``"train"`` and ``"validation"`` among them.
+        components: how many, the largest ones.
     """
     fitted = np.concatenate([parts[name].features for name in ("train", "validation")])
     if whole("components", components, least=1) > min(fitted.shape):
@@ -335,8 +360,14 @@ def corrupt(
     """Change round(share · n) labels, each to one of the other labels; the same ones for the same
     seed.
 
+    Args:
+        labels: int (n,), 0..classes-1; not changed in place.
+        classes: number of labels.
+        share: of the labels that are changed, in [0, 1].
+        seed: of the draws.
+
     Returns:
-        the labels after the change, and the mask of those changed.
+        (the labels after the change, the mask of those changed).
 
     Example:
         >>> labels, mask = corrupt(np.zeros(10, dtype=np.int64), 3, 0.4, seed=0)
@@ -351,7 +382,15 @@ def corrupt(
 
 
 def area_under_curve(score: Tensor, positive: Tensor) -> float:
-    """P(score of a positive > score of a negative) + ½ P(equal), from ranks.
+    """P(score of a positive > score of a negative) + ½ P(equal), from ranks: the Mann-Whitney
+    statistic over its largest value.
+
+    Args:
+        score: one per sample, (n,).
+        positive: True for the positive samples, (n,).
+
+    Raises:
+        RuleError: all samples are positive, or none is.
 
     Example:
         >>> area_under_curve(
@@ -364,11 +403,12 @@ def area_under_curve(score: Tensor, positive: Tensor) -> float:
     from scipy.stats import rankdata
 
     is_positive = positive.cpu().numpy().astype(bool)
-    count, negatives = int(is_positive.sum()), int((~is_positive).sum())
-    if not count or not negatives:
-        fail("positive", "must have both True and False entries", (count, negatives))
-    ranks = rankdata(score.detach().cpu().numpy())
-    return float((ranks[is_positive].sum() - count * (count + 1) / 2) / (count * negatives))
+    positives, negatives = int(is_positive.sum()), int((~is_positive).sum())
+    if not positives or not negatives:
+        fail("positive", "must have both True and False entries", (positives, negatives))
+    rank_sum = rankdata(score.detach().cpu().numpy())[is_positive].sum()
+    least_rank_sum = positives * (positives + 1) / 2
+    return float((rank_sum - least_rank_sum) / (positives * negatives))
 
 
 check_arguments(__name__)

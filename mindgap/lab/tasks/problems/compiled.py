@@ -16,6 +16,7 @@ from mindgap.base.checked import check_arguments
 from mindgap.lab.tasks.problems.cleaning import HyperCleaning
 from mindgap.lab.tasks.problems.regularisation import RegularisationSelection
 
+#: (upper loss, lower loss), each of (x, y, batch) -> scalar.
 Pair = tuple[Callable[[Any, Any, Any], Any], Callable[[Any, Any, Any], Any]]
 
 
@@ -31,6 +32,9 @@ def quadratic_losses() -> Pair:
     """
 
     def loss(x: Any, y: Any, batch: Any) -> Any:
+        """``quadratic.quadratic_loss``: a batch is (p, r, a) of y, (samples, 3, d_y), and (q, s, b)
+        of x.
+        """
         in_y, in_x = batch
         along_y = (in_y.reshape(-1, y.size) @ y).reshape(-1, 3)
         along_x = (in_x.reshape(-1, x.size) @ x).reshape(-1, 3)
@@ -43,7 +47,10 @@ def quadratic_losses() -> Pair:
 
 
 def regularisation_losses(task: RegularisationSelection) -> Pair:
-    """Upper and lower loss of a regularisation task (binary or multiclass)."""
+    """Upper and lower loss of a regularisation task, those of :class:`RegularisationSelection`.
+
+    A batch is (features, labels). y has shape (d,) in the binary task, (classes, d) otherwise.
+    """
     binary = task.binary
 
     def upper(x: Any, y: Any, batch: Any) -> Any:
@@ -60,7 +67,11 @@ def regularisation_losses(task: RegularisationSelection) -> Pair:
 
 
 def cleaning_losses(task: HyperCleaning) -> Pair:
-    """Upper and lower loss of a hyper-cleaning task."""
+    """Upper and lower loss of a hyper-cleaning task, those of :class:`HyperCleaning`.
+
+    x is λ, y is W (features, classes). An upper batch is (features, labels), a lower one (features,
+    labels, sample numbers).
+    """
     decay = task.decay
 
     def upper(x: Any, y: Any, batch: Any) -> Any:

@@ -159,10 +159,10 @@ def frequency_loss(text: str, words: int, answers: torch.Tensor) -> float:
 def spans_in(
     places: Sequence[tuple[int, int]], answers: Sequence[tuple[int, str]]
 ) -> list[tuple[int, int]]:
-    """First and last token of every answer that some token touches.
+    """(first, last) token of every answer that some token touches.
 
     Args:
-        places: of each token of the passage, where it begins and ends in letters.
+        places: of each token of the passage, where it begins and ends (exclusive) in letters.
         answers: where each begins in letters, and its text.
 
     Example:
@@ -172,7 +172,11 @@ def spans_in(
     spans = []
     for start, text in answers:
         end = start + len(text)
-        touched = [i for i, (a, b) in enumerate(places) if b > start and a < end]
+        touched = [
+            token
+            for token, (token_start, token_end) in enumerate(places)
+            if token_end > start and token_start < end
+        ]
         if touched:
             spans.append((touched[0], touched[-1]))
     return spans
@@ -185,22 +189,26 @@ def passage_around(
     place: int,
     draw: Callable[[int, int], int],
 ) -> tuple[int, list[tuple[int, int]]]:
-    """Where a passage begins that holds the first answer, and :data:`ANSWERS` answers that lie in
-    it, by their places in a network's input; where there are fewer, the last one is repeated.
+    """Draw a passage that holds the first answer.
 
     Args:
         spans: first and last token of each answer in the whole text.
-        tokens: of the whole text.
+        tokens: number of tokens of the whole text.
         passage: tokens of the passage, no fewer than the first answer has.
-        place: of the passage's first token in the input.
-        draw: a whole number at random, from a lowest to a highest one.
+        place: of the passage's first token in the network's input.
+        draw: (lowest, highest) -> a whole number at random between them, both included.
+
+    Returns:
+        (the passage's first token; (first, last) place in the input of :data:`ANSWERS` answers that
+        lie in the passage, the last one repeated where there are fewer).
 
     Example:
         >>> passage_around([(4, 5)], tokens=9, passage=2, place=3, draw=lambda low, high: low)[0]
         4
     """
-    lowest = max(0, spans[0][1] - passage + 1)
-    begin = draw(lowest, min(spans[0][0], max(tokens - passage, 0)))
+    answer_first, answer_last = spans[0]
+    lowest, highest = answer_last - passage + 1, min(answer_first, max(tokens - passage, 0))
+    begin = draw(max(0, lowest), highest)
     inside = [
         (first - begin + place, last - begin + place)
         for first, last in spans
@@ -220,8 +228,12 @@ def loss_of_frequencies(train: torch.Tensor, words: int, answers: torch.Tensor) 
 def masked_places(
     windows: torch.Tensor, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Places of each window that are to be masked, 15 % of it (at least one), and the words that
-    stand there.
+    """(places of each window that are to be masked, the words that stand there), each (samples,
+    15 % of the length, at least 1).
+
+    Args:
+        windows: numbers of words, (samples, length).
+        generator: draws the places; it is advanced.
 
     Example:
         >>> windows = torch.arange(20).reshape(2, 10)
@@ -229,7 +241,8 @@ def masked_places(
         torch.Size([2, 2])
     """
     random = torch.rand(windows.shape, generator=generator, device=windows.device)
-    places = random.argsort(dim=1)[:, : max(round(MASKED * windows.shape[1]), 1)]
+    count = max(round(MASKED * windows.shape[1]), 1)
+    places = random.argsort(dim=1)[:, :count]
     return places, windows.take_along_dim(places, dim=1)
 
 
@@ -237,7 +250,13 @@ def hidden_words(
     words: torch.Tensor, generator: torch.Generator, *, mask: int, others: tuple[int, int]
 ) -> torch.Tensor:
     """What stands in the place of words to be restored: of ten, eight become the mask, one another
-    word drawn from ``others[0]`` to ``others[1] - 1``, one stays.
+    word at random, one stays. Shape of ``words``.
+
+    Args:
+        words: numbers of the words.
+        generator: draws what becomes of each; it is advanced.
+        mask: number of the mask.
+        others: the other word is drawn from ``others[0]`` to ``others[1] - 1``.
     """
     kind = torch.rand(words.shape, generator=generator, device=words.device)
     other = torch.randint(*others, words.shape, generator=generator, device=words.device)
@@ -248,8 +267,16 @@ def hidden_words(
 def masked_windows(
     windows: torch.Tensor, generator: torch.Generator, *, mask: int, others: tuple[int, int]
 ) -> MaskedBatch:
-    """Windows with :func:`hidden_words` at their :func:`masked_places`, the places, and the words
-    that stood there.
+    """Mask 15 % of the words of every window, as BERT does (see :func:`hidden_words`).
+
+    Args:
+        windows: numbers of words, (samples, length).
+        generator: draws places and words; it is advanced.
+        mask: number of the mask.
+        others: first and last (exclusive) number of the words that may take a word's place.
+
+    Returns:
+        (the windows with hidden words, the places (samples, k), the words that stood there).
     """
     places, answers = masked_places(windows, generator)
     hidden = hidden_words(answers, generator, mask=mask, others=others)
@@ -276,20 +303,28 @@ def _transformer(
 
 
 def evenly_spaced(tokens: torch.Tensor, length: int, count: int) -> torch.Tensor:
-    """``count`` windows at equal distances over the whole text, none overlapping another."""
-    if not 1 <= count <= len(tokens) // length:
-        fail(
-            "validation",
-            f"must lie in 1..{len(tokens) // length}, windows that do not overlap",
-            count,
-        )
+    """``count`` windows of ``length`` tokens at equal distances over the whole text, none
+    overlapping another: (count, length).
+
+    Raises:
+        RuleError: so many do not fit; it names the callers' argument ``validation``.
+    """
+    most = len(tokens) // length
+    if not 1 <= count <= most:
+        fail("validation", f"must lie in 1..{most}, windows that do not overlap", count)
     starts = torch.arange(count) * ((len(tokens) - length) // max(count - 1, 1))
     return tokens[starts.unsqueeze(1) + torch.arange(length)]
 
 
 @cache
 def _tokens(text: str, words: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Text for training, validation and test as numbers of words; read once per process."""
+    """(training, validation, test) part of a text as numbers of words, each of one axis; read once
+    per process.
+
+    Args:
+        text: one of ``TEXTS``.
+        words: size of the vocabulary; ``words`` - 1 stands for all words that are not known.
+    """
     numbers = known_words(text, words)
     train, validation, test = (
         torch.tensor([numbers.get(word, words - 1) for word in part]) for part in _texts(text)
@@ -313,7 +348,9 @@ def known_words(text: str, words: int) -> dict[str, int]:
 
 @cache
 def _texts(text: str) -> list[list[str]]:
-    """The words of the training, validation and test part of a text."""
+    """The words of the training, validation and test part of a text, one of ``TEXTS``. Prose has no
+    parts of its own and is cut at nine tenths and in the middle of the rest.
+    """
     if text == "prose":
         words = kjv_words()
         cuts = [0, len(words) * 18 // 20, len(words) * 19 // 20, len(words)]

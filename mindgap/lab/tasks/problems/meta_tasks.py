@@ -57,8 +57,14 @@ class MetaTasks:
         return self.pack.dim - self.task.y0[0].numel()
 
     def method(self, lr_x: float, lr_y: float, inner: int) -> MetaLearner:
-        """MAML or ANIL with the derivative through all steps."""
-        reset: Literal["x"] | tuple[int, int]
+        """MAML or ANIL with the derivative through all steps.
+
+        Args:
+            lr_x: step of the shared parameters.
+            lr_y: step of a task.
+            inner: steps of a task, from all of x (MAML) or from the head in x (ANIL).
+        """
+        reset: Literal["x"] | tuple[int, int]  # which part of x a task starts from
         reset = "x" if self.whole else (self.body, self.pack.dim)
         return MetaLearner(lr_x=lr_x, lr_y=lr_y, inner=inner, gradient="unrolled", reset=reset)
 
@@ -77,21 +83,30 @@ class MetaTasks:
         return self.upper(x, y, batch) + self.task.decay * head.square().sum()
 
     def problem(self, tasks: int) -> BilevelProblem:
-        """So many tasks per minibatch, the same at both levels."""
+        """The bilevel problem whose upper data are the query examples of the training tasks, and
+        whose lower data their support examples.
+
+        Args:
+            tasks: per minibatch, the same at both levels.
+        """
         start = self.pack.start
-        tensors = self.task.train.query, self.task.train.support
         return task_problem(
             self.upper,
             self.lower,
             start,
             start if self.whole else start[self.body :],
-            *tensors,
+            self.task.train.query,
+            self.task.train.support,
             tasks=tasks,
         )
 
     def accuracy(self, x: Tensor, method: MetaLearner) -> float:
         """Share of the training tasks' query examples that are classified rightly after each
         task's own steps.
+
+        Args:
+            x: encoder and head as one vector.
+            method: takes the steps.
         """
         problem = self.problem(len(self.task.train))
         adapted = adapt(problem, method, x)

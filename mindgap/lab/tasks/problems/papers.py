@@ -45,8 +45,10 @@ def masked_bert(
 
     Of every window 15 % of the pieces are masked: eight of ten become ``[MASK]``, one of ten
     another piece at random, one stays. A batch is (input, places, answers). There is no dropout.
-    With ``real`` masks are drawn, one window in ten is cut short and padded (see
-    :func:`~mindgap.lab.tasks.problems.word_pieces.padded_pieces`), and dropout is 0.1.
+
+    With ``real`` every piece is masked by itself, one window in ten is cut short and padded, a
+    batch is that of :func:`~mindgap.lab.tasks.problems.word_pieces.padded_pieces`, and dropout is
+    0.1. With ``gaussian`` the input of either batch is vectors (samples, length, width).
 
     Args:
         device: of network and text.
@@ -64,9 +66,8 @@ def masked_bert(
     Source: Devlin et al., 3.1; acclip, section 5.2, for the network without attention and the
     Gaussian input.
     """
-    pieces = torch.as_tensor(
-        wikitext_pieces(whole("words", words, least=10))["train"], device=device
-    ).long()
+    text = wikitext_pieces(whole("words", words, least=10))["train"]
+    pieces = torch.as_tensor(text, device=device).long()
     sizes = {"layers": layers, "heads": max(width // 64, 1), "inner": 4 * width, "length": length}
     dropout = DROPOUT if real else 0.0
     model = seeded_network(
@@ -82,8 +83,8 @@ def masked_bert(
     )
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, ...]:
-        """A minibatch of masked windows: padded with ``real``, and with ``gaussian`` fresh vectors
-        in place of the pieces.
+        """A minibatch of ``size`` masked windows at random places: padded with ``real``, and with
+        ``gaussian`` fresh vectors in place of the pieces. Advances the generator.
         """
         options: dict[str, Any] = {"generator": generator, "device": pieces.device}
         starts = torch.randint(0, len(pieces) - length + 1, (size, 1), **options)
@@ -118,11 +119,9 @@ def image_network(
     Batch normalisation uses the statistics of each minibatch, as in training. Images are not
     augmented.
     """
-    build = {"resnet20": ResNet20, "alexnet": AlexNet}[
-        one_of("network", network, ("resnet20", "alexnet"))
-    ]
+    builders = {"resnet20": ResNet20, "alexnet": AlexNet}
     images, labels = cifar_on(device)["train"]
-    model: torch.nn.Module = seeded_network(build, seed)
+    model: torch.nn.Module = seeded_network(builders[one_of("network", network, builders)], seed)
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         rows = torch.randint(0, len(images), (size,), generator=generator, device=images.device)

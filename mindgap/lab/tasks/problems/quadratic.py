@@ -31,6 +31,13 @@ _ATTEMPTS = 20
 def quadratic_loss(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
     """Mean of g_i over a batch: two products of a (3·samples, d) matrix with a vector.
 
+    g_i = ½ (p'y)² + ½ (q'x)² + (s'x)(r'y) + a'y + b'x.
+
+    Args:
+        x: (d_x,).
+        y: (d_y,).
+        batch: (p, r, a) of every sample, (samples, 3, d_y), and (q, s, b), (samples, 3, d_x).
+
     Example:
         >>> batch = (torch.ones(1, 3, 1), torch.ones(1, 3, 1))
         >>> float(
@@ -39,10 +46,10 @@ def quadratic_loss(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
         17.5
     """
     in_y, in_x = batch
-    along_y = (in_y.reshape(-1, y.numel()) @ y).view(-1, 3)
-    along_x = (in_x.reshape(-1, x.numel()) @ x).view(-1, 3)
-    squares = along_y[:, 0].square() + along_x[:, 0].square()
-    return (0.5 * squares + along_x[:, 1] * along_y[:, 1] + along_y[:, 2] + along_x[:, 2]).mean()
+    p_y, r_y, a_y = (in_y.reshape(-1, y.numel()) @ y).view(-1, 3).unbind(1)
+    q_x, s_x, b_x = (in_x.reshape(-1, x.numel()) @ x).view(-1, 3).unbind(1)
+    squares = p_y.square() + q_x.square()
+    return (0.5 * squares + s_x * r_y + a_y + b_x).mean()
 
 
 @dataclass(frozen=True)
@@ -108,8 +115,10 @@ class Quadratic:
         return self.upper_gradients(x, y)[0] - self.lower.C @ self.z_star(x, y)
 
     def hessian(self) -> Tensor:
-        """∇²Φ, the same at every x."""
-        slope = -torch.linalg.solve(self.lower.A, self.lower.C.T)
+        """∇²Φ = D'A'D + B' + C'D + (C'D)' (d_x, d_x), the same at every x, with D = dy*/dx and A',
+        B', C' the means of the upper level.
+        """
+        slope = -torch.linalg.solve(self.lower.A, self.lower.C.T)  # D
         cross = self.upper.C @ slope
         return slope.T @ self.upper.A @ slope + self.upper.B + cross + cross.T
 
@@ -180,19 +189,21 @@ def quadratic_problem(
     target = torch.device(device)
     x0 = torch.full((dim_x,), -2.0, dtype=dtype, device=target)
     y0 = torch.zeros(dim_y, dtype=dtype, device=target)
+
+    def drawn(level: str, samples: int, attempt: int) -> Batch:
+        """The samples of a level as tensors."""
+        generator = numpy_stream(seed, "quadratic", level, attempt)
+        in_y, in_x = _samples(generator, samples, dim_y, dim_x, *constants)
+        return torch.from_numpy(in_y).to(target, dtype), torch.from_numpy(in_x).to(target, dtype)
+
     # With few samples Phi may be unbounded below: such a draw is discarded.
     for attempt in range(_ATTEMPTS):
-        levels = []
-        for level, samples in (("lower", lower), ("upper", upper)):
-            generator = numpy_stream(seed, "quadratic", level, attempt)
-            in_y, in_x = _samples(generator, samples, dim_y, dim_x, *constants)
-            levels.append(
-                (
-                    torch.from_numpy(in_y).to(target, dtype),
-                    torch.from_numpy(in_x).to(target, dtype),
-                )
-            )
-        quadratic = Quadratic(levels[0], levels[1], x0, y0, _means(levels[0]), _means(levels[1]))
+        lower_samples, upper_samples = (
+            drawn("lower", lower, attempt),
+            drawn("upper", upper, attempt),
+        )
+        means = _means(lower_samples), _means(upper_samples)
+        quadratic = Quadratic(lower_samples, upper_samples, x0, y0, *means)
         if lower >= dim_y and float(torch.linalg.eigvalsh(quadratic.hessian())[0]) > 0:
             return quadratic
     fail(
@@ -212,24 +223,35 @@ def _samples(
     top_c: float,
     low: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Factors of random quadratics: (p, r, a) of y, (samples, 3, d_y), and (q, s, b) of x.
+    """Draw factors of random quadratics; advances ``generator``.
 
-    Eigenvalues and singular values of the mean matrices A, B and C are log-spaced from ``low`` up
-    to ``top_y``, ``top_x`` and ``top_c``.
+    Eigenvalues and singular values of the expected matrices A = E pp', B = E qq' and C = E sr' are
+    log-spaced from ``low`` up to ``top_y``, ``top_x`` and ``top_c``; B has one eigenvalue 0.
+
+    Args:
+        generator: numpy's.
+        samples: how many.
+        dim_y: d_y.
+        dim_x: d_x.
+        top_y: L_y, the largest eigenvalue of A.
+        top_x: L_x, that of B.
+        top_c: L_c, the largest singular value of C.
+        low: μ, the smallest ones.
+
+    Returns:
+        ((p, r, a), (samples, 3, d_y); (q, s, b), (samples, 3, d_x)).
     """
-    half = 0.5 * math.log10(low)
-    spread_y = np.logspace(half, 0.5 * math.log10(top_y), dim_y)
-    spread_x = np.concatenate([[0.0], np.logspace(half, 0.5 * math.log10(top_x), dim_x - 1)])
-    p = generator.standard_normal((samples, dim_y)) @ _symmetric(generator, spread_y)
-    q = generator.standard_normal((samples, dim_x)) @ _symmetric(generator, spread_x)
+    # Square roots of the eigenvalues: p = M z with z ~ N(0, I) has E pp' = M².
+    half_low = 0.5 * math.log10(low)
+    roots_y = np.logspace(half_low, 0.5 * math.log10(top_y), dim_y)
+    roots_x = np.concatenate([[0.0], np.logspace(half_low, 0.5 * math.log10(top_x), dim_x - 1)])
+    p = generator.standard_normal((samples, dim_y)) @ _symmetric(generator, roots_y)
+    q = generator.standard_normal((samples, dim_x)) @ _symmetric(generator, roots_x)
     left_basis, _, right_basis = np.linalg.svd(generator.standard_normal((dim_x, dim_y)))
     rank = min(dim_x, dim_y)
-    shared = generator.standard_normal((samples, dim_y))
-    s = (
-        shared[:, :rank]
-        * np.logspace(math.log10(low), math.log10(top_c), rank)
-        @ left_basis[:, :rank].T
-    )
+    shared = generator.standard_normal((samples, dim_y))  # s and r of a sample share it
+    singular_values = np.logspace(math.log10(low), math.log10(top_c), rank)
+    s = shared[:, :rank] * singular_values @ left_basis[:, :rank].T
     r = shared @ right_basis.T
     a, b = generator.standard_normal((samples, dim_y)), generator.standard_normal((samples, dim_x))
     return np.stack([p, r, a], 1), np.stack([q, s, b], 1)
@@ -242,9 +264,11 @@ def _symmetric(draw: np.random.Generator, spread: np.ndarray) -> np.ndarray:
 
 
 def _means(samples: Batch) -> Means:
-    """The means of the rank-one matrices p p', q q', s r' and of the vectors a, b of samples."""
-    (p, r, a), (q, s, b) = samples[0].unbind(1), samples[1].unbind(1)
-    number = len(p)
+    """The means of the rank-one matrices A = p p', B = q q', C = s r' and of the vectors a, b of
+    samples: (p, r, a) stacked to (n, 3, d_y), and (q, s, b) stacked to (n, 3, d_x).
+    """
+    in_y, in_x = samples
+    (p, r, a), (q, s, b), number = in_y.unbind(1), in_x.unbind(1), len(in_y)
     return Means(p.T @ p / number, q.T @ q / number, s.T @ r / number, a.mean(0), b.mean(0))
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch.nn import functional as F
 
-from mindgap.base.check import fail, one_of, whole
-from mindgap.base.checked import check_arguments
+from mindgap.base.check import fail, one_of
+from mindgap.base.checked import AtLeast, Count, check_arguments
 from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
 from mindgap.lab.tasks.data import squad
@@ -37,9 +37,9 @@ def question_answering(
     words: int = 200,
     width: int = 32,
     layers: int = 1,
-    question: int = 2,
-    passage: int = 12,
-    held_out: int = 500,
+    question: Count = 2,
+    passage: Annotated[int, AtLeast(8)] = 12,
+    held_out: Count = 500,
     start: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> TrainingProblem:
@@ -52,6 +52,9 @@ def question_answering(
     the file 70 % to train on and 15 % each for validation and test, which no article shares but at
     the cuts; a passage is as many words around the answer, placed at random, and the words known
     are those of WikiText-2.
+
+    A batch is (inputs (samples, question + 1 + passage), answers (samples, answers, 2), first and
+    last place of each answer).
 
     Args:
         source: of the questions.
@@ -76,9 +79,6 @@ def question_answering(
         (torch.Size([5, 15]), torch.Size([5, 1, 2]))
     """
     one_of("source", source, SOURCES)
-    for name, value in (("question", question), ("held_out", held_out)):
-        whole(name, value, least=1)
-    whole("passage", passage, least=8)
     length = question + 1 + passage
     model = seeded_network(
         lambda: SpanFinder(SmallTransformer(words + 1, width, layers, length=length, causal=False)),
@@ -140,8 +140,8 @@ def best_spans(scores: torch.Tensor, *, after: int, longest: int) -> torch.Tenso
 
     Args:
         scores: of beginning and of ending at every place.
-        after: places before this one belong to the question.
-        longest: words of an answer.
+        after: places before this one belong to the question, and no span begins there.
+        longest: most words of an answer.
 
     Example:
         >>> scores = torch.tensor([[[9.0, 9.0], [0.0, 5.0], [1.0, 0.0], [0.0, 2.0]]])
@@ -159,8 +159,12 @@ def best_spans(scores: torch.Tensor, *, after: int, longest: int) -> torch.Tenso
 
 
 def exact_and_f1(spans: torch.Tensor, answers: torch.Tensor) -> tuple[float, float]:
-    """Share of spans that are one of the answers, and mean F1 of their words against the nearest
-    answer.
+    """(share of spans that are one of the answers, mean F1 of their words against the nearest
+    answer).
+
+    Args:
+        spans: first and last place of each, (n, 2).
+        answers: first and last places of the right answers, (n, answers, 2).
 
     Example:
         >>> [
@@ -175,12 +179,10 @@ def exact_and_f1(spans: torch.Tensor, answers: torch.Tensor) -> tuple[float, flo
     count.
     """
     first, last = spans[:, None, 0], spans[:, None, 1]
-    common = (
-        (torch.minimum(last, answers[..., 1]) - torch.maximum(first, answers[..., 0]) + 1)
-        .clamp_min(0)
-        .double()
-    )
-    f1 = 2 * common / ((last - first + 1) + (answers[..., 1] - answers[..., 0] + 1))
+    answer_first, answer_last = answers.unbind(-1)
+    common = torch.minimum(last, answer_last) - torch.maximum(first, answer_first) + 1
+    words_of_both = (last - first + 1) + (answer_last - answer_first + 1)
+    f1 = 2 * common.clamp_min(0).double() / words_of_both
     same = (answers == spans.unsqueeze(1)).all(dim=2).any(dim=1)
     return float(same.double().mean()), float(f1.amax(dim=1).mean())
 
@@ -193,12 +195,20 @@ def _from_prose(
     generator: torch.Generator,
     size: int,
 ) -> Batch:
-    """A minibatch of made-up questions: the answer is the two words that begin with the one asked
-    for.
+    """A minibatch of made-up questions (inputs, answers): the question is a word of the passage and
+    blanks, the answer that word and the next.
+
+    Args:
+        text: numbers of words, from which passages are windows.
+        question: words of the question.
+        passage: words of a passage.
+        words: the number of the mask, which stands for a blank.
+        generator: draws passages and questions.
+        size: samples of the minibatch.
     """
     windows = random_windows(text, passage, generator, size)
     asked_places = torch.randint(0, passage - 1, (size, 1), generator=generator)
-    asked = torch.full((size, question + 1), words)
+    asked = torch.full((size, question + 1), words)  # blanks, and the mark before the passage
     asked[:, :1] = windows.take_along_dim(asked_places, dim=1)
     first = asked_places + question + 1
     return torch.cat([asked, windows], dim=1), torch.stack([first, first + 1], dim=2)
@@ -206,15 +216,26 @@ def _from_prose(
 
 @cache
 def _from_squad(words: int, question: int, passage: int) -> Batch:
-    """SQuAD's questions and their answers as numbers, made once per process; a question whose first
-    answer is too long for the passage or for ``SOURCES`` is left out.
+    """SQuAD's questions and their answers as numbers, made once per process. The twin with word
+    pieces is ``word_pieces._squad_pieces``.
+
+    A question whose first answer is too long for the passage or for ``SOURCES`` is left out.
+
+    Args:
+        words: size of the vocabulary; ``words`` itself is the mask, ``words`` - 1 stands for all
+            unknown words.
+        question: words of a question; longer ones are cut, shorter ones filled with the mask.
+        passage: words of a passage, filled likewise.
+
+    Returns:
+        (inputs (questions, question + 1 + passage), answers (questions, answers, 2)).
     """
     numbers, generator = known_words("wikitext-2", words), torch_stream(0, "passages")
-    inputs, answers = [], []
+    inputs, answers, longest = [], [], min(passage, SOURCES["squad"][1])
     for item in squad():
         tokens = list(TOKEN.finditer(item["context"]))
         spans = spans_in([token.span() for token in tokens], item["answers"])
-        if not spans or spans[0][1] - spans[0][0] >= min(passage, SOURCES["squad"][1]):
+        if not spans or spans[0][1] - spans[0][0] >= longest:
             continue
         begin, inside = passage_around(
             spans,
@@ -224,8 +245,9 @@ def _from_squad(words: int, question: int, passage: int) -> Batch:
             lambda low, high: int(torch.randint(low, high + 1, (), generator=generator)),
         )
         text = [token.group() for token in tokens[begin : begin + passage]]
-        asked = [numbers.get(word, words - 1) for word in TOKEN.findall(item["question"])]
-        row = asked[:question] + [words] * (question + 1 - len(asked[:question]))
+        asked = TOKEN.findall(item["question"])[:question]
+        row = [numbers.get(word, words - 1) for word in asked]
+        row += [words] * (question + 1 - len(asked))
         row += [numbers.get(word, words - 1) for word in text]
         inputs.append(row + [words] * (question + 1 + passage - len(row)))
         answers.append(inside)

@@ -20,14 +20,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, embedding
 
-from mindgap.base.check import between, fail, non_negative, whole
-from mindgap.base.checked import check_arguments
+from mindgap.base.check import fail, whole
+from mindgap.base.checked import NonNegative, Range, check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.data.problem import BilevelProblem, Pack
 from mindgap.bilevel.data.sample import Batches
@@ -61,17 +62,26 @@ def recurrent_code(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor:
         words: (texts, length) numbers, 0 at the end of a short text; words after the end do not
             count.
     """
-    vectors_read = embedding(words.t(), vectors)
-    states = (_in_turn if weights["first"].shape[0] >= WIDE else _at_once)(weights, vectors_read)
+    vectors_read = embedding(words.t(), vectors)  # (length, texts, dimensions)
+    second_layer = _layers_in_turn if weights["first"].shape[0] >= WIDE else _layers_at_once
+    states = second_layer(weights, vectors_read)
     is_word = (words.t() != 0).to(vectors_read.dtype)
+    # l word, t text, h unit
     return torch.einsum("lt,lth->th", is_word / is_word.sum(0).clamp(min=1), states)
 
 
-def _at_once(weights: Weights, vectors: Tensor) -> Tensor:
+def _layers_at_once(weights: Weights, vectors: Tensor) -> Tensor:
     """The second layer's units after each word, from one recurrent product for both layers, the
     second one word behind the first: few kernels, for a narrow net.
 
-    ``vectors`` are (words, texts, dimensions); the result is (words, texts, hidden).
+    The twin :func:`_layers_in_turn` gives the same numbers for a wide net.
+
+    Args:
+        weights: those of :func:`recurrent_code`.
+        vectors: (words, texts, dimensions).
+
+    Returns:
+        (words, texts, hidden).
     """
     texts, hidden = vectors.shape[1], weights["first"].shape[0]
     # The second layer is one word behind: one more step at the end, on a word of zeros.
@@ -79,10 +89,10 @@ def _at_once(weights: Weights, vectors: Tensor) -> Tensor:
     inputs = vectors.reshape(-1, vectors.shape[2]) @ weights["input"] + weights["first_bias"]
     bias = weights["second_bias"].expand(len(inputs), hidden)
     inputs = torch.cat([inputs, bias], 1).view(len(vectors), texts, 2 * hidden)
-    second_columns = torch.cat([torch.zeros_like(weights["second"]), weights["second"]], 1)
-    joint_recurrent = torch.cat(
-        [torch.cat([weights["first"], weights["between"]], 1), second_columns]
-    )
+    # [[first, between], [0, second]], which a state (first layer, second layer) is multiplied by.
+    from_first = torch.cat([weights["first"], weights["between"]], 1)
+    from_second = torch.cat([torch.zeros_like(weights["second"]), weights["second"]], 1)
+    joint_recurrent = torch.cat([from_first, from_second])
     first_layer_only = torch.cat([inputs.new_ones(hidden), inputs.new_zeros(hidden)])
     state, *later_inputs = inputs.unbind(0)
     state = torch.tanh(state) * first_layer_only  # the second layer has not read anything yet
@@ -93,29 +103,40 @@ def _at_once(weights: Weights, vectors: Tensor) -> Tensor:
     return torch.stack(states)[:, :, hidden:]
 
 
-def _in_turn(weights: Weights, outputs: Tensor) -> Tensor:
-    """The second layer's units after each word (words, texts, hidden), one layer after the other
-    and without the products with zeros of :func:`_at_once`: for a wide net, where products take
-    the time.
+def _layers_in_turn(weights: Weights, vectors: Tensor) -> Tensor:
+    """The second layer's units after each word, one layer after the other and without the products
+    with zeros of :func:`_layers_at_once`, its twin: for a wide net, where products take the time.
+
+    Args:
+        weights: those of :func:`recurrent_code`.
+        vectors: (words, texts, dimensions).
+
+    Returns:
+        (words, texts, hidden).
     """
+    outputs = vectors  # of the layer before
     for input_name, recurrent_name in (("input", "first"), ("between", "second")):
-        inputs = (
-            outputs.reshape(-1, outputs.shape[2]) @ weights[input_name]
-            + weights[f"{recurrent_name}_bias"]
-        ).view(*outputs.shape[:2], -1)
-        state, *later_inputs = inputs.unbind(0)
-        states = [torch.tanh(state)]
+        products = outputs.reshape(-1, outputs.shape[2]) @ weights[input_name]
+        inputs = (products + weights[f"{recurrent_name}_bias"]).view(*outputs.shape[:2], -1)
+        first_input, *later_inputs = inputs.unbind(0)
+        states = [torch.tanh(first_input)]
         for inputs_of_word in later_inputs:
-            states.append(
-                torch.tanh(torch.addmm(inputs_of_word, states[-1], weights[recurrent_name]))
-            )
+            argument = torch.addmm(inputs_of_word, states[-1], weights[recurrent_name])
+            states.append(torch.tanh(argument))
         outputs = torch.stack(states)
     return outputs
 
 
 def standardised(vectors: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """Word vectors with mean 0 and deviation 1 in each dimension over the given word numbers (0:
-    none).
+    """Word vectors with mean 0 and deviation 1 in each dimension over the words of some texts.
+
+    Args:
+        vectors: (vocabulary, dimensions); row 0 is that of no word, and zero in the result.
+        words: word numbers of the texts, of any shape, each counted as often as it stands; 0 is
+            skipped.
+
+    Returns:
+        Shape of ``vectors``.
 
     Example:
         >>> standardised(np.array([[0.0], [1.0], [3.0]]), np.array([[1, 2], [2, 0], [1, 0]]))
@@ -130,14 +151,18 @@ def standardised(vectors: np.ndarray, words: np.ndarray) -> np.ndarray:
 
 
 def recurrent_logits(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor:
-    """:func:`recurrent_code`, then two tanh layers and a linear one, ``head0`` to ``head2``:
-    (texts, classes).
+    """Scores of the classes, (texts, classes): :func:`recurrent_code`, then two tanh layers and a
+    linear one.
+
+    Args:
+        weights: those of :func:`recurrent_code`, and ``head0`` to ``head2`` with their biases
+            ``head0_bias`` to ``head2_bias``.
+        vectors: (vocabulary, dimensions).
+        words: (texts, length) numbers.
     """
     features = recurrent_code(weights, vectors, words)
-    for number in range(2):
-        features = torch.tanh(
-            torch.addmm(weights[f"head{number}_bias"], features, weights[f"head{number}"])
-        )
+    for name in ("head0", "head1"):
+        features = torch.tanh(torch.addmm(weights[f"{name}_bias"], features, weights[name]))
     return torch.addmm(weights["head2_bias"], features, weights["head2"])
 
 
@@ -162,11 +187,11 @@ def recurrent_start(
     for name, (rows, columns) in shapes.items():
         variance = (1 / 3 if name in ("first", "second") else 1.0) / rows
         weights = torch.empty(rows * columns, dtype=dtype)
-        # A hundred million numbers at once would take ten times as long.
+        # A hundred million numbers at once would take ten times as long. Uniform numbers on (-1, 1)
+        # have the variance 1/3.
         for chunk in weights.split(1 << 16):
-            chunk.copy_(
-                torch.from_numpy(generator.uniform(-1, 1, len(chunk))).mul_(math.sqrt(3 * variance))
-            )
+            uniform = torch.from_numpy(generator.uniform(-1, 1, len(chunk)))
+            chunk.copy_(uniform.mul_(math.sqrt(3 * variance)))
         start[name] = weights.view(rows, columns).to(device)
         if name not in ("input", "between"):
             start[f"{name}_bias"] = torch.zeros(columns, dtype=dtype, device=device)
@@ -215,15 +240,17 @@ class RecurrentCleaning(CleaningTask):
 
     @property
     def x0(self) -> Tensor:
-        """λ at the start."""
         return self.vectors.new_full((len(self.corrupted),), self.start)
 
     def lower(self, x: Tensor, y: Weights, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """g on a batch of (words, labels, numbers of the texts)."""
+        """g on a batch of (words, labels, numbers of the texts) at λ = x and the net's weights
+        y.
+        """
         words, labels, samples = batch
         losses = cross_entropy(recurrent_logits(y, self.vectors, words), labels, reduction="none")
-        norm = torch.cat([value.reshape(-1) for value in y.values()]).square().sum()
-        return (torch.sigmoid(x.index_select(0, samples)) * losses).mean() + self.decay * norm
+        flat = torch.cat([value.reshape(-1) for value in y.values()])
+        weights = torch.sigmoid(x.index_select(0, samples))
+        return (weights * losses).mean() + self.decay * flat.square().sum()
 
     def upper(self, x: Tensor, y: Weights, batch: Texts) -> Tensor:
         """f on a batch of (words, labels)."""
@@ -231,8 +258,9 @@ class RecurrentCleaning(CleaningTask):
         return cross_entropy(recurrent_logits(y, self.vectors, words), labels)
 
     def problem(self, batch_size: int = 64) -> BilevelProblem:
-        """The task as a bilevel problem with fixed batches of equal size; texts left over are
-        dropped.
+        """The task as a bilevel problem with fixed batches of ``batch_size`` texts at both levels;
+        texts left over are dropped. All texts are read in chunks of CHUNK / 2 where a whole level
+        is asked for.
         """
         words, labels = self.train
         numbers = torch.arange(len(labels), device=labels.device)
@@ -248,12 +276,15 @@ class RecurrentCleaning(CleaningTask):
             )
 
     def minimiser(self, weights: Tensor, samples: Texts | None = None, *limits: int) -> Tensor:
-        """The net after so many steps of Adam (``limits``; by default ``SOLVE_STEPS``) on mean_i
-        weights_i ℓ_i + c ‖w‖² from its start, flat. The loss is not convex: this solve stands for
-        its minimiser.
+        """The net's weights, flat, after Adam on mean_i weights_i ℓ_i + c ‖w‖² from its start.
 
-        On CUDA forward and backward pass are one launch. The order of the texts is the same in
-        every call.
+        The loss is not convex: this solve stands for its minimiser. On CUDA forward and backward
+        pass are one launch. The order of the texts is the same in every call.
+
+        Args:
+            weights: one per text, zero or positive.
+            samples: word numbers and labels; the training texts where none are given.
+            limits: the number of steps, at most one number; by default ``SOLVE_STEPS``.
         """
         from mindgap.measure.captured import CapturedGradient
 
@@ -268,13 +299,13 @@ class RecurrentCleaning(CleaningTask):
             weights_of_net = dict(net.items())
             logits = recurrent_logits(weights_of_net, self.vectors, words)
             losses = cross_entropy(logits, labels, reduction="none")
-            norm = (
-                torch.cat([value.reshape(-1) for value in weights_of_net.values()]).square().sum()
-            )
-            return (weights * losses).mean() + self.decay * norm
+            flat = torch.cat([value.reshape(-1) for value in weights_of_net.values()])
+            return (weights * losses).mean() + self.decay * flat.square().sum()
 
         def batches() -> Iterator[Tensor]:
-            """Rows of batches, epoch after epoch, in an order that is the same in every call."""
+            """Yield the rows of batches, epoch after epoch without end, each epoch in a new order.
+            The orders are the same in every call.
+            """
             generator = numpy_stream(0, "recurrent cleaning", "common solve")
             while True:
                 order = torch.from_numpy(generator.permutation(len(labels))).to(words.device)
@@ -289,7 +320,7 @@ class RecurrentCleaning(CleaningTask):
         for step in range(whole("steps", steps, least=1)):
             adam.param_groups[0]["lr"] = SOLVE_RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
             rows = first_rows if step == 0 else next(batch_rows)
-            gradient(words[rows], labels[rows], weights[rows])
+            gradient(words[rows], labels[rows], weights[rows])  # fills the parameters' ``grad``
             adam.step()
         return torch.cat([net[name].detach().reshape(-1) for name in self.y0])
 
@@ -299,7 +330,7 @@ class RecurrentCleaning(CleaningTask):
         return torch.where(self.corrupted, 1 - self.train[1], self.train[1])
 
     def linear_accuracy(self, labels: Tensor, split: str = "test") -> float:
-        """Accuracy of logistic regression on the mean word vector.
+        """Accuracy of logistic regression on the mean word vector, with a slight decay.
 
         A net that is not above it, with the same labels, has hardly learned.
 
@@ -309,10 +340,9 @@ class RecurrentCleaning(CleaningTask):
         """
 
         def mean_vectors(words: Tensor) -> Tensor:
-            """(texts, dimensions and a constant)."""
-            is_word = (words != 0).to(self.vectors.dtype)
+            """The mean word vector of each text and a 1, (texts, dimensions + 1)."""
             total = embedding(words, self.vectors).sum(1)  # the vector of no word is zero
-            mean = total / is_word.sum(1, keepdim=True).clamp(min=1)
+            mean = total / (words != 0).sum(1, keepdim=True).clamp(min=1).to(total.dtype)
             return torch.cat([mean, mean.new_ones(len(mean), 1)], 1)
 
         features = mean_vectors(self.train[0])
@@ -328,14 +358,14 @@ class RecurrentCleaning(CleaningTask):
 def recurrent_cleaning(
     tweets: Tweets,
     *,
-    corruption: float = 0.4,
+    corruption: Annotated[float, Range(0, 1)] = 0.4,
     train: int = 20_480,
     validation: int = 20_480,
     test: int = 16_384,
     held: int = 0,
     hidden: int = 128,
     head: int = 64,
-    decay: float = 1e-3,
+    decay: NonNegative = 1e-3,
     start: float = 1.0,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
@@ -363,25 +393,20 @@ def recurrent_cleaning(
     noise is drawn once instead of at each access, validation labels are clean, and the regulariser
     is the squared norm.
     """
-    between("corruption", corruption, 0, 1)
-    non_negative("decay", decay)
+    # Texts of one class in each part.
     sizes = [
         whole(name, number, least=2) // 2
         for name, number in (("train", train), ("validation", validation), ("test", test))
     ]
     sizes.append(whole("held", held) // 2)
     generator = numpy_stream(seed, "recurrent cleaning", "split")
-    classes = [generator.permutation(np.flatnonzero(tweets.labels == label)) for label in (0, 1)]
-    if sum(sizes) > min(map(len, classes)):
-        fail(
-            "train + validation + test + held",
-            f"must be at most {2 * min(map(len, classes))}",
-            2 * sum(sizes),
-        )
-    ends = np.cumsum(sizes)
+    rows_of = [generator.permutation(np.flatnonzero(tweets.labels == label)) for label in (0, 1)]
+    most = 2 * min(map(len, rows_of))
+    if 2 * sum(sizes) > most:
+        fail("train + validation + test + held", f"must be at most {most}", 2 * sum(sizes))
     parts = [
-        generator.permutation(np.concatenate([rows[end - size : end] for rows in classes]))
-        for size, end in zip(sizes, ends)
+        generator.permutation(np.concatenate([rows[end - size : end] for rows in rows_of]))
+        for size, end in zip(sizes, np.cumsum(sizes))
     ]
     target, dimensions = torch.device(device), tweets.vectors.shape[1]
     shapes = {
@@ -396,19 +421,21 @@ def recurrent_cleaning(
     def texts(words: np.ndarray, labels: np.ndarray) -> Texts:
         return torch.from_numpy(words).to(target), torch.from_numpy(labels).to(target)
 
-    labels, mask = corrupt(tweets.labels[parts[0]], 2, corruption, seed)
-    held_out_texts = [texts(tweets.words[rows], tweets.labels[rows]) for rows in parts[1:]]
+    train_rows, *other_parts = parts
+    train_words = tweets.words[train_rows]
+    labels, mask = corrupt(tweets.labels[train_rows], 2, corruption, seed)
+    clean = [texts(tweets.words[rows], tweets.labels[rows]) for rows in other_parts]
     return RecurrentCleaning(
-        texts(tweets.words[parts[0]], labels),
-        held_out_texts[0],
-        held_out_texts[1],
-        texts(*tweets.manual),
-        torch.from_numpy(mask).to(target),
-        torch.from_numpy(standardised(tweets.vectors, tweets.words[parts[0]])).to(target, dtype),
-        decay,
-        start,
-        weights,
-        held_out_texts[2],
+        train=texts(train_words, labels),
+        validation=clean[0],
+        test=clean[1],
+        manual=texts(*tweets.manual),
+        corrupted=torch.from_numpy(mask).to(target),
+        vectors=torch.from_numpy(standardised(tweets.vectors, train_words)).to(target, dtype),
+        decay=decay,
+        start=start,
+        y0=weights,
+        held=clean[2],
     )
 
 

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from mindgap.base.check import fail, one_of, positive
-from mindgap.base.checked import check_arguments
+from mindgap.base.check import fail, one_of
+from mindgap.base.checked import Positive, check_arguments
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample
 from mindgap.lab.tasks.data.tabular import Table
@@ -31,7 +31,12 @@ from mindgap.lab.tasks.problems.recurrent_cleaning import (
     recurrent_start,
     standardised,
 )
-from mindgap.lab.tasks.problems.representation import HyperRepresentation, Tasks, draw_tasks
+from mindgap.lab.tasks.problems.representation import (
+    HyperRepresentation,
+    Tasks,
+    _features_of_code,
+    draw_tasks,
+)
 
 #: Setting -> the types of products in the forward and in the backward pass; None: those of the
 #: weights. float16 has as many digits as TF32, bfloat16 the range that gradients need.
@@ -55,15 +60,15 @@ class HalfCode(torch.autograd.Function):
         dtypes: tuple[torch.dtype, torch.dtype],
         *weights: Tensor,
     ) -> Tensor:
-        """The mean over the words of the second layer's units.
+        """The mean over the words of the second layer's units, (texts, hidden).
 
         Args:
             ctx: keeps what the backward pass needs.
-            vectors: (words, dimensions) word vectors.
-            share: (words, 1) weight of each word in its text.
+            vectors: (words, dimensions) word vectors, all first words, then all second ones, ....
+            share: (words, 1) weight of each word in its text, 1 over the text's words.
             sizes: texts that have a first, second, ... word.
             dtypes: of products, forward and backward.
-            weights: those of :data:`WEIGHTS`.
+            weights: those of :data:`WEIGHTS`, in that order.
         """
         (
             first_input,
@@ -87,7 +92,9 @@ class HalfCode(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of the weights, in their own type; words have none."""
+        """The gradients of the arguments of :meth:`forward`: None for the first four, and those of
+        the weights in their own type. ``grad`` is the derivative by the code, (texts, hidden).
+        """
         if torch.is_grad_enabled():
             fail("precision", "must be tf32 where an encoder is differentiated twice", "half")
         words, share, first_units, second_units, *weights = ctx.saved_tensors
@@ -96,11 +103,13 @@ class HalfCode(torch.autograd.Function):
             weight.to(dtype) for weight in weights
         )
         grad = grad.to(dtype)
+        # ``by_...`` is the derivative by something, one row per word of a text.
         by_units = torch.cat([grad[:size] for size in sizes]).mul_(share.to(dtype))
-        by_inputs = _by_inputs(by_units, second_units, second_recurrent, sizes)
-        of_second = _weight_gradients(first_units, second_units, by_inputs, sizes)
-        by_inputs = _by_inputs(by_inputs @ second_input.mT, first_units, first_recurrent, sizes)
-        of_first = _weight_gradients(words, first_units, by_inputs, sizes)
+        by_arguments = _by_tanh_arguments(by_units, second_units, second_recurrent, sizes)
+        of_second = _weight_gradients(first_units, second_units, by_arguments, sizes)
+        by_units = by_arguments @ second_input.mT
+        by_arguments = _by_tanh_arguments(by_units, first_units, first_recurrent, sizes)
+        of_first = _weight_gradients(words, first_units, by_arguments, sizes)
         gradients = zip(of_first + of_second, weights, strict=True)
         return None, None, None, None, *(g.to(weight.dtype) for g, weight in gradients)
 
@@ -112,9 +121,15 @@ WEIGHTS = ("input", "first_bias", "first", "between", "second_bias", "second")
 def _layer_outputs(
     inputs: Tensor, weights: Tensor, bias: Tensor, recurrent: Tensor, sizes: Sequence[int]
 ) -> Tensor:
-    """The outputs of one layer's units after each word: tanh of inputs, bias, and the outputs after
-    the word before times the weights ``recurrent``. ``sizes`` says which rows belong to the first,
-    second, ... words (see :class:`HalfCode`).
+    """The outputs of one layer's units after each word, (words, hidden): h_t = tanh(W' a_t + b +
+    R' h_{t-1}) with h_0 = 0.
+
+    Args:
+        inputs: a_t, (words, inputs); all first words, then all second ones, ....
+        weights: W, (inputs, hidden).
+        bias: b.
+        recurrent: R, (hidden, hidden).
+        sizes: how many texts have a first, second, ... word.
     """
     outputs = torch.addmm(bias, inputs, weights)
     of_words = outputs.split(sizes)
@@ -124,9 +139,18 @@ def _layer_outputs(
     return outputs
 
 
-def _by_inputs(by_units: Tensor, units: Tensor, recurrent: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Derivatives by the argument of each unit's tanh, from those by its output (``by_units``,
-    overwritten and returned): backwards from the last word, each word adding to the one before.
+def _by_tanh_arguments(
+    by_units: Tensor, units: Tensor, recurrent: Tensor, sizes: Sequence[int]
+) -> Tensor:
+    """Derivatives by the argument of each unit's tanh, from those by its output: backwards from the
+    last word, each word adding to the one before.
+
+    Args:
+        by_units: the derivatives by the outputs, without what later words add, (words, hidden);
+            overwritten and returned.
+        units: the outputs, of :func:`_layer_outputs`.
+        recurrent: R there.
+        sizes: how many texts have a first, second, ... word.
     """
     slopes = torch.addcmul(units.new_ones(()), units, units, value=-1)  # tanh' = 1 - tanh²
     slope_of = slopes.to(by_units.dtype).split(sizes)
@@ -139,14 +163,22 @@ def _by_inputs(by_units: Tensor, units: Tensor, recurrent: Tensor, sizes: Sequen
 
 
 def _weight_gradients(
-    inputs: Tensor, units: Tensor, by_inputs: Tensor, sizes: Sequence[int]
+    inputs: Tensor, units: Tensor, by_arguments: Tensor, sizes: Sequence[int]
 ) -> tuple[Tensor, ...]:
-    """The gradients of a layer's input weights, bias and recurrent weights: one product over all
-    words each.
+    """The gradients (of a layer's input weights, of its bias, of its recurrent weights): one
+    product over all words each.
+
+    Args:
+        inputs: of the layer, (words, inputs).
+        units: its outputs, (words, hidden).
+        by_arguments: derivatives by the arguments of tanh, (words, hidden).
+        sizes: how many texts have a first, second, ... word.
     """
+    # The outputs before each word but the first ones; a text of one word has none.
     previous = [of_word[:size] for of_word, size in zip(units.split(sizes), sizes[1:])]
-    of_recurrent = torch.cat(previous or [units[:0]]).to(by_inputs.dtype).mT @ by_inputs[sizes[0] :]
-    return inputs.to(by_inputs.dtype).mT @ by_inputs, by_inputs.sum(0), of_recurrent
+    before = torch.cat(previous or [units[:0]]).to(by_arguments.dtype)
+    of_recurrent = before.mT @ by_arguments[sizes[0] :]
+    return inputs.to(by_arguments.dtype).mT @ by_arguments, by_arguments.sum(0), of_recurrent
 
 
 @dataclass(frozen=True)
@@ -189,8 +221,11 @@ class RecurrentRepresentation(HyperRepresentation):
         return HyperRepresentation.problem(replace(self, most=_most_texts(problem)), batch_size)
 
     def encode(self, x: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """φ_x: word numbers (..., words), or (..., 2, words) for an encoder of pairs, to
-        features and a 1.
+        """φ_x: the features of texts, and a 1 for the heads' constant, (..., features + 1).
+
+        Args:
+            x: the encoder's weights by name: ``WEIGHTS``, ``join`` and ``join_bias``.
+            inputs: word numbers (..., words), or (..., 2, words) for an encoder of pairs.
         """
         texts, dtypes = inputs.flatten(0, -2), PRECISIONS[self.precision]
         if dtypes is None:
@@ -198,16 +233,15 @@ class RecurrentRepresentation(HyperRepresentation):
         else:
             code = half_code(x, self.vectors, texts, dtypes, self.most)
         code = code.view(*inputs.shape[:-1], -1)
-        if x["join"].shape[0] != x["first"].shape[0]:
-            u, v = code.unbind(-2)
-            code = torch.cat([u, v, (u - v).square(), u * v], -1)
-        features = torch.tanh(code @ x["join"] + x["join_bias"])
-        return torch.cat([features, torch.ones_like(features[..., :1])], -1)
+        return _features_of_code(code, x["join"], x["join_bias"])
 
 
 def _most_texts(problem: BilevelProblem) -> tuple[int, ...]:
-    """How many texts of a minibatch of either level have a first, second, ... word at most; nothing
-    where the levels' minibatches differ in size. A shorter last minibatch is left out.
+    """How many texts of a minibatch have a first, second, ... word, the most over all minibatches
+    of both levels.
+
+    Entry 0 is the number of texts. Empty where the levels' minibatches differ in size. A shorter
+    last minibatch is left out.
     """
     upper, lower = problem.upper_data, problem.lower_data
     if upper.batch_size != lower.batch_size:
@@ -237,8 +271,9 @@ def half_code(
         vectors: (vocabulary, dimensions) word vectors; row 0 is that of no word.
         words: (texts, length) numbers, 0 at the end of a short text.
         dtypes: of products, forward and backward.
-        most: bounds on how many texts have a first, second, ... word, for as many texts as the
-            first one says; they are counted where there are none for so many.
+        most: bounds on how many texts have a first, second, ... word, as :func:`_most_texts` gives
+            them. They are used where ``words`` has as many texts as ``most[0]``; else the texts are
+            counted, or while a CUDA graph is captured all are read to the end.
     """
     lengths, order = (words != 0).sum(1).sort(descending=True, stable=True)
     number, longest = words.shape
@@ -252,6 +287,7 @@ def half_code(
     else:
         places = torch.arange(1, longest, device=words.device)[:, None]
         sizes = [number, *(texts for texts in (lengths > places).sum(1).tolist() if texts)]
+    # All first words, then all second ones, ..., each weighted with 1 over its text's words.
     words_read = torch.cat([of_place[:size] for of_place, size in zip(words[order].t(), sizes)])
     weight = 1 / lengths.clamp(min=1).to(vectors.dtype)
     share = (words_read != 0) * torch.cat([weight[:size] for size in sizes])
@@ -260,9 +296,9 @@ def half_code(
         share[:, None],
         sizes,
         dtypes,
-        *(weights[texts] for texts in WEIGHTS),
+        *(weights[name] for name in WEIGHTS),
     )
-    return code.index_select(0, order.argsort())
+    return code.index_select(0, order.argsort())  # in the order of ``words``
 
 
 def recurrent_representation(
@@ -271,7 +307,7 @@ def recurrent_representation(
     test: Sequence[Table],
     vectors: np.ndarray,
     *,
-    decay: float = 1e-1,
+    decay: Positive = 1e-1,
     tasks: tuple[int, int, int] = (500, 100, 100),
     ways: int = 2,
     shots: int = 10,
@@ -298,7 +334,6 @@ def recurrent_representation(
         precision: of products inside the encoder, ``"tf32"`` or ``"half"``.
     """
     one_of("precision", precision, PRECISIONS)
-    positive("decay", decay)
     target, task_sets = torch.device(device), []
     for (name, tables), number in zip(
         {"train": train, "validation": validation, "test": test}.items(), tasks
@@ -315,12 +350,16 @@ def recurrent_representation(
         "join": ((4 if train[0].features.ndim == 3 else 1) * hidden, features),
     }
     start = recurrent_start(shapes, seed, "recurrent representation", dtype, target)
-    table = torch.from_numpy(
-        standardised(vectors, np.concatenate([words.features.ravel() for words in train]))
-    )
-    table = table.to(target, dtype)
+    train_words = np.concatenate([table.features.ravel() for table in train])
     return RecurrentRepresentation(
-        task_sets[0], task_sets[1], task_sets[2], ways, decay, start, table, precision
+        train=task_sets[0],
+        validation=task_sets[1],
+        test=task_sets[2],
+        ways=ways,
+        decay=decay,
+        start=start,
+        vectors=torch.from_numpy(standardised(vectors, train_words)).to(target, dtype),
+        precision=precision,
     )
 
 
@@ -332,12 +371,20 @@ def made_up_vectors(vocabulary: int = 60) -> np.ndarray:
 
 
 def made_up_pairs(pairs: int = 600, length: int = 6, *, seed: int = 0) -> Table:
-    """Pairs of made-up texts of three classes: both nice, both nasty, one of each kind."""
+    """Pairs of made-up texts, features (pairs, 2, length); label 0: both nasty, 1: one of each
+    kind, 2: both nice.
+
+    Args:
+        pairs: how many.
+        length: longest text in words.
+        seed: of all draws.
+    """
     from mindgap.lab.tasks.data.tweets import made_up_tweets
 
+    # A tenth of the texts are manual ones, so more are made than are used.
     texts = made_up_tweets(2 * pairs + pairs // 2, length, seed=seed)
-    moods = texts.labels[: 2 * pairs].reshape(-1, 2).sum(1)
-    return Table(texts.words[: 2 * pairs].reshape(-1, 2, length), moods, "made-up pairs")
+    nice_texts = texts.labels[: 2 * pairs].reshape(-1, 2).sum(1)
+    return Table(texts.words[: 2 * pairs].reshape(-1, 2, length), nice_texts, "made-up pairs")
 
 
 check_arguments(__name__)

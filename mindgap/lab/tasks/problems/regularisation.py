@@ -59,7 +59,9 @@ class RegularisationSelection:
         return self.classes == 2
 
     def upper(self, x: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """f: mean loss, no decay."""
+        """f: the mean loss of a batch, without decay; x is not looked at. y has the shape of
+        ``y0``.
+        """
         features, labels = batch
         if self.binary:
             return softplus(-labels * (features @ y)).mean()
@@ -78,11 +80,14 @@ class RegularisationSelection:
         )
 
     def test_error(self, y: Tensor) -> float:
-        """Share of wrongly classified test samples."""
+        """Share of wrongly classified test samples, for y flat or of the shape of ``y0``. A score
+        of 0 in the binary task is wrong.
+        """
         features, labels = self.test
         if self.binary:
             return float((labels * (features @ y) <= 0).double().mean())
-        return float(((features @ y.reshape(self.y0.shape).T).argmax(1) != labels).double().mean())
+        predicted = (features @ y.reshape(self.y0.shape).T).argmax(1)
+        return float((predicted != labels).double().mean())
 
     def y_star(self, x: Tensor) -> Tensor:
         """argmin_y g(x, y), flat, by Newton's method with halving (strongly convex: e^x > 0)."""
@@ -93,16 +98,17 @@ class RegularisationSelection:
         )
 
     def hypergradient(self, x: Tensor) -> Tensor:
-        """∇Φ(x) = -J H⁻¹ f_y at y*(x), with dense H; (J z)_k = e^{x_k} y_k z_k, summed over a
-        class's features.
+        """∇Φ(x) = -J H⁻¹ f_y at y*(x), shape of ``x``, with H = g_yy dense and J = g_xy.
+
+        (J z)_k = e^{x_k} y_k z_k in the binary task, and that summed over the features of class k
+        in the multiclass one.
         """
         y = self.y_star(x)
         _, curvature = self._derivatives(x, y)
         with torch.enable_grad():
             leaf = y.clone().requires_grad_()
-            (f_y,) = torch.autograd.grad(
-                self.upper(x, leaf.view(self.y0.shape), self.validation), leaf
-            )
+            loss = self.upper(x, leaf.view(self.y0.shape), self.validation)
+            (f_y,) = torch.autograd.grad(loss, leaf)
         products = (y * torch.linalg.solve(curvature, f_y)).view(self.y0.shape)
         return -x.exp() * (products if self.binary else products.sum(1))
 
@@ -111,16 +117,13 @@ class RegularisationSelection:
         return float(self.upper(x, self.y_star(x).view(self.y0.shape), self.validation))
 
     def _derivatives(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """g_y and the dense H = g_yy of the whole training split, at flat y."""
+        """g_y (d,) and the dense H = g_yy (d, d) of the whole training split, at y flat (d,)."""
         features, labels = self.train
-        samples = len(labels)
         if self.binary:
-            chance = torch.sigmoid(-labels * (features @ y))
-            gradient = -features.T @ (labels * chance) / samples + x.exp() * y
-            curvature = features.T @ (
-                features * (chance * (1 - chance))[:, None]
-            ) / samples + torch.diag(x.exp())
-            return gradient, curvature
+            wrong = torch.sigmoid(-labels * (features @ y))  # probability of the other label
+            gradient = -features.T @ (labels * wrong) / len(labels) + x.exp() * y
+            weighted = features * (wrong * (1 - wrong))[:, None]
+            return gradient, features.T @ weighted / len(labels) + torch.diag(x.exp())
         decay, weights = x.exp().repeat_interleave(self.y0.shape[1]), torch.ones_like(labels)
         slope, curvature = softmax_derivatives(features, labels, weights, y.view(self.y0.shape))
         return slope.reshape(-1) + decay * y, curvature + torch.diag(decay)
@@ -166,17 +169,27 @@ def multiclass_selection(
 ) -> RegularisationSelection:
     """Multiclass task on any three tables with three classes or more: one x per class. Start: Y ~
     N(0, I), x = log U(0, 1).
+
+    Args:
+        train, validation, test: tables with the same features; f is the loss on ``validation``.
+        seed: of the start.
+        dtype, device: of the tensors.
     """
     classes = 1 + max(int(part.labels.max()) for part in (train, validation, test))
     if classes < 3:
         fail("labels", "must have at least three classes", classes)
     generator = numpy_stream(seed, "regularisation", "start")
-    y0 = torch.from_numpy(generator.standard_normal((classes, train.features.shape[1]))).to(
-        device, dtype
+    y0 = torch.from_numpy(generator.standard_normal((classes, train.features.shape[1])))
+    x0 = torch.from_numpy(generator.random(classes)).log()
+    return RegularisationSelection(
+        train=_tensors(train, dtype, device),
+        validation=_tensors(validation, dtype, device),
+        test=_tensors(test, dtype, device),
+        classes=classes,
+        x0=x0.to(device, dtype),
+        y0=y0.to(device, dtype),
+        origin=train.origin,
     )
-    x0 = torch.from_numpy(generator.random(classes)).log().to(device, dtype)
-    splits = [_tensors(part, dtype, device) for part in (train, validation, test)]
-    return RegularisationSelection(splits[0], splits[1], splits[2], classes, x0, y0, train.origin)
 
 
 def covtype_selection(
@@ -205,7 +218,13 @@ def covtype_selection(
 def _tensors(
     table: Table, dtype: torch.dtype, device: str | torch.device, *, signed: bool = False
 ) -> Batch:
-    """Features and labels of a table as tensors; ``signed``: labels 0 and 1 become -1 and 1."""
+    """Features and labels of a table as tensors on a device, the features of type ``dtype``.
+
+    Args:
+        table: the samples.
+        dtype, device: of the tensors.
+        signed: whether labels 0 and 1 become -1 and 1 of type ``dtype``; else they stay integers.
+    """
     labels = torch.from_numpy(table.labels).to(device)
     if signed:
         labels = (2 * labels - 1).to(dtype)

@@ -22,14 +22,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from mindgap.base.check import fail, one_of, positive, whole
-from mindgap.base.checked import check_arguments
+from mindgap.base.check import fail, one_of, whole
+from mindgap.base.checked import AtLeast, Count, Positive, check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.data.problem import BilevelProblem, Pack
 from mindgap.lab.tasks.data.tabular import Table
@@ -45,8 +46,8 @@ class Tasks:
     and query sets.
     """
 
-    support: tuple[Tensor, Tensor]
-    query: tuple[Tensor, Tensor]
+    support: tuple[Tensor, Tensor]  # what a head is fitted to
+    query: tuple[Tensor, Tensor]  # what it is judged by
 
     def __len__(self) -> int:
         return len(self.support[1])
@@ -97,26 +98,27 @@ class HyperRepresentation:
         return weights.new_zeros(len(self.train), weights.shape[1] + 1, self.ways)
 
     def encode(self, x: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """φ_x: inputs (..., d), or pairs (..., 2, d) for an encoder that has been made for them, to
-        features and a 1.
+        """φ_x: the features of inputs, and a 1 for the heads' constant, (..., features + 1).
 
         tanh twice; between the layers the two codes u, v of a pair are joined to (u, v, (u - v)², u
         v). The square stands where the authors have |u - v|, because the methods ask for second
         derivatives.
+
+        Args:
+            x: the encoder's weights by name, as ``start`` has them.
+            inputs: (..., d), or pairs (..., 2, d) where ``second`` has been made for them.
         """
         if not set(self.start) <= set(x):
             fail("x", f"must hold {', '.join(self.start)}", list(x))
         code = torch.tanh(inputs @ x["first"] + x["first_bias"])
-        if x["second"].shape[0] != x["first"].shape[1]:
-            u, v = code.unbind(-2)
-            code = torch.cat([u, v, (u - v).square(), u * v], -1)
-        features = torch.tanh(code @ x["second"] + x["second_bias"])
-        return torch.cat([features, torch.ones_like(features[..., :1])], -1)
+        return _features_of_code(code, x["second"], x["second_bias"])
 
     def upper(self, x: Mapping[str, Tensor], y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """f on a batch of (examples, tasks, ...) inputs and (examples, tasks) labels."""
+        """f on a batch of (examples, tasks, ...) inputs and (examples, tasks) labels, at the
+        encoder x and the heads y (tasks, features + 1, ways).
+        """
         inputs, labels = batch
-        # One product per task: the examples of all tasks at once would not fit their heads.
+        # b example, t task, k feature, c class: every task's features meet its own head.
         logits = torch.einsum("btk,tkc->btc", self.encode(x, inputs), y)
         return cross_entropy(logits.flatten(0, 1), labels.flatten())
 
@@ -137,42 +139,46 @@ class HyperRepresentation:
         )
 
     def heads(self, x: Tensor, tasks: Tasks | None = None) -> Tensor:
-        """argmin of each task's part of g at a flat x, by Newton's method: (tasks, features + 1,
-        ways).
+        """The heads that minimise each task's part of g, ℓ over its support set and c ‖Y_i‖², by
+        Newton's method on the CPU in double precision: (tasks, features + 1, ways).
 
         Args:
             x: flat vector of the encoder's weights.
             tasks: whose heads; the training tasks' (then it is y*(x)) if not given.
         """
         tasks = tasks or self.train
-        rows = self._features(x, tasks.support[0]).double()
-        features, span = rows.cpu(), None  # small and exact
-        if rows.shape[-1] > rows.shape[-2]:  # c ‖Y‖² keeps the heads in the span of their examples
-            features, span = _span(rows)
-        labels, shape = tasks.support[1].cpu(), (len(tasks), self.ways, features.shape[-1])
+        inputs, labels = tasks.support
+        rows = self._features(x, inputs).double()
+        features, basis = rows.cpu(), None
+        # c ‖Y‖² keeps a head in the span of its examples: with few of them, solve for coordinates.
+        if rows.shape[-1] > rows.shape[-2]:
+            features, basis = _coordinates(rows)
+        labels, shape = labels.cpu(), (len(tasks), self.ways, features.shape[-1])
         weights = torch.ones_like(labels)
 
-        def at(flat: Tensor) -> tuple[Tensor, Tensor]:
-            """Gradient and Hessian of each task's part of g at its flat head."""
+        def derivatives(flat: Tensor) -> tuple[Tensor, Tensor]:
+            """Gradient and Hessian of each task's part of g at its flat head (ways, features)."""
             slope, curvature = softmax_derivatives(features, labels, weights, flat.view(shape))
             decay = 2 * self.decay * torch.eye(flat.shape[-1], dtype=flat.dtype, device=flat.device)
             return slope.flatten(1) + 2 * self.decay * flat, curvature + decay
 
         def value(flat: Tensor) -> Tensor:
-            return self._losses(
-                features, labels, flat.view(shape).mT
-            ) + self.decay * flat.square().sum(-1)
+            losses = self._losses(features, labels, flat.view(shape).mT)
+            return losses + self.decay * flat.square().sum(-1)
 
-        heads = newton(at, value, features.new_zeros(shape).flatten(1)).view(shape).mT
-        heads = heads if span is None else rows.mT @ (span @ heads).to(rows)
+        heads = newton(derivatives, value, features.new_zeros(shape).flatten(1)).view(shape).mT
+        heads = heads if basis is None else rows.mT @ (basis @ heads).to(rows)
         return heads.contiguous().to(self.y0)
 
     def adapted(self, x: Tensor, split: str = "test") -> tuple[float, float]:
-        """Loss and accuracy on the query sets of ``"train"``, ``"validation"`` or ``"test"`` tasks,
-        with fresh heads.
+        """(loss, accuracy) on the query sets of tasks, with fresh heads.
 
         The heads are trained to the end on the support sets: no step of theirs can be tuned for one
         method.
+
+        Args:
+            x: flat vector of the encoder's weights.
+            split: ``"train"``, ``"validation"`` or ``"test"``.
         """
         one_of("split", split, ("train", "validation", "test"))
         tasks = getattr(self, split)
@@ -189,21 +195,29 @@ class HyperRepresentation:
         return self.adapted(x, "train")[0]
 
     def _features(self, x: Tensor, inputs: Tensor) -> Tensor:
-        """Features of all examples of tasks, without a gradient; a wide encoder would not hold
-        them all at once.
+        """Features of all examples of tasks and a 1, without a gradient: (tasks, examples, features
+        + 1). Read in parts, because a wide encoder would not hold them all at once.
+
+        Args:
+            x: flat vector of the encoder's weights.
+            inputs: (tasks, examples, ...).
         """
         weights: Mapping[str, Tensor] = Pack("x", self.x0).view(x)
-        tasks = max(1, CHUNK // inputs[0, ..., 0].numel())
+        tasks_at_once = max(1, CHUNK // inputs[0, ..., 0].numel())
         with torch.no_grad():
-            return torch.cat([self.encode(weights, part) for part in inputs.split(tasks)])
+            return torch.cat([self.encode(weights, part) for part in inputs.split(tasks_at_once)])
 
     def _losses(self, features: Tensor, labels: Tensor, heads: Tensor) -> Tensor:
-        """Mean loss of each task."""
+        """Mean loss of each task, (tasks,), from its features (tasks, examples, k), labels and head
+        (tasks, k, ways).
+        """
         logits = (features @ heads).flatten(0, 1)
         return cross_entropy(logits, labels.flatten(), reduction="none").view_as(labels).mean(-1)
 
     def _score(self, x: Tensor, heads: Tensor, tasks: Tasks) -> tuple[float, float]:
-        """Mean loss and accuracy of heads on the query sets of tasks."""
+        """(mean loss, accuracy) of heads (tasks, features + 1, ways) on the query sets of tasks, at
+        a flat x.
+        """
         inputs, labels = tasks.query
         with torch.no_grad():
             features = self._features(x, inputs)
@@ -211,15 +225,36 @@ class HyperRepresentation:
             return float(self._losses(features, labels, heads).mean()), float(right.double().mean())
 
 
-def _span(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Coordinates C (..., n, n) of rows R (..., n, d) in an orthonormal basis, and S with basis
-    Rᵀ S; both on the CPU.
+def _features_of_code(code: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
+    """The last layer of an encoder: tanh of a product, and a 1, (..., features + 1).
 
-    By the eigenvectors of R Rᵀ, a product on the device of the rows; directions of no length are
-    zero.
+    Args:
+        code: (..., hidden), or the codes u, v of pairs, (..., 2, hidden), joined here to (u, v, (u
+            - v)², u v).
+        weights: (hidden, features), or (4 hidden, features) for pairs.
+        bias: (features,).
+    """
+    if weights.shape[0] != code.shape[-1]:
+        u, v = code.unbind(-2)
+        code = torch.cat([u, v, (u - v).square(), u * v], -1)
+    features = torch.tanh(code @ weights + bias)
+    return torch.cat([features, torch.ones_like(features[..., :1])], -1)
+
+
+def _coordinates(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Coordinates of each problem's rows in an orthonormal basis of their span, on the CPU.
+
+    By the eigenvectors of R Rᵀ, whose product is taken on the device of the rows. Directions that
+    are no longer than rounding are set to zero.
+
+    Args:
+        rows: R, (..., n, d) with n <= d.
+
+    Returns:
+        (coordinates C, (..., n, n), with C Cᵀ = R Rᵀ; S, (..., n, n), such that the basis is Rᵀ S).
     """
     values, vectors = torch.linalg.eigh((rows @ rows.mT).cpu())
-    has_length = values > 1e-13 * values[..., -1:]
+    has_length = values > 1e-13 * values[..., -1:]  # eigenvalues ascend, the last is the largest
     lengths = torch.where(has_length, values, 0.0).sqrt()[..., None, :]
     return vectors * lengths, torch.where(has_length[..., None, :], vectors / lengths, 0.0)
 
@@ -230,11 +265,11 @@ def hyper_representation(
     test: Sequence[Table],
     *,
     tasks: tuple[int, int, int] = (200, 50, 100),
-    ways: int = 2,
-    shots: int = 10,
-    hidden: int = 16,
-    features: int = 8,
-    decay: float = 1e-2,
+    ways: Annotated[int, AtLeast(2)] = 2,
+    shots: Count = 10,
+    hidden: Count = 16,
+    features: Count = 8,
+    decay: Positive = 1e-2,
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
@@ -266,10 +301,6 @@ def hyper_representation(
     test, in place of one tanh network that is carried from task to task; the squared norm in place
     of the norm; word vectors averaged over a text in place of a recurrent net.
     """
-    whole("ways", ways, least=2)
-    for name, number in (("shots", shots), ("hidden", hidden), ("features", features)):
-        whole(name, number, least=1)
-    positive("decay", decay)
     groups = {"train": train, "validation": validation, "test": test}
     shapes = {table.features.shape[1:] for tables in groups.values() for table in tables}
     if len(shapes) != 1:
@@ -298,18 +329,32 @@ def hyper_representation(
         weights = torch.from_numpy(generator.standard_normal((rows, columns)) / np.sqrt(rows))
         start[name] = weights.to(target, dtype)
         start[f"{name}_bias"] = torch.zeros(columns, dtype=dtype, device=target)
-    return HyperRepresentation(task_sets[0], task_sets[1], task_sets[2], ways, decay, start)
+    return HyperRepresentation(
+        train=task_sets[0],
+        validation=task_sets[1],
+        test=task_sets[2],
+        ways=ways,
+        decay=decay,
+        start=start,
+    )
 
 
 def draw_tasks(
     tables: Sequence[Table], number: int, ways: int, shots: int, seed: int, name: str
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Support and query of so many tasks: inputs (tasks, ways·shots, ...) and labels, in random
-    order. Every task takes a table at random, so many of its classes, numbered 0, 1, ..., and so
-    many examples of each from either half of the table (see :func:`hyper_representation`).
+    """Draw tasks: a table at random, some of its classes, numbered 0, 1, ..., and examples of each
+    from either half of the table (see :func:`hyper_representation`).
 
     Args:
+        tables: to choose from.
+        number: of tasks.
+        ways: classes of a task.
+        shots: examples of a class in either set.
         seed, name: of the draws.
+
+    Returns:
+        [support, query], each (inputs (tasks, ways·shots, ...), labels (tasks, ways·shots)), the
+        examples of a task in random order.
 
     Raises:
         RuleError: a table has too few classes, or too few examples of one in a half.
@@ -319,29 +364,24 @@ def draw_tasks(
     for table in tables:
         order = generator.permutation(len(table))
         half_rows = [np.sort(order[half::2]) for half in (0, 1)]
-        names = np.unique(table.labels)
-        halves.append([[rows[table.labels[rows] == name] for name in names] for rows in half_rows])
-        fewest = min(len(of_a_class) for half in halves[-1] for of_a_class in half)
-        if len(names) < ways or fewest < shots:
+        classes = np.unique(table.labels)
+        halves.append([[rows[table.labels[rows] == c] for c in classes] for rows in half_rows])
+        fewest = min(len(rows_of_class) for half in halves[-1] for rows_of_class in half)
+        if len(classes) < ways or fewest < shots:
             rule = f"must have {ways} classes with {2 * shots} examples each"
-            found = f"{table.origin}: {len(names)} classes, {2 * fewest} examples of the smallest"
+            found = f"{table.origin}: {len(classes)} classes, {2 * fewest} examples of the smallest"
             fail("table", rule, found)
     inputs: list[list[np.ndarray]] = [[], []]
     labels: list[list[np.ndarray]] = [[], []]
     for _ in range(number):
         domain = int(generator.integers(len(tables)))
-        classes = generator.permutation(len(halves[domain][0]))[:ways]
-        for level in (0, 1):
-            rows = np.concatenate(
-                [
-                    generator.permutation(halves[domain][level][class_number])[:shots]
-                    for class_number in classes
-                ]
-            )
+        chosen = generator.permutation(len(halves[domain][0]))[:ways]
+        for level, rows_of in enumerate(halves[domain]):
+            drawn = [generator.permutation(rows_of[number])[:shots] for number in chosen]
             # A minibatch takes the same places of every task: in order of class it would show one
             # class alone.
             order = generator.permutation(ways * shots)
-            inputs[level].append(tables[domain].features[rows[order]])
+            inputs[level].append(tables[domain].features[np.concatenate(drawn)[order]])
             labels[level].append(np.repeat(np.arange(ways), shots)[order])
     return [(np.stack(inputs[level]), np.stack(labels[level])) for level in (0, 1)]
 
@@ -349,6 +389,11 @@ def draw_tasks(
 def split_table(table: Table, shares: Sequence[float], *, seed: int = 0) -> list[Table]:
     """Parts of a table by given shares of its samples, in random order; the last takes what
     rounding leaves.
+
+    Args:
+        table: the samples.
+        shares: of each part, positive; they sum to 1.
+        seed: of the order.
 
     Example:
         >>> table = Table(np.arange(10.0)[:, None], np.zeros(10, dtype=np.int64), "made up")

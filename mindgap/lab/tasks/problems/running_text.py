@@ -54,8 +54,11 @@ class RunningText:
     length: int  # words per segment
 
     def segments(self, *, short: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
-        """Words of each segment and the word after each; ``short``: with a shorter last one,
-        where words are left.
+        """Yield (words of a segment, the word after each), both (batch, length), from the first
+        segment to the last.
+
+        Args:
+            short: whether to yield a shorter last segment where words are left over.
         """
         words = self.rows.shape[1] - 1
         for start in range(0, words if short else words - self.length + 1, self.length):
@@ -63,12 +66,16 @@ class RunningText:
             yield self.rows[:, start:stop], self.rows[:, start + 1 : stop + 1]
 
     def windows(self, generator: torch.Generator, size: int) -> Tensor:
-        """``size`` random windows of ``length`` + 1 consecutive words; the generator is on the
-        CPU.
+        """``size`` random windows of consecutive words of the text, (size, length + 1). Rows are
+        read on end, so a window may reach into the next row.
+
+        Args:
+            generator: on the CPU; it is advanced.
+            size: how many.
         """
-        every = self.rows.flatten()
-        starts = torch.randint(0, len(every) - self.length, (size, 1), generator=generator)
-        return every[(starts + torch.arange(self.length + 1)).to(every.device)]
+        all_words = self.rows.flatten()
+        starts = torch.randint(0, len(all_words) - self.length, (size, 1), generator=generator)
+        return all_words[(starts + torch.arange(self.length + 1)).to(all_words.device)]
 
 
 def running_text(
@@ -81,13 +88,13 @@ def running_text(
     device: torch.device | str = "cpu",
     shift: int = 0,
 ) -> RunningText:
-    """One part of a text on a device.
+    """One part of a text on a device, cut into ``batch`` rows.
 
     Args:
         text: ``"prose"``, ``"ptb"`` or ``"wikitext-2"``.
+        part: ``"train"``, ``"validation"`` or ``"test"``.
         words: the ``words`` - 1 most frequent words have a number of their own; all others share
             the last.
-        part: ``"train"``, ``"validation"`` or ``"test"``.
         batch: rows; words that do not fill all rows are left out.
         length: words per segment.
         device: where the words lie.
@@ -101,17 +108,13 @@ def running_text(
         >>> running_text("prose", "validation", words=100, batch=10, length=5).rows.shape[0]
         10
     """
-    parts = dict(
-        zip(PARTS, prepared_tokens(one_of("text", text, TEXTS), whole("words", words, least=2)))
-    )
-    tokens = parts[one_of("part", part, PARTS)]
+    parts = prepared_tokens(one_of("text", text, TEXTS), whole("words", words, least=2))
+    tokens = parts[PARTS.index(one_of("part", part, PARTS))]
     words_per_row = len(tokens) // whole("batch", batch, least=1)
     if words_per_row <= whole("length", length, least=1):
         fail("length", f"must be below {words_per_row}, the words per row", length)
-    return RunningText(
-        tokens.roll(-shift)[: words_per_row * batch].reshape(batch, words_per_row).to(device),
-        length,
-    )
+    rows = tokens.roll(-shift)[: words_per_row * batch].reshape(batch, words_per_row)
+    return RunningText(rows.to(device), length)
 
 
 @cache
@@ -130,10 +133,15 @@ def prepared_tokens(text: str, words: int) -> tuple[Tensor, ...]:
 
 
 def bigram_loss(text: str, words: int) -> float:
-    """Loss per word on the test part of a bigram model, the floor that a trained network is below.
+    """Mean cross-entropy per word of a bigram model on the test part of a text: a trained network
+    should stay below it.
 
-    Relative frequencies of pairs, of words and of nothing are mixed with weights that expectation
-    maximisation finds on the validation part.
+    The model mixes the relative frequencies of pairs, of single words, and 1/words for every word.
+    Expectation maximisation finds the weights of the three on the validation part.
+
+    Args:
+        text: one of ``TEXTS``.
+        words: size of the vocabulary.
 
     Example:
         >>> 2.0 < bigram_loss("prose", 100) < 4.6  # the logarithm of 100
@@ -142,12 +150,15 @@ def bigram_loss(text: str, words: int) -> float:
     train, validation, test = (
         part.numpy().astype(np.int64) for part in prepared_tokens(text, words)
     )
+    # A pair of words has the number first·words + second.
     pairs, counts = np.unique(train[:-1] * words + train[1:], return_counts=True)
     single = np.bincount(train, minlength=words) / len(train)
     first_counts = np.bincount(train[:-1], minlength=words)
 
     def models(part: np.ndarray) -> np.ndarray:
-        """Probability of each word after the first by pairs, by single words and by nothing."""
+        """Probability of each word of ``part`` after the first, (3, words of the part - 1): given
+        the word before, by its own frequency, and 1/words.
+        """
         pair_numbers = part[:-1] * words + part[1:]
         places = np.searchsorted(pairs, pair_numbers).clip(max=len(pairs) - 1)
         counts_of_pairs = np.where(pairs[places] == pair_numbers, counts[places], 0)
@@ -162,11 +173,15 @@ def bigram_loss(text: str, words: int) -> float:
 
 
 def going_on(state: object) -> tuple[list[Tensor], Callable[..., Tensor]]:
-    """The tensors of a state, and the loss of a segment that begins in them and leaves its own
-    state there.
+    """Make a loss that goes on from segment to segment.
 
     Args:
-        state: of the model at the beginning of a text, such as ``model.blank(batch)``.
+        state: of the model at the beginning of a text, such as ``model.blank(batch)``; its tensors
+            are overwritten by every call of the loss.
+
+    Returns:
+        (the tensors of the state; ``loss(model, x, y)`` of a segment's words x and the words y
+        after them, which begins in these tensors and leaves the segment's last state there).
 
     Example:
         >>> from mindgap.lab.tasks.models import AWDLSTM
@@ -180,9 +195,10 @@ def going_on(state: object) -> tuple[list[Tensor], Callable[..., Tensor]]:
     carried, form = pytree.tree_flatten(state)
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        """The loss of a segment that begins in the carried state, which then becomes its
-        last one.
+        """Mean cross-entropy of a segment that begins in the carried state; overwrites that state
+        with the segment's last one.
         """
+        # Clones, because autograd keeps what a state was while it is overwritten.
         scores, after = model(x, pytree.tree_unflatten([t.clone() for t in carried], form))
         with torch.no_grad():
             torch._foreach_copy_(carried, pytree.tree_leaves(after))
@@ -210,13 +226,13 @@ def running_loss(model: StatefulModel, text: RunningText) -> float:
     """
     mode, state = model.training, model.blank(len(text.rows))
     model.train(False)
-    total, count = torch.zeros((), dtype=torch.float64, device=text.rows.device), 0
+    loss_sum, count = torch.zeros((), dtype=torch.float64, device=text.rows.device), 0
     for x, y in text.segments(short=True):
         scores, state = model(x, state)
-        total += F.cross_entropy(scores.flatten(0, 1).float(), y.flatten(), reduction="sum")
+        loss_sum += F.cross_entropy(scores.flatten(0, 1).float(), y.flatten(), reduction="sum")
         count += y.numel()
     model.train(mode)
-    return float(total) / count
+    return float(loss_sum) / count
 
 
 check_arguments(__name__)

@@ -19,9 +19,15 @@ def softmax_derivatives(
     features: Tensor, labels: Tensor, weights: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Gradient (classes, d) and Hessian (classes·d, classes·d) of mean_i weights_i ℓ(Y; a_i, t_i)
-    at Y (classes, d).
+    at Y, with ℓ the cross-entropy of softmax(Y a_i).
 
     Leading axes of all four arguments, the same ones, count problems.
+
+    Args:
+        features: a_i, (..., n, d).
+        labels: t_i, (..., n), 0..classes-1.
+        weights: one per sample, (..., n).
+        y: Y, (..., classes, d).
 
     Example:
         >>> a, t = torch.eye(2, dtype=torch.float64), torch.tensor([0, 1])
@@ -35,21 +41,25 @@ def softmax_derivatives(
     """
     *problems, classes, width = y.shape
     probabilities = torch.softmax(features @ y.mT, -1)
-    weight_shares = (weights.to(y.dtype) / labels.shape[-1])[..., None]
-    gradient = (weight_shares * (probabilities - one_hot(labels, classes))).mT @ features
+    mean_weights = (weights.to(y.dtype) / labels.shape[-1])[..., None]  # w_i = weights_i/n
+    gradient = (mean_weights * (probabilities - one_hot(labels, classes))).mT @ features
     # -sum_i w_i (p_i ⊗ a_i)(p_i ⊗ a_i)', and on the diagonal blocks sum_i w_i p_ic a_i a_i'
     joint = (probabilities[..., :, None] * features[..., None, :]).flatten(-2)
-    hessian = -((weight_shares * joint).mT @ joint).view(*problems, classes, width, classes, width)
+    hessian = -((mean_weights * joint).mT @ joint).view(*problems, classes, width, classes, width)
     blocks = (
-        features.mT[..., None, :, :] * (weight_shares * probabilities).mT[..., :, None, :]
+        features.mT[..., None, :, :] * (mean_weights * probabilities).mT[..., :, None, :]
     ) @ features[..., None, :, :]
     hessian.diagonal(dim1=-4, dim2=-2).add_(blocks.movedim(-3, -1))
     return gradient, hessian.view(*problems, classes * width, classes * width)
 
 
 def lbfgs(value: Callable[[Tensor], Tensor], start: Tensor, **limits: float) -> Tensor:
-    """The minimiser of a smooth function by L-BFGS with a strong Wolfe line search; ``limits`` are
-    those of ``torch.optim.LBFGS``.
+    """The minimiser of a smooth function by L-BFGS with a strong Wolfe line search, detached.
+
+    Args:
+        value: the function, to a scalar.
+        start: where to begin; it is not changed.
+        limits: settings of ``torch.optim.LBFGS``, such as ``max_iter``.
 
     Example:
         >>> lbfgs(lambda y: (y - 3).square().sum(), torch.zeros(1)).round()
@@ -73,12 +83,20 @@ def newton(
     value: Callable[[Tensor], Tensor],
     start: Tensor,
 ) -> Tensor:
-    """Minimise a strongly convex function of a flat vector by Newton's method with halving.
+    """Minimise strongly convex functions of a flat vector by Newton's method with halving.
+
+    A step is halved until the value falls by a tenth of what the slope promises (Armijo's rule).
+
+    A problem is solved when its gradient is below 1e-12 of its point (or of 1, for small points);
+    after 200 steps what is found is returned as it is.
 
     Args:
-        derivatives: gradient and dense Hessian at a point.
-        value: the function, for the halving; one number a problem.
-        start: where to begin; leading axes count problems, each with steps of its own.
+        derivatives: gradients (..., d) and dense Hessians (..., d, d) at points (..., d).
+        value: the function, for the halving; one number per problem, (...).
+        start: where to begin, (..., d); leading axes count problems, each with steps of its own.
+
+    Returns:
+        The minimisers, shape of ``start``.
 
     Example:
         >>> def at(y):
@@ -102,10 +120,9 @@ def newton(
         step = torch.ones_like(slope)
         while True:
             # Near the minimum rounding hides any decrease: there the full step is right.
+            may_halve = (step > 1e-8) & (slope > 1e-12)
             allowed = start_value - 0.1 * step * slope
-            too_high = (
-                (step > 1e-8) & (slope > 1e-12) & (value(y - step[..., None] * direction) > allowed)
-            )
+            too_high = may_halve & (value(y - step[..., None] * direction) > allowed)
             if not bool(too_high.any()):
                 break
             step = torch.where(too_high, step / 2, step)

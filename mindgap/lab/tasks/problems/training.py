@@ -25,8 +25,13 @@ Network = TypeVar("Network", bound=torch.nn.Module)
 
 
 def seeded_network(build: Callable[[], Network], seed: int, *stream: str | int) -> Network:
-    """The network that ``build`` makes, with a random start that depends on the seed and the
-    stream's name alone (``"network"`` where none is given); torch's own stream stays as it was.
+    """The network that ``build`` makes, with a random start that depends on seed and stream alone.
+    torch's own generator is set for the call and restored.
+
+    Args:
+        build: makes the network.
+        seed: of the start.
+        stream: names of the random stream, ``"network"`` where none is given.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, *(stream or ("network",))))
@@ -141,9 +146,19 @@ def _image_network(
     train: int | None,
     validation: int,
 ) -> TrainingProblem:
-    """A small convolutional network on a table of images of ``shape`` (channels, side),
-    standardised; split as :func:`digits_network` says where ``train`` is given, else all are to
-    train on.
+    """A small convolutional network on a table of images, standardised over all pixels.
+
+    Args:
+        data: the images, one row each.
+        shape: (channels, side) of an image.
+        width: of the network.
+        seed: of the split, and of the network's start where ``start`` is None.
+        start: seed of the network's start.
+        train: samples to train on; None for all, and then there is no other part.
+        validation: samples of that part; what is left is the part ``"test"``.
+
+    Returns:
+        A problem whose batches and parts are (images (n, channels, side, side), labels (n,)).
     """
     channels, side = shape
     images = torch.tensor(data.features, dtype=torch.float32).reshape(-1, channels, side, side)
@@ -230,16 +245,18 @@ def prose_transformer(
         return problem
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Fresh Gaussian vectors in place of words, and the words to predict."""
+        """Fresh Gaussian vectors in place of words (size, length, width), and the words to predict
+        (size, length).
+        """
         targets = problem.draw(generator, size)[:, 1:]
-        return SmallTransformer.START * torch.randn(
-            *targets.shape, width, generator=generator
-        ), targets
+        vectors = torch.randn(*targets.shape, width, generator=generator)
+        return SmallTransformer.START * vectors, targets
 
-    objective = Objective(
-        problem.objective.model, lambda m, b: F.cross_entropy(m(b[0]).flatten(0, 1), b[1].flatten())
-    )
-    return TrainingProblem(objective, draw, problem.samples)
+    def loss(m: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        vectors, targets = batch
+        return F.cross_entropy(m(vectors).flatten(0, 1), targets.flatten())
+
+    return TrainingProblem(Objective(problem.objective.model, loss), draw, problem.samples)
 
 
 def prose_lstm(
@@ -269,7 +286,14 @@ def prose_lstm(
 def _next_word(
     build: Callable[[], torch.nn.Module], words: int, length: int, seed: int
 ) -> TrainingProblem:
-    """Predict every next word of windows of prose with the network that ``build`` makes."""
+    """The problem to predict every next word of windows of prose.
+
+    Args:
+        build: makes the network.
+        words: size of the vocabulary.
+        length: words of an input; a batch holds windows of ``length`` + 1 words.
+        seed: of the network's start.
+    """
     tokens = _prose(words)
 
     def draw(generator: torch.Generator, size: int) -> torch.Tensor:
@@ -281,8 +305,10 @@ def _next_word(
 
 @cache
 def _prose(words: int) -> torch.Tensor:
-    """The text as numbers of words, by frequency: the ``words`` - 1 most frequent have their own,
-    all others share the last. Read once per process.
+    """The King James Bible as numbers of words, shape (words of the text,), read once per process.
+
+    The ``words`` - 1 most frequent words have a number of their own, from 0 by frequency; all
+    others share ``words`` - 1.
     """
     whole("words", words, least=2)
     text = kjv_words()

@@ -52,7 +52,7 @@ class UnboundedSmoothness:
     x0: Tensor
 
     def upper(self, x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """f on a batch of (centres, targets)."""
+        """f, the mean of f_j over a batch of (centres c_j, targets t_j), each (samples, d)."""
         centres, targets = batch
         distance = x - centres
         if self.growth == "quartic":
@@ -76,15 +76,13 @@ class UnboundedSmoothness:
     def upper_gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """(f_x, f_y) of the whole upper level."""
         distance = x - self.centres
-        growing = (
-            distance.pow(3)
-            if self.growth == "quartic"
-            else torch.sinh(self.rate * distance) / self.rate
-        )
-        return growing.mean(0), y - self.targets.mean(0)
+        if self.growth == "quartic":
+            return distance.pow(3).mean(0), y - self.targets.mean(0)
+        slopes = torch.sinh(self.rate * distance) / self.rate
+        return slopes.mean(0), y - self.targets.mean(0)
 
     def hypergradient(self, x: Tensor) -> Tensor:
-        """∇Φ(x) = f_x - C̄ Ā⁻¹ f_y at y*(x)."""
+        """∇Φ(x) = f_x - C̄ Ā⁻¹ f_y at y*(x), with Ā = g_yy and C̄ = g_xy of the lower quadratic."""
         y = self.quadratic.y_star(x)
         f_x, f_y = self.upper_gradients(x, y)
         return f_x - self.quadratic.lower.C @ torch.linalg.solve(self.quadratic.lower.A, f_y)
@@ -115,7 +113,8 @@ def unbounded_problem(
         rate: κ.
         distance: how far out the start is: its coordinates have magnitudes uniform in [distance/2,
             distance] and random signs, so that no single step suits them all.
-        lower, upper, dim_y, dim_x: samples and dimensions.
+        lower, upper: numbers of samples of the two levels.
+        dim_y, dim_x: dimensions of y and x.
         noise: standard deviation of the centres c_j.
         seed: of all draws.
         dtype, device: of the tensors.
@@ -130,10 +129,9 @@ def unbounded_problem(
     generator = torch_stream(seed, "unbounded")
     centres = noise * torch.randn(upper, dim_x, generator=generator, dtype=torch.float64)
     targets = torch.randn(upper, dim_y, generator=generator, dtype=torch.float64) + 1.0
-    magnitudes = distance * (
-        0.5 + 0.5 * torch.rand(dim_x, generator=generator, dtype=torch.float64)
-    )
+    uniform = torch.rand(dim_x, generator=generator, dtype=torch.float64)
     signs = 2.0 * torch.randint(0, 2, (dim_x,), generator=generator) - 1.0
+    magnitudes = distance * (0.5 + 0.5 * uniform)
     x0 = (magnitudes * signs).to(device, dtype)
     return UnboundedSmoothness(quadratic, centres.to(x0), targets.to(x0), growth, rate, x0)
 

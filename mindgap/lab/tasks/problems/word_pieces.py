@@ -74,10 +74,16 @@ def padded_pieces(windows: Tensor, words: int, generator: torch.Generator) -> Pa
     """Windows as pre-training meets them: one in ten is cut at a random length and padded, and
     every piece is masked with probability 15 % by itself (at least one per window).
 
+    :func:`masked_pieces` masks a fixed number of pieces per window and does not pad.
+
     Args:
         windows: numbers of pieces, samples x length, on the device of the generator.
         words: size of the vocabulary.
         generator: draws lengths, places and pieces.
+
+    Returns:
+        (input, ``windows``, 1.0 where a piece is to be restored, True where a place is not
+        padding), each samples x length.
 
     Example:
         >>> windows = torch.randint(5, 30, (400, 20))
@@ -108,12 +114,21 @@ def padded_pieces(windows: Tensor, words: int, generator: torch.Generator) -> Pa
 def padded_loss(
     model: nn.Module, inputs: Tensor, answers: Tensor, masked: Tensor, not_padding: Tensor
 ) -> Tensor:
-    """Mean cross-entropy over the pieces to be restored of a whole batch.
+    """Mean cross-entropy over the pieces to be restored of a whole batch, as
+    :func:`padded_pieces` makes it.
 
     Scores are computed at the pieces to be restored and at a few others, a number of places that
     depends on the batch's shape alone (a CUDA graph needs that). Were it too small, the loss would
     be NaN.
+
+    Args:
+        model: a ``MaskedBert``.
+        inputs: samples x length.
+        answers: the pieces before masking.
+        masked: 1.0 where a piece is to be restored.
+        not_padding: True where a place is not padding.
     """
+    # Places counted over all samples on end, those with 1 first.
     places = masked.flatten().topk(_most_masked(*masked.shape), sorted=False).indices
     is_masked = masked.flatten().take_along_dim(places, dim=0)
     losses = F.cross_entropy(
@@ -126,8 +141,14 @@ def padded_loss(
 
 
 def _most_masked(windows: int, length: int) -> int:
-    """Masked places among so many windows, at most: eight standard deviations above the mean, and
-    one place for every window that has none by chance; a multiple of 64 or all.
+    """How many places to reserve for the masked ones, which no batch exceeds in practice.
+
+    Eight standard deviations above the mean of the binomial number, and one place for every window
+    that has none by chance; rounded up to a multiple of 64, at most all.
+
+    Args:
+        windows: in the batch.
+        length: pieces per window.
 
     Example:
         >>> _most_masked(1, 64), _most_masked(32, 64)
@@ -154,8 +175,14 @@ class MaskedText:
     length: int
 
     def batches(self, size: int, generator: torch.Generator) -> list[Masked]:
-        """One pass over the training text in random order, cut and masked anew; a short last
-        batch is left out.
+        """One pass over the training text in random order, cut into windows and masked anew.
+
+        Args:
+            size: windows per batch; a short last batch is left out.
+            generator: draws where the first window begins, the order and the masks.
+
+        Returns:
+            (input, places, answers) of every batch; see :func:`masked_pieces`.
         """
         shift = int(torch.randint(self.length, (), generator=generator, device=self.train.device))
         number = (len(self.train) - shift) // self.length
@@ -180,7 +207,8 @@ def masked_text(
     held_out: int = 1024,
     reviews: bool = True,
 ) -> MaskedText:
-    """The text of :func:`~mindgap.lab.tasks.data.wordpiece.wikitext_pieces` on a device.
+    """The text of :func:`~mindgap.lab.tasks.data.wordpiece.wikitext_pieces` on a device, with the
+    windows held out already masked.
 
     Args:
         device: where it lies.
@@ -202,8 +230,13 @@ def masked_text(
 
 @torch.no_grad()
 def masked_reading(model: nn.Module, batch: Masked, *, size: int = 256) -> tuple[float, float]:
-    """Mean loss and share of right answers at the masked places, in evaluation mode; the mode is
+    """(mean loss, share of right answers) at the masked places, in evaluation mode; the mode is
     restored.
+
+    Args:
+        model: a ``MaskedBert``.
+        batch: (input, places, answers), as :func:`masked_pieces` makes it.
+        size: windows that the model reads at once.
 
     Example:
         >>> from mindgap.lab.tasks.models import MaskedBert
@@ -216,13 +249,14 @@ def masked_reading(model: nn.Module, batch: Masked, *, size: int = 256) -> tuple
     """
     mode = model.training
     model.eval()
-    total, right = torch.zeros((2, 1), dtype=torch.float64, device=batch[0].device)
+    all_inputs, _, all_answers = batch
+    loss_sum, right = torch.zeros((2, 1), dtype=torch.float64, device=all_inputs.device)
     for inputs, places, answers in zip(*(tensor.split(size) for tensor in batch)):
         scores = model(inputs, places).float()
-        total += F.cross_entropy(scores.flatten(0, 1), answers.flatten(), reduction="sum")
+        loss_sum += F.cross_entropy(scores.flatten(0, 1), answers.flatten(), reduction="sum")
         right += (scores.argmax(dim=-1) == answers).sum()
     model.train(mode)
-    return float(total) / batch[2].numel(), float(right) / batch[2].numel()
+    return float(loss_sum) / all_answers.numel(), float(right) / all_answers.numel()
 
 
 @dataclass(frozen=True)
@@ -231,8 +265,8 @@ class Questions:
     filled with [PAD].
 
     Attributes:
-        parts: ``"train"``, ``"validation"`` and ``"test"`` -> inputs, and first and last place of
-            every answer.
+        parts: ``"train"``, ``"validation"`` and ``"test"`` -> inputs (questions, places), and first
+            and last place of every answer (questions, answers, 2).
         question: pieces of the longest question; its passage begins two places later.
     """
 
@@ -254,7 +288,12 @@ class Questions:
         return ends_loss(self.scores(model, inputs), answers)
 
     def batches(self, size: int, generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
-        """One pass over the training questions in random order; a short last batch is left out."""
+        """One pass over the training questions in random order: (inputs, answers) of every batch.
+
+        Args:
+            size: questions per batch; a short last batch is left out.
+            generator: draws the order.
+        """
         inputs, answers = self.parts["train"]
         if len(inputs) < size:
             fail("batch", f"must be at most {len(inputs)}, the training questions", size)
@@ -288,19 +327,31 @@ def squad_questions(
     inputs, answers = (
         torch.as_tensor(arrays[name], device=device).long() for name in ("inputs", "answers")
     )
-    number = len(inputs)
+    train_end, validation_end = len(inputs) * 70 // 100, len(inputs) * 85 // 100
     rows = {
-        "train": slice(number * 70 // 100),
-        "validation": slice(number * 70 // 100, number * 85 // 100),
-        "test": slice(number * 85 // 100, number),
+        "train": slice(train_end),
+        "validation": slice(train_end, validation_end),
+        "test": slice(validation_end, None),
     }
     parts = {name: (inputs[part], answers[part]) for name, part in rows.items()}
     return Questions(parts, question)
 
 
 def _squad_pieces(words: int, question: int, passage: int, reviews: bool) -> dict[str, np.ndarray]:
-    """SQuAD as word pieces: inputs of question and passage, and the places of the answers; a
-    question whose answers are all longer than ``LONGEST`` or the passage is left out.
+    """SQuAD as word pieces; ``questions._from_squad`` does the same with whole words.
+
+    A question whose answers are all longer than ``LONGEST`` or the passage is left out, and the
+    answers of the others that are too long.
+
+    Args:
+        words: size of the vocabulary.
+        question: pieces of a question; longer ones are cut, shorter ones padded.
+        passage: pieces of a passage.
+        reviews: whether the vocabulary's text includes the reviews of FDU-MTL.
+
+    Returns:
+        ``inputs``, int32 (questions, question + passage + 3), and ``answers``, int32 (questions,
+        answers, 2), first and last place of each in its input.
     """
     vocabulary = known_word_pieces(wikitext_pieces(words, reviews=reviews)["vocabulary"].tolist())
     random, inputs, answers = numpy_stream(0, "passages"), [], []
@@ -318,8 +369,9 @@ def _squad_pieces(words: int, question: int, passage: int, reviews: bool) -> dic
             question + 2,
             lambda low, high: int(random.integers(low, high + 1)),
         )
-        asked = vocabulary.placed(item["question"])[0][:question]
-        row = [CLS, *asked, SEP, *[PAD] * (question - len(asked))]
+        asked, _ = vocabulary.placed(item["question"])
+        row = [CLS, *asked[:question], SEP]
+        row += [PAD] * (question + 2 - len(row))
         row += [*pieces[begin : begin + passage], SEP]
         inputs.append(row + [PAD] * (question + passage + 3 - len(row)))
         answers.append(inside)

@@ -9,16 +9,20 @@ from mindgap.lab.theory.certificate import Certificate
 
 
 def table_2_1(constant: Fraction = Fraction(1, 1000)) -> Certificate:
-    """No method needs ``constant``·L/√ε steps on convex functions when L is large.
+    """Table 2.1 prints Ω(L/√ε) steps for convex functions; Nesterov's method needs fewer when L is
+    large.
 
-    Nesterov's method has f(y_k) - f* <= 2 L D²/(k+1)² on every convex L-smooth function, so √(2L/ε)
-    steps are enough (D = 1). For any constant c the printed lower bound c·L/√ε exceeds that as soon
-    as L > 2/c².
+    It has f(y_k) - f* <= 2 L D²/(k+1)² on every convex L-smooth function, so √(2L/ε) steps are
+    enough (D = 1). For any constant c the printed lower bound c·L/√ε exceeds that as soon as
+    L > 2/c².
+
+    Args:
+        constant: c, the constant behind Ω.
     """
-    L = Fraction(200) / constant**2
+    L = Fraction(200) / constant**2  # a hundred times the 2/c² above
     epsilon = Fraction(1, 10_000)
-    square = 2 * L / epsilon  # a whole number here
-    enough = isqrt(int(square)) + 1
+    enough_square = 2 * L / epsilon  # a whole number here
+    enough = isqrt(int(enough_square)) + 1
     return Certificate(
         instance={"L": L, "ε": epsilon, "D": 1, "constant of Ω": constant},
         assumptions={

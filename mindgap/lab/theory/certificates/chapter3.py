@@ -25,15 +25,22 @@ def equation_3_10(L1: Fraction = Fraction(2)) -> Certificate:
 
 
 def theorem_3_4_4_step(epsilon: float = 10.0, M: float = 1e5, tau: float = 0.1) -> Certificate:
-    """With the printed step clipped SGD on cosh x jumps to and fro for the theorem's whole horizon.
+    """With the step that Theorem 3.4.4 prints, clipped SGD on cosh x jumps to and fro for the
+    theorem's whole horizon.
 
     T is the theorem's own bound at ε and η = 1/√T. From x0 with f'(x0) = M the first step is η|g|;
-    it lands beyond 30 on the other side. From then on the printed step is 1/(16 η (|g| + τ)), a
+    it lands beyond 31 on the other side. From then on the printed step is 1/(16 η (|g| + τ)), a
     jump of √T/16 less at most √T/16·2τ/(|f'| - τ). All noise together moves the two points of the
     cycle by less than 1, so |f'| never falls below sinh 30.
+
+    Args:
+        epsilon: ε.
+        M: f'(x0).
+        tau: τ, the length of the noise.
     """
     L0 = L1 = 1.0
-    start, gap = math.asinh(M), math.hypot(1.0, M) - 1
+    start, gap = math.asinh(M), math.hypot(1.0, M) - 1  # x0, and f(x0) - f*
+    # Δ and T as the theorem prints them.
     delta = gap + (5 * L0 + 2 * L1 * tau) * tau**2 + 9 * tau * L0**2 / L1
     horizon = math.ceil(
         delta
@@ -42,10 +49,10 @@ def theorem_3_4_4_step(epsilon: float = 10.0, M: float = 1e5, tau: float = 0.1) 
     eta = min(1 / (20 * L0), 1 / (128 * L1 * tau), 1 / math.sqrt(horizon))
     jump = 1 / (16 * eta * L1)
     # The first step, whatever the noise: h is η because the other limit is longer.
-    first = [start - eta * (M + sign * tau) for sign in (-1, 1)]
+    first = [start - eta * (M + sign * tau) for sign in (-1, 1)]  # the points it can reach
     landing = min(abs(x) for x in first)
-    drift = horizon * jump * 2 * tau / (math.sinh(30.0) - tau)
-    returns = min(abs(x + jump) for x in first)
+    drift = horizon * jump * 2 * tau / (math.sinh(30.0) - tau)  # what all noise can move
+    returns = min(abs(x + jump) for x in first)  # where the second step lands
     return Certificate(
         instance={
             "f": "cosh x",
@@ -76,17 +83,21 @@ def theorem_3_4_4_step(epsilon: float = 10.0, M: float = 1e5, tau: float = 0.1) 
 
 
 def theorem_3_4_5(height: Fraction = Fraction(1200)) -> Certificate:
-    """On a slope of 1.1 ε the printed number of steps does not reach the end, for any noise.
+    """On a slope of 1.1 ε the number of steps that Theorem 3.4.5 prints does not reach the end, for
+    any noise.
 
     f is the slow function of 3.7.2 with slope M = 1.1 ε: f' = M for x > 1, |f'| <= M and |f''| <=
     1.5 M everywhere. A step moves by at most (M + τ)/√T, so T steps by √T (M + τ), which is less
     than the way to x = 1.
+
+    Args:
+        height: f(x0) - f*.
     """
     epsilon, tau, L0, L1 = Fraction(1, 5), Fraction(1, 50), Fraction(1, 2), Fraction(1, 10)
     M = Fraction(11, 10) * epsilon
-    distance = (height - Fraction(5, 8) * M) / M  # f(x0) - f* = M·way + (5/4)(M/2)
-    bound = (height + (5 * L0 + 4 * L1 * M) * (M + tau) ** 2) / epsilon**4
-    # The fewest steps to x = 1 with h <= 1/√T: way·√T/(M + τ).
+    distance = (height - Fraction(5, 8) * M) / M  # f(x0) - f* = M·distance + (5/4)(M/2)
+    bound = (height + (5 * L0 + 4 * L1 * M) * (M + tau) ** 2) / epsilon**4  # T, as printed
+    # The fewest steps to x = 1 with h <= 1/√T: distance·√T/(M + τ).
     fewest = distance * isqrt(int(bound)) / (M + tau)
     return Certificate(
         instance={

@@ -10,7 +10,10 @@ from mindgap.lab.theory.certificate import Certificate
 
 
 def root(value: Fraction) -> Fraction:
-    """The square root of the square of a fraction.
+    """The exact square root of a fraction.
+
+    Raises:
+        RuleError: it is not a fraction.
 
     Example:
         >>> root(Fraction(9, 4))
@@ -25,11 +28,16 @@ def root(value: Fraction) -> Fraction:
 def theorem_4_4_1(
     sigma: Fraction = Fraction(1000), x0: Fraction = Fraction(1), digits: int = 12
 ) -> Certificate:
-    """α = 2 and no noise at all: GClip with the printed step is gradient descent on x²/2, and the
-    mean of x_k² exceeds the printed bound.
+    """Theorem 4.4.1 at α = 2 and without noise: GClip with the printed step is gradient descent on
+    x²/2, and the mean of x_k² exceeds the printed bound.
 
     With η = x0/(σ √(2K)), which is the printed third choice, Σ_{k=1..K} x_k² is a geometric sum.
-    The horizon makes η a fraction: 10^-digits·x0/σ·1000.
+    K is such that η is a fraction: 10^-digits·x0/σ·1000.
+
+    Args:
+        sigma: σ, which the noise may have.
+        x0: the start, at most 1.
+        digits: sets K, as above; an error where K is not whole.
     """
     step = x0 / sigma * Fraction(1000, 10**digits)
     gap = x0**2 / 2
@@ -39,9 +47,9 @@ def theorem_4_4_1(
     K = int(horizon)
     choices = (Fraction(1, 4), 1 / (12 * sigma) ** 2, root(gap / (sigma**2 * K)))
     eta = min(choices)
-    # Σ_{k=1..K} (1-η)^(2k) >= q/(1-q)·(1 - q^K) with q^K <= 1/2 once 2ηK >= 1.
+    # With q = (1-η)²: Σ_{k=1..K} q^k = q/(1-q)·(1 - q^K), and q^K <= 1/2 once 2ηK >= 1.
     q = (1 - eta) ** 2
-    mean = x0**2 * q / (1 - q) / 2 / K
+    least_mean = x0**2 * q / (1 - q) / 2 / K
     printed = 20 * gap * max(Fraction(4, K), (12 * sigma) ** 2 / K, root(gap / (K * sigma**2)))
     return Certificate(
         instance={"f": "x²/2", "noise": "none", "α": 2, "σ": sigma, "L": 1, "x0": x0, "K": K},
@@ -53,7 +61,7 @@ def theorem_4_4_1(
             "x0 <= 1, so min{|f'|, f'²} = f'²": x0 <= 1,
             "2ηK >= 1": 2 * eta * K >= 1,
         },
-        measured=mean,
+        measured=least_mean,
         printed=printed,
         claim="at most",
         method="fractions; a lower bound of the geometric sum",
@@ -61,16 +69,17 @@ def theorem_4_4_1(
 
 
 def theorem_4_4_1_small_sigma() -> Certificate:
-    """The theorem with its last term as proved, at σ = 1/1000: GClip crawls along a slope of 1.
+    """Theorem 4.4.1 with its last term as proved, at σ = 1/1000: GClip crawls along a slope of 1.
 
     α = 2, L = 1, η = 1/4, τ = 2σ, no noise, the Huber function from x = 6/5: 2000 steps of η τ =
-    1/2000 end at 1/5.
+    1/2000 end at 1/5. The mean of min{|f'|, f'²} then exceeds the bound, whose largest term is the
+    first one, 20·4 L f0/K.
     """
     sigma, K, x = Fraction(1, 1000), 2000, Fraction(6, 5)
     gap = (x - 1) + Fraction(1, 2)
     eta = Fraction(1, 4)
     tau = 2 * sigma
-    total, least = Fraction(0), x
+    total, least = Fraction(0), x  # the sum of min{|f'|, f'²}, and the least x
     for _ in range(K):
         x -= eta * tau  # |f'| > τ all the way
         gradient = min(x, Fraction(1))
@@ -105,29 +114,33 @@ def theorem_4_4_1_small_sigma() -> Certificate:
 
 
 def theorem_4_4_2(power: int = 24) -> Certificate:
-    """α = 3/2 with the printed threshold τ_k = G k^(1/2): a rare jump is clipped to a quarter of
-    its size up to k = 10^power, and the bias alone exceeds the bound.
+    """Theorem 4.4.2 at α = 3/2 with the printed threshold τ_k = G k^(1/2): a rare jump is clipped
+    to a quarter of its size up to K = 10^power, and the bias alone exceeds the bound.
 
     On [0, 1/4], f = (x - b)²/2; g = x/(1-p) with probability 1-p and -J otherwise, b = pJ. From x_0
     = 0 the mean m_k of x_k obeys m_k <= max(2p, p τ_k): for k >= 4 it is at most (1-η_k) m_(k-1) +
     η_k p τ_k, for k <= 3 the slope's branch is projected to 0. So E x̄_K <= p τ_K, and E f(x̄_K) >=
     (b - p τ_K)²/2.
+
+    Args:
+        power: sets K; a multiple of 12, so that all roots are whole.
     """
     K = 10**power
-    tau = Fraction(10 ** (power // 2))
-    jump = 4 * tau
-    cube = (2 * Fraction(10 ** (power // 4))) ** 3  # J^(3/2)
-    p = Fraction(3, 4) / cube
+    tau = Fraction(10 ** (power // 2))  # τ_K, with G = 1
+    jump = 4 * tau  # J
+    jump_moment = (2 * Fraction(10 ** (power // 4))) ** 3  # J^(3/2)
+    p = Fraction(3, 4) / jump_moment
     domain = Fraction(1, 4)
-    optimum = p * jump
+    optimum = p * jump  # b
     mean = max(2 * p, p * tau)
-    slope_share_square = domain**3 / (1 - p)  # ((1-p)^(-1/2)·(1/4)^(3/2))²
+    # The slope's part of E|g|^(3/2) is at most (1-p)^(-1/2)·(1/4)^(3/2); this is its square.
+    slope_moment_square = domain**3 / (1 - p)
     return Certificate(
         instance={"α": Fraction(3, 2), "G": 1, "μ": 1, "J": jump, "p": p, "k": K, "x0": 0},
         assumptions={
             "α in (1, 2]": True,
             "f is 1-strongly convex on [0, 1/4], with its minimum inside": optimum < domain,
-            "E|g|^α <= 1 on the domain: 3/4 + 1/8·(1-p)^(-1/2) <= 1": slope_share_square
+            "E|g|^α <= 1 on the domain: 3/4 + 1/8·(1-p)^(-1/2) <= 1": slope_moment_square
             <= Fraction(1, 16),
             "the jump is clipped up to k": jump > tau,
             "the slope is never clipped: x/(1-p) <= 1 <= τ_1": domain / (1 - p) <= 1,
@@ -168,13 +181,14 @@ def lemma_4_7_5() -> Certificate:
 
 
 def theorem_2_acclip(L: Fraction = Fraction(20_000), K: int = 10**6) -> Certificate:
-    """α = 2, no noise: a slope of G that is longer than K steps reach, on an L-smooth function.
+    """Theorem 2 of acclip at α = 2 and without noise: a slope of G, on an L-smooth function, that
+    is longer than K steps reach.
 
-    f' = min(Lx, G) for x >= 0, odd. With f0/K a little above 2G²/L the way f0/G is longer than K
-    η G, because η² = f0/(G²(K+1)L); every gradient up to K has norm G.
+    f' = min(Lx, G) for x >= 0, odd. With f0 = 2G²K/L the way to the slope's end is longer than K
+    steps of η G, because η² = f0/(G²(K+1)L). So every gradient up to K has norm G.
     """
     G = Fraction(1)
-    gap = 2 * G**2 * K / L
+    gap = 2 * G**2 * K / L  # f0
     distance = (gap - G**2 / (2 * L)) / G  # to x = G/L, where the slope ends
     eta_square = gap / (G**2 * (K + 1) * L)
     return Certificate(
@@ -193,11 +207,16 @@ def theorem_2_acclip(L: Fraction = Fraction(20_000), K: int = 10**6) -> Certific
 
 
 def rmsprop_is_clipping() -> Certificate:
-    """ε = 1, √(β2 v) = 4, √(1-β2)|g| = 3: h_Adam/h_clip = 5/12, below 1/2."""
+    """At ε = 1, √(β2 v) = 4 and √(1-β2)|g| = 3 the effective step of RMSProp is 5/12 of that of
+    clipping, below the 1/2 that the paper states (acclip, 3.1; thesis, 7.2.1).
+
+    h_Adam = α/(ε + √(β2 v + (1-β2)g²)), and h_clip = η min{τ/(√(1-β2)|g|), 1} with η = 2α/τ and
+    τ = ε + √(β2 v).
+    """
     epsilon, past, now, alpha = Fraction(1), Fraction(4), Fraction(3), Fraction(1)
     h_adam = alpha / (epsilon + root(past**2 + now**2))
-    floor = epsilon + past
-    h_clip = 2 * alpha / floor * min(floor / now, Fraction(1))
+    tau = epsilon + past
+    h_clip = 2 * alpha / tau * min(tau / now, Fraction(1))
     return Certificate(
         instance={"ε": epsilon, "√(β₂v)": past, "√(1-β₂)|g|": now, "α": alpha},
         assumptions={"ε > 0": epsilon > 0, "0 < β₂ < 1 and v > 0": True, "η_k, τ_k as set": True},

@@ -23,9 +23,11 @@ def theorem_5_3_1() -> Certificate:
 
 
 def section_5_7_6_infimum() -> Certificate:
-    """Queries 0 and 20, δ = 1: the printed f falls from 2 at x = 2 to -6 at the midpoint."""
+    """The function that 5.7.6 prints goes below its stated infimum -2δ: with queries 0 and 20 and
+    δ = 1 it falls from 2 at x = 2 to -6 at the midpoint 10.
+    """
     delta, gap, Delta = Fraction(1), Fraction(20), Fraction(16)
-    at_midpoint = 2 * delta - (gap / 2 - 2 * delta)
+    at_midpoint = 2 * delta - (gap / 2 - 2 * delta)  # slope 1 up to 2δ, then -1
     return Certificate(
         instance={"queries": "0 and 20", "δ": delta, "Δ": Delta},
         assumptions={"K = 2 <= Δ/(8δ)": Delta / (8 * delta) >= 2, "gap above 4δ": gap > 4 * delta},

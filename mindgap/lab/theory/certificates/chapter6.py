@@ -9,7 +9,9 @@ from mindgap.lab.theory.certificate import Certificate
 
 
 def _orbit(n: int) -> list[Fraction]:
-    """f(θ_0), ..., f(θ_n) of (6.11) under θ - f'(θ), by iteration in fractions."""
+    """f(θ_0), ..., f(θ_n) of the sawtooth (6.11), slope n/(n+1) right of 0 and -1/(n+1) left of it,
+    under θ <- θ - f'(θ) from θ_0 = 0.2/(n+1), in fractions.
+    """
     theta, values = Fraction(1, 5 * (n + 1)), []
     for _ in range(n + 1):
         values.append(Fraction(n, n + 1) * theta if theta > 0 else -theta / (n + 1))
@@ -44,7 +46,8 @@ def section_6_7_2_values(n: int = 4) -> Certificate:
 
 
 def theorem_6_4_4() -> Certificate:
-    """F(θ) = θ/2 for θ > 0 and F(0) = 1 on [0, 1]: no law is invariant.
+    """Theorem 6.4.4 without continuity: for F(θ) = θ/2 for θ > 0 and F(0) = 1 on [0, 1] no law is
+    invariant.
 
     Nothing is mapped to 0, so an invariant μ has μ({0}) = 0. Only 0 is mapped into (1/2, 1], so
     μ((1/2, 1]) = 0; and F⁻¹((2^-(k+1), 2^-k]) = (2^-k, 2^-(k-1)] for k >= 1, so every such interval
@@ -72,13 +75,15 @@ def theorem_6_4_4() -> Certificate:
 
 
 def identity_before_6_10() -> Certificate:
-    """f = x²/2, noise ±1 and η = 1/2: x ← x/2 - ξ/2 leaves the uniform law on [-1, 1] invariant.
+    """The identity before (6.10), E‖∇f‖² = η E⟨∇f - g, f'' g⟩, fails for f = x²/2, noise ±1 and
+    η = 1/2.
 
-    E f'² = 1/3, and the printed right side η E⟨∇f - g, f'' g⟩ is -1/2.
+    x ← x/2 - ξ/2 leaves the uniform law on [-1, 1] invariant. There E f'² = 1/3, and the printed
+    right side is -1/2.
     """
     eta, second = Fraction(1, 2), Fraction(1, 3)  # E x² of the uniform law
     noise = Fraction(1)  # E ξ²
-    after = second / 4 + noise / 4
+    after = second / 4 + noise / 4  # E x² after a step
     return Certificate(
         instance={"f": "x²/2", "noise": "±1 with probability 1/2", "η": eta, "μ": "uniform"},
         assumptions={

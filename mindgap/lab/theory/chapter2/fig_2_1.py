@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.check import one_of, positive, whole
+from mindgap.base.check import one_of, positive
+from mindgap.base.checked import Count
 from mindgap.lab.theory.chapter2.section_2_1 import METHODS, SmoothConvex, parameters
 
 
@@ -81,9 +82,6 @@ def proved_rate(method: str, Q: float) -> float:
 #: ten times as low moves the rates by less than 1e-4; three times as high, it is felt from Q = 64
 #: on (4e-4).
 SLACK, FLOOR = 1e-9, 1e-4
-
-#: The rates that ``lmi_rate`` tries first, as parts of the way from ρ = 1 down to the quadratics'.
-FIRST_TRIALS = (1e-4, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)
 
 
 @cache
@@ -156,20 +154,19 @@ def lmi_rate(method: str, Q: float, *, tolerance: float = 1e-6) -> float:
     # No rate beats the quadratics'. Close to ρ = 1 the solver is unsure, so several trials look for
     # a first ρ that holds; the set of such ρ is an interval up to 1.
     low = quadratic_rate(method, Q) - tolerance
-    trials = [1 - part * (1 - low) for part in FIRST_TRIALS]
+    # Parts of the way from ρ = 1 down to the quadratics' rate.
+    parts_of_way = (1e-4, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)
+    trials = [1 - part * (1 - low) for part in parts_of_way]
     high = next((rho for rho in trials if holds(rho)), 1.0)
     if high == 1.0:
         return 1.0
     while high - low > tolerance:
         middle = (low + high) / 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if holds(middle) else (middle, high)
     return high
 
 
-def pep_gap(method: str, constants: SmoothConvex, steps: int, *, measure: str = "gap") -> float:
+def pep_gap(method: str, constants: SmoothConvex, steps: Count, *, measure: str = "gap") -> float:
     """The exact worst case after ``steps`` steps over all L-smooth, μ-strongly convex functions, by
     performance estimation.
 
@@ -188,14 +185,10 @@ def pep_gap(method: str, constants: SmoothConvex, steps: int, *, measure: str = 
     """
     one_of("method", method, METHODS)
     one_of("measure", measure, ("gap", "distance"))
-    whole("steps", steps, least=1)
     from PEPit import PEP
     from PEPit.functions import SmoothStronglyConvexFunction
 
-    if constants.mu > 0:
-        alpha, beta = parameters(method, constants)
-    else:
-        alpha, beta = 1 / constants.L, 0.0
+    alpha, beta = parameters(method, constants) if constants.mu > 0 else (1 / constants.L, 0.0)
     problem = PEP()
     function = problem.declare_function(
         SmoothStronglyConvexFunction, mu=constants.mu, L=constants.L

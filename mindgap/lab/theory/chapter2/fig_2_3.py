@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from mindgap.base.check import between, fail, one_of, positive
+from mindgap.base.check import between, fail, one_of
 from mindgap.base.checked import AtLeast, Positive
 
 
@@ -57,7 +57,11 @@ class RareLargeLoss:
 
 
 def online_regret(
-    problem: RareLargeLoss, method: str, alpha: float, betas: tuple[float, float], at: Sequence[int]
+    problem: RareLargeLoss,
+    method: str,
+    alpha: Positive,
+    betas: tuple[float, float],
+    at: Sequence[int],
 ) -> tuple[list[float], list[float]]:
     """Run Adam or AMSGrad, projected to [-1, 1], with steps α/√t from x_1 = 1.
 
@@ -83,7 +87,6 @@ def online_regret(
     Source: thesis, Fig. 2-3.
     """
     one_of("method", method, ("adam", "amsgrad"))
-    positive("alpha", alpha)
     for name, value in zip(("beta1", "beta2"), betas, strict=True):
         between(name, value, 0, 1, ends="[)")
     beta1, beta2 = betas

@@ -149,7 +149,7 @@ def _steps(method: str, constants: SmoothConvex) -> tuple[float, float | None]:
     return 1 / constants.L, None if method == "nesterov" else 0
 
 
-def iterations(method: str, constants: SmoothConvex, epsilon: float, most: int = 10**6) -> int:
+def iterations(method: str, constants: SmoothConvex, epsilon: Positive, most: int = 10**6) -> int:
     """T_ε of 2.1.1: the first k at which the worst gap over quadratics is at most ε.
 
     With momentum the gap ripples, so it must also stay at most ε at every later k up to 1.2 k + 20.
@@ -169,7 +169,6 @@ def iterations(method: str, constants: SmoothConvex, epsilon: float, most: int =
 
     Source: thesis, T_ε of 2.1.1.
     """
-    positive("epsilon", epsilon)
     curvature = spectrum(constants)
     first_below = -1  # -1 while the gap is above ε
     for k, amplitude in enumerate(amplitudes(method, curvature, *_steps(method, constants))):

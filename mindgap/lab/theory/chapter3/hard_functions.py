@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from mindgap.base.check import between, fail, positive
+from mindgap.base.check import between, fail
 from mindgap.base.checked import Count, Positive
 from mindgap.lab.theory.assumptions import RelaxedSmooth, accuracy
 from mindgap.lab.theory.function import Function, namespace
@@ -111,9 +111,8 @@ class SlowFunction(Function):
         xp = namespace(x)
         return xp.where(xp.abs(x) > 1, x * 0, 3 * self.epsilon * (1 - x * x))
 
-    def start(self, delta: float) -> float:
+    def start(self, delta: Positive) -> float:
         """The x0 >= 1 with f(x0) - f* = delta, at least 5ε/4, the value at 1."""
-        positive("delta", delta)
         if delta < 1.25 * self.epsilon:
             fail("delta", f"must be at least 5*epsilon/4 = {1.25 * self.epsilon:g}", delta)
         return 1 + (delta - 1.25 * self.epsilon) / (2 * self.epsilon)
@@ -157,9 +156,8 @@ class HyperbolicCosine(Function):
         diagonal = self.L0 * xp.cosh(self.L1 * x)
         return diagonal if self.dimension == 1 else xp.amax(diagonal, -1)
 
-    def start(self, M: float) -> float:
+    def start(self, M: Positive) -> float:
         """The x0 > 0 of one coordinate with |f'(x0)| = M."""
-        positive("M", M)
         return math.asinh(M * self.L1 / self.L0) / self.L1
 
     def longest_step(self, M: float) -> float:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.check import fail, positive
-from mindgap.base.checked import Vectors
+from mindgap.base.check import fail
+from mindgap.base.checked import Positive, Vectors
 from mindgap.lab.theory.function import Function, namespace
 
 # Remark 3.2.1: any relation by which curvature grows with the gradient does. If ‖∇²f‖ <= ℓ(‖∇f‖)
@@ -21,7 +21,7 @@ from mindgap.lab.theory.function import Function, namespace
 
 
 def growth_bound(
-    growth: Callable[[Any], Any], delta: float, epsilon: float, steepest: float
+    growth: Callable[[Any], Any], delta: Positive, epsilon: Positive, steepest: Positive
 ) -> float:
     """Most iterations until ‖∇f‖ <= ε with steps 1/(2 ℓ(2u)): (8/3) Δ max ℓ(2u)/u², ε <= u <= M.
 
@@ -40,10 +40,7 @@ def growth_bound(
 
     Source: thesis, Remark 3.2.1, which states no constant; the argument of 3.7.1.
     """
-    positive("delta", delta)
-    u = np.geomspace(
-        positive("epsilon", epsilon), max(positive("steepest", steepest), epsilon), 400
-    )
+    u = np.geomspace(epsilon, max(steepest, epsilon), 400)
     return float(8 / 3 * delta * (growth(2 * u) / u**2).max())
 
 
@@ -81,7 +78,6 @@ class Polynomial(Function):
         return _horner(_derivative(self.coefficients), x)
 
     def curvature(self, x: Any) -> Any:
-        """f''(x)."""
         return _horner(_derivative(_derivative(self.coefficients)), x)
 
 
@@ -100,7 +96,7 @@ def _horner(coefficients: Sequence[float], x: Any) -> Any:
     return total
 
 
-def polynomial_l0(f: Polynomial, L1: float) -> float:
+def polynomial_l0(f: Polynomial, L1: Positive) -> float:
     """The smallest L0 with |f''| <= L0 + L1 |f'| on the whole line; finite for every L1 > 0 when
     the degree is >= 3.
 
@@ -117,7 +113,6 @@ def polynomial_l0(f: Polynomial, L1: float) -> float:
         ... )  # 4/L1² for x⁴/4
         1.0
     """
-    positive("L1", L1)
     if len(f.coefficients) < 4:
         fail("f", "must have degree 3 or more", len(f.coefficients) - 1)
     first = np.array(_derivative(f.coefficients))
@@ -224,7 +219,7 @@ class DeepLinear(Function):
         hessian = torch.autograd.functional.hessian(lambda w: self.value(w), point)
         return float(torch.linalg.matrix_norm(hessian, 2))
 
-    def valley(self, t: float) -> np.ndarray:
+    def valley(self, t: Positive) -> np.ndarray:
         """The flat weights (w1, w2) = (t, y/(x t)) of a scalar net, where loss and gradient are 0.
 
         The curvature there is 2x²t² + 2(y/t)², unbounded in t: no L0 and L1 can hold. The net must
@@ -232,5 +227,4 @@ class DeepLinear(Function):
         """
         if self.widths != (1, 1, 1):
             fail("net", "must have widths (1, 1, 1) for the valley", self.widths)
-        positive("t", t)
         return np.array([t, self.Y[0, 0] / (self.X[0, 0] * t)])

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.check import fail, positive, whole
+from mindgap.base.check import fail
+from mindgap.base.checked import Count, Positive
 from mindgap.lab.theory.assumptions import BoundedNoise, RelaxedSmooth, accuracy
 from mindgap.lab.theory.function import namespace
 
@@ -49,7 +50,7 @@ def clipped_gd_step(constants: RelaxedSmooth) -> ClippedStep:
     return ClippedStep(eta, 1 / eta if constants.L1 <= 0.1 else 1 / (10 * constants.L1 * eta))
 
 
-def clipped_gd_bound(constants: RelaxedSmooth, epsilon: float) -> float:
+def clipped_gd_bound(constants: RelaxedSmooth, epsilon: Positive) -> float:
     """Most iterations until ‖∇f(x_t)‖ <= ε: 20 L0 Δ/ε² + 20 max{1, L1²} Δ/L0 (thesis, Theorem
     3.4.1).
 
@@ -57,7 +58,6 @@ def clipped_gd_bound(constants: RelaxedSmooth, epsilon: float) -> float:
         >>> clipped_gd_bound(RelaxedSmooth(L0=1.0, L1=2.0, delta=1.0), epsilon=0.5)
         160.0
     """
-    accuracy(epsilon)
     return (
         20 * constants.L0 * constants.delta / epsilon**2
         + 20 * max(1.0, constants.L1**2) * constants.delta / constants.L0
@@ -69,7 +69,7 @@ def clipped_gd_bound(constants: RelaxedSmooth, epsilon: float) -> float:
 # its 2, because min{1/β, 1/‖g‖} >= 1/(‖g‖ + β).
 
 
-def matching_clipped_step(eta_n: float, beta: float) -> ClippedStep:
+def matching_clipped_step(eta_n: Positive, beta: Positive) -> ClippedStep:
     """The clipped step with γ η_c = η_n and η_c = η_n/β: h_c/2 <= h_n <= h_c for every gradient
     (thesis, 3.3.1).
 
@@ -77,8 +77,7 @@ def matching_clipped_step(eta_n: float, beta: float) -> ClippedStep:
         >>> matching_clipped_step(eta_n=1.0, beta=2.0)
         ClippedStep(eta=0.5, gamma=2.0)
     """
-    positive("eta_n", eta_n)
-    return ClippedStep(eta_n / positive("beta", beta), beta)
+    return ClippedStep(eta_n / beta, beta)
 
 
 # Theorem 3.4.2: no fixed step is fast on the whole class; it must be short for one function and
@@ -122,7 +121,7 @@ def fixed_step_lower_bound(constants: RelaxedSmooth, epsilon: float) -> float:
     )
 
 
-def fixed_step_count(delta: float, epsilon: float, h: float) -> float:
+def fixed_step_count(delta: float, epsilon: Positive, h: Positive) -> float:
     """Fewest steps of length h that the slow function of 3.7.2 allows: (Δ + 0.0554 ε)/(4 ε² h).
 
     T_ε ends at |x| <= 2 sin 10°, where ε(3x - x³) = ε. The way there from x0 = 1 + (Δ - 5ε/4)/(2ε)
@@ -134,8 +133,8 @@ def fixed_step_count(delta: float, epsilon: float, h: float) -> float:
 
     Source: thesis, 3.7.2; with h <= (2 log M + 2)/(M L1) it gives Theorem 3.4.2 as printed.
     """
-    way = delta / (2 * accuracy(epsilon)) + 0.375 - 2 * math.sin(math.radians(10))
-    return way / (2 * epsilon * positive("h", h))
+    way = delta / (2 * epsilon) + 0.375 - 2 * math.sin(math.radians(10))
+    return way / (2 * epsilon * h)
 
 
 # Theorem 3.4.3: gradient descent with a fixed step, when the gradient is bounded by M on the
@@ -152,7 +151,7 @@ def gd_step(constants: RelaxedSmooth) -> float:
     return 1 / (2 * (constants.need_m() * constants.L1 + constants.L0))
 
 
-def gd_bound(constants: RelaxedSmooth, epsilon: float) -> float:
+def gd_bound(constants: RelaxedSmooth, epsilon: Positive) -> float:
     """Most iterations until ‖∇f(x_t)‖ <= ε: 4 (M L1 + L0) Δ / ε² (thesis, Theorem 3.4.3).
 
     The proof's own inequality gives 8/3 in place of 4; ``ToothedSlope`` needs more than 2.
@@ -161,7 +160,6 @@ def gd_bound(constants: RelaxedSmooth, epsilon: float) -> float:
         >>> round(gd_bound(RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0, M=9.0), epsilon=0.1), 9)
         4000.0
     """
-    accuracy(epsilon)
     return 4 * (constants.need_m() * constants.L1 + constants.L0) * constants.delta / epsilon**2
 
 
@@ -200,7 +198,7 @@ class StochasticClippedStep:
 
 
 def clipped_sgd_step(
-    constants: RelaxedSmooth, noise: BoundedNoise, horizon: int
+    constants: RelaxedSmooth, noise: BoundedNoise, horizon: Count
 ) -> StochasticClippedStep:
     """The step h(g) = min{1/(16 L1 (‖g‖ + τ)), η} with η = min{1/(20 L0), 1/(128 L1 τ), 1/√T}.
 
@@ -216,7 +214,6 @@ def clipped_sgd_step(
 
     Source: thesis, Theorem 3.4.4 and (3.11), with the step of the proof.
     """
-    whole("horizon", horizon, least=1)
     eta = min(
         1 / (20 * constants.L0), 1 / (128 * constants.need_l1() * noise.tau), 1 / math.sqrt(horizon)
     )
@@ -238,7 +235,7 @@ def noisy_delta(constants: RelaxedSmooth, noise: BoundedNoise) -> float:
     )
 
 
-def clipped_sgd_bound(constants: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
+def clipped_sgd_bound(constants: RelaxedSmooth, noise: BoundedNoise, epsilon: Positive) -> float:
     """Iterations after which ‖∇f(x_k)‖ <= ε has happened with probability at least 1/2: Theorem
     3.4.4 as proved, for the steps of ``clipped_sgd_step``.
 
@@ -250,7 +247,6 @@ def clipped_sgd_bound(constants: RelaxedSmooth, noise: BoundedNoise, epsilon: fl
         >>> clipped_sgd_bound(a, BoundedNoise(tau=1.0), epsilon=1.0)
         18496.0
     """
-    accuracy(epsilon)
     delta = noisy_delta(constants, noise)
     return delta * max(
         64 * delta / epsilon**4,
@@ -268,7 +264,7 @@ def clipped_sgd_bound(constants: RelaxedSmooth, noise: BoundedNoise, epsilon: fl
 # may climb; the theorem does not list it.
 
 
-def sgd_step(constants: RelaxedSmooth, noise: BoundedNoise, horizon: int) -> float:
+def sgd_step(constants: RelaxedSmooth, noise: BoundedNoise, horizon: Count) -> float:
     """h = min{1/√T, 1/(L1 (M + τ))} (thesis, Theorem 3.4.5).
 
     Example:
@@ -277,11 +273,10 @@ def sgd_step(constants: RelaxedSmooth, noise: BoundedNoise, horizon: int) -> flo
         ... )
         0.1
     """
-    whole("horizon", horizon, least=1)
     return min(1 / math.sqrt(horizon), 1 / (constants.need_l1() * (constants.need_m() + noise.tau)))
 
 
-def sgd_bound(constants: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
+def sgd_bound(constants: RelaxedSmooth, noise: BoundedNoise, epsilon: Positive) -> float:
     """Iterations after which ‖∇f(x_k)‖ <= ε has happened with probability at least 1/2: Theorem
     3.4.5 as proved, for the fixed step of ``sgd_step``.
 
@@ -294,7 +289,6 @@ def sgd_bound(constants: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> 
         ... )
         1600.0
     """
-    accuracy(epsilon)
     M = constants.need_m()
     largest = M + noise.tau  # of ‖g‖
     doubled = 2 * constants.delta + (5 * constants.L0 + 4 * constants.need_l1() * M) * largest**2

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mindgap.base.check import between, fail, non_negative, positive, whole
-from mindgap.base.checked import Vectors
+from mindgap.base.check import fail
+from mindgap.base.checked import Count, NonNegative, Order, Positive, Vectors
 from mindgap.lab.theory.assumptions import CoordinateMoment
 from mindgap.lab.theory.noise import NoiseLaw
 
@@ -56,7 +56,7 @@ class ClippedMoments(NamedTuple):
     error: float  # E(ĝ - m)²
 
 
-def clipped_moments(law: NoiseLaw, mean: float, tau: float) -> ClippedMoments:
+def clipped_moments(law: NoiseLaw, mean: float, tau: NonNegative) -> ClippedMoments:
     """E ĝ, E ĝ² and E(ĝ - m)² of ĝ, the scalar gradient m + ξ clipped to [-τ, τ], by exact sums or
     quadrature (thesis, Lemma 4.7.1).
 
@@ -70,7 +70,6 @@ def clipped_moments(law: NoiseLaw, mean: float, tau: float) -> ClippedMoments:
         >>> clipped_moments(TwoPoint(0.5, scale=2.0), mean=0.0, tau=0.5)  # ±1 clipped to ±1/2
         ClippedMoments(mean=0.0, second=0.25, error=0.25)
     """
-    non_negative("tau", tau)
     kinks = (-tau - mean, tau - mean, -mean)  # the ξ at which ĝ is -τ, τ and 0
 
     def clipped(noise: np.ndarray) -> np.ndarray:
@@ -90,7 +89,7 @@ def clipped_moments(law: NoiseLaw, mean: float, tau: float) -> ClippedMoments:
 # prints B^α τ^(2-2α) for the second moment where Lemma 5 of acclip and the proof have B^α τ^(2-α).
 
 
-def clipped_second_moment_bound(alpha: float, G: float, tau: float) -> float:
+def clipped_second_moment_bound(alpha: Order, G: Positive, tau: Positive) -> float:
     """E‖ĝ‖² <= G^α τ^(2-α); the same with B_i and τ_i for one coordinate of CClip.
 
     Args:
@@ -102,30 +101,27 @@ def clipped_second_moment_bound(alpha: float, G: float, tau: float) -> float:
 
     Source: thesis, Lemmas 4.7.1 and 4.7.5; acclip, Lemmas 2 and 5.
     """
-    between("alpha", alpha, 1, 2, ends="(]")
-    return positive("G", G) ** alpha * positive("tau", tau) ** (2 - alpha)
+    return G**alpha * tau ** (2 - alpha)
 
 
-def clipped_bias_bound(alpha: float, G: float, tau: float) -> float:
+def clipped_bias_bound(alpha: Order, G: Positive, tau: Positive) -> float:
     """‖E ĝ - ∇f‖² <= G^(2α) τ^(-2(α-1)) (thesis, Lemmas 4.7.1 and 4.7.5; acclip, Lemmas 2 and 5).
 
     Example:
         >>> clipped_bias_bound(2.0, 2.0, 4.0)
         1.0
     """
-    between("alpha", alpha, 1, 2, ends="(]")
-    return positive("G", G) ** (2 * alpha) * positive("tau", tau) ** (-2 * (alpha - 1))
+    return G ** (2 * alpha) * tau ** (-2 * (alpha - 1))
 
 
-def printed_coordinate_second_moment(alpha: float, B: float, tau: float) -> float:
+def printed_coordinate_second_moment(alpha: Order, B: Positive, tau: Positive) -> float:
     """The second moment bound as Lemma 4.7.5 prints it: B^α τ^(2-2α). Refuted by a test.
 
     Example:
         >>> printed_coordinate_second_moment(2.0, 1.0, 10.0)
         0.01
     """
-    between("alpha", alpha, 1, 2, ends="(]")
-    return positive("B", B) ** alpha * positive("tau", tau) ** (2 - 2 * alpha)
+    return B**alpha * tau ** (2 - 2 * alpha)
 
 
 # Lemmas 4.7.2 and 4.7.3: clipped gradients when the true gradient is small, and the direction when
@@ -133,7 +129,7 @@ def printed_coordinate_second_moment(alpha: float, B: float, tau: float) -> floa
 
 
 def small_gradient_second_moment_bound(
-    alpha: float, sigma: float, tau: float, norm: float
+    alpha: Order, sigma: Positive, tau: Positive, norm: NonNegative
 ) -> float:
     """E‖ĝ‖² <= 2‖∇f‖² + 4 σ^α τ^(2-α) when ‖∇f‖ <= τ/2 (thesis, Lemma 4.7.2).
 
@@ -144,29 +140,25 @@ def small_gradient_second_moment_bound(
         >>> small_gradient_second_moment_bound(2.0, 1.0, 2.0, 1.0)
         6.0
     """
-    _check_lemma_4_7_2(alpha, sigma, tau, norm)
+    _refuse_large_gradient(tau, norm)
     return 2 * norm**2 + 4 * sigma**alpha * tau ** (2 - alpha)
 
 
-def small_gradient_bias_bound(alpha: float, sigma: float, tau: float, norm: float) -> float:
+def small_gradient_bias_bound(
+    alpha: Order, sigma: Positive, tau: Positive, norm: NonNegative
+) -> float:
     """‖E ĝ - ∇f‖² <= 4 σ^(2α) τ^(-2(α-1)) when ‖∇f‖ <= τ/2 (thesis, Lemma 4.7.2).
 
     Example:
         >>> small_gradient_bias_bound(2.0, 1.0, 2.0, 1.0)
         1.0
     """
-    _check_lemma_4_7_2(alpha, sigma, tau, norm)
+    _refuse_large_gradient(tau, norm)
     return 4 * sigma ** (2 * alpha) * tau ** (-2 * (alpha - 1))
 
 
-def _check_lemma_4_7_2(alpha: float, sigma: float, tau: float, norm: float) -> None:
-    """Refuse constants outside Lemma 4.7.2: α in (1, 2], σ and τ positive, and 0 <= norm <= τ/2,
-    where ``norm`` is ‖∇f‖.
-    """
-    between("alpha", alpha, 1, 2, ends="(]")
-    positive("sigma", sigma)
-    positive("tau", tau)
-    non_negative("norm", norm)
+def _refuse_large_gradient(tau: float, norm: float) -> None:
+    """Raise a RuleError where ``norm``, ‖∇f‖, is above τ/2, as Lemma 4.7.2 excludes."""
     if norm > tau / 2:
         fail("norm", f"must be at most tau/2 = {tau / 2:g}", norm)
 
@@ -204,7 +196,9 @@ def norm_moment_upper(constants: CoordinateMoment, *, printed: bool = False) -> 
     return value * (constants.dimension ** (constants.alpha / 2) if printed else 1.0)
 
 
-def gclip_coordinate_bound(constants: CoordinateMoment, k: int, *, printed: bool = False) -> float:
+def gclip_coordinate_bound(
+    constants: CoordinateMoment, k: Count, *, printed: bool = False
+) -> float:
     """Corollary 4.5.1 on GClip: E f(x̄_k) - f* <= 16‖B‖_α²/(μ(k+1)^(2(α-1)/α)), the right side.
 
     Args:
@@ -219,7 +213,6 @@ def gclip_coordinate_bound(constants: CoordinateMoment, k: int, *, printed: bool
 
     Source: thesis, Corollary 4.5.1; acclip, Corollary 1.
     """
-    whole("k", k, least=1)
     decay = (k + 1) ** (2 * (constants.alpha - 1) / constants.alpha)
     norm_square = norm_moment_upper(constants) ** (2 / constants.alpha)  # ‖B‖_α²
     factor = constants.dimension if printed else 1

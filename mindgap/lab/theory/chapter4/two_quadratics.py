@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from mindgap.base.check import between, fail, one_of, whole
-from mindgap.base.checked import Order, Range
+from mindgap.base.check import fail, one_of
+from mindgap.base.checked import Count, Order, Range
 from mindgap.lab.theory.function import Function
 from mindgap.lab.theory.noise import Stable, TwoPoint
 
@@ -92,7 +92,7 @@ class BernoulliQuadratic(Function):
         return p * np.abs(x - self.jump) ** self.alpha + (1 - p) * np.abs(x) ** self.alpha
 
 
-def hardest_epsilon(alpha: float, k: int) -> float:
+def hardest_epsilon(alpha: Order, k: Count) -> float:
     """ε = 1/(16 k^((α-1)/α)), at which k samples cannot tell the two problems apart (thesis,
     4.7.6).
 
@@ -100,8 +100,6 @@ def hardest_epsilon(alpha: float, k: int) -> float:
         >>> hardest_epsilon(2.0, 4)
         0.03125
     """
-    between("alpha", alpha, 1, 2, ends="(]")
-    whole("k", k, least=1)
     return 1 / (16 * k ** ((alpha - 1) / alpha))
 
 
@@ -128,7 +126,7 @@ def success_bound(alpha: float, epsilon: float, k: int) -> float:
     return 0.5 + (k * (4 * epsilon) ** (alpha / (alpha - 1))) ** 0.5
 
 
-def bayes_risk(alpha: float, epsilon: float, k: int) -> float:
+def bayes_risk(alpha: float, epsilon: float, k: Count) -> float:
     """The least E_ν E f_ν(x_k) of any method: half the posterior variance of b after k samples.
 
     ν is 0 or 1 with probability 1/2 each. With P_ν the probability of c jumps among k samples, it
@@ -147,7 +145,7 @@ def bayes_risk(alpha: float, epsilon: float, k: int) -> float:
     """
     from scipy.stats import binom
 
-    counts = np.arange(min(whole("k", k, least=1), 10_000) + 1)
+    counts = np.arange(min(k, 10_000) + 1)
     under_0, under_1 = (
         binom.pmf(counts, k, BernoulliQuadratic(alpha, epsilon, nu).probability) for nu in (0, 1)
     )

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.check import fail, whole
-from mindgap.base.checked import Order, Positive
+from mindgap.base.check import fail
+from mindgap.base.checked import Count, Order, Positive
 from mindgap.lab.theory.assumptions import CoordinateMoment, HeavyTail, StronglyConvexMoment
 
 # Theorem 4.4.1: GClip on smooth non-convex functions when the noise has a bounded α-moment.
@@ -47,7 +47,7 @@ class ConstantClip:
     tau: Any
 
 
-def gclip_nonconvex_parameters(constants: HeavyTail, K: int) -> ConstantClip:
+def gclip_nonconvex_parameters(constants: HeavyTail, K: Count) -> ConstantClip:
     """η = min{1/(16^α L), (f0/(σ²K))^(α/(3α-2)) / L^((2α-2)/(3α-2))} and τ = σ (ηL)^(-1/α).
 
     ``moment_nonconvex_parameters`` has G, the moment of g, for σ, the moment of the noise, and
@@ -66,7 +66,6 @@ def gclip_nonconvex_parameters(constants: HeavyTail, K: int) -> ConstantClip:
 
     Source: thesis, Theorem 4.4.1 with the conditions that its proof needs.
     """
-    whole("K", K, least=1)
     alpha, sigma, L = constants.alpha, constants.sigma, constants.L
     decay = (constants.delta / (sigma**2 * K)) ** (alpha / (3 * alpha - 2))
     rate = decay / L ** ((2 * alpha - 2) / (3 * alpha - 2))
@@ -115,7 +114,7 @@ class SmoothMoment:
     delta: Positive
 
 
-def moment_nonconvex_parameters(constants: SmoothMoment, K: int) -> ConstantClip:
+def moment_nonconvex_parameters(constants: SmoothMoment, K: Count) -> ConstantClip:
     """η = (f0/(G²K))^(α/(3α-2)) / L^((2α-2)/(3α-2)) and τ = G (ηL)^(-1/α) (acclip, Theorem 2 and
     E). The twin of ``gclip_nonconvex_parameters``, with G for σ.
 
@@ -128,14 +127,13 @@ def moment_nonconvex_parameters(constants: SmoothMoment, K: int) -> ConstantClip
         >>> round(p.eta, 9), round(p.tau, 9)
         (0.1, 3.16227766)
     """
-    whole("K", K, least=1)
     alpha, G, L = constants.alpha, constants.G, constants.L
     decay = (constants.delta / (G**2 * K)) ** (alpha / (3 * alpha - 2))
     eta = decay / L ** ((2 * alpha - 2) / (3 * alpha - 2))
     return ConstantClip(eta, G * (eta * L) ** (-1 / alpha))
 
 
-def moment_nonconvex_bound(constants: SmoothMoment, K: int, *, printed: bool = False) -> float:
+def moment_nonconvex_bound(constants: SmoothMoment, K: Count, *, printed: bool = False) -> float:
     """(1/K) Σ_{k<=K} E‖∇f(x_{k-1})‖² <= 4 G^(2α/(3α-2)) (L f0/K)^((2α-2)/(3α-2)), the right side.
 
     Args:
@@ -158,7 +156,6 @@ def moment_nonconvex_bound(constants: SmoothMoment, K: int, *, printed: bool = F
 
     Source: acclip, Theorem 2 with the proof's L.
     """
-    whole("K", K, least=1)
     alpha, G = constants.alpha, constants.G
     base = (1.0 if printed else constants.L) * constants.delta / K
     return 4 * G ** (2 * alpha / (3 * alpha - 2)) * base ** ((2 * alpha - 2) / (3 * alpha - 2))
@@ -217,7 +214,7 @@ def gclip_threshold(constants: StronglyConvexMoment, k: Any) -> Any:
     return constants.G * k ** (1 / constants.alpha)
 
 
-def gclip_bound(constants: StronglyConvexMoment, k: int) -> float:
+def gclip_bound(constants: StronglyConvexMoment, k: Count) -> float:
     """E f(x̄_k) - f* <= 16 G² / (μ (k+1)^(2(α-1)/α)) with x̄_k = Σ_{j<=k} j x_{j-1} / Σ j, the right
     side. CClip's twin, ``cclip_bound``, has ‖B‖_2 for G.
 
@@ -231,7 +228,6 @@ def gclip_bound(constants: StronglyConvexMoment, k: int) -> float:
 
     Source: thesis, Theorem 4.4.2; acclip, Theorem 1.
     """
-    whole("k", k, least=1)
     alpha = constants.alpha
     return 16 * constants.G**2 / (constants.mu * (k + 1) ** (2 * (alpha - 1) / alpha))
 
@@ -251,7 +247,7 @@ def cclip_threshold(constants: CoordinateMoment, k: float) -> np.ndarray:
     return np.asarray(constants.B) * k ** (1 / constants.alpha)
 
 
-def cclip_bound(constants: CoordinateMoment, k: int) -> float:
+def cclip_bound(constants: CoordinateMoment, k: Count) -> float:
     """E f(x̄_k) - f* <= 16 ‖B‖_2² / (μ (k+1)^(2(α-1)/α)), the right side, x̄_k the average of
     ``gclip_bound`` (thesis, Theorem 4.5.1; acclip, Theorem 3).
 
@@ -263,6 +259,5 @@ def cclip_bound(constants: CoordinateMoment, k: int) -> float:
         >>> round(cclip_bound(CoordinateMoment(alpha=2.0, B=(3.0, 4.0), mu=1.0), 15), 9)
         25.0
     """
-    whole("k", k, least=1)
     alpha = constants.alpha
     return 16 * constants.norm(2) ** 2 / (constants.mu * (k + 1) ** (2 * (alpha - 1) / alpha))

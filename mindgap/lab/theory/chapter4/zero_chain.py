@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from mindgap.base.check import between, fail, positive
+from mindgap.base.check import fail
 from mindgap.base.checked import Count, Order, Positive, Range, Vectors
 from mindgap.lab.theory.function import Function, namespace
 
@@ -157,7 +157,7 @@ class ChainOracle:
         next_entry = np.arange(1, self.chain.dimension + 1) == (prog(x, LARGE_ENTRY) + 1)[..., None]
         return np.where(next_entry, (z / self.probability)[..., None], 1.0) * exact
 
-    def moment(self, x: np.ndarray, alpha: float) -> np.ndarray:
+    def moment(self, x: np.ndarray, alpha: Order) -> np.ndarray:
         """E‖g_d(x)‖^α of every point, an exact sum over z = 0 and z = 1.
 
         Args:
@@ -167,7 +167,6 @@ class ChainOracle:
         Returns:
             Shape (...).
         """
-        between("alpha", alpha, 1, 2, ends="(]")
         p = self.probability
         power_if_0, power_if_1 = (
             np.linalg.norm(self.gradient(x, np.full(x.shape[:-1], z)), axis=-1) ** alpha
@@ -212,10 +211,9 @@ class HardChain:
         if excluded_moment >= self.G:
             fail("G", f"must be above 4*sqrt(delta*L) = {excluded_moment:g}", self.G)
         if self.dimension < 1:
-            largest_epsilon = math.sqrt(self.delta * self.L / 7296)
             fail(
                 "epsilon",
-                f"must be at most sqrt(delta*L/7296) = {largest_epsilon:g}",
+                f"must be at most sqrt(delta*L/7296) = {math.sqrt(self.delta * self.L / 7296):g}",
                 self.epsilon,
             )
         if self.probability > 1:
@@ -258,9 +256,8 @@ class HardChain:
         return 2 * self.epsilon * self.oracle.gradient(x / self.scale, z)
 
     def value(self, x: np.ndarray) -> np.ndarray:
-        """f(x)."""
-        factor = self.L * self.scale**2 / CHAIN_SMOOTHNESS
-        return factor * ZeroChain(self.dimension).value(x / self.scale)
+        unscaled_value = ZeroChain(self.dimension).value(x / self.scale)
+        return self.L * self.scale**2 / CHAIN_SMOOTHNESS * unscaled_value
 
     def unfinished(self, k: int) -> float:
         """P(fewer than d successes in k draws): a lower bound of P(prog_0(x_k) < d), exact for
@@ -289,9 +286,7 @@ def noise_probability(alpha: Order, sigma: Positive, epsilon: Positive) -> float
 
     Source: thesis, Theorem 4.4.4 and 4.7.7.
     """
-    between("alpha", alpha, 1, 2, ends="(]")
-    positive("sigma", sigma)
-    least_sigma = 2 ** (1 / alpha) * 46 * positive("epsilon", epsilon)
+    least_sigma = 2 ** (1 / alpha) * 46 * epsilon
     if not sigma >= least_sigma:
         fail("sigma", f"must be at least {least_sigma:g}", sigma)
     return float((least_sigma / sigma) ** (alpha / (alpha - 1)))

@@ -354,8 +354,7 @@ class GradientAdversary(Adversary):
     def __init__(self, Delta: float, delta: float, start: float, calls: int | None = None) -> None:
         # Where Δ/(8δ) is whole, rounding must not take one off.
         most = math.floor(gradient_call_bound(Delta, delta) * (1 + 1e-12))
-        if calls is None:
-            calls = most
+        calls = most if calls is None else calls
         if not 1 <= calls <= most:
             fail("calls", f"must lie between 1 and Δ/(8δ) = {most}", calls)
         super().__init__(LipschitzClass(1.0, Delta), start, calls)

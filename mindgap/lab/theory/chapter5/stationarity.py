@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mindgap.base.check import fail, positive, whole
+from mindgap.base.check import fail
+from mindgap.base.checked import Count, Positive
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -167,7 +168,7 @@ def exact_points(points: Sequence[Number]) -> list[Fraction]:
 # along a line.
 
 
-def stationarity_radius(L: float, epsilon: float) -> tuple[float, float]:
+def stationarity_radius(L: Positive, epsilon: Positive) -> tuple[float, float]:
     """(ε/(3L), ε/3): where ∇f is L-Lipschitz, every (ε/(3L), ε/3)-stationary point has ‖∇f‖ <= ε.
 
     Args:
@@ -183,8 +184,6 @@ def stationarity_radius(L: float, epsilon: float) -> tuple[float, float]:
 
     Source: thesis, Proposition 5.3.1, 2.
     """
-    positive("L", L)
-    positive("epsilon", epsilon)
     return epsilon / (3 * L), epsilon / 3
 
 
@@ -210,7 +209,7 @@ def directional_derivative(
 
 
 def path_integral(
-    function: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, nodes: int = 4096
+    function: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, nodes: Count = 4096
 ) -> Tensor:
     """∫₀¹ f'(x + t(y-x); y-x) dt by the midpoint rule, with derivatives from autograd. It is f(y) -
     f(x) by Lemma 5.2.2.
@@ -238,7 +237,6 @@ def path_integral(
     """
     import torch
 
-    whole("nodes", nodes, least=1)
     middle = (torch.arange(nodes, dtype=torch.float64) + 0.5) / nodes
     points = (x + middle[:, None] * (y - x)).requires_grad_()
     (gradient,) = torch.autograd.grad(function(points).sum(), points)

@@ -10,8 +10,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from mindgap.base.check import fail, positive, whole
-from mindgap.base.checked import Positive, Share
+from mindgap.base.check import fail, positive
+from mindgap.base.checked import Count, Positive, Share
 
 # Theorem 6.4.1: the time-averaged one-step change of a bounded function falls like 1/√n.
 
@@ -31,7 +31,7 @@ class BoundedValues:
     delta: Share
 
 
-def one_step_change_bound(constants: BoundedValues, n: int) -> float:
+def one_step_change_bound(constants: BoundedValues, n: Count) -> float:
     """2M/n + M √(2 ln(2/δ)/n): what |E_{θ~μ_n}[φ(θ) - φ(F(θ))]| stays below with probability 1 - δ.
 
     The sum telescopes up to φ(F(θ_0)) - φ(F(θ_n)), at most 2M, and martingale differences with
@@ -46,7 +46,6 @@ def one_step_change_bound(constants: BoundedValues, n: int) -> float:
     paper's φ(θ_0) in the telescoped sum must be φ(F(θ_0)): φ is bounded on the image of F only, and
     θ_0 need not lie there.
     """
-    whole("n", n, least=1)
     return 2 * constants.M / n + constants.M * math.sqrt(2 * math.log(2 / constants.delta) / n)
 
 
@@ -73,7 +72,7 @@ def one_step_change(values: np.ndarray, expected_next: np.ndarray) -> np.ndarray
 # blocks double in length.
 
 
-def block_average(n: int) -> Fraction:
+def block_average(n: Count) -> Fraction:
     """The share of ones among the first n symbols of a sequence whose blocks double: it swings
     between 1/3 and 2/3 for ever.
 
@@ -86,7 +85,6 @@ def block_average(n: int) -> Fraction:
 
     Source: thesis, Theorem 6.4.3.
     """
-    whole("n", n, least=1)
     # Block j begins after 2^j - 1 symbols. The last one is cut off at n.
     block_starts = (2**j - 1 for j in range(1, n.bit_length(), 2))
     ones = sum(min(2 * start + 1, n) - start for start in block_starts)

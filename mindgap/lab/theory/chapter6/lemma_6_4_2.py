@@ -127,8 +127,9 @@ class SteepSawtooth(_Orbit):
         whole_intervals = min(max(math.floor(place - _FIRST_PLACE + 0.5), 0), self.n)
         length = 2 * self._half * whole_intervals
         if whole_intervals < self.n:
-            interval_start = _FIRST_PLACE + whole_intervals - self._half
-            length += min(max(place - interval_start, 0.0), 2 * self._half)
+            # What [θ, 0] holds of the next interval.
+            inside = place - (_FIRST_PLACE + whole_intervals - self._half)
+            length += min(max(inside, 0.0), 2 * self._half)
         return length
 
     def value(self, theta: Any) -> Any:
