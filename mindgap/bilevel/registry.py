@@ -156,9 +156,10 @@ def _rows(text: str, listed: bool = False) -> dict[str, MethodInfo]:
     for line in text.strip().replace("\n    |", " |").splitlines():
         key, class_name, name, paper, *cells, order, choices = line.split(" | ")
         loop, setting, complexity, upper, lower, batch = (_SHORT.get(c, c) for c in cells)
-        table = (loop, setting, complexity, upper, lower, batch, tuple(choices.split()), order)
         methods[key] = MethodInfo(
-            *(key, name, paper, *table),
+            *(key, name, paper, loop, setting, complexity, upper, lower, batch),
+            choices=tuple(choices.split()),
+            order=order,
             module=key.replace("-", ""),
             class_name=class_name,
             listed=listed,

@@ -334,7 +334,8 @@ def _resume(
     """State and history rows of the checkpoint; (None, []) if it is missing, or damaged and was
     set aside with a warning.
     """
-    if checkpoint is None or not (path := Path(checkpoint)).exists():
+    path = None if checkpoint is None else Path(checkpoint)
+    if path is None or not path.exists():
         return None, []
     try:
         return read_run(path, method, oracle, belongs)

@@ -79,7 +79,7 @@ class _GatheredData:
         return getattr(self._data, name)
 
     def fetch(self, sample: Sample, share: tuple[int, int] = (0, 1)) -> Batch:
-        """The data of a sample; samples that do not name indices on the device as usual."""
+        """The minibatch of a sample; gathered on the device where it names indices there."""
         if isinstance(sample.which, _DeviceIndices):
             return pytree.tree_map(
                 lambda t: t.index_select(0, sample.which.indices), self._data.data

@@ -428,9 +428,7 @@ def _find_products(jaxpr: Any, uses_of: dict[Any, list[Sums]]) -> None:
 
 
 def _best_order(axes: int, products: list[Sums]) -> Axes:
-    """Of the present order of so many axes and those that suit one product each, the first that
-    suits the most products.
-    """
+    """Of the present order and those that suit one product each, the first that suits the most."""
     candidates = [tuple(range(axes))]
     for leading, summed in products:
         other_axes = tuple(i for i in range(axes) if i not in leading + summed)

@@ -292,7 +292,7 @@ class Batches:
         per_draw = 1 if self.order == "partition" else self.batch_size
         length = {"partition": self.batches, "reshuffle": self.n, "replacement": BLOCK}[self.order]
         begin, end = start * per_draw, (start + count) * per_draw
-        # The sequence is made block by block; take what lies between begin and end of each.
+        # The sequence is made in blocks of ``length``; take what each has between begin and end.
         block_parts = []
         for index in range(begin // length, -(-end // length)):
             block = self._block(seed, level, index)
@@ -361,9 +361,7 @@ class Batches:
         return self.batch_size
 
     def chunks(self, share: tuple[int, int] = (0, 1)) -> Iterator[tuple[Any, float]]:
-        """All samples of the rank ``share[0]`` of ``share[1]`` in chunks, each with its weight: the
-        share of all samples in it.
-        """
+        """This rank's samples (``share``: rank, world) in chunks, each with its weight in all."""
         begin, end = _part_of_rank(0, self.n, share)
         for start in range(begin, end, self.chunk):
             stop = min(start + self.chunk, end)

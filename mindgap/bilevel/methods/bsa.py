@@ -93,9 +93,10 @@ class BSA(Method[WithStart, Draws]):
         )
 
     def rates(self, t: Scalar) -> dict[str, Any]:
-        """The rates of iteration t; with ``inner="sqrt"`` also t_k = floor(sqrt(t)) + 1."""
+        """The rates of iteration t; with ``inner="sqrt"`` also ``inner``, the steps on y."""
         rates = super().rates(t)
         if self.inner == "sqrt":
+            # ceil(sqrt(t + 1)) of whole numbers, without its rounding
             rates["inner"] = np.floor(np.sqrt(np.asarray(t))).astype(int) + 1
         return rates
 

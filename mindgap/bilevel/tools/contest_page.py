@@ -25,7 +25,7 @@ STYLE = (
 
 
 def write_contest_page(contest: Contest, path: Path) -> Path:
-    """Write the page of a race; nothing half-written is left behind."""
+    """Write the page of a race and return its path; nothing half-written is left there."""
     unfinished = path.with_suffix(".part")
     unfinished.write_text(contest_page(contest), encoding="utf-8")
     unfinished.replace(path)
@@ -35,11 +35,11 @@ def write_contest_page(contest: Contest, path: Path) -> Path:
 def contest_page(contest: Contest) -> str:
     """The page: who won, curves with bands over the seeds, the table, the code."""
     winner = contest.winner
-    level = [entrant for entrant in contest.entrants[1:] if contest.is_level(entrant)]
+    as_good = [entrant for entrant in contest.entrants[1:] if contest.is_level(entrant)]
     name = METHODS[winner.key].name
     sentence = f"{name} ends lowest: {winner.mean:.4g}, from {contest.start:.4g} at the start."
-    if level:
-        names = ", ".join(METHODS[entrant.key].name for entrant in level)
+    if as_good:
+        names = ", ".join(METHODS[entrant.key].name for entrant in as_good)
         sentence += f" As far as the seeds tell, {names} did as well."
     else:
         sentence += " No other method is level with it."

@@ -27,7 +27,9 @@ class Curve(NamedTuple):
 
 
 def draw_history(rows: Sequence[dict[str, float]], against: str = "calls") -> str:
-    """One curve per recorded quantity, below each other, as SVG.
+    """One curve per recorded quantity of a run's history rows, below each other, as SVG.
+
+    Horizontally runs the column ``against``: "calls", "seconds" or "iteration".
 
     Example:
         >>> rows = [{"iteration": t, "calls": 5 * t, "seconds": 0.1, "upper": 1.0} for t in (0, 1)]

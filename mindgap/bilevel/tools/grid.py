@@ -137,16 +137,16 @@ def sweep(
         for f in fields(METHODS[method].load()) if isinstance(method, str) else ():
             if f.default is f.default_factory is MISSING and f.name not in points[0]:
                 fail("grid", f"must have values of {f.name}, for {method}", sorted(points[0]))
-        own: list[dict[str, Any]] = []
+        own_points: list[dict[str, Any]] = []  # without the settings that the method has not
         for point in points:
-            kept = {name: value for name, value in point.items() if name in names}
-            if kept not in own:
-                own.append(kept)
+            own_point = {name: value for name, value in point.items() if name in names}
+            if own_point not in own_points:
+                own_points.append(own_point)
         make = METHODS[method] if isinstance(method, str) else partial(replace, method)
-        made = [make(**point) for point in own]
+        made = [make(**point) for point in own_points]
         name = method if isinstance(method, str) else type(method).__name__
         form = _Form(problem, numbers, times, metric, backend, keep)
-        found[name] = _swept(form, name, own, made, records)
+        found[name] = _swept(form, name, own_points, made, records)
     return found
 
 

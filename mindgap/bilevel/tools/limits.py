@@ -52,7 +52,7 @@ class Limits:
     @property
     def clear(self) -> bool:
         """Whether the largest part is above the others by two standard errors."""
-        largest, second = sorted((self.x, self.lower, self.system))[:0:-1]
+        _, second, largest = sorted((self.x, self.lower, self.system))
         return largest.norm - second.norm > 2.0 * math.hypot(largest.error, second.error)
 
     @property
