@@ -423,6 +423,7 @@ class Replay:
             """Hook after a recurrent layer: note the size of its state at every time step."""
             states = out[0] if isinstance(out, tuple) else out
             if isinstance(states, Tensor) and states.ndim == 3:
+                # The largest modulus over features and over the sequences of the batch.
                 time_axis = 1 if module.batch_first else 0
                 sizes = states.detach().double().abs().amax(dim=(2, 1 - time_axis)).tolist()
                 state_sizes.setdefault(name, []).append(sizes)

@@ -165,7 +165,7 @@ class CapturedStatistics:
         if len(batches) < 2:
             fail("batches", "must be at least two", len(batches))
         counts = sorted({count for count in prefixes if count > 0} | {len(batches)})
-        means = []  # per count: loss, squared norm of a batch's gradient, norm of the sum
+        means = []  # per count: loss, squared norm of a batch's gradient, norm of their mean
         with self._reading_mode():
             if self._gradient is None:
                 self._gradient = self._capture(batches[0], self._add_gradient)
@@ -176,7 +176,7 @@ class CapturedStatistics:
                     norms = torch.stack(torch._foreach_norm(self._gradient_sum)).double()
                     norm_of_sum = norms.square().sum().sqrt().reshape(1)
                     means.append(torch.cat([self._number_sums, norm_of_sum]) / count)
-        size, numbers = len(batches[0][0]), torch.stack(means).tolist()
+        size, numbers = len(batches[0][0]), torch.stack(means).tolist()  # the one wait
         return [_statistics(n, size, *each) for n, each in zip(counts, numbers, strict=True)]
 
     def gradient(self, batches: Sequence[Batch]) -> Tensor:
@@ -225,14 +225,14 @@ class CapturedStatistics:
                 self._hessian(*batch)
             return torch.cat([part.reshape(-1) for part in self._product_sum]) / len(batches)
 
-        draws = torch.randn(
-            1 if start is not None else 2, sum(sizes), generator=torch_stream(seed, "lanczos")
-        )
-        first = draws.to(self._parameters[0])
+        # Two random vectors, or the eigenvector found before and one random vector as long as it.
+        starts = torch.randn(
+            2 if start is None else 1, sum(sizes), generator=torch_stream(seed, "lanczos")
+        ).to(self._parameters[0])
         if start is not None:
-            first = torch.stack([start, first[0] / first[0].norm()])
+            starts = torch.stack([start, starts[0] / starts[0].norm()])
         with self._reading_mode():
-            largest = lanczos(product, first, tol=tol, max_products=most).largest
+            largest = lanczos(product, starts, tol=tol, max_products=most).largest
         return abs(largest.value), largest.vector
 
     @contextmanager

@@ -106,8 +106,8 @@ def local_smoothness_in(
         fail("step", "must be finite and not zero", f"a step of length {length:g}")
     x = [as_real(p.detach()).clone() for p in passes.parameters]
     start = _mean(passes, direction)
-    repeated = _mean(passes, direction).gradient
-    norm = euclidean_norm(start.gradient)
+    repeated = _mean(passes, direction).gradient  # differs where the loss is not deterministic
+    gradient_norm = euclidean_norm(start.gradient)
     not_repeatable = euclidean_norm([a - b for a, b in zip(repeated, start.gradient)])
     del repeated  # a gradient in float64
     gammas, ratios, displacements, losses = [], [], [], []
@@ -134,7 +134,7 @@ def local_smoothness_in(
     curvatures = (np.array(slopes_there) - np.array(start.slopes)) / length**2  # of each batch
     batches = len(curvatures)
     error = float(curvatures.std(ddof=1) / math.sqrt(batches)) if batches > 1 else math.nan
-    rounding = max(torch.finfo(p.dtype).eps for p in passes.parameters) * norm
+    rounding = max(torch.finfo(p.dtype).eps for p in passes.parameters) * gradient_norm
     return LocalSmoothness(
         value=max(ratios),
         gammas=tuple(gammas),
@@ -142,7 +142,7 @@ def local_smoothness_in(
         curvature=float(curvatures.mean()),
         curvature_error=error,
         noise_floor=max(not_repeatable, rounding) / displacements[0],
-        gradient_norm=norm,
+        gradient_norm=gradient_norm,
         loss=start.loss,
         loss_after=losses[-1],
         displacement=displacements[-1],
@@ -213,12 +213,12 @@ def smoothness_along_ray(
 
         # The first step shall change the gradient by a tenth of itself, as a short trial predicts,
         # within bounds relative to the parameters' norm that precision sets.
-        size = max(euclidean_norm(passes.parameters), 1.0)
-        trial = 1e-3 * size
+        scale = max(euclidean_norm(passes.parameters), 1.0)
+        trial = 1e-3 * scale
         tried = mean_at(trial).gradient
         steepness = euclidean_norm([a.sub_(b) for a, b in zip(tried, here.gradient)]) / trial
-        step = 0.1 * norm / steepness if steepness > 0 else 0.1 * size
-        step = min(max(step, 1e-4 * size), 10 * size)
+        step = 0.1 * norm / steepness if steepness > 0 else 0.1 * scale
+        step = min(max(step, 1e-4 * scale), 10 * scale)
         readings, distance = [], 0.0
         for _ in range(points):
             try:
@@ -234,7 +234,7 @@ def smoothness_along_ray(
             here, norm, distance = there, norm_there, distance + step
             if norm > growth * first_norm and len(readings) >= 10:  # enough to fit a line
                 break
-            step *= 1.15  # so that 20 readings reach 100 first steps far
+            step *= 1.15  # so that 20 steps reach 100 times as far as the first
         if not readings:
             fail(
                 "loss",
