@@ -113,7 +113,6 @@ def gradients_are_read_only(case: OptimizerCase, changes: Changes) -> None:
         def closure(
             compute: Any = compute, params: Any = params, gradients_before: Any = gradients_before
         ) -> Any:
-            """The loss; gradients are computed, and copied into ``gradients_before``."""
             value = compute()
             gradients_before[:] = [p.grad.clone() for p in params]
             return value
@@ -359,7 +358,6 @@ def closure_gives_the_loss(case: OptimizerCase, changes: Changes) -> None:
     compute = closure_of(optimizer, params)
 
     def closure() -> Any:
-        """The loss, which is also noted in ``calls``."""
         value = compute()
         calls.append(float(value.detach()))
         return value

@@ -97,8 +97,5 @@ def exponents(runs: Sequence[Run], x: str) -> dict[float, tuple[float, float]]:
         x: name of the column of horizons.
     """
     points = grouped((row["alpha"], (row[x], row["error"])) for run in runs for row in run.rows)
-    slopes = {}
-    for alpha in sorted(points):
-        later_half = sorted(points[alpha])[len(points[alpha]) // 2 :]
-        slopes[alpha] = slope(*np.log(later_half).T)
-    return slopes
+    later_halves = {alpha: sorted(points[alpha])[len(points[alpha]) // 2 :] for alpha in points}
+    return {alpha: slope(*np.log(later_halves[alpha]).T) for alpha in sorted(later_halves)}

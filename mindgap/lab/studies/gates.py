@@ -102,5 +102,6 @@ def _all_below(
     Its words give that loss, and the limit under the name ``limit_name``.
     """
     worst = max(losses, key=lambda method: losses[method])
-    words = f"{worst} {losses[worst]:.3f}, {limit_name} {limit:.3f}"
-    parts.gate(name, losses[worst] < limit, words)
+    parts.gate(
+        name, losses[worst] < limit, f"{worst} {losses[worst]:.3f}, {limit_name} {limit:.3f}"
+    )

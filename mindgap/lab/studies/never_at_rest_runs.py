@@ -34,18 +34,27 @@ NO_LOWER = 0.9
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Train on a schedule; at every reading the quantities of (6.2) on m fresh samples."""
+    """Train on a schedule; at every reading the quantities of (6.2) on m fresh samples.
+
+    At scale gpu the rows come from :func:`_on_device`, else from :func:`_run_small`. The columns of
+    both include ``loss``, ``noise``, ``gradient_square``, ``gradient_norm``, ``lr``, ``seconds``,
+    and at some rows ``sharpness``; of images also ``accuracy``.
+    """
     return _on_device(trial) if gpu.on_device(trial) else _run_small(trial)
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at scale gpu, whose loss is the mean over the steps since the row before, as
-    the thesis plots it (6.3); at the start that of the samples.
+    """Rows of a run at scale gpu.
+
+    Their loss is the mean over the steps since the row before, as the thesis plots it (6.3). At the
+    start it is that of the samples.
     """
     run = gpu.statistics_run(trial, "never at rest")
 
     def read(number: int) -> Row:
-        """The learning rate; at some readings also the gradient, its noise and the sharpness."""
+        """The columns of row ``number``: the learning rate, at some rows also the gradient and its
+        noise, at fewer the sharpness.
+        """
         row: Row = {"lr": run.optimizer.param_groups[0]["lr"]}
         if number % trial["read_every"] == 0:
             batches = run.draw(trial["m"], number)
@@ -60,8 +69,9 @@ def _on_device(trial: Trial) -> Iterator[Row]:
 
 
 def _run_small(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at small scales: loss, noise and gradient norm on fresh samples, at some rows
-    the sharpness, of images the accuracy.
+    """Rows of a run at small scales, all read on fresh samples.
+
+    The samples of a reading are drawn in batches of ``part`` samples each, ``m`` in all.
     """
     import torch
 
@@ -72,11 +82,14 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     parts = trial["m"] // trial["part"]
 
     def read(step: int) -> Row:
-        """The row of a step; at the start on eight times as many samples."""
+        """The columns of a step's row, at step 0 on eight times as many samples; advances the
+        reader.
+        """
         batches = problem.batches(reader, parts if step else 8 * parts, trial["part"])
         statistics = training_statistics(
             objective, batches, growth=False, with_sharpness=False, seed=trial.seed
         )
+        # Unbiased: the noise of a mean over n samples adds σ²/n to its squared norm.
         square = statistics.gradient_norm**2 - statistics.noise**2 / statistics.samples
         row: Row = {
             "seconds": trial.seconds,
@@ -105,7 +118,9 @@ def _run_small(trial: Trial) -> Iterator[Row]:
 
 
 def _small_network(trial: Trial) -> tuple[TrainingProblem, torch.optim.Optimizer]:
-    """A network on augmented images with SGD, or a language model with Adam."""
+    """A network on augmented images with SGD, or a language model with Adam, by the setting
+    ``source`` of the trial; the step size is ``lr`` times ``factor``.
+    """
     import torch
 
     from mindgap.lab.tasks import problems
@@ -129,12 +144,17 @@ def _small_network(trial: Trial) -> tuple[TrainingProblem, torch.optim.Optimizer
 
 
 def level(run: Run, column: str, start: float, end: float) -> float:
-    """The mean of a column from the share ``start`` to the share ``end`` of a run's rows, without
-    its first row; of ``gradient_square`` the root of the mean, 0 where that is negative.
+    """The mean of a column over a part of a run.
+
+    Args:
+        run: its first row, at the start of training, is left out.
+        column: of ``gradient_square`` the root of the mean is returned, 0 where that is negative.
+        start, end: shares of the rows that have the column, from 0 to 1; at least one row counts.
     """
     values = run.column(column)[1:]
-    begin = min(round(start * len(values)), len(values) - 1)  # of few rows at least the last
-    mean = float(np.mean(values[begin : max(round(end * len(values)), begin + 1)]))
+    begin = min(round(start * len(values)), len(values) - 1)
+    stop = max(round(end * len(values)), begin + 1)
+    mean = float(np.mean(values[begin:stop]))
     return math.sqrt(max(mean, 0.0)) if column == "gradient_square" else mean
 
 
@@ -144,8 +164,10 @@ def late_levels(runs: Sequence[Run], column: str) -> list[float]:
 
 
 def common(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Parts:
-    """The parts that E1 and E2 share: norms that stay, noise that grows. A loss that has not
-    settled, or images of which :data:`FITTED` are known, decide nothing.
+    """The parts that E1 and E2 share: gradient norms stay, and noise grows.
+
+    The whole verdict is inconclusive where the loss of a method has not settled, or where its
+    network knows the share ``FITTED`` of its images or more.
 
     Args:
         runs: of all methods.
@@ -154,7 +176,7 @@ def common(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Pa
     """
     parts = Parts()
     for name, group in by_method(runs).items():
-        mean_loss = np.mean([run.column("loss")[1:] for run in group], axis=0)
+        mean_loss = np.mean([run.column("loss")[1:] for run in group], axis=0)  # (rows - 1,)
         settled = all(map(has_settled, np.array_split(mean_loss, periods.get(name, 1))))
         if not settled:
             parts.decide_nothing(f"{name}: the loss has not settled")
@@ -171,11 +193,19 @@ def common(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Pa
 
 
 def _judge_norm(parts: Parts, name: str, group: Sequence[Run], numbers: dict[str, Any]) -> None:
-    """A part: late gradient norms of a method are a tenth of those at the start or more, in every
-    run; refuted where in the median they are a hundredth or less. ``numbers`` are kept beside.
+    """Add a part: late gradient norms of a method are a tenth (``STAYS``) of those at the start or
+    more, in every run.
+
+    It is refuted where in the median they are a hundredth (``ZERO``) or less.
+
+    Args:
+        parts: of the verdict.
+        name: of the method.
+        group: its runs.
+        numbers: further numbers that the verdict keeps beside.
     """
     late_norms = late_levels(group, "gradient_square")
-    shares = [
+    shares = [  # of the norm at the start
         late_norm / max(run.column("gradient_norm")[0], 1e-12)
         for run, late_norm in zip(group, late_norms)
     ]
@@ -194,7 +224,14 @@ def _judge_norm(parts: Parts, name: str, group: Sequence[Run], numbers: dict[str
 def more_at_a_smaller_step(
     parts: Parts, groups: Mapping[str, Sequence[Run]], small: str, large: str
 ) -> None:
-    """Two parts (6.2.1): noise and sharpness are larger at the smaller step, late in the runs."""
+    """Add two parts (thesis, 6.2.1): noise and sharpness are larger at the smaller step size, late
+    in the runs.
+
+    Args:
+        parts: of the verdict.
+        groups: method -> its runs.
+        small, large: the methods with the smaller and with the larger step size.
+    """
     for column in ("noise", "sharpness"):
         at_small, at_large = (late_levels(groups[name], column) for name in (small, large))
         parts.ratio(f"{small}: larger {column} than {large}", at_small, at_large, 1.0)

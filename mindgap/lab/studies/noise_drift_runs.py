@@ -153,7 +153,6 @@ def _on_cpu(trial: Trial) -> _Run:
     reader = trial.torch_generator("h2 readings")
 
     def sample() -> Any:
-        """The noise where the network stands; advances the reader."""
         batches = problem.batches(reader, trial["minibatches"], trial["batch"])
         return noise_side_by_side(problem.objective, batches)
 

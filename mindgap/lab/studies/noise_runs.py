@@ -403,8 +403,7 @@ def noise_at_start(
             trial, network, attention=attention, gaussian=gaussian, real=cell["pipeline"] == "real"
         )
         if trained:
-            weights, _, _ = trained_bert(trial)
-            problem.objective.model.load_state_dict(weights)
+            problem.objective.model.load_state_dict(trained_bert(trial)[0])  # its weights
         torch.manual_seed(stream_seed(trial.seed, "dropout"))
         generator = torch_stream(trial.seed, "noise at the start", device=device_of(trial))
         # Study H11 reads coordinates of the papers' own networks only.

@@ -17,6 +17,9 @@ from mindgap.record.schema import Run
 if TYPE_CHECKING:
     from mindgap.lab.studies.spec import Study
 
+#: Width of the smoothing's Gaussian, in spreads between seeds.
+WIDTH = 0.8
+
 #: Columns that a null simulation leaves as they are: settings and counters.
 FIXED = frozenset(
     {"step", "lr", "candidate", "factor", "oracle_calls", "x_epoch", "y_epoch", "epoch", "samples"}
@@ -47,10 +50,10 @@ def null_rates(study: Study, runs: Sequence[Run], draws: int | None = None) -> d
         return {}
     rng = numpy_stream(0, f"null {study.name}")
     verdicts: list[str] = []
-    for _ in range(3 * number):
+    for _ in range(3 * number):  # a draw may give no verdict
         if len(verdicts) == number:
             break
-        pool = groups[list(groups)[rng.integers(len(groups))]]
+        pool = groups[list(groups)[rng.integers(len(groups))]]  # the runs of one method
         spreads = _spreads(pool)
         resampled = [
             replace(run, rows=_shift_rows(pool[rng.integers(len(pool))].rows, spreads, rng))
@@ -68,14 +71,20 @@ def null_rates(study: Study, runs: Sequence[Run], draws: int | None = None) -> d
 
 
 def _spreads(pool: Sequence[Run]) -> dict[str, tuple[float, float, bool]]:
-    """Column -> mean and spread of its last values between the runs, and whether these are of
-    logarithms (where all values are positive). Left out: columns of no floats, of :data:`FIXED`,
-    with values that are not finite, missing in a run, or without a spread.
+    """How far the runs of one method differ in each column, at its last value.
+
+    Left out are columns of no floats, those of :data:`FIXED`, and those with values that are not
+    finite, missing in a run, or equal in all runs.
+
+    Returns:
+        Column -> mean over the runs, standard deviation between them, and whether both are of
+        logarithms (where all values of the column are positive).
     """
     spreads = {}
     rows = [row for run in pool for row in run.rows]
     names = {name for row in rows for name, value in row.items() if isinstance(value, float)}
     for name in sorted(names - FIXED):
+        # One list of numbers per run.
         columns = [[v for v in run.column(name) if isinstance(v, (int, float))] for run in pool]
         if not all(columns) or not np.isfinite(np.concatenate(columns)).all():
             continue
@@ -90,19 +99,23 @@ def _spreads(pool: Sequence[Run]) -> dict[str, tuple[float, float, bool]]:
 def _shift_rows(
     rows: Any, spreads: dict[str, tuple[float, float, bool]], rng: np.random.Generator
 ) -> tuple[Any, ...]:
-    """The rows of one run, its columns moved at random by a share of their spread.
+    """The rows of one run, with its columns moved at random as in a smoothed bootstrap.
 
-    ``spreads`` names mean, spread and whether the logarithm is moved. All rows of the run move
-    alike.
+    Each column is moved by a Gaussian shift of :data:`WIDTH` spreads, the same in all rows, and
+    then shrunk towards the mean by 1/√(1 + WIDTH²), so that the spread between runs stays.
+
+    Args:
+        rows: of the run.
+        spreads: see :func:`_spreads`; where its last item is True the logarithm is moved.
+        rng: of the shifts; it is advanced.
     """
-    width = 0.8  # of the smoothing, in spreads; the square root keeps the whole spread
     shifts = {
-        name: width * spread * rng.standard_normal() for name, (_, spread, _) in spreads.items()
+        name: WIDTH * spread * rng.standard_normal() for name, (_, spread, _) in spreads.items()
     }
-    shrink = 1 / math.sqrt(1 + width**2)
+    shrink = 1 / math.sqrt(1 + WIDTH**2)
 
     def moved(name: str, value: Any) -> Any:
-        """A value moved by the shift of its column; others stay."""
+        """The value, moved by the shift of its column if it is a float and its column moves."""
         if name not in shifts or not isinstance(value, float):
             return value
         mean, _, positive = spreads[name]

@@ -2,9 +2,9 @@
 no other call.
 
 ``python -m mindgap.lab.studies.processes`` is the worker. The driver writes pickled calls to its
-standard input, the worker writes results to its standard output. The worker ends when its standard
-input closes, so it never survives its driver, however that ended. (joblib's workers notice a killed
-driver only after minutes, and none can be ended alone.)
+standard input, each after its length in 8 bytes. The worker writes pickled answers to its standard
+output. It ends when its standard input closes, so it never survives its driver, however that ended.
+(joblib's workers notice a killed driver only after minutes, and none can be ended alone.)
 """
 
 from __future__ import annotations
@@ -52,10 +52,15 @@ class Worker:
         )
 
     def run(self, call: bytes, limit: float | None) -> tuple[bool, Any] | Lost | None:
-        """Carry out a pickled call: (whether it succeeded, its value or its error).
+        """Carry out a pickled call and wait for its end.
 
-        After ``limit`` seconds the process is killed, and the call is :class:`Lost`. ``None`` if
-        the worker died by itself.
+        Args:
+            call: a function without arguments, pickled.
+            limit: seconds after which the process is killed; None or 0: no limit.
+
+        Returns:
+            (whether the call succeeded, its value or its error); :class:`Lost` if the limit passed;
+            None if the worker died by itself.
         """
         limit_passed = threading.Event()
 
@@ -96,21 +101,29 @@ class Pool:
     """Worker processes with one thread of the driver each; :func:`stop_workers` ends those of
     every pool.
 
-    Calls may be added while results are read; the workers wait for them until the pool is closed.
+    Calls may be added while results are read. The workers wait for them until :meth:`complete` says
+    that there are no more, or the pool is closed. A *place* numbers a worker and its thread.
+
+    Args:
+        calls: the first ones, functions without arguments.
+        jobs: worker processes at most.
+        limit: seconds per call, or None.
     """
 
     def __init__(self, calls: Sequence[Callable[[], Any]], jobs: int, limit: float | None) -> None:
         self.stopped = False
         self._jobs, self._limit = jobs, limit
+        # (number of the call, the call pickled); None tells one worker to end.
         self._todo: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+        # (number of the call, what ``_attempt`` returned)
         self._ends: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-        self._added = self._read = 0
-        self._workers: dict[int, Worker] = {}
+        self._added = self._read = 0  # calls added, results read
+        self._workers: dict[int, Worker] = {}  # place -> worker
         self._threads: list[threading.Thread] = []
         self.add(calls)
 
     def add(self, calls: Sequence[Callable[[], Any]]) -> None:
-        """Further calls, numbered on from those before."""
+        """Add calls, numbered on from those before, and start threads for them up to ``jobs``."""
         from cloudpickle import dumps
 
         for call in calls:
@@ -137,7 +150,12 @@ class Pool:
             self._workers.pop(place).close()
 
     def _attempt(self, place: int, call: bytes) -> tuple[bool, Any] | Lost:
-        """The result of one call; a worker that dies is replaced, ``ATTEMPTS`` times in all."""
+        """Carry out one call at the worker of a place; returns what :meth:`Worker.run` returns,
+        but never None.
+
+        A worker that is missing, died or was killed is replaced. A call whose worker dies is tried
+        ``ATTEMPTS`` times in all.
+        """
         for _ in range(ATTEMPTS):
             if place not in self._workers:
                 self._workers[place] = Worker()
@@ -149,7 +167,10 @@ class Pool:
         return Lost(f"its worker died {ATTEMPTS} times (out of memory?)")
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        """Number and result of every call as it ends; a call's exception is raised."""
+        """Number and result of every call as it ends, until all calls added so far have ended.
+
+        The result of a call that was lost is :class:`Lost`. A call's exception is raised.
+        """
         while self._read < self._added:
             number, result = self._ends.get()
             self._read += 1
@@ -222,22 +243,27 @@ def stop_workers() -> None:
 
 
 def _listen(calls: BinaryIO, inbox: queue.SimpleQueue[bytes]) -> None:
-    """Read calls until the driver closes the pipe or dies; then end this process, whatever it
-    is doing.
+    """Put the calls that the driver writes into ``inbox``, until it closes the pipe or dies; then
+    end this process, whatever it is doing.
     """
-    while size := calls.read(8):
-        call = calls.read(int.from_bytes(size, "big"))
-        if len(call) == int.from_bytes(size, "big"):
+    while header := calls.read(8):
+        size = int.from_bytes(header, "big")
+        call = calls.read(size)
+        if len(call) == size:  # else the driver died while it wrote
             inbox.put(call)
     os._exit(1)
 
 
 def main() -> None:
-    """The worker: carry out calls until standard input closes."""
+    """The worker: carry out the calls of standard input until it closes.
+
+    Each answer is written to standard output, pickled: (whether the call succeeded, its value or
+    its error). What a call prints goes to standard error.
+    """
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, inbox), daemon=True).start()
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a call prints must not mix with the answers
+    answers = os.fdopen(os.dup(1), "wb")  # the standard output that the driver reads
+    os.dup2(2, 1)
     from cloudpickle import dumps
 
     while True:

@@ -17,14 +17,20 @@ PRE_STEP = 0.0025
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Fine-tune a pre-trained encoder; at small scales with every step, then with the best step
-    on another encoder.
+    """Fine-tune a pre-trained encoder on questions.
+
+    At scale gpu it is BERT, once (:func:`_on_device`). At small scales a small transformer is
+    fine-tuned with every candidate step size, then with the best one on another encoder.
     """
     return _on_device(trial) if "device" in trial.settings else _tune_and_train(trial)
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """One fine-tuning of BERT with the step ``middle`` times ``factor``."""
+    """One fine-tuning of BERT with the step size ``middle`` times ``factor``.
+
+    Its encoder is that of study H4: pre-trained by Adam with seed 0, and kept in the cache. The
+    settings that begin with ``pre_`` are those of the pre-training.
+    """
     layers, lr = trial["layers"], trial["middle"] * trial["factor"]
     sizes = {name: trial[name] for name in bert_runs.BERT} | {
         name: trial[f"pre_{name}"] for name in ("steps", "batch")
@@ -51,8 +57,8 @@ def _on_device(trial: Trial) -> Iterator[Row]:
 
 
 def _tune_and_train(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at small scales: every step is tried, then the best one runs anew
-    (:func:`tuned_run`).
+    """Rows of a run at small scales: every step size is tried, then the best one runs anew
+    (:func:`tuned_run`), chosen by 1 - F1 on validation questions.
     """
     import torch
 
@@ -72,7 +78,10 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
     )
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
-        """A fresh training at that step, and what reads its exact matches and F1."""
+        """A fresh training with step size ``lr``, and what reads its exact matches and F1.
+
+        ``phase`` is ``"tuning"``, in which validation questions alone are read, or ``"run"``.
+        """
         seed = stream_seed(trial.seed, f"h5 {phase}")
         problem = question_answering(
             trial["source"],
@@ -89,6 +98,7 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
         )
         optimizer = optimizer_of(trial["optimizer"], lr, problem.objective.parameters, tau=1.0)
         _, places = problem.draw(torch.Generator().manual_seed(0), 2000)
+        # First and last place of answers, (different pairs, 2), and how often each occurs.
         pairs, counts = places[:, 0].unique(dim=0, return_counts=True)
         parts = ("validation",) if phase == "tuning" else tuple(problem.parts)
 
@@ -126,8 +136,18 @@ def pre_trained(
     batch: int,
     seed: int,
 ) -> dict[str, Any]:
-    """The state of an encoder after that many steps of Adam on masked words; the same for the
-    same arguments.
+    """The weights of a small transformer, pre-trained on masked words, by name.
+
+    They are computed once per process for the same arguments.
+
+    Args:
+        text: name of the text.
+        words: size of the vocabulary.
+        width, layers: of the transformer.
+        length: words of a sequence.
+        steps: of Adam with the step size :data:`PRE_STEP`, scheduled as BERT's.
+        batch: sequences per step.
+        seed: of the start and of all draws.
     """
     import torch
 

@@ -18,6 +18,7 @@ MA-SOBA has none of them. The derivatives come from :class:`Released`, which is 
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from mindgap.lab.studies import representation_runs
@@ -45,9 +46,20 @@ OF = {
 
 
 def released_method(trial: Trial, task: HyperRepresentation, faults: set[str]) -> Any:
-    """The method of a trial, which takes its derivatives from :func:`released_oracle`."""
-    from dataclasses import fields
+    """The method of a trial with some of the faults.
 
+    Three faults change its settings: *gradients added up* multiplies the step on y by 2.98, *J on
+    the query* has SLIP draw its samples as released, and *no memory* puts SOBA in place of SABA.
+    All others are in its derivatives, which come from :func:`released_oracle`.
+
+    Args:
+        trial: its setting ``key`` names the method.
+        task: the hyper-representation problem.
+        faults: some of :data:`FAULTS`; :data:`ALL` is among them where all are on together.
+
+    Returns:
+        A method of a class of its own, derived from the method's class.
+    """
     from mindgap.bilevel.backends.trial import try_problem
     from mindgap.bilevel.core.settings import Constant
 
@@ -62,10 +74,13 @@ def released_method(trial: Trial, task: HyperRepresentation, faults: set[str]) -
     settings = {field.name: getattr(method, field.name) for field in fields(method) if field.init}
     if PLAIN in faults:  # SOBA's steps decay by default, SABA's do not
         settings |= {name: Constant(settings[name]) for name in ("lr_x", "lr_y", "lr_z")}
-        faults = faults | {QUERY} if ALL in faults else faults
+        if ALL in faults:  # without its memory SABA has the fault J on the query too
+            faults = faults | {QUERY}
 
     def oracle(self: Any, problem: Any, seed: int = 0, distributed: bool = False) -> Any:
-        """The derivatives with the faults, tried once and then without memory of the trial."""
+        """The derivatives with the faults. They are tried once, and what they remember of that
+        trial is cleared.
+        """
         self.check_problem(problem)
         derivatives = released_oracle(problem, task, faults, first=trial["key"] == "slip")
         try_problem(derivatives, seed, second_order=self.second_order, needs_x=not self.resets)
@@ -78,14 +93,20 @@ def released_method(trial: Trial, task: HyperRepresentation, faults: set[str]) -
 
 
 def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], first: bool) -> Any:
-    """Derivatives with some of the faults, for eager runs: they remember the query batch of the
-    iteration before.
+    """The derivatives of a problem, with some of the faults.
+
+    They are for eager runs, because they remember the query batch of the iteration before.
 
     Args:
         problem: of the task.
         task: its losses.
-        faults: some of ``FAULTS``.
-        first: whether a method asks for f_y before the g_y of the same iteration, as SLIP does.
+        faults: some of :data:`FAULTS`.
+        first: whether a method asks for f_y before the g_y of the same iteration, as SLIP does. The
+            f_y of the iteration before is then the last but one that was asked for.
+
+    Returns:
+        A ``TorchOracle``. f is the upper loss (on query examples), g the lower one (on support
+        examples), H = g_yy and J = g_xy.
     """
     from mindgap.base.count import OracleCount
     from mindgap.bilevel.backends.oracles import TorchOracle
@@ -97,11 +118,11 @@ def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], f
     )
 
     class Released(TorchOracle):
-        """The derivatives of the library, with the faults."""
+        """The derivatives of the library, with the faults; a ``token`` names a batch."""
 
         query: Any = None  # the query batch of the last call of ``upper``
         last: Any = None  # its f_y
-        before: Any = None  # the f_y of the call before
+        before: Any = None  # the f_y of the call of ``upper`` before that
 
         def upper(self, x: Any, y: Any, token: Any) -> Any:
             """f_x and f_y, which later calls remember."""
@@ -121,7 +142,10 @@ def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], f
             return self._faulty_gradient(g_y, self.last), hz, self._along(x, y, token, jz)
 
         def mixed(self, x: Any, y: Any, z: Any, token: Any) -> Any:
-            """Jz: on the query batch, zero, or with g_x taken off, as the faults say."""
+            """Jz: on the query batch, zero, or with g_x taken off, as the faults say.
+
+            A product on the query batch is counted here, because another oracle computes it.
+            """
             if QUERY in faults:
                 self.calls.add("Jz")
                 return self._along(x, y, token, TorchOracle(exchanged).mixed(x, y, z, self.query))
@@ -131,8 +155,8 @@ def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], f
         def residuals(
             self, x: Any, y: Any, z: Any, lower: Any, upper: Any, gradient: bool = True
         ) -> Any:
-            """g_y, the residual of the linear system and the direction of x, all on the same
-            samples.
+            """g_y (None without ``gradient``), the residual Hz - f_y of the linear system, and the
+            direction f_x - Jz of x; ``lower`` and ``upper`` name the batches of both levels.
             """
             g_y = self.lower(x, y, lower) if gradient else None
             hz, (f_x, f_y) = self.hessian(x, y, z, lower), self.upper(x, y, upper)
@@ -143,7 +167,10 @@ def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], f
             return g_y + f_y if F_Y in faults and f_y is not None else g_y
 
         def _along(self, x: Any, y: Any, token: Any, jz: Any) -> Any:
-            """Jz less g_x, which the released code has for nothing: it is not counted."""
+            """Jz less g_x where that fault is on, else Jz.
+
+            The released code has g_x for nothing: it is not counted as an oracle call.
+            """
             if G_X not in faults:
                 return jz
             counted, self.calls = self.calls, OracleCount()

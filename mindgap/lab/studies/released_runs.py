@@ -39,12 +39,19 @@ FIGURES = (
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """SLIP's lead over the mean of the other methods with each fault, against its lead without
+    """Compare SLIP's lead over the mean of the other methods with each fault to its lead without
     any.
+
+    One part per fault: the change of the lead lies within ± twice :data:`SMALLEST`. It is refuted
+    where the change is at least :data:`SMALLEST` and its interval excludes 0.
+
+    Args:
+        runs: with the settings ``fault`` (:data:`NONE`, a fault, or :data:`ALL`) and ``key``.
     """
     parts, groups = Parts(), by_setting(runs, "fault", "key")
     faults, keys = (list(dict.fromkeys(names)) for names in zip(*groups))
     seeds = sorted(set.intersection(*(set(group) for group in groups.values())))
+    # (fault, key) -> final test accuracies, one per seed that all groups have.
     accuracies = {
         case: np.array([group[seed].rows[-1]["test_accuracy"] for seed in seeds])
         for case, group in groups.items()
@@ -65,13 +72,14 @@ def judge(runs: Sequence[Run]) -> Parts:
         if fault == NONE:
             continue
         gaps = leads[fault] - leads[NONE]
+        # All faults together miss with 5 % (Bonferroni).
         change = mean_interval(gaps, miss=0.05 / (len(faults) - 1))
         changed = (change.low > 0 or change.high < 0) and abs(change.mean) >= SMALLEST
-        narrow_interval = mean_interval(gaps, miss=ONE_SIDED)
+        within = mean_interval(gaps, miss=ONE_SIDED)
         order = _ranking(accuracies_of[fault])
         parts.add(
             f"{fault}: SLIP's lead stays",
-            holds=max(abs(narrow_interval.low), abs(narrow_interval.high)) < 2 * SMALLEST,
+            holds=max(abs(within.low), abs(within.high)) < 2 * SMALLEST,
             refuted=changed,
             words=f"changes by {change.words(100)} points; ranking {', '.join(order)}",
             numbers={fault: {"change": change.triple, "ranking": order}},
@@ -82,7 +90,9 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 def _lead_of_slip(accuracies: Mapping[str, np.ndarray]) -> np.ndarray:
-    """SLIP's final accuracy less the mean of the others', seed by seed."""
+    """SLIP's final accuracy less the mean of the others', one number per seed; ``accuracies``: key
+    of a method -> one per seed.
+    """
     return accuracies["slip"] - np.mean(
         [accuracy for key, accuracy in accuracies.items() if key != "slip"], axis=0
     )

@@ -122,10 +122,9 @@ def tables_of(source: str, seed: int) -> list[list[Table]]:
     parts = problems.split_table(data.digits(), (0.6, 0.2, 0.2), seed=seed)
     if source == "digits":
         return [[part] for part in parts]
-    quarters_of_parts = ((0, 1, 2), (0, 1, 2), (3,))
     return [
         [_turn(part, quarters) for quarters in quarters_of_part]
-        for part, quarters_of_part in zip(parts, quarters_of_parts)
+        for part, quarters_of_part in zip(parts, ((0, 1, 2), (0, 1, 2), (3,)))
     ]
 
 
@@ -163,8 +162,11 @@ def _real(source: str) -> tuple[Table, ...]:
     """
     if source == "reviews":
         return tuple(data.review_domains().values())
-    train = data.snli_pairs("train", rows=40_000)
-    return train, data.snli_pairs("dev"), data.snli_pairs("test")
+    return (
+        data.snli_pairs("train", rows=40_000),
+        data.snli_pairs("dev"),
+        data.snli_pairs("test"),
+    )
 
 
 def representation_method(
@@ -231,9 +233,11 @@ def rows_of(trial: Trial, task: HyperRepresentation, method: Any, **how: Any) ->
             "validation_accuracy": accuracy,
         }
 
-    accuracies = ("test_accuracy", "train_accuracy", "validation_accuracy")
-    diverged_row: Row = dict.fromkeys(accuracies, 1 / task.ways)  # as by guessing
-    diverged_row["validation_loss"] = float("inf")
+    diverged_row = {
+        **dict.fromkeys(("test_accuracy", "train_accuracy"), 1 / task.ways),  # as by guessing
+        "validation_accuracy": 1 / task.ways,
+        "validation_loss": float("inf"),
+    }
     on_words = trial["data"] in WORDS
     # As many examples per oracle call as the others have: a few tasks whole, or a few examples of
     # every task.

@@ -17,7 +17,7 @@ from mindgap.lab.studies.spec import Row, Trial
 if TYPE_CHECKING:
     import torch
 
-#: (model, optimizer, part -> images and labels) -> what reads further columns.
+#: (model, optimizer, part of the data -> images and labels) -> what reads further columns.
 Reader = Callable[[Any, Any, Mapping[str, tuple[Any, Any]]], Callable[[], Row]]
 
 #: What a verdict names.
@@ -39,7 +39,8 @@ SETTINGS: dict[str, Any] = {
 #: What ``mindgap tune --grid`` tries first for every method, and the column by which it chooses.
 GRID, TUNE_ON = {"factor": (1 / 9, 1 / 3, 1.0, 3.0, 9.0)}, "validation_error"
 
-#: Weight of the loss beside the error when a step is chosen: it decides ties alone.
+#: Weight of the loss beside the error when a step is chosen, so small that it decides ties alone;
+#: and the largest loss that counts.
 TIE, LARGEST = 1e-6, 100.0
 
 #: Training images that a reading looks at.
@@ -79,8 +80,11 @@ class ImageRun:
     parts: Mapping[str, tuple[Any, Any]]
 
     def batches(self, generator: torch.Generator, samples: int = 0) -> list[tuple[Any, Any]]:
-        """Batches as the network trains on them: all training images once, or so many drawn
-        independently.
+        """Batches of images and labels as the network trains on them.
+
+        Args:
+            generator: of order, wrong labels and shifts; on the images' device.
+            samples: how many images are drawn, independently; 0: all training images once.
         """
         import torch
 
@@ -91,9 +95,10 @@ class ImageRun:
         if samples:
             chosen = torch.randint(len(labels), (samples,), **on)
             images, labels = images[chosen], labels[chosen]
-        if wrong := settings.get("wrong_labels", 0.0):
-            other = torch.randint(10, labels.shape, **on)
-            labels = torch.where(torch.rand(labels.shape, **on) < wrong, other, labels)
+        share = settings.get("wrong_labels", 0.0)
+        if share:
+            random_labels = torch.randint(10, labels.shape, **on)
+            labels = torch.where(torch.rand(labels.shape, **on) < share, random_labels, labels)
         cut = augmented_batches if settings.get("augment", True) else shuffled_batches
         return cut(images, labels, self.trial["batch"], generator)
 
@@ -117,7 +122,10 @@ class ImageRun:
         epoch: Epoch | None = None,
         at_start: bool = False,
     ) -> Iterator[Row]:
-        """Train; a row every so many steps (see `device_runs.device_run`)."""
+        """Train by :func:`~mindgap.lab.studies.device_runs.device_run`, whose arguments these are.
+
+        By default the ``loss`` is cross-entropy and an ``epoch`` :meth:`epoch`.
+        """
         return device_run(
             self.trial,
             self.model,
@@ -136,8 +144,11 @@ class ImageRun:
 
 
 def image_run(trial: Trial, name: str) -> ImageRun:
-    """The network and the images of a trial; ``train`` smaller than 45,000 takes the first so
-    many of each part.
+    """The network and the images of a trial, on its device.
+
+    Args:
+        trial: ``train`` smaller than 45,000 takes the first so many images of each part.
+        name: of the study's random streams; the network's start depends on it and the seed.
     """
     import torch
 
@@ -174,6 +185,8 @@ def resnet_run(
 ) -> Iterator[Row]:
     """Train once with the trial's settings (see :data:`SETTINGS`); a row every few epochs.
 
+    A *pass* goes once over all images; it is the unit of ``epochs``, ``every`` and ``step``.
+
     Args:
         trial: ``train`` smaller than 45,000 takes the first so many images of each part.
         optimizer_of: parameters -> optimizer. One with ``eval()`` and ``train()`` is read at its
@@ -183,7 +196,7 @@ def resnet_run(
             the mean over the steps since the row before.
         kept: see :func:`~mindgap.lab.studies.device_runs.device_run`.
         svrg: correct each gradient by that of a snapshot, taken at the start of an epoch, which
-            then costs three passes over the images; ``epochs`` and ``every`` are passes.
+            then costs three passes over the images.
         reader: called once with model, optimizer and data -> what adds columns to a row; ``every``
             and ``step`` are then numbers of steps.
 
@@ -200,30 +213,34 @@ def resnet_run(
     control = ControlVariate(model, image_loss, autocast=_autocast(parts["train"][0].device))
 
     def epoch(number: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The batches of an epoch; for SVRG the snapshot is taken with them."""
         batches = run.epoch(number)
         if svrg:
             control.refresh(batches)
         return batches
 
     def read() -> Row:
+        """The columns of a row, without ``step`` and ``factor``."""
         row: Row = {}
         if hasattr(optimizer, "eval"):
             optimizer.eval()
-        for part, (images, labels) in list(parts.items())[0 if evaluate_training else 1 :]:
-            right, loss = accuracy_and_loss(model, images[:READ], labels[:READ])
-            row |= {f"{part}_accuracy": right, f"{part}_loss": loss}
+        for part in parts if evaluate_training else ("validation", "test"):
+            images, labels = parts[part]
+            accuracy, loss = accuracy_and_loss(model, images[:READ], labels[:READ])
+            row |= {f"{part}_accuracy": accuracy, f"{part}_loss": loss}
         if hasattr(optimizer, "train"):
             optimizer.train()
         error = 1 - row["validation_accuracy"] + tie(row["validation_loss"])
-        return {**row, "validation_error": error, **(more() if more else {})}
+        return {**row, "validation_error": error, **further_columns()}
 
-    more = reader(model, optimizer, parts) if reader else None
-    cost, unit = 3 if svrg else 1, 1 if reader else len(parts["train"][1]) // trial["batch"]
-    steps = len(parts["train"][1]) // trial["batch"]
+    further_columns = reader(model, optimizer, parts) if reader else dict
+    steps_per_epoch = len(parts["train"][1]) // trial["batch"]
+    cost = 3 if svrg else 1  # passes per epoch
+    unit = 1 if reader else steps_per_epoch  # steps that ``every`` and ``step`` count in
     rows = run.rows(
         optimizer,
         read,
-        steps=trial["epochs"] // cost * steps,
+        steps=trial["epochs"] // cost * steps_per_epoch,
         every=max(trial["every"] // cost, 1) * unit,
         schedule=trial["schedule"],
         kept=kept,

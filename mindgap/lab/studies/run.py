@@ -68,7 +68,7 @@ def plan(
     overrides: Mapping[str, Any] | None = None,
     tuned: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> StudyPlan:
-    """Lay out the trials: every method with every seed, settings checked.
+    """Lay out the trials of a study: every method with every seed, settings checked.
 
     Args:
         study: what to run.
@@ -76,6 +76,10 @@ def plan(
         seeds: seeds per method; by default the scale's own number.
         overrides: setting -> value, for all methods alike.
         tuned: method -> settings that a search has chosen; the overrides have the last word.
+
+    Raises:
+        RuleError: an unknown scale or setting, or a number of seeds below 1 or above
+            :data:`MOST_SEEDS`.
     """
     headers = []
     if seeds is not None and whole("seeds", seeds, least=1) > MOST_SEEDS:
@@ -107,14 +111,24 @@ def execute(
     every: float = CHECKPOINT_EVERY,
     go_on: Callable[[], bool] = lambda: True,
 ) -> End:
-    """Run one trial to its end, appending every row to its record; a failure is returned, not
-    raised.
+    """Run one trial to its end, appending every row to its record.
 
     A trial that was interrupted goes on from its last checkpoint, or from its start if it has none;
     rows that are recorded already stay and are checked. A record that another process has finished
-    is left as it is. An error of the loop is written to the record's end line. An error of the
-    record itself (disk full, damaged line, rows that differ) can only be returned: the next run
-    tries again. When ``go_on`` returns false, the run stops after a row and can be continued later.
+    is left as it is.
+
+    Args:
+        study: whose loop runs.
+        header: of the trial; what the record says of versions, machine and time is added here.
+        folder: of the study's records at this scale.
+        every: seconds between checkpoints.
+        go_on: asked now and then; where it returns False, the run stops after a row and can be
+            continued later.
+
+    Returns:
+        How the trial ended. A failure is returned, not raised: an error of the loop is also written
+        to the record's end line, an error of the record itself (disk full, damaged line, rows that
+        differ) can only be returned, and the next run tries again.
     """
     typed = header.command or command()  # a worker's own command line is not what was typed
     header = replace(
@@ -136,7 +150,13 @@ def execute(
 def _record(
     study: Study, header: Header, writer: RunWriter, every: float, go_on: Callable[[], bool]
 ) -> End:
-    """Run one trial into its record, from its checkpoint if there is one; returns its end."""
+    """Run one trial into an open record, from its checkpoint if there is one.
+
+    The arguments are those of :func:`execute`; ``writer`` writes the record.
+
+    Returns:
+        How the trial ended; nothing is written about the end where ``go_on`` called it off.
+    """
     begun = last_look = time.perf_counter()
     trial = Trial(header.method, header.seed, header.settings)
     checkpoints = Checkpoints(writer, every, study.loop)
@@ -156,8 +176,8 @@ def _record(
         # A study may have its own clock.
         writer.row({**row, "seconds": round(row.get("seconds", trial.seconds), 6)})
         checkpoints.offer(trial)
-        if (now := time.perf_counter()) - last_look > LOOK_EVERY:
-            last_look = now
+        if time.perf_counter() - last_look > LOOK_EVERY:
+            last_look = time.perf_counter()
             if not go_on():
                 return End("failed", message="it was called off; running again continues from here")
     message = "; ".join(text for text in (message, checkpoints.note) if text)
@@ -186,8 +206,9 @@ def run_all(
     every: float = CHECKPOINT_EVERY,
     on_end: Callable[[Header, End], None] = lambda header, end: None,
 ) -> list[Verdict]:
-    """Run everything that is missing, then write each study's description and verdict, and return
-    the verdicts in the order of the plans.
+    """Run everything that is missing, and write each study's description and verdict.
+
+    Descriptions are written before the first trial, verdicts after the last one.
 
     Args:
         plans: what to run.
@@ -196,6 +217,9 @@ def run_all(
         sweep: how to spread the trials, where ``jobs`` does not say enough (a cluster).
         every: seconds between checkpoints.
         on_end: called in this process after each trial.
+
+    Returns:
+        The verdicts, in the order of the plans.
     """
     spreading = sweep or Sweep(whole("jobs", jobs, least=1))
     for item in plans:
@@ -245,8 +269,10 @@ def finished_runs(paths: Iterable[Path]) -> list[Run]:
 
 
 def judge_runs(study: Study, runs: Sequence[Run], planned: int) -> Verdict:
-    """The verdict on finished runs: inconclusive if some are missing, error if the pass rule
-    raises an exception.
+    """The verdict on finished runs.
+
+    It is *inconclusive* if fewer runs are finished than were ``planned``, or if a method of the
+    scale was left out, and *error* if the pass rule raises an exception.
     """
     if len(runs) < planned:
         return Verdict(
@@ -275,11 +301,12 @@ def _judge_files(study: Study, paths: Sequence[Path]) -> Verdict:
 
 
 def judge_and_write(item: StudyPlan, out: Path) -> Verdict:
-    """Judge the finished runs of a plan and write ``verdict.json`` beside them, with the runs
-    it rests on.
+    """Judge the finished runs of a plan and write ``verdict.json`` beside them.
 
-    A complete plan without a design also gets its error rates, simulated from its own runs; those
-    of an equal verdict that is written already are taken over.
+    A verdict names the records that it rests on. If the plan is complete and its scale has no
+    design (which gives rates of its own), the verdict also gets the rule's error rates, simulated
+    from its own runs. If an equal verdict with rates is written already, that one is returned and
+    nothing is written.
     """
     study, files, path = item.study, item.files(out), item.folder(out) / VERDICT_FILE
     verdict = replace(
@@ -307,8 +334,8 @@ def _verdict_with_rates(path: Path) -> Verdict | None:
 
 
 def judge_folder(folder: Path) -> tuple[str, str, Verdict]:
-    """Claim, study name and verdict of one ``<study>/<scale>`` folder, judged again from its
-    records.
+    """Judge one ``<study>/<scale>`` folder again from its records; returns claim, study name and
+    verdict.
 
     The runs judged are those the last ``mindgap run`` planned (named in ``verdict.json``); without
     that file the study is inconclusive, because it is not known what is missing. A folder that
@@ -318,7 +345,8 @@ def judge_folder(folder: Path) -> tuple[str, str, Verdict]:
         description = read_form(StudyDescription, folder / STUDY_FILE)
         study = find(description.name)
         if description.methods and description.scale in study.scales:
-            # Methods that the study has today and had not then; controls may be missing.
+            # Methods that the study has today and had not then are left out; no verdict is given
+            # without them, unless they are controls.
             known = (*description.methods, *study.controls)
             left_out = tuple(m for m in study.seeds(description.scale) if m not in known)
             study = replace(study, left_out=left_out)
@@ -344,8 +372,9 @@ def versions() -> Mapping[str, str]:
 
 
 def machine(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the run ran on: no host name, nothing that identifies a person; the GPU where the
-    run has one.
+    """What the run ran on: system, processor and cores, and the GPU where the settings name one.
+
+    There is no host name, and nothing that identifies a person.
     """
     description = {
         "system": platform.system(),
@@ -361,8 +390,9 @@ def machine(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def command() -> str:
-    """The command behind a record, as typed, less the paths of the program and of the folder of
-    records.
+    """The command behind a record, as typed.
+
+    Of the program's path and of the folder after ``--out`` only the last name stays.
     """
     arguments = ["", *" ".join(sys.argv[1:]).replace("--out=", "--out ").split()]
     shown = [Path(word).name if before == "--out" else word for before, word in pairwise(arguments)]
@@ -376,8 +406,14 @@ def now() -> str:
 
 
 def chosen(out: Path, study: Study, scale: str) -> dict[str, dict[str, Any]]:
-    """Method -> the settings that a search of this study at that scale has chosen; else those of
-    the study in ``tuned_by``, by the methods' names or by their titles; else empty.
+    """Method -> the settings that a search at that scale has chosen for it.
+
+    It is the search of this study, or else that of the study in ``tuned_by``. A method finds its
+    own there by its name, or else by its title (:func:`_title`); one that finds none is left out.
+
+    Args:
+        out: the folder of records.
+        study, scale: whose settings.
     """
     for name in (study.name, study.tuned_by):
         path = out / name / scale / TUNING_FILE

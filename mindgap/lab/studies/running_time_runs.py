@@ -32,14 +32,21 @@ FIRST = 5
 def time_alone(
     trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator[Row]], perfect: float
 ) -> Iterator[Row]:
-    """Rows of a run with its clocks, which waits on a GPU until it has the device to itself; for a
-    net, seconds by the calls of a run that nothing interrupts.
+    """Rows of a run with its times.
+
+    With the setting ``alone`` it waits until it has the GPU to itself. For a net two runs are made:
+    the first is not interrupted and gives the seconds per oracle call, the second gives the rows,
+    whose seconds are computed from their calls.
 
     Args:
-        trial: its settings ``clock_calls`` (calls of that run) and ``alone`` may be missing.
+        trial: its settings ``clock_calls`` (oracle calls of the first run; else ``oracle_calls``)
+            and ``alone`` may be missing.
         task, method: what runs on what.
-        rows_of: reads runs on tasks of that kind.
+        rows_of: (trial, task, method, budget, readings) -> the rows of a run.
         perfect: the accuracy of which :func:`reach` takes shares.
+
+    Yields:
+        The rows of ``rows_of`` with ``seconds``, ``cpu_seconds`` and ``perfect_accuracy``.
     """
     budget, on_net = trial["oracle_calls"], trial["data"] in NETS
     with _alone(trial):
@@ -48,6 +55,7 @@ def time_alone(
             clock_trial = Trial(trial.method, trial.seed, trial.settings)
             clock_calls = trial.settings.get("clock_calls", budget)
             rows = rows_of(clock_trial, task, method, budget=clock_calls, readings=1)
+            # The clock stands at the time of a row while that row is looked at.
             (first_calls, start_seconds), (last_calls, end_seconds) = [
                 (row["oracle_calls"], clock_trial.seconds) for row in rows
             ]
@@ -68,8 +76,10 @@ def time_alone(
 
 @contextmanager
 def _alone(trial: Trial) -> Iterator[None]:
-    """On a GPU: wait until no other run of this study has it, for clocks shared with other runs
-    tell nothing.
+    """With the setting ``alone``: wait until no other such run has the GPU, and keep it for the
+    block.
+
+    Clocks of runs that share a device tell nothing. The lock is a file in the cache folder.
     """
     if not trial.settings.get("alone"):
         yield
@@ -91,11 +101,12 @@ def _throw_away(problem: Any, method: Any, seed: int) -> None:
 
 
 def reach(run: Run, share: float) -> tuple[float, float, bool]:
-    """Seconds and oracle calls until ``share`` of the perfect accuracy is first seen, and whether
-    it was.
+    """When a run first shows the given share of the perfect accuracy.
 
-    Seconds are those of the processor, or of the clock for a net on a GPU. Where the accuracy was
-    not seen, the end of the run stands in: a lower bound.
+    Returns:
+        Seconds and oracle calls until then, and whether it was seen. Where it was not, they are
+        those of the run's end, a lower bound. Seconds are those of the processor, or of the clock
+        for a net on a GPU.
     """
     level = share * run.rows[0]["perfect_accuracy"]
     row = next((row for row in run.rows if row["test_accuracy"] >= level), None)
@@ -108,13 +119,18 @@ def clock_of(run: Run) -> str:
     return "seconds" if run.header.settings["data"] in NETS else "cpu_seconds"
 
 
-#: (case, accuracy in words) -> seed -> (log of another method's time over SLIP's, log of its
-#: oracle calls over SLIP's).
+#: (case, share of the perfect accuracy in words) -> seed -> (log of another method's time over
+#: SLIP's, log of its oracle calls over SLIP's).
 Ratios = dict[tuple[str, str], dict[int, tuple[float, float]]]
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """BO-REP's time over SLIP's, pooled over corruptions and accuracies: one number per seed."""
+    """Judge whether SLIP is sooner than BO-REP, by one number per seed.
+
+    The number is the mean log of BO-REP's time over SLIP's, pooled over cases (corruptions or data)
+    and accuracies. Notes give the same ratio in oracle calls, the other methods' times, and the
+    accuracies that nobody reached.
+    """
     parts, groups, settings = Parts(), by_case(runs, "key"), runs[0].header.settings
     ratios = _ratios_to_slip(groups, "borep", settings["levels"])
     if runs[0].header.scale in ("gpu", "paper"):
@@ -154,14 +170,21 @@ def judge(runs: Sequence[Run]) -> Parts:
 def _ratios_to_slip(
     groups: Mapping[tuple[Any, ...], Mapping[int, Run]], key: str, levels: Sequence[float]
 ) -> Ratios:
-    """How much longer than SLIP the method of that key takes to each accuracy in each case; seeds
-    in which neither reaches it are left out.
+    """How much longer than SLIP another method takes to each accuracy in each case.
+
+    Args:
+        groups: (case, key of the method) -> seed -> run.
+        key: of the other method.
+        levels: shares of the perfect accuracy.
+
+    Returns:
+        See :data:`Ratios`; seeds in which neither method reaches an accuracy are left out.
     """
     ratios: Ratios = {}
     for case in sorted({case for case, other in groups if other == key}):
         slip, other = groups[case, "slip"], groups[case, key]
         for level in levels:
-            of_seeds = ratios[case, f"{level:.0%}"] = {}
+            ratios[case, f"{level:.0%}"] = of_seeds = {}
             for seed in sorted(slip.keys() & other.keys()):
                 time, calls, reached = reach(slip[seed], level)
                 other_time, other_calls, other_reached = reach(other[seed], level)
@@ -177,8 +200,13 @@ def _ratios_to_slip(
 def _note_on_others(
     groups: Mapping[tuple[Any, ...], Mapping[int, Run]], levels: Sequence[float]
 ) -> tuple[str, dict[str, Any]]:
-    """Every other method's time over SLIP's, for a note: the geometric mean over corruptions,
-    accuracies and seeds, in words and numbers.
+    """A note on all methods but SLIP and BO-REP: their times over SLIP's.
+
+    Each is the geometric mean over cases, accuracies and seeds; a method that reaches none is left
+    out. The arguments are those of :func:`_ratios_to_slip`.
+
+    Returns:
+        The sentence, empty where there is no such method, and the numbers for the verdict.
     """
     ratios = {}
     for key in dict.fromkeys(key for _, key in groups if key not in ("slip", "borep")):

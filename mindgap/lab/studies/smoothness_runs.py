@@ -29,7 +29,9 @@ STRONG, PRESENT = 0.5, 0.3
 
 def loop(trial: Trial) -> Iterator[Row]:
     """Train, and at every reading measure how fast the gradient changes along the step just
-    made.
+    made (:func:`measure.local_smoothness`); the columns are those of :func:`_row`.
+
+    ResNet20 and AWD-LSTM are networks of scale gpu, all others small ones.
     """
     if trial.settings.get("model") == "ResNet20":
         return _resnet(trial)
@@ -39,12 +41,15 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 class _LastStep:
-    """Where parameters were before the last step of their optimizer."""
+    """Where parameters were before the last step of their optimizer.
+
+    A hook on the optimizer keeps a copy of the ``parameters`` before every step.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> None:
         self.number = 0  # steps so far
         self._parameters = parameters
-        self._before = [p.detach().clone() for p in parameters]
+        self._before = [p.detach().clone() for p in parameters]  # before the last step
         optimizer.register_step_pre_hook(self._keep)
 
     def _keep(self, *_: Any) -> None:
@@ -53,11 +58,15 @@ class _LastStep:
 
     @contextmanager
     def undone(self) -> Iterator[list[Tensor]]:
-        """Inside the block the parameters are where the last step began; gives that step."""
+        """Put the parameters where the last step began, in place, for the length of the block.
+
+        Yields:
+            The step, one tensor per parameter.
+        """
         current = [p.detach().clone() for p in self._parameters]
         _put(self._parameters, self._before)
         try:
-            yield [b - a for a, b in zip(self._before, current, strict=True)]
+            yield [after - before for before, after in zip(self._before, current, strict=True)]
         finally:
             _put(self._parameters, current)
 
@@ -69,16 +78,19 @@ def _put(into: Sequence[Tensor], values: Sequence[Tensor]) -> None:
 
 
 def _resnet(trial: Trial) -> Iterator[Row]:
-    """ResNet20: readings in training mode and full precision, on the same images, not augmented."""
+    """The rows of ResNet20, read in training mode and full precision, always on the first ``m``
+    training images, not augmented.
+    """
     from torch.nn.functional import cross_entropy
 
     from mindgap.base.objective import Objective
     from mindgap.measure.captured import tf32
 
     def reader(model: Any, optimizer: Any, parts: Any) -> Callable[[], Row]:
-        """What reads the smoothness along the last step, on the same images every time."""
+        """What reads the smoothness along the last step; see ``resnet_runs.Reader``."""
         last_step = _LastStep(optimizer, list(model.parameters()))
         objective = Objective(model, lambda m, batch: cross_entropy(m(batch[0]), batch[1]))
+        # (images, labels) of ``part`` samples each.
         batches = list(
             zip(*(tensor[: trial["m"]].split(trial["part"]) for tensor in parts["train"]))
         )
@@ -111,9 +123,12 @@ def _row(reading: Any) -> Row:
 
 
 def _language_model_rows(trial: Trial) -> Iterator[Row]:
-    """Train AWD-LSTM and read its smoothness in evaluation mode and full precision, always on the
-    same windows of the training text. The setting ``every`` gives the steps between two readings;
-    without it ``readings`` of them are spaced evenly in the logarithm of the step.
+    """The rows of AWD-LSTM, read in evaluation mode and full precision, always on the same ``m``
+    windows of the training text.
+
+    The setting ``every`` gives the steps between two readings; without it ``readings`` of them are
+    spaced evenly in the logarithm of the step. A row also has the validation loss, and as
+    ``naive_norm`` and ``naive_smoothness`` what the released code's estimator says.
     """
     from mindgap.base.objective import Objective
     from mindgap.lab.tasks.problems.running_text import window_loss
@@ -123,6 +138,7 @@ def _language_model_rows(trial: Trial) -> Iterator[Row]:
     parameters, train, size = list(run.model.parameters()), run.texts["train"], trial["part"]
     optimizer = descent(trial.settings, trial["lr"], parameters)
     last_step, objective = _LastStep(optimizer, parameters), Objective(run.model, window_loss)
+    # Tensors of ``part`` windows each.
     windows = train.windows(trial.torch_generator("smoothness samples"), trial["m"]).split(size)
 
     def read() -> Row:
@@ -146,14 +162,20 @@ def _language_model_rows(trial: Trial) -> Iterator[Row]:
 def _naive(
     objective: Any, chunks: Sequence[Sequence[Any]], step: Sequence[Any]
 ) -> tuple[float, float]:
-    """The released code's gradient norm and smoothness: at x and half a step on, each on chunks of
-    its own.
+    """Gradient norm and smoothness as the released code of the paper estimates them.
 
-    Its sums over chunks, a constant factor, are means here.
+    The norm is that of the gradient g at x. The smoothness is ‖g' - g‖ / ‖s/2‖ with the gradient g'
+    at x + s/2, which is computed on other samples. Where the released code has sums over
+    minibatches (chunks), there are means here; they differ by a constant factor.
+
+    Args:
+        objective: model (at x) and loss.
+        chunks: minibatches for g, and other minibatches for g'.
+        step: s, one tensor per parameter.
     """
     from mindgap.measure.gradients import gradient_passes, passes_mean
 
-    mean_gradients = []
+    mean_gradients = []  # g and g', one tensor per parameter
     for share, own_chunks in zip((0.0, 0.5), chunks, strict=True):
         with (
             gradient_passes(objective, own_chunks, train=False, move=True) as passes,
@@ -172,7 +194,9 @@ def _naive(
 
 
 def _run_small(trial: Trial) -> Iterator[Row]:
-    """Rows of a run at small scales: gradient norm and smoothness along each step."""
+    """Rows of a run at small scales, always read on the same ``m`` samples, in batches of
+    ``part``.
+    """
     problem = training_problem(trial.settings, stream_seed(trial.seed, "smoothness along training"))
     optimizer = descent(trial.settings, trial["lr"], problem.objective.parameters)
     last_step = _LastStep(optimizer, problem.objective.parameters)
@@ -189,7 +213,10 @@ def _run_small(trial: Trial) -> Iterator[Row]:
 
 
 def rank_interval(ranks: Sequence[float]) -> Interval:
-    """A 95 % interval for a mean correlation, by Fisher's transformation: it stays within ±1.
+    """A 95 % interval for the mean of correlations, within ±1.
+
+    It is computed for their Fisher transforms (artanh) and transformed back; correlations beyond
+    ±0.9999 count as that.
 
     Example:
         >>> found = rank_interval([0.1, 0.3])
@@ -201,8 +228,17 @@ def rank_interval(ranks: Sequence[float]) -> Interval:
 
 
 def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
-    """Medians of rank correlations over the seeds, and how many seeds show growth by slope and
-    rank; the methods ``clipped`` must be correlated by at least ``least``, the others weakly.
+    """Judge per method whether smoothness and gradient norm are correlated along training.
+
+    A method is *correlated* if the median over the seeds of Spearman's rank correlation is at least
+    ``least``, and more than half of its seeds show growth, by slope and rank. It is *weakly
+    correlated* if the median is below :data:`PRESENT` and fewer than half of the seeds refuse to
+    tell. Either refutes the other.
+
+    Args:
+        runs: of all methods.
+        clipped: the methods that must be correlated; all others must be weakly correlated.
+        least: the rank correlation that the clipped ones must reach.
     """
     parts = Parts()
     for name, group in by_method(runs).items():
@@ -211,13 +247,13 @@ def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
             for run in group
         ]
         columns = zip(*((fit.rank, *fit.rank_interval, fit.slope, fit.span) for fit in fits))
-        rank, low, high, power, span = (float(np.median(values)) for values in columns)
+        rank, low, high, slope, span = (float(np.median(values)) for values in columns)
         grow = sum(fit.grows is True for fit in fits)
-        refused = sum(fit.grows is None for fit in fits)
+        refused = sum(fit.grows is None for fit in fits)  # seeds that cannot tell
         correlated = rank >= least and 2 * grow > len(fits)
         weak = rank < PRESENT and 2 * refused < len(fits)
         words = (
-            f"rank correlation {rank:.2f} [{low:.2f}, {high:.2f}], slope {power:.2f}, gradient "
+            f"rank correlation {rank:.2f} [{low:.2f}, {high:.2f}], slope {slope:.2f}, gradient "
             f"norms span a factor {span:.1f}, growth shown in {grow} of {len(fits)} seeds"
             + (f", cannot tell in {refused}" if refused else "")
         )
@@ -225,7 +261,7 @@ def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
             "rank": rank,
             "rank_low": low,
             "rank_high": high,
-            "slope": power,
+            "slope": slope,
             "span": span,
             "grow": grow,
             "refused": refused,
@@ -245,8 +281,14 @@ def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
 def _note_on_estimators(
     parts: Parts, name: str, group: Sequence[Run], ranks: Sequence[float]
 ) -> None:
-    """A note on one method: our mean rank correlation beside that of the released code's
-    estimator, and the perplexity.
+    """Add a note on one method: our mean rank correlation beside that of the released code's
+    estimator, and the perplexity on validation text.
+
+    Args:
+        parts: of the verdict.
+        name: of the method.
+        group: its runs.
+        ranks: our rank correlation in each of them.
     """
     naive_ranks = [
         measure.fit_relaxed_smoothness(

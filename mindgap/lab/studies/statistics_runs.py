@@ -1,5 +1,8 @@
 """Training on a device with readings of (6.2): what the studies of the thesis' chapter 6 share
 at scale gpu.
+
+The quantities of (6.2) are the loss, the norm of its gradient, the noise σ of one sample's gradient
+and the sharpness (the Hessian's norm).
 """
 
 from __future__ import annotations
@@ -65,7 +68,7 @@ class StatisticsRun:
         run: network and data.
         optimizer: made from the settings ``optimizer``, ``lr``, ``momentum`` and ``weight_decay``.
         statistics: reads the network in place.
-        right: right answers among the samples read last; None for text.
+        right: number of right answers among the samples read last, a scalar tensor; None for text.
         kept: what goes into checkpoints; ``rows`` counts the calls of ``read``.
     """
 
@@ -78,8 +81,16 @@ class StatisticsRun:
     kept: dict[str, Any] = field(default_factory=lambda: {"rows": 0})
 
     def draw(self, samples: int, *names: str | int) -> list[tuple[Any, ...]]:
-        """Minibatches of so many samples drawn independently, from the stream of these names; of
-        text whole batches only, windows of two lengths; of images 0 samples mean all of them once.
+        """Minibatches for a reading.
+
+        Args:
+            samples: how many are drawn independently. Of images 0 means all of them once. Of text
+                only whole batches are drawn: the number is rounded down.
+            names: name the random stream, beside the study's name.
+
+        Returns:
+            Of images (images, labels) per batch. Of text (windows,), each window twice the length
+            of a segment and one word more.
         """
         from mindgap.base.rng import torch_stream
 
@@ -99,8 +110,11 @@ class StatisticsRun:
         return [(part,) for part in text_windows.split(size)]
 
     def gradients(self, batches: Sequence[tuple[Any, ...]], *, exact: bool = False) -> Row:
-        """Loss, gradient norm and noise over these batches, of images also the accuracy; ``exact``:
-        the samples are all there are, so that the norm has no bias.
+        """Loss, gradient norm and noise over these batches; of images also the accuracy.
+
+        The squared norm of a mean over drawn samples is biased by the noise, and is corrected; it
+        may come out negative, and the norm is then 0. With ``exact`` the samples are all there are,
+        so that there is no bias.
         """
         found = self.statistics.read(batches)[-1]
         gradient_square = found.gradient_norm**2 if exact else found.gradient_square
@@ -114,30 +128,33 @@ class StatisticsRun:
         return row if self.right is None else {**row, "accuracy": float(self.right) / found.samples}
 
     def sharpness(self, batches: Sequence[tuple[Any, ...]]) -> Row:
-        """‖H‖ and its number of samples, over the first ``sharp_m`` samples of these batches; empty
-        where the loss is not finite any more.
+        """The Hessian's norm over the first ``sharp_m`` samples of these batches (at least over one
+        batch), and their number.
+
+        The row is empty where the loss is not finite any more.
         """
         from mindgap.measure.gradients import NonFiniteError
 
         first_batches = batches[: max(self.trial["sharp_m"] // self.trial["batch"], 1)]
         try:
-            return {
-                "sharpness": self.statistics.sharpness(
-                    first_batches, tol=self.trial["sharp_tol"], seed=self.trial.seed
-                )[0],
-                "sharpness_samples": len(first_batches) * self.trial["batch"],
-            }
+            norm, _ = self.statistics.sharpness(
+                first_batches, tol=self.trial["sharp_tol"], seed=self.trial.seed
+            )
         except NonFiniteError:
             return {}
+        return {
+            "sharpness": norm,
+            "sharpness_samples": len(first_batches) * self.trial["batch"],
+        }
 
     def rows(
         self, read: Callable[[int], Row], *, at_start: bool = False, epoch: Epoch | None = None
     ) -> Iterator[Row]:
-        """Train for ``steps`` (images: times ``stretch``); a row of ``read(number of the row)``
-        every ``every`` steps.
+        """Train for the trial's ``steps`` (images: times ``stretch``), and yield a row every
+        ``every`` steps.
 
         Args:
-            read: number of a row, from 0 -> its columns; checkpoints keep the number.
+            read: number of a row, from 0 -> its columns. A resumed run goes on with the number.
             at_start: begin with a row before the first step.
             epoch: batches of images to train on, in place of all of them in random order.
         """
@@ -149,7 +166,7 @@ class StatisticsRun:
         }
 
         def read_next() -> Row:
-            """The columns of the next row, which is counted."""
+            """The columns of the next row; counts it in ``kept``."""
             self.kept["rows"] += 1
             return read(self.kept["rows"] - 1)
 
@@ -172,7 +189,12 @@ def on_device(trial: Trial) -> bool:
 
 
 def statistics_run(trial: Trial, name: str) -> StatisticsRun:
-    """The network, the data and the readings of a trial; random streams are named after the study.
+    """The network, the data and the readings of a trial.
+
+    Args:
+        trial: with the settings of :data:`NOISY_IMAGES` or :data:`WIKITEXT`; the setting
+            ``network="transformer-xl"`` makes it one on text. ``factor`` multiplies the step size.
+        name: of the study's random streams.
 
     Example:
         >>> small = {
@@ -218,7 +240,7 @@ def statistics_run(trial: Trial, name: str) -> StatisticsRun:
     right_answers = torch.zeros((), dtype=torch.long, device=image_network.parts["train"][1].device)
 
     def loss(model: Any, x: Any, y: Any) -> Any:
-        """The mean loss of a batch; right answers are counted on the way."""
+        """The mean loss of a batch; adds its right answers to the counter."""
         scores = model(x)
         right_answers.add_((scores.detach().argmax(1) == y).sum())
         return cross_entropy(scores, y)

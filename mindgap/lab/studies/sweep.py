@@ -51,6 +51,7 @@ class Sweep:
     limit: float = 0.0
 
     def __post_init__(self) -> None:
+        """Refuse a cluster without an address, an address without one, and impossible numbers."""
         one_of("backend", self.backend, BACKENDS)
         between("limit", self.limit, 0, 1e8)
         if self.jobs is not None:
@@ -61,6 +62,7 @@ class Sweep:
             fail("address", f"must be given with --backend {self.backend}", self.address)
 
 
+#: Study, header and folder of a trial, as :class:`Execute` takes them.
 Work = tuple[Any, Header, Path]
 
 
@@ -79,6 +81,10 @@ def spread(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tup
         execute: runs one trial and records it; must be importable by the workers.
         work: (study, header, folder) of each trial.
         sweep: how to spread them.
+
+    Yields:
+        The header of a trial, and its end: a failed one where its worker was lost or it took too
+        long.
     """
     if sweep.backend != "local":
         yield from _on_cluster(execute, work, sweep)
@@ -98,12 +104,16 @@ def spread(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tup
 def _on_cluster(
     execute: Execute, work: Sequence[Work], sweep: Sweep
 ) -> Iterator[tuple[Header, End]]:
-    """:func:`spread` on a cluster: at most ``jobs`` trials at a time, each with a header of its own
-    future; the cluster itself tries a trial again whose worker died. It is closed at the end.
+    """:func:`spread` on a cluster, with at most ``jobs`` trials there at a time.
+
+    The cluster itself tries a trial again whose worker died. The connection is closed at the end.
+
+    Raises:
+        RecordError: the cluster is gone.
     """
     cluster = _dask(sweep.address) if sweep.backend == "dask" else _ray(sweep.address)
     try:
-        remaining, header_of = iter(work), dict[Any, Header]()
+        remaining, header_of = iter(work), dict[Any, Header]()  # future -> header of its trial
         while True:
             free_places = len(work) if sweep.jobs is None else sweep.jobs - len(header_of)
             for study, header, folder in islice(remaining, free_places):
@@ -151,10 +161,10 @@ def _first_line(error: Exception) -> str:
 class Cluster:
     """What a sweep needs of a cluster."""
 
-    submit: Callable[[Callable[[], End]], Any]
-    first: Callable[[list[Any]], Any]
-    result: Callable[[Any], End]
-    close: Callable[[], Any]
+    submit: Callable[[Callable[[], End]], Any]  # call -> its future
+    first: Callable[[list[Any]], Any]  # futures -> the first of them that ends; waits for it
+    result: Callable[[Any], End]  # future that has ended -> its result, or the error is raised
+    close: Callable[[], Any]  # ends the connection
 
 
 def on_one_thread(call: Callable[[], End]) -> End:
@@ -165,7 +175,11 @@ def on_one_thread(call: Callable[[], End]) -> End:
 
 
 def _dask(address: str) -> Cluster:
-    """A running dask cluster; an error where none answers at the address."""
+    """A running Dask cluster.
+
+    Raises:
+        RuleError: none answers at the address.
+    """
     distributed = _import("distributed", "dask")
     try:
         client = distributed.Client(address, timeout=CONNECT)
@@ -180,7 +194,11 @@ def _dask(address: str) -> Cluster:
 
 
 def _ray(address: str) -> Cluster:
-    """A running ray cluster; an error where none answers at the address."""
+    """A running Ray cluster. It tries a call again whose worker died, ``ATTEMPTS`` times in all.
+
+    Raises:
+        RuleError: none answers at the address.
+    """
     ray = _import("ray", "ray")
     try:
         ray.init(
@@ -214,8 +232,9 @@ def died(error: Exception) -> bool:
 
 
 def wanted() -> bool:
-    """Whether the driver still waits for this trial: a Dask worker goes on with a task that was
-    cancelled.
+    """Whether the driver still waits for the trial that this process runs.
+
+    Only a Dask worker can tell otherwise: it goes on with a task that was cancelled.
     """
     if "distributed" not in sys.modules:
         return True

@@ -17,6 +17,7 @@ from mindgap.lab.studies.spec import Parts, Row, Run, Trial
 from mindgap.lab.studies.training_runs import Training
 from mindgap.lab.studies.tuned_runs import tuned_run
 from mindgap.lab.studies.verdict import by_method, finals, means, step_words
+from mindgap.lab.tasks import problems
 
 if TYPE_CHECKING:
     import torch
@@ -71,10 +72,10 @@ class LanguageRun:
     texts: Mapping[str, RunningText]  # ``"train"``, ``"validation"`` and ``"test"``
 
     def held_out(self, *parts: str) -> Row:
-        """Mean loss per word on parts of the text."""
-        from mindgap.lab.tasks.problems.running_text import running_loss
-
-        return {f"{part}_loss": running_loss(self.model, self.texts[part]) for part in parts}
+        """Columns ``<part>_loss``, the mean loss per word on each of these parts of the text."""
+        return {
+            f"{part}_loss": problems.running_loss(self.model, self.texts[part]) for part in parts
+        }
 
     def rows(
         self,
@@ -85,15 +86,17 @@ class LanguageRun:
         at_start: bool = False,
         reading_steps: Sequence[int] = (),
     ) -> Iterator[Row]:
-        """Train for the trial's ``steps``; a row every ``every`` steps, or after the steps of
-        ``reading_steps`` (see `device_runs.device_run`).
+        """Train for the trial's ``steps`` by :func:`~mindgap.lab.studies.device_runs.device_run`,
+        which explains the other arguments.
 
         The state goes on from segment to segment. On CUDA the transformer computes in bf16 and the
         LSTM in TF32: the LSTM of cuDNN would take float16 under autocast.
+
+        Args:
+            reading_steps: the steps after which there is a row; empty: every ``every`` steps.
         """
         import torch
 
-        from mindgap.lab.tasks.problems.running_text import going_on
         from mindgap.measure.captured import tf32
 
         trial, train = self.trial, self.texts["train"]
@@ -102,7 +105,7 @@ class LanguageRun:
         warnings.filterwarnings(
             "ignore", message="RNN module weights are not part of single contiguous chunk"
         )
-        memory_state, loss = going_on(self.model.blank(len(train.rows)))
+        memory_state, loss = problems.going_on(self.model.blank(len(train.rows)))
         in_bf16 = train.rows.is_cuda and trial["network"] == "transformer-xl"
         with tf32(True):
             yield from device_run(
@@ -124,8 +127,12 @@ class LanguageRun:
 
 
 def language_run(trial: Trial, stream: str) -> LanguageRun:
-    """The model and the texts of a trial; where the text begins and the network's start are drawn
-    from ``stream``.
+    """The model and the texts of a trial, on its device.
+
+    Args:
+        trial: with the settings of :data:`TRANSFORMER_XL` or :data:`AWD_LSTM`.
+        stream: where the training text begins and the network's start are drawn from random streams
+            that are named after it.
 
     Example:
         >>> small = {
@@ -151,6 +158,7 @@ def language_run(trial: Trial, stream: str) -> LanguageRun:
     model = seeded_network(
         lambda: model_class(trial["words"], **options), trial.seed, f"{stream} network"
     ).to(device)
+    # Words by which the training text begins later (modulo what is left over).
     shifts = {"train": int(trial.numpy_generator(f"{stream} text").integers(1_000_000))}
     sizes = {name: trial[name] for name in ("words", "batch", "length")}
     texts = {
@@ -161,7 +169,10 @@ def language_run(trial: Trial, stream: str) -> LanguageRun:
 
 
 def noted_losses(parts: Parts, runs: Sequence[Run]) -> dict[str, np.ndarray]:
-    """Method -> last losses on test text; a note to the verdict gives their means and the steps."""
+    """Method -> the last losses on test text, one per seed that all methods have.
+
+    A note to the verdict in ``parts`` gives each method's mean and the step sizes chosen.
+    """
     losses = finals(runs, "test_loss")
     words = [
         f"{name} {np.mean(losses[name]):.4g} ({step_words(group)})"
@@ -176,18 +187,21 @@ def text_optimizer_run(
     build: Callable[[float, Sequence[torch.Tensor]], torch.optim.Optimizer],
     watch: Callable[[torch.optim.Optimizer], Callable[[], Row]] | None = None,
 ) -> Iterator[Row]:
-    """Losses on validation and test text under one optimizer.
+    """Train a language model by one optimizer, with readings on validation and test text.
 
-    With the setting ``device`` one run of :func:`language_run` with the step ``middle`` times
-    ``factor``. Otherwise a small transformer
-    (:func:`~mindgap.lab.tasks.problems.language.language_model`): every step is tried, by the loss
-    on validation text, then the best one runs anew (see
+    With the setting ``device`` the network of :func:`language_run` is trained once, with the step
+    size ``middle`` times ``factor``. Without it a small transformer is trained with every candidate
+    step size; the one with the least loss on validation text then runs anew (see
     :func:`~mindgap.lab.studies.tuned_runs.tuned_run`).
 
     Args:
         trial: with the settings of either, and ``streams``, the name of the random streams.
-        build: (step, parameters) -> optimizer.
-        watch: optimizer -> what adds columns to a row.
+        build: (step size, parameters) -> optimizer.
+        watch: optimizer -> what returns further columns of a row; None: there are none.
+
+    Yields:
+        Rows with the losses and ``lr``; the last one of a run on a device also has
+        ``bigram_loss``, that of a bigram model on test text.
     """
     import torch
 
@@ -204,12 +218,15 @@ def text_optimizer_run(
             trial["schedule"],
         ):
             at_end = row["step"] == trial["steps"]
-            floor = {"bigram_loss": bigram_loss(trial["text"], trial["words"])} if at_end else {}
-            yield {**row, **floor, "lr": lr}
+            bigram = {"bigram_loss": bigram_loss(trial["text"], trial["words"])} if at_end else {}
+            yield {**row, **bigram, "lr": lr}
         return
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
-        """A fresh training at that step, and what reads its losses."""
+        """A fresh training with step size ``lr``, and what reads its losses.
+
+        ``phase`` is ``"tuning"``, in which validation text alone is read, or ``"run"``.
+        """
         problem = language_model(
             trial["text"],
             words=trial["words"],

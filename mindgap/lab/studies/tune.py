@@ -46,6 +46,7 @@ FIRST_SEED = 10_000
 DIVERGENCE = (OverflowError, FloatingPointError)
 
 Settings = dict[str, Any]
+#: Called with method, number (from 1) and value of a trial.
 OnTrial = Callable[[str, int, float], None]
 
 
@@ -55,13 +56,14 @@ def search(
     earlier: Sequence[TunedTrial] = (),
     seconds: Callable[[], float] = lambda: 0.0,
 ) -> Iterator[TunedTrial]:
-    """Try what ``ask`` proposes until it proposes nothing.
+    """Try what ``ask`` proposes until it proposes nothing, and yield each trial as it ends.
 
     Args:
         ask: what was tried so far -> the next settings, or None.
-        evaluate: settings -> a score; one that is not finite counts as infinite.
+        evaluate: settings -> a score, the smaller the better. One that is not finite, or an error
+            of :data:`DIVERGENCE`, counts as infinite.
         earlier: what was tried before an interruption; it is not handed out again.
-        seconds: a stopwatch that runs while settings are evaluated.
+        seconds: reads a stopwatch that runs while settings are evaluated.
 
     Example:
         >>> tried = list(search(listed([{"lr": 1.0}, {"lr": 3.0}]), lambda s: (s["lr"] - 2.5) ** 2))
@@ -94,11 +96,16 @@ def best(tried: Sequence[TunedTrial]) -> TunedTrial:
 def random_points(
     trial: Trial, space: Mapping[str, tuple[float, float]], number: int
 ) -> list[Settings]:
-    """Settings of a random search: log-uniform between two ends, or uniform among whole numbers
-    where both ends are.
+    """The points of a random search.
 
     Each setting has a stream of its own name, so that methods which share a setting try the same
     values of it.
+
+    Args:
+        trial: names the random streams by its seed.
+        space: setting -> its two ends. Values are log-uniform between them, or uniform among whole
+            numbers where both ends are whole.
+        number: of points.
 
     Example:
         >>> one = random_points(Trial("a", 0, {}), {"lr": (0.1, 10.0)}, 2)
@@ -133,12 +140,13 @@ def tune(
 ) -> Tuning:
     """Search ``study.tunable`` (or ``study.grid``) for every method and write what was chosen.
 
-    Writes ``tuning.json`` and the journal of trials into the study's folder below ``out``, with
-    which an interrupted search goes on where it stopped. Methods of the same search that are left
-    out now keep what was chosen for them. Asking for fewer trials than were made before considers
-    only the first ones. A grid is the same for every method at first; where a
-    method's best point lies at an end, further points beyond it are tried (see
-    :func:`~mindgap.lab.studies.grid.beyond`).
+    Two files are written into the study's folder below ``out``: ``tuning.json``, and the journal of
+    trials, with which an interrupted search goes on where it stopped.
+
+    * Methods of the same search that are left out now keep what was chosen for them.
+    * Asking for fewer trials than were made before considers only the first ones.
+    * A grid is the same for every method at first. Where a method's best point lies at an end,
+      further points beyond it are tried (see :func:`~mindgap.lab.studies.grid.beyond`).
 
     Args:
         study: a study with :attr:`~mindgap.lab.studies.spec.Study.tunable` and ``tune_on``.
@@ -195,9 +203,9 @@ def tune(
     if study.left_out and (folder / TUNING_FILE).exists():
         written = read_form(Tuning, folder / TUNING_FILE)
         if written.identity != tuning.identity:
-            those, of_seeds = ", ".join(written.methods), ", ".join(map(str, written.seeds))
+            others, of_seeds = ", ".join(written.methods), ", ".join(map(str, written.seeds))
             rule = (
-                f"must be searched as {those} were ({written.trials} trials, seeds {of_seeds}; "
+                f"must be searched as {others} were ({written.trials} trials, seeds {of_seeds}; "
                 f"{folder / TUNING_FILE}), or all methods at once"
             )
             fail("method", rule, ", ".join(settings))
@@ -219,8 +227,21 @@ def tune(
 def _settings_to_tune(
     study: Study, scale: str, names: Sequence[str], overrides: Mapping[str, Any] | None
 ) -> dict[str, Settings]:
-    """Method -> its settings, for every method that has the settings to be searched (those of
-    ``grid_where_present`` may be missing); an error if there is none.
+    """The methods that can be tuned at a scale.
+
+    They have a value for every setting to be searched; those of ``grid_where_present`` may be
+    missing.
+
+    Args:
+        study, scale: of the methods.
+        names: of the settings to be searched.
+        overrides: setting -> value, for all methods alike.
+
+    Returns:
+        Method -> all its settings.
+
+    Raises:
+        RuleError: no method has the settings.
     """
     must_have = [name for name in names if name not in study.grid_where_present]
     settings = {
@@ -236,10 +257,25 @@ def _settings_to_tune(
 def _grid(
     study: Study, settings: Mapping[str, Settings], folder: Path, jobs: int, on_trial: OnTrial
 ) -> dict[str, list[TunedTrial]]:
-    """Method -> the trials of a grid search over those settings of ``study.grid`` that it has."""
+    """Search each method over those settings of ``study.grid`` that it has.
+
+    The twin of :func:`_searches`, which asks Optuna instead.
+
+    Args:
+        study: with ``grid`` and ``tuning_seeds``.
+        settings: method -> all its settings.
+        folder: of the study's records; the journal of the grid is written there.
+        jobs: processes, over all methods.
+        on_trial: see :data:`OnTrial`.
+
+    Returns:
+        Method -> its trials.
+    """
 
     def score(method: str, point: Settings, seed: int) -> tuple[float, float]:
-        """Score and seconds of a point with one seed; a run that diverged counts as infinite."""
+        """Score of a point with one seed, and the seconds it took; the score of a run that
+        diverged is infinite.
+        """
         try:
             return validation_score(study, method, {**settings[method], **point}, (seed,))
         except DIVERGENCE:
@@ -271,8 +307,20 @@ def _searches(
     jobs: int,
     on_trial: OnTrial,
 ) -> dict[str, list[TunedTrial]]:
-    """Method -> the trials of Optuna's search, method by method or several at the same time, in
-    processes of their own.
+    """Search each method over ``study.tunable`` by Optuna; the twin of :func:`_grid`.
+
+    Args:
+        study: with ``tunable``.
+        settings: method -> all its settings.
+        folder: of the study's records; Optuna's journal is written there.
+        trials: of each method.
+        seeds: that each trial is averaged over.
+        jobs: methods searched at the same time, in processes of their own; 1: one after the other
+            in this process.
+        on_trial: see :data:`OnTrial`; with several jobs it is called when a method is done.
+
+    Returns:
+        Method -> its trials.
 
     Raises:
         RuntimeError: a process died several times.
@@ -303,10 +351,12 @@ def _search(
     seeds: Sequence[int],
     on_trial: OnTrial = lambda method, number, value: None,
 ) -> list[TunedTrial]:
-    """The first ``trials`` trials of one method, from its journal or carried out now and written
-    into it.
+    """The first ``trials`` trials of one method.
+
+    Those in its journal are taken from there. The others are carried out now and written into it.
+    The arguments are those of :func:`_searches`, for one method.
     """
-    spent = [0.0]
+    spent = [0.0]  # seconds, changed by ``evaluate``
 
     def evaluate(guess: Settings) -> float:
         """The score of the guessed settings; their seconds are added up."""
@@ -326,8 +376,19 @@ def _search(
 def _sampler(
     study: Study, method: str, settings: Settings, folder: Path, trials: int, seeds: int
 ) -> Any:
-    """Three things: what proposes the next settings, what writes a trial into Optuna's journal,
-    and the trials that the journal holds.
+    """Optuna's search for the settings of one method, with its journal in a folder.
+
+    Args:
+        study: with the space ``tunable`` and the column ``tune_on``.
+        method: whose settings.
+        settings: all settings of the method.
+        folder: of the journal.
+        trials: after so many nothing more is proposed.
+        seeds: how many each trial is averaged over; another number is another search.
+
+    Returns:
+        ``ask(trials so far) -> next settings or None``; ``write(trial)``, which writes a trial
+        into the journal; and the trials that the journal holds, in their order.
     """
     optuna = _optuna()
     with warnings.catch_warnings():
@@ -341,14 +402,14 @@ def _sampler(
     optimize = optuna.create_study(
         study_name=f"{method}/{identity}", storage=storage, load_if_exists=True
     )
-    proposals: list[Any] = []
+    proposals: list[Any] = []  # Optuna's trials, filled by ``ask``
 
     def ask(tried: Sequence[TunedTrial]) -> Settings | None:
         """The next settings; None after so many trials."""
         if len(tried) >= trials:
             return None
         # Seeded by how many trials are done: the search is the same for every method and after an
-        # interruption.
+        # interruption. Optuna takes seeds of 32 bits.
         optimize.sampler = optuna.samplers.TPESampler(
             seed=stream_seed(0, f"tune-{len(tried)}") % 2**32
         )
@@ -379,10 +440,11 @@ def _sampler(
 def validation_score(
     study: Study, method: str, settings: Settings, seeds: Sequence[int]
 ) -> tuple[float, float]:
-    """Mean over the seeds of the last value of the validation column, and the seconds it took.
+    """Run a method with each seed; returns its mean score, and the seconds that the runs took.
 
-    A run that ends with ``diverged`` counts as infinite. Nothing but that column is looked at: test
-    data cannot leak into a choice.
+    The score of a run is its last value of the validation column ``study.tune_on``. It is infinite
+    if that is not finite or missing, or if the run ends with ``diverged``. Nothing else is looked
+    at: test data cannot leak into a choice.
     """
     scores, seconds = [], 0.0
     for seed in seeds:

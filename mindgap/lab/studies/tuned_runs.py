@@ -36,7 +36,12 @@ CHOSEN = "Each optimizer at the best of its candidate steps, chosen on other ran
 
 
 def tuning_figure(column: str, label: str, **options: Any) -> Figure:
-    """What every candidate step ended with, at the scales where each trial tunes first."""
+    """The figure of what every candidate step size ended with, at the scales where each trial tunes
+    first.
+
+    ``column`` is drawn upwards, with the text ``label``; ``options`` are further fields of the
+    figure.
+    """
     return Figure(
         "What tuning saw",
         column,
@@ -61,28 +66,28 @@ def tuned_run(
     on: str = "loss",
     score: Callable[[Sequence[float]], float] | None = None,
 ) -> Iterator[Row]:
-    """Train with every candidate, then again with the best one: rows of the candidates, then those
-    of the run.
+    """Train with every candidate, then again with the best one.
 
-    Every candidate has the full budget. The phase ``"tuning"`` and the phase ``"run"`` must have
-    random numbers of their own, so that the run reported has seen nothing of what chose its
-    candidate; all candidates share theirs.
+    A candidate is mostly a step size. Every candidate has the full budget. The phase ``"tuning"``
+    and the phase ``"run"`` must have random numbers of their own, so that the run reported has seen
+    nothing of what chose its candidate; all candidates share theirs.
 
     Args:
-        trial: with the settings ``steps``, ``every``, ``batch``; either ``candidates`` (numbers,
-            mostly steps) or ``middle`` and ``factors``, whose products are the candidates; and
-            where it has one ``schedule`` (see
-            :func:`~mindgap.lab.studies.training_runs.step_factor`).
-        start: builds what is trained, from the random streams of the given phase; columns that end
-            in ``loss`` are recorded as at most :data:`WORST` times what they are before the first
-            step, and so are those not finite.
+        trial: with the settings ``steps``, ``every``, ``batch``; either ``candidates`` (numbers) or
+            ``middle`` and ``factors``, whose products are the candidates; and where it has one
+            ``schedule`` (see :func:`~mindgap.lab.studies.training_runs.step_factor`).
+        start: (candidate, phase) -> what is trained, from the random streams of the phase, and what
+            reads it. Columns that end in ``loss`` are recorded as at most :data:`WORST` times what
+            they are before the first step, and so are those not finite.
         on: the column by which a candidate is chosen.
-        score: its values so far -> a number, the smaller the better; None: the last one.
+        score: values of that column so far -> a number, the smaller the better; None: the last
+            value.
 
     Yields:
-        ``candidate``, ``candidate_score``, ``candidate_loss`` (the last of ``on``) for every
-        candidate, and its ``factor`` where there are factors; then ``step``, ``lr`` (the chosen
-        candidate), ``score`` (of the values up to here) and the columns read.
+        First a row per candidate, with ``candidate``, ``candidate_score``, ``candidate_loss`` (the
+        last of ``on``) and, where there are factors, its ``factor``. Then the rows of the run, with
+        ``step``, ``lr`` (the chosen candidate), ``score`` (of the values up to here) and the
+        columns read.
 
     Raises:
         RuleError: the trial has fewer steps than ``every``, so that there would be no row.
@@ -99,7 +104,9 @@ def tuned_run(
     last_values: dict[float, float] = {}  # candidate -> last value of ``on``
 
     def evaluate(settings: Mapping[str, Any]) -> float:
-        """Train with one candidate; its score. Its last value goes into ``last_values``."""
+        """Train with one candidate; returns its score, and puts its last value into
+        ``last_values``.
+        """
         lr = settings["lr"]
         *_, last_row = _train(trial, start, lr, "tuning", on, score_of, {}, {}, every)
         last_values[lr] = last_row[on]
@@ -202,11 +209,16 @@ def _train(
     restored: Mapping[str, Any],
     every: int,
 ) -> Iterator[Row]:
-    """Train once with step size ``lr``, and yield a row every ``every`` steps.
+    """Train once, and yield a row every ``every`` steps, with a checkpoint offered for each.
 
-    A row's ``score`` is that of the values of ``column`` so far. With each row a checkpoint is
-    offered, which holds ``extra_state`` beside the state of the run; ``restored`` is the last of
-    them, or empty.
+    Args:
+        trial: with the settings ``steps`` and ``batch``.
+        start, lr, phase: ``start(lr, phase)`` builds what is trained and what reads it.
+        column: whose values so far are scored.
+        score: values so far -> the row's ``score``.
+        extra_state: what a checkpoint holds beside the state of the run.
+        restored: the last checkpoint, or empty.
+        every: steps between two rows.
     """
     run, read_row = start(lr, phase)
     first_row = read_row()  # bounds the losses: read before any state is restored

@@ -1,5 +1,8 @@
 """Runs of SGD and SVRG at equal gradient evaluations: the loop of the study T4.
 
+Parameters θ are lists of tensors with an axis of *copies* in front, one per candidate step size:
+all copies are trained at once.
+
 SVRG takes the full gradient at a snapshot once per epoch and corrects every minibatch gradient by
 it: an epoch costs three passes over the data where SGD's costs one.
 """
@@ -26,8 +29,10 @@ PASSES = {"sgd": 1, "svrg": 3}
 def epoch(
     rule: str, gradient: Any, theta: list[Any], steps: Any, samples: int, batch: int, generator: Any
 ) -> list[Any]:
-    """n // batch updates of all copies: θ ← θ − η(g_B(θ) − g_B(θ̃) + ∇F(θ̃)), for SGD without the
-    last two terms.
+    """One epoch: samples // batch updates of all copies.
+
+    SVRG's update is θ ← θ − η(g_B(θ) − g_B(θ̃) + ∇F(θ̃)), with the mean gradient g_B over a
+    minibatch B, the full gradient ∇F and the snapshot θ̃. SGD's has no last two terms.
 
     Args:
         rule: ``"sgd"`` or ``"svrg"``.
@@ -36,7 +41,10 @@ def epoch(
         steps: η, one a copy, of a shape that multiplies θ.
         samples: how many samples there are.
         batch: samples in a minibatch, drawn with replacement.
-        generator: of the draws.
+        generator: of the draws; it is advanced.
+
+    Returns:
+        The new θ; the given one is not changed.
     """
     import torch
 
@@ -56,18 +64,18 @@ def epoch(
 
 @dataclass(frozen=True)
 class _Digits:
-    """Digits of length 1, the first ``train`` of them to train on, and a network with weight decay;
-    parameters θ have an axis of copies in front.
-    """
+    """Digits scaled to length 1, and a network with weight decay."""
 
-    net: Any
-    features: Tensor
-    labels: Tensor
-    train: int
-    decay: float
+    net: Any  # a ``Network`` of chapter 6
+    features: Tensor  # (samples, 64)
+    labels: Tensor  # (samples,)
+    train: int  # the first so many samples are trained on; the others are for the test
+    decay: float  # γ: the loss has the term γ/2 ‖θ‖²
 
     def gradient(self, theta: list[Tensor], pick: Tensor) -> list[Tensor]:
-        """Of the mean loss over the picked training samples, with decay."""
+        """The gradient of the mean loss with decay over some training samples, a list like θ;
+        ``pick`` are their numbers.
+        """
         copies = len(theta[0])
         x = self.features[: self.train][pick].expand(copies, -1, -1)
         y = self.labels[: self.train][pick].expand(copies, -1)
@@ -87,7 +95,9 @@ class _Digits:
 
 
 def _digits(trial: Trial) -> _Digits:
-    """The samples in the trial's random order, and its network."""
+    """The digits in the trial's random order, and its network: fully connected with ReLU, of
+    ``layers`` layers and hidden layers of ``width`` units. One layer makes a convex problem.
+    """
     import torch
 
     from mindgap.lab.theory.chapter6.network import Network
@@ -99,8 +109,15 @@ def _digits(trial: Trial) -> _Digits:
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """All candidates at once on streams of their own, then the chosen one alone; a reading per
-    epoch.
+    """Train with all candidates at once (phase 0), then anew with the best one alone (phase 1).
+
+    A candidate is a step size, constant or with drops. Each phase has random streams of its own.
+    ResNet20 trains once with a step that was tuned before.
+
+    Yields:
+        Per epoch of phase 0 ``choosing_passes`` and ``choosing_gap`` (of the best candidate so
+        far). Per epoch of phase 1 ``passes`` over the data, ``gap`` (loss above the least possible
+        one), ``test_error``, and the candidate as ``lr`` and ``drops``.
     """
     if trial.settings.get("model") == "ResNet20":
         yield from _resnet(trial)
@@ -132,34 +149,41 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _gaps(digits: _Digits, theta: list[Tensor], lowest: float) -> Tensor:
-    """How far the losses of all copies are above the least possible one."""
+    """How far the losses of all copies are above the ``lowest`` possible one, (copies,).
+
+    At least 1e-14, so that the gap has a logarithm; infinite for a copy that diverged.
+    """
     return (digits.value(theta) - lowest).nan_to_num(math.inf, math.inf).clamp(min=1e-14)
 
 
 def _epochs(
     trial: Trial, digits: _Digits, candidates: Sequence[tuple[float, bool]], *, phase: int
 ) -> Iterator[dict[str, Any]]:
-    """Train one copy per candidate (step, whether it drops); phase 0 chooses, phase 1 is judged,
-    each with a random stream of its own.
+    """Train one copy per candidate, from a checkpoint of the same phase if there is one.
+
+    Args:
+        trial: with ``rule``, ``passes`` over the data, ``batch``, and ``radius`` of the start.
+        digits: data and network.
+        candidates: (step size, whether it drops to a tenth after a half and after three quarters of
+            the epochs).
+        phase: 0 chooses, 1 is judged; each has a random stream of its own.
 
     Yields:
-        After every epoch what a checkpoint needs: ``phase``, ``epoch``, ``theta``, ``generator``.
+        After every epoch what a checkpoint needs: ``phase``, ``epoch`` (epochs done), ``theta``,
+        ``generator``.
     """
     import torch
 
     generator = trial.torch_generator(f"t4 {('choosing', 'judged')[phase]}")
     start = digits.net.start(1, trial["radius"], generator)
-    theta, first_epoch = (
-        [parameter.expand(len(candidates), -1, -1).clone() for parameter in start],
-        0,
-    )
+    theta, first_epoch = [p.expand(len(candidates), -1, -1).clone() for p in start], 0
     if trial.restored.get("phase") == phase:
         theta, first_epoch = trial.restored["theta"], trial.restored["epoch"]
         generator.set_state(trial.restored["generator"])
     rule, epochs = trial["rule"], trial["passes"] // PASSES[trial["rule"]]
     for number in range(first_epoch, epochs):
-        dropped = 0.1 ** sum(number >= share * epochs for share in (0.5, 0.75))
-        rates = [lr * (dropped if drops else 1.0) for lr, drops in candidates]
+        factor = 0.1 ** sum(number >= share * epochs for share in (0.5, 0.75))
+        rates = [lr * (factor if drops else 1.0) for lr, drops in candidates]
         steps = torch.tensor(rates, dtype=torch.float64)[:, None, None]
         with trial.timed():
             theta = epoch(
@@ -170,8 +194,9 @@ def _epochs(
 
 
 def _resnet(trial: Trial) -> Iterator[Row]:
-    """ResNet20 with the tuned step; its gap is the loss on unchanged training images, whose
-    least value is near 0.
+    """The rows of ResNet20 with the tuned step size ``lr`` times ``factor``.
+
+    Its gap is the loss on training images that are not augmented, whose least value is near 0.
     """
     import torch
 
@@ -192,8 +217,11 @@ def _resnet(trial: Trial) -> Iterator[Row]:
 
 
 def _minimum(digits: _Digits, trial: Trial) -> list[Tensor]:
-    """The minimum of the convex problem, by full gradients with Nesterov's momentum; L is at
-    most 1/2 + γ.
+    """θ at the minimum of the convex problem, one copy.
+
+    It is found from zero by full gradients with Nesterov's momentum, (1 - q)/(1 + q) with q =
+    √(γ/L): the loss is γ-strongly convex with the decay γ, and its gradient has a Lipschitz
+    constant L of at most 1/2 + γ.
     """
     import torch
 
@@ -201,7 +229,7 @@ def _minimum(digits: _Digits, trial: Trial) -> list[Tensor]:
     ratio = (digits.decay / smoothness) ** 0.5
     start = digits.net.start(1, 1.0, trial.torch_generator("t4 minimum"))
     theta = ahead = [parameter.zero_() for parameter in start]
-    for _ in range(math.ceil(40 / ratio)):  # (1 - q)^(40/q) is below 1e-17
+    for _ in range(math.ceil(40 / ratio)):  # (1 - q)^(40/q), what is left, is below 1e-17
         next_theta = [
             leading - gradient / smoothness
             for leading, gradient in zip(ahead, digits.gradient(ahead, every_sample))
