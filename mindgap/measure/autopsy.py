@@ -553,12 +553,14 @@ def _judge(replay: Replay) -> Autopsy:
         and last.gradient_scale > JUMP * max(earlier_scales)
     ):
         return _blame_scaled_gradient(replay, max(earlier_scales))
+    # The replay must be bad where the run was.
     recorded = last.step.loss if incident.kind == "loss" else _recorded_norm(last.step)
     if replay.out_of_range(recorded) and not replay.out_of_range(last.measure):
         return _blame_unseen_change(replay, recorded)
     weights_broken = any(
         not bool(tensor.isfinite().all()) for tensor in replay.tensors if tensor.is_floating_point()
     )
+    # Where other batches are bad at these weights, too, something before has broken the weights.
     if weights_broken or replay.out_of_range(last.ordinary_measure):
         answer = _blame_update(replay, weights_broken)
         if answer is None and incident.at_once:
@@ -573,6 +575,7 @@ def _judge(replay: Replay) -> Autopsy:
         answer = _blame_operation(replay, trace)
         if answer is not None:
             return answer
+    # Was the batch bad at the weights of some steps before, as well?
     bad_from_the_start = replay.out_of_range(replay.replayed[0].incident_measure)
     if bad_from_the_start or not numbers_ordinary or len(replay.replayed) == 1:
         return _blame_batch(replay, incident.step, "")
@@ -679,12 +682,11 @@ def _blame_divergence(replay: Replay) -> Autopsy:
     The sentence compares the first and the last update that are finite.
     """
     updates = [(each.step.number, _farthest_update(each)) for each in replay.replayed]
-    updates = [pair for pair in updates if math.isfinite(pair[1].relative)] or [
-        (replay.incident.step, _ModuleUpdate("", math.nan))
-    ]
-    (first_step, first), (last_step, last) = updates[0], updates[-1]
+    finite = [(step, update) for step, update in updates if math.isfinite(update.relative)]
+    shown = finite or [(replay.incident.step, _ModuleUpdate("", math.nan))]
+    (first_step, first), (last_step, last) = shown[0], shown[-1]
     rates = [_largest_rate(each.step) for each in replay.replayed]
-    rate = rates[-1] if rates[-1] > 0 else rates[0]
+    rate = rates[-1] if rates[-1] > 0 else rates[0]  # it may not be known, or have fallen to zero
     sentence = (
         f"the updates grew from step to step: {last.module} moved by {_norm_share(first.relative)} "
         f"at step {first_step} and by {_norm_share(last.relative)} at step {last_step}; the "

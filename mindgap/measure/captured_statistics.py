@@ -216,8 +216,8 @@ class CapturedStatistics:
         def product(flat: Tensor) -> Tensor:
             """The product of the mean Hessian and a flat vector."""
             with torch.no_grad():
-                for place, part in zip(self._vector, flat.split(sizes), strict=True):
-                    place.copy_(part.view_as(place))
+                for captured, part in zip(self._vector, flat.split(sizes), strict=True):
+                    captured.copy_(part.view_as(captured))
             if self._hessian is None:
                 self._hessian = self._capture(batches[0], self._add_product)
             torch._foreach_zero_(self._product_sum)

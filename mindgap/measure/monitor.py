@@ -211,7 +211,6 @@ class Monitor:
             fail("recall", "must be a function that finds a batch by its name", recall)
         recorder = _recorder_for(objective.model, self._optimizer, memory)
         self._recorder, self._recall, self._device_type = recorder, recall, recorder.device_type
-        # What is due when.
         # Steps between two readings of the gradient norms, and between the begins of two rounds.
         self._norm_period, self._round_steps = 1, SPACING
         self._seconds_per_quick_step = math.inf  # seconds per step, of the quickest round lately

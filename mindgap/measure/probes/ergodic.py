@@ -86,7 +86,7 @@ def window_average(values: Any, window: int) -> Array:
 
 def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -> OneStepChange:
     """Time average of φ(θ_t) - φ(F(θ_t)) and how it falls with the number of steps (thesis, Theorem
-    6.4.1 and (6.6)).
+    6.4.1 and (6.6)). φ is a function of the iterate θ_t with |φ| <= M, and F makes one update.
 
     Args:
         values: φ(θ_t) along the run, at least 64 finite numbers.
@@ -122,13 +122,19 @@ def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -
     if not (spread > 0).all():
         return OneStepChange(sizes, change, lengths, spread, -math.inf, (-math.inf, -math.inf), 0.0)
     slope, coefficient = _root_fit(lengths, spread)
-    total = squares.sum(axis=1, keepdims=True)
+    total = squares.sum(axis=1, keepdims=True)  # column j below: without stretch j
     spread_without = np.sqrt(np.maximum(total - squares, 1e-300) / 15)
-    slopes_without = np.array([_root_fit(lengths, spread_without[:, j])[0] for j in range(16)])
+    slopes_without = np.array([_root_fit(lengths, column)[0] for column in spread_without.T])
     error = math.sqrt(15 / 16 * float(np.sum((slopes_without - slopes_without.mean()) ** 2)))
     reach = student_quantile(0.5 + level / 2, 15) * error
     return OneStepChange(
-        sizes, change, lengths, spread, slope, (slope - reach, slope + reach), coefficient
+        sizes=sizes,
+        change=change,
+        lengths=lengths,
+        spread=spread,
+        exponent=slope,
+        interval=(slope - reach, slope + reach),
+        coefficient=coefficient,
     )
 
 
@@ -182,13 +188,12 @@ def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
     # What is left after exact cancellation (a cycle) is rounding, not drift.
     error = math.sqrt(sum(squared_errors)) + 1e-12 * float(np.abs(series).max())
     reach = student_quantile(0.5 + level / 2, degrees_of_freedom) * error
-    interval = (change - reach, change + reach)
     return Drift(
-        float(early.mean()),
-        float(late.mean()),
-        change,
-        interval,
-        not interval[0] <= 0 <= interval[1],
+        early=float(early.mean()),
+        late=float(late.mean()),
+        change=change,
+        interval=(change - reach, change + reach),
+        drifts=not abs(change) <= reach,
     )
 
 
@@ -227,7 +232,12 @@ def oscillation(values: Any) -> Oscillation:
     coefficients, *_ = np.linalg.lstsq(cycle, detrended, rcond=None)
     share = 1 - float(np.var(detrended - cycle @ coefficients) / np.var(detrended))
     return Oscillation(
-        trend, spread, abs(trend) / spread, path_ratio, count / peak_place, max(share, 0.0)
+        trend=trend,
+        oscillation=spread,
+        ratio=abs(trend) / spread,
+        path_ratio=path_ratio,
+        period=count / peak_place,
+        share=max(share, 0.0),
     )
 
 

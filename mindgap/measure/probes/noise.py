@@ -165,16 +165,16 @@ def noise_sample(
             row += 1
             del item
     return NoiseSample(
-        norms,
-        dots,
-        projected,
-        followed,
-        sketch.layer,
-        of_layers,
-        mean_norm,
-        size,
-        left_out,
-        losses / used,
+        norms=norms,
+        dots=dots,
+        projections=projected,
+        coordinates=followed,
+        coordinate_layer=sketch.layer,
+        layer_norms=of_layers,
+        mean_norm=mean_norm,
+        batch_size=size,
+        left_out=left_out,
+        loss=losses / used,
     )
 
 
@@ -253,7 +253,8 @@ class Sketch:
             if self._k:
                 length = len(noise)
                 rows = math.ceil(length / self._k)
-                signed = noise.new_zeros(rows * self._k)  # with zeros at its end
+                # Row r of k columns holds coordinates r k, r k + 1, ...: column j mod k takes j.
+                signed = noise.new_zeros(rows * self._k)
                 signs = self._signs[:length].to(noise.device)
                 torch.mul(noise, signs, out=signed[:length])
                 sketch += signed.view(rows, self._k).sum(0).to(device) * self._chunk_signs[i]
@@ -276,10 +277,11 @@ def chunks(tensors: list[Tensor]) -> Iterator[Tensor]:
     length = 0
     for tensor in tensors:
         flat = as_real(tensor).reshape(-1)
-        fits = not joined or (length + len(flat) <= limit and flat.dtype == joined[0].dtype)
-        if not fits or (joined and flat.device != joined[0].device):
-            yield torch.cat(joined)
-            joined, length = [], 0
+        if joined:
+            alike = flat.dtype == joined[0].dtype and flat.device == joined[0].device
+            if not alike or length + len(flat) > limit:
+                yield torch.cat(joined)
+                joined, length = [], 0
         if len(flat) > limit:
             yield from flat.split(limit)
         elif len(flat):

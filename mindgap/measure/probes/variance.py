@@ -67,13 +67,14 @@ def variance_growth(
     shuffles: int = 40,
     seed: int = 0,
 ) -> VarianceGrowth:
-    """Empirical variance against sample size, and whether it settles.
+    """The mean of ``‖n_b‖²`` over the first m noise norms, for growing m, and whether it settles.
 
     Args:
         sample: a ``NoiseSample`` or an array of noise norms, 128 or more.
         level: coverage of the exponent's interval.
         bootstrap: number of resamples for that interval.
-        shuffles: number of random orders for the bands.
+        shuffles: number of random orders for the exponent; the bands come from as many, but at
+            least 40.
         seed: names the random numbers.
 
     Example:
@@ -101,7 +102,7 @@ def variance_growth(
     squares = np.square(norms / largest)
     count = len(squares)
     with np.errstate(over="ignore"):
-        scale = np.square(largest)
+        scale = np.square(largest)  # of the squares
     rng = numpy_stream(seed, "variance growth")
     sizes = np.unique(np.geomspace(8, count, 30).astype(np.int64))  # m, of the curves
     curves = np.stack([_running(rng.permutation(squares), sizes) for _ in range(max(shuffles, 40))])
@@ -113,13 +114,13 @@ def variance_growth(
     least, most = map(float, np.quantile(resampled, [0.5 - level / 2, 0.5 + level / 2]))
     is_decided = most < SETTLES or least > GROWS
     return VarianceGrowth(
-        sizes,
-        _running(squares, sizes) * scale,
-        low,
-        median,
-        high,
-        exponent,
-        (least, most),
+        sizes=sizes,
+        running=_running(squares, sizes) * scale,
+        low=low,
+        median=median,
+        high=high,
+        exponent=exponent,
+        interval=(least, most),
         largest_share=float(squares.max() / squares.sum()),
         settles=most < SETTLES if is_decided else None,
     )
