@@ -125,7 +125,7 @@ class JaxBackend(Backend):
         *,
         keep: bool = True,
     ) -> State:
-        """At most ``steps`` iterations; the budget of calls is exact, seconds per dispatch."""
+        """At most ``steps`` iterations; calls are kept exactly, seconds by the dispatch."""
         with precision(state.problem):
             return run_counted(self._dispatch, state, steps, self.chunk, calls, seconds)
 
@@ -309,8 +309,9 @@ def pack_draws(block: Block, cycles: int, room: int, problem: BilevelProblem) ->
         array = value.which if is_sample else value
         table = 0 if np.issubdtype(array.dtype, np.integer) else 1
         layout.append(DrawPlace(name, is_sample, table, widths[table], array.shape[2:]))
-        pieces.append((table, widths[table], array.reshape(*array.shape[:2], -1)))
-        widths[table] += pieces[-1][2].shape[2]
+        flat = array.reshape(*array.shape[:2], -1)
+        pieces.append((table, widths[table], flat))
+        widths[table] += flat.shape[2]
     whole_numbers = np.zeros((cycles, room, widths[0]), np.int32)
     others = np.zeros((cycles, room, widths[1]), float_type)
     for table, column, values in pieces:

@@ -289,8 +289,7 @@ class JaxOracle(JaxOps, ProblemOracle):
         return (lambda v: derivative_along(v)[1]), (lambda v: derivative_along(v)[0])
 
     def upper(self, x: Array, y: Array, sample: Sample) -> tuple[Array, Array]:
-        f_x, f_y = jax.grad(self._loss("upper", sample), (0, 1))(x, y)
-        return f_x, f_y
+        return jax.grad(self._loss("upper", sample), (0, 1))(x, y)
 
     def dense(self, x: Array, y: Array, sample: Sample) -> tuple[Array, Array, Array]:
         """g_y, H (d_y, d_y) and J (d_x, d_y) as matrices."""

@@ -88,9 +88,12 @@ class ManyRuns:
         """
         method, oracle = self.points[0], self.oracle
         # Draws and stream positions of each seed, and rates of each point, at the start.
-        started = [draw_start(method, oracle, seed) for seed in self.seeds]
+        draws_by_seed, drawn_by_seed = zip(
+            *(draw_start(method, oracle, seed) for seed in self.seeds), strict=True
+        )
         samples = {
-            name: np.stack([draws[name].which for draws, _ in started]) for name in started[0][0]
+            name: np.stack([draws[name].which for draws in draws_by_seed])
+            for name in draws_by_seed[0]
         }
         float_type = np.float64 if oracle.problem.dtype == torch.float64 else np.float32
         rates_by_point = [point.rates(0) for point in self.points]
@@ -114,9 +117,9 @@ class ManyRuns:
         key = ("start", len(self.points), len(self.seeds))
         with precision(oracle.problem):
             values: ByName = self._compile_once(key, make)(rates, samples, oracle.arrays)
-        for s, (draws, _) in enumerate(started):
+        for s, draws in enumerate(draws_by_seed):
             self.calls[s] += sum(oracle.start_calls(method, draws).values())
-        return values, [drawn for _, drawn in started]
+        return values, list(drawn_by_seed)
 
     def run(self, steps: int) -> None:
         """Make ``steps`` further iterations of all runs, a chunk of the backend per program."""
