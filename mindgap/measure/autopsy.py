@@ -338,7 +338,11 @@ class Replay:
         self._clear_gradients()
 
     def _relative_updates(self, before: dict[str, Tensor]) -> dict[str, float]:
-        """Module -> length of its update over the norm of its weights before."""
+        """Module -> length of its update over the norm of its weights before the update.
+
+        Args:
+            before: name of a trained parameter -> its value before the update.
+        """
         updates: dict[str, float] = {}
         weights: dict[str, float] = {}
         for name, p in self.trained.items():
@@ -679,20 +683,21 @@ def _blame_update(replay: Replay, weights_broken: bool) -> Autopsy | None:
 
 def _blame_divergence(replay: Replay) -> Autopsy:
     """The answer that the updates grew from step to step, because the learning rate is too large.
-    The sentence compares the first and the last update that are finite.
+    The sentence compares the first and the last update that are finite, of the module that moved
+    farthest in the last.
     """
-    updates = [(each.step.number, _farthest_update(each)) for each in replay.replayed]
-    finite = [(step, update) for step, update in updates if math.isfinite(update.relative)]
-    shown = finite or [(replay.incident.step, _ModuleUpdate("", math.nan))]
-    (first_step, first), (last_step, last) = shown[0], shown[-1]
+    finite = [each for each in replay.replayed if math.isfinite(_farthest_update(each).relative)]
+    module = _farthest_update(finite[-1]).module if finite else ""
+    moves = [each.relative_updates[module] for each in finite] or [math.nan]
+    steps = [each.step.number for each in finite] or [replay.incident.step]
     rates = [_largest_rate(each.step) for each in replay.replayed]
     rate = rates[-1] if rates[-1] > 0 else rates[0]  # it may not be known, or have fallen to zero
     sentence = (
-        f"the updates grew from step to step: {last.module} moved by {_norm_share(first.relative)} "
-        f"at step {first_step} and by {_norm_share(last.relative)} at step {last_step}; the "
-        f"learning rate ({rate:.3g}) is too large"
+        f"the updates grew from step to step: {module} moved by {_norm_share(moves[0])} at step "
+        f"{steps[0]} and by {_norm_share(moves[-1])} at step {steps[-1]}; the learning rate "
+        f"({rate:.3g}) is too large"
     )
-    return _answer(replay, "divergence", sentence, first_step, last.module)
+    return _answer(replay, "divergence", sentence, steps[0], module)
 
 
 def _blame_batch(replay: Replay, number: int, fault: str, consequence: str = "") -> Autopsy:
@@ -807,9 +812,9 @@ def _answer(
         sentence += f"; from step {incident.first_not_finite} on numbers are not finite"
     agreement = _agreement(replay.disagreement)
     return Autopsy(
-        mechanism,
-        f"{sentence}.",
-        step,
+        mechanism=mechanism,
+        sentence=f"{sentence}.",
+        step=step,
         seen=incident.step,
         layer=layer,
         batch=batch,

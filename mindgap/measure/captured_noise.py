@@ -430,6 +430,7 @@ def _chosen(
         int(ends[-1]), (coordinates,), generator=torch_stream(seed, "coordinates")
     ).unique()
     layer = torch.searchsorted(ends, chosen, right=True)
+    # Tensor i begins at its end less its length.
     picks = {
         i: (chosen[layer == i] - int(ends[i]) + parameters[i].numel()).to(parameters[i].device)
         for i in layer.unique().tolist()

@@ -306,8 +306,8 @@ class _Surveyor:
         quantity = "infinite variance"
         try:
             judged = infinite_variance(sample)
-            numbers = judged.index, *judged.interval, _ASSUMPTIONS[quantity], judged.infinite
-            lines.append(SurveyLine(quantity, judged.answer, *numbers))
+            numbers = judged.index, *judged.interval, _ASSUMPTIONS[quantity]
+            lines.append(SurveyLine(quantity, judged.answer, *numbers, fails=judged.infinite))
         except RuleError as error:
             lines.append(_refusal(quantity, str(error)))
         try:
@@ -329,7 +329,7 @@ class _Surveyor:
         Args:
             optimizer: a torch optimizer, or None.
         """
-        searches = 1 if optimizer is None else 2
+        searches = 1 if optimizer is None else 2  # they share a quarter of the time
         reading = sharpness(
             self.objective,
             batches,
@@ -436,7 +436,15 @@ def _edge(reading: Sharpness, edge: Stability) -> SurveyLine:
     if not reading.converged:
         sentence += "; it may be larger, because the search did not converge"
         high = math.inf
-    return SurveyLine("edge of stability", sentence, edge.ratio, low, high, "stable step", unstable)
+    return SurveyLine(
+        "edge of stability",
+        sentence,
+        value=edge.ratio,
+        low=low,
+        high=high,
+        assumption="stable step",
+        fails=unstable,
+    )
 
 
 def _histogram(sample: NoiseSample, alpha: float, seed: int) -> dict[str, Any]:

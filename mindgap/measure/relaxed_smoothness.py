@@ -193,7 +193,7 @@ def _envelopes(g: Array, y: Array, cover: float) -> tuple[Array, Array]:
     place = min(g.shape[1] - 1, math.ceil(cover * g.shape[1]) - 1)  # of the quantile
 
     def best(L1: Array) -> tuple[Array, Array]:
-        """The least loss, and the L0 that attains it, for each L1."""
+        """The least loss (sum of rho) and the L0 that attains it, for each sample's L1."""
         rest = y - L1[:, None] * g
         L0 = np.maximum(0.0, np.partition(rest, place, axis=1)[:, place])
         rest = rest - L0[:, None]

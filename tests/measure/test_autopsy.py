@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ from torch import nn
 
 from mindgap.base.check import RuleError
 from mindgap.base.objective import Objective
+from mindgap.measure.autopsy import _blame_divergence, _ReplayedStep
 from mindgap.measure.monitor import Monitor
-from mindgap.measure.recorder import LoggedStep, Recorder, twin
+from mindgap.measure.recorder import Incident, LoggedStep, Recorder, Step, twin
 
 
 def loss(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -280,3 +282,19 @@ def test_planted_runs_are_explained(name: str, monkeypatch: pytest.MonkeyPatch) 
     (case,) = [c for c in CASES if c.name == name]
     found = judge(case)
     assert all(found["right"].values()), found
+
+
+def test_a_divergence_is_told_by_the_updates_of_one_module() -> None:
+    steps = [Step(number, [], [{"lr": 0.5}]) for number in (3, 4)]
+    updates = [{"early": 0.4, "late": 0.1}, {"early": 0.5, "late": 2.0}]
+    replayed = [
+        _ReplayedStep(step, 1.0, 1.0, 1.0, [], relative_updates=moves)
+        for step, moves in zip(steps, updates, strict=True)
+    ]
+    incident = Incident(4, "loss", math.inf, None, steps, [1.0])
+    replay: Any = SimpleNamespace(replayed=replayed, incident=incident, disagreement=0.0)
+    found = _blame_divergence(replay)
+    assert "late moved by 10 % of its norm at step 3 and by 2 times its norm at step 4" in str(
+        found
+    )
+    assert (found.step, found.layer) == (3, "late")

@@ -200,6 +200,7 @@ def smoothness_along_ray(
     whole("points", points, least=3, most=10_000)
     positive("growth", growth)
     with gradient_passes(objective, batches, seed=seed, move=True) as passes:
+        # The slopes along the ray are not needed, so any direction serves.
         here = _mean(passes, [torch.zeros_like(p) for p in passes.parameters])
         norm = first_norm = euclidean_norm(here.gradient)
         if not norm > 0:
@@ -244,7 +245,13 @@ def smoothness_along_ray(
     rounding = max(torch.finfo(p.dtype).eps for p in passes.parameters) * first_norm
     norms, values, losses, distances = (tuple(column) for column in zip(*readings))
     first_step = distances[1] if len(distances) > 1 else step
-    return RaySmoothness(norms, values, losses, distances, rounding / first_step)
+    return RaySmoothness(
+        gradient_norms=norms,
+        smoothness=values,
+        losses=losses,
+        distances=distances,
+        noise_floor=rounding / first_step,
+    )
 
 
 def _as_parameters(step: Sequence[Tensor] | Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
