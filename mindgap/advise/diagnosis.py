@@ -136,11 +136,8 @@ def diagnose(given: Survey | Measurements) -> list[Judgement]:
     if given.smoothness_slope is not None:
         slope = given.smoothness_slope
         # A slope counts as growth only where it is clearly above zero and of a size that matters.
-        grows = None
-        if slope.low > LEAST_GROWTH:
-            grows = True
-        elif slope.high < LEAST_GROWTH:
-            grows = False
+        unclear = slope.low <= LEAST_GROWTH <= slope.high
+        grows = None if unclear else slope.low > LEAST_GROWTH
         judged.append(
             Judgement(
                 "smoothness", grows, f"log smoothness against log gradient norm has slope {slope}"

@@ -34,8 +34,9 @@ def main() -> None:
 
 
 def _run() -> int:
-    """Run the command; returns its exit status, with one line on stderr for every error that is
-    known: 2 for a bad command line or setting, 4 for files that cannot be used, 5 for a defect.
+    """Run the command and return its exit status. An error that is known prints one line on stderr:
+    status 2 for a bad command line or setting, 4 for files that cannot be used. Any other error is
+    a defect, which prints its traceback: status 5.
     """
     try:
         from mindgap.cli.app import app
@@ -69,11 +70,9 @@ def _run() -> int:
             return _say("this is a defect of mindgap; please report the lines above", 5)
         # What typer says of the command line: one line, or the help where no command was named.
         text = error.format_message() if hasattr(error, "format_message") else str(error)
-        return (
-            _say(text, 2)
-            if "\n" not in text
-            else _say("a command must be named ('mindgap --help' lists them)", 2)
-        )
+        if "\n" in text:
+            text = "a command must be named ('mindgap --help' lists them)"
+        return _say(text, 2)
 
 
 def _missing(error: ModuleNotFoundError) -> int:

@@ -47,7 +47,10 @@ def examine(
     with progress("examining (of 100 parts of the time)", 100) as advance:
         answer = answer_for(factory, seconds=seconds, seed=seed, told=advance)
     for line in screen(answer):
-        paragraph(line) if line and not line.startswith(("    ", "as it", "cured")) else print(line)
+        if line and not line.startswith(("    ", "as it", "cured")):
+            paragraph(line)
+        else:  # code and curves keep their columns
+            print(line)
     if out is not None:
         if out.suffix == ".json":
             answer.write(out)
@@ -75,7 +78,12 @@ def screen(answer: Examination) -> list[str]:
 
 
 def _lines(answer: Examination, findings: int, other_causes: bool) -> list[str]:
-    """The lines of an answer: sentence, curves, findings, other causes and code."""
+    """The lines of an answer: sentence, curves, findings, other causes and code.
+
+    Args:
+        findings: how many of them, at most.
+        other_causes: whether these are listed.
+    """
     from mindgap.advise.doctor.page import sparkline
 
     lines = [answer.sentence]

@@ -27,8 +27,11 @@ _BEGUN = threading.Lock()
 
 
 def end_on_signals() -> None:
-    """From now on these signals end the program with status 128 + their number; an ignored
-    signal stays ignored.
+    """Let Ctrl-C, termination and hang-up end the program with status 128 + the signal's number
+    from now on. A signal that is ignored stays ignored. Does nothing outside the main thread.
+
+    Besides Python's handlers, which wait for a long call to return, a thread listens: Python writes
+    the number of every signal into a socket at once.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -75,7 +78,13 @@ def typed_again() -> str:
 
 
 def _listen(reader: socket.socket, numbers: list[int]) -> None:
-    """End the program for the handler when Python does not come to it."""
+    """Wait for signals and end the program in place of the handler where Python does not come to
+    it. Runs in a thread of its own.
+
+    Args:
+        reader: socket into which Python writes the number of every signal, one byte each.
+        numbers: the signals that end the program.
+    """
     while data := reader.recv(1):
         if data[0] in numbers:
             threading.Event().wait(PATIENCE)
@@ -85,7 +94,9 @@ def _listen(reader: socket.socket, numbers: list[int]) -> None:
 
 
 def _end(number: int) -> None:
-    """Stop the workers, print the last words and end the program with status 128 + ``number``."""
+    """Stop the workers, print the last words and end the program with status 128 + ``number``, that
+    of the signal. Only the first call does so; a later one returns at once.
+    """
     if not _BEGUN.acquire(blocking=False):
         return  # the handler or the listener is at it already, or the signal came twice
     text = "interrupted"

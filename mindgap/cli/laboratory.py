@@ -78,7 +78,7 @@ def show(
 
 
 def _facts(study: Study) -> Iterator[tuple[str, str]]:
-    """What a study says of itself, as (name, words)."""
+    """Yield what a study says of itself, as (name, words)."""
     yield "claim", study.claim
     yield "title", study.title
     yield study.heading.lower(), study.statement
@@ -97,8 +97,8 @@ def _facts(study: Study) -> Iterator[tuple[str, str]]:
 
 
 def _choices(study: Study, runs: Path) -> Iterator[tuple[str, str]]:
-    """Which settings may be tuned, and what searches below ``runs`` have chosen, as (name,
-    words).
+    """Yield which settings may be tuned, and what searches in the folder ``runs`` have chosen at
+    each scale, as (name, words).
     """
     from mindgap.lab.studies.run import chosen
 
@@ -109,7 +109,8 @@ def _choices(study: Study, runs: Path) -> Iterator[tuple[str, str]]:
         )
         yield "tuned on", f"{study.tune_on}: {space}, log scale, for every method alike"
     for scale in study.scales:
-        if tuned := chosen(runs, study, scale):
+        tuned = chosen(runs, study, scale)
+        if tuned:
             words = [f"{method}: {_settings(settings)}" for method, settings in tuned.items()]
             yield f"chosen at scale {scale}", "; ".join(words)
 
@@ -127,9 +128,10 @@ def _own_settings(study: Study, method: str) -> str:
 def _costs_of(method: str, seconds_by_scale: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     """What a run of a method took at each scale, from scale -> method -> seconds."""
     return "; ".join(
-        f"{span(statistics.median(seconds))} ({scale}, median of {len(seconds)})"
+        f"{span(statistics.median(by_method[method]))} ({scale}, median of "
+        f"{len(by_method[method])})"
         for scale, by_method in seconds_by_scale.items()
-        if (seconds := by_method.get(method))
+        if by_method.get(method)
     )
 
 
@@ -169,8 +171,11 @@ def times(folder: Path) -> dict[str, list[float]]:
 
 
 def cost(study: Study, scale: str, seconds_by_method: Mapping[str, Sequence[float]]) -> str:
-    """What all runs of a scale take one after the other; a method that never ran is guessed
-    from those that did.
+    """What all runs of a study at a scale take one after the other, in words. A method that never
+    ran is taken to be like the median one; where none ran, the shipped time of scale quick counts.
+
+    Args:
+        seconds_by_method: seconds of every finished run.
     """
     study = study.at(scale)
     seeds = study.seeds(scale)
@@ -188,7 +193,7 @@ def cost(study: Study, scale: str, seconds_by_method: Mapping[str, Sequence[floa
             if reference
             else f"unknown for {number}"
         )
-    guess = statistics.median(medians.values())
+    guess = statistics.median(medians.values())  # for methods that never ran
     total = sum(count * medians.get(method, guess) for method, count in seeds.items())
     never = len(seeds) - len(medians)
     words = f"; {never} never ran, taken to be like the others" if never else ""
@@ -284,7 +289,7 @@ def tune(
             )
             for method, method_tuning in tuning.methods.items()
         ]
-        # A terminal shows the study's name above the bar.
+        # A terminal shows the study's name above the bar: its column is left out.
         first_column = 1 if sys.stdout.isatty() else 0
         table(
             ("study", "method", "trials", "chosen", tuning.metric, "cost")[first_column:],
@@ -316,8 +321,8 @@ def watch(
 
     positive("every", every)
     whole("rounds", rounds)
-    drawn_state: object = None
-    number = 0
+    drawn_state: object = None  # of the records when the page was drawn last
+    number = 0  # of looks
 
     def last_page() -> str:
         if drawn_state is not None:

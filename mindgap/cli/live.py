@@ -24,8 +24,8 @@ from mindgap.record.store import run_file, slug
 if TYPE_CHECKING:
     from mindgap.lab.studies.run import StudyPlan
 
-EVERY = 0.5
-SHOWN = 12
+#: Seconds between two looks at the records, and the running jobs that have a line of their own.
+EVERY, SHOWN = 0.5, 12
 #: Seconds that the speed of the reference machine weighs beside what is seen.
 PRIOR = 5.0
 #: Seconds that the reference machine takes to load what runs need; the shipped times leave it out.
@@ -41,11 +41,11 @@ class RunProgress:
     """What is known of one run that has begun."""
 
     header: Header
-    column: str
-    begun: float
-    rows: int = 0
-    before: int = 0
-    last: Row = field(default_factory=dict)
+    column: str  # whose last value is shown
+    begun: float  # time of the look before its first row was seen
+    rows: int = 0  # recorded so far
+    before: int = 0  # rows that were there before this program began to look
+    last: Row = field(default_factory=dict)  # the newest row
     ended: bool = False
 
     def speed(self, now: float) -> float:
@@ -53,7 +53,9 @@ class RunProgress:
         return (self.rows - self.before) / max(now - self.begun, 1e-9)
 
     def left(self, now: float, expected: int | None) -> float | None:
-        """Seconds until as many rows are recorded as finished runs of the same study have."""
+        """Seconds until as many rows are recorded as finished runs of the same study have; None
+        where it is not known how many these are, or no row was seen yet.
+        """
         speed = self.speed(now)
         return max(expected - self.rows, 0) / speed if expected and speed > 0 else None
 
@@ -93,12 +95,12 @@ class Watcher:
         self._first = True
 
     def look(self) -> None:
-        """Read the lines added to the records since the last look: bring ``jobs`` and ``expected``
-        up to date, and hand every line on.
+        """Read the lines added to the records since the last look, bring ``jobs`` and ``expected``
+        up to date, and hand every line on. The file of a run that ended is not looked at again.
         """
         now = time.monotonic()
         for path, (header, column) in list(self._files.items()):
-            news = self._follower.news(path)
+            news = self._follower.news(path)  # (kind, content) of every new line
             if not news:
                 continue
             # It began at some time since the last look: its first rows did not come in no time.
@@ -122,8 +124,14 @@ class Watcher:
         self._looked = now
 
     def left(self, now: float) -> float | None:
-        """Seconds until all runs are recorded: the work left by the shipped times, at the speed
-        seen so far; without such times by the number of runs that ended.
+        """Seconds until all runs are recorded, or None where nothing tells.
+
+        It is the work left, in seconds of the reference machine, over the speed seen so far beside
+        that machine. Where a study has no such times, it follows from the number of runs that
+        ended.
+
+        Args:
+            now: the present ``time.monotonic()``.
         """
         ended = [job.header for job in self.jobs.values() if job.ended]
         passed = now - self._begun
@@ -131,18 +139,20 @@ class Watcher:
             return passed / len(ended) * (self.missing - len(ended)) if ended else None
         done = sum(self._cost[header.study] for header in ended)
         running = [job for job in self.jobs.values() if not job.ended]
-        for job in running:  # a part of a run counts where its length is known
-            share = job.rows / max(self.expected.get(job.header.study, 0), job.rows, 1)
-            done += self._cost[job.header.study] * (
-                share if job.header.study in self.expected else 0
-            )
+        for job in running:
+            if job.header.study in self.expected:  # else its length is not known
+                share = job.rows / max(self.expected[job.header.study], job.rows, 1)
+                done += self._cost[job.header.study] * share
         loaded = LOADING if ended else min(passed, LOADING)
-        speed = (done + loaded + PRIOR) / (passed + PRIOR)  # 1 at first: the reference machine's
+        # 1 is the reference machine's speed, and what is assumed at first.
+        speed = (done + loaded + PRIOR) / (passed + PRIOR)
         work = LOADING + sum(self._cost[header.study] for header in self._work)
         return max(work - loaded - done, 0.0) / max(min(speed, FASTEST), 1 / FASTEST)
 
     def lines(self, width: int = 80) -> list[str]:
-        """A bar with the time left, and one line per running job; none is wider than ``width``."""
+        """A bar with the time left, and one line per running job, at most ``SHOWN``. A line that
+        would be wider than ``width`` names the job only.
+        """
         now = time.monotonic()
         running = [job for job in self.jobs.values() if not job.ended]
         done = self.planned - self.missing + len(self.jobs) - len(running)
@@ -176,8 +186,9 @@ class Watcher:
 def looking_on(
     plans: Sequence[StudyPlan], out: Path, *, tensorboard: Path | None = None
 ) -> Iterator[Watcher]:
-    """Look on while the body runs: live lines where the error stream is a terminal, TensorBoard
-    files where asked.
+    """Look on while the body runs: live lines where the error stream is a terminal, and TensorBoard
+    files in a folder where asked. The records are read in a thread; an error there is raised after
+    the body.
     """
     boards = Boards(tensorboard) if tensorboard is not None else None
     watcher = Watcher(plans, out, [boards.see] if boards else [])
@@ -287,7 +298,7 @@ class Follower:
                 data = file.read()
         except OSError:
             return []
-        complete = data[: data.rfind(b"\n") + 1]
+        complete = data[: data.rfind(b"\n") + 1]  # a line that is being written waits
         self._places[path] = self._places.get(path, 0) + len(complete)
         lines = []
         for raw in complete.splitlines():

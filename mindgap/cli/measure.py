@@ -79,7 +79,7 @@ def your_code() -> Iterator[None]:
     except (RuleError, OSError, RecordError, typer.Exit):
         raise
     except Exception as error:
-        frame = error.__traceback__
+        frame = error.__traceback__  # followed to where the error was raised
         while frame is not None and frame.tb_next is not None:
             frame = frame.tb_next
         raised_in = "" if frame is None else str(frame.tb_frame.f_globals.get("__name__", ""))

@@ -31,6 +31,7 @@ GROUPS = {
     "n": "kinks",
     "e": "never_at_rest",
 }
+#: Numbers of optimizers as the README writes them.
 NUMBERS = ("seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen")
 
 
@@ -54,17 +55,19 @@ class Tree:
         self.texts: dict[str, str] = {}
 
     def read(self, name: str) -> str:
-        """A file, with the edits made so far."""
+        """The text of a file, with the edits made so far."""
         return self.texts.get(name) or (self.root / name).read_text(encoding="utf-8")
 
     def add(self, name: str, text: str) -> None:
-        """A new file."""
+        """Add a new file; an error where there is one of that name."""
         if name in self.texts or (self.root / name).exists():
             fail("name", "must be new", f"{name} exists")
         self.texts[name] = text
 
     def edit(self, name: str, change: Callable[[str], str]) -> None:
-        """A change of a file that is there; one that changes nothing has found no place."""
+        """Change a file that is there; an error where ``change`` leaves its text as it is, because
+        the edit has found no place.
+        """
         old = self.read(name)
         new = change(old)
         if new == old:
@@ -72,7 +75,9 @@ class Tree:
         self.texts[name] = new
 
     def before(self, name: str, mark: str, row: str) -> None:
-        """A row in front of the only place where ``mark`` stands."""
+        """Put a row in front of the only place where ``mark`` stands in a file; an error where it
+        does not stand there once.
+        """
         if self.read(name).count(mark) != 1:
             fail("root", f"must be a checkout with {mark.strip()!r} once in", name)
         self.edit(name, lambda text: text.replace(mark, row + mark))
@@ -105,7 +110,13 @@ def class_name_of(key: str) -> str:
 
 
 def _public(tree: Tree, room: str, module: str, name: str) -> None:
-    """The import for type checkers, in its place, and the table that follows from it."""
+    """Make a name public: add its import for type checkers to the ``__init__`` of its room, in the
+    order of modules, and rebuild the table of names that follows from these imports.
+
+    Args:
+        room: package below ``mindgap``.
+        module: path of the module in the room.
+    """
     path = f"mindgap/{room}/__init__.py"
     tool = runpy.run_path(str(tree.root / "docs/tools/public_names.py"))
     line = f"    from mindgap.{room}.{module} import {name} as {name}\n"
@@ -123,7 +134,12 @@ def _public(tree: Tree, room: str, module: str, name: str) -> None:
 
 
 def optimizer(tree: Tree, key: str, name: str) -> str:
-    """A copy of NormalizedSGD; returns the command that runs its tests."""
+    """Add an optimizer, a copy of NormalizedSGD; returns the command that runs its tests.
+
+    Args:
+        key: its name in tables, such as ``soft_clip``.
+        name: its class.
+    """
     source = tree.read("mindgap/optim/optimizers/normalized_sgd.py")
     tree.add(f"mindgap/optim/optimizers/{key}.py", renamed(source, "NormalizedSGD", name))
     tree.before(
@@ -168,7 +184,12 @@ def optimizer(tree: Tree, key: str, name: str) -> str:
 
 
 def method(tree: Tree, key: str, name: str) -> str:
-    """A copy of SOBA; returns the command that runs its tests."""
+    """Add a bilevel method, a copy of SOBA; returns the command that runs its tests.
+
+    Args:
+        key: its name in tables, such as ``my-method``.
+        name: its class.
+    """
     module = key.replace("-", "")
     source = renamed(tree.read("mindgap/bilevel/methods/soba.py"), "SOBA", name)
     tree.add(f"mindgap/bilevel/methods/{module}.py", source)
@@ -214,7 +235,12 @@ def method(tree: Tree, key: str, name: str) -> str:
 
 
 def probe(tree: Tree, key: str, name: str) -> str:
-    """A copy of the probe of updates; returns the command that runs its tests."""
+    """Add a probe, a copy of the probe of updates; returns the command that runs its tests.
+
+    Args:
+        key: its name in tables, such as ``my_probe``.
+        name: its class, to which "Probe" is added.
+    """
     name += "" if name.endswith("Probe") else "Probe"
     source = renamed(tree.read("mindgap/measure/probes/update.py"), "UpdateProbe", name)
     source = source.replace('name, needs = "update",', f'name, needs = "{key}",')
@@ -260,7 +286,11 @@ def probe(tree: Tree, key: str, name: str) -> str:
 
 
 def study(tree: Tree, key: str, _: str) -> str:
-    """A copy of E5's study; returns the command that runs its tests."""
+    """Add a study, a copy of E5's; returns the command that runs its tests.
+
+    Args:
+        key: its name, which begins with its claim, such as ``e5-my-study``.
+    """
     claim_match = re.fullmatch(r"([btshne])(\d+)-[a-z0-9-]+", key)
     if claim_match is None:
         fail("name", "must begin with its claim, such as e5-my-study", key)
@@ -293,8 +323,11 @@ def study(tree: Tree, key: str, _: str) -> str:
 
 
 def cause(tree: Tree, key: str, _: str) -> str:
-    """A cause of the doctor that finds batches of equal samples; returns the command that runs its
-    tests.
+    """Add a cause of the doctor, which finds batches of equal samples; returns the command that
+    runs its tests.
+
+    Args:
+        key: its name in tables, such as ``my_cause``.
     """
     words = key.replace("_", " ")
     tree.add(

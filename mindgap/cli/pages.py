@@ -54,16 +54,14 @@ def check(
     from mindgap.lab.studies.run import judge_folder
     from mindgap.record.outcomes import study_folders, worth
 
-    # Rows of claim, study and verdict. Of a study's scales the last in order of worth counts.
-    by_folder = [(folder.name, judge_folder(folder)) for folder in study_folders(runs)]
-    by_worth = sorted(
-        by_folder, key=lambda scale_and_row: worth(scale_and_row[0], scale_and_row[1][2])
-    )
-    counting = {row[1]: row for _, row in by_worth}
+    # Scale, claim, study and verdict; of a study's scales the last in order of worth counts.
+    judged = [(folder.name, *judge_folder(folder)) for folder in study_folders(runs)]
+    by_worth = sorted(judged, key=lambda row: worth(row[0], row[-1]))
+    counting = {study: (claim, study, verdict) for _, claim, study, verdict in by_worth}
     one_per_study = sys.stdout.isatty() and not verbose
-    rows = list(counting.values()) if one_per_study else [row for _, row in by_folder]
-    print_verdicts(rows, verbose=verbose)
-    words = {verdict.verdict for _, (_, _, verdict) in by_folder}
+    every_row = [(claim, study, verdict) for _, claim, study, verdict in judged]
+    print_verdicts(list(counting.values()) if one_per_study else every_row, verbose=verbose)
+    words = {verdict.verdict for *_, verdict in judged}
     if words != {"holds"}:
         raise typer.Exit(3 if "error" in words else 1)
 
@@ -74,7 +72,12 @@ Long = Annotated[bool, typer.Option("--long", help="Every column.")]
 def _print(
     columns: Sequence[str], rows: Sequence[Sequence[object]], short: Sequence[int], long: bool
 ) -> None:
-    """All columns into a pipe or with ``--long``; on a terminal those that fit."""
+    """Print a table: all its columns into a pipe or with ``--long``, else only some.
+
+    Args:
+        short: numbers of the columns that fit a terminal.
+        long: whether ``--long`` is given.
+    """
     if long or not sys.stdout.isatty():
         table(columns, rows)
         return
@@ -166,7 +169,12 @@ def theory(
 
 
 def _refute(theorem: str, tries: int) -> None:
-    """Print what a search found: the answer first, then the instance and its checks."""
+    """Search for a counterexample of every statement that a name stands for, and print what was
+    found: the answer first, then the instance and its checks.
+
+    Args:
+        tries: instances per family of functions, at most.
+    """
     from mindgap.lab.theory.refute import refute
 
     for outcome in refute(theorem, tries=tries):

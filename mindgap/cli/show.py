@@ -35,15 +35,11 @@ def one_line(value: object) -> str:
         'a\\x1b[31mb c'
     """
     text = " ".join(str(value).split())
-    return (
-        text
-        if text.isprintable()
-        else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    )
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
-#: Columns of text that the last column of a table keeps; with less room the rows become blocks of
-#: lines.
+#: Columns of a terminal that the last column of a table keeps; with less room the rows become
+#: blocks of lines.
 LEAST = 28
 
 
@@ -74,7 +70,12 @@ def table(
 def layout(
     columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, shorten: int | None = None
 ) -> Iterator[tuple[str, str]]:
-    """The lines of a table and their styles.
+    """Yield the lines of a table and the style of each: a heading and aligned columns, of which the
+    last one is wrapped. Where the last column has no room, each row becomes a block of lines.
+
+    Args:
+        width: columns of the terminal.
+        shorten: number of the column that may lose its end.
 
     Example:
         >>> [line for line, _ in layout(("name", "text"), [("a", "b c")], 40)]
@@ -113,7 +114,13 @@ def layout(
 def _row(
     cells: Sequence[str], widths: Sequence[int], last_lines: Sequence[str], number: int
 ) -> str:
-    """One line of a row: all cells on its first line, the rest of the last column below."""
+    """One line of a row: all cells on its first line, the rest of the last column below.
+
+    Args:
+        widths: of all columns but the last.
+        last_lines: the wrapped text of the last column.
+        number: of the line, from 0.
+    """
     cells_here = cells if number == 0 else [""] * len(cells)
     padded = [cell + " " * (w - cell_len(cell)) for cell, w in zip(cells_here, widths)]
     return "  ".join([*padded, last_lines[number]]).rstrip()
@@ -181,11 +188,9 @@ def about(seconds: float | None) -> str:
     """
     if seconds is None:
         return ""
-    unit, size = next(
-        (u, n) for u, n in (("h", 3600), ("min", 60), ("s", 1)) if seconds >= n or n == 1
-    )
-    number = seconds / size
-    return f"{number:.0f} {unit}" if unit != "h" else f"{number:.1f} {unit}"
+    if seconds >= 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"
 
 
 def say(text: str) -> None:
@@ -198,8 +203,11 @@ def say(text: str) -> None:
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Advance]:
-    """A bar with the time left, on the error stream; nothing when that is no terminal. See
-    :class:`Advance`.
+    """Show a bar with the time left on the error stream while the body runs, and yield the function
+    that moves it on (:class:`Advance`). Nothing is shown where that stream is no terminal.
+
+    Args:
+        total: steps of the whole; 0: no bar.
     """
     if not sys.stderr.isatty() or total == 0:
         yield lambda text="", share=None: None

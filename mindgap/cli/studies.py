@@ -88,7 +88,7 @@ def _list_briefly(studies: Sequence[Study], verdicts: Mapping[str, str]) -> None
         table(("study", "time", "about"), rows, shorten=2)
         return
     signs = {words: SIGNS[word] for word, words in SAID.items()}
-    marked = [(signs.get(verdicts.get(row[0], ""), " "), *row) for row in rows]
+    marked = [(signs.get(verdicts.get(name, ""), " "), name, *more) for name, *more in rows]
     table(("", "study", "time", "about"), marked, shorten=3)
     print("✓ holds, ✗ does not hold, ? undecided, – not trained")
 
@@ -243,8 +243,14 @@ def run(
 def wanted_studies(
     names: list[str], scale: str, methods: Sequence[str] = ()
 ) -> tuple[list[Study], dict[str, str]]:
-    """What a command line names: studies, with some of their methods alone where these are
-    named, and overrides.
+    """What a command line names.
+
+    Args:
+        names: words: studies or claims, ``all``, and overrides of the form key=value.
+        methods: those that the studies are cut down to; empty: all.
+
+    Returns:
+        The studies, and setting -> value of the overrides.
     """
     one_of("scale", scale, SCALES)
     study_words = [name for name in names if "=" not in name]
@@ -293,8 +299,10 @@ def closing(diagnosis: str, page: Path, survey: Path) -> None:
 
 
 def _survey_digits(out: Path) -> tuple[Path, str]:
-    """Measure a small network on digits and write the page; also what fails and what to do, in
-    one or two sentences.
+    """Measure a small network on digits and write the page of the survey.
+
+    Returns:
+        The page, and what fails and what to do, in one or two sentences.
     """
     import torch
 
@@ -336,8 +344,13 @@ def _carry_out(
     tensorboard: Path | None = None,
     verbose: bool = False,
 ) -> None:
-    """Run what is missing of the plans, with a bar where there is a terminal; ends with status 3
-    where a run failed.
+    """Run what is missing of the plans, with a bar where there is a terminal, and print the
+    verdicts. Ends the program with status 3 where a run failed or a verdict is an error.
+
+    Args:
+        force: whether the records of these plans are deleted first.
+        every: seconds between the checkpoints of a run.
+        tensorboard: folder for TensorBoard files; None: none.
     """
     from mindgap.cli.interrupt import how_to_go_on, last_words
     from mindgap.cli.live import looking_on
@@ -382,8 +395,11 @@ def _carry_out(
 
 
 def print_verdicts(verdicts: list[tuple[str, str, Verdict]], *, verbose: bool = False) -> None:
-    """One line per verdict on a terminal; the evidence too with ``verbose``, after an error, and
-    into a pipe.
+    """Print one line per verdict on a terminal; with the evidence too where ``verbose``, after an
+    error, and into a pipe.
+
+    Args:
+        verdicts: (claim, study, verdict).
     """
     ordered = sorted(verdicts, key=lambda v: claim_order(v[0], v[1]))
     if verbose or not sys.stdout.isatty():

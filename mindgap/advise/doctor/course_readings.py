@@ -275,11 +275,14 @@ def read_break(chart: Chart, patient: Patient, course: Course) -> None:
         return
     if trace.origin and not math.isfinite(value):
         place = place_in_words(trace)
-        text = f"{trace.origin} {place} gives NaN or infinity at step {course.broke_at}."
         if trace.origin_half:
             chart.find("half_overflow", 1.0, f"{trace.origin} overflows in float16 ({place}).")
         else:
-            chart.find("nan_op", 1.0, text)
+            chart.find(
+                "nan_op",
+                1.0,
+                f"{trace.origin} {place} gives NaN or infinity at step {course.broke_at}.",
+            )
         return
     # The forward pass is finite: the gradient of the step before was not.
     for step in range(max(0, course.broke_at - 1), course.broke_at + 1):
@@ -345,7 +348,6 @@ def _read_overfitting(chart: Chart, course: Course) -> None:
     chart.facts.lowest_valid, chart.facts.last_valid = lowest, last
     rise = (last - lowest) / max(abs(reference - lowest), 0.1 * abs(reference), 1e-12)
     gap = (last - train_loss) / max(abs(reference), 1e-12)
-    few_batches = 0 < len(chart.facts.batch_sizes) < 60
     if rise > 0.1 and gap > 0.3 and best_step < len(course.losses):
         chart.find(
             "overfits",
@@ -353,7 +355,7 @@ def _read_overfitting(chart: Chart, course: Course) -> None:
             f"The validation loss was {lowest:.3g} at step {best_step} and is {last:.3g} at the "
             f"end; training {train_loss:.3g}.",
         )
-    elif gap > 0.15 and last > 5 * abs(train_loss) and few_batches:
+    elif gap > 0.15 and last > 5 * abs(train_loss) and 0 < len(chart.facts.batch_sizes) < 60:
         chart.find(
             "overfits",
             ramp(gap, zero_at=0.12, one_at=0.25),

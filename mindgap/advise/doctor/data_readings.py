@@ -19,11 +19,10 @@ from mindgap.advise.doctor.patient import Patient
 from mindgap.base.batches import pair
 
 # All thresholds here were chosen on the development cases of ``benchmarks/doctor``, too.
-#: A sample or a batch this many times as large as the ordinary one is an outlier.
-OUTLIER = 50.0
-#: Inputs are out of scale where their 90 % quantile is above the first number, and a feature is out
-#: of proportion where its quantile is so many times that of the others.
-OUT_OF_SCALE, OUT_OF_PROPORTION = 20, 30
+#: A sample or a batch so many times as large as the ordinary one is an outlier. Inputs whose 90 %
+#: quantile is above the second number are out of scale. A feature whose quantile is so many times
+#: that of the others is out of proportion.
+OUTLIER, OUT_OF_SCALE, OUT_OF_PROPORTION = 50.0, 20, 30
 #: Most batches, zero batches and samples that are outliers, as shares of all (one more is allowed):
 #: where there are more, something is wrong with all.
 FEW_BATCHES, FEW_ZERO_BATCHES, FEW_SAMPLES = 0.1, 0.2, 0.02

@@ -75,10 +75,9 @@ CLEAR = 2.5
 PROVEN, UNPROVEN = 2.0, 1.5
 #: Cures that are tried at most.
 MOST_TRIED = 4
-#: Progress by which a plain network may be ahead of a healthy run (1: the constant answer's loss).
-BEHIND = 0.45
-#: Progress below which a plain network has learned nothing, and one below which the user's run has.
-LEARNED_NOTHING, LEARNED_LITTLE = 0.03, 0.05
+#: Progress (1: from the constant answer's loss to 0) by which a plain network may be ahead of a
+#: healthy run; below which it has learned nothing; and below which the user's run has.
+BEHIND, LEARNED_NOTHING, LEARNED_LITTLE = 0.45, 0.03, 0.05
 
 
 def examine(
@@ -588,22 +587,21 @@ class _Doctor:
                 reason = f"{fell} (no constant answer to compare with)"
                 return self._healthy(reason, trained, ranked, course)
             reason = f"the loss does not fall ({start:.3g} to {final:.3g}) and no cause fits"
-            return self._answering().cannot_tell(reason, ranked, course.losses)
-        if not (math.isfinite(final) and final < constant - 0.02 * abs(constant)):
+        elif not (math.isfinite(final) and final < constant - 0.02 * abs(constant)):
             reason = (
                 f"the loss ends at {final:.3g}, not below the best constant answer "
                 f"({constant:.3g}), and no cause that was tried explains it"
             )
-            return self._answering().cannot_tell(reason, ranked, course.losses)
-        if facts.behind > BEHIND and "optimizer" in trained.given:
+        elif facts.behind > BEHIND and "optimizer" in trained.given:
             reason = (
                 f"the loss fell to {final:.3g} and a plain network with 128 units reaches "
                 f"{facts.control:.3g} on the same samples, and no cause that was tried explains "
                 "it"
             )
-            return self._answering().cannot_tell(reason, ranked, course.losses)
-        reason = f"{fell}; the best constant answer has {constant:.3g}"
-        return self._healthy(reason, trained, ranked, course)
+        else:
+            reason = f"{fell}; the best constant answer has {constant:.3g}"
+            return self._healthy(reason, trained, ranked, course)
+        return self._answering().cannot_tell(reason, ranked, course.losses)
 
     def _healthy(
         self, reason: str, trained: Patient, ranked: Ranked, course: Course

@@ -36,8 +36,6 @@ DEFAULT_SIZE = 0.58
 SMALL_SIZE, LARGE_SIZE, LARGE_EMBEDDING = 0.1, 4, 8
 #: Beyond this momentum or first beta, or below this second beta, settings are extreme.
 MOST_MOMENTUM, LEAST_BETA = 0.985, 0.8
-#: Norm of a first gradient beyond which it is huge.
-HUGE_NORM = 300
 #: Two losses that differ by more than the first, relatively, are different; by less than the second
 #: they are the same but for rounding.
 DIFFERENT, SAME = 1e-5, 1e-6
@@ -527,7 +525,7 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
             f"The loss is finite, the gradient of {not_finite[0]} is not.",
         )
     gradient_norm = euclidean_norm(list(gradients.values()))
-    if math.isfinite(gradient_norm) and gradient_norm > HUGE_NORM:
+    if 0 < gradient_norm < math.inf:
         chart.find(
             "huge_gradient",
             ramp(math.log10(gradient_norm), zero_at=2.5, one_at=4),

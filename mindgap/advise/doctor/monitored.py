@@ -371,20 +371,20 @@ class _Consultation:
         fell = f"the training loss went from {start:.3g} to {final:.3g} in {self.past.steps} steps"
         if constant is None:
             reason = f"{fell}, and no constant answer can be computed to compare it with"
-            return self.answering.cannot_tell(reason, listed, self.course.losses)
-        if not (math.isfinite(final) and final < constant - 0.05 * abs(constant)):
+        elif math.isfinite(final) and final < constant - 0.05 * abs(constant):
+            optimizer = type(self.patient.optimizer).__name__
+            sentence = (
+                f"Healthy, as far as training shows: {fell}; the best constant answer has "
+                f"{constant:.3g}, and nothing in the records speaks against it. Keep your "
+                f"{optimizer}. {UNSEEN_WORDS}"
+            )
+            return self.answering.examination("healthy", sentence, listed, [], self.course.losses)
+        else:
             reason = (
                 f"{fell}, not clearly below the best constant answer ({constant:.3g}), and no "
                 "cause shows in the monitor's records"
             )
-            return self.answering.cannot_tell(reason, listed, self.course.losses)
-        optimizer = type(self.patient.optimizer).__name__
-        sentence = (
-            f"Healthy, as far as training shows: {fell}; the best constant answer has "
-            f"{constant:.3g}, and nothing in the records speaks against it. Keep your {optimizer}. "
-            f"{UNSEEN_WORDS}"
-        )
-        return self.answering.examination("healthy", sentence, listed, [], self.course.losses)
+        return self.answering.cannot_tell(reason, listed, self.course.losses)
 
 
 def _course(past: History) -> Course:

@@ -17,7 +17,7 @@ STATISTICS = ("mean", "sd", "q10", "q50", "q90", "n")
 #: Places of statistics over runs that were not read at the same ones.
 MOST_PLACES = 512
 
-#: Places and values of one run.
+#: Places (x) and values (y) of one run, equally long.
 Curve = tuple[np.ndarray, np.ndarray]
 
 
@@ -30,7 +30,7 @@ class Series:
     """
 
     method: str
-    facet: str
+    facet: str  # title of the panel
     columns: dict[str, np.ndarray]
     seed: int | None = None
     ends: Mapping[str, float] = field(default_factory=dict)
@@ -40,13 +40,19 @@ class Series:
 
 
 def facet_values(runs: Iterable[Run], facet: str) -> list[str]:
-    """The panels of a figure, in order of appearance (numbers by size); ``[""]`` for one panel."""
+    """The titles of a figure's panels, in order of appearance (numbers by size).
+
+    Args:
+        facet: the quantity whose values split the figure, ``"method"`` or a setting or a column;
+            empty for one panel, whose title is ``""``.
+    """
     if not facet:
         return [""]
     seen: dict[Any, None] = {}
     for run in runs:
         of_run = _of_run(run, facet)
-        for value in run.column(facet) if of_run is None else [of_run]:
+        values = run.column(facet) if of_run is None else [of_run]
+        for value in values:
             seen.setdefault(tuple(value) if isinstance(value, list) else value)
     all_numbers = all(isinstance(value, (int, float)) for value in seen)
     return [facet_label(facet, value) for value in (sorted(seen) if all_numbers else seen)]
@@ -98,8 +104,11 @@ class Readings:
         self._columns: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def column(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """The values of a quantity, one per row (NaN where there is no number), and in which rows
-        it is a number; a number that is NaN counts as one.
+        """A quantity of the run, computed at the first call only.
+
+        Returns:
+            Its values, one per row, NaN where there is no number; and for each row whether it has
+            a number, which may be NaN itself.
         """
         if name not in self._columns:
             raw = [row.get(name) for row in self.run.rows]
@@ -109,7 +118,11 @@ class Readings:
         return self._columns[name]
 
     def panels(self, x: str, y: str, facet: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Panel -> (x, y), over the rows that have both as numbers.
+        """Title of a panel -> (x, y) of the rows that have both as numbers.
+
+        Args:
+            facet: what splits the rows into panels: a quantity of the whole run, which puts all
+                rows into one panel, or a column; empty for one panel, whose title is ``""``.
 
         Example:
             >>> from mindgap.record.schema import Header
@@ -133,7 +146,8 @@ class Readings:
 
 
 def over_seeds(readings_of_runs: Sequence[Curve]) -> dict[str, np.ndarray]:
-    """Statistics over runs at common places: a column ``x`` and those of :data:`STATISTICS`.
+    """Statistics over runs at common places: a column ``x`` and those of :data:`STATISTICS`,
+    equally long.
 
     Where the runs were read at the same places (steps, epochs), those are used as they are. Where
     they were not (seconds), each run is interpolated linearly, inside its own range only, at up to
@@ -170,11 +184,14 @@ def over_seeds(readings_of_runs: Sequence[Curve]) -> dict[str, np.ndarray]:
 
 def _in_order(readings: Sequence[Curve]) -> list[Curve]:
     """The runs that were read at all, each with one value per place, in order of place."""
-    return [curve for x, y in readings if len((curve := one_value_per_place(x, y))[0])]
+    curves = [one_value_per_place(x, y) for x, y in readings]
+    return [(places, values) for places, values in curves if len(places)]
 
 
 def _where_read(curves: Sequence[Curve], places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(runs, places): the values of every run, and whether it was read there."""
+    """The values of every run at common places, NaN where it was not read, and whether it was read
+    there; both of shape (runs, places).
+    """
     values = np.full((len(curves), len(places)), np.nan)
     present = np.zeros(values.shape, dtype=bool)
     for number, (x, y) in enumerate(curves):
@@ -184,7 +201,9 @@ def _where_read(curves: Sequence[Curve], places: np.ndarray) -> tuple[np.ndarray
 
 
 def one_value_per_place(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Readings in order of place; several at one place are averaged, so that a run has one vote."""
+    """The readings (x, y) of one run in order of x, without those whose x is not finite. Several at
+    one place are averaged, so that a run has one vote.
+    """
     finite = np.isfinite(x)
     x, y = x[finite], y[finite]
     places, place_of, counts = np.unique(x, return_inverse=True, return_counts=True)
@@ -221,14 +240,17 @@ def end_values(readings_of_runs: Sequence[Curve]) -> dict[str, float]:
 
 
 def _statistics(values: np.ndarray, present: np.ndarray) -> dict[str, np.ndarray]:
-    """Mean, deviation, three quantiles and count over the seeds, per place; NaN where a value is
-    not finite.
+    """Mean, standard deviation (with n − 1), three quantiles and count over the runs at each place.
 
-    ``values`` and ``present`` have one row per run and one column per place; ``present`` says
-    where a run was read.
+    Mean and deviation are NaN where a value is not finite. In the quantiles, which are interpolated
+    linearly between the sorted values, such a value counts as the largest.
+
+    Args:
+        values: (runs, places).
+        present: (runs, places), where a run was read.
     """
     n = present.sum(0)
-    finite = np.isfinite(values) | ~present
+    finite = np.isfinite(values) | ~present  # a missing value does no harm
     sound = finite.all(0) & (n > 0)
     known = np.where(present & np.isfinite(values), values, 0.0)
     mean = np.where(sound, known.sum(0) / np.maximum(n, 1), np.nan)
@@ -239,11 +261,11 @@ def _statistics(values: np.ndarray, present: np.ndarray) -> dict[str, np.ndarray
     ordered = np.sort(np.where(present & ~np.isnan(values), values, np.inf), axis=0)
     table = {"mean": mean, "sd": sd}
     for name, q in (("q10", 0.1), ("q50", 0.5), ("q90", 0.9)):
-        place = q * np.maximum(n - 1, 0)
-        low = np.floor(place).astype(int)
+        rank = q * np.maximum(n - 1, 0)  # of the quantile among the sorted values, from 0
+        low = np.floor(rank).astype(int)
         high = np.minimum(low + 1, np.maximum(n - 1, 0))
-        below, above = (np.take_along_axis(ordered, at[None], 0)[0] for at in (low, high))
-        share = place - low
+        below, above = (np.take_along_axis(ordered, row[None], 0)[0] for row in (low, high))
+        share = rank - low
         with np.errstate(invalid="ignore"):
             quantile = np.where(share == 0, below, below + share * (above - below))
         table[name] = np.where(np.isfinite(quantile), quantile, np.nan)
@@ -251,11 +273,15 @@ def _statistics(values: np.ndarray, present: np.ndarray) -> dict[str, np.ndarray
 
 
 def thin(series: Series, buckets: int, *, log_x: bool = False) -> Series:
-    """A few rows per bucket that look the same: each bucket along x keeps its ends and its
+    """A series of fewer rows that looks the same: each bucket along x keeps its ends and its
     extremes.
 
     Extremes are those of the value, or of mean and median (four or six rows per bucket), so that no
-    peak is lost.
+    peak is lost. A series of at most two rows per bucket is returned as it is.
+
+    Args:
+        buckets: how many the x-axis is cut into.
+        log_x: whether they are equally wide on a logarithmic axis.
 
     Example:
         >>> import numpy as np
@@ -272,13 +298,15 @@ def thin(series: Series, buckets: int, *, log_x: bool = False) -> Series:
     starts, stops = edges[:-1], edges[1:]
     starts, stops = starts[stops > starts], stops[stops > starts]  # buckets that hold a row
     kept_rows = {0, size - 1, *starts.tolist(), *(stops - 1).tolist()}
-    bucket = np.searchsorted(starts, np.arange(size), side="right")
+    bucket_of_row = np.searchsorted(starts, np.arange(size), side="right")
     for name in series.columns.keys() & {"y", "mean", "q50"}:
         column = series.columns[name]
         # Sorted inside each bucket, the first is the smallest and the last the largest; an
         # undefined value is neither.
-        smallest = np.lexsort((np.where(np.isnan(column), np.inf, column), bucket))[starts]
-        largest = np.lexsort((np.where(np.isnan(column), -np.inf, column), bucket))[stops - 1]
+        smallest = np.lexsort((np.where(np.isnan(column), np.inf, column), bucket_of_row))[starts]
+        largest = np.lexsort((np.where(np.isnan(column), -np.inf, column), bucket_of_row))[
+            stops - 1
+        ]
         kept_rows.update(smallest.tolist(), largest.tolist())
     for name in series.columns.keys() & {"q10", "q90", "sd"}:  # the band's widest places
         edge = series.columns[name]
@@ -289,8 +317,9 @@ def thin(series: Series, buckets: int, *, log_x: bool = False) -> Series:
 
 
 def _edges(x: np.ndarray, buckets: int, log_x: bool) -> np.ndarray:
-    """Bucket borders as row numbers, the first 0 and the last the number of rows: equally wide on
-    the axis where x is in order, equally many rows otherwise.
+    """Borders of buckets as row numbers, ``buckets + 1`` of them, the first 0 and the last the
+    number of rows. Where x is in order the buckets are equally wide on the axis, otherwise they
+    have equally many rows.
     """
     if np.all(np.diff(x) >= 0):
         if log_x and (x > 0).any():
@@ -301,16 +330,16 @@ def _edges(x: np.ndarray, buckets: int, log_x: bool) -> np.ndarray:
 
 
 def thin_points(series: Series, limit: int) -> Series:
-    """At most about ``limit`` points of a scatter: every k-th, and the extremes of both
-    coordinates in each stretch.
+    """At most about ``limit`` points of a scatter: half of them evenly spread over the rows, and
+    for each of ``limit / 8`` stretches along either coordinate the extremes of the other one.
     """
     size = len(series)
     if size <= limit:
         return series
     kept_rows = set(np.linspace(0, size - 1, max(limit // 2, 1)).astype(int).tolist())
-    for name in ("x", "y"):
+    for name, other in (("x", "y"), ("y", "x")):
         sorted_rows = np.argsort(series.columns[name], kind="stable")
-        other_values = series.columns["y" if name == "x" else "x"][sorted_rows]
+        other_values = series.columns[other][sorted_rows]
         for stretch in np.array_split(np.arange(size), max(limit // 8, 1)):
             values = other_values[stretch]
             if not np.isnan(values).all():

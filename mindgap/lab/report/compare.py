@@ -24,8 +24,7 @@ class Difference:
     """How one curve of folder B compares with that of folder A.
 
     ``outcome`` is *same* (equal to rounding), *within noise*, *differs*, or *too few seeds* (curves
-    differ, but one seed per side says nothing about noise); ``where`` is the place of the largest
-    difference and ``error`` that difference in standard errors.
+    differ, but one seed per side says nothing about noise).
     """
 
     study: str
@@ -33,25 +32,27 @@ class Difference:
     method: str
     quantity: str
     outcome: str
-    where: float = math.nan
-    a: float = math.nan
-    b: float = math.nan
-    error: float = 0.0
+    where: float = math.nan  # x of the largest difference; NaN where the outcome is *same*
+    a: float = math.nan  # mean over the seeds of A there
+    b: float = math.nan  # mean over the seeds of B there
+    error: float = 0.0  # the difference in standard errors
 
 
 @dataclass(frozen=True)
 class Comparison:
     """What two sets of records share, and where they differ."""
 
-    verdicts: tuple[tuple[str, str, str, str], ...]
+    verdicts: tuple[tuple[str, str, str, str], ...]  # study, scale, verdict in A, verdict in B
     curves: tuple[Difference, ...]
-    only_a: tuple[str, ...]
+    only_a: tuple[str, ...]  # "study/scale"
     only_b: tuple[str, ...]
 
     @property
     def changed(self) -> tuple[tuple[str, str, str, str], ...]:
         """Study, scale, verdict in A, verdict in B, where the two differ."""
-        return tuple(v for v in self.verdicts if v[2] != v[3])
+        return tuple(
+            (study, scale, in_a, in_b) for study, scale, in_a, in_b in self.verdicts if in_a != in_b
+        )
 
     @property
     def differing(self) -> tuple[Difference, ...]:
@@ -84,7 +85,9 @@ def _verdict(study: Loaded) -> str:
 
 
 def _curves(a: Loaded, b: Loaded, level: float) -> list[Difference]:
-    """One difference per method of both studies and per curve of the first one's figures."""
+    """One difference per method that both studies have and per curve of the first one's figures; a
+    curve that either of them has not recorded is left out.
+    """
     differences = []
     quantities = dict.fromkeys((f.x, f.y, f.kind) for f in a.description.figures)
     for method in (m for m in a.methods if m in b.methods):
@@ -111,7 +114,12 @@ def difference(
     b: Sequence[tuple[np.ndarray, np.ndarray]],
     level: float,
 ) -> Difference:
-    """Two bundles of curves (one (x, y) per seed), compared at common places by Welch's t.
+    """Compare two bundles of curves (one (x, y) per seed) at up to ``PLACES`` common places by
+    Welch's t. They differ where no place is common, or where one mean is not finite.
+
+    Args:
+        place: names the curve; its outcome is "same".
+        level: share of equal curves that may be called different.
 
     Returns:
         ``place`` with the outcome, and where the curves differ most.
@@ -144,6 +152,7 @@ def difference(
         return difference_at(np.argmax(relative), "too few seeds", math.nan)
     welch_t, degrees = _welch(gap, stats_a, stats_b)
     welch_t = np.where(unequal, welch_t, 0.0)
+    # Two-sided, and divided by the number of places that are compared (Bonferroni).
     excess = welch_t / student.ppf(1 - level / len(compared) / 2, degrees)
     worst = np.argmax(excess)
     outcome = "differs" if excess[worst] > 1 else "within noise"
@@ -153,7 +162,13 @@ def difference(
 def _welch(
     gap: np.ndarray, stats_a: dict[str, np.ndarray], stats_b: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Welch's t of the gap between two means, and its degrees of freedom, at every place."""
+    """Welch's t of the gap between two means, and its degrees of freedom by Welch and
+    Satterthwaite, at every place.
+
+    Args:
+        gap: absolute difference of the means.
+        stats_a, stats_b: columns ``sd`` and ``n`` over the seeds.
+    """
     variance_a, variance_b = (stats["sd"] ** 2 / stats["n"] for stats in (stats_a, stats_b))
     with np.errstate(divide="ignore", invalid="ignore"):
         score = gap / np.sqrt(variance_a + variance_b)

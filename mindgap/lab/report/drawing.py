@@ -59,25 +59,22 @@ SEARCHED = ("factor", "candidate")
 class Axis:
     """The figure's numbers against one quantity: statistics over seeds, and every run by itself."""
 
-    name: str
+    name: str  # of the quantity, as records have it
     label: str
-    series: tuple[Series, ...]
-    runs: tuple[Series, ...] = ()
+    series: tuple[Series, ...]  # statistics of lines; the points of every run otherwise
+    runs: tuple[Series, ...] = ()  # every run of lines; empty where no method has two
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure with its numbers, ready for the page or for a picture.
-
-    ``accent`` lists the methods that the claim is about; the others are drawn in grey.
-    """
+    """A figure with its numbers, ready for the page or for a picture."""
 
     id: str
-    figure: Figure
+    figure: Figure  # what to draw: quantities, labels, kind
     methods: tuple[str, ...]
-    facets: tuple[str, ...]
-    axes: tuple[Axis, ...]
-    accent: tuple[str, ...] = ()
+    facets: tuple[str, ...]  # titles of the panels; ("",) for one without a title
+    axes: tuple[Axis, ...]  # the x-axes on offer; the first one is the figure's own
+    accent: tuple[str, ...] = ()  # methods that the claim is about; the others are grey
 
     @property
     def empty(self) -> bool:
@@ -132,11 +129,13 @@ class Drawing:
         """What stands for several runs in titles and rankings, as in the picture; empty for one."""
         if self.kind == "points":
             return "median"
-        return "" if self.single else "mean" if self.statistic == "mean" else "median"
+        if self.single:
+            return ""
+        return "mean" if self.statistic == "mean" else "median"
 
     def ends(self) -> dict[tuple[str, str], float]:
-        """(method, panel) -> the :attr:`middle` of its runs' last values or of its points; along
-        a search the lowest.
+        """(method, panel) -> the :attr:`middle` of its runs' last values, of a scatter the median
+        of its points, and along a search the lowest value of the curve. Empty ones are left out.
         """
         values_of = grouped(
             ((series.method, series.facet), self._ends_of(series)) for series in self.axes[0].series
@@ -145,8 +144,9 @@ class Drawing:
         return {key: float(np.median(values)) for key, values in joined.items() if len(values)}
 
     def _ends_of(self, series: Series) -> np.ndarray:
-        """All finite points of a scatter; of a line its last finite value, along a search its
-        lowest; empty where there is none.
+        """The values of a series that its end is the median of: all finite y of a scatter or a
+        path, else one value: the last finite one of a line, or along a search the lowest. Empty
+        where there is none.
         """
         if "y" in series.columns:
             return series.columns["y"][np.isfinite(series.columns["y"])]
@@ -173,26 +173,27 @@ class Drawing:
 
     @property
     def shifts(self) -> list[float]:
-        """How far each method's points stand beside a named place: those of several methods
-        must not hide another.
+        """How far each method's points stand to the right of a named place (to the left where
+        negative), so that the methods do not hide each other. The places are 1 apart.
         """
-        number = len(self.methods)
+        count = len(self.methods)
         if not self.names or self.figure.x == "method":
-            return [0.0] * number
+            return [0.0] * count
         # Together the methods take 0.7 of the way from one named place to the next.
-        return [(place - (number - 1) / 2) * 0.7 / number for place in range(number)]
+        return [(place - (count - 1) / 2) * 0.7 / count for place in range(count)]
 
     @property
     def dashes(self) -> list[list[int]]:
-        """The dash of each method's line.
+        """The dash of each method's line: lengths drawn and left out in turn.
 
-        With more methods than colours, a dash per round of colours. Otherwise a dash where a line
-        runs along earlier ones, by how many these are, so that they show through its gaps.
+        With more methods than colours, a dash per round of colours. Otherwise a line gets a dash by
+        the number of earlier lines that it runs along, so that they show through its gaps.
         """
         if len(self.methods) > len(LIGHT):
             return [DASHES[i // len(LIGHT) % len(DASHES)] for i in range(len(self.methods))]
         if self.kind != "lines":
             return [ALONG[0]] * len(self.methods)
+        # Per method: panel -> its curve.
         curves = [{s.facet: s for s in self.axes[0].series if s.method == m} for m in self.methods]
         dashes = []
         for i, curve in enumerate(curves):
@@ -209,9 +210,11 @@ class Drawing:
         independent = {}
         for channel in ("x", "y"):
             log = getattr(self.figure, f"log_{channel}")
-            column = channel if channel == "x" or self.kind != "lines" else "q50"
+            # The heights of lines are those of their medians.
+            column = "q50" if channel == "y" and self.kind == "lines" else channel
             by_panel = grouped((series.facet, series.columns[column]) for series in axis.series)
-            ranges = [ends for columns in by_panel.values() if (ends := _ends(columns, log))]
+            range_or_none = [_ends(columns, log) for columns in by_panel.values()]
+            ranges = [ends for ends in range_or_none if ends is not None]
             lows, highs = [low for low, _ in ranges], [high for _, high in ranges]
             narrowest = min((high - low for low, high in ranges), default=0.0)
             if ranges and narrowest < 0.3 * (max(highs) - min(lows)):
@@ -220,15 +223,19 @@ class Drawing:
 
 
 def _run_along(a: dict[str, Series], b: dict[str, Series], log: bool) -> bool:
-    """Whether in some panel more than 90 % of the points of curve ``b`` lie on curve ``a``, within
-    a hundredth of the height of both.
+    """Whether curve ``b`` runs along curve ``a``: in some panel more than 90 % of its points, where
+    ``a`` is drawn, lie within a hundredth of the height of both from it.
+
+    Args:
+        a, b: panel -> the series of one method.
+        log: whether heights are compared as logarithms.
     """
     for facet in a.keys() & b.keys():
         x_a, y_a = _finite_points(a[facet], log)
         x_b, y_b = _finite_points(b[facet], log)
         if not len(x_a) or (np.diff(x_a) < 0).any():
             continue
-        inside = (x_b >= x_a[0]) & (x_b <= x_a[-1])
+        inside = (x_b >= x_a[0]) & (x_b <= x_a[-1])  # where curve a is drawn
         if inside.any():
             height = np.ptp(np.concatenate([y_a, y_b])) or 1.0
             distance = np.abs(np.interp(x_b[inside], x_a, y_a) - y_b[inside])
@@ -262,9 +269,12 @@ def draw(
     budget: int = 6000,
     accent: Sequence[str] = (),
 ) -> Drawing:
-    """Collect the numbers of one figure.
+    """Collect the numbers of one figure, over its own x-axis and, for lines, over every other one
+    that is offered and along which the numbers vary.
 
     Args:
+        identity: id of the figure in the page.
+        axes: name -> label of the x-axes that the study offers.
         budget: points to keep, per axis; more are thinned, keeping extremes.
         accent: the methods that the claim is about.
     """
@@ -302,8 +312,11 @@ def about(title: str, methods: Sequence[str]) -> list[str]:
 
 
 def draw_tuning(identity: str, tuning: Tuning, methods: list[str]) -> Drawing:
-    """The best value so far against the number of trials: how a search with equal budgets went
-    for each method.
+    """The drawing of a search: for each method the best value so far against the number of trials.
+
+    Args:
+        identity: id of the figure in the page.
+        methods: the study's methods, which come first.
     """
     figure = Figure(
         title="Tuning: best value so far",
@@ -319,6 +332,7 @@ def draw_tuning(identity: str, tuning: Tuning, methods: list[str]) -> Drawing:
     for method, search in tuning.methods.items():
         values = np.array([trial.value for trial in search.trials], dtype=float)
         best = np.minimum.accumulate(values)
+        # Statistics of a single run: no deviation, and all quantiles are the value.
         columns = {"x": np.arange(1.0, len(best) + 1), "mean": best, "n": np.ones(len(best))}
         columns |= {"sd": np.zeros(len(best)), "q10": best, "q50": best, "q90": best}
         series.append(Series(method, "", columns))
@@ -335,7 +349,13 @@ def _axis(
     facets: list[str],
     budget: int,
 ) -> Axis:
-    """The series of one figure over one x-axis, thinned to the budget of points."""
+    """The series of one figure over one x-axis, thinned to the budget of points: statistics over
+    the seeds for lines, every run by itself for other kinds.
+
+    Args:
+        name, label: of the x-axis.
+        facets: titles of the panels.
+    """
     of_runs = _series_of_runs(name, figure, runs, methods, facets)
     points_per_run = max(budget // max(len(of_runs), 1), 12)
     if figure.kind == "points":
@@ -368,8 +388,11 @@ def _series_of_runs(
     methods: list[str],
     facets: list[str],
 ) -> list[Series]:
-    """One series per run and panel, in the order of methods and panels; on the axis ``method``
-    x is the method's number.
+    """One series with the columns ``x`` and ``y`` per run and panel, in the order of methods and
+    panels.
+
+    Args:
+        name: the quantity on the x-axis; on the axis ``method`` x is the method's number.
     """
     series = []
     for readings in runs:

@@ -18,7 +18,7 @@ from mindgap.lab.report.words import number, signs
 from mindgap.record.schema import grouped
 
 #: Up to so many points of a scatter are drawn large.
-FEW = 120
+FEW_POINTS = 120
 SCHEMA_URL = "https://vega.github.io/schema/vega-lite/v6.json"
 #: The whole row, of which the page shows one ready text: with `nearest`, Vega-Lite 6 looks for the
 #: fields of a tooltip channel in the wrong place and shows "undefined".
@@ -28,17 +28,22 @@ BY_SERIES = {"field": "r", "type": "nominal"}
 
 
 def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, Any]]:
-    """The rows the specification is filled with; the page's script does the same for what the
-    reader chooses.
+    """The rows that the specification of a figure is filled with. The page's script does the same
+    for the axis and the statistic that a reader chooses.
+
+    Args:
+        statistic: what stands for several runs: ``"mean"``, ``"quantiles"``, ``"every"`` run by
+            itself, or ``"value"`` where there is one run.
 
     Returns:
         One row per point, with keys of one letter because a page holds many: ``x``, ``y`` (None
         where the line is broken), method ``m``, panel ``f``, number ``r`` of the series, place
-        ``o`` in it, ``k`` (whether the claim is about the method), and the band ``lo`` to ``hi``.
+        ``o`` in it, ``k`` (whether the claim is about the method), and the band ``lo`` to ``hi``
+        where there is one. Methods that the claim is about come last, on top of the others.
     """
     log_x, log_y = drawing.figure.log_x, drawing.figure.log_y
     shifts = dict(zip(drawing.methods, drawing.shifts))
-    floor = _floor_of_bands(axis)
+    lowest_end = _lowest_end_of_bands(axis)
     drawn_series = axis.runs if statistic == "every" and axis.runs else axis.series
     accented_last = sorted(
         enumerate(drawn_series), key=lambda item: item[1].method in drawing.accent
@@ -59,9 +64,9 @@ def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, An
                 "y": y if math.isfinite(y) and (y > 0 or not log_y) else None,
             }
             if row["y"] is not None and math.isfinite(high):
-                row |= {"lo": max(low, floor), "hi": high}
+                row |= {"lo": max(low, lowest_end), "hi": high}
             rows.append(row)
-    if log_y:
+    if log_y:  # a band that reaches down to 0 ends at the lowest point drawn
         lowest = min((row["y"] for row in rows if row["y"] is not None), default=1.0)
         for row in rows:
             if row.get("lo", 1.0) <= 0:
@@ -70,7 +75,12 @@ def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, An
 
 
 def _line_and_band(series: Series, statistic: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The heights of a series' line, and the lower and the upper end of its band; NaN: no band."""
+    """The heights of a series' line, and the lower and the upper end of its band, each with one
+    entry per point; NaN: no band there.
+
+    Args:
+        statistic: as in :func:`view_rows`; a series of one run has no band in any case.
+    """
     columns, none = series.columns, np.full(len(series), math.nan)
     if "y" in columns:
         return columns["y"], none, none
@@ -80,17 +90,23 @@ def _line_and_band(series: Series, statistic: str) -> tuple[np.ndarray, np.ndarr
     return mean, mean - deviation, mean + deviation
 
 
-def _floor_of_bands(axis: Axis) -> float:
-    """Where bands end below: at 0 for a quantity that is never negative."""
+def _lowest_end_of_bands(axis: Axis) -> float:
+    """Where bands end below at most: at 0 where no 10 % quantile is negative, else nowhere (minus
+    infinity).
+    """
     lows = [series.columns["q10"] for series in axis.series if "q10" in series.columns]
-    return 0.0 if lows and all((low[np.isfinite(low)] >= 0).all() for low in lows) else -math.inf
+    never_negative = all((low[np.isfinite(low)] >= 0).all() for low in lows)
+    return 0.0 if lows and never_negative else -math.inf
 
 
 def specification(
     drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """The Vega-Lite specification of a figure: with ``rows`` a picture by itself, without them
-    the page's template.
+    """The Vega-Lite specification of a figure over one of its x-axes.
+
+    Args:
+        rows: the points, of :func:`view_rows`, for a picture by itself; None for the template that
+            the page's script fills.
     """
     figure, alone = drawing.figure, drawing.alone(axis)
     heights = {row["y"] for row in rows or [] if row["y"] is not None}
@@ -115,6 +131,7 @@ def specification(
     if drawing.facets == ("",):
         return {**spec, "width": 620, "height": 320, "autosize": FIT, **unit}
     panels_per_row = columns(len(drawing.facets), 3)
+    # In all panels together about as wide as one figure.
     spec |= {
         "facet": _panels(drawing),
         "columns": panels_per_row,
@@ -128,8 +145,12 @@ def specification(
 
 
 def _frame(drawing: Drawing, below: str, letters: int = 78) -> dict[str, Any]:
-    """What every figure has around its drawing; the title is the finding, broken into lines that
-    fit the picture, above what is drawn upwards.
+    """What every figure has around its drawing: the finding as a title in several lines, a
+    subtitle, the background and the style.
+
+    Args:
+        below: the subtitle, which says what is drawn upwards.
+        letters: of a line of the title.
     """
     lines = textwrap.wrap(headline(drawing), letters)
     return {
@@ -146,7 +167,11 @@ def _panels(drawing: Drawing) -> dict[str, Any]:
 
 
 def _x_channel(drawing: Drawing, axis: Axis, *, own: bool) -> dict[str, Any]:
-    """The horizontal channel; ``own`` says that each panel has an axis of its own."""
+    """The horizontal channel, with numbers or with names at its places.
+
+    Args:
+        own: whether each panel has an axis of its own.
+    """
     figure = drawing.figure
     scale_and_axis: dict[str, Any] = {
         "scale": scale(figure.log_x, padded=drawing.kind == "points"),
@@ -178,7 +203,7 @@ def _by_method(drawing: Drawing, values: Sequence[Any]) -> dict[str, Any]:
 
 def _point_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[str, Any]]:
     """A scatter: one shape per method."""
-    large_points = sum(len(series) for series in axis.series) <= FEW
+    large_points = sum(len(series) for series in axis.series) <= FEW_POINTS
     mark = {
         "type": "point",
         "filled": True,
@@ -191,15 +216,18 @@ def _point_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[
 
 
 def _path_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[str, Any]]:
-    """A line through the rows in their order, and what shows a row that is pointed at."""
+    """A line through the rows in their order, and invisible points that show a row pointed at."""
     order = {"field": "o", "type": "quantitative"}
     encoding = {"y": y, "order": order, "detail": BY_SERIES, **_lit(1.5)}
     return [{"mark": {"type": "line", "strokeWidth": 1.5}, "encoding": encoding}, _hover_layer(y)]
 
 
 def _line_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[str, Any]]:
-    """A line per method, below it a band where the seeds are enough for one, and what shows a row
-    that is pointed at.
+    """A line per method (or run), invisible points that show a row pointed at, and below both a
+    band where the seeds are enough for one.
+
+    Args:
+        y: the vertical channel, for the heights of the lines.
     """
     width = 1.4 if drawing.statistic == "every" else 2.4
     line: dict[str, Any] = {"y": y, "detail": BY_SERIES, **_lit(width)}
@@ -230,8 +258,8 @@ def _hover_layer(y: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lit(width: float) -> dict[str, Any]:
-    """Lines fade while another method is pointed at; those that the claim is about are the
-    thicker ones.
+    """Opacity and stroke width of lines: all fade while another method is pointed at (``lit``), and
+    those that the claim is about have the given width, the others 1.
     """
     return {
         "opacity": {
@@ -246,31 +274,66 @@ def _lit(width: float) -> dict[str, Any]:
 
 
 def ranking(drawing: Drawing) -> dict[str, Any]:
-    """The specification of where every method ends, best first: mean ± sd, or the median with the
-    10 and 90 % quantiles, or the few seeds themselves.
+    """The Vega-Lite specification of a ranking: a row per method, best first, with a point at its
+    end value. Around it stands the mean ± sd, or the 10 and 90 % quantiles, or the few seeds
+    themselves. The figure's y-values lie along x here, and the methods along y.
     """
-    figure, log = drawing.figure, drawing.figure.log_y
-    rows, seeds = _rank_rows(drawing), _seed_ends(drawing)
+    rows, log = _rank_rows(drawing), drawing.figure.log_y
     best_first = sorted(rows, key=lambda row: row["v"], reverse=drawing.upwards)
     order = list(dict.fromkeys(row["m"] for row in best_first))
     many_panels = len(drawing.facets) > 1
-    # The figure's y-values lie along x here: methods take the y-axis.
-    own_scales = "y" in drawing.alone(drawing.axes[0])
-    # Every method stands in one panel alone.
-    one_panel_each = many_panels and len(rows) == len(order)
+    own_scales = "y" in drawing.alone(drawing.axes[0])  # the panels' values lie too far apart
+    one_panel_each = many_panels and len(rows) == len(order)  # no method stands in two panels
     y_axis: dict[str, Any] = {"labelLimit": 240, "grid": True, "domain": False, "ticks": False}
-    # What the names of a panel's methods have behind their last comma.
+    # What the names of a panel's methods have behind their last comma; where it is the same for
+    # all, the panel's title says it, and the labels leave it out.
     suffixes = grouped((row["f"], row["m"].rpartition(", ")[2]) for row in rows)
     if one_panel_each and all(len(set(of_panel)) == 1 for of_panel in suffixes.values()):
         y_axis["labelExpr"] = "replace(datum.label, /, [^,]*$/, '')"
     x: dict[str, Any] = {
         "type": "quantitative",
         "scale": scale(log, padded=True),
-        "title": signs(figure.y_label),
+        "title": signs(drawing.figure.y_label),
         "axis": ticks(log, "x", own=many_panels and own_scales),
     }
+    y = {"field": "m", "type": "nominal", "sort": order, "title": None, "axis": y_axis}
+    no_accent = not drawing.accent
+    colours = [GREY if no_accent or place is None else LIGHT[place] for place in drawing.colours]
+    colour = {**_by_method(drawing, colours), "legend": None}
+    unit = {"layer": _rank_layers(drawing, rows, x), "encoding": {"y": y, "color": colour}}
+    spec = {**_frame(drawing, rank_words(drawing), 64), "data": {"values": rows}}
+    row_height = 21
+    if drawing.facets == ("",):
+        return {
+            **spec,
+            "width": 620,
+            "height": row_height * len(order) + 80,
+            "autosize": FIT,
+            **unit,
+        }
+    is_own = {"x": own_scales, "y": one_panel_each}
+    return {
+        **spec,
+        "facet": _panels(drawing),
+        "columns": 2,
+        "spec": {"width": 220, "height": {"step": row_height}, **unit},
+        "resolve": {"scale": {name: "independent" for name, own in is_own.items() if own}},
+    }
+
+
+def _rank_layers(
+    drawing: Drawing, rows: list[dict[str, Any]], x: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """What a ranking draws, from below: the intervals where there are any, the seeds where they are
+    few, and the points.
+
+    Args:
+        rows: of :func:`_rank_rows`.
+        x: the channel of the values, without its field.
+    """
     point = {"type": "point", "filled": True, "size": 80, "opacity": 1, "tooltip": TOOLTIP}
     layers: list[dict[str, Any]] = [{"mark": point, "encoding": {"x": {**x, "field": "v"}}}]
+    seeds = _seed_ends(drawing)
     if seeds:
         tick = {"type": "tick", "thickness": 2, "height": 12}
         of_seeds = {"mark": tick, "encoding": {"x": {**x, "field": "s"}}}
@@ -278,31 +341,13 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
     if any("lo" in row for row in rows):
         interval = {"x": {**x, "field": "lo"}, "x2": {"field": "hi"}}
         layers.insert(0, {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": interval})
-    plain = not drawing.accent
-    colours = [GREY if plain or place is None else LIGHT[place] for place in drawing.colours]
-    y = {"field": "m", "type": "nominal", "sort": order, "title": None, "axis": y_axis}
-    colour = {**_by_method(drawing, colours), "legend": None}
-    unit = {"layer": layers, "encoding": {"y": y, "color": colour}}
-    spec = {**_frame(drawing, rank_words(drawing), 64), "data": {"values": rows}}
-    if drawing.facets == ("",):
-        return {**spec, "width": 620, "height": 21 * len(order) + 80, "autosize": FIT, **unit}
-    independent = {
-        channel: "independent"
-        for channel, is_own in zip("xy", (own_scales, one_panel_each))
-        if is_own
-    }
-    return {
-        **spec,
-        "facet": _panels(drawing),
-        "columns": 2,
-        "spec": {"width": 220, "height": {"step": 21}, **unit},
-        "resolve": {"scale": independent},
-    }
+    return layers
 
 
 def _rank_rows(drawing: Drawing) -> list[dict[str, Any]]:
-    """One row per method and panel: its end ``v``, the interval ``lo`` to ``hi`` where the seeds
-    are enough for one, and the text ``t`` that pointing at it shows.
+    """One row per method ``m`` and panel ``f``: its end value ``v``, the interval ``lo`` to ``hi``
+    where the seeds are enough for one, the text ``t`` that pointing at it shows, and ``k``, whether
+    the claim is about the method. A value that a logarithmic axis cannot show is left out.
     """
     ends, log = drawing.ends(), drawing.figure.log_y
     rows = []
@@ -310,6 +355,7 @@ def _rank_rows(drawing: Drawing) -> list[dict[str, Any]]:
         end = ends.get((series.method, series.facet))
         if end is None or (log and end <= 0):
             continue
+        # Of the runs' last values, where these were kept; else of the last place of the curve.
         names = ("mean", "sd", "q10", "q90", "n")
         statistics = series.ends or {name: float(series.columns[name][-1]) for name in names}
         low, high = statistics["q10"], statistics["q90"]
@@ -326,9 +372,13 @@ def _rank_rows(drawing: Drawing) -> list[dict[str, Any]]:
 
 
 def _seed_ends(drawing: Drawing) -> list[dict[str, Any]]:
-    """The last value ``s`` of every run, where the seeds are too few for an interval."""
+    """The last finite value ``s`` of every run, with its method ``m`` and panel ``f``; empty where
+    the seeds are enough for an interval.
+    """
+    if drawing.seeds >= ENOUGH_SEEDS:
+        return []
     seed_ends = []
-    for run in drawing.axes[0].runs if drawing.seeds < ENOUGH_SEEDS else ():
+    for run in drawing.axes[0].runs:
         finite = run.columns["y"][np.isfinite(run.columns["y"])]
         if len(finite) and (finite[-1] > 0 or not drawing.figure.log_y):
             seed_ends.append({"m": run.method, "f": run.facet, "s": float(finite[-1])})
@@ -340,13 +390,13 @@ STATISTIC_WORDS = {"mean": "mean ± sd", "quantiles": "median, 10–90 %", "ever
 
 
 def drawn_words(drawing: Drawing) -> str:
-    """What stands upwards in a figure, and how several runs are drawn."""
+    """What stands upwards in a figure and, of lines, how several runs are drawn."""
     words = STATISTIC_WORDS.get(drawing.statistic) if drawing.kind == "lines" else None
     return signs(drawing.figure.y_label) + (f" ({words})" if words else "")
 
 
 def rank_words(drawing: Drawing) -> str:
-    """What a ranking shows."""
+    """What a ranking shows, as its subtitle: the order, and what stands around each point."""
     if drawing.single:
         return "best first"
     if drawing.seeds < ENOUGH_SEEDS:
@@ -472,7 +522,9 @@ def scale(log: Any, *, padded: bool = False, flat: bool = False) -> dict[str, An
 
 
 def named(names: Sequence[str]) -> dict[str, Any]:
-    """Scale and axis of a figure whose places 0, 1, ... have names; a newline breaks a name."""
+    """Scale and axis of a figure whose places 0, 1, ... have names; a newline breaks a name. More
+    than four names are turned, so that they do not run into each other.
+    """
     listed = json.dumps([name.split("\n") for name in names], ensure_ascii=False)
     turned = {"labelAngle": -35} if len(names) > 4 else {}
     return {
@@ -490,8 +542,8 @@ def ticks(log: Any, channel: str, *, own: bool = False) -> dict[str, Any]:
     """Tick labels of an axis.
 
     Args:
-        log: a logarithmic axis labels powers of ten, with 2 and 5 between where it spans little
-            more than two of them, and every tick where it spans less than half of one.
+        log: whether logarithmic. Such an axis labels powers of ten, with 2 and 5 between where it
+            spans little more than two of them, and every tick where it spans less than half of one.
         channel: ``"x"`` or ``"y"``.
         own: whether each panel has an axis of its own, which Vega-Lite calls by another name.
     """
@@ -507,7 +559,12 @@ def log_labels(channel: str, *, own: bool = False) -> str:
 
 
 def rules(hlines: Mapping[str, float], y_scale: dict[str, Any]) -> list[dict[str, Any]]:
-    """Horizontal rules with their labels at the right end."""
+    """The layers of horizontal rules with their labels at the right end.
+
+    Args:
+        hlines: label -> height.
+        y_scale: of the figure's vertical axis.
+    """
     if not hlines:
         return []
     data = {"values": [{"y": value, "label": label} for label, value in hlines.items()]}
@@ -541,5 +598,5 @@ def columns(panels: int, most: int) -> int:
         >>> [columns(panels, 3) for panels in (1, 2, 3, 4, 5, 6, 8)]
         [1, 2, 3, 2, 3, 3, 3]
     """
-    rows = -(-panels // max(most, 1))
+    rows = -(-panels // max(most, 1))  # rounded up
     return -(-panels // rows)

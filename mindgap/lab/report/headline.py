@@ -12,8 +12,8 @@ from mindgap.lab.report.words import number, signs
 
 
 def headline(drawing: Drawing) -> str:
-    """What a figure shows, as a sentence made from its own numbers: where each method ends, or
-    lies.
+    """What a figure shows, as one sentence: its title, and behind it the numbers at which the
+    methods end, or between which their points lie. The title alone where there are none to tell.
     """
     title = signs(drawing.figure.title).rstrip(".")
     if drawing.empty or drawing.kind == "path" or title.startswith("Where "):
@@ -21,7 +21,7 @@ def headline(drawing: Drawing) -> str:
     axis, values = drawing.axes[0], drawing.ends()
     along_time = drawing.kind == "lines" and axis.name in AXES
     middle = f"{drawing.middle} " if drawing.middle else ""
-    if drawing.figure.y_label == "share of minibatches":
+    if drawing.figure.y_label == "share of minibatches":  # a histogram: method -> its mode
         tops = {
             s.method: float(s.columns["x"][np.nanargmax(s.columns["q50"])])
             for s in axis.series
@@ -45,7 +45,9 @@ def headline(drawing: Drawing) -> str:
 
 
 def _place(drawing: Drawing) -> str:
-    """Where on the first axis the numbers of a headline are read, in words that follow a title."""
+    """Where on the first x-axis the numbers of a headline are read, in words that follow a title:
+    at the end, at the best step of a search, at a number; empty where the axis has names.
+    """
     axis = drawing.axes[0]
     if axis.name in SEARCHED:
         return " at the best step"
@@ -63,8 +65,12 @@ def _place(drawing: Drawing) -> str:
 
 
 def _ends(drawing: Drawing, ends: dict[str, float], middle: str) -> str:
-    """The ends of the methods that a figure stresses, or of up to three, and the range of the
-    others; ``middle`` (mean or median) stands before the first number.
+    """The end values of the methods in words: each method that the claim is about, or all if they
+    are up to three, by itself, and the others as a range. Empty where there are none.
+
+    Args:
+        ends: method -> its end value.
+        middle: ``"mean "`` or ``"median "``, which stands before the first number; or empty.
     """
     stressed = [method for method in drawing.accent if method in ends]
     if not stressed and len(ends) <= 3:
@@ -87,8 +93,9 @@ def _ends(drawing: Drawing, ends: dict[str, float], middle: str) -> str:
 
 
 def _of_points(drawing: Drawing) -> str:
-    """A scatter: where it lies if a level is drawn to compare it with, else how closely y
-    follows x.
+    """What a scatter shows in words, method by method: the range of y where a horizontal rule is
+    drawn to compare it with or x does not vary, else Spearman's rank correlation of x and y.
+    Methods with fewer than three finite points are left out.
     """
     from scipy.stats import spearmanr
 
@@ -108,6 +115,7 @@ def _of_points(drawing: Drawing) -> str:
             words.append(f"{low}{name}" if low == high else f"between {low} and {high}{name}")
         else:
             words.append(f"{spearmanr(x[finite], y[finite])[0]:.2f}{name}".replace("-", "−"))
+    # Ranges begin with "between", and beside rules there are no correlations.
     ranked = words and not words[0].startswith("between") and not drawing.figure.hlines
     return f"rank correlation {', '.join(words)}" if ranked else ", ".join(words)
 
@@ -126,21 +134,25 @@ _Ends = dict[tuple[str, str], float]
 
 
 def _in_panels(drawing: Drawing, values: _Ends, at: str, middle: str) -> str:
-    """How often the method in question ends ahead; else all values if few, the best per panel,
-    or the span; ``at`` says where the values are read, ``middle`` what they are.
+    """What several panels show, in words that follow the title: how often the method that the claim
+    is about (the first of two) ends ahead of the others. Without such a method all values if they
+    are few, the best one per panel, or the range of all.
+
+    Args:
+        values: (method, panel) -> its end value.
+        at: where the values are read, with a blank before it.
+        middle: ``"mean "`` or ``"median "``, or empty.
     """
     methods = list(dict.fromkeys(method for method, _ in values))
-    lead = drawing.accent[0] if drawing.accent else methods[0] if len(methods) == 2 else ""
+    first_of_two = methods[0] if len(methods) == 2 else ""
+    lead = drawing.accent[0] if drawing.accent else first_of_two
     if lead in methods and len(methods) > 1:
         return _lead_in_panels(drawing, values, lead, methods)
     one_panel_each = len(values) == len(methods)  # the method's name says which panel
-    words_of = {
-        (
-            method,
-            facet,
-        ): f"{number(value)} ({signs(method)}{'' if one_panel_each else f', {signs(facet)}'})"
-        for (method, facet), value in values.items()
-    }
+    words_of = {}
+    for (method, facet), value in values.items():
+        where = "" if one_panel_each else f", {signs(facet)}"
+        words_of[method, facet] = f"{number(value)} ({signs(method)}{where})"
     if len(values) <= 4:
         return f"{at}: {middle}{', '.join(words_of.values())}"
     if len(drawing.facets) > 3 or drawing.kind == "points":
@@ -148,14 +160,20 @@ def _in_panels(drawing: Drawing, values: _Ends, at: str, middle: str) -> str:
         span = f"{low} to {high}" if low != high else low
         return f"{at}: {middle}{span} over {len(drawing.facets)} panels"
     pick, extreme = (max, "highest") if drawing.upwards else (min, "lowest")
-    by_panel = [[key for key in values if key[1] == facet] for facet in drawing.facets]
+    by_panel = [
+        [(method, panel) for method, panel in values if panel == facet] for facet in drawing.facets
+    ]
     extremes = [pick(keys, key=values.__getitem__) for keys in by_panel if keys]
     return f"{at}, {extreme} per panel: {', '.join(words_of[key] for key in extremes)}"
 
 
 def _lead_in_panels(drawing: Drawing, values: _Ends, lead: str, methods: Sequence[str]) -> str:
-    """ ": A below B in 3 of 5 panels", to follow what is read: how often one method ends ahead of
-    all others that are there (above them where higher is better).
+    """In how many panels one method ends ahead of all others that are there, as words that follow
+    the title, such as ": A below B in 3 of 5 panels". Ahead is above where higher is better.
+
+    Args:
+        values: (method, panel) -> its end value.
+        lead: the method that is counted, one of ``methods``.
     """
     rivals = [method for method in methods if method != lead]
     ahead = panels = 0
@@ -164,7 +182,8 @@ def _lead_in_panels(drawing: Drawing, values: _Ends, lead: str, methods: Sequenc
         if (lead, facet) in values and rival_values:
             panels += 1
             value = values[lead, facet]
-            ahead += value > max(rival_values) if drawing.upwards else value < min(rival_values)
+            above, below = value > max(rival_values), value < min(rival_values)
+            ahead += above if drawing.upwards else below
     # Quotation marks where a name has a comma of its own.
     lead_name, rival_name = (f"“{signs(m)}”" if "," in m else signs(m) for m in (lead, rivals[0]))
     if len(rivals) == 1:

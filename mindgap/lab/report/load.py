@@ -77,7 +77,11 @@ def _place(study: Loaded) -> tuple[int, list[tuple[int, int | str]]]:
 
 
 def load_study(folder: Path) -> Loaded:
-    """Read one folder ``RUNS/<study>/<scale>``; damaged files are named among the problems."""
+    """Read one folder ``RUNS/<study>/<scale>``. Damaged files are named among the problems.
+
+    Only the runs that the last plan named are read, where description or verdict name them; a
+    verdict that rests on other runs counts as not given. Runs are sorted by method and seed.
+    """
     problems: list[str] = []
 
     def read(kind: type[Form], name: str, default: Form) -> Form:

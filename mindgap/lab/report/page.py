@@ -68,13 +68,16 @@ def write_page(
 
 
 def draw_all(studies: Sequence[Loaded]) -> list[list[Drawing]]:
-    """Every study's figures with their numbers, within the page's budget of points."""
+    """Every study's figures with their numbers, one list per study, within the page's budget of
+    points. The figure of a study's tuning, where there is one, comes last.
+    """
     # A figure of lines is stored once per x-axis on offer.
     copies = sum(
         max(1, len(study.description.axes)) if figure.kind == "lines" else 1
         for study in studies
         for figure in study.description.figures
     )
+    # Points of one figure: with fewer than 300 it has no shape, and 6000 look as good as more.
     budget = min(6000, max(300, POINTS // max(copies, 1)))
     drawings = []
     for study, anchor in zip(studies, anchors(studies)):
@@ -92,7 +95,9 @@ def draw_all(studies: Sequence[Loaded]) -> list[list[Drawing]]:
 
 
 def anchors(studies: Sequence[Loaded]) -> list[str]:
-    """A unique id for every study in the page."""
+    """A unique id for every study in the page, in their order; a second study of the same name and
+    scale gets ``--2`` behind it.
+    """
     ids: list[str] = []
     for study in studies:
         base = slug(f"{study.name}-{study.scale}").replace(".", "-")
@@ -107,7 +112,12 @@ def render(
     *,
     refresh: float | None = None,
 ) -> str:
-    """The whole page as text."""
+    """The whole page as text.
+
+    Args:
+        drawings: the figures of each study.
+        refresh: seconds after which an open page loads itself again; None: never.
+    """
     page_sections = sections(studies, anchors(studies), drawings)
     summary = Summary(tuple(one_per_study((s.description, s.verdict, s.folder) for s in studies)))
     panels, without_interval = strips(summary.outcomes)
@@ -149,7 +159,9 @@ def render(
 def _groups(
     page_sections: Sequence[Section],
 ) -> list[tuple[str, str, dict[str, list[Section]]]]:
-    """Letter, title and (claim -> sections) of every group of claims, in order of appearance."""
+    """Letter, title and (claim -> sections) of every group of claims, in order of appearance; the
+    claims of no group come under the letter "·".
+    """
     titles = {**GROUPS, "·": "others"}
     groups = grouped(
         (section.claim[:1] if section.claim[:1] in GROUPS else "·", section)
@@ -164,8 +176,13 @@ def _groups(
 def filters(
     page_sections: Sequence[Section], papers: dict[str, str]
 ) -> list[tuple[str, str, list[tuple[str, str]]]]:
-    """What the table can be narrowed to: attribute of a row, label, (value, words) of the choices
-    that occur.
+    """What the table of verdicts can be narrowed to, without attributes that are the same for all.
+
+    Args:
+        papers: key -> title.
+
+    Returns:
+        Attribute of a row, label, and (value, words) of the choices that occur.
     """
     verdicts, kinds, lengths = (
         {getattr(section, name) for section in page_sections} for name in ("word", "kind", "length")
@@ -196,7 +213,9 @@ def _period(studies: Sequence[Loaded]) -> str:
 
 
 def encode(drawing: Drawing) -> dict[str, Any]:
-    """A figure as the page's script reads it: columns of numbers, methods and panels by number."""
+    """A figure as the page's script reads it: words, columns of numbers with six digits, methods
+    and panels by number, and the Vega-Lite specification to fill.
+    """
 
     def columns(series: Series, names: Sequence[str]) -> dict[str, Any]:
         """One series: numbers of its method and panel, its seed and ends if it has them, and its
@@ -207,11 +226,8 @@ def encode(drawing: Drawing) -> dict[str, Any]:
             "f": drawing.facets.index(series.facet),
         }
         seed = {} if series.seed is None else {"s": series.seed}
-        end_values = (
-            {"ends": dict(zip(series.ends, short(np.array(list(series.ends.values())))))}
-            if series.ends
-            else {}
-        )
+        ends = dict(zip(series.ends, short(np.array(list(series.ends.values())))))
+        end_values = {"ends": ends} if ends else {}
         return {
             **numbers,
             **seed,
@@ -219,7 +235,7 @@ def encode(drawing: Drawing) -> dict[str, Any]:
             **{name: short(series.columns[name]) for name in names},
         }
 
-    names = ("x", "mean") if drawing.single and drawing.kind == "lines" else ("x", *STATISTICS)
+    names = ("x", "mean") if drawing.single else ("x", *STATISTICS)
     if drawing.kind != "lines":
         names = ("x", "y")
     figure = drawing.figure

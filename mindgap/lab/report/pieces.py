@@ -72,8 +72,11 @@ def trust(verdict: Verdict) -> list[tuple[str, str]]:
 def sections(
     studies: Sequence[Loaded], anchors: Sequence[str], drawings: Sequence[Sequence[Drawing]]
 ) -> list[Section]:
-    """One section per study, at the scale that counts most; :attr:`Section.others` has those of
-    its other scales.
+    """One section per study, at the scale that counts most. Its ``others`` are set to the sections
+    of the other scales, the one that counts more first.
+
+    Args:
+        anchors, drawings: id and figures of each study, in their order.
     """
     by_name = grouped(
         (study.name, Section(study, anchor, study_drawings))
@@ -106,10 +109,13 @@ class Answered:
 
 
 def evidence(parts: Mapping[str, str], measured: str) -> tuple[list[Answered], list[str]]:
-    """The parts of a verdict in the order in which they were asked, with their numbers, and the
-    other sentences.
+    """Take the text of a verdict apart: its parts in the order in which they stand there, with
+    their numbers, and the other sentences.
 
-    A verdict keeps its parts and one text in which every part stands as ``name: answer (numbers)``.
+    Args:
+        parts: name -> answer.
+        measured: the text, in which every part stands as ``name: answer (numbers)`` and sentences
+            are divided by semicolons.
 
     Example:
         >>> parts, notes = evidence(
@@ -118,7 +124,7 @@ def evidence(parts: Mapping[str, str], measured: str) -> tuple[list[Answered], l
         >>> [part.sentence for part in parts], notes
         (['b: no (x (1); y)', 'a: yes'], ['more (1; 2)', 'further'])
     """
-    answered, text = [], measured
+    answered, text = [], measured  # (place in the text, part)
     # The longest names first, because a short name may end a longer one.
     for name, answer in sorted(parts.items(), key=lambda part: -len(part[0])):
         sentence, numbers = f"{name}: {answer}", ""
@@ -127,7 +133,7 @@ def evidence(parts: Mapping[str, str], measured: str) -> tuple[list[Answered], l
             end = start + len(sentence)
             if text.startswith(" (", end):
                 numbers, end = _bracketed(text, end + 1)
-            reading = next((r for r in _READINGS if text[:start].endswith(r)), "")
+            reading = next((words for words in _READINGS if text[:start].endswith(words)), "")
             name, start = reading + name, start - len(reading)
             # Blanked and not cut, so that the starts of all parts stay comparable.
             text = text[:start] + "\n" * (end - start) + text[end:]
@@ -149,6 +155,7 @@ def _bracketed(text: str, start: int) -> tuple[str, int]:
         >>> _bracketed("a (b (c)) d", 2)
         ('b (c)', 9)
     """
+    # Brackets open behind each letter; the first place with none open closes the first bracket.
     depths = accumulate((letter == "(") - (letter == ")") for letter in text[start:])
     last = next((i for i, depth in enumerate(depths) if not depth), len(text) - start - 1)
     return text[start + 1 : start + last], start + last + 1
@@ -160,8 +167,11 @@ MOST = 3
 
 
 def decisive(word: str, parts: Sequence[Answered], notes: Sequence[str]) -> list[str]:
-    """The sentences on which a verdict rests: the parts that decide it, or why nothing could be
-    decided.
+    """The sentences on which a verdict rests: the parts that decide it or, where nothing could be
+    decided, the notes as well. Of more than ``MOST`` sentences the last ones are only counted.
+
+    Args:
+        word: the verdict.
 
     Example:
         >>> decisive("does not hold", [Answered("a", "yes", ""), Answered("b", "no", "2 of 9")], [])
@@ -177,8 +187,8 @@ def decisive(word: str, parts: Sequence[Answered], notes: Sequence[str]) -> list
 
 
 def _calls(study: Loaded) -> str:
-    """How many oracle calls a run of each method used: methods with the same number together,
-    largest first.
+    """How many oracle calls a run of each method used at most, in words: methods with the same
+    number together, largest number first; empty where none was recorded.
     """
     most_calls: dict[str, float] = {}
     for run in study.runs:
@@ -254,7 +264,9 @@ def failed(study: Loaded) -> list[tuple[str, ...]]:
 
 
 def tuned(study: Loaded) -> list[tuple[str, ...]]:
-    """What ``mindgap tune`` chose for each method, from how many trials and at what cost."""
+    """The table of what ``mindgap tune`` chose: method, number of trials, chosen settings, value of
+    the metric, seconds.
+    """
 
     def words(settings: Mapping[str, float]) -> str:
         return ", ".join(f"{name} = {value:.3g}" for name, value in settings.items())
@@ -287,7 +299,13 @@ def tried(study: Loaded) -> list[tuple[str, ...]]:
 
 
 def facts(study: Loaded) -> dict[str, Any]:
-    """The settings, versions, machine and exact command behind the figures."""
+    """What lies behind a study's figures, by the names that the template uses.
+
+    Returns:
+        ``same``: (name, value) of the settings that all methods share; ``differ``: a table of the
+        others with its heading, empty where there are none; ``versions``, ``machine`` and
+        ``commands`` that occur; ``runs``: one row per run.
+    """
     by_method: dict[str, dict[str, Any]] = {}
     for run in study.runs:
         by_method.setdefault(run.header.method, run.header.settings)
@@ -297,10 +315,12 @@ def facts(study: Loaded) -> dict[str, Any]:
     }
     common = [name for name in names if len(values_of[name]) == 1]
     differing = [name for name in names if len(values_of[name]) > 1]
-    table: list[tuple[str, ...]] = [("Method", *differing)] if differing else []
-    for method, settings in by_method.items() if differing else ():
-        values = (plain(settings[name]) if name in settings else "–" for name in differing)
-        table.append((method, *values))
+    table: list[tuple[str, ...]] = []
+    if differing:
+        table.append(("Method", *differing))
+        for method, settings in by_method.items():
+            values = (plain(settings[name]) if name in settings else "–" for name in differing)
+            table.append((method, *values))
     any_settings = next(iter(by_method.values()))
     return {
         "same": [(name, plain(any_settings.get(name))) for name in common],
@@ -326,7 +346,7 @@ def facts(study: Loaded) -> dict[str, Any]:
 def _distinct(runs: Sequence[Run], field: str) -> list[str]:
     """A field of the runs' headers in words, once per value that occurs."""
     values = [getattr(run.header, field) for run in runs]
-    words = {", ".join(f"{name} {plain(item)}" for name, item in v.items()) for v in values}
+    words = {", ".join(f"{name} {plain(item)}" for name, item in value.items()) for value in values}
     return sorted(words - {""})
 
 

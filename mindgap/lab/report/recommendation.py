@@ -20,8 +20,8 @@ from mindgap.record.store import read_json
 
 #: The version of the written form that is drawn.
 SCHEMA = 2
-#: Size of the figure in its own units.
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 340, 92, 30, 14, 64
+#: Size of the figure in its own units, what is left free on its four sides, height of a text line.
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM, _LINE = 720, 340, 92, 30, 14, 64, 18
 
 
 def write_recommendation_page(answer: Path, out: Path) -> Path:
@@ -59,7 +59,7 @@ def _gain(decision: dict[str, Any] | None) -> str:
     """What the recommended setting saves, in words; empty where it is the baseline itself."""
     if not decision or decision["kind"] != "optimizer":
         return ""
-    gain, low, high = (100 * value for value in decision["gain"])
+    gain, low, high = (100 * value for value in decision["gain"])  # with its interval, in percent
     if not math.isfinite(low):
         return ""
     saved = "validation loss" if decision["relative_to"] == "loss" else "fall of the loss"
@@ -87,11 +87,16 @@ _Curve = tuple[str, list[tuple[float, float]]]
 
 
 def _curves(answer: dict[str, Any]) -> list[_Curve]:
-    """The runs with the seed of the race that have a finite loss after their start."""
+    """The curves of the runs with the seed of the race, without losses that are not finite. Runs
+    without a finite loss after their start are left out.
+    """
     start = (0, answer["decision"]["start"])
     runs = [run for run in answer["tried"] if run["seed"] == answer["about"]["seed"]]
     curves = [
-        (run["name"], [point for point in [start, *run["scores"]] if math.isfinite(point[1])])
+        (
+            run["name"],
+            [(step, loss) for step, loss in [start, *run["scores"]] if math.isfinite(loss)],
+        )
         for run in runs
     ]
     return [(name, points) for name, points in curves if len(points) > 1]
@@ -99,26 +104,30 @@ def _curves(answer: dict[str, Any]) -> list[_Curve]:
 
 @dataclass(frozen=True)
 class _Plane:
-    """Where a loss stands in the picture: steps up to ``last`` to the right, losses from ``low`` to
-    ``high`` upwards, as logarithms (``logs``) where all are positive.
-    """
+    """Where a loss stands in the picture: steps to the right, losses upwards."""
 
-    low: float
-    high: float
-    last: float
-    logs: bool
+    low: float  # loss at the bottom, or its logarithm
+    high: float  # loss at the top, or its logarithm
+    last: float  # step at the right end
+    logs: bool  # losses are drawn by their logarithms
 
     @staticmethod
     def around(curves: list[_Curve], start: float) -> _Plane:
-        """The plane for these curves; the highest tenth of the losses lies at its upper edge."""
-        values = sorted(value for _, points in curves for _, value in points)
-        level = math.log if values[0] > 0 else float
-        low, high = level(values[0]), level(max(start, values[int(0.9 * (len(values) - 1))]))
+        """The plane for these curves: from the least loss to the loss at the start, or to the 90 %
+        quantile of all losses where that is larger. Logarithmic where all losses are positive.
+
+        Args:
+            start: loss at the start.
+        """
+        losses = sorted(loss for _, points in curves for _, loss in points)
+        least, upper_decile = losses[0], losses[int(0.9 * (len(losses) - 1))]
+        level = math.log if least > 0 else float
+        low, high = level(least), level(max(start, upper_decile))
         last = max(step for _, points in curves for step, _ in points)
-        return _Plane(low, max(high, low + 1e-6), last, values[0] > 0)
+        return _Plane(low, max(high, low + 1e-6), last, least > 0)
 
     def place(self, step: float, loss: float) -> tuple[float, float]:
-        """The point of the picture for a loss at a step."""
+        """The point (x, y) of the picture for a loss at a step; beyond an edge it lies on it."""
         level = math.log(loss) if self.logs else loss
         share = min(1.0, max(0.0, (level - self.low) / (self.high - self.low)))
         x = _LEFT + step / self.last * (_WIDTH - _LEFT - _RIGHT)
@@ -131,8 +140,12 @@ class _Plane:
 
 
 def figure(answer: dict[str, Any]) -> str:
-    """The picture as SVG: validation loss, which decides, against step; the recommended setting and
-    AdamW at its best rate in colour, all other runs in grey. Empty where nothing was tried.
+    """The picture as SVG: the validation loss, which decides, against the step, with the
+    recommended setting and AdamW at its best rate in colour and all other runs in grey. Empty where
+    nothing was tried.
+
+    Args:
+        answer: the content of ``recommendation.json``.
     """
     curves = _curves(answer) if answer.get("decision") else []
     if not curves:
@@ -172,15 +185,19 @@ def _paths(plane: _Plane, curves: list[_Curve], kinds: dict[str, str]) -> Iterat
 
 
 def _names(plane: _Plane, curves: list[_Curve], kinds: dict[str, str]) -> Iterator[str]:
-    """The names of the lines in colour, above the ends of their lines and clear of each other."""
+    """The names of the lines in colour, above the ends of their lines and clear of each other.
+
+    Args:
+        kinds: name of a setting -> the class of its line, of those in colour.
+    """
     end_points = {name: plane.place(*points[-1]) for name, points in curves}
     taken_heights: list[float] = []
     for name, kind in kinds.items():
         if name in end_points:
             x, y = end_points[name]
             y -= 8
-            while any(abs(y - height) < 18 for height in taken_heights):
-                y -= 18
+            while any(abs(y - height) < _LINE for height in taken_heights):
+                y -= _LINE
             taken_heights.append(y)
             place = f"x='{x - 6:.1f}' y='{y:.1f}' text-anchor='end'"
             yield f"<text class='{kind}-name' {place}>{_text(name)}</text>"

@@ -11,30 +11,25 @@ from mindgap.record.outcomes import Effect, Outcome, short_title
 
 @dataclass(frozen=True)
 class Panel:
-    """The effects of one unit on one axis.
-
-    ``ticks`` are (place in percent, label); ``rows`` one per claim.
-    """
+    """The effects of one unit on one axis."""
 
     title: str
-    ticks: tuple[tuple[float, str], ...]
-    zero: float  # place of no effect, in percent
-    rows: tuple[Row, ...]
+    ticks: tuple[tuple[float, str], ...]  # place in percent of the axis, label
+    zero: float  # place of no effect, in percent of the axis
+    rows: tuple[Row, ...]  # one per claim
 
 
 @dataclass(frozen=True)
 class Row:
-    """One claim: its effect and interval as places in percent; ``cut`` says at which ends the
-    interval goes beyond the axis.
-    """
+    """One claim: its effect and interval as places in percent of the axis."""
 
     outcome: Outcome
     effect: Effect
     title: str
-    at: float
-    low: float
-    high: float
-    cut: str
+    at: float  # place of the effect
+    low: float  # place of the interval's lower end
+    high: float  # place of its upper end
+    cut: str  # ends at which the interval goes beyond the axis: "", "left ", "right" or both
 
     @property
     def width(self) -> float:
@@ -77,7 +72,9 @@ AXES = {
 
 
 def strips(outcomes: Sequence[Outcome]) -> tuple[list[Panel], list[Outcome]]:
-    """One panel per unit for all claims about networks, and those claims that have no interval."""
+    """The panels, one per unit that occurs, with the effects of all claims about networks, and the
+    outcomes of those claims that have no interval.
+    """
     on_networks = [o for o in outcomes if o.kind != "formula" and not o.description.ours]
     panels = []
     for unit, axis in AXES.items():

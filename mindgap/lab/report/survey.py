@@ -43,12 +43,12 @@ _FAILURES = {
 
 
 def render(survey: Survey) -> str:
-    """The whole page as text: the verdict and the advice first, then figures, every measurement
-    last.
+    """The whole page of a survey as text: the verdict and the advice first, then figures, every
+    measurement last.
     """
     findings = diagnose(survey)
     failures = [_FAILURES.get(f.assumption, f"{f.assumption} fails") for f in findings if f.fails]
-    about = dict(survey.about)
+    about = dict(survey.about)  # what the page says of the model; its name goes to the title
     return str(
         template("survey.html").render(
             verdict=". ".join(failures) or "No assumption of the textbook was seen to fail",
@@ -96,7 +96,12 @@ def _finding(survey: Survey, quantity: str) -> str:
 
 
 def _card(finding: str, title: str, caption: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """Title, caption and SVG of one chart; the finding, where there is one, becomes the title."""
+    """Title, caption and SVG of one chart. The finding, where there is one, becomes the title, and
+    the title then begins the caption. Colours become variables of the page's style.
+
+    Args:
+        spec: the Vega-Lite specification of the chart without size and style.
+    """
     if finding:
         title, caption = finding, f"{title}. {caption}"
     frame = {
@@ -122,7 +127,12 @@ def _axis(name: str, title: str, *, log: bool = False) -> dict[str, Any]:
 
 
 def _histogram(data: dict[str, Any]) -> dict[str, Any]:
-    """The chart of measured norms of the noise, with a Gaussian and a stable law over it."""
+    """The chart of measured norms of the noise, with a Gaussian and a stable law over it.
+
+    Args:
+        data: ``edges`` of the bins, one more than there are densities; the densities ``measured``,
+            ``gaussian`` and ``stable``; the index ``alpha`` of the stable law.
+    """
     edges = data["edges"]
     bars = [{"a": a, "b": b, "density": d} for a, b, d in zip(edges, edges[1:], data["measured"])]
     lines = [
@@ -157,7 +167,12 @@ def _histogram(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _variance(data: dict[str, Any]) -> dict[str, Any]:
-    """The chart of the empirical variance against the number of minibatches, with its band."""
+    """The chart of the empirical variance against the number of minibatches, with its band.
+
+    Args:
+        data: by number of minibatches (``sizes``) the variance in the order drawn (``running``),
+            and the band ``low`` to ``high`` over random orders.
+    """
     rows = _rows(data, ("sizes", "running", "low", "median", "high"))
     x = _axis("sizes", "minibatches used", log=True)
     band = {"x": x, "y": _axis("low", "empirical variance", log=True), "y2": {"field": "high"}}
@@ -172,7 +187,9 @@ def _variance(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _smoothness(data: dict[str, Any]) -> dict[str, Any]:
-    """The chart of local smoothness against the gradient norm, one point per reading."""
+    """The chart of local smoothness against the gradient norm, one point per reading; readings that
+    are not positive cannot stand on its logarithmic axes and are left out.
+    """
     rows = _rows(data, ("gradient_norm", "smoothness", "noise_floor"))
     rows = [row for row in rows if row["gradient_norm"] > 0 and row["smoothness"] > 0]
     x = _axis("gradient_norm", "‖∇f‖", log=True)
@@ -185,7 +202,9 @@ def _smoothness(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _spectrum(data: dict[str, Any]) -> dict[str, Any]:
-    """The chart of the Ritz values, with the threshold as a dashed line where it is finite."""
+    """The chart of the Ritz values (estimates of the Hessian's eigenvalues) on one line, with the
+    stability threshold of the optimizer as a dashed line where it is finite.
+    """
     values = [{"value": value, "what": "Ritz values"} for value in data["values"]]
     layers: list[dict[str, Any]] = [
         {
@@ -207,7 +226,11 @@ def _spectrum(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settling(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The chart of four estimates by samples used, each over its value on the most samples."""
+    """The chart of four estimates by samples used, each over its value on the most samples.
+
+    Args:
+        data: one row per number of ``samples``, in rising order, with the estimates.
+    """
     names = ("loss", "gradient_norm", "noise", "sharpness")
     largest_sample = data[-1]
     rows = [

@@ -27,8 +27,10 @@ def number(value: float) -> str:
         >>> number(0.30871), number(1710.0), number(1.7e-16), number(-2.0)
         ('0.309', '1,710', '1.7·10⁻¹⁶', '−2')
     """
-    if not np.isfinite(value):
-        return "∞" if value > 0 else "−∞" if value < 0 else "undefined"
+    if np.isnan(value):
+        return "undefined"
+    if np.isinf(value):
+        return "∞" if value > 0 else "−∞"
     if value != 0 and not 1e-3 <= abs(value) < 1e6:
         return _power(*f"{value:.2e}".split("e"))
     written = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
@@ -71,7 +73,7 @@ def signs(text: Any, *, digits: bool = False) -> str:
 
 
 def _three(match: re.Match[str]) -> str:
-    """A matched decimal number cut to three digits; a shorter one as it is."""
+    """A matched decimal number rounded to three significant digits; a shorter one as it is."""
     digits = match[0].replace(".", "").lstrip("0")
     if len(digits) <= 3:
         return match[0]
