@@ -35,7 +35,10 @@ class OptimizerCase:
     excuses: dict[str, str] = field(default_factory=dict)
 
     def make(self, params: Any, **changes: Any) -> Any:
-        """The optimizer with the record's settings and some others."""
+        """The optimizer of these parameters, ready to train.
+
+        ``changes`` are arguments that replace the record's ``settings`` or are added to them.
+        """
         optimizer = self.build(params, **{**self.settings, **changes})
         if hasattr(optimizer, "train"):  # schedule-free methods refuse to step before
             optimizer.train()

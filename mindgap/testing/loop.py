@@ -40,7 +40,10 @@ def loss_of(params: Sequence[Any], used: Sequence[int] = (0, 1, 2)) -> Tensor:
 def closure_of(
     optimizer: Any, params: Params, loss: Callable[[Any], Any] = loss_of, sign: float = 1.0
 ) -> Callable[[], Any]:
-    """What ``step`` of an optimizer takes as its closure, for ``sign`` times the loss."""
+    """What ``step`` of an optimizer takes as its closure.
+
+    The loss of the closure is ``sign`` times ``loss(params)``.
+    """
 
     def closure() -> Any:
         """The value of the loss; the gradients are cleared before and computed in place."""

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def pytest_addoption(parser: Any) -> None:
-    """Options for the contracts of optimizers."""
+    """Add the options ``--optimizer`` and ``--settings`` to pytest's command line."""
     group = parser.getgroup("mindgap", "contracts of optimizers (mindgap.testing)")
     group.addoption(
         "--optimizer",

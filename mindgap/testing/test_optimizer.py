@@ -50,7 +50,9 @@ def pytest_generate_tests(metafunc: Any) -> None:
 @pytest.mark.filterwarnings("ignore:.*grad attribute of a Tensor:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_contract(case: Any, contract: str) -> None:
-    """One contract of one class."""
+    """The class of ``case`` keeps the contract of that name; skipped where it does not offer what
+    the contract is about.
+    """
     if case is None:
         pytest.skip("no class was named: pytest --pyargs mindgap.testing --optimizer MODULE:CLASS")
     from mindgap.testing.contracts import CONTRACTS, NotApplicable

@@ -224,7 +224,9 @@ def in_units(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def counters(state: State) -> Row:
-    """The columns of every bilevel study for its x-axes; the runner adds the seconds."""
+    """The columns of every bilevel study for its x-axes: steps, epochs of both levels' data, oracle
+    calls. The runner adds the seconds.
+    """
     return {
         "step": state.t,
         "x_epoch": round(state.x_epochs, 6),

@@ -40,24 +40,30 @@ def loop_counts(trial: Trial) -> Iterator[Row]:
         step = _stack([cell["step"] for cell in cells], cell_of)
         bounds = np.array([cell["bound"] for cell in cells])
         rng = trial.numpy_generator(f"noise {family}")
-        radius = np.array([cell["tau"] for cell in cells])[cell_of]  # τ of each run
+        tau = np.array([cell["tau"] for cell in cells])[cell_of]  # length of each run's noise
         gradient = _gradient(family, cells, cell_of)
 
         def noise(
-            number: int,
-            rows: np.ndarray,
+            count: int,
+            running: np.ndarray,
             rng: np.random.Generator = rng,
-            radius: np.ndarray = radius,
+            tau: np.ndarray = tau,
             dimension: int = start.shape[1],
         ) -> Any:
             """Noise of length τ in a random direction, or Gaussian of the same mean square.
 
-            ``rows`` are the numbers of the ``number`` runs that still go on; shape (number, d).
+            Args:
+                count: how many runs still go on.
+                running: their numbers, shape (count,).
+                rng, tau, dimension: of this family.
+
+            Returns:
+                Shape (count, dimension).
             """
-            directions = rng.standard_normal((number, dimension))
+            directions = rng.standard_normal((count, dimension))
             if trial.settings.get("law") == "gaussian":
-                return radius[rows, None] * directions / math.sqrt(dimension)
-            return radius[rows, None] * directions / row_norm(directions)[:, None]
+                return tau[running, None] * directions / math.sqrt(dimension)
+            return tau[running, None] * directions / row_norm(directions)[:, None]
 
         stochastic, epsilon = _noisy(trial)
         limit = int(min(trial["limit"], math.ceil(bounds.max()) + 1))

@@ -102,27 +102,32 @@ def device_run(
     from mindgap.measure.captured import CapturedGradient
 
     # Steps after which there is a row; there is always one after the last step.
-    marks = range(whole("every", every, least=1), steps, every) if isinstance(every, int) else every
-    before, rates = trial.restored, [group["lr"] for group in optimizer.param_groups]
-    step, first = before.get("step", 0), before.get("first", 0.0)
+    row_steps = (
+        range(whole("every", every, least=1), steps, every) if isinstance(every, int) else every
+    )
+    restored, rates = trial.restored, [group["lr"] for group in optimizer.param_groups]
+    step, first_loss = restored.get("step", 0), restored.get("first", 0.0)  # 0: not known yet
     kept = {} if kept is None else kept
-    if before:
-        kept.update(before["kept"])
-        model.load_state_dict(before["model"])
-        optimizer.load_state_dict(before["optimizer"])
-        for tensor, value in zip(carried, before["carried"], strict=True):
+    if restored:
+        kept.update(restored["kept"])
+        model.load_state_dict(restored["model"])
+        optimizer.load_state_dict(restored["optimizer"])
+        for tensor, value in zip(carried, restored["carried"], strict=True):
             tensor.copy_(value)
-    source = _endless(epoch, before.get("epoch", 0), before.get("taken", 0))
+    source = _endless(epoch, restored.get("epoch", 0), restored.get("taken", 0))
     number, taken, batch = next(source)  # the next batch to train on, and where it stands
     gradient = CapturedGradient(model, loss, batch, autocast=autocast, carried=carried, graph=graph)
-    random = torch.cuda if batch[0].is_cuda else torch.random
+    random = (
+        torch.cuda if batch[0].is_cuda else torch.random
+    )  # the generator that dropout draws from
     torch.manual_seed(stream_seed(trial.seed, "dropout"))
-    if before:
-        random.set_rng_state(before["random"].cpu())
-    if at_start and not before:
+    if restored:
+        random.set_rng_state(restored["random"].cpu())
+    if at_start and not restored:
         yield {"step": 0, **read()}
     while step < steps:
-        length = next((mark for mark in marks if mark > step), steps) - step
+        next_row_step = next((row_step for row_step in row_steps if row_step > step), steps)
+        length = next_row_step - step
         with trial.timed():
             # The sum of the losses is read once per row: reading it waits for the device.
             total = torch.zeros((), device=batch[0].device)
@@ -131,22 +136,22 @@ def device_run(
                     for tensor in carried:
                         tensor.zero_()
                 scale_rates(optimizer, rates, step_factor(schedule, step + k, steps))
-                value = gradient(*batch)
+                batch_loss = gradient(*batch)
                 optimizer.step()
-                total += value
+                total += batch_loss
                 if k == 0:
-                    first_of_row = value.clone()
-                done = {"epoch": number, "taken": taken}
+                    first_of_row = batch_loss.clone()
+                trained_on = {"epoch": number, "taken": taken}
                 number, taken, batch = next(source)
-            first, mean = first or float(first_of_row), float(total) / length
-        step, diverged = step + length, not math.isfinite(mean)
-        bound = WORST * first if math.isfinite(first) else WORST
+            first_loss, mean = first_loss or float(first_of_row), float(total) / length
+        step, diverged = next_row_step, not math.isfinite(mean)
+        bound = WORST * first_loss if math.isfinite(first_loss) else WORST
         row = bounded_losses({"train_loss": mean, **read()}, lambda _: bound)  # noqa: B023
         trial.save(
             lambda: {
                 "step": step,  # noqa: B023
-                "first": first,  # noqa: B023
-                **done,  # noqa: B023
+                "first": first_loss,  # noqa: B023
+                **trained_on,  # noqa: B023
                 "random": random.get_rng_state(),
                 "model": model.state_dict(),
                 "optimizer": optimizer.state_dict(),

@@ -118,12 +118,12 @@ def grid_search(
         Points of which all values are known become trials, and points beyond them are laid out.
         """
         while todo := points[method][len(trials_of[method]) :]:
-            names = {
+            calls = {
                 name(method, point, seed): partial(score, method, point, seed)
                 for point in todo
                 for seed in seeds
             }
-            missing: list[Call] = [(key, call) for key, call in names.items() if key not in known]
+            missing: list[Call] = [(key, call) for key, call in calls.items() if key not in known]
             if missing:
                 open_values[method] = len(missing)
                 method_of.update((key, method) for key, _ in missing)

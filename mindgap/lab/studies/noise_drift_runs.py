@@ -167,8 +167,9 @@ def _on_device(trial: Trial) -> _Run:
 
     The network is BERT for the ``model`` "transformer", else the setting ``network``.
     """
-    of_images = trial.settings.get("network", "resnet20")
-    network = "bert" if trial["model"] == "transformer" else of_images
+    network = (
+        "bert" if trial["model"] == "transformer" else trial.settings.get("network", "resnet20")
+    )
     problem = device_network(trial, network)
     reader, order = (
         torch_stream(trial.seed, f"h2 {name}", device=device_of(trial))

@@ -270,8 +270,10 @@ def word(answer: float) -> str:
 
 
 def of_nearly_all(answers: Sequence[float]) -> float:
-    """The answer, yes (1) or no (0), of at least four in five seeds; 1/2 if there is none, or if
-    there are fewer than three seeds.
+    """The answer that at least four in five seeds give.
+
+    Answers are 1 (yes), 0 (no) and 1/2 (cannot tell). 1/2 is returned if neither yes nor no has so
+    many, or if there are fewer than three seeds.
 
     Example:
         >>> (

@@ -224,8 +224,10 @@ def in_processes(
 def pool_of(
     calls: Sequence[Callable[[], Any]], jobs: int, *, limit: float | None = None
 ) -> Iterator[Pool]:
-    """The worker processes of :func:`in_processes`, for calls that follow from the results of
-    others (:meth:`Pool.add`); they end with the block.
+    """The worker processes of :func:`in_processes`, which has the same arguments.
+
+    It is for calls that follow from the results of others (:meth:`Pool.add`). The processes end
+    with the block.
     """
     pool = Pool(calls, jobs, limit)
     _POOLS.append(pool)

@@ -189,7 +189,10 @@ def _record(
 
 
 def simulate(study: Study, scale: str, *, seeds: int | None = None, **overrides: Any) -> list[Run]:
-    """Run a study in memory and return its runs; nothing is written. For tests and notebooks."""
+    """Run a study in memory and return its runs, for tests and notebooks.
+
+    Nothing is written. ``seeds`` and ``overrides`` are those of :func:`plan`.
+    """
     runs = []
     for header in plan(study, scale, seeds=seeds, overrides=overrides).headers:
         trial = Trial(header.method, header.seed, header.settings)
@@ -425,8 +428,9 @@ def chosen(out: Path, study: Study, scale: str) -> dict[str, dict[str, Any]]:
 
 
 def _title(study: Study, method: str) -> str:
-    """What the paper calls the bilevel method whose key is among a method's settings; empty where
-    none is. A method "SLIP, p = 0.2" of one study is the "SLIP" of another.
+    """The paper's name of the bilevel method that a study's method runs, by its setting ``key``.
+
+    Empty where it runs none. So "SLIP, p = 0.2" of one study is the "SLIP" of another.
     """
     from mindgap.bilevel.registry import METHODS
 

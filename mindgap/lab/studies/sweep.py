@@ -139,7 +139,11 @@ def _on_cluster(
 
 @contextmanager
 def _reachable(sweep: Sweep) -> Iterator[None]:
-    """Say in one sentence that the whole cluster is gone, if that is what an error means."""
+    """Turn an error of the block into one sentence, if it means that the whole cluster is gone.
+
+    Raises:
+        RecordError: the cluster cannot be reached. Every other error is passed on.
+    """
     try:
         yield
     except Exception as error:
@@ -168,7 +172,10 @@ class Cluster:
 
 
 def on_one_thread(call: Callable[[], End]) -> End:
-    """Carry out a call on a cluster's worker with one thread."""
+    """Carry out a call on a cluster's worker, where torch then computes with one thread.
+
+    A worker that has not loaded torch yet is left as it is.
+    """
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     return call()

@@ -214,10 +214,12 @@ def has_settled(losses: Sequence[float] | np.ndarray) -> bool:
 def step_factor(schedule: str, step: int, steps: int) -> float:
     """The factor on the step size after ``step`` of ``steps`` steps, by a named schedule.
 
-    ``"constant"``: 1. ``"drops"``: a tenth after every third of the run (thesis, 6.2: after 30 and
-    60 of 90 epochs). ``"late drops"``: a tenth after a half and after three quarters (thesis, 5.6:
-    after 50 and 75 of 100 epochs). ``"cosine"``: half a cosine from 1 to 0, as Transformer-XL is
-    trained. ``"linear"``: up over the first tenth of the run, then down to 0, as BERT is trained.
+    * ``"constant"``: 1.
+    * ``"drops"``: a tenth after every third of the run (thesis, 6.2: after 30 and 60 of 90 epochs).
+    * ``"late drops"``: a tenth after a half and again after three quarters (thesis, 5.6: after 50
+      and 75 of 100 epochs).
+    * ``"cosine"``: half a cosine from 1 to 0, as Transformer-XL is trained.
+    * ``"linear"``: up over the first tenth of the run, then down to 0, as BERT is trained.
 
     Example:
         >>> [round(step_factor("drops", k, 9), 2) for k in (0, 3, 8)], step_factor("cosine", 2, 4)

@@ -440,7 +440,7 @@ def _sampler(
 def validation_score(
     study: Study, method: str, settings: Settings, seeds: Sequence[int]
 ) -> tuple[float, float]:
-    """Run a method with each seed; returns its mean score, and the seconds that the runs took.
+    """Run a method with each seed; returns its mean score, and the seconds that all runs took.
 
     The score of a run is its last value of the validation column ``study.tune_on``. It is infinite
     if that is not finite or missing, or if the run ends with ``diverged``. Nothing else is looked

@@ -139,15 +139,23 @@ def optimizer_of(
     tau: float,
     eps: float | None = None,
 ) -> torch.optim.Optimizer:
-    """The optimizer of that name with step ``lr`` and momentum 0.9, otherwise as the papers set it.
+    """The optimizer of that name with momentum 0.9, otherwise as the papers set it.
 
-    ``"sgd"``, ``"gclip"`` and ``"cclip"``: the step is that of a gradient's whole effect (see
-    `training_runs.descent`). The threshold of GClip is ``tau``, that of CClip tau/√d in each of
-    the d coordinates: a step clipped everywhere is as long with both. ``"adam"``: torch's own.
-    ``"acclip"``: Algorithm 1 of the papers with their β₂ 0.99, ε 1e-5, weight decay 1e-5;
-    ``"acclip, normalized"``: its step divided by the moment; ``"acclip, second moment"``: its step
-    and threshold from the second moment, as section 3.1 of acclip has it. ``eps``, where it is
-    given, is that of Adam and of ACClip in every form.
+    Args:
+        name: one of
+
+            * ``"sgd"``, ``"gclip"`` (the gradient's norm is clipped), ``"cclip"`` (its coordinates
+              are), whose step is that of a gradient's whole effect (see `training_runs.descent`);
+            * ``"adam"``: torch's own;
+            * ``"acclip"``: Algorithm 1 of the papers with their β₂ 0.99, ε 1e-5, weight decay 1e-5;
+            * ``"acclip, normalized"``: its step divided by the moment;
+            * ``"acclip, second moment"``: its step and threshold from the second moment, as section
+              3.1 of acclip has it.
+        lr: the step size.
+        parameters: to be moved.
+        tau: threshold of GClip. That of CClip is tau/√d in each of the d coordinates: a step
+            clipped everywhere is as long with both.
+        eps: ε of Adam and of ACClip in every form; None: 1e-8 and 1e-5.
 
     Example:
         >>> import torch

@@ -467,7 +467,9 @@ def median_of_means(values: Sequence[float], blocks: int = 8) -> float:
 
 
 def slope(x: Values, y: Values) -> tuple[float, float]:
-    """Least-squares slope of y against x, and its standard error (0 degrees of freedom count as 1).
+    """Least-squares slope of y against x, and its standard error.
+
+    Two points leave no degree of freedom for the error; it is then computed as with one, and is 0.
 
     Example:
         >>> slope([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
