@@ -138,7 +138,13 @@ def captured_noise(
             )
             generator.set_state(state_at_start)
     norms, picked, loss = found or measure(1)
-    return HeldOutNoise(norms.double().cpu().numpy(), picked.cpu().numpy(), layer, loss, reference)
+    return HeldOutNoise(
+        norms=norms.double().cpu().numpy(),
+        coordinates=picked.cpu().numpy(),
+        coordinate_layer=layer,
+        loss=loss,
+        reference=reference,
+    )
 
 
 def _measure(
@@ -380,11 +386,9 @@ def _group_size(objective: Objective, batch: int) -> int:
     """
     given = os.environ.get(TOGETHER, str(SAMPLES))
     samples = whole(TOGETHER, int(given) if given.isdecimal() else given, least=1)
-    model = objective.model
     alone = (nn.modules.conv._ConvNd, nn.RNNBase)  # slower side by side, or impossible
-    if next(model.buffers(), None) is not None or any(
-        isinstance(m, alone) for m in model.modules()
-    ):
+    has_buffers = any(True for _ in objective.model.buffers())
+    if has_buffers or any(isinstance(m, alone) for m in objective.model.modules()):
         return 1
     gradient_bytes = sum(p.numel() * p.element_size() for p in objective.parameters)
     most = min(GROUP, samples // batch, BYTES // gradient_bytes)

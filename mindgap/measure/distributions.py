@@ -35,11 +35,8 @@ def as_numbers(name: str, values: Any, *, dims: tuple[int, ...] = (1,)) -> NDArr
     except (TypeError, ValueError, RuntimeError):
         fail(name, "must be an array of real numbers", values)
     if array.ndim not in dims:
-        fail(
-            name,
-            f"must have {' or '.join(map(str, dims))} dimension{'s' if dims != (1,) else ''}",
-            array.shape,
-        )
+        allowed = "1 dimension" if dims == (1,) else f"{' or '.join(map(str, dims))} dimensions"
+        fail(name, f"must have {allowed}", array.shape)
     return array.astype(np.float64)
 
 
@@ -97,13 +94,13 @@ def _student_tail(t: float, freedom: float) -> float:
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction 1/(1 + d1/(1 + d2/(1 + ...))) of the incomplete beta function (DLMF
+    """The continued fraction 1/(1 + t1/(1 + t2/(1 + ...))) of the incomplete beta function (DLMF
     8.17.22), by Lentz's method.
 
-    The terms d1, d2, ... are ``odd_term`` and ``even_term`` in turn; c and d are the ratios of
-    successive numerators and denominators of the partial fractions.
+    Even and odd terms t2, t3, ... are added in pairs, after t1 = -(a + b) x / (a + 1). c and d are
+    the ratios of successive numerators and denominators of the partial fractions.
     """
-    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
+    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))  # with t1
     fraction = d
     for m in range(1, 10_000):
         even_term = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))

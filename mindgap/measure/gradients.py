@@ -407,9 +407,8 @@ def samples_in(batch: Any) -> int:
         >>> samples_in({"input": torch.ones(5, 2)}), samples_in(3.0)
         (5, 1)
     """
-    for tensor in tensors_in(batch):
-        return int(tensor.shape[0]) if tensor.ndim else 1
-    return 1
+    first = next(tensors_in(batch), None)
+    return int(first.shape[0]) if first is not None and first.ndim else 1
 
 
 def fingerprint(batch: Any) -> int:

@@ -594,9 +594,9 @@ class Monitor:
         """Set ``_round_steps`` and ``_norm_period`` from the costs so far; under no budget both
         stay.
 
-        A round is ten steps, or more where steps are short. Gradient norms are read at every step,
-        or less often, but once in ten times ten steps, where that would cost more than their part
-        of the budget. Where a number that is not finite shall raise, they stay at every step.
+        A round is ten steps, or more where steps are short. Gradient norms are read at every step.
+        Where that would cost more than their part of the budget they are read less often, at least
+        once in 100 steps, unless a number that is not finite shall raise.
         """
         if self._budget is None or not self.step:
             return

@@ -100,13 +100,14 @@ def fit_relaxed_smoothness(
     resamples = np.array([_blocks(readings, min(block, readings), rng) for _ in range(repeats)])
     slopes = [_slope(g[resample], y[resample]) for resample in resamples]
     ranks = [_rank(g[resample], y[resample]) for resample in resamples]
+    # Rows L0, L1, slope and rank; one column per resample.
     statistics = np.array([*_envelopes(g[resamples], y[resamples], cover), slopes, ranks])
     low, high = np.nanquantile(statistics, [(1 - level) / 2, (1 + level) / 2], axis=1)
     of_L0, of_L1, of_slope, of_rank = zip(low.tolist(), high.tolist(), strict=True)
     L0, L1 = _envelope(g, y, cover)
     fit = RelaxedSmoothness(
-        L0,
-        L1,
+        L0=L0,
+        L1=L1,
         L0_interval=of_L0,
         L1_interval=of_L1,
         slope=_slope(g, y),

@@ -122,7 +122,7 @@ def lanczos(
         if not (start_norm > 0 and math.isfinite(start_norm)):
             fail("start", "must be a finite, non-zero vector", start_norm)
     capacity = min(basis, size)
-    vectors = start.new_empty((min(8, capacity), size))
+    vectors = start.new_empty((min(8, capacity), size))  # V as rows; grows when it is full
     projection = np.zeros((capacity, capacity))
     rounding = torch.finfo(start.dtype).eps
     unseen_starts = len(outside_vectors)  # starts that no product has seen yet
@@ -145,6 +145,7 @@ def lanczos(
         projection[: basis_size + 1, basis_size] = projection[basis_size, : basis_size + 1] = (
             coordinates
         )
+        # Of A times the new basis vector alone ``rest`` is outside.
         outside_weights = np.vstack([outside_weights, np.eye(1, capacity, basis_size)])
         outside_vectors = [_orthogonal(v, basis_vectors)[0] for v in outside_vectors] + [rest]
         basis_size += 1
@@ -155,28 +156,29 @@ def lanczos(
         unseen_starts -= kept[:unseen_starts].count(False)
         outside_vectors = [v for v, keep in zip(outside_vectors, kept) if keep]
         outside_weights = outside_weights[np.array(kept)]
-        complete = basis_size == size or not outside_vectors
+        complete = basis_size == size or not outside_vectors  # Ritz values are then eigenvalues
+        # Every start is multiplied before anything is judged.
         if unseen_starts and not complete and basis_size < capacity and products < max_products:
             continue
         # How accurate both ends are, and whether that is enough.
-        residual = _residuals(outside_vectors, outside_weights[:, :basis_size] @ eigenvectors)
-        error_top = _error(ritz_values, residual, -1, known_gap)
-        error_bottom = _error(ritz_values, residual, 0, None)
+        residuals = _residuals(outside_vectors, outside_weights[:, :basis_size] @ eigenvectors)
+        error_top = _error(ritz_values, residuals, -1, known_gap)
+        error_bottom = _error(ritz_values, residuals, 0, None)
         top_done = error_top <= tol * abs(ritz_values[-1])
         bottom_done = error_bottom <= tol * abs(ritz_values[0])
-        bottom_is_smaller = not both and abs(ritz_values[0]) + residual[0] < abs(ritz_values[-1])
+        bottom_is_smaller = not both and abs(ritz_values[0]) + residuals[0] < abs(ritz_values[-1])
         # Unless the gap is known from before, the test has to hold three times running.
         rounds_met = rounds_met + 1 if top_done and (bottom_done or bottom_is_smaller) else 0
         done = complete or rounds_met >= (3 if known_gap is None else 1)
         if done or products >= max_products:
             if known_gap is not None and basis_size == 3:  # the gap is seen too large
-                error_top = min(3 * error_top, float(residual[-1]))
+                error_top = min(3 * error_top, float(residuals[-1]))
             places, errors = [-1, 0], (error_top, error_bottom)
             weights = torch.from_numpy(eigenvectors[:, places].T.copy()).to(vectors)
             top, bottom = (
                 Edge(
                     value=float(ritz_values[place]),
-                    residual=0.0 if complete else float(residual[place]),
+                    residual=0.0 if complete else float(residuals[place]),
                     error=0.0 if complete else error,
                     vector=ritz_vector,
                 )
@@ -185,7 +187,7 @@ def lanczos(
             assumed = top.value - (known_gap or 0.0) * abs(top.value)  # of one vector alone
             second = float(ritz_values[-2]) if basis_size > 1 else assumed
             values = tuple(ritz_values.tolist())
-            return Spectrum(top, bottom, second, products, bool(done), values)
+            return Spectrum(top, bottom, second, products, converged=bool(done), values=values)
         if basis_size == capacity:
             # Thick restart: keep Ritz vectors at both ends; T becomes diagonal, the next columns
             # fill its border.

@@ -375,7 +375,7 @@ def _values(sample: Any, of: str, per_layer: bool, groups: Any) -> tuple[Array, 
         rows = rows.copy()
         for label in np.unique(labels):
             columns = labels == label
-            # Unlike a standard deviation the median exists for every tail.
+            # Unlike a standard deviation the median exists for every tail; a zero scales nothing.
             rows[:, columns] /= np.median(np.abs(rows[:, columns])) or 1.0
     return rows, signed
 
