@@ -54,7 +54,7 @@ class RelaxedSmooth:
     M: Positive | None = None
 
     def need_m(self) -> float:
-        """M.
+        """M, the bound of ‖∇f‖ on {f <= f(x0)}.
 
         Raises:
             RuleError: the record has none.

@@ -85,9 +85,8 @@ class Erratum:
         if not self.certificate:
             fail("certificate", f"must be named for {self.place}", self.certificate)
         module, _, name = self.certificate.partition(".")
-        found: Certificate = getattr(
-            import_module(f"mindgap.lab.theory.certificates.{module}"), name
-        )()
+        functions = import_module(f"mindgap.lab.theory.certificates.{module}")
+        found: Certificate = getattr(functions, name)()
         return found
 
     @property

@@ -91,7 +91,11 @@ class NoiseLaw(ABC):
         return scales * self.unit_sample(rng, shape)
 
     def moment(self, p: float) -> Any:
-        """E|ξ_i|^p of every coordinate (a number, or a vector with a vector of scales); exact."""
+        """E|ξ_i|^p of every coordinate, exact: a number, or a vector where ``scale`` is one.
+
+        Args:
+            p: positive; from the tail index on the moment is infinite.
+        """
         positive("p", p)
         scales = _scales(self.scale)
         value = scales**p * self.unit_moment(p)
@@ -181,7 +185,9 @@ class Gaussian(NoiseLaw):
         return rng.standard_normal(shape)
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
-        """By quadrature on [-12, 12]; beyond, the mass is below 1e-32."""
+        """E[function(ξ)] at scale one, by quadrature on [-12, 12]; beyond, the mass is below 1e-32.
+        Besides the kinks it is split at every odd number, so that pieces are short.
+        """
 
         def density(x: Array) -> Array:
             return np.exp(-x * x / 2) / math.sqrt(2 * math.pi)

@@ -51,7 +51,8 @@ class Theorem:
             value = getattr(self, field.name)
             if field.name == "source":
                 continue
-            if not isinstance(value, str) or (not value and field.name != "assumptions"):
+            may_be_empty = field.name == "assumptions"
+            if not isinstance(value, str) or not (value or may_be_empty):
                 fail(field.name, "must be a non-empty text", value)
             if "\n" in value:
                 fail(field.name, "must be one line", value)

@@ -94,6 +94,7 @@ def rated_reviews(split: str = "train") -> list[str]:
     texts = []
     for name, content in sorted(members(find("fdu-mtl", "fdu-mtl_train_test.tar.xz"))):
         if name.endswith(f".{split}"):
+            # A line is a label, a tab and the text.
             lines = content.decode("utf-8", "replace").split("\n")
             texts += [line.partition("\t")[2] for line in lines if "\t" in line]
     return texts

@@ -38,8 +38,8 @@ class Tweets:
 
 @lru_cache(maxsize=2)
 def tweets(length: int = 20) -> Tweets:
-    """The exact and the random rows of Sentiment140 as word numbers, each text once; a text without
-    known words is left out.
+    """The exact and the random rows of Sentiment140 as word numbers, each text once; a text with
+    fewer than two known words is left out.
 
     The manual rows are the 359 of 498 that are positive or negative. A text is its first ``length``
     words that have a GloVe vector of 50 dimensions; names of users and addresses are left out. What

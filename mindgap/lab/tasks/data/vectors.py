@@ -40,11 +40,11 @@ def text_vectors(texts: Sequence[str]) -> np.ndarray[Any, Any]:
     Raises:
         DataError: when the vectors are neither here nor to be had.
     """
-    split = [words_of(text) for text in texts]
-    known_words, vectors = glove({word for words in split for word in words})
+    words_of_texts = [words_of(text) for text in texts]
+    known_words, vectors = glove({word for words in words_of_texts for word in words})
     row_of = {word: row for row, word in enumerate(known_words)}
-    rows = np.zeros((len(split), 100))
-    for row, words in zip(rows, split):
+    rows = np.zeros((len(texts), 100))
+    for row, words in zip(rows, words_of_texts):
         word_vectors = vectors[[row_of[word] for word in words if word in row_of]]
         if len(word_vectors):
             row[:50], row[50:] = word_vectors.mean(0), word_vectors.max(0)  # in place, in ``rows``

@@ -64,13 +64,14 @@ class AWDLSTM(nn.Module):
     ) -> None:
         super().__init__()
         self.drops = (input_drop, hidden_drop, output_drop, weight_drop, word_drop)
-        self.words = nn.Embedding(words, width)
+        self.words = nn.Embedding(words, width)  # word vectors, and the weights of the scores
         nn.init.uniform_(self.words.weight, -0.1, 0.1)
+        # Layer k maps sizes[k] numbers to sizes[k + 1]; the last gives vectors as wide as a word's.
         sizes = [width, *[hidden] * (layers - 1), width]
         self.layers = nn.ModuleList(
             nn.LSTM(sizes[k], sizes[k + 1], batch_first=True) for k in range(layers)
         )
-        self.bias = nn.Parameter(torch.zeros(words))
+        self.bias = nn.Parameter(torch.zeros(words))  # of the scores
 
     def blank(self, batch: int) -> State:
         """The state at the beginning of a text: zeros."""
@@ -95,7 +96,7 @@ class AWDLSTM(nn.Module):
         output = locked_dropout(F.embedding(x, table), input_drop, self.training)
         new_state: State = []
         last = len(self.layers) - 1
-        states = state or self.blank(len(x))
+        states = self.blank(len(x)) if state is None else state
         for number, (layer, of_layer) in enumerate(zip(self.layers, states, strict=True)):
             weights: dict[str, Tensor] = dict(layer.named_parameters())
             weights["weight_hh_l0"] = F.dropout(weights["weight_hh_l0"], weight_drop, self.training)

@@ -97,6 +97,7 @@ class Bert(nn.Module):
         if width % heads:
             fail("width", f"must be divisible by heads={heads}", width)
         self.words = nn.Embedding(words, width) if embedding else None
+        # Parts are 0 and 1, such as question and passage.
         self.places, self.parts = nn.Embedding(length, width), nn.Embedding(2, width)
         self.norm, self.drop = nn.LayerNorm(width, eps=1e-12), dropout
         self.blocks = nn.ModuleList(

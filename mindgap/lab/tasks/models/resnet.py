@@ -27,9 +27,10 @@ class BasicBlock(nn.Module):
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.norm2 = nn.BatchNorm2d(outputs)
         self.stride, self.extra = stride, outputs - inputs
-        changed = stride != 1 or self.extra
+        # Where the shape stays, the shortcut adds the input itself.
+        shape_changes = stride != 1 or self.extra
         self.shortcut: nn.Module | None = None
-        if changed and projection:
+        if shape_changes and projection:
             self.shortcut = nn.Sequential(
                 nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
             )

@@ -89,7 +89,7 @@ class SmallTransformer(nn.Module):
             fail("width", f"must be divisible by heads={heads}", width)
         self.heads = heads
         self.words = nn.Embedding(words, width) if embedding else None
-        self.places = nn.Embedding(length, width)
+        self.places = nn.Embedding(length, width)  # learned positions
         for table in (self.words, self.places):
             if table is not None:
                 nn.init.normal_(table.weight, std=self.START)
@@ -158,10 +158,10 @@ class SmallLSTM(nn.Module):
 
     def __init__(self, words: int, width: int = 32) -> None:
         super().__init__()
-        self.words = nn.Embedding(words, width)
+        self.words = nn.Embedding(words, width)  # word vectors, and the weights of the scores
         nn.init.uniform_(self.words.weight, -0.1, 0.1)
         self.recurrent = nn.LSTM(width, width, batch_first=True)
-        self.bias = nn.Parameter(torch.zeros(words))
+        self.bias = nn.Parameter(torch.zeros(words))  # of the scores
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Scores of the next word at every place: (n, T) -> (n, T, words)."""

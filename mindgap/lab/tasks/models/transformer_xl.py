@@ -147,6 +147,7 @@ class TransformerXL(nn.Module):
         empty = h[:, :0]
         memories = memory if memory is not None else [empty] * len(self.attention)
         reach = memories[0].shape[1] + x.shape[1]
+        # Every distance is coded by sines and cosines of several frequencies.
         distances = torch.arange(reach - 1, -1, -1.0, device=x.device)
         angles = distances[:, None] * self.get_buffer("rates")
         places = torch.cat([angles.sin(), angles.cos()], 1)[:, : h.shape[2]].to(h.dtype)

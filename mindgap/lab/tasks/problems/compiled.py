@@ -32,8 +32,8 @@ def quadratic_losses() -> Pair:
     """
 
     def loss(x: Any, y: Any, batch: Any) -> Any:
-        """``quadratic.quadratic_loss``: a batch is (p, r, a) of y, (samples, 3, d_y), and (q, s, b)
-        of x.
+        """The mean of ½ (p'y)² + ½ (q'x)² + (s'x)(r'y) + a'y + b'x over a batch, as
+        ``quadratic.quadratic_loss`` has it: (p, r, a), (samples, 3, d_y), and (q, s, b).
         """
         in_y, in_x = batch
         along_y = (in_y.reshape(-1, y.size) @ y).reshape(-1, 3)

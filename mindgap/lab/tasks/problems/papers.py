@@ -111,13 +111,13 @@ def image_network(
     """ResNet20 or AlexNet from a random start on the 45,000 training images of CIFAR-10,
     cross-entropy.
 
+    A batch is (images, labels). Batch normalisation uses the statistics of each minibatch, as in
+    training. Images are not augmented.
+
     Args:
         network: ``"resnet20"`` or ``"alexnet"``.
         device: of network and images.
         seed: of the network's start.
-
-    Batch normalisation uses the statistics of each minibatch, as in training. Images are not
-    augmented.
     """
     builders = {"resnet20": ResNet20, "alexnet": AlexNet}
     images, labels = cifar_on(device)["train"]

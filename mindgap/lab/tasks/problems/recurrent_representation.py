@@ -211,14 +211,19 @@ class RecurrentRepresentation(HyperRepresentation):
         return self.vectors.new_zeros(len(self.train), self.start["join"].shape[1] + 1, self.ways)
 
     def problem(self, batch_size: int | tuple[int, int] = 2) -> BilevelProblem:
-        """The task as a bilevel problem; ``batch_size`` counts examples of every task, one number
-        or (upper, lower). In half precision its losses are those of a copy of the task that knows
-        how many words its minibatches have (``most``).
+        """The task as a bilevel problem.
+
+        In half precision its losses are those of a copy of the task that knows how many words its
+        minibatches have (``most``).
+
+        Args:
+            batch_size: examples of every task in a minibatch, one number or (upper, lower).
         """
         problem = super().problem(batch_size)
         if PRECISIONS[self.precision] is None:
             return problem
-        return HyperRepresentation.problem(replace(self, most=_most_texts(problem)), batch_size)
+        counted = replace(self, most=_most_texts(problem))
+        return HyperRepresentation.problem(counted, batch_size)
 
     def encode(self, x: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """φ_x: the features of texts, and a 1 for the heads' constant, (..., features + 1).
@@ -246,6 +251,7 @@ def _most_texts(problem: BilevelProblem) -> tuple[int, ...]:
     upper, lower = problem.upper_data, problem.lower_data
     if upper.batch_size != lower.batch_size:
         return ()
+    # Word numbers (texts, words) of every minibatch; a batch is (inputs, labels).
     minibatches = [
         data.fetch(Sample(number))[0].flatten(0, -2)
         for data in (upper, lower)
@@ -263,8 +269,11 @@ def half_code(
     dtypes: tuple[torch.dtype, torch.dtype],
     most: Sequence[int] = (),
 ) -> Tensor:
-    """:func:`~mindgap.lab.tasks.problems.recurrent_cleaning.recurrent_code` by :class:`HalfCode`:
-    (texts, hidden).
+    """Two tanh layers over the words, and the mean over the words of each unit of the second, with
+    products of fewer digits: (texts, hidden).
+
+    The twin of :func:`~mindgap.lab.tasks.problems.recurrent_cleaning.recurrent_code`, by
+    :class:`HalfCode`, which reads texts in order of length.
 
     Args:
         weights: those of :data:`WEIGHTS` by name.

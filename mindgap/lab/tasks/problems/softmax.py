@@ -69,6 +69,7 @@ def lbfgs(value: Callable[[Tensor], Tensor], start: Tensor, **limits: float) -> 
     solver = torch.optim.LBFGS([y], line_search_fn="strong_wolfe", **limits)  # type: ignore[arg-type]
 
     def closure() -> Tensor:
+        # The solver asks for value and gradient at many points of y.
         solver.zero_grad()
         loss = value(y)
         loss.backward()

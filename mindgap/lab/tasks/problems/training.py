@@ -248,7 +248,7 @@ def prose_transformer(
         """Fresh Gaussian vectors in place of words (size, length, width), and the words to predict
         (size, length).
         """
-        targets = problem.draw(generator, size)[:, 1:]
+        targets = problem.draw(generator, size)[:, 1:]  # of windows of ``length`` + 1 words
         vectors = torch.randn(*targets.shape, width, generator=generator)
         return SmallTransformer.START * vectors, targets
 

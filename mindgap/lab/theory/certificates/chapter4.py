@@ -13,7 +13,7 @@ def root(value: Fraction) -> Fraction:
     """The exact square root of a fraction.
 
     Raises:
-        RuleError: it is not a fraction.
+        RuleError: the root is not a fraction.
 
     Example:
         >>> root(Fraction(9, 4))
@@ -132,7 +132,7 @@ def theorem_4_4_2(power: int = 24) -> Certificate:
     p = Fraction(3, 4) / jump_moment
     domain = Fraction(1, 4)
     optimum = p * jump  # b
-    mean = max(2 * p, p * tau)
+    mean = max(2 * p, p * tau)  # at least every m_k
     # The slope's part of E|g|^(3/2) is at most (1-p)^(-1/2)·(1/4)^(3/2); this is its square.
     slope_moment_square = domain**3 / (1 - p)
     return Certificate(

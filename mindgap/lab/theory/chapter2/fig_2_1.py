@@ -94,6 +94,10 @@ def _program(method: str, Q: float) -> tuple[Any, Any]:
     Ly - u and u - μy of two successive steps. z holds the method's state ξ_k = (x_k, x_{k-1}) and
     the filter's one number, u_{k-1} - L y_{k-1}.
 
+    Args:
+        method: a name of ``METHODS``, with the steps of ``section_2_1.parameters``.
+        Q: condition number L/μ.
+
     Returns:
         (the program, its parameter ρ²). Kept in a cache: the caller sets the parameter.
     """
@@ -105,19 +109,19 @@ def _program(method: str, Q: float) -> tuple[Any, Any]:
     C = np.array([[1 + beta, -beta]]) if method == "nesterov" else np.array([[1.0, 0.0]])
     A_hat = np.block([[A, np.zeros((2, 1))], [-C, np.zeros((1, 1))]])
     B_hat = np.vstack([B, [[1.0]]])
-    system = np.hstack([A_hat, B_hat])
     rho2 = cp.Parameter(nonneg=True)
     P, weight, slack = cp.Variable((3, 3), symmetric=True), cp.Variable(nonneg=True), cp.Variable()
+    # What each matrix makes of (z, u), z the old state: the new state, the old one, and numbers.
+    new_state = np.hstack([A_hat, B_hat])
     old_state = np.hstack([np.eye(3), np.zeros((3, 1))])
-    # L y - u, to which ρ² times the filter's state is added.
-    lower_slope = np.hstack([C, np.zeros((1, 1)), [[-1.0]]])
-    state = np.array([[0.0, 0.0, 1.0, 0.0]])
-    upper_slope = np.hstack([-C / Q, np.zeros((1, 1)), [[1.0]]])  # u - μ y
+    below_L = np.hstack([C, np.zeros((1, 1)), [[-1.0]]])  # L y - u
+    above_mu = np.hstack([-C / Q, np.zeros((1, 1)), [[1.0]]])  # u - μ y
+    in_filter = np.array([[0.0, 0.0, 1.0, 0.0]])  # minus the L y - u of the step before
     inequality = (
-        system.T @ P @ system
+        new_state.T @ P @ new_state
         - rho2 * (old_state.T @ P @ old_state)
-        + weight * (lower_slope.T @ upper_slope + upper_slope.T @ lower_slope)
-        + (rho2 * weight) * (state.T @ upper_slope + upper_slope.T @ state)
+        + weight * (below_L.T @ above_mu + above_mu.T @ below_L)
+        + (rho2 * weight) * (in_filter.T @ above_mu + above_mu.T @ in_filter)
     )
     rules = [P >> FLOOR * np.eye(3), cp.trace(P) == 1, inequality << slack * np.eye(4)]
     return cp.Problem(cp.Minimize(slack), rules), rho2

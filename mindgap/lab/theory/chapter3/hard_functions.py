@@ -238,9 +238,7 @@ class ToothedSlope(Function):
         return namespace(distance).where(distance > self._flat, distance - self._flat, distance * 0)
 
     def value(self, x: Any) -> Any:
-        """f(x), entry by entry: the slope with teeth for x > 0, a parabola to the left; the minimum
-        is 0.
-        """
+        """f(x), entry by entry: the integral of ``gradient``, with the minimum 0 at -s/L."""
         xp, s, L, period = namespace(x), self.slope, self.L, self.period
         right_of_0, left_of_0 = xp.where(x > 0, x, x * 0), xp.where(x > 0, x * 0, x)
         number, t = self._tooth(right_of_0)
@@ -253,7 +251,11 @@ class ToothedSlope(Function):
         return teeth + parabola + s * s / (2 * L)
 
     def gradient(self, x: Any) -> Any:
-        """f'(x), entry by entry: s - L·max(0, distance to the grid - w) for x > 0, else s + L x."""
+        """f'(x), entry by entry: s - L·max(0, distance to the grid - w) for x > 0, else s + L x.
+
+        s is ``slope``, L the curvature; the grid is 0, period, 2·period, ..., and w, half the width
+        of the flat top at a grid point, is period/20.
+        """
         xp, s, L = namespace(x), self.slope, self.L
         _, t = self._tooth(xp.where(x > 0, x, x * 0))
         to_grid = xp.where(t <= self.period / 2, t, self.period - t)
