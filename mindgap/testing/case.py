@@ -116,7 +116,7 @@ def case_of(build: Any, settings: dict[str, Any] | None = None) -> OptimizerCase
         params = start()
         try:
             optimizer = case.make(params, lr=rate)
-            drive(case, optimizer, params, 60)
+            drive(case, optimizer, params, steps=60)
             to_evaluate(optimizer)
             final_losses[rate] = float(loss_of(params).detach())
         except Exception:  # what is wrong shows in the contracts

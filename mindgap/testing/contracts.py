@@ -61,7 +61,7 @@ def descends(case: OptimizerCase, changes: Changes, *, maximize: bool | None = N
     direction = {} if maximize is None else {"maximize": maximize}
     optimizer = case.make(params, **changes, **direction)
     before = float(loss_of(params).detach())
-    drive(case, optimizer, params, 60, sign=-1.0 if maximize else 1.0)
+    drive(case, optimizer, params, steps=60, sign=-1.0 if maximize else 1.0)
     to_evaluate(optimizer)
     after = float(loss_of(params).detach())
     assert after < before - 1.0, f"the loss went from {before:.3g} to {after:.3g}"
@@ -73,8 +73,8 @@ def maximize(case: OptimizerCase, changes: Changes) -> None:
     ascending, descending = start(), start()
     up = case.make(ascending, maximize=True, **changes)
     down = case.make(descending, **changes)
-    drive(case, up, ascending, 15)
-    drive(case, down, descending, 15, sign=-1.0)
+    drive(case, up, ascending, steps=15)
+    drive(case, down, descending, steps=15, sign=-1.0)
     assert_same(ascending, descending, **ROUNDING)
 
 
@@ -137,7 +137,7 @@ def missing_gradients(case: OptimizerCase, changes: Changes) -> None:
     if not case.closure:
         optimizer.step()
         assert_same(before, params)
-    drive(case, optimizer, params, WARM, loss=lambda ps: loss_of(ps, used=(0, 2)))
+    drive(case, optimizer, params, steps=WARM, loss=lambda ps: loss_of(ps, used=(0, 2)))
     to_evaluate(optimizer)
     assert torch.equal(before[1], params[1])
     assert not torch.equal(before[0], params[0])
@@ -147,13 +147,13 @@ def frozen_and_thawed(case: OptimizerCase, changes: Changes) -> None:
     """A parameter frozen in mid-run stays where it is, and moves again when it is thawed."""
     params = start()
     optimizer = case.make(params, **changes)
-    drive(case, optimizer, params, 2)
+    drive(case, optimizer, params, steps=2)
     params[0].requires_grad_(False)
     frozen = values(params)
-    drive(case, optimizer, params, 2)
+    drive(case, optimizer, params, steps=2)
     assert torch.equal(frozen[0], params[0])
     params[0].requires_grad_(True)
-    drive(case, optimizer, params, WARM)
+    drive(case, optimizer, params, steps=WARM)
     assert not torch.equal(frozen[0], params[0])
 
 
@@ -163,15 +163,15 @@ def zero_gradients(case: OptimizerCase, changes: Changes) -> None:
     no_decay = {"weight_decay": 0.0} if "weight_decay" in changes else {}
     optimizer = case.make(params, **{**changes, **no_decay})
     before = values(params)
-    drive(case, optimizer, params, 3, loss=lambda ps: 0.0 * loss_of(ps))
+    drive(case, optimizer, params, steps=3, loss=lambda ps: 0.0 * loss_of(ps))
     assert_same(before, params)
 
 
 def order(case: OptimizerCase, changes: Changes) -> None:
     """Parameters handed over in the opposite order take the same steps."""
     forwards, backwards = start(), start()
-    drive(case, case.make(forwards, **changes), forwards, 15)
-    drive(case, case.make(backwards[::-1], **changes), backwards, 15)
+    drive(case, case.make(forwards, **changes), forwards, steps=15)
+    drive(case, case.make(backwards[::-1], **changes), backwards, steps=15)
     assert_same(forwards, backwards, rtol=1e-9, atol=1e-9)
 
 
@@ -182,7 +182,7 @@ def groups(case: OptimizerCase, changes: Changes) -> None:
     two_groups = [{"params": params[:1]}, {"params": params[1:], "lr": 1e-28}]
     optimizer = case.make(two_groups, **changes)
     before = values(params)
-    drive(case, optimizer, params, WARM)
+    drive(case, optimizer, params, steps=WARM)
     to_evaluate(optimizer)
     assert not torch.equal(before[0], params[0])
     if not changes.get("weight_decay"):
@@ -193,12 +193,12 @@ def added_group(case: OptimizerCase, changes: Changes) -> None:
     """A group added in mid-run is trained, and the others go on."""
     params = start()
     optimizer = case.make(params[:2], **changes)
-    drive(case, optimizer, params, 3)
+    drive(case, optimizer, params, steps=3)
     optimizer.add_param_group({"params": params[2:]})
     if hasattr(optimizer, "train"):  # schedule-free methods refuse to step before
         optimizer.train()
     before = values(params)
-    drive(case, optimizer, params, WARM)
+    drive(case, optimizer, params, steps=WARM)
     to_evaluate(optimizer)
     assert all(not torch.equal(b, p) for b, p in zip(before, params))
 
@@ -208,13 +208,13 @@ def tensor_lr(case: OptimizerCase, changes: Changes) -> None:
     _ask_for(case, "lr")
     floats, tensors = start(), start()
     lr = changes.get("lr", case.settings.get("lr", 1.0))
-    drive(case, case.make(floats, **changes), floats, 10)
+    drive(case, case.make(floats, **changes), floats, steps=10)
     try:
         rate = torch.tensor(lr, dtype=torch.float64)
         optimizer = case.make(tensors, **{**changes, "lr": rate})
     except Exception as error:
         raise NotApplicable(f"it refuses a tensor as lr ({error})") from error
-    drive(case, optimizer, tensors, 10)
+    drive(case, optimizer, tensors, steps=10)
     assert_same(floats, tensors, **ROUNDING)
 
 
@@ -288,16 +288,16 @@ def resumes_bitwise(case: OptimizerCase, changes: Changes) -> None:
     """
     params = start()
     optimizer = case.make(params, **changes)
-    drive(case, optimizer, params, 7)
+    drive(case, optimizer, params, steps=7)
     file = io.BytesIO()
     torch.save({"model": values(params), "optimizer": optimizer.state_dict()}, file)
-    drive(case, optimizer, params, 10)
+    drive(case, optimizer, params, steps=10)
     file.seek(0)
     saved = torch.load(file, weights_only=True)
     resumed: list[Any] = [torch.nn.Parameter(v) for v in saved["model"]]
     resumed_optimizer = case.make(resumed, **changes)
     resumed_optimizer.load_state_dict(saved["optimizer"])
-    drive(case, resumed_optimizer, resumed, 10)
+    drive(case, resumed_optimizer, resumed, steps=10)
     assert_same(params, resumed)
 
 
@@ -314,15 +314,15 @@ def copies(case: OptimizerCase, changes: Changes, how: str = "deepcopy") -> tupl
     """
     params = start()
     optimizer = case.make(params, **changes)
-    drive(case, optimizer, params, 4)
+    drive(case, optimizer, params, steps=4)
     if how == "deepcopy":
         twin_params, twin = copy.deepcopy((params, optimizer))
     else:
         twin_params, twin = pickle.loads(pickle.dumps((params, optimizer)))
     twin_before = values(twin_params)
-    drive(case, optimizer, params, 5)
+    drive(case, optimizer, params, steps=5)
     assert_same(twin_before, twin_params)
-    drive(case, twin, twin_params, 5)
+    drive(case, twin, twin_params, steps=5)
     assert_same(params, twin_params)
     return optimizer, twin
 
@@ -341,7 +341,7 @@ def hooks(case: OptimizerCase, changes: Changes) -> None:
         optimizer.register_state_dict_pre_hook(lambda o: called.append("state")),
         optimizer.register_load_state_dict_post_hook(lambda o: called.append("load")),
     ]
-    drive(case, optimizer, params, 2)
+    drive(case, optimizer, params, steps=2)
     optimizer.load_state_dict(optimizer.state_dict())
     assert called == ["pre", "post", "pre", "post", "state", "load"]
     for handle in handles:
@@ -384,7 +384,7 @@ def non_contiguous(case: OptimizerCase, changes: Changes) -> None:
     assert not strided[0].is_contiguous()
     assert not strided[2].is_contiguous()
     for params in (plain, strided):
-        drive(case, case.make(params, **changes), params, 10)
+        drive(case, case.make(params, **changes), params, steps=10)
     assert_same(plain, strided, **ROUNDING)
 
 
@@ -397,7 +397,7 @@ def bfloat16(case: OptimizerCase, changes: Changes) -> None:
     wide: list[Any] = [torch.nn.Parameter(p.detach().float()) for p in start(torch.bfloat16)]
     for params in (narrow, wide):
         optimizer = case.make(params, **changes)
-        drive(case, optimizer, params, 20)
+        drive(case, optimizer, params, steps=20)
         to_evaluate(optimizer)
     # 20 steps, each rounded by at most half of bf16's spacing between 2 and 4, 2^-6/2: at most
     # 20·2^-7 = 0.157 apart.
@@ -428,12 +428,12 @@ def complex_numbers(case: OptimizerCase, changes: Changes) -> None:
             raise
         raise NotApplicable(f"it refuses complex parameters ({error})") from error
     if case.closure:
-        drive(case, case.make(complexes, **changes), complexes, 8)
+        drive(case, case.make(complexes, **changes), complexes, steps=8)
         drive(
             case,
             case.make(pairs, **changes),
             pairs,
-            8,
+            steps=8,
             loss=lambda ps: loss_of([torch.view_as_complex(p) for p in ps]),
         )
     else:
@@ -457,11 +457,11 @@ def foreach(case: OptimizerCase, changes: Changes) -> None:
     for form in (None, True, False):
         params = start()
         optimizer = case.make(params, foreach=form, **changes)
-        drive(case, optimizer, params, 3)
+        drive(case, optimizer, params, steps=3)
         params[2].requires_grad_(False)
-        drive(case, optimizer, params, 2, loss=lambda ps: loss_of(ps, used=(0, 1)))
+        drive(case, optimizer, params, steps=2, loss=lambda ps: loss_of(ps, used=(0, 1)))
         params[2].requires_grad_(True)
-        drive(case, optimizer, params, 2)
+        drive(case, optimizer, params, steps=2)
         states = [
             value
             for p in params

@@ -143,7 +143,8 @@ def question_run(
     model = _built(QuestionBert, trial, layers, f"{stream} network")
     model.encoder.load_state_dict(encoder)
     model.to(device)
-    _, train_answers = questions.parts["train"]  # (questions, answers of one, first and last place)
+    # Shape (questions, answers of each, 2): first and last place of an answer.
+    _, train_answers = questions.parts["train"]
     places, counts = train_answers[:, 0].unique(dim=0, return_counts=True)
     frequent = places[counts.argmax()]
 
@@ -155,7 +156,9 @@ def question_run(
 
     @torch.no_grad()
     def read() -> Row:
-        """The columns of a row; scores that are not finite count as numbers."""
+        """The columns of a row, computed on 256 questions at a time; scores that are not finite
+        count as numbers.
+        """
         row: Row = {}
         model.eval()
         for part in ("validation", "test"):

@@ -59,6 +59,7 @@ def affine_instance(rng: np.random.Generator, dimension: int = 4, pieces: int = 
         pieces: how many a_i there are.
     """
     slopes = rng.standard_normal((pieces, dimension))
+    # Random directions of random lengths.
     slopes /= np.linalg.norm(slopes, axis=1, keepdims=True) / rng.uniform(0.3, 1.0, (pieces, 1))
     offsets = rng.uniform(-0.2, 0.2, pieces)
     x = 0.3 * rng.standard_normal(dimension)

@@ -147,6 +147,9 @@ def _on_cpu(trial: Trial) -> _Run:
     """The run of small scales, in which the noise at the start is sampled like any other.
 
     Its twin :func:`_on_device` differs in the networks and in reading that sample from the cache.
+
+    Returns:
+        The training, and twice what samples its noise where the network stands.
     """
     build = text_problem if trial["model"] == "transformer" else image_problem
     problem = build(trial.settings, stream_seed(trial.seed, "noise along training"))
@@ -166,6 +169,10 @@ def _on_device(trial: Trial) -> _Run:
     """The run of scale gpu, in which processes share the noise at the start (see :func:`_on_cpu`).
 
     The network is BERT for the ``model`` "transformer", else the setting ``network``.
+
+    Returns:
+        The training, what samples its noise where the network stands, and what returns the noise at
+        the start.
     """
     network = (
         "bert" if trial["model"] == "transformer" else trial.settings.get("network", "resnet20")

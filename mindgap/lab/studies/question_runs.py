@@ -69,8 +69,8 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
         question_answering,
     )
 
-    text, longest = SOURCES[trial["source"]]
-    sizes = (
+    text, longest = SOURCES[trial["source"]]  # and the words of the longest answer
+    sizes = (  # words, width, layers and length of a sequence, for :func:`pre_trained`
         trial["words"],
         trial["width"],
         trial["layers"],
@@ -103,8 +103,8 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
         parts = ("validation",) if phase == "tuning" else tuple(problem.parts)
 
         def read() -> Row:
-            """Exact match and F1 of each part, and the share that the most frequent place
-            answers.
+            """Exact match and F1 of each part, and the share of the last part's questions that the
+            most frequent place of the training questions answers.
             """
             row: Row = {}
             with torch.no_grad():

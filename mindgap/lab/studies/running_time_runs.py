@@ -94,7 +94,9 @@ def _alone(trial: Trial) -> Iterator[None]:
 
 
 def _throw_away(problem: Any, method: Any, seed: int) -> None:
-    """A few iterations, so that no method pays for what is loaded once."""
+    """Run :data:`FIRST` iterations and discard them, so that no method pays for what is loaded
+    once.
+    """
     state = method.start(problem, seed=seed)
     for _ in range(FIRST):
         state = method.step(state)

@@ -254,7 +254,11 @@ def wanted() -> bool:
 
 
 def _import(module: str, extra: str) -> Any:
-    """A module of an extra; an error that says what to install where it is missing."""
+    """The imported module, which an extra of mindgap installs.
+
+    Raises:
+        MissingPackageError: it is not installed; the message says how to install it.
+    """
     from importlib import import_module
 
     try:

@@ -259,7 +259,8 @@ def training_problem(settings: Mapping[str, Any], seed: int) -> TrainingProblem:
 
 
 def unit_digits(limit: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """scikit-learn's images of digits scaled to length 1, (N, 64), and their labels (N,).
+    """scikit-learn's images of digits scaled to length 1, (N, 64), and their labels (N,): the first
+    ``limit`` of them, or all 1,797.
 
     Example:
         >>> images, labels = unit_digits(5)

@@ -111,13 +111,13 @@ def _digits(trial: Trial) -> _Digits:
 def loop(trial: Trial) -> Iterator[Row]:
     """Train with all candidates at once (phase 0), then anew with the best one alone (phase 1).
 
-    A candidate is a step size, constant or with drops. Each phase has random streams of its own.
-    ResNet20 trains once with a step that was tuned before.
+    A candidate is a step size of the setting ``steps``, constant or with drops. Each phase has
+    random streams of its own. ResNet20 trains once with a step that was tuned before.
 
     Yields:
         Per epoch of phase 0 ``choosing_passes`` and ``choosing_gap`` (of the best candidate so
-        far). Per epoch of phase 1 ``passes`` over the data, ``gap`` (loss above the least possible
-        one), ``test_error``, and the candidate as ``lr`` and ``drops``.
+        far). Per epoch of phase 1 ``passes`` over the data, ``gap`` (loss above its minimum, for
+        more than one layer above 0), ``test_error``, and the candidate as ``lr`` and ``drops``.
     """
     if trial.settings.get("model") == "ResNet20":
         yield from _resnet(trial)

@@ -558,14 +558,15 @@ class Standing:
 
     @property
     def words(self) -> str:
-        """Over how many the one lies clearly, and below which: the interval excludes 0.
+        """How many methods the one beats, ties with and loses to, and the names of the last.
 
-        Example: ``beats 9, ties with 6, loses to none of 15``.
+        It beats or loses to a method where the interval of its lead excludes 0. An example is
+        ``beats 9, ties with 6, loses to none of 15``.
         """
         beaten = sum(lead.low > 0 for lead in self.leads.values())
-        behind = [name for name, lead in self.leads.items() if lead.high < 0]
-        ties = len(self.leads) - beaten - len(behind)
-        loses = f"{len(behind)} ({', '.join(behind)})" if behind else "none"
+        better = [name for name, lead in self.leads.items() if lead.high < 0]
+        ties = len(self.leads) - beaten - len(better)
+        loses = f"{len(better)} ({', '.join(better)})" if better else "none"
         return f"beats {beaten}, ties with {ties}, loses to {loses} of {len(self.leads)}"
 
 
