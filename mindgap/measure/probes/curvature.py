@@ -432,14 +432,14 @@ def _preconditioned_steps(
         step, lr = float(state["step"]), float(group["lr"])
         if lr <= 0:
             return "the step size is zero"
-        if "exp_avg_sq" in state:  # Adam, AdamW
+        if "exp_avg_sq" in state:  # Adam, AdamW: D = lr / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
             beta1, beta2 = (float(b) for b in group["betas"])
             second_moment = state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"]
             unbiased = second_moment / (1 - beta2 ** max(step, 1))
             root = _at_least(unbiased.sqrt(), gradient_of_p) + group["eps"]
             scales.append(lr / (1 - beta1 ** max(step, 1)) / root)
             momenta.add((beta1, True))
-        elif "square_avg" in state:  # RMSprop
+        elif "square_avg" in state:  # RMSprop: D = lr / (sqrt(v) + eps)
             second_moment = state["square_avg"]
             if group["centered"]:
                 second_moment = second_moment - state["grad_avg"].square()
@@ -449,7 +449,7 @@ def _preconditioned_steps(
             root = _at_least(second_moment.clamp(min=0).sqrt(), biased)
             scales.append(lr / (root + group["eps"]))
             momenta.add((float(group["momentum"]), False))
-        else:  # Adagrad
+        else:  # Adagrad: D = lr / (1 + t decay) / (sqrt(v) + eps)
             rate = lr / (1 + step * group["lr_decay"])
             scales.append(rate / (state["sum"].sqrt() + group["eps"]))
             momenta.add((0.0, False))

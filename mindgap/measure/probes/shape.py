@@ -81,7 +81,7 @@ def shape_distance(
         nulls[i] = _kolmogorov(*(part / np.median(part) for part in parts))
     low, median, high = (float(v) for v in np.quantile(nulls, [0.05, 0.5, 0.95]))
     p_value = float((1 + np.sum(nulls >= distance)) / (1 + permutations))
-    return ShapeDistance(distance, (low, median, high), p_value)
+    return ShapeDistance(distance=distance, null=(low, median, high), p_value=p_value)
 
 
 def _relative(name: str, sample: Any) -> Array:
