@@ -461,7 +461,9 @@ class _LayerNormGradient(Function):
         by_grad_y = by_x = by_w = None
 
         def scaled_projection(c: Tensor, weight: Tensor | None) -> Tensor:
-            """s P(weight c), which is grad_x of the first backward pass for grad_y = c."""
+            """s P(weight c) with P(c) = c - mean c - z mean(c z), z the normalised x: grad_x of the
+            first backward pass for grad_y = c.
+            """
             only_input = [True, False, False]
             return aten.native_layer_norm_backward(
                 c, x, ctx.shape, mean, s, weight, None, only_input

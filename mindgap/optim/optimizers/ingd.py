@@ -246,8 +246,9 @@ class INGD(RuleOptimizer):
                 self._states(batch, name)
 
     def _search(self, batches: list[Batch], closure: Callable[[], Any], start: float) -> None:
-        """One search of the class docstring: try a step of length δ along the averaged gradient m,
-        and average further where f does not fall.
+        """One search (Alg. 2, l. 4 to 15): try a step of length δ along the averaged gradient m.
+        Where f falls by more than δ‖m‖/4, the search ends there; else m averages in the gradient at
+        a random point of the step. ‖m‖ ≤ ε ends it too: the start is then (δ, ε)-stationary.
 
         It moves the parameters to the new point (or back to where they were), writes the states x
         and m, and notes outcome, norm and counts in the first group.

@@ -261,10 +261,12 @@ def clamped_average(x, g, m, w, n):  # type: ignore[no-untyped-def]
 
 def auto_clamped_step(x, g, q, w, n):  # type: ignore[no-untyped-def]
     """x ← (1−ηλ)·x − η·s·(c·g clamped to ±multiple·q), where q is the running median of |c·g|,
-    which then follows; c = w[0], n = (η, keep, β, r, s, multiple, up, down, ∞). Nothing is clamped
-    before q is known (q = 0). Returns the new x and q.
+    which then follows; c = w[0], n = (η, keep, β, r, s, multiple, up, down, ∞) with keep = 1−ηλ
+    and the sign s of ``maximize``. Nothing is clamped before q is known (q = 0). Returns the new x
+    and q.
     """
     g = w[0] * g
+    # q > q − q asks whether q > 0; false for NaN.
     tau = select(q > q - q, n[5] * q, n[8])
     return decayed_step(x, n[4] * clamp(g, tau), n[0], n[1]), updated_median(
         q, magnitude(g), n[6], n[7]
@@ -273,10 +275,12 @@ def auto_clamped_step(x, g, q, w, n):  # type: ignore[no-untyped-def]
 
 def auto_clamped_average(x, g, m, q, w, n):  # type: ignore[no-untyped-def]
     """m ← β·m + r·(c·g clamped to ±multiple·q), then x ← (1−ηλ)·x − η·m, where q is the running
-    median of |c·g|, which then follows; c = w[0], n = (η, keep, β, r, s, multiple, up, down, ∞).
-    Nothing is clamped before q is known (q = 0). Returns the new x, m and q.
+    median of |c·g|, which then follows; c = w[0], n = (η, keep, β, r, s, multiple, up, down, ∞)
+    with keep = 1−ηλ and r = ±(1−β). Nothing is clamped before q is known (q = 0). Returns the new
+    x, m and q.
     """
     g = w[0] * g
+    # q > q − q asks whether q > 0; false for NaN.
     m = blend(m, clamp(g, select(q > q - q, n[5] * q, n[8])), n[2], n[3])
     return decayed_step(x, m, n[0], n[1]), m, updated_median(q, magnitude(g), n[6], n[7])
 
@@ -284,7 +288,8 @@ def auto_clamped_average(x, g, m, q, w, n):  # type: ignore[no-untyped-def]
 def adaptive(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
     """acclip, Alg. 1: averages m of c·g and v of |c·g|^α, threshold τ = (corrected v)^(1/α), x ←
     (1−ηλ)·x − η·(corrected m clipped at τ); w = (c, 1/(1−β₁^k), 1/(1−β₂^k)), n = (η, keep, β₁, r₁,
-    β₂, r₂, ε, largest finite number, α, 1/α, 1). Returns the new x, m and v.
+    β₂, r₂, ε, largest finite number, α, 1/α, 1) with keep = 1−ηλ, r₁ = ±(1−β₁) and r₂ = 1−β₂.
+    Returns the new x, m and v.
 
     Each variant in ``RULES`` gives ``corrected``, ``moment_power``, ``moment_root``,
     ``clip_moment`` and ``final_step`` its own meaning; they stand in ``Rule.uses``.
@@ -307,10 +312,12 @@ def second_moment(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
     """acclip, 3.1: x ← (1−ηλ)·x − η·factor·(corrected m/(ε + √(β₂·corrected v)) clamped to ±bound),
     with the average m of c·g, and the average v of (c·g)² of before this gradient, or (c·g)² at k =
     1; w = (c, 1/(1−β₁^k), 1/(1−β₂^(k−1)), 1 at k = 1 else 0), n = (η, keep, β₁, r₁, β₂, r₂, ε,
-    largest finite number, factor, bound). Returns the new x, m and v.
+    largest finite number, factor, bound) with keep = 1−ηλ, r₁ = ±(1−β₁) and r₂ = 1−β₂. Returns the
+    new x, m and v.
     """
     g = w[0] * g
     m = blend(m, g, n[2], n[3])
+    # w[3] > w[3] − w[3] asks whether w[3] > 0.
     v_corrected = select(w[3] > w[3] - w[3], g * g, w[2] * v)
     step = n[8] * clamp(divide(w[1] * m, n[6] + root(n[4] * v_corrected)), n[9])
     return decayed_step(x, step, n[0], n[1]), m, blend(v, at_most(g * g, n[7]), n[4], n[5])
@@ -319,7 +326,8 @@ def second_moment(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
 def adam(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
     """AdamW: m ← β₁·m + r₁·c·g, v ← β₂·v + r₂·(c·g)², x ← (1−ηλ)·x − η·w₁m/(√(w₂v) + ε); w = (c,
     w₁, w₂) with the corrections 1/(1−β₁^k) and 1/(1−β₂^k), n = (η, keep, β₁, r₁, β₂, r₂, ε, largest
-    finite number, which caps (c·g)²). Returns the new x, m and v.
+    finite number, which caps (c·g)²) with keep = 1−ηλ, r₁ = ±(1−β₁) and r₂ = 1−β₂. Returns the new
+    x, m and v.
     """
     g = w[0] * g
     m = blend(m, g, n[2], n[3])
@@ -368,7 +376,8 @@ def heavy_ball(x, g, m, w, n):  # type: ignore[no-untyped-def]
 
 def nesterov(x, g, m, w, n):  # type: ignore[no-untyped-def]
     """torch's SGD with Nesterov momentum: m ← μ·m + (1−d)·u and x ← x − η·(u + μ·m) with u = s·c·g
-    + λ·x and dampening d; c = w[0], n = (η, keep, s, λ, μ, 1−d). Returns the new x and m.
+    + λ·x, the sign s of ``maximize`` and dampening d; c = w[0], n = (η, keep, s, λ, μ, 1−d) with
+    keep = 1, not used. Returns the new x and m.
     """
     u = with_decay(n[2] * (w[0] * g), x, n[3])
     m = n[4] * m + n[5] * u
