@@ -251,7 +251,9 @@ class Boards:
         self._rows: dict[str, int] = {}
 
     def see(self, header: Header, kind: str, content: Any) -> None:
-        """Write the numbers of a new row into the event file of its run."""
+        """Write the numbers of a new row into the event file of its run, at the row's step or,
+        where it has none, its number. Other kinds of lines are passed over.
+        """
         if kind != "row":
             return
         if header.key not in self._open:

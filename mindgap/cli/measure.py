@@ -90,7 +90,8 @@ def your_code() -> Iterator[None]:
 
 
 def load_function(target: str) -> Any:
-    """The function that ``module:function`` names.
+    """Import the user's module and return the function that ``module:function`` names. An error in
+    the module ends the program with its traceback; a wrong name is an error of the command line.
 
     The working folder stays importable, because the function and its data loaders may import their
     neighbours late.

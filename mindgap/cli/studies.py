@@ -115,8 +115,8 @@ def _verdicts(runs: Path) -> dict[str, str]:
 
 
 def matching(name: str) -> list[str]:
-    """The studies that a word names: a study, a claim (all its studies), or the beginning of one
-    study's name.
+    """The names of the studies that a word names: a study, a claim (all its studies), or the
+    beginning of one study's name. Raises an error where it names none, or begins several.
 
     Example:
         >>> matching("H7"), matching("s5-clip"), len(matching("h8"))
@@ -131,7 +131,7 @@ def matching(name: str) -> list[str]:
         rule = f"must name one study, and {len(beginning_so)} begin so: {', '.join(beginning_so)}"
         fail("study", rule, name)
     if not claimed and not beginning_so:
-        nearest = get_close_matches(word, list(catalogue()), 1, 0.4)
+        nearest = get_close_matches(word, list(catalogue()), n=1, cutoff=0.4)
         meant = f" (did you mean '{nearest[0]}'?)" if nearest else ""
         fail("study", f"must be a study or a claim that 'mindgap list' shows{meant}", name)
     return claimed or beginning_so
@@ -290,7 +290,11 @@ def demo(
 
 
 def closing(diagnosis: str, page: Path, survey: Path) -> None:
-    """The end of the demo: what was found, where the pages are, what to type next."""
+    """Print the end of the demo: what was found, where the pages are, what to type next.
+
+    Args:
+        diagnosis: what a survey of a small network found, in words.
+    """
     print()
     paragraph(f"A small network on digits, trained by SGD with lr=3.0: {diagnosis}")
     print(f"\nThe papers' claims:   {page.resolve().as_uri()}")

@@ -302,8 +302,8 @@ def _growth(state: Mapping[str, Tensor], first: Mapping[str, Tensor]) -> float:
 
 
 def _backward_origin(patient: Patient, batch: Any) -> str:
-    """The function whose derivative is NaN on a batch, by its name in torch's anomaly mode; empty
-    where none is.
+    """The name of the function whose derivative is NaN on a batch, in small letters; empty where
+    none is. It stands in the error that torch raises in anomaly mode.
     """
     try:
         with torch.autograd.detect_anomaly(check_nan=True):

@@ -225,7 +225,9 @@ class CureTrials:
         chart.find("faster_helps", ahead * slow, _rate_words(faster))
 
     def _warm_up_is_usual(self) -> bool:
-        """Whether Adam, at a rate that is not extreme, trains a deep or an attention network."""
+        """Whether an optimizer with betas (Adam), at a learning rate of 0.03 at most, trains a
+        network with attention or with eight layers or more: such a run usually has a warm-up.
+        """
         model, group = self.trained.model, self.trained.optimizer.param_groups[0]
         attention = any(isinstance(m, torch.nn.MultiheadAttention) for m in model.modules())
         deep = len(layers(model)) >= 8

@@ -71,7 +71,7 @@ def differential(
 
 def _possible(chart: Chart, patient: Patient) -> set[str]:
     """Keys of the causes that this training can have at all, by what the user gave and by its
-    modules, optimizer and targets.
+    modules, optimizer and targets. A deep model has five layers with weights or more.
     """
     given, group = patient.given, patient.optimizer.param_groups[0]
     modules = list(patient.model.modules())
@@ -129,7 +129,11 @@ def _logarithm(ratio: float) -> float:
 
 
 def _suspicions_of_signals(chart: Chart) -> Suspicions:
-    """What signals, gradients and first weights suggest: (cause, strength from 0 to 1)."""
+    """What signals, gradients and first weights suggest: (cause, strength from 0 to 1).
+
+    Both ends of every ramp lie short of where the same reading becomes a finding. Ratios are read
+    by their logarithms to base ten, sizes of weights (torch's default: 0.58) by natural ones.
+    """
     facts = chart.facts
     through_time = _logarithm(facts.time_ratio)
     sizes = facts.weight_sizes.values() if facts.weight_sizes else [1.0]

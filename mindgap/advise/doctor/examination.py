@@ -501,8 +501,8 @@ class _Doctor:
                 return _Named(fitted, score + PROVEN, trial)
             self.failed.append(trial)
             # Tensors of another model in the optimizer are a fault whatever the loss does.
-            stale = cause.key == "optimizer_other_parameters" and chart.has("foreign")
-            if not fitted.proof or stale:
+            foreign = cause.key == "optimizer_other_parameters" and chart.has("foreign")
+            if not fitted.proof or foreign:
                 return _Named(fitted, score, None)
             self.refuted.add(cause.key)
         return None
@@ -527,6 +527,7 @@ class _Doctor:
         for cause, score in rank_causes(self.chart.findings):
             if score > CLEAR and (cause.key in self.refuted or not cause.cure):
                 failed = next((trial for trial in self.failed if trial.cause == cause.key), None)
+                # At most 0.5 above the border, so that it is called possible and no more.
                 return _Named(cause, min(score, CLEAR + 0.5) - UNPROVEN, failed)
         return None
 
@@ -606,7 +607,9 @@ class _Doctor:
     def _healthy(
         self, reason: str, trained: Patient, ranked: Ranked, course: Course
     ) -> Examination:
-        """The examination of a run that learns, with the reason to think so."""
+        """The examination of a run that learns, with the reason to think so, and the advice to keep
+        the user's optimizer where they gave one.
+        """
         optimizer = f"your {type(trained.optimizer).__name__}"
         advised = optimizer if "optimizer" in trained.given else "what you have"
         sentence = f"Healthy: {reason}, and nothing speaks against it. Keep {advised}."
@@ -622,7 +625,9 @@ class _Doctor:
         return Answering(self.chart, self.begun_at)
 
     def _shortened(self) -> str:
-        """What the time did not suffice for, in words; empty where nothing was left out."""
+        """What the time did not suffice for, why, and how to give more, in words; empty where
+        nothing was left out.
+        """
         missing = []
         if self.steps < STEPS:
             missing.append(f"runs have {self.steps} steps, not {STEPS}")
@@ -630,7 +635,7 @@ class _Doctor:
             missing.append("cures are left untried")
         if not missing:
             return ""
-        share = self.clock.share()
+        share = self.clock.share()  # of a core that this program had
         reason = f"{self.seconds:g} s are short for this model"
         if share < 0.7:
             reason = f"The machine is busy ({share:.0%} of a core was free)"

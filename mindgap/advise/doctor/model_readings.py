@@ -166,7 +166,9 @@ def unregistered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Modules with a weight matrix or kernel, embeddings left out, in the model's order."""
+    """Name and module of every layer with a weight matrix or kernel, without embeddings, in the
+    model's order.
+    """
     weighted = []
     for name, module in model.named_modules():
         weight = getattr(module, "weight", None)
@@ -458,7 +460,9 @@ def _backward_pass(chart: Chart, patient: Patient) -> _BackwardPass | None:
     sequences: list[_Sequence] = []
 
     def note_call(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
-        """Hook after a module: note that it was called, and the states of a recurrent one."""
+        """Hook after a module: note that it was called and, of a recurrent one with tanh, the share
+        of its states beyond 0.99.
+        """
         backward.called.add(name)
         has_tanh = getattr(module, "nonlinearity", None) in (None, "tanh")
         states = output[0] if isinstance(output, tuple) else None
@@ -467,7 +471,9 @@ def _backward_pass(chart: Chart, patient: Patient) -> _BackwardPass | None:
             backward.saturated_states.append((name, share))
 
     def note_input(name: str, module: nn.RNNBase, arguments: Any) -> Any:
-        """Hook before a recurrent module: make its input one that has a gradient, and keep it."""
+        """Hook before a recurrent module: give its input a gradient, append it to ``sequences``,
+        and return the arguments with it in place; None leaves them as they are.
+        """
         values = arguments[0] if arguments else None
         if not (isinstance(values, Tensor) and values.is_floating_point()):
             return None
@@ -659,7 +665,8 @@ def read_modes(chart: Chart, patient: Patient) -> None:
     """
     model = patient.model
     with undisturbed(model), loss_contexts(patient):
-        _read_dropout(chart, patient)  # leaves the model in evaluation mode, or the loss does not
+        # Afterwards the model is in evaluation mode, unless the loss has switched it back.
+        _read_dropout(chart, patient)
         noisy = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
         if model.training and any(isinstance(m, noisy) for m in model.modules()):
             chart.find("loss_trains", 0.7, "The loss switches the model back to training mode.")

@@ -115,7 +115,9 @@ class Examination:
 
 
 def fragment(answer: Examination) -> str:
-    """The answer as a piece of HTML: sentence, picture, code, then what led there."""
+    """The answer as a piece of HTML: sentence, picture, code, then findings, other causes, what the
+    time did not suffice for, and what could not be read, each where there is any.
+    """
     parts = [f"<h1>{escape(answer.sentence)}</h1>", picture(answer)]
     if answer.code:
         parts.append(f"<pre><code>{escape(answer.code)}</code></pre>")
@@ -152,7 +154,7 @@ def standalone(answer: Examination, columns: int = 78) -> str:
         columns: characters per line of the title.
     """
     style = "<style>svg{color:#222}@media(prefers-color-scheme:dark){svg{color:#ddd}}</style>"
-    lines = textwrap.wrap(answer.sentence, columns)
+    lines = textwrap.wrap(answer.sentence, columns)  # 20 units high each
     title = "".join(
         f'<text x="8" y="{22 + 20 * k}" font-size="15" font-weight="600">{escape(line)}</text>'
         for k, line in enumerate(lines)

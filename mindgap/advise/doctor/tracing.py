@@ -28,7 +28,7 @@ class Rewritten(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = getattr(func, "__name__", "")
-        if name == "__get__":  # tensor.data is a property
+        if name == "__get__":  # a property such as tensor.data: its rule is "get data"
             owner = getattr(func, "__self__", None)
             name = f"get {getattr(owner, '__name__', '')}"
         replacement = self.rules.get(name)
@@ -136,7 +136,9 @@ _PLACE_OF_DROPOUT = {"scaled_dot_product_attention": 4, "multi_head_attention_fo
 
 
 def _without_dropout(func: Any, *args: Any, **more: Any) -> Any:
-    """A function with an argument ``dropout_p`` is called with 0 for it."""
+    """Call a function with 0 for its argument ``dropout_p``, which may be given by place or by
+    name.
+    """
     place = _PLACE_OF_DROPOUT[func.__name__]
     if len(args) > place:
         args = (*args[:place], 0.0, *args[place + 1 :])

@@ -72,7 +72,7 @@ GREEK = {
 
 
 def facet_label(facet: str, value: Any) -> str:
-    """The words above a panel.
+    """The words above a panel: the value of the quantity ``facet`` with its name.
 
     Example:
         >>> facet_label("tail", 1.5), facet_label("alpha", 2), facet_label("method", "SGD")

@@ -551,7 +551,9 @@ def ticks(log: Any, channel: str, *, own: bool = False) -> dict[str, Any]:
 
 
 def log_labels(channel: str, *, own: bool = False) -> str:
-    """The expression behind :func:`ticks`; it looks at how much the axis spans when it is drawn."""
+    """The Vega expression for the label of a tick on a logarithmic axis, as :func:`ticks` describes
+    it. It looks at how many powers of ten the axis spans when it is drawn.
+    """
     domain = f"domain('{'child_' if own else ''}{channel}')"
     decades = f"(log({domain}[1] / {domain}[0]) / LN10)"
     labelled = f"indexof({decades} > 2.2 ? [1] : [1, 2, 5], {_DIGIT}) >= 0"

@@ -217,7 +217,9 @@ _PATHS = {
 
 
 def legend(drawing: Drawing) -> list[dict[str, Any]]:
-    """One entry per method that is drawn: its place, its name and its sign as SVG."""
+    """One entry per method that is drawn: its ``place`` among the methods, its name as ``method``,
+    and as ``drawn`` its sign as SVG, in the colour and shape or dash of its points or lines.
+    """
     drawn_methods = {series.method for axis in drawing.axes for series in axis.series}
     entries = []
     for place, method in enumerate(drawing.methods):
@@ -304,7 +306,8 @@ def facts(study: Loaded) -> dict[str, Any]:
     Returns:
         ``same``: (name, value) of the settings that all methods share; ``differ``: a table of the
         others with its heading, empty where there are none; ``versions``, ``machine`` and
-        ``commands`` that occur; ``runs``: one row per run.
+        ``commands`` that occur; ``runs``: method, seed, outcome, rows, seconds, start and key of
+        each.
     """
     by_method: dict[str, dict[str, Any]] = {}
     for run in study.runs:

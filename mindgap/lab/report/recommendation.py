@@ -204,7 +204,7 @@ def _names(plane: _Plane, curves: list[_Curve], kinds: dict[str, str]) -> Iterat
 
 
 def _caption(answer: dict[str, Any]) -> str:
-    """What the picture shows, in one sentence; empty where nothing was tried."""
+    """What the picture shows, in one sentence; empty where nothing was tried or decided."""
     kinds = _kinds_of_lines(answer)
     if not answer["tried"] or not answer.get("decision"):
         return ""

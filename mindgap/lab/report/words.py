@@ -62,9 +62,11 @@ def signs(text: Any, *, digits: bool = False) -> str:
     for plain_sign, sign in _SIGNS:
         proper = proper.replace(plain_sign, sign)
     proper = re.sub(r"(?<!\w)inf(?!\w)", "∞", _POWER.sub(lambda m: _power(m[1], m[2]), proper))
+    # A minus sign before a number, at the start or behind a blank or a bracket.
     proper = re.sub(r"(?<![^ (\[])-(?=[\d.])", "−", proper)
     if digits:
         proper = re.sub(r"(?<![\w.^])\d+\.\d+(?![\w.])", _three, proper)
+    # Behind a letter, an underscore and one character that has a subscript of its own.
     return re.sub(
         r"(?<=[A-Za-z\u0370-\u03ff‖])_([0-9aehijklmnoprstuvx])(?![\w])",
         lambda m: m[1].translate(_DOWN),
@@ -82,7 +84,9 @@ def _three(match: re.Match[str]) -> str:
 
 
 def typeset(text: Any, *, digits: bool = False) -> Markup:
-    """:func:`signs` with the subscripts and exponents that need HTML.
+    """Text as HTML, escaped, with the proper signs of :func:`signs` and with subscripts
+    (``h_Adam``) and exponents (``n^0.32``, ``n^(1/2)``) as elements. Names such as
+    ``gradient_norm`` stay.
 
     Example:
         >>> str(typeset("n^0.32 < 2h_Adam, m^-0.00, gradient_norm"))
@@ -107,7 +111,7 @@ def _minus(exponent: str) -> str:
 
 
 def plain(value: Any) -> str:
-    """A setting as people write it.
+    """The value of a setting as people write it.
 
     Example:
         >>> plain(0.1), plain(True), plain([1, 2.5]), plain("a")
@@ -136,7 +140,9 @@ def count(number: int, noun: str) -> str:
 
 @cache
 def _sentences() -> dict[str, tuple[str, str]]:
-    """Study -> the sentence where it holds, and the one where it does not."""
+    """Study -> the sentence where it holds, and the one where it does not. Read once from a file
+    with lines "study | holds | does not hold".
+    """
     file = resources.files("mindgap.lab.report") / "assets" / "findings.txt"
     rows = (line.split(" | ") for line in file.read_text(encoding="utf-8").splitlines())
     return {name: (holds, fails) for name, holds, fails in rows}
