@@ -110,6 +110,8 @@ def gradients_are_read_only(case: OptimizerCase, changes: Changes) -> None:
         optimizer = case.make(params, **settings)
         compute = closure_of(optimizer, params)
 
+        # Computes the gradients and copies them into ``gradients_before``; the defaults bind the
+        # objects of this turn of the loop.
         def closure(
             compute: Any = compute, params: Any = params, gradients_before: Any = gradients_before
         ) -> Any:
@@ -210,8 +212,8 @@ def tensor_lr(case: OptimizerCase, changes: Changes) -> None:
     lr = changes.get("lr", case.settings.get("lr", 1.0))
     drive(case, case.make(floats, **changes), floats, steps=10)
     try:
-        rate = torch.tensor(lr, dtype=torch.float64)
-        optimizer = case.make(tensors, **{**changes, "lr": rate})
+        tensor = torch.tensor(lr, dtype=torch.float64)
+        optimizer = case.make(tensors, **{**changes, "lr": tensor})
     except Exception as error:
         raise NotApplicable(f"it refuses a tensor as lr ({error})") from error
     drive(case, optimizer, tensors, steps=10)
