@@ -300,7 +300,7 @@ class TorchOracle(TorchOps, ProblemOracle):
         where the loss does not depend on it.
         """
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
-        pack = pack_y if variable == "y" else pack_x
+        pack = pack_y if variable == "y" else pack_x  # leaves of this one take the gradient
 
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:
             leaves = pack.leaves(y if variable == "y" else x)

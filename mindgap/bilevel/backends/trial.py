@@ -142,7 +142,7 @@ def _random_states(device: torch.device) -> list[object]:
     states: list[object] = [
         torch.get_rng_state().tolist(),
         random.getstate(),
-        of_numpy[1].tolist(),
+        of_numpy[1].tolist(),  # the key and the position of its Mersenne twister
         of_numpy[2],
     ]
     if device.type == "cuda":

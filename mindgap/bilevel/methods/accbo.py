@@ -75,7 +75,7 @@ class AccBO(Method[WithNesterov, Draws]):
 
     def update(self, v: WithNesterov, s: Draws, oracle: Oracle, kind: str) -> WithNesterov:
         """The next values: y by an extrapolated step, y's average, then x by STORM there."""
-        x, y = v.x, v.y
+        x, y = v.x, v.y  # v.before: y of the iteration before
         extrapolated = y + self.gamma * (y - v.before)
         y_new = oracle.move_y(extrapolated, oracle.lower(x, extrapolated, s.y), s.lr_y)
         average = oracle.mix(v.average, y_new, self.tau)

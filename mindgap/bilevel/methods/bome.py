@@ -52,7 +52,7 @@ class BOME(Method[Values, Draws]):
         x, y = v.x, v.y
         w = descend(oracle, x, y, s.w, s.lr_y)
         f_x, f_y = oracle.upper(x, y, s.f)
-        q_x = oracle.lower_x(x, y, s.g) - oracle.lower_x(x, w, s.g)
+        q_x = oracle.lower_x(x, y, s.g) - oracle.lower_x(x, w, s.g)  # of q = g(x, y) - g(x, w)
         q_y = oracle.lower(x, y, s.g)
         squared_norm = q_x @ q_x + q_y @ q_y
         shortfall = self.eta * squared_norm - (f_x @ q_x + f_y @ q_y)

@@ -96,6 +96,6 @@ class BOREP(Method[WithMomentum, Draws]):
             y = descend_average(oracle, v.x, v.y, s.y, s.lr_y, self.radius, self.inner)
             v = replace(v, y=y)
         _, d_z, d_x = oracle.residuals(v.x, v.y, v.z, s.z, s.f, gradient=False)
-        m = oracle.mix(v.m, d_x, 1.0 - self.beta)
+        m = oracle.mix(v.m, d_x, 1.0 - self.beta)  # d_x = f_x - Jz, d_z = Hz - f_y
         v = self.move_x(oracle, v, m, s.lr_x)
         return replace(v, z=oracle.move(v.z, d_z, s.lr_z), m=m)

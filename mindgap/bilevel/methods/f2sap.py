@@ -82,7 +82,7 @@ class F2SAp(Method[WithNodes, Draws]):
 
         ys = oracle.loop(inner, v.nodes, (s.y, s.f))
         d_x = oracle.zeros_like(x)
-        for j, a in self.nodes().items():
+        for j, a in self.nodes().items():  # a: weight of the central difference
             y = ys[str(j)]
             d_x = d_x + (a * j) * oracle.upper_x(x, y, s.fx)
             d_x = d_x + (a / self.nu) * oracle.lower_x(x, y, s.g)

@@ -54,7 +54,7 @@ class MASOBA(LowerStepMethod[WithAverage, Draws]):
 
     def update(self, v: WithAverage, s: Draws, oracle: Oracle, kind: str) -> WithAverage:
         """The next values: x (along h), y and z move together from the old point, then h."""
-        d_y, d_z, d_x = oracle.residuals(v.x, v.y, v.z, s.g, s.f)
+        d_y, d_z, d_x = oracle.residuals(v.x, v.y, v.z, s.g, s.f)  # g_y, Hz - f_y, f_x - Jz
         h = oracle.mix(v.h, d_x, self.theta)
         v = self.move_x(oracle, v, v.h if self.delayed else h, s.lr_x)
         return replace(self.move_yz(oracle, v, s, d_y, d_z), h=h)

@@ -58,7 +58,7 @@ class MEHA(PenaltyMethod):
 
     def update(self, v: WithW, s: Draws, oracle: Oracle, kind: str) -> WithW:
         """The next values: w, then x, then y, each at the newest values of the others."""
-        x, y = v.x, v.y
+        x, y = v.x, v.y  # s.share is 1 / c_k, gamma the width of the envelope
         w = oracle.move_y(v.w, oracle.lower(x, v.w, s.w) + (v.w - y) / self.gamma, s.lr_w)
         f_x, g_x = oracle.upper_x(x, y, s.f), oracle.lower_x(x, y, s.g)
         d_x = s.share * f_x + g_x - oracle.lower_x(x, w, s.g)

@@ -82,5 +82,5 @@ class N2SBA(PenaltyMethod):
         def add(d: Array, g: Sample, f: Sample) -> Array:
             return d + penalty(oracle, x, y, w, lam, f, g, g)
 
-        total = oracle.loop(add, oracle.zeros_like(x), (s.g, s.fx))
+        total = oracle.loop(add, oracle.zeros_like(x), (s.g, s.fx))  # over ``batches`` pairs
         return replace(self.move_x(oracle, v, total / self.batches, s.lr_x), y=y, w=w)

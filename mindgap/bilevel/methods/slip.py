@@ -97,16 +97,16 @@ class SLIP(LowerStepMethod[WithMomentum, Draws]):
     def update(self, v: WithMomentum, s: Draws, oracle: Oracle, kind: str) -> WithMomentum:
         """The next values: y and z as ``order`` and ``samples`` say, then m, and x along m."""
         x, y, z = v.x, v.y, v.z
-        for_y = s.y if self.samples == "apart" else s.z
+        for_y = s.y if self.samples == "apart" else s.z  # the sample of g_y
         if self.samples == "as released":
-            d_y, hz, _ = oracle.system(x, y, z, s.z)
+            d_y, hz, _ = oracle.system(x, y, z, s.z)  # g_y, Hz and Jz
             y = oracle.move_y(y, d_y, s.lr_y)
             f_x, f_y = oracle.upper(x, y, s.f)
             z = oracle.move(z, hz - f_y, s.lr_z)
             d_x, v = f_x - oracle.mixed(x, y, z, s.j), replace(v, y=y, z=z)
         elif self.order == "seidel":
             y = oracle.move_y(y, oracle.lower(x, y, for_y), s.lr_y)
-            _, d_z, d_x = oracle.residuals(x, y, z, s.z, s.f, gradient=False)
+            _, d_z, d_x = oracle.residuals(x, y, z, s.z, s.f, gradient=False)  # Hz - f_y, f_x - Jz
             v = replace(v, y=y, z=oracle.move(z, d_z, s.lr_z))
         else:
             shared = self.samples == "shared"

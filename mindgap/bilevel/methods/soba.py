@@ -56,7 +56,7 @@ class SOBA(LowerStepMethod[WithZ, Draws]):
         """The next values: x, y and z together, or for "seidel" y, z and x one after the other."""
         x = v.x
         if self.order == "jacobi":
-            d_y, d_z, d_x = oracle.residuals(x, v.y, v.z, s.g, s.f)
+            d_y, d_z, d_x = oracle.residuals(x, v.y, v.z, s.g, s.f)  # g_y, Hz - f_y, f_x - Jz
             v = self.move_yz(oracle, v, s, d_y, d_z)
         else:
             y = oracle.move_y(v.y, oracle.lower(x, v.y, s.g), s.lr_y)

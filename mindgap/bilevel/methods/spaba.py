@@ -98,10 +98,10 @@ class SPABA(Method[WithPage, Draws]):
         plus the difference of the directions at the new and the old point on one pair of samples.
         """
         point, old = {"x": v.x, "y": v.y, "z": v.z}, v.point
-        refresh: Scalar = 1 if kind == "first" else 1 * (s.coin == 0)
+        refresh: Scalar = 1 if kind == "first" else 1 * (s.coin == 0)  # 1 or 0, traced in JAX
         d = self._full(oracle, v.x, v.y, v.z, refresh)
         if kind != "first":
-            new = oracle.residuals(v.x, v.y, v.z, s.g, s.f)
+            new = oracle.residuals(v.x, v.y, v.z, s.g, s.f)  # directions of y, z and x
             last = oracle.residuals(old["x"], old["y"], old["z"], s.g, s.f)
             step = {k: v.page[k] + (a - b) for k, a, b in zip("yzx", new, last, strict=True)}
             d = {k: refresh * d[k] + (1 - refresh) * step[k] for k in "yzx"}

@@ -80,7 +80,7 @@ class SRBA(Method[WithZSpider, Draws]):
 
         point, fresh = {"x": v.x, "y": v.y, "z": v.z}, kind == "refresh"
         memory = restart(direction, point) if fresh else spider(direction, point, v.spider)
-        d = memory["estimate"]
+        d = memory["estimate"]  # of g_y, Hz - f_y and f_x - Jz
         y, z = oracle.move_y(v.y, d["y"], s.lr_y), oracle.move(v.z, d["z"], s.lr_z)
         z = project_ball(oracle, z, oracle.zeros_like(z), self.radius)
         return replace(self.move_x(oracle, v, d["x"], s.lr_x), y=y, z=z, spider=memory)

@@ -59,6 +59,6 @@ class StormMethod(Method[WithStorm, Draws]):
 
         weights = {"x": s.a_x, "y": s.a_y}
         memory = storm(direction, {"x": v.x, "y": v.y}, v.storm, weights, first=kind == "first")
-        d = memory["estimate"]
+        d = memory["estimate"]  # of g_y as "y" and of the hypergradient as "x"
         v = replace(v, y=oracle.move_y(v.y, d["y"], s.lr_y), storm=memory)
         return self.move_x(oracle, v, d["x"], s.lr_x)

@@ -108,7 +108,7 @@ class SVRB(Method[WithStorm, Draws]):
 
         point, weights = {"x": v.x, "y": v.y}, dict.fromkeys("wsvVH", s.a)
         memory = storm(direction, point, v.storm, weights, first=kind == "first")
-        e = memory["estimate"]
+        e = memory["estimate"]  # w = g_y, s = f_x, v = f_y, V = J, H
         d_x = e["s"] - e["V"] @ solve_raised(oracle, e["H"], e["v"], self.mu)
         v = replace(v, y=oracle.move_y(v.y, e["w"], s.lr_y), storm=memory)
         return self.move_x(oracle, v, d_x, s.lr_x)

@@ -76,7 +76,7 @@ class VRBO(Method[WithSpider, Draws]):
 
     def update(self, v: WithSpider, s: Draws, oracle: Oracle, kind: str) -> WithSpider:
         """The next values: the estimate at a refresh, then x by it, then y by m corrected steps."""
-        memory = v.spider
+        memory = v.spider  # the estimate (x: hypergradient, y: g_y) and its point
         if kind == "refresh":
             lower, upper = (FULL, FULL) if self.refresh is None else (s.large, s.large_f)
 

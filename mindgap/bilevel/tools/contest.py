@@ -321,9 +321,9 @@ class _Pieces:
         if self.folder.exists() and not self.folder.is_dir():
             fail("folder", "must be a folder", str(folder))
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.of = belongs_to(SOBA(lr_x=1.0, lr_y=1.0), problem)
+        self.of = belongs_to(SOBA(lr_x=1.0, lr_y=1.0), problem)  # any method: keys replace it
         self.of |= {"method": ", ".join(keys), "seeds": str(seeds), "calls": str(calls)}
-        self.piece("race", dict, lambda content: content == {})
+        self.piece("race", dict, lambda content: content == {})  # refuses another race's folder
 
     def piece(
         self, name: str, make: Callable[[], dict[str, Any]], is_sound: Callable[[Any], bool]

@@ -77,7 +77,7 @@ def table(contest: Contest) -> str:
     rows = []
     for entrant in contest.entrants:
         rates = ", ".join(f"{name} {value:.3g}" for name, value in entrant.settings.items())
-        wrong = sum(not math.isfinite(value) for value in entrant.final)
+        wrong = sum(not math.isfinite(value) for value in entrant.final)  # runs
         numbers = (
             [f"{wrong} of {len(entrant.final)} runs went wrong", "", ""]
             if wrong

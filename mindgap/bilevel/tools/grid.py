@@ -235,7 +235,7 @@ class _Records:
         check_path("folder", folder)
         self.path = Path(folder) / "sweep.jsonl"
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        of = belongs_to(SOBA(lr_x=1.0, lr_y=1.0), problem)
+        of = belongs_to(SOBA(lr_x=1.0, lr_y=1.0), problem)  # any method: the marks name those run
         self.of = [of, getattr(metric, "__qualname__", repr(type(metric)))]
 
     def mark(self, methods: list[Method], form: _Form) -> str:

@@ -516,7 +516,7 @@ class Race:
         while rate > least:
             length = round(min(max(self.left(steps), AGAIN * steps), LAST * steps))
             trial = self.run({**settings, "lr_x": faster * rate}, length, solved=False)
-            if trial.value <= start + little:
+            if trial.value <= start + little:  # it passed
                 before = min(trial.halfway, best_value) if self.scale.fixed else trial.halfway
                 return rate / 2.0 if trial.value > before + little else rate
             rate /= APART
