@@ -9,7 +9,8 @@ step.
 Short runs favour large rates and what is fast at first. So the first rung only finds where AdamW's
 rates begin to fail; AdamW's best rate is chosen at the second, with smaller rates beside it; every
 other optimizer begins at that rate and gets to the second rung whatever it shows before (the second
-bracket); and where the runs end, the winner is run at half its rate.
+bracket). Unit gradients that are ahead of AdamW there are tried at larger rates, Muon goes on where
+it is close, because it wins late, and where the runs end, the winner is run at half its rate.
 
 Nothing here depends on where the loss has its zero. Losses are ranked, and distances are measured
 on a log scale of the loss above a floor below everything seen (see ``Race.level``).
@@ -67,11 +68,25 @@ OVERHEAD = 0.3
 #: Seconds of a full-length run from which the cost is read from the clock.
 LEAST_CLOCK = 0.1
 #: Full-length runs that are kept for what comes later and is not in a step.
-SPARE = 0.2
+SPARE = 0.3
+#: What of it may be spent on the two runs to the end that were paid for before.
+LEEWAY = 0.1
 #: Fewest steps of the first rung from which the time of a step is read.
 LEAST_TIMED = 20
 #: An optimizer whose step takes so many steps of AdamW leaves after the first rung.
-DEAR = 2.0
+DEAR = 2.6
+#: An optimizer that is behind the leader by more than this at the second rung, on the scale of the
+#: race, leaves there.
+FAR = 0.5
+#: The family that wins late, and how far behind the leader it may be at the third rung.
+LATE = "Muon"
+BEHIND = 0.1
+#: Larger rates of unit gradients that are tried at the second rung.
+LARGER = 2
+#: A larger rate goes on growing while it is worse by at most this, on the scale of the race.
+TIE = 0.05
+#: What slower steps than AdamW's fastest may add to a price at most.
+SLOWEST = 1.3
 #: Parts of the race that can be left out, to see what they give.
 PARTS = ("second bracket", "own schedule")
 #: The family that gets a smaller learning rate when the losses of all candidates rise.
@@ -212,7 +227,7 @@ class Race:
                 self._advance(entry, self.seed, second)
                 field.append(entry)
         if bracket:
-            field += self._smaller_neighbour(field, second)
+            field += self._larger_rates(field, second)
         if self.rises(second, [first]):
             field.append(self._smaller_rate(second))
         field = self._third_rung(field)
@@ -235,18 +250,35 @@ class Race:
 
     def _finalists(self, field: Sequence[Entry]) -> list[Entry]:
         """What runs to the end, in this order while it can be paid for: the best of the third rung,
-        AdamW's best, and the others. Where every loss rises, weight decay and AdamW at 1e-3 come
-        first: short runs favour large rates, which with weight decay may be right.
+        AdamW's best, and the others. Where every loss rises, the leader's too, weight decay and
+        AdamW at 1e-3 come first: short runs favour large rates, which with weight decay may be
+        right. Elsewhere Muon comes first where it is close.
         """
         step = self.rungs[2]
-        ranked = self._rank_entries(field, step)
-        wanted = [ranked[0], self._reference(step, field), *ranked]
-        if self._risen(self.lowest([step])[0], self.lowest(self.rungs[:2])[0]):
+        reference = self._reference(step, field)
+        ranked = self._payable(self._rank_entries(field, step), reference, LEEWAY)
+        wanted = [ranked[0], reference, *ranked]
+        lowest = min(ranked[0].along(rung, self.seed) for rung in self.rungs[:2])
+        rises = self._risen(self.lowest([step])[0], self.lowest(self.rungs[:2])[0])
+        if rises and self._risen(ranked[0].along(step, self.seed), lowest):
             first = self._reference(self.rungs[0]).candidate
             calm = [self._entry(decayed(first, self.total)), self.entries[0]]
-            if self._fits([(entry, self.total) for entry in calm]):
-                wanted = [*calm, *wanted]
+            both = self._fits([(entry, self.total) for entry in calm])
+            wanted = [*(calm if both else calm[1:]), *wanted]
+        else:
+            late = self._late_winner(ranked, step, BEHIND)
+            if self._fits([(entry, self.total) for entry in (*late, reference)]):
+                wanted = [*late, reference, *wanted] if late else wanted
         return list({id(e): e for e in wanted}.values())
+
+    def _late_winner(self, ranked: Sequence[Entry], step: int, behind: float) -> list[Entry]:
+        """The best setting of Muon, if it does not lead and is behind the leader by less than a
+        distance on the scale of the race; else nothing.
+        """
+        lead = self.level(ranked[0].score(step, self.seed))
+        own = [e for e in ranked if e.candidate.family == LATE][:1]
+        close = [e for e in own if self.level(e.score(step, self.seed)) - lead < behind]
+        return [e for e in close if e is not ranked[0]]
 
     def _rate_of_adamw(self, step: int) -> float:
         """AdamW's best rate at a step: that of the first rung, or a smaller one."""
@@ -295,30 +327,51 @@ class Race:
         ]
         return [*there, *others]
 
-    def _smaller_neighbour(self, field: Sequence[Entry], step: int) -> list[Entry]:
-        """The leader at the next smaller rate, if it is not AdamW, which has had that, and if the
-        leader and AdamW can still get to the end.
+    def _larger_rates(self, field: Sequence[Entry], step: int) -> list[Entry]:
+        """Unit gradients at larger rates while they win, where they are ahead of AdamW by more than
+        the noise: under heavy tails the best rate of AdamW is too small for them. Where bad batches
+        were measured the winner is tried with a weight decay at the larger rate instead.
         """
-        leader = self._rank_entries(field, step)[0]
-        if leader.candidate.family == BASELINE.family:
+        own = [e for e in field if e.candidate.family == CALMEST]
+        if not own or self.scale.tailed:
             return []
-        entry = self._at(leader.candidate.family, leader.candidate.rate / FACTOR)
-        to_the_end = [(e, self.total) for e in (leader, self._reference(step, field))]
-        if any(entry is e for e in field) or not self._fits([(entry, step), *to_the_end]):
+        entry, added = own[0], list[Entry]()
+
+        def level(of: Entry) -> float:
+            return self.level(of.score(step, self.seed))
+
+        if not level(self._reference(step, field)) - level(entry) > self.noise.reach():
             return []
-        self._enter(entry, step)
-        return [entry]
+        for _ in range(LARGER):
+            larger = self._at(CALMEST, entry.candidate.rate * FACTOR)
+            known = any(larger is e for e in field)
+            if known or not self._affordable([(larger, step)], step):
+                break
+            self._enter(larger, step)
+            added.append(larger)
+            if not level(larger) < level(entry) + TIE:
+                break
+            entry = larger
+        return added
 
     def _third_rung(self, field: Sequence[Entry]) -> list[Entry]:
-        """The best of the second rung, AdamW's best, and the best of other optimizers, as many as
-        can be paid for so that two reach the end.
+        """The best of the second rung, AdamW's best, Muon and the best of other optimizers where
+        they are not far behind, as many as can be paid for so that two reach the end.
         """
         step = self.rungs[1]
-        ranked = self._rank_entries(field, step)
+        reference = self._reference(step, field)
+        ranked = self._payable(self._rank_entries(field, step), reference)
         families: dict[str, Entry] = {}
         for entry in ranked:
             families.setdefault(entry.candidate.family, entry)
-        chosen = [ranked[0], self._reference(step, field), *families.values(), *ranked]
+        near = self.level(ranked[0].score(step, self.seed)) + FAR
+        others = [
+            entry
+            for entry in (*families.values(), *ranked)
+            if self.level(entry.score(step, self.seed)) < near
+        ]
+        late = self._late_winner(ranked, step, FAR)
+        chosen = [ranked[0], reference, *late, *others]
         chosen = list({id(e): e for e in chosen}.values())[: KEEP[0]]
         while len(chosen) > KEEP[1]:
             dearest = sorted(chosen, key=lambda e: -self._step_cost(e.candidate.family))[: KEEP[1]]
@@ -376,7 +429,23 @@ class Race:
             if rung <= step:
                 self._advance(entry, self.seed, rung)
 
-    def _fits(self, wanted: Iterable[tuple[Entry, int]], by_cost_alone: bool = False) -> bool:
+    def _payable(
+        self, ranked: Sequence[Entry], reference: Entry, leeway: float = 0.0
+    ) -> list[Entry]:
+        """The settings that can run to the end beside AdamW's best; that one alone if none can."""
+
+        def fits(entry: Entry) -> bool:
+            last = [(entry, self.total), (reference, self.total)]
+            return self._fits(last, by_cost_alone=True, leeway=leeway)
+
+        return [entry for entry in ranked if fits(entry)] or [reference]
+
+    def _fits(
+        self,
+        wanted: Iterable[tuple[Entry, int]],
+        by_cost_alone: bool = False,
+        leeway: float = 0.0,
+    ) -> bool:
         """Whether runs up to some steps fit into the cost, and into the seconds.
 
         The cost of a step is that of its optimizer (see ``_step_cost``).
@@ -390,7 +459,7 @@ class Race:
             missing = max(0, until - max(self._asked.get(id(entry), {0})))
             more += self._step_cost(entry.candidate.family) * missing / self.total
             steps += missing
-        if self.clock_cost() + more > COST - SPARE:
+        if self.clock_cost() + more * self._slowness() > COST - SPARE + leeway:
             return False
         if self.seconds is None or by_cost_alone:
             return True
@@ -420,6 +489,20 @@ class Race:
             for asked, run in zip(self._asked_steps(entry), entry.runs.values(), strict=True)
         )
         return (self.before + work) / one
+
+    def _slowness(self) -> float:
+        """How much longer the steps so far took than they should have, by what a step of each
+        optimizer takes: other programs on the machine slow the next ones down as well.
+        """
+        planned = self.weighted_cost() * self.one_run()
+        if self.one_run() < LEAST_CLOCK or not planned > 0:
+            return 1.0
+        took = sum(
+            run.stepping * min(1.0, asked / max(1, run.steps))
+            for entry in self.entries
+            for asked, run in zip(self._asked_steps(entry), entry.runs.values(), strict=True)
+        )
+        return min(SLOWEST, max(1.0, took / planned))
 
     def one_run(self) -> float:
         """Seconds of a full-length run of AdamW by ``work_clock``, at the pace of its fastest run:
