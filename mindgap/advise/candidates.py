@@ -113,20 +113,17 @@ def _weights(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 def _matrices(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """Matrices inside the network: of linear, attention and recurrent layers, and kernels of
-    convolutions; neither embeddings nor the last linear layer, as Muon's authors ask for.
+    """Matrices inside the network: neither embeddings nor the last layer, as Muon's authors ask
+    for.
     """
-    kinds = (
-        torch.nn.Linear,
-        torch.nn.MultiheadAttention,
-        torch.nn.RNNBase,
-        torch.nn.modules.conv._ConvNd,
-    )
-    owners = [m for m in model.modules() if isinstance(m, kinds)]
-    if owners and isinstance(owners[-1], torch.nn.Linear):
-        owners.pop()
+    owners = [
+        m for m in model.modules() if isinstance(m, (torch.nn.Linear, torch.nn.MultiheadAttention))
+    ]
     inside = [
-        p for m in owners for p in m.parameters(recurse=False) if p.ndim >= 2 and p.requires_grad
+        p
+        for m in owners[:-1]
+        for p in m.parameters(recurse=False)
+        if p.ndim == 2 and p.requires_grad
     ]
     return list(dict.fromkeys(inside))
 
@@ -146,51 +143,65 @@ _MUON_BETA = 0.95
 _LEAST_NORM = 1e-7
 
 
-def _orthogonal(x: Tensor) -> Tensor:
-    """A matrix, or a stack of them, with singular values near 1 and the singular vectors of what is
-    given, which has no more rows than columns.
+def _orthogonal(stack: Tensor) -> Tensor:
+    """Matrices with singular values near 1 and the singular vectors of those in the stack, which
+    have no more rows than columns.
     """
-    x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp_min(_LEAST_NORM)
-    add = torch.addmm if x.ndim == 2 else torch.baddbmm  # on one small matrix addmm is faster
     a, b, c = _QUINTIC
+    x = stack / torch.linalg.matrix_norm(stack, keepdim=True).clamp_min(_LEAST_NORM)
     for _ in range(_ITERATIONS):
         gram = x @ x.mT
-        x = add(x, add(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
 
 
-def _descend(matrices: list[Tensor], buffers: list[Tensor], lr: float, decay: float) -> None:
-    """One step of Muon with ``torch.optim.Muon``'s rule (``match_rms_adamw``, Nesterov) on unit
-    gradients. Matrices of one shape are handled together. The iteration runs in bfloat16 on CUDA,
-    where that is fast, and in the matrices' own type elsewhere.
+class _Muon(torch.optim.Optimizer):
+    """Muon for matrices, with ``torch.optim.Muon``'s rule (``match_rms_adamw``, Nesterov).
+
+    Matrices of one shape are handled together. The iteration runs in bfloat16 on CUDA, where that
+    is fast, and in the matrices' own type elsewhere.
     """
-    gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
-    norm = math.hypot(*map(float, torch._foreach_norm(gradients)))
-    if not math.isfinite(norm):
-        return
-    gradients = list(torch._foreach_div(gradients, max(norm, _LEAST_NORM)))
-    torch._foreach_lerp_(buffers, gradients, 1 - _MUON_BETA)
-    torch._foreach_lerp_(gradients, buffers, _MUON_BETA)
-    torch._foreach_mul_(matrices, 1 - lr * decay)
-    shapes: dict[Any, list[tuple[Tensor, Tensor]]] = {}
-    for matrix, update in zip(matrices, gradients, strict=True):
-        flat = update.flatten(1)
-        flat = flat.mT if flat.shape[0] > flat.shape[1] else flat
-        shapes.setdefault((flat.shape, flat.device, flat.dtype), []).append((matrix, flat))
-    for (shape, device, dtype), of in shapes.items():
-        stack = torch.stack([flat for _, flat in of]) if len(of) > 1 else of[0][1]
-        stack = _orthogonal(stack.bfloat16() if device.type == "cuda" else stack).to(dtype)
-        for (matrix, _), update in zip(of, stack.view(-1, *shape), strict=True):
-            turned = update if matrix.shape[0] == shape[0] else update.mT
-            matrix.add_(turned.reshape(matrix.shape), alpha=-0.2 * lr * math.sqrt(shape[1]))
+
+    def __init__(self, matrices: list[torch.nn.Parameter], lr: float, weight_decay: float) -> None:
+        super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One step."""
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            shapes: dict[Any, list[torch.nn.Parameter]] = {}
+            for matrix in group["params"]:
+                if matrix.grad is not None:
+                    rows, columns = sorted(matrix.shape)
+                    shapes.setdefault((rows, columns, matrix.device, matrix.dtype), []).append(
+                        matrix
+                    )
+            for matrices in shapes.values():
+                self._descend(matrices, group["lr"], group["weight_decay"])
+        return loss
+
+    def _descend(self, matrices: list[torch.nn.Parameter], lr: float, decay: float) -> None:
+        updates = []
+        for matrix in matrices:
+            assert matrix.grad is not None
+            state = self.state[matrix]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(matrix.grad)
+            buffer = state["momentum_buffer"].lerp_(matrix.grad, 1 - _MUON_BETA)
+            update = matrix.grad.lerp(buffer, _MUON_BETA)
+            updates.append(update.mT if update.shape[0] > update.shape[1] else update)
+        stack = torch.stack(updates)
+        stack = _orthogonal(stack.bfloat16() if stack.is_cuda else stack).to(stack.dtype)
+        scale = 0.2 * math.sqrt(max(matrices[0].shape))
+        for matrix, update in zip(matrices, stack, strict=True):
+            matrix.mul_(1 - lr * decay)
+            turned = update.mT if matrix.shape[0] > matrix.shape[1] else update
+            matrix.add_(turned, alpha=-lr * scale)
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
     """Muon for the matrices inside the network and AdamW for everything else, as one optimizer.
-
-    Each of the two divides its gradients by their norm first (``clip="unit"``), so a bad batch
-    weighs no more than another; a step whose norm is not finite is skipped. Differs from Muon as
-    published: unit gradients, and matrices of recurrent layers count too.
 
     Args:
         model: whose weights to train.
@@ -209,39 +220,28 @@ class MuonWithAdamW(torch.optim.Optimizer):
             fail("model", rule, type(model).__name__)
         inside = {id(p) for p in matrices}
         rest = [p for p in _weights(model) if id(p) not in inside]
-        self._adamw = mindgap.optim.AdamW(rest, clip="unit", nonfinite="skip") if rest else None
-        groups = [{"params": params} for params in (matrices, rest) if params]
-        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
+        self.parts: list[torch.optim.Optimizer] = [
+            _Muon(matrices, lr=lr, weight_decay=weight_decay),
+            torch.optim.AdamW(rest, lr=lr, weight_decay=weight_decay, fused=_fused(rest)),
+        ]
+        super().__init__([{"params": matrices}, {"params": rest}], {"lr": lr})
 
-    @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """One step of both."""
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
-        group = self.param_groups[0]
-        matrices: list[Tensor] = [m for m in group["params"] if m.grad is not None]
-        for matrix in matrices:
-            if not self.state[matrix]:
-                self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
-        if matrices:
-            buffers = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
-            _descend(matrices, buffers, group["lr"], group["weight_decay"])
-        if self._adamw is not None:
-            own = self.param_groups[1]
-            self._adamw.param_groups[0].update(lr=own["lr"], weight_decay=own["weight_decay"])
-            self._adamw.step()
+        loss = None if closure is None else closure()
+        for part, group in zip(self.parts, self.param_groups, strict=True):
+            part.param_groups[0]["lr"] = group["lr"]
+            part.step()
         return loss
 
     def state_dict(self) -> dict[str, Any]:
         """The states of both."""
-        rest = None if self._adamw is None else self._adamw.state_dict()
-        return {"muon": super().state_dict(), "adamw": rest}
+        return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the states of both."""
-        super().load_state_dict(state_dict["muon"])
-        if self._adamw is not None:
-            self._adamw.load_state_dict(state_dict["adamw"])
+        for part, state in zip(self.parts, state_dict["parts"], strict=True):
+            part.load_state_dict(state)
 
 
 _PARAMS = "model.parameters()"

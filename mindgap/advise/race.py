@@ -9,8 +9,7 @@ step.
 Short runs favour large rates and what is fast at first. So the first rung only finds where AdamW's
 rates begin to fail; AdamW's best rate is chosen at the second, with smaller rates beside it; every
 other optimizer begins at that rate and gets to the second rung whatever it shows before (the second
-bracket). Unit gradients that are ahead of AdamW there are tried at larger rates, Muon goes on where
-it is close, because it wins late, and where the runs end, the winner is run at half its rate.
+bracket); and where the runs end, the winner is run at half its rate.
 
 Nothing here depends on where the loss has its zero. Losses are ranked, and distances are measured
 on a log scale of the loss above a floor below everything seen (see ``Race.level``).
@@ -68,25 +67,11 @@ OVERHEAD = 0.3
 #: Seconds of a full-length run from which the cost is read from the clock.
 LEAST_CLOCK = 0.1
 #: Full-length runs that are kept for what comes later and is not in a step.
-SPARE = 0.3
-#: What of it may be spent on the two runs to the end that were paid for before.
-LEEWAY = 0.1
+SPARE = 0.2
 #: Fewest steps of the first rung from which the time of a step is read.
 LEAST_TIMED = 20
 #: An optimizer whose step takes so many steps of AdamW leaves after the first rung.
-DEAR = 2.6
-#: An optimizer that is behind the leader by more than this at the second rung, on the scale of the
-#: race, leaves there.
-FAR = 0.5
-#: The family that wins late, and how far behind the leader it may be at the third rung.
-LATE = "Muon"
-BEHIND = 0.1
-#: Larger rates of unit gradients that are tried at the second rung.
-LARGER = 2
-#: A larger rate goes on growing while it is worse by at most this, on the scale of the race.
-TIE = 0.05
-#: What slower steps than AdamW's fastest may add to a price at most.
-SLOWEST = 1.3
+DEAR = 2.0
 #: Parts of the race that can be left out, to see what they give.
 PARTS = ("second bracket", "own schedule")
 #: The family that gets a smaller learning rate when the losses of all candidates rise.
@@ -227,7 +212,7 @@ class Race:
                 self._advance(entry, self.seed, second)
                 field.append(entry)
         if bracket:
-            field += self._larger_rates(field, second)
+            field += self._smaller_neighbour(field, second)
         if self.rises(second, [first]):
             field.append(self._smaller_rate(second))
         field = self._third_rung(field)
@@ -250,35 +235,18 @@ class Race:
 
     def _finalists(self, field: Sequence[Entry]) -> list[Entry]:
         """What runs to the end, in this order while it can be paid for: the best of the third rung,
-        AdamW's best, and the others. Where every loss rises, the leader's too, weight decay and
-        AdamW at 1e-3 come first: short runs favour large rates, which with weight decay may be
-        right. Elsewhere Muon comes first where it is close.
+        AdamW's best, and the others. Where every loss rises, weight decay and AdamW at 1e-3 come
+        first: short runs favour large rates, which with weight decay may be right.
         """
         step = self.rungs[2]
-        reference = self._reference(step, field)
-        ranked = self._payable(self._rank_entries(field, step), reference, LEEWAY)
-        wanted = [ranked[0], reference, *ranked]
-        lowest = min(ranked[0].along(rung, self.seed) for rung in self.rungs[:2])
-        rises = self._risen(self.lowest([step])[0], self.lowest(self.rungs[:2])[0])
-        if rises and self._risen(ranked[0].along(step, self.seed), lowest):
+        ranked = self._rank_entries(field, step)
+        wanted = [ranked[0], self._reference(step, field), *ranked]
+        if self._risen(self.lowest([step])[0], self.lowest(self.rungs[:2])[0]):
             first = self._reference(self.rungs[0]).candidate
             calm = [self._entry(decayed(first, self.total)), self.entries[0]]
-            both = self._fits([(entry, self.total) for entry in calm])
-            wanted = [*(calm if both else calm[1:]), *wanted]
-        else:
-            late = self._late_winner(ranked, step, BEHIND)
-            if self._fits([(entry, self.total) for entry in (*late, reference)]):
-                wanted = [*late, reference, *wanted] if late else wanted
+            if self._fits([(entry, self.total) for entry in calm]):
+                wanted = [*calm, *wanted]
         return list({id(e): e for e in wanted}.values())
-
-    def _late_winner(self, ranked: Sequence[Entry], step: int, behind: float) -> list[Entry]:
-        """The best setting of Muon, if it does not lead and is behind the leader by less than a
-        distance on the scale of the race; else nothing.
-        """
-        lead = self.level(ranked[0].score(step, self.seed))
-        own = [e for e in ranked if e.candidate.family == LATE][:1]
-        close = [e for e in own if self.level(e.score(step, self.seed)) - lead < behind]
-        return [e for e in close if e is not ranked[0]]
 
     def _rate_of_adamw(self, step: int) -> float:
         """AdamW's best rate at a step: that of the first rung, or a smaller one."""
@@ -327,51 +295,30 @@ class Race:
         ]
         return [*there, *others]
 
-    def _larger_rates(self, field: Sequence[Entry], step: int) -> list[Entry]:
-        """Unit gradients at larger rates while they win, where they are ahead of AdamW by more than
-        the noise: under heavy tails the best rate of AdamW is too small for them. Where bad batches
-        were measured the winner is tried with a weight decay at the larger rate instead.
+    def _smaller_neighbour(self, field: Sequence[Entry], step: int) -> list[Entry]:
+        """The leader at the next smaller rate, if it is not AdamW, which has had that, and if the
+        leader and AdamW can still get to the end.
         """
-        own = [e for e in field if e.candidate.family == CALMEST]
-        if not own or self.scale.tailed:
+        leader = self._rank_entries(field, step)[0]
+        if leader.candidate.family == BASELINE.family:
             return []
-        entry, added = own[0], list[Entry]()
-
-        def level(of: Entry) -> float:
-            return self.level(of.score(step, self.seed))
-
-        if not level(self._reference(step, field)) - level(entry) > self.noise.reach():
+        entry = self._at(leader.candidate.family, leader.candidate.rate / FACTOR)
+        to_the_end = [(e, self.total) for e in (leader, self._reference(step, field))]
+        if any(entry is e for e in field) or not self._fits([(entry, step), *to_the_end]):
             return []
-        for _ in range(LARGER):
-            larger = self._at(CALMEST, entry.candidate.rate * FACTOR)
-            known = any(larger is e for e in field)
-            if known or not self._affordable([(larger, step)], step):
-                break
-            self._enter(larger, step)
-            added.append(larger)
-            if not level(larger) < level(entry) + TIE:
-                break
-            entry = larger
-        return added
+        self._enter(entry, step)
+        return [entry]
 
     def _third_rung(self, field: Sequence[Entry]) -> list[Entry]:
-        """The best of the second rung, AdamW's best, Muon and the best of other optimizers where
-        they are not far behind, as many as can be paid for so that two reach the end.
+        """The best of the second rung, AdamW's best, and the best of other optimizers, as many as
+        can be paid for so that two reach the end.
         """
         step = self.rungs[1]
-        reference = self._reference(step, field)
-        ranked = self._payable(self._rank_entries(field, step), reference)
+        ranked = self._rank_entries(field, step)
         families: dict[str, Entry] = {}
         for entry in ranked:
             families.setdefault(entry.candidate.family, entry)
-        near = self.level(ranked[0].score(step, self.seed)) + FAR
-        others = [
-            entry
-            for entry in (*families.values(), *ranked)
-            if self.level(entry.score(step, self.seed)) < near
-        ]
-        late = self._late_winner(ranked, step, FAR)
-        chosen = [ranked[0], reference, *late, *others]
+        chosen = [ranked[0], self._reference(step, field), *families.values(), *ranked]
         chosen = list({id(e): e for e in chosen}.values())[: KEEP[0]]
         while len(chosen) > KEEP[1]:
             dearest = sorted(chosen, key=lambda e: -self._step_cost(e.candidate.family))[: KEEP[1]]
@@ -429,23 +376,7 @@ class Race:
             if rung <= step:
                 self._advance(entry, self.seed, rung)
 
-    def _payable(
-        self, ranked: Sequence[Entry], reference: Entry, leeway: float = 0.0
-    ) -> list[Entry]:
-        """The settings that can run to the end beside AdamW's best; that one alone if none can."""
-
-        def fits(entry: Entry) -> bool:
-            last = [(entry, self.total), (reference, self.total)]
-            return self._fits(last, by_cost_alone=True, leeway=leeway)
-
-        return [entry for entry in ranked if fits(entry)] or [reference]
-
-    def _fits(
-        self,
-        wanted: Iterable[tuple[Entry, int]],
-        by_cost_alone: bool = False,
-        leeway: float = 0.0,
-    ) -> bool:
+    def _fits(self, wanted: Iterable[tuple[Entry, int]], by_cost_alone: bool = False) -> bool:
         """Whether runs up to some steps fit into the cost, and into the seconds.
 
         The cost of a step is that of its optimizer (see ``_step_cost``).
@@ -459,7 +390,7 @@ class Race:
             missing = max(0, until - max(self._asked.get(id(entry), {0})))
             more += self._step_cost(entry.candidate.family) * missing / self.total
             steps += missing
-        if self.clock_cost() + more * self._slowness() > COST - SPARE + leeway:
+        if self.clock_cost() + more > COST - SPARE:
             return False
         if self.seconds is None or by_cost_alone:
             return True
@@ -489,20 +420,6 @@ class Race:
             for asked, run in zip(self._asked_steps(entry), entry.runs.values(), strict=True)
         )
         return (self.before + work) / one
-
-    def _slowness(self) -> float:
-        """How much longer the steps so far took than they should have, by what a step of each
-        optimizer takes: other programs on the machine slow the next ones down as well.
-        """
-        planned = self.weighted_cost() * self.one_run()
-        if self.one_run() < LEAST_CLOCK or not planned > 0:
-            return 1.0
-        took = sum(
-            run.stepping * min(1.0, asked / max(1, run.steps))
-            for entry in self.entries
-            for asked, run in zip(self._asked_steps(entry), entry.runs.values(), strict=True)
-        )
-        return min(SLOWEST, max(1.0, took / planned))
 
     def one_run(self) -> float:
         """Seconds of a full-length run of AdamW by ``work_clock``, at the pace of its fastest run:
