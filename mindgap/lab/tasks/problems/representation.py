@@ -297,9 +297,9 @@ def hyper_representation(
     Raises:
         RuleError: for a table with too few classes or examples, or tables of different inputs.
 
-    *Differs from the code published with SLIP*: a linear head a task, trained to the end for a
-    test, in place of one tanh network that is carried from task to task; the squared norm in place
-    of the norm; word vectors averaged over a text in place of a recurrent net.
+    *Differs from the code published with SLIP*: one linear head per task, trained to the end for
+    a test, in place of one tanh network that is carried from task to task; the squared norm in
+    place of the norm; word vectors averaged over a text in place of a recurrent net.
     """
     groups = {"train": train, "validation": validation, "test": test}
     shapes = {table.features.shape[1:] for tables in groups.values() for table in tables}
