@@ -184,7 +184,6 @@ def lower_variable_of(method: object) -> str:
 
 
 #: Names of the columns of the documentation's tables.
-#: The columns of the documentation's tables.
 HEADER = (
     "method | loop | setting | oracle complexity | upper level f | lower level g"
     " | batch | to choose"

@@ -183,8 +183,8 @@ class Replay:
                 batch = self.recall(call.key)
             if batch is None:
                 return []
-            versions_now = tuple(t._version for t in tensors_in(batch))
-            if call.versions and call.versions != versions_now:
+            # None were noted for tensors of inference mode; reading theirs would raise an error.
+            if call.versions and call.versions != tuple(t._version for t in tensors_in(batch)):
                 return []
             calls.append((call, batch))
         return calls

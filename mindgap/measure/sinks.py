@@ -99,7 +99,7 @@ class RecordSink(Sink):
         figures = []
         for column in self._columns:
             label = column.replace("_", " ")
-            title = label.replace(" ", ": ", 1)  # the first word is the probe
+            title = column.replace("_", ": ", 1).replace("_", " ")  # the probe ends at the first _
             figures.append(Figure(title, column, label, x_label="step"))
         sentences = ["What the monitor read along a training run", *self._events[:20]]
         return StudyDescription(

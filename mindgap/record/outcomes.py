@@ -82,10 +82,10 @@ class Effect:
         stand after the point: two below 10, one below 100, else none.
 
         Example:
-        >>> Effect("a below b", "yes", "ratio", 0.91, 0.85, 0.98).words
-        'ratio 0.91 [0.85, 0.98]'
-        >>> Effect("a above b", "open", "points", 37.01, -29.48, 103.5).words
-        'points +37 [−29, +104]'
+            >>> Effect("a below b", "yes", "ratio", 0.91, 0.85, 0.98).words
+            'ratio 0.91 [0.85, 0.98]'
+            >>> Effect("a above b", "open", "points", 37.01, -29.48, 103.5).words
+            'points +37 [−29, +104]'
         """
         numbers = (self.value, self.low, self.high)
         largest = max(map(abs, numbers))

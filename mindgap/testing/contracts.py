@@ -573,6 +573,6 @@ def outcomes(case: OptimizerCase) -> dict[str, str]:
         except NotApplicable as reason:
             outcome_of[name] = f"not offered: {reason}"
         except Exception as error:
-            first_line = str(error).strip().partition("\n")[0]
+            first_line = next(iter(str(error).strip().splitlines()), "")
             outcome_of[name] = f"broken: {type(error).__name__}: {first_line}"
     return outcome_of

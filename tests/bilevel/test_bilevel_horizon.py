@@ -193,3 +193,28 @@ def test_bad_arguments_are_refused():
     ):
         with pytest.raises(RuleError, match=message):
             suggest_steps(PROBLEM, **arguments)
+
+
+def test_a_curvature_that_is_no_number_ends_its_power_iteration():
+    """Products with NaN tell nothing, and each counts as an oracle call."""
+    data = torch.ones(8), torch.ones(8)
+    problem = BilevelProblem(
+        lambda x, y, b: (y - b).square().mean() + x.square().sum(),
+        lambda x, y, b: (y.square().square() + (y - x * b).square()).mean(),
+        torch.zeros(2),
+        torch.ones(2),
+        *data,
+        batch_size=1,
+    )
+    ground = Ground(problem, 200, 40, 0)
+    x, y = ground.oracle.start
+
+    def calls_of(y):
+        before = ground.calls
+        return ground.largest(x, y), ground.calls - before
+
+    most, full = calls_of(y)
+    assert math.isfinite(most)
+    most, short = calls_of(torch.full_like(y, math.nan))
+    assert most == math.inf
+    assert short <= full / 4

@@ -343,3 +343,20 @@ def test_random_numbers_that_cannot_be_replayed_are_refused():
     rng = np.random.default_rng(0)
     with pytest.raises(RuleError, match="lower must give the same value twice on one sample"):
         SOBA(lr_x=0.1, lr_y=0.1).start(_random_problem(rng.random))
+
+
+def test_a_hypergradient_of_numbers_that_are_not_finite_is_nan():
+    """A solve that begins with a residual of NaN made no pass, and f_x came out as the answer."""
+    data = torch.ones(8, 1, dtype=torch.float64)
+    problem = BilevelProblem(
+        lambda x, y, b: (x - 3).square().sum() + (y.sqrt() * b).mean(),
+        lambda x, y, b: (y - x * b).square().mean(),
+        torch.tensor([2.0]).double(),
+        torch.tensor([0.5]).double(),
+        data,
+        data,
+        batch_size=4,
+    )
+    y = torch.tensor([-2.0]).double()  # the root of a negative number
+    assert torch.isnan(exact_hypergradient(problem, y.clone(), y)).all()
+    assert torch.isfinite(exact_hypergradient(problem, -y, -y)).all()

@@ -17,9 +17,9 @@ from torch import nn
 
 from mindgap.base.check import RuleError
 from mindgap.base.objective import Objective
-from mindgap.measure.autopsy import _blame_divergence, _ReplayedStep
+from mindgap.measure.autopsy import Replay, _blame_divergence, _ReplayedStep
 from mindgap.measure.monitor import Monitor
-from mindgap.measure.recorder import Incident, LoggedStep, Recorder, Step, twin
+from mindgap.measure.recorder import Incident, LoggedStep, LossCall, Recorder, Step, twin
 
 
 def loss(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -298,3 +298,12 @@ def test_a_divergence_is_told_by_the_updates_of_one_module() -> None:
         found
     )
     assert (found.step, found.layer) == (3, "late")
+
+
+def test_a_batch_without_version_counters_can_be_computed_again() -> None:
+    with torch.inference_mode():
+        batch = (torch.ones(2, 3),)
+    replay = object.__new__(Replay)
+    replay.recall = None
+    call = LossCall(batch=batch, key=None, loss=1.0)
+    assert replay._calls_of(Step(0, [call])) == [(call, batch)]

@@ -23,8 +23,8 @@ from mindgap.base.batches import pair
 #: quantile is above the second number are out of scale. A feature whose quantile is so many times
 #: that of the others is out of proportion.
 OUTLIER, OUT_OF_SCALE, OUT_OF_PROPORTION = 50.0, 20, 30
-#: Most batches, zero batches and samples that are outliers, as shares of all (one more is allowed):
-#: where there are more, something is wrong with all.
+#: Most batches, zero batches and samples that are outliers, as shares of all (one more is allowed,
+#: but not of zero batches): where there are more, something is wrong with all.
 FEW_BATCHES, FEW_ZERO_BATCHES, FEW_SAMPLES = 0.1, 0.2, 0.02
 
 

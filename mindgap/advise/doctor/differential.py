@@ -131,8 +131,9 @@ def _logarithm(ratio: float) -> float:
 def _suspicions_of_signals(chart: Chart) -> Suspicions:
     """What signals, gradients and first weights suggest: (cause, strength from 0 to 1).
 
-    Both ends of every ramp lie short of where the same reading becomes a finding. Ratios are read
-    by their logarithms to base ten, sizes of weights (torch's default: 0.58) by natural ones.
+    Both ends of every ramp lie short of the same ends of the ramp by which the reading becomes a
+    finding. Ratios are read by their logarithms to base ten, sizes of weights (torch's default:
+    0.58) by natural ones.
     """
     facts = chart.facts
     through_time = _logarithm(facts.time_ratio)

@@ -187,7 +187,7 @@ def largest_eigenvalue(hessian: Product, v: Tensor, products: int) -> float:
     for _ in range(products):
         v = hessian(v / v.norm())
         size = float(v.norm())
-        if size == 0.0:
+        if size == 0.0 or math.isnan(size):
             break
     return size
 

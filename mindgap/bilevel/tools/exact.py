@@ -4,6 +4,7 @@ samples.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal, get_args
@@ -323,13 +324,16 @@ def exact_hypergradient(
 
 def _solve_accurately(oracle: TorchOracle, hessian: Product, v: Tensor) -> Tensor:
     """H^-1 v by conjugate gradients, begun again on the residual v - Hz until three passes in a row
-    leave it as large: where H is ill conditioned, rounding ends a single pass too early.
+    leave it as large: where H is ill conditioned, rounding ends a single pass too early. NaN where
+    v is not finite.
 
     Raises:
         RuntimeError: H is not positive definite, or the residual stays above ``sqrt(eps) ||v||``.
     """
     best = z = torch.zeros_like(v)
     residual, size = v, float(v.norm())
+    if not math.isfinite(size):
+        return torch.full_like(v, math.nan)
     least, idle = size, 0  # the least residual so far, and passes that did not halve it
     while least > 1e-13 * size and idle < 3:
         step, negative = conjugate_gradients(

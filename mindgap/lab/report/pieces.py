@@ -168,7 +168,8 @@ MOST = 3
 
 def decisive(word: str, parts: Sequence[Answered], notes: Sequence[str]) -> list[str]:
     """The sentences on which a verdict rests: the parts that decide it or, where nothing could be
-    decided, the notes as well. Of more than ``MOST`` sentences the last ones are only counted.
+    decided, the notes as well. Where two or more are left behind the first ``MOST``, those are only
+    counted.
 
     Args:
         word: the verdict.

@@ -285,8 +285,8 @@ QUICK: dict[str, Any] = {
     "terms": 5,
 }
 #: 500 tasks of 20 + 20 examples, 2 of the labels each, and 20 epochs (of the methods that take one
-#: step below), as published; 1000 examples an oracle call (published: 400), so that an epoch has 10
-#: steps (published: 25)
+#: step below), as published; 1000 examples per oracle call (published: 400), so that an epoch has
+#: 10 steps (published: 25)
 CPU: dict[str, Any] = {
     **QUICK,
     "tasks": [500, 100, 100],

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mindgap.lab.studies.resnet_runs import resnet_run
 from mindgap.lab.studies.spec import Row, Trial
-from mindgap.lab.studies.training_runs import unit_digits
+from mindgap.lab.studies.training_runs import step_factor, unit_digits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -182,7 +182,7 @@ def _epochs(
         generator.set_state(trial.restored["generator"])
     rule, epochs = trial["rule"], trial["passes"] // PASSES[trial["rule"]]
     for number in range(first_epoch, epochs):
-        factor = 0.1 ** sum(number >= share * epochs for share in (0.5, 0.75))
+        factor = step_factor("late drops", number, epochs)
         rates = [lr * (factor if drops else 1.0) for lr, drops in candidates]
         steps = torch.tensor(rates, dtype=torch.float64)[:, None, None]
         with trial.timed():

@@ -193,7 +193,7 @@ def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
         late=float(late.mean()),
         change=change,
         interval=(change - reach, change + reach),
-        drifts=not abs(change) <= reach,
+        drifts=not change - reach <= 0 <= change + reach,
     )
 
 

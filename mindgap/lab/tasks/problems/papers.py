@@ -120,8 +120,9 @@ def image_network(
         seed: of the network's start.
     """
     builders = {"resnet20": ResNet20, "alexnet": AlexNet}
+    build = builders[one_of("network", network, builders)]
     images, labels = cifar_on(device)["train"]
-    model: torch.nn.Module = seeded_network(builders[one_of("network", network, builders)], seed)
+    model: torch.nn.Module = seeded_network(build, seed)
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         rows = torch.randint(0, len(images), (size,), generator=generator, device=images.device)

@@ -105,7 +105,8 @@ def online_regret(
             points.append(x)
         m = beta1 * m + (1 - beta1) * gradient
         v = beta2 * v + (1 - beta2) * gradient * gradient
-        divisor = max(v, divisor) if amsgrad else v
+        # Comparisons, not max and min, because they take half the time.
+        divisor = v if v > divisor or not amsgrad else divisor
         x -= alpha * m / math.sqrt(t * divisor)
-        x = min(max(x, -1.0), 1.0)
+        x = 1.0 if x > 1 else -1.0 if x < -1 else x
     return regrets, points

@@ -274,8 +274,8 @@ ASKED, TRAINED = (
 )
 #: Nats that a trained network must be below the frequencies of word pieces.
 LEARNT = 1.0
-#: A published index below the first looks heavy-tailed (H16 has the same number); an infinite one
-# is #: recorded as the second.
+#: A published index below the first looks heavy-tailed (H16 has the same number); one above the
+#: second, infinity included, is recorded as the second.
 HEAVY, LARGEST = 1.8, 1e3
 _NONE = dict.fromkeys(_CROSSED, 0)
 

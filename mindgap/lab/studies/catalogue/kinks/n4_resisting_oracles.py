@@ -121,8 +121,9 @@ def adversary_loop(trial: Trial) -> Iterator[Row]:
     Lipschitz constant 1, over a grid of Δ and of the number of calls, with δ = Δ/(8 calls).
 
     A row per game holds ``theorem``, ``Delta``, ``delta``, ``oracle_calls``, ``best_distance`` (the
-    least distance of 0 from the subdifferential at any query), ``consistent`` (the function shown
-    gives every answer) and ``in_class``. Without the setting ``resist`` the oracles are honest.
+    least distance of 0 from the subdifferential at a query or at the output), ``consistent`` (the
+    function shown gives every answer) and ``in_class``. Without the setting ``resist`` the oracles
+    are honest.
     """
 
     for Delta in trial["Delta"]:
