@@ -181,7 +181,7 @@ def _measure(
         losses.index_copy_(0, rows, values.float())
         if picks:
             parts = [
-                gradients[i].flatten(1).index_select(1, places) - mean[i].flatten()[places]
+                rows_of(gradients[i]).index_select(1, places) - mean[i].flatten()[places]
                 for i, places in picks.items()
             ]
             picked.index_copy_(0, rows, torch.cat(parts, dim=1).float())
@@ -217,6 +217,13 @@ def _measure(
     return norms[:-1], picked[:-1], float(losses[:-1].double().mean())
 
 
+def rows_of(gradients: Tensor) -> Tensor:
+    """The gradients of several minibatches by one parameter, one row each. The parameter may be a
+    single number, without axes.
+    """
+    return gradients.unsqueeze(-1).flatten(1)
+
+
 def distances(gradients: list[Tensor], mean: list[Tensor]) -> Tensor:
     """‖g_b - ḡ‖ of several minibatches over all parameters, shape (minibatches,).
 
@@ -228,7 +235,7 @@ def distances(gradients: list[Tensor], mean: list[Tensor]) -> Tensor:
         >>> distances([torch.tensor([[3.0, 4.0], [0.0, 1.0]])], [torch.zeros(2)]).tolist()
         [5.0, 1.0]
     """
-    pairs = [(g.flatten(1), m.flatten()) for g, m in zip(gradients, mean, strict=True)]
+    pairs = [(rows_of(g), m.flatten()) for g, m in zip(gradients, mean, strict=True)]
     small = [pair for pair in pairs if len(pair[1]) < LARGE]
     pairs = [pair for pair in pairs if len(pair[1]) >= LARGE]
     if small:  # joined into one: a launch for each would take longer than its numbers

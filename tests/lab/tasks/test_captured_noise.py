@@ -29,6 +29,17 @@ DEVICES = [
 ]
 
 
+class Scale(nn.Module):
+    """A product with a parameter that is a single number, without axes."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.factor * x
+
+
 def problem_on(device: str, norm: type[nn.Module] = nn.BatchNorm1d) -> TrainingProblem:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 6), norm(6), nn.Tanh(), nn.Linear(6, 1)).to(device)
@@ -44,7 +55,14 @@ def problem_on(device: str, norm: type[nn.Module] = nn.BatchNorm1d) -> TrainingP
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("together", "norm"),
-    [(None, nn.BatchNorm1d), (1, nn.LayerNorm), (3, nn.LayerNorm), (None, nn.LayerNorm)],
+    [
+        (None, nn.BatchNorm1d),
+        (1, nn.LayerNorm),
+        (3, nn.LayerNorm),
+        (None, nn.LayerNorm),
+        (1, Scale),
+        (3, Scale),
+    ],
 )
 def test_norms_and_coordinates_equal_those_of_plain_gradients(together, norm, device, monkeypatch):
     """Groups of 3 minibatches and of 32 are filled up at the end of each draw of 7."""
