@@ -580,7 +580,7 @@ def read_losses(steps: list[Step]) -> None:
         return
     try:
         if any(call.loss.is_cuda for call in calls):
-            losses = torch.stack([call.loss for call in calls]).tolist()
+            losses = list(map(float, torch.stack([call.loss for call in calls]).tolist()))
         else:
             losses = [float(call.loss) for call in calls]
     except (RuntimeError, TypeError):  # of different shapes, kinds or devices

@@ -19,7 +19,15 @@ from mindgap.base.check import RuleError
 from mindgap.base.objective import Objective
 from mindgap.measure.autopsy import Replay, _blame_divergence, _ReplayedStep
 from mindgap.measure.monitor import Monitor
-from mindgap.measure.recorder import Incident, LoggedStep, LossCall, Recorder, Step, twin
+from mindgap.measure.recorder import (
+    Incident,
+    LoggedStep,
+    LossCall,
+    Recorder,
+    Step,
+    read_losses,
+    twin,
+)
 
 
 def loss(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -307,3 +315,19 @@ def test_a_batch_without_version_counters_can_be_computed_again() -> None:
     replay.recall = None
     call = LossCall(batch=batch, key=None, loss=1.0)
     assert replay._calls_of(Step(0, [call])) == [(call, batch)]
+
+
+class OnDevice(torch.Tensor):
+    """A tensor that says it lies on a GPU."""
+
+    is_cuda = True
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,)])
+def test_losses_on_a_device_are_read_as_numbers(shape: tuple[int, ...]) -> None:
+    """Of a loss with several entries the first counts."""
+    losses = [torch.full(shape, value).as_subclass(OnDevice) for value in (2.0, 4.0)]
+    step = Step(0, [LossCall(None, None, loss) for loss in losses])
+    read_losses([step])
+    assert [call.loss for call in step.calls] == [2.0, 4.0]
+    assert step.loss == 3.0
