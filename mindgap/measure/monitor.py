@@ -859,6 +859,7 @@ def _group_probes(probes: Sequence[ProbeName | Probe]) -> list[_Group]:
         if isinstance(probe, str):
             chosen.append(PROBES[one_of("probes", probe, PROBES)].load()())
         elif isinstance(probe, Probe):
+            whole("every", probe.every, least=1)
             chosen.append(probe)
         else:
             fail("probes", "must be names of probes, or probes", probe)

@@ -331,6 +331,8 @@ def test_bad_arguments_are_named() -> None:
     model, opt = build()
     objective = Objective(model, cross_entropy)
     good = [(DATA[:48], LABELS[:48]), (DATA[48:], LABELS[48:])]
+    never = PROBES["update"].load()()
+    never.every = 0
     for arguments, options, message in (
         ((opt, objective, []), {}, "batches must give at least one batch"),
         ((opt, objective, good[:1]), {}, "at least two batches to measure noise"),
@@ -338,6 +340,7 @@ def test_bad_arguments_are_named() -> None:
         ((opt, objective, good, []), {}, "at least one probe"),
         ((opt, objective, good, ["noise", "noise"]), {}, "different names"),
         ((opt, objective, good), {"every": 0}, "every must be a whole number of at least 1"),
+        ((opt, objective, good, [never]), {}, "every must be a whole number of at least 1"),
         ((opt, objective, good), {"budget": 0.0}, r"budget must lie in \(0, 1\]"),
         (("sgd", objective, good), {}, "must be a torch.optim.Optimizer"),
         (
