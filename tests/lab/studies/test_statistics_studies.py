@@ -43,6 +43,14 @@ def test_verdict_on_settling(few, half, bias, verdict):
     assert study.judge(runs).verdict == verdict
 
 
+def test_two_sizes_are_enough_for_the_verdict_on_settling():
+    """Of two the fewest samples are also the half of all."""
+    study = find("e4-estimates-settle")
+    rows = [row for row in settling(0.01, 0.1, 0.0) if row["samples"] != 512]
+    runs = [finished(study.name, method, rows) for method in study.methods]
+    assert study.judge(runs).verdict == "holds"
+
+
 @pytest.mark.parametrize("method", ["convolutional network", "transformer"])
 def test_parts_of_the_data_end_with_all_of_it(method):
     study = find("e4-estimates-settle")

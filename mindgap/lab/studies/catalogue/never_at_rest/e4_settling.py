@@ -141,7 +141,8 @@ def judge(runs: Sequence[Run]) -> Parts:
             column = f"{quantity}_off"
             # samples -> relative deviations
             deviations = grouped((row["samples"], row[column]) for row in rows if column in row)
-            fewest, *_, half, most = sorted(deviations)
+            sizes = sorted(deviations)
+            fewest, half, most = sizes[0], sizes[-2], sizes[-1]  # the first two may be one
             on_fewest, on_half = (
                 float(np.sqrt(np.mean(np.square(deviations[size])))) for size in (fewest, half)
             )
