@@ -161,6 +161,22 @@ def test_rank_of_a_layer() -> None:
     assert chart.has("collapsed")
 
 
+class Silent(nn.Module):
+    """A module that gives an empty tuple, as one does that only counts."""
+
+    def forward(self, x: Tensor) -> tuple[()]:
+        return ()
+
+
+def test_a_module_that_gives_an_empty_tuple_does_not_hide_the_gradients() -> None:
+    model = network()
+    model.append(Silent())
+    patient = admitted(model, loss=lambda m, b: F.mse_loss(m[:3](b[0] + len(m[3](b[0]))), b[1]))
+    chart = Chart()
+    read_gradients(chart, patient)
+    assert chart.notes == []
+
+
 def test_denormal_gradients_are_counted() -> None:
     chart = Chart()
     loss = lambda model, batch: 1e-41 * F.mse_loss(model(batch[0]), batch[1])  # noqa: E731

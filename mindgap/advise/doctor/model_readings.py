@@ -465,7 +465,7 @@ def _backward_pass(chart: Chart, patient: Patient) -> _BackwardPass | None:
         """
         backward.called.add(name)
         has_tanh = getattr(module, "nonlinearity", None) in (None, "tanh")
-        states = output[0] if isinstance(output, tuple) else None
+        states = output[0] if isinstance(output, tuple) and output else None
         if isinstance(module, nn.RNNBase) and has_tanh and isinstance(states, Tensor):
             share = float((states.detach().abs() > 0.99).double().mean())
             backward.saturated_states.append((name, share))
