@@ -228,8 +228,9 @@ class LoopWatch:
         peaks = [(at, float(entries.max())) for at, entries in self._largest_entries if at <= step]
         # Only on a CPU the parameters are still those of the step: on a GPU norms are read later.
         if step == self._step - 1:
-            now = max(float(p.detach().abs().max()) for p in self._nonempty_parameters())
-            peaks.append((step, now))
+            largest = [float(p.detach().abs().max()) for p in self._nonempty_parameters()]
+            # Python's maximum would lose a NaN that is not the first.
+            peaks.append((step, max(largest) if all(map(math.isfinite, largest)) else math.nan))
         if any(not math.isfinite(peak) for _, peak in peaks):
             return "an earlier step is the likely cause: a parameter itself is no longer finite"
         last_step = -1

@@ -463,6 +463,23 @@ def test_a_nan_names_the_parameters_and_the_range(caplog: pytest.LogCaptureFixtu
     assert "batch 30" not in monitor.events[0]  # the loop gave no index
 
 
+@pytest.mark.parametrize("name", ["0.weight", "2.weight", "2.bias"])
+def test_a_parameter_with_nan_is_the_cause_whichever_it_is(name: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    objective, batches = Objective(model, cross_entropy), [(DATA, LABELS)] * 2
+    with Monitor(optimizer, objective, batches, probes=["update"], every=100) as monitor:
+        for step in range(6):
+            if step == 4:
+                with torch.no_grad():
+                    model.get_parameter(name).view(-1)[0] = math.nan
+            optimizer.zero_grad()
+            objective.value((DATA, LABELS)).backward()
+            optimizer.step()
+    assert "a parameter itself is no longer finite" in monitor.events[0]
+
+
 def test_after_a_nan_there_is_one_line_and_not_one_per_step(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
