@@ -27,11 +27,13 @@ STRETCH = 2**17
 def as_real(tensor: Tensor) -> Tensor:
     """A view of complex numbers as pairs of real ones, on a last axis; any other tensor itself.
 
+    Numbers that torch conjugates only when they are read, as some gradients are, are copied.
+
     Example:
         >>> as_real(torch.tensor([3 + 4j]))
         tensor([[3., 4.]])
     """
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def euclidean_norm(tensors: Sequence[Tensor]) -> float:
@@ -55,8 +57,8 @@ def flatten(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def unflatten(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Views of a flat vector of real numbers in the shapes of ``like``, complex where these tensors
-    are: the inverse of ``flatten``.
+    """A flat vector of real numbers in the shapes of ``like``, complex where these tensors are: the
+    inverse of ``flatten``. They are views, but for complex ones behind an odd count of numbers.
 
     Example:
         >>> [
@@ -68,7 +70,12 @@ def unflatten(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     shapes = [as_real(t).shape for t in like]
     pieces = vector.split([math.prod(shape) for shape in shapes])
     views = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
-    return [torch.view_as_complex(v) if t.is_complex() else v for v, t in zip(views, like)]
+    return [_as_complex(v) if t.is_complex() else v for v, t in zip(views, like)]
+
+
+def _as_complex(pairs: Tensor) -> Tensor:
+    """A view of pairs of real numbers as complex ones; a copy where torch has no view."""
+    return torch.view_as_complex(pairs.clone() if pairs.storage_offset() % 2 else pairs)
 
 
 def is_sharded(tensor: Tensor) -> bool:

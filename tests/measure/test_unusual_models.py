@@ -369,3 +369,41 @@ def test_complex_weights_are_read_as_pairs_of_real_ones() -> None:
         numbers.append(training_statistics(problem, data, per="batch").gradient_norm)
         readings.append(numbers)
     assert readings[0] == pytest.approx(readings[1], rel=1e-6)
+
+
+class PlanesBehindThree(nn.Module):
+    """Three real weights, then two complex ones that the loss reads as they are or conjugated, or
+    the same as real and imaginary parts.
+    """
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+        drawn = torch.randn(7, generator=torch.Generator().manual_seed(5)).double()
+        w = drawn[3:].reshape(2, 2).clone()
+        self.a = nn.Parameter(drawn[:3].clone())
+        self.w = nn.Parameter(w if form == "parts" else torch.view_as_complex(w))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.form == "parts":
+            size = (x @ self.w).square().sum(1)
+        else:
+            w = self.w.conj() if self.form == "conjugated" else self.w
+            size = (x.to(w.dtype) @ w).abs().square()
+        return size.square() + x.sum(1) * self.a.square().sum()
+
+
+def test_complex_weights_behind_real_ones_and_conjugated_gradients_are_read() -> None:
+    """torch has no complex view at an odd place, and no real one of lazily conjugated numbers."""
+    data = list(torch.randn(4, 6, 2, generator=torch.Generator().manual_seed(6)).double())
+    readings = []
+    for form in ("parts", "as is", "conjugated"):
+        problem = Objective(PlanesBehindThree(form), lambda m, b: m(b).mean())
+        numbers = [sharpness(problem, data).value]
+        numbers += smoothness_along_ray(problem, data, points=3).gradient_norms
+        numbers.append(training_statistics(problem, data, per="batch").gradient_norm)
+        readings.append(numbers)
+        gradients = problem.value_and_grad(data[0])[1]
+        assert any(g.is_conj() for g in gradients) == (form == "conjugated")
+    assert readings[1] == pytest.approx(readings[0], rel=1e-6)
+    assert readings[2] == pytest.approx(readings[0], rel=1e-6)
