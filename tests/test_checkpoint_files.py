@@ -7,6 +7,7 @@ The larger run is ``python tests/hostile_files_sweep.py``.
 from __future__ import annotations
 
 import pickle
+import types
 from pathlib import Path
 
 import hostile_files_sweep as hostile
@@ -243,3 +244,19 @@ def test_functions_of_other_values_have_other_names():
     assert first != function_text(scaled(2.0, {"a": 1}))
     assert first != function_text(scaled(1.0, {"a": 2}))
     assert data_text([torch.ones(2)]) != data_text([torch.zeros(2)])
+
+
+def test_a_module_that_loads_itself_is_not_asked_for_anything(monkeypatch):
+    """Its ``__getattr__`` ended a run with a checkpoint in an ImportError."""
+
+    def load(name):
+        raise ImportError(f"a package for {name} is missing")
+
+    module = types.ModuleType("lazy")
+    module.__getattr__ = load
+    monkeypatch.setitem(globals(), "lazy", module)
+
+    def loss(x):
+        return lazy.score(x)  # noqa: F821
+
+    assert function_text(loss) == function_text(loss)

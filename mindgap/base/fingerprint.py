@@ -225,9 +225,14 @@ class _Text:
         changed = _stored_names(code, "GLOBAL")
         for name in sorted(names - changed):
             global_value = value.__globals__.get(name)
-            near = getattr(global_value, "__module__", None) == value.__module__
-            plain = (int, float, complex, str, bytes, tuple, Tensor, np.ndarray)
-            if isinstance(global_value, plain) or (isinstance(global_value, FunctionType) and near):
+            plain = isinstance(
+                global_value, (int, float, complex, str, bytes, tuple, Tensor, np.ndarray)
+            )
+            # By type first: a module that loads itself when it is used must not be asked anything.
+            if plain or (
+                isinstance(global_value, FunctionType)
+                and global_value.__module__ == value.__module__
+            ):
                 outside.append((name, global_value))
         texts = [f"{name} = {self.of(used, is_constant, depth + 1)}" for name, used in outside]
         return f"{self._code(code)} {texts}"
