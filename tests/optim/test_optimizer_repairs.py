@@ -9,9 +9,11 @@ import pytest
 import torch
 from cases.optimizer_loop import assert_same, drive, start, values
 from cases.optimizers import generic
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mindgap.base.check import RuleError
 from mindgap.optim import SGD, ACClip, AdamW, CClip, GClip, NormalizedSGD
+from mindgap.optim.optimizers import cclip
 
 
 @pytest.mark.parametrize(("case", "changes"), generic("tensor_lr"))
@@ -206,3 +208,38 @@ def test_the_window_of_a_checkpoint_follows_the_parameters_to_their_device():
     group["tau_norms"] = torch.ones(128, dtype=torch.float64)  # as torch.load leaves it on the CPU
     assert optimizer.fused_record(group).window.device.type == "meta"
     assert group["tau_norms"].device.type == "meta"
+
+
+class LargestResult(TorchDispatchMode):
+    """The most entries that an elementwise operation wrote."""
+
+    most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in ("abs", "gt", "mul", "clone"):
+            self.most = max(self.most, result.numel())
+        return result
+
+
+@pytest.mark.parametrize("tau", ["auto", 1.0, torch.full((30, 50), 1.0)], ids=["auto", "1", "all"])
+def test_the_sampled_share_copies_a_part_at_a_time(tau, monkeypatch):
+    """With thresholds per coordinate it made three copies of the largest parameter at once."""
+    monkeypatch.setattr(cclip, "ENTRIES_AT_ONCE", 200)
+    p = torch.nn.Parameter(torch.zeros(30, 50))
+    p.grad = torch.randn(50, 30, generator=torch.Generator().manual_seed(0)).t()
+    tracked, sampled = (CClip([p], 0.0, tau=tau, track=track) for track in (True, False))
+    results = LargestResult()
+    count = sampled._sample_share
+
+    def count_and_look():
+        with results:
+            count()
+
+    monkeypatch.setattr(sampled, "_sample_share", count_and_look)
+    for _ in range(3):
+        tracked.step()
+        sampled.step()
+        p.grad *= 3.0
+    assert 0 < results.most <= 200
+    assert 0 < sampled.report().clipped == pytest.approx(tracked.report().clipped, abs=1e-6)

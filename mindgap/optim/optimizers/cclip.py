@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import between, fail, one_of, positive
-from mindgap.base.tensors import blocks, placed, robust_norm, widen
+from mindgap.base.tensors import blocks, cut, placed, robust_norm, widen
 from mindgap.optim.families import CoordinateOptimizer
 from mindgap.optim.optimizer import Batch, Options
 from mindgap.optim.settings import ORDERS, Order, check_common
@@ -196,15 +196,18 @@ class CClip(CoordinateOptimizer):
             tau = self._thresholds(batch)
             taus = tau if isinstance(tau, list) else [tau] * len(sources)
             for source, threshold in zip(sources, taus):
-                if self._is_auto(batch):
-                    # The threshold of before the step, which raised the median where |g| is above
-                    # it; 0 where no median was known.
-                    half_step = max(MEDIAN_STEP, 1.0 / batch.k) / 2.0
-                    threshold = threshold * (MEDIANS_PER_THRESHOLD / math.exp(half_step))
-                # A part at a time: the copies of a large table of word vectors would take 200 MiB.
-                by_coordinate = isinstance(threshold, Tensor) and threshold.dim() > 0
-                parts = [source] if by_coordinate else source.flatten().split(ENTRIES_AT_ONCE)
-                clipped_counts += [(part.abs() > threshold).sum() for part in parts]
+                # A part at a time: the copies of a large table of word vectors would take 500 MiB.
+                parts = cut(source, ENTRIES_AT_ONCE)
+                levels = [threshold] * len(parts)
+                if isinstance(threshold, Tensor) and threshold.dim() > 0:
+                    levels = cut(threshold, ENTRIES_AT_ONCE)
+                for part, level in zip(parts, levels, strict=True):
+                    if self._is_auto(batch):
+                        # The threshold of before the step, which raised the median where |g| is
+                        # above it; 0 where no median was known.
+                        half_step = max(MEDIAN_STEP, 1.0 / batch.k) / 2.0
+                        level = level * (MEDIANS_PER_THRESHOLD / math.exp(half_step))
+                    clipped_counts.append((part.abs() > level).sum())
                 size += source.numel()
         if size:
             first = clipped_counts[0]
