@@ -471,7 +471,7 @@ def decide(race: Race, problem: Problem) -> tuple[Decision, Candidate | None]:
         kind = "rises"
     elif fall <= race.raw_reach() and fall <= 0.02 * abs(race.start):
         kind = "nothing trains"
-    elif _at_chance(problem, best.runs[seed], own, fall):
+    elif _at_chance(problem, best.runs[seed], fall):
         kind = "at chance"
     elif not his - own > LEAST_GAIN * _late_fall(reference, total, seed):
         best, own = reference, his
@@ -523,13 +523,13 @@ def _gain(race: Race, own: float, his: float) -> tuple[tuple[float, float, float
     return ((his - own) / unit, ends[0], ends[1]), "loss" if positive_losses else "fall"
 
 
-def _at_chance(problem: Problem, run: Progress, loss: float, fall: float) -> bool:
+def _at_chance(problem: Problem, run: Progress, fall: float) -> bool:
     """Whether the trained model says the same whatever its input."""
     if run.state is None:
         return False
     try:
         problem.objective.model.load_state_dict(run.state["model"])
-        return ignores_inputs(problem, loss, fall)
+        return ignores_inputs(problem, fall)
     except Exception:  # a loss that does not take rolled inputs tells nothing
         return False
 

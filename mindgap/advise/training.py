@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from mindgap.base.check import fail
 from mindgap.base.objective import Objective
@@ -512,27 +513,108 @@ def start_loss(factory: Factory | Bench, seed: int) -> float:
     return _mean(evaluate(problem, Progress(), modes, problem.most))
 
 
-def ignores_inputs(problem: Problem, loss: float, fall: float) -> bool:
-    """Whether the model says the same whatever its input: its validation loss stays where it is
-    when the inputs of every batch (its first tensor) are given in another order than the rest.
+def ignores_inputs(problem: Problem, fall: float) -> bool:
+    """Whether the model says the same whatever its input, the first tensor of a batch.
 
-    ``fall`` is the fall of the loss since the start; a change below a hundredth of it is none.
+    Then its validation loss stays where it is when the inputs are dealt anew to the rest of the
+    batches. But so does a loss without pairs, such as one of two samples or of the inputs alone,
+    whatever its model does. There everything that the model returns must be the same in all rows,
+    or, where the loss does not call the model itself, the loss must also stay when one input takes
+    the place of all others in its batch.
+
+    Args:
+        problem: with the trained model.
+        fall: fall of the loss since the start; a change below a hundredth of it is none.
+
+    Example:
+        >>> loss = lambda model, batch: model(batch[0]).square().mean() + 0 * batch[1].mean()
+        >>> batches = [(torch.randn(8, 2), torch.randn(8)) for _ in range(3)]
+        >>> ignores_inputs(Problem(Objective(torch.nn.Linear(2, 1), loss), [], batches), 0.1)
+        False
     """
-    if problem.valid is None:
+    batches = list(islice(iter(problem.valid or ()), MOST_VALIDATION))
+    if not batches or not all(map(_is_pair, batches)):
         return False
-    batches = list(islice(iter(problem.valid), MOST_VALIDATION))
-    if not batches or not all(
-        isinstance(b, (tuple, list))
-        and len(b) >= 2
-        and all(isinstance(t, Tensor) and t.ndim for t in b[:2])
-        and len(b[0]) == len(b[1]) > 1
-        for b in batches
-    ):
+    model = problem.objective.model
+    modes = _Modes(model)
+
+    def losses(changed: list[Any]) -> Tensor:
+        seed_everything(stream_seed(0, "dealt"))  # the same noise in the loss every time
+        found = evaluate(replace(problem, valid=changed), Progress(), modes, MOST_VALIDATION)
+        return torch.tensor(found, dtype=torch.float64)
+
+    def change(changed: list[Any]) -> float:
+        return float((losses(changed) - own).abs().mean())
+
+    own, none = losses(batches), 0.01 * abs(fall)
+    if not abs(float((losses(_dealt(batches)) - own).mean())) <= none:
         return False
-    turned = [type(b)([b[0].roll(1, 0), *b[1:]]) for b in batches]
-    modes = _Modes(problem.objective.model)
-    other = _mean(evaluate(replace(problem, valid=turned), Progress(), modes, MOST_VALIDATION))
-    return abs(other - loss) <= 0.01 * abs(fall)
+    turned = [_with_inputs(batch, batch[0].roll(1, 0)) for batch in batches]
+    noise = change([_turned_as_one(batch) for batch in batches])
+    if change(turned) > max(10 * noise, 0.01 * none):
+        return True  # the loss has pairs: it moves in every batch, but not on the whole
+    same = _rows_are_the_same(model, lambda: losses(batches))
+    if same:
+        return all(same)
+    alike = [[_one_input(batch, part) for batch in batches] for part in (0.0, 0.3, 0.7)]
+    return all(change(changed) <= max(none, 2 * noise) for changed in alike)
+
+
+def _is_pair(batch: Any) -> bool:
+    """Whether a batch begins with two tensors of equally many rows, more than one."""
+    return (
+        isinstance(batch, (tuple, list))
+        and len(batch) >= 2
+        and all(isinstance(t, Tensor) and t.ndim for t in batch[:2])
+        and len(batch[0]) == len(batch[1]) > 1
+    )
+
+
+def _with_inputs(batch: Any, inputs: Tensor) -> Any:
+    return type(batch)([inputs, *batch[1:]])
+
+
+def _turned_as_one(batch: Any) -> Any:
+    """A batch with its rows in another order, in which all tensors of a row stay together."""
+    fits = [isinstance(t, Tensor) and t.ndim and len(t) == len(batch[0]) for t in batch]
+    return type(batch)([t.roll(1, 0) if fit else t for t, fit in zip(batch, fits, strict=True)])
+
+
+def _dealt(batches: list[Any]) -> list[Any]:
+    """Every batch with the inputs of another one in random order: in batches that are sorted by
+    class an input of the same batch would fit as well as its own.
+    """
+    stream, found = numpy_stream(0, "dealt"), []
+    for batch, other in zip(batches, stream.permutation(len(batches)), strict=True):
+        own, donor = batch[0], batches[int(other)][0]
+        donor = donor if donor.shape[1:] == own.shape[1:] else own
+        rows = torch.from_numpy(stream.permutation(len(donor))).roll(1).to(own.device)
+        found.append(_with_inputs(batch, donor[rows[torch.arange(len(own)) % len(donor)]]))
+    return found
+
+
+def _one_input(batch: Any, part: float) -> Any:
+    """A batch in which the input at a share of the rows takes the place of all inputs."""
+    row = int(part * len(batch[0]))
+    return _with_inputs(batch, batch[0][row : row + 1].expand_as(batch[0]).clone())
+
+
+def _rows_are_the_same(model: torch.nn.Module, use: Callable[[], Any]) -> list[bool]:
+    """Of every tensor that the model returns while it is used: whether its rows are the same."""
+    same = []
+
+    def look(module: torch.nn.Module, given: Any, made: Any) -> None:
+        for t in tree_leaves(made):
+            if isinstance(t, Tensor) and t.ndim and len(t) > 1 and t.is_floating_point():
+                t = t.detach()
+                same.append(bool((t - t[:1]).abs().max() <= 1e-3 * t.abs().max()))
+
+    handle = model.register_forward_hook(look)
+    try:
+        use()
+    finally:
+        handle.remove()
+    return same
 
 
 class _Average:
