@@ -43,6 +43,7 @@ from mindgap.advise.training import (
     Factory,
     Problem,
     Progress,
+    at_chance,
     build,
     start_loss,
     train_until,
@@ -91,6 +92,8 @@ FLOOR = 0.25
 OVERFIT = 0.1
 #: A loss that is above an earlier one by more than this share of the fall has risen.
 RISEN = 0.02
+#: A fall by at most this share of the first loss may be none.
+NO_FALL = 0.02
 
 
 @dataclass(frozen=True)
@@ -181,6 +184,7 @@ class Race:
         self.rungs = tuple(max(2, round(share * total)) for share in RUNGS)
         self.entries = [Entry(c, {}) for c in first_candidates(scale)]
         self.without = tuple(without)
+        self._other_starts: dict[int, float] = {}  # start of the runs with another seed
         #: entry -> the steps up to which the race has asked it to run with its own seed.
         self._asked: dict[int, set[int]] = {}
         self._leaders: list[Entry] = []
@@ -236,17 +240,29 @@ class Race:
     def _finalists(self, field: Sequence[Entry]) -> list[Entry]:
         """What runs to the end, in this order while it can be paid for: the best of the third rung,
         AdamW's best, and the others. Where every loss rises, weight decay and AdamW at 1e-3 come
-        first: short runs favour large rates, which with weight decay may be right.
+        first: short runs favour large rates, which with weight decay may be right. Where nothing
+        trains so far, AdamW at 1e-3 and at the next larger rate come first: large rates lead on a
+        plateau by chance, and what trains late does so at small ones.
         """
         step = self.rungs[2]
         ranked = self._rank_entries(field, step)
         wanted = [ranked[0], self._reference(step, field), *ranked]
-        if self._risen(self.lowest([step])[0], self.lowest(self.rungs[:2])[0]):
+        flat = self.is_flat(self.lowest(self.rungs[:3])[0])
+        if not flat and self._risen(self.lowest([step])[0], self.lowest(self.rungs[:2])[0]):
             first = self._reference(self.rungs[0]).candidate
             calm = [self._entry(decayed(first, self.total)), self.entries[0]]
             if self._fits([(entry, self.total) for entry in calm]):
                 wanted = [*calm, *wanted]
+        elif flat or self._says_one_thing(ranked[0], step):
+            slow = [self.entries[0], self._at(BASELINE.family, BASELINE.rate * FACTOR)]
+            both = self._fits([(entry, self.total) for entry in slow])
+            wanted = [*(slow if both else slow[:1]), *wanted]
         return list({id(e): e for e in wanted}.values())
+
+    def _says_one_thing(self, entry: Entry, step: int) -> bool:
+        """Whether a model that has got to a step says the same for every input."""
+        fall = self.start - entry.score(step, self.seed)
+        return at_chance(self.bench.problem(self.seed), entry.runs[self.seed], fall)
 
     def _rate_of_adamw(self, step: int) -> float:
         """AdamW's best rate at a step: that of the first rung, or a smaller one."""
@@ -311,10 +327,13 @@ class Race:
 
     def _third_rung(self, field: Sequence[Entry]) -> list[Entry]:
         """The best of the second rung, AdamW's best, and the best of other optimizers, as many as
-        can be paid for so that two reach the end.
+        can be paid for so that two reach the end. Where no loss has fallen yet the best alone: what
+        it saves pays for three runs to the end.
         """
         step = self.rungs[1]
         ranked = self._rank_entries(field, step)
+        if self.is_flat(self.lowest(self.rungs[:2])[0]):
+            return ranked[:1]
         families: dict[str, Entry] = {}
         for entry in ranked:
             families.setdefault(entry.candidate.family, entry)
@@ -335,6 +354,8 @@ class Race:
         loss = best.score(self.total, self.seed)
         if not math.isfinite(loss):
             return
+        if self.is_flat(loss) or self._says_one_thing(best, self.total):
+            yield from third  # the leaders, for which AdamW at small rates went first
         if self.scale.tailed:  # bad batches are fitted too, at a large rate most
             larger = candidate(best.candidate.family, best.candidate.rate * FACTOR, self.scale)
             yield self._entry(decayed(larger, self.total, GENTLE))
@@ -496,14 +517,29 @@ class Race:
         low = self.lowest(rungs or self.rungs)[0]
         return max(0.0, self.start - low) if math.isfinite(low) else 0.0
 
-    def raw_reach(self) -> float:
+    def is_flat(self, loss: float) -> bool:
+        """Whether a loss is that of the start but for the noise between seeds."""
+        fall = self.start - loss
+        return fall <= self._raw_reach() and fall <= NO_FALL * abs(self.start)
+
+    def _raw_reach(self) -> float:
         """Half-width of the 90 % interval for the loss of one run at the first rung, in units of
-        the loss.
+        the loss; or for its fall, if that is smaller: another seed may have other data, on which
+        every loss differs.
         """
         seeds = [self.seed + k for k in range(1 + EXTRA_SEEDS)]
+        starts = [self.start, *(self._other_starts.get(s, math.nan) for s in seeds[1:])]
         pairs = [[e.score(self.rungs[0], s) for s in seeds] for e in self._leaders]
-        apart = [max(p) - min(p) for p in pairs if all(math.isfinite(v) for v in p)]
-        return _T95[0] * sorted(apart)[len(apart) // 2] / 2 if apart else 0.0
+        pairs = [pair for pair in pairs if all(map(math.isfinite, pair))]
+        falls = [[a - b for a, b in zip(starts, pair, strict=True)] for pair in pairs]
+
+        def reach(of: list[list[float]]) -> float:
+            apart = sorted(max(pair) - min(pair) for pair in of)
+            return _T95[0] * apart[len(apart) // 2] / 2
+
+        if not pairs:
+            return 0.0
+        return reach(pairs) if any(map(math.isnan, starts)) else min(reach(pairs), reach(falls))
 
     def rises(self, step: int, earlier: Sequence[int]) -> bool:
         """Whether every run that got to ``step`` is above the smallest loss at ``earlier`` rungs.
@@ -606,8 +642,10 @@ class Race:
         for entry in ranked:
             again = [(Entry(entry.candidate, {}), step)] * EXTRA_SEEDS
             if math.isfinite(entry.score(step, self.seed)) and self._affordable(again, step):
-                for k in range(EXTRA_SEEDS):
-                    self._advance(entry, self.seed + 1 + k, step)
+                for seed in range(self.seed + 1, self.seed + 1 + EXTRA_SEEDS):
+                    if seed not in self._other_starts:
+                        self._other_starts[seed] = start_loss(self.bench, seed)
+                    self._advance(entry, seed, step)
                 self._leaders.append(entry)
 
     @property
@@ -669,9 +707,9 @@ class Race:
             self._told(f"{entry.candidate.name}, step {until}: not kept ({error})", self._share())
             return
         for earlier in self.rungs:
-            if (
-                earlier < until
-            ):  # the numbers stay in the later piece; the weights of the earlier one are not needed
+            # The numbers stay in the later piece. Of the weights only those of the third rung are
+            # needed again (``_says_one_thing``).
+            if earlier < until and earlier != self.rungs[2]:
                 self._piece(entry, seed, earlier).unlink(missing_ok=True)
 
     def _load(self, entry: Entry, seed: int, until: int) -> bool:

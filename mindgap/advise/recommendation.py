@@ -26,10 +26,9 @@ from mindgap.advise.training import (
     Bench,
     Factory,
     Problem,
-    Progress,
+    at_chance,
     batches_from,
     check_starts,
-    ignores_inputs,
     made_problem,
     start_loss,
     timed_steps,
@@ -458,20 +457,20 @@ def decide(race: Race, problem: Problem) -> tuple[Decision, Candidate | None]:
     best, reference = final[0], (plain or race.entries[:1])[0]
     own, his = best.score(total, seed), reference.score(total, seed)
     gain, relative_to = _gain(race, own, his)
-    fall = race.start - own
     rate = None
     if reference.candidate != BASELINE:
         default = race.entries[0]
         step = max(s for s in default.runs[seed].scores if s in reference.runs[seed].scores)
         rate = (step, reference.score(step, seed), default.score(step, seed))
-    kind = "optimizer"
+    kind, chance = "optimizer", at_chance(problem, best.runs[seed], race.start - own)
+    fell = not race.is_flat(race.lowest(race.rungs[:1])[0])
     if math.isinf(own):
         kind = "diverged"
-    elif race.fall(race.rungs[0]) > 0 and race.rises(total, race.rungs[:1]):
+    elif fell and not chance and race.rises(total, race.rungs[:1]):
         kind = "rises"
-    elif fall <= race.raw_reach() and fall <= 0.02 * abs(race.start):
+    elif race.is_flat(own):
         kind = "nothing trains"
-    elif _at_chance(problem, best.runs[seed], fall):
+    elif chance:
         kind = "at chance"
     elif not his - own > LEAST_GAIN * _late_fall(reference, total, seed):
         best, own = reference, his
@@ -521,17 +520,6 @@ def _gain(race: Race, own: float, his: float) -> tuple[tuple[float, float, float
     else:
         ends = [(his - race.moved(own, by)) / unit for by in (reach, -reach)]
     return ((his - own) / unit, ends[0], ends[1]), "loss" if positive_losses else "fall"
-
-
-def _at_chance(problem: Problem, run: Progress, fall: float) -> bool:
-    """Whether the trained model says the same whatever its input."""
-    if run.state is None:
-        return False
-    try:
-        problem.objective.model.load_state_dict(run.state["model"])
-        return ignores_inputs(problem, fall)
-    except Exception:  # a loss that does not take rolled inputs tells nothing
-        return False
 
 
 def _answer(

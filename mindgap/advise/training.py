@@ -513,6 +513,17 @@ def start_loss(factory: Factory | Bench, seed: int) -> float:
     return _mean(evaluate(problem, Progress(), modes, problem.most))
 
 
+def at_chance(problem: Problem, run: Progress, fall: float) -> bool:
+    """Whether the model that a run has trained says the same whatever its input."""
+    if run.state is None:
+        return False
+    try:
+        problem.objective.model.load_state_dict(run.state["model"])
+        return ignores_inputs(problem, fall)
+    except Exception:  # a loss that does not take other inputs tells nothing
+        return False
+
+
 def ignores_inputs(problem: Problem, fall: float) -> bool:
     """Whether the model says the same whatever its input, the first tensor of a batch.
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mindgap.advise import recommend
-from mindgap.advise.candidates import Candidate
+from mindgap.advise.candidates import BASELINE, Candidate, Scale
+from mindgap.advise.race import Entry, Race
 from mindgap.advise.training import (
     Problem,
     Progress,
@@ -21,7 +24,7 @@ from mindgap.advise.training import (
 
 def net(*widths: int) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for a, b in zip(widths, widths[1:], strict=False):
+    for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
@@ -189,3 +192,13 @@ def test_the_sentence_says_nothing_trains_of_the_dead_one_only(factory, trains: 
     answer = recommend(factory, minutes=5, steps=192, measure=False)
     assert answer.sentence.startswith("Nothing trains") is not trains, answer.sentence
     assert bool(answer.code) is trains
+
+
+@pytest.mark.parametrize(("loss", "flat"), [(0.985, False), (0.998, True), (1.01, True)])
+def test_other_data_of_another_seed_do_not_hide_a_small_fall(loss: float, flat: bool) -> None:
+    """The second seed begins and stays a tenth higher, and falls by as much."""
+    race = Race(energy, total=96, scale=Scale(5))
+    race.start, race._other_starts = 1.0, {1: 1.1}
+    runs = {0: Progress(4, {4: 0.998}), 1: Progress(4, {4: 1.0965})}
+    race._leaders = [Entry(BASELINE, runs)] * 2
+    assert race.is_flat(loss) is flat
