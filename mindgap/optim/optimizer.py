@@ -42,6 +42,7 @@ from mindgap.optim.settings import (
     Options as Options,
     SpikeGuard,
 )
+from mindgap.optim.sides import judge_, judge_number_
 from mindgap.optim.trial import objection
 from mindgap.rules.fused.plan import FusedRecord, Outcome, Policy
 from mindgap.rules.schedule import PowerSchedule as PowerSchedule
@@ -55,6 +56,8 @@ Loss = TypeVar("Loss")
 #: Added to the norm before dividing a number by it, as ``torch.nn.utils.clip_grad_norm_`` does. A
 #: quantile has the gradient's unit, and nothing is added: it must not matter which unit that is.
 NORM_EPS = 1e-6
+#: What a group holds besides settings; ``repr`` leaves it out.
+_MEMORIES = {"params", "norms", "tau_norms", "evidence", "sides"}
 
 
 class RuleOptimizer(Optimizer, ABC):
@@ -262,6 +265,7 @@ class RuleOptimizer(Optimizer, ABC):
             self._norm_eps,
             QUANTILE,
             SPIKE_AFTER,
+            partial(judge_number_, self.param_groups) if self._norm_clip == "noise" else None,
         )
         try:
             outcome = self._fused.step(
@@ -399,7 +403,7 @@ class RuleOptimizer(Optimizer, ABC):
         lines = [f"{type(self).__name__} ("]
         for i, group in enumerate(self.param_groups):
             lines += ["Parameter Group " + str(i)]
-            for name in sorted(group.keys() - {"params", "norms", "tau_norms"}):
+            for name in sorted(group.keys() - _MEMORIES):
                 lines.append(f"    {name}: {group[name]}")
         lines.append("All groups")
         settings = {
@@ -455,8 +459,8 @@ class RuleOptimizer(Optimizer, ABC):
     # -- collecting gradients
     # ----------------------------------------------------------------------------------
 
-    #: Threshold of the gradient's norm over all parameters: None, a number or ``"auto"``; or
-    #: ``"unit"`` to divide the gradient by its norm.
+    #: Threshold of the gradient's norm over all parameters: None, a number or ``"auto"``;
+    #: ``"unit"`` to divide the gradient by its norm; or ``"noise"`` (see ``mindgap.optim.sides``).
     _norm_clip: float | str | None = None
     #: Whether the gradient's norm is taken at every step for the report.
     _reports_norm = False
@@ -533,7 +537,8 @@ class RuleOptimizer(Optimizer, ABC):
     def _clip_norm(self, norm: Tensor, batches: list[Batch]) -> bool:
         """Turn the norm of all gradients into each batch's ``scale``, the factor on its gradients
         (None for no factor). Where a policy follows the last norms, the norm enters their window in
-        the first group. The report gets norm, clipping and spikes.
+        the first group. With ``clip="noise"`` each batch also learns whether large gradients are
+        noise (``noisy``). The report gets norm, clipping and spikes.
 
         Args:
             norm: 0-dim, over all processes.
@@ -554,7 +559,11 @@ class RuleOptimizer(Optimizer, ABC):
                     self.tally.skipped += 1
                     return False
                 scale = (high / norm).clamp(max=1.0)
-        if self._norm_clip == "unit":
+        noisy = None
+        if self._norm_clip == "noise":
+            scale, noisy = self._judged(norm)
+            share = (scale < 1.0).double()
+        elif self._norm_clip == "unit":
             scale = torch.where(norm == 0, torch.ones_like(norm), 1.0 / norm)
             share = torch.zeros_like(norm)
         elif self._norm_clip is not None:
@@ -563,10 +572,19 @@ class RuleOptimizer(Optimizer, ABC):
             scale = factor if scale is None else torch.minimum(scale, factor)
             share = (norm > threshold).double()
         for batch in batches:
-            batch.scale = scale
+            batch.scale, batch.noisy = scale, noisy
         if self._norm_clip is not None or self._reports_norm:
             self._note(direction=norm, share=share)
         return True
+
+    def _judged(self, norm: Tensor) -> tuple[Tensor, Tensor]:
+        """What ``clip="noise"`` makes of the norm of all gradients: the factor on them, and whether
+        large ones are noise; 0-dim, on the norm's device, which is not waited for.
+        """
+        if norm.device.type != "cpu":
+            return judge_(self.param_groups, norm)
+        factor, noisy = judge_number_(self.param_groups, float(norm))
+        return torch.tensor(factor, dtype=torch.float64), torch.tensor(noisy)
 
     def _collect(self, group: dict[str, Any]) -> Batch:
         """The parameters of a group that have a gradient, with their gradients, as a batch whose

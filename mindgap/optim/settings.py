@@ -19,6 +19,8 @@ Order = Literal["gradient", "momentum"]
 Clip = float | Literal["auto"] | None
 #: For rules whose steps do not scale with the gradient: "unit" divides the gradient by its norm.
 UnitClip = float | Literal["auto", "unit"] | None
+#: "noise" also tells noise from signal among the large gradients (see ``mindgap.optim.sides``).
+NoiseClip = float | Literal["auto", "unit", "noise"] | None
 NONFINITE: tuple[str, ...] = get_args(Nonfinite)
 SPIKE_GUARDS = (None, "clip", "skip")
 SCOPES: tuple[str, ...] = get_args(Scope)
@@ -144,14 +146,14 @@ def bias_corrected(averages: list[Tensor], beta: float, k: Any) -> list[Tensor]:
     )
 
 
-def check_clip(clip: Any, *, unit: bool = False) -> Any:
+def check_clip(clip: Any, *further: str) -> Any:
     """Check and return a threshold of the gradient's norm: None, ``"auto"``, or a positive number,
     which becomes a float.
 
     Args:
-        unit: let ``"unit"`` pass too.
+        further: names that may stand for it besides ``"auto"``.
     """
-    names = ("auto", "unit") if unit else ("auto",)
+    names = ("auto", *further)
     if clip is not None and not (isinstance(clip, str) and clip in names):
         if isinstance(clip, str):
             listed = ", ".join(map(repr, names))

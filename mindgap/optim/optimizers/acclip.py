@@ -115,7 +115,7 @@ class ACClip(CoordinateOptimizer):
                     lr,
                 )
             lr = 1e-3
-        self._norm_clip = check_clip(clip, unit=True)
+        self._norm_clip = check_clip(clip, "unit")
         # A norm over all parameters needs the fused form for all of them or for none.
         self._joint = clip is not None
         settings = {

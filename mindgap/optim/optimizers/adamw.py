@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import fail, flag, non_negative, positive
+from mindgap.base.tensors import is_sharded
 from mindgap.optim.optimizer import Batch, Options, RuleOptimizer
 from mindgap.optim.settings import (
-    UnitClip,
+    NoiseClip,
     bias_corrected,
     check_betas,
     check_clip,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Weight of the newest entry in a running mean of |g| over events, after the first 100 steps.
 EVENT_RATE = 0.01
+#: Weight of the past in the running mean of |g| that bounds the step with ``clip="noise"``.
+ABS_BETA = 0.99
 
 
 class AdamW(RuleOptimizer):
@@ -102,14 +105,14 @@ class AdamW(RuleOptimizer):
         weight_decay: float | Tensor = 1e-2,
         amsgrad: bool = False,
         *,
-        clip: UnitClip = "auto",
+        clip: NoiseClip = "auto",
         coordinates: float | None = None,
         capturable: bool = False,
         differentiable: bool = False,
         **options: Unpack[Options],
     ) -> None:
         check_torch_settings({"differentiable": differentiable})
-        self._norm_clip = check_clip(clip, unit=True)
+        self._norm_clip = check_clip(clip, "unit", "noise")
         # A norm over all parameters needs the fused form for all of them or for none.
         self._joint = clip is not None
         settings = {
@@ -123,9 +126,14 @@ class AdamW(RuleOptimizer):
             "coordinates": coordinates,
         }
         super().__init__(params, settings, **options)
+        if clip == "noise":
+            if self._spike_guard is not None:
+                fail("spike_guard", "must be None with clip='noise'", self._spike_guard)
+            if self._everyone is not None:
+                fail("clip", "must not be 'noise' with ZeroRedundancyOptimizer", clip)
 
     _reports_norm = True
-    _state_names = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "mean_abs")
+    _state_names = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "mean_abs", "exp_avg_abs")
 
     def _check_group(self, group: dict[str, Any]) -> None:
         """Check the settings of a group; raises ``RuleError`` for the first that is wrong."""
@@ -139,6 +147,13 @@ class AdamW(RuleOptimizer):
             positive("coordinates", group["coordinates"])
             if group["amsgrad"]:
                 fail("coordinates", "must be None with amsgrad", group["coordinates"])
+        if self._norm_clip == "noise":
+            if group["coordinates"] is not None:
+                fail("coordinates", "must be None with clip='noise'", group["coordinates"])
+            if group["amsgrad"]:
+                fail("amsgrad", "must be False with clip='noise'", True)
+            if any(map(is_sharded, group["params"])):
+                fail("clip", "must not be 'noise' where parameters are DTensors", "noise")
         if flag("capturable", group["capturable"]):
             if group["fused"] is False or group["foreach"] is not None:
                 fail("capturable", "must be False where the fused form is not wanted", True)
@@ -168,11 +183,13 @@ class AdamW(RuleOptimizer):
             )
 
     def _used_states(self, group: dict[str, Any]) -> tuple[str, ...]:
-        # m, v, and the largest v or the running mean of |g|; no group has both of these.
+        # m, v, and the largest v or one of two running means of |g|; no group has two of these.
         if group["amsgrad"]:
             return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
         if group["coordinates"] is not None:
             return ("exp_avg", "exp_avg_sq", "mean_abs")
+        if self._norm_clip == "noise":
+            return ("exp_avg", "exp_avg_sq", "exp_avg_abs")
         return ("exp_avg", "exp_avg_sq")
 
     def _counts_gradients(self, group: dict[str, Any]) -> bool:
@@ -193,6 +210,10 @@ class AdamW(RuleOptimizer):
         }
         if multiple is not None:
             numbers["event_rate"] = EVENT_RATE
+        if self._norm_clip == "noise":
+            numbers["abs_beta"] = ABS_BETA
+            if any(p.is_cuda for p in group["params"]):
+                return FusedRecord(refusal="clip='noise' has no CUDA kernels")
         scope = None if self._norm_clip is None else "all"
         return FusedRecord.of(
             "adam", group, numbers, states=self._used_states(group), scope=scope, counts=True
@@ -209,7 +230,8 @@ class AdamW(RuleOptimizer):
             group = plain_numbers(batch.group)
             (beta1, beta2), eps = group["betas"], group["eps"]
             states = [self._states(batch, name) for name in self._used_states(group)]
-            # Blocks of x, g, m, v, and the largest v (amsgrad) or the mean of |g| (coordinates).
+            # Blocks of x, g, m, v, and the largest v (amsgrad) or a mean of |g| (coordinates, or
+            # clip="noise").
             for k, (p, g, m, v, *more) in self._by_count(batch, batch.params, batch.grads, *states):
                 g = batch.scaled(g)
                 if group["coordinates"] is not None:
@@ -225,7 +247,30 @@ class AdamW(RuleOptimizer):
                 torch._foreach_div_(updates, scales)
                 if eps == 0.0:  # 0/0 is a step of 0
                     updates = [torch.where(a == 0, a, u) for a, u in zip(m, updates)]
+                if batch.noisy is not None:
+                    average_power_(more[0], g, ABS_BETA, 1.0)
+                    updates = _bounded_where(batch.noisy, updates, m, more[0], beta1, k)
                 descend_(p, updates, batch.lr, batch.shrink)
+
+
+def _bounded_where(
+    noisy: Tensor, updates: list[Tensor], m: list[Tensor], a: list[Tensor], beta1: float, k: Any
+) -> list[Tensor]:
+    """The updates, or where large gradients are noise ACClip's: m̂/max{|m̂|, â} with the
+    bias-corrected averages m of the gradients and a of their sizes; 0/0 is 0.
+
+    Args:
+        noisy: 0-dim; read where that waits for no device.
+        k: number of gradients seen.
+    """
+    if noisy.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(noisy):
+        return updates
+    bounded, scales = bias_corrected(m, beta1, k), bias_corrected(a, ABS_BETA, k)
+    torch._foreach_maximum_(scales, torch._foreach_abs(bounded))
+    torch._foreach_clamp_min_(scales, torch.finfo(scales[0].dtype).tiny)
+    torch._foreach_div_(bounded, scales)
+    on = noisy.to(updates[0].device)
+    return [torch.where(on, b, u) for b, u in zip(bounded, updates)]
 
 
 def _event_rate(k: int | Tensor) -> float | Tensor:

@@ -80,6 +80,11 @@ def at_most(x: Number, largest: Number) -> Number:
     return select(x > largest, largest, x)
 
 
+def at_least(x: Number, least: Number) -> Number:
+    """max{x, least}; NaN stays NaN."""
+    return select(x < least, least, x)
+
+
 def quotient(x: Number, y: Number) -> Number:
     """x/y for y > 0."""
     return x / y
@@ -350,6 +355,24 @@ def adam_events(x, g, m, v, q, w, n):  # type: ignore[no-untyped-def]
     return x, m, v, updated_event_mean(q, magnitude(g), w[3])
 
 
+def adam_bounded(x, g, m, v, a, w, n):  # type: ignore[no-untyped-def]
+    """As ``adam``, with a running mean of sizes, a ← βₐ·a + rₐ·|c·g|. Where w₃ > 0 the step is that
+    of acclip's form "first_moment", η·w₁m/max{|w₁m|, w₃a}, else ``adam``'s; 0/0 is 0.
+
+    w = (c, 1/(1−β₁^k), 1/(1−β₂^k), 1/(1−βₐ^k) or 0), n as ``adam``, βₐ and rₐ = 1−βₐ. Returns the
+    new x, m, v and a.
+    """
+    g = w[0] * g
+    m = blend(m, g, n[2], n[3])
+    v = blend(v, at_most(g * g, n[7]), n[4], n[5])
+    a = blend(a, magnitude(g), n[8], n[9])
+    mean = w[1] * m
+    bound = at_least(magnitude(mean), w[3] * a)
+    # w[3] > w[3] − w[3] asks whether w[3] > 0.
+    scale = select(w[3] > w[3] - w[3], bound, root(w[2] * v) + n[6])
+    return decayed_step(x, quotient_or_zero(mean, scale), n[0], n[1]), m, v, a
+
+
 def adam_largest(x, g, m, v, s, w, n):  # type: ignore[no-untyped-def]
     """As ``adam``, with the same w and n, and the largest v so far, s, in the place of v in the
     step (amsgrad). Returns the new x, m, v and s.
@@ -439,6 +462,7 @@ RULES = {
     "auto_clamped_step": Rule(auto_clamped_step, 3, 2),
     "auto_clamped_average": Rule(auto_clamped_average, 4, 3),
     "interpolate": Rule(interpolate, 3, 2),
+    "adam_bounded": Rule(adam_bounded, 5, 4),
     **{
         f"{f.__name__}{name}": Rule(f, lists, lists - 1, uses={"with_decay": how})
         for f, lists in ((descent, 2), (heavy_ball, 3), (nesterov, 3))
@@ -479,6 +503,7 @@ RULES = {
 #: In the order in which they use each other.
 FORMULAS = (
     at_most,
+    at_least,
     quotient,
     quotient_or_zero,
     identity,

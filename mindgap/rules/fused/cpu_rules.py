@@ -200,6 +200,9 @@ def _apply_policy(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outco
         if policy.nonfinite == "raise":
             fail("gradients", "must be finite (nonfinite='raise')", norm)
         return 1.0, Outcome(skipped=True)
+    if policy.judge is not None:
+        factor, bounded = policy.judge(norm)
+        return factor, Outcome({"direction": norm, "share": float(factor < 1.0)}, bounded=bounded)
     factor, spike, threshold = 1.0, None, policy.clip
     if policy.window is not None:
         high, spike = _quantile_and_spike(norm, policy, plan)
@@ -255,17 +258,18 @@ def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
         notes = _step_with_norm(jobs, programs, uncorrected, gradient_sums)
         return Outcome({**notes, **outcome.notes}, spike=outcome.spike)
     for job, program in zip(jobs, programs):
-        w = _corrections(job, factor) if job.record.counts else uncorrected
+        w = _corrections(job, factor, outcome.bounded) if job.record.counts else uncorrected
         _run_pass(job, program.step, w)
     return outcome
 
 
-def _corrections(job: Job, factor: float) -> Factors | list[Factors]:
+def _corrections(job: Job, factor: float, bounded: bool) -> Factors | list[Factors]:
     """Count this step's gradients in the plan's ``steps``, in place, and compute the bias
     corrections.
 
     Args:
         factor: the policy's factor on the gradients.
+        bounded: whether the policy bounds the step (of the rule ``adam_bounded``).
 
     Returns:
         The factors w of the step: one row if all tensors have seen equally many gradients, else a
@@ -276,11 +280,16 @@ def _corrections(job: Job, factor: float) -> Factors | list[Factors]:
     counts = steps.numpy()
     counts += 1
     beta, beta2, earlier = job["beta"], job["beta2"], job["form"] == "second_moment"
-    event_rate = job.record.numbers.get("event_rate")
+    event_rate, abs_beta = map(job.record.numbers.get, ("event_rate", "abs_beta"))
     k = float(counts[0])
-    if (counts == k).all():
-        return _bias_corrections(k, factor, beta, beta2, earlier, event_rate)
-    return [_bias_corrections(k, factor, beta, beta2, earlier, event_rate) for k in counts.tolist()]
+    equal = bool((counts == k).all())
+    rows: list[Factors] = []
+    for k in [k] if equal else counts.tolist():
+        row = _bias_corrections(k, factor, beta, beta2, earlier, event_rate)
+        if abs_beta is not None:
+            row = (*row[:3], 1.0 / (1.0 - abs_beta**k) if bounded else 0.0)
+        rows.append(row)
+    return rows[0] if equal else rows
 
 
 def _bias_corrections(

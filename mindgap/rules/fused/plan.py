@@ -4,7 +4,7 @@ are cut into chunks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from operator import is_, itemgetter
 from types import MappingProxyType
@@ -82,13 +82,15 @@ class Policy(NamedTuple):
 
     nonfinite: str = "propagate"  # ``"propagate"``, ``"skip"`` or ``"raise"``
     #: threshold: a number, ``"auto"`` for a quantile of the window, ``"unit"`` to divide by the
-    #: norm whatever it is, or None.
+    #: norm whatever it is, ``"noise"`` for what ``judge`` says, or None.
     clip: float | str | None = None
     guard: str | None = None  # what to do about a spike: ``"clip"``, ``"skip"``, or None
     window: Tensor | None = None  # the last norms, oldest first, zeros for none
     eps: float = 1e-6  # added to the norm before dividing a threshold that is a number by it
     quantile: float = 0.9  # the quantile that ``"auto"`` follows
     spike_after: int = 20  # norms that must have been seen before one can be a spike
+    #: of the norm of all gradients: the factor on them, and whether the step is bounded.
+    judge: Callable[[float], tuple[float, bool]] | None = None
 
     @property
     def looks(self) -> bool:
@@ -101,6 +103,7 @@ class Outcome(NamedTuple):
 
     notes: Mapping[str, Any] = MappingProxyType({})  # norms, shares and counts for the report
     skipped: bool = False  # the step was left out
+    bounded: bool = False  # AdamW's step was held at the running mean of |g|
     skips: Tensor | None = None  # such steps, counted on the device by themselves
     #: a spike at this step: its norm, the lower quantile of the norms before, and the limit.
     spike: tuple[float, float, float] | None = None

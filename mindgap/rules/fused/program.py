@@ -103,14 +103,18 @@ def adaptive(job: Job) -> Program:
 
 
 def adam(job: Job) -> Program:
-    """The one pass of AdamW, where asked with the largest second moment so far (amsgrad), or with
-    coordinates clipped at a ``multiple`` of their running mean size.
+    """The one pass of AdamW, where asked with the largest second moment so far (amsgrad), with
+    coordinates clipped at a ``multiple`` of their running mean size, or with a running mean of |g|
+    of decay ``abs_beta`` that bounds the step where the policy says so.
     """
     # With ε = 0 the kernel must look for 0/0.
     end, lists = "" if job["eps"] else "_zero", ("param", "grad", "exp_avg", "exp_avg_sq")
     numbers = _moments(job)
     if job["amsgrad"]:
         return Program(None, Pass(f"adam_largest{end}", (*lists, "max_exp_avg_sq"), numbers))
+    if "abs_beta" in job.record.numbers:
+        numbers = (*numbers, float(job["abs_beta"]), 1.0 - job["abs_beta"])
+        return Program(None, Pass("adam_bounded", (*lists, "exp_avg_abs"), numbers))
     if job["multiple"] is not None:
         numbers = (*numbers, float(job["multiple"]))
         return Program(None, Pass(f"adam_events{end}", (*lists, "mean_abs"), numbers))
