@@ -1,17 +1,17 @@
 """Which large gradients are noise: the rule of ``clip="noise"``.
 
 Large gradients that point to one side are signal; those that point to both sides are noise. A
-gradient is *large* if its norm is above four medians of the last 128 norms, its own included, once
-more than ten are known. Its direction a is read at up to 64 entries per tensor and has length 1. L
+gradient is *large* if its norm is above four medians of the 128 norms before it, once ten are
+known. Its direction a is read at up to 64 entries per tensor and has length 1. L
 remembers the directions of large gradients, L ← 0.97·L + a, and r is the cosine of a and L.
 
 Evidence W for signal begins at 2 and stays in [−3, 6]. Each large gradient with r ≠ 0 is *judged*:
-it adds min{|r|/r̄, 3}·ℓ to W, where r̄ is the running mean (0.97) of |r| and ℓ is the logarithm of the
-likelihood ratio of "19 of 20 agree with L" to "one of two does". The rule is *on* while W ≤ 2.5,
-for 256 steps after each judged gradient.
+it adds min{|r|/r̄, 3}·ℓ to W, where r̄ is the running mean (0.97) of |r|, and ℓ is the logarithm of
+the likelihood ratio of "19 of 20 agree with L" to "one of two does". The rule is *on* while
+W ≤ 2.5, for 256 steps after each judged gradient.
 
-With the norm n, the median M and the 0.25 quantile q of the last norms, the gradient handed on has
-the norm
+With the norm n, and the median M and the 0.25 quantile q of the norms before it, the gradient
+handed on has the norm
 
 - S·min{1, q/n}² where the rule is on. S is the root of the running mean of the squared norms handed
   on, in which a step counts as S where the rule is on;
@@ -92,7 +92,10 @@ def sample(p: Tensor, grad: Tensor) -> Tensor:
         >>> p = torch.zeros(2, 3)
         >>> sample(p, torch.arange(6.0).reshape(2, 3))
         tensor([0., 1., 2., 3., 4., 5.])
-        >>> sample(p.t(), torch.arange(6.0).reshape(3, 2)), len(sample(torch.ones(90), torch.ones(90)))
+        >>> (
+        ...     sample(p.t(), torch.arange(6.0).reshape(3, 2)),
+        ...     len(sample(torch.ones(90), torch.ones(90))),
+        ... )
         (tensor([0., 2., 4., 1., 3., 5.]), 45)
     """
     p, grad = as_real(p), as_real(grad.detach())
@@ -168,13 +171,13 @@ def judge_number_(groups: Groups, norm: float) -> tuple[float, bool]:
     window, numbers = window_kept.numpy(), numbers_kept.numpy()
     evidence, since, clarity, judged, size, seen = numbers.tolist()
     finite = math.isfinite(norm)
+    known = sorted(value for value in window.tolist() if value > 0.0)
     window[:-1] = window[1:]
     window[-1] = norm if finite and norm > 0.0 else 0.0
-    known = sorted(value for value in window.tolist() if value > 0.0)
     limit = LARGE * known[(len(known) - 1) // 2] if known else math.inf
     since += 1.0
     unjudged = False
-    if finite and norm > limit and len(known) > KNOWN:
+    if finite and norm > limit and len(known) >= KNOWN:
         direction = sides_of(groups, cpu)
         memory = head["sides"] = _fitting(head.get("sides"), direction)
         length = float(torch.linalg.vector_norm(memory))
@@ -229,12 +232,12 @@ def judge_(groups: Groups, norm: Tensor) -> tuple[Tensor, Tensor]:
     window, numbers = _memories(groups, norm.device)
     evidence, since, clarity, judged, size, seen = numbers.clone().unbind()
     one = torch.ones_like(norm)
-    push_(window, norm)
     known = (window > 0).sum()
     ordered, first = window.sort().values, window.shape[-1] - known
+    push_(window, norm)
     limit = LARGE * _entry(ordered, first + (known - 1) // 2)
     finite = torch.isfinite(norm)
-    large = finite & (norm > limit) & (known > KNOWN)
+    large = finite & (norm > limit) & (known >= KNOWN)
     direction = sides_of(groups, norm.device)
     memory = head["sides"] = _fitting(head.get("sides"), direction)
     length = torch.linalg.vector_norm(memory)

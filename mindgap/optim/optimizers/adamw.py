@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from mindgap.base.check import fail, flag, non_negative, positive
-from mindgap.base.tensors import is_sharded
+from mindgap.base.tensors import as_real, is_sharded
 from mindgap.optim.optimizer import Batch, Options, RuleOptimizer
 from mindgap.optim.settings import (
     NoiseClip,
@@ -148,10 +149,7 @@ class AdamW(RuleOptimizer):
             if group["amsgrad"]:
                 fail("coordinates", "must be None with amsgrad", group["coordinates"])
         if self._norm_clip == "noise":
-            if group["coordinates"] is not None:
-                fail("coordinates", "must be None with clip='noise'", group["coordinates"])
-            if group["amsgrad"]:
-                fail("amsgrad", "must be False with clip='noise'", True)
+            self._check_noise(group)
             if any(map(is_sharded, group["params"])):
                 fail("clip", "must not be 'noise' where parameters are DTensors", "noise")
         if flag("capturable", group["capturable"]):
@@ -159,6 +157,13 @@ class AdamW(RuleOptimizer):
                 fail("capturable", "must be False where the fused form is not wanted", True)
             if self._everyone is not None:
                 fail("capturable", "must be False with ZeroRedundancyOptimizer", True)
+
+    def _check_noise(self, group: dict[str, Any]) -> None:
+        """Refuse settings of a group that have no meaning with ``clip="noise"``."""
+        if group.get("coordinates") is not None:
+            fail("coordinates", "must be None with clip='noise'", group["coordinates"])
+        if group.get("amsgrad"):
+            fail("amsgrad", "must be False with clip='noise'", group["amsgrad"])
 
     def _check_saved(self, group: dict[str, Any]) -> None:
         """Refuse a saved group of an optimizer with other steps: Adam with coupled weight decay,
@@ -181,6 +186,25 @@ class AdamW(RuleOptimizer):
                 "must be of AdamW: it has the settings of NAdam or RAdam",
                 sorted(group),
             )
+        if self._norm_clip == "noise":
+            self._check_noise(group)
+
+    @torch._disable_dynamo
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """As for all optimizers. With ``clip="noise"``, where the dict has no running mean of |g|
+        (of torch's AdamW, or of another clip), it begins with the root of the mean of g².
+        """
+        super().load_state_dict(state_dict)
+        if self._norm_clip != "noise":
+            return
+        for group in map(plain_numbers, self.param_groups):
+            for p in group["params"]:
+                state = self.state.get(p, {})
+                if not state.get("step", 0) or "exp_avg_abs" in state:
+                    continue
+                k, v = float(state["step"]), as_real(state["exp_avg_sq"])
+                mean = (v / (1.0 - group["betas"][1] ** k)).sqrt() * (1.0 - ABS_BETA**k)
+                as_real(self._state(p, "exp_avg_abs")).copy_(mean)
 
     def _used_states(self, group: dict[str, Any]) -> tuple[str, ...]:
         # m, v, and the largest v or one of two running means of |g|; no group has two of these.

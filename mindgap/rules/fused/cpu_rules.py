@@ -280,35 +280,44 @@ def _corrections(job: Job, factor: float, bounded: bool) -> Factors | list[Facto
     counts = steps.numpy()
     counts += 1
     beta, beta2, earlier = job["beta"], job["beta2"], job["form"] == "second_moment"
-    event_rate, abs_beta = map(job.record.numbers.get, ("event_rate", "abs_beta"))
-    k = float(counts[0])
-    equal = bool((counts == k).all())
-    rows: list[Factors] = []
-    for k in [k] if equal else counts.tolist():
-        row = _bias_corrections(k, factor, beta, beta2, earlier, event_rate)
-        if abs_beta is not None:
-            row = (*row[:3], 1.0 / (1.0 - abs_beta**k) if bounded else 0.0)
-        rows.append(row)
-    return rows[0] if equal else rows
+    numbers, k = job.record.numbers, float(counts[0])
+    if (counts == k).all():
+        last = _last_factor(k, numbers, bounded)
+        return _bias_corrections(k, factor, beta, beta2, earlier, last)
+    return [
+        _bias_corrections(k, factor, beta, beta2, earlier, _last_factor(k, numbers, bounded))
+        for k in counts.tolist()
+    ]
+
+
+def _last_factor(k: float, numbers: Mapping[str, Any], bounded: bool) -> float:
+    """The last factor w of a rule with two averages, after k gradients.
+
+    With the number ``event_rate`` it is max{event_rate, 1/k}, the weight of the newest entry in a
+    running mean; with ``abs_beta`` (βₐ) it is 1/(1−βₐ^k) if the step is bounded, else 0; with none
+    of them it is 1 at k = 1 and else 0.
+    """
+    if "event_rate" in numbers:
+        return float(max(numbers["event_rate"], 1.0 / k))
+    if "abs_beta" in numbers:
+        return 1.0 / (1.0 - numbers["abs_beta"] ** k) if bounded else 0.0
+    return float(k == 1.0)
 
 
 def _bias_corrections(
-    k: float, factor: float, beta: float, beta2: float, earlier: bool, event_rate: float | None
+    k: float, factor: float, beta: float, beta2: float, earlier: bool, last: float
 ) -> Factors:
-    """The factors w of a rule with two averages: the policy's factor, 1/(1−β₁^k), 1/(1−β₂^k), and a
-    last one that depends on the rule.
+    """The factors w of a rule with two averages: the policy's factor, 1/(1−β₁^k), 1/(1−β₂^k), and
+    the last one as given.
 
     Args:
         k: gradients that the tensor has seen, this one included.
         beta: β₁.
         earlier: correct by β₂^(k−1), for a second moment of before this gradient (section 3.1 of
             acclip).
-        event_rate: the last factor is max{event_rate, 1/k}, the weight of the newest entry in a
-            running mean; None: it is 1 at k = 1 and else 0.
     """
     beta2_exponent = k - 1.0 if earlier else k
     second = 1.0 if beta2_exponent == 0.0 else 1.0 / (1.0 - beta2**beta2_exponent)
-    last = float(k == 1.0) if event_rate is None else max(event_rate, 1.0 / k)
     return factor, 1.0 / (1.0 - beta**k), second, last
 
 
