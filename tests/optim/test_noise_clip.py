@@ -12,6 +12,7 @@ import torch
 from references.noise_clip import NoiseAdamW
 
 from mindgap.base.check import RuleError
+from mindgap.base.tensors import robust_norm
 from mindgap.optim import SGD, ACClip, AdamW, sides as rule
 
 SIZES = [(300,), (7,), (), (0,), (13, 10)]
@@ -160,7 +161,8 @@ def test_the_forms_agree(dtype, close):
     ends = {}
     for form, options in FORMS.items():
         ends[form] = parameters(dtype)
-        optimizer = AdamW(ends[form], 0.001, clip="noise", **options)
+        # Without weight decay, which rounds every step's parameters to one side.
+        optimizer = AdamW(ends[form], 0.001, weight_decay=0.0, clip="noise", **options)
         steps_of(optimizer, ends[form], gradients(300, "turn", dtype))
         assert optimizer._fused.used == (form == "fused")
     assert apart(ends["fused"], ends["foreach"]) < close
@@ -178,9 +180,8 @@ def test_the_judge_on_a_device_is_that_on_the_cpu():
     for k, row in enumerate(rows):
         for p, q, g in zip(params, beside, row):
             p.grad, q.grad = g, g
-        norm = torch.linalg.vector_norm(flat([g / 1e200 for g in row])) * 1e200
+        norm = robust_norm(row)
         norm = norm if k % 50 else torch.tensor(float("inf" if k % 100 else "nan"))
-        norm = torch.zeros(()) if row is zero else norm
         factor, on = rule.judge_number_(groups, float(norm))
         factor_there, on_there = rule.judge_(others, norm)
         assert on == bool(on_there), k
@@ -210,18 +211,6 @@ def test_it_is_on_where_large_gradients_point_to_both_sides_and_off_where_to_one
     assert shares["both"] > 0.95
     assert shares["one"] == 0.0
     assert shares["none"] == 0.0
-
-
-def test_noise_moves_parameters_less_than_with_auto():
-    """The mean of the gradients is 0, so that parameters should stay where they are."""
-    moved = {}
-    for clip in ("noise", "auto"):
-        params = parameters()
-        before = flat(params)
-        optimizer = AdamW(params, 0.01, weight_decay=0.0, clip=clip)
-        steps_of(optimizer, params, gradients(600, "both"))
-        moved[clip] = float((flat(params) - before).square().mean())
-    assert moved["noise"] < moved["auto"]
 
 
 def test_it_turns_off_256_steps_after_the_last_large_gradient():
@@ -319,7 +308,7 @@ def test_a_maximum_is_climbed_as_a_minimum_is_descended():
 
 def test_torch_compile_makes_the_same_steps():
     plain, compiled = parameters(torch.float32), parameters(torch.float32)
-    rows = gradients(60, "both", torch.float32)
+    rows = gradients(120, "both", torch.float32)
     first = AdamW(plain, 0.01, clip="noise", foreach=True)
     second = AdamW(compiled, 0.01, clip="noise", foreach=True)
     step = torch.compile(second.step, backend="aot_eager")

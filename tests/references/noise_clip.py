@@ -1,5 +1,5 @@
-"""AdamW(clip="noise") on lists of Python's numbers, as docs/appendix/clipping-tables.md has it ("Fifth
-try").
+"""AdamW(clip="noise") on lists of Python's numbers, as "Fifth try" in
+docs/appendix/clipping-tables.md has it.
 """
 
 import math
