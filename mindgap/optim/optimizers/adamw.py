@@ -61,6 +61,15 @@ class AdamW(RuleOptimizer):
 
     Both are experiments and off by default; C = 3 is where to begin.
 
+    With ``clip="noise"`` it asks of gradients above four medians of the last norms whether they
+    point to both sides, which is noise, or to one, which is signal (``mindgap.optim.sides`` has the
+    rule). While they are signal, or there are none, the steps are torch's, except that the first
+    large gradient is clipped at four medians. While they are noise, ĝ_k gets the usual norm, and
+    less where g_k is larger than usual; and no entry of the step is longer than η::
+
+        a_k ← 0.99·a_{k−1} + 0.01·|ĝ_k|                       kept at every step
+        x_k ← (1 − η·w)·x_{k−1} − η·m̂/max{|m̂|, â}             m̂ = m_k/(1−β₁^k), â = a_k/(1−0.99^k)
+
     The arguments are torch's, in torch's order. States have torch's names: a ``state_dict`` of
     ``torch.optim.AdamW`` can be loaded, and torch can load this one's. One of ``torch.optim.Adam``
     can be loaded where its weight decay, which is coupled, is 0; those of other optimizers are
@@ -75,7 +84,10 @@ class AdamW(RuleOptimizer):
         weight_decay: w, decoupled.
         amsgrad: keep the largest v.
         clip: c: ``"auto"`` (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), a
-            number, or None, which makes it torch's optimizer; ``"unit"`` divides by the norm.
+            number, or None, which makes it torch's optimizer; ``"unit"`` divides by the norm;
+            ``"noise"`` tells noise from signal. It costs one state per parameter, and takes neither
+            ``amsgrad``, ``coordinates``, ``spike_guard`` nor parameters that are spread over
+            processes. On CUDA it has the foreach form only.
         coordinates: C, the multiple at which entries are clipped; None clips none. It costs one
             state per parameter.
         capturable: whether the step can be captured in a CUDA graph: the fused form or an error,
