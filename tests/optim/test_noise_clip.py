@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -409,6 +410,74 @@ def test_gradients_of_zero_make_steps_of_zero(form):
     small = [[g * 1e-200 for g in row] for row in gradients(3, "none")]
     steps_of(optimizer, params, small + [[torch.zeros_like(p) for p in params]] * 150)
     assert torch.isfinite(flat(params)).all()
+
+
+# -- devices and processes
+# --------------------------------------------------------------------------------------------
+
+
+def test_a_step_on_a_device_reads_nothing_back():
+    """On the device "meta", where every attempt to read a number is an error."""
+    params = [torch.nn.Parameter(torch.zeros(s, device="meta")) for s in SIZES]
+    optimizer = AdamW(params, 0.01, clip="noise", nonfinite="propagate")
+    for _ in range(3):
+        for p in params:
+            p.grad = torch.zeros_like(p)
+        optimizer.step()
+    head = optimizer.param_groups[0]
+    assert {head[name].device.type for name in ("evidence", "sides", "norms")} == {"meta"}
+    assert optimizer.state[params[0]]["exp_avg_abs"].device.type == "meta"
+
+
+def test_a_run_moves_to_another_device():
+    """From a checkpoint of the CPU; what the judge remembers moves with the parameters."""
+    params = parameters()
+    optimizer = AdamW(params, 0.01, clip="noise")
+    steps_of(optimizer, params, gradients(120, "both"))
+    there = [torch.nn.Parameter(torch.zeros_like(p, device="meta")) for p in params]
+    moved = AdamW(there, 0.01, clip="noise")
+    moved.load_state_dict(optimizer.state_dict())
+    for p in there:
+        p.grad = torch.zeros_like(p)
+    moved.step()
+    assert moved.param_groups[0]["sides"].device.type == "meta"
+
+
+def test_the_fused_form_on_cuda_is_refused_with_the_reason():
+    optimizer = AdamW(parameters(), 0.01, clip="noise")
+    group = {**optimizer.param_groups[0], "params": [SimpleNamespace(is_cuda=True)]}
+    assert optimizer.fused_record(group).refusal == "clip='noise' has no CUDA kernels"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_on_cuda_it_equals_the_cpu():
+    here, there = parameters(torch.float32), parameters(torch.float32)
+    there = [torch.nn.Parameter(p.detach().cuda()) for p in there]
+    rows = gradients(250, "turn", torch.float32)
+    first, second = AdamW(here, 0.001, clip="noise"), AdamW(there, 0.001, clip="noise")
+    steps_of(first, here, rows)
+    steps_of(second, there, [[g.cuda() for g in row] for row in rows])
+    assert apart([p.cpu() for p in there], here) < 1e-5
+    with pytest.raises(RuleError, match="fused cannot be True here: clip='noise' has no CUDA"):
+        steps_of(AdamW(there, 0.001, clip="noise", fused=True), there, [[None] * len(there)])
+
+
+def test_parameters_spread_over_processes_are_refused(monkeypatch):
+    text = "clip must not be 'noise' where parameters are DTensors, got 'noise'"
+    sharded = parameters()
+    optimizer = AdamW(sharded, 0.01, clip="noise")
+    sharded[1].device_mesh = sharded[1].placements = ()  # what tells a DTensor
+    with pytest.raises(RuleError, match=text):
+        AdamW(sharded, 0.01, clip="noise")
+    plain = AdamW(parameters(), 0.01, clip="noise")
+    with pytest.raises(RuleError, match=text):
+        plain.add_param_group({"params": sharded})
+    with pytest.raises(RuleError, match=text):  # sharded after the optimizer was made
+        rule.sides_of(optimizer.param_groups, torch.device("cpu"))
+    monkeypatch.setattr("mindgap.optim.optimizer.zero_redundancy_group", object)
+    text = "clip must not be 'noise' with ZeroRedundancyOptimizer, got 'noise'"
+    with pytest.raises(RuleError, match=text):
+        AdamW(parameters(), 0.01, clip="noise")
 
 
 # -- state dicts
