@@ -361,19 +361,37 @@ FOURTH = {
     "ACClip": "ACClip",
     "ACClip sides 2": "ACClip, sides, p = 2",
 }
+#: Columns of the table of the fifth try.
+FIFTH_TRY = {
+    "weighed 2, either": '`clip="noise"`',
+    "auto 0.9": '`clip="auto"`',
+    "unit": '`clip="unit"`',
+    "ACClip": "ACClip",
+    "weighed": "p = 1, AdamW's step",
+    "weighed, either": "p = 1",
+}
 
 
-def fourth(file: Path, splits: tuple[str, ...]) -> str:
-    """The fourth try at lr 1e-3: the median of three paired changes against AdamW, p = 1 against
-    the best of five fixed clips (medians). What did not run beside it is from the other records."""
-    here: dict[tuple[str, int], dict[str, list[float]]] = {}
+def at_one_rate(file: Path) -> dict[tuple[str, int], dict[str, list[float]]]:
+    """The losses of a file with one rate, per seed: (task, steps) -> candidate -> losses."""
+    found: dict[tuple[str, int], dict[str, list[float]]] = {}
     for row in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
-        here.setdefault((row["task"], row["steps"]), {})[row["candidate"]] = row["losses"][0]
+        found.setdefault((row["task"], row["steps"]), {})[row["candidate"]] = row["losses"][0]
+    return found
+
+
+def one_try(
+    file: Path, splits: tuple[str, ...], shown: dict[str, str], judged: str, said: str
+) -> str:
+    """One try at lr 1e-3: the median of three paired changes against AdamW, and the candidate
+    ``judged`` against the best of five fixed clips (medians; its column is called ``said``). What
+    did not run beside it is from the other records."""
+    here = at_one_rate(file)
     there: dict[tuple[str, int], dict[str, list[float]]] = {}
     for (name, steps, candidate), losses in load(file.parent / "clipping").items():
         there.setdefault((name, steps), {})[candidate] = losses[RATES.index(1e-3)]
-    head = ("task", "tail", "steps", "torch AdamW", "best of five clips", *FOURTH.values())
-    lines = [(*head, "p = 1 against the best clip"), ("---",) * (len(head) + 1)]
+    head = ("task", "tail", "steps", "torch AdamW", "best of five clips", *shown.values())
+    lines = [(*head, f"{said} against the best clip"), ("---",) * (len(head) + 1)]
     for (name, steps), found in sorted(
         here.items(), key=lambda x: (list(TASKS).index(x[0][0]), x[0][1])
     ):
@@ -383,13 +401,74 @@ def fourth(file: Path, splits: tuple[str, ...]) -> str:
         source = found if "clip 1" in found else other
         clips = [middle(v) for c, v in source.items() if c.startswith("clip ")]
         cells = [change(min(clips), middle(source["AdamW"])) if clips else "–"]
-        for candidate in FOURTH:
+        for candidate in shown:
             run = found if candidate in found else other
             known = candidate in run
             cells.append(change(paired(run[candidate], run["AdamW"]), 1.0) if known else "–")
-        cells.append(change(middle(found["sides 1"]), min(clips)) if clips else "–")
+        cells.append(change(middle(found[judged]), min(clips)) if clips else "–")
         label = name.partition(": ")[2] or name
         lines.append((label, TASKS[name].tail, str(steps), f"{middle(found['AdamW']):.3g}", *cells))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def fifth_summary(file: Path) -> str:
+    """Per candidate of the fifth try, on the development and on the judging tasks: its worst case
+    against AdamW, its worst case against the best of five clips where the tail is noise (full
+    length), and where it is 30 % below the latter."""
+    found = at_one_rate(file)
+    head = (
+        "rule",
+        "tasks",
+        "worst against AdamW",
+        "worst against the best clip, noise, full length",
+        "30 % below the best clip",
+        "mean log ratio to it",
+    )
+    lines = [head, ("---",) * len(head)]
+    for candidate, said in FIFTH_TRY.items():
+        for tasks in ("development", "judging"):
+            against, clips = [], []
+            for (name, steps), here in found.items():
+                if (TASKS[name].split == "fifth") != (tasks == "judging"):
+                    continue
+                label = name.partition(": ")[2] or name
+                ratio = paired(here[candidate], here["AdamW"])
+                against.append((ratio, f"{label}, {steps}"))
+                if TASKS[name].tail == "noise" and steps == TASKS[name].steps:
+                    best = min(middle(v) for c, v in here.items() if c.startswith("clip "))
+                    clips.append((middle(here[candidate]) / best, label))
+            cells = [
+                f"{change(worst, 1.0)} ({where})" for worst, where in (max(against), max(clips))
+            ]
+            far = "; ".join(
+                f"{label} {change(ratio, 1.0)}" for ratio, label in clips if ratio <= 0.7
+            )
+            mean = statistics.mean(math.log(ratio) for ratio, _ in clips)
+            count = sum((TASKS[n].split == "fifth") == (tasks == "judging") for n in TASKS)
+            logs = f"{mean:+.2f}".replace("-", "−")
+            lines.append((said, f"{tasks}, {count}", *cells, far or "none", logs))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def networks_fifth(file: Path) -> str:
+    """Per network and length: AdamW's median held-out loss at lr 1e-3, and what the rule of the
+    fifth try and a second run of AdamW change, paired by seed."""
+    losses: dict[tuple[str, int, str], dict[int, float]] = {}
+    for row in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
+        key = row["task"], row["steps"], row["candidate"]
+        losses.setdefault(key, {})[row["seed"]] = row["loss"]
+    said = '`clip="noise"`, percent, median and each seed'
+    head = ("network", "steps", "torch AdamW", said, "AdamW again, percent")
+    lines = [head, ("---",) * len(head)]
+    for name, steps in sorted({key[:2] for key in losses}):
+        base = losses[name, steps, "AdamW"]
+        cells = []
+        for candidate in ("weighed 2, either", "AdamW again"):
+            mine = losses[name, steps, candidate]
+            parts = [100 * (mine[seed] / base[seed] - 1) for seed in sorted(mine)]
+            shown = f"{statistics.median(parts):+.2f} ({', '.join(f'{x:+.2f}' for x in parts)})"
+            cells.append(shown.replace("-", "−").replace("+0.00", "0").replace("−0.00", "0"))
+        lines.append((name, str(steps), f"{statistics.median(base.values()):.3f}", *cells))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
@@ -420,8 +499,14 @@ def tables(folder: Path) -> dict[str, str]:
     made = {"networks": networks(folder.parent / "clipping_networks")}
     made |= {"default": default(folder), "summary": summary(folder), "scaled": scaled(folder)}
     tries = folder.parent / "clipping_fourth.jsonl"
-    made["fourth try"] = fourth(tries, ("develop", "develop 4", "judge"))
-    made["fourth try judged"] = fourth(tries, ("final",))
+    earlier = ("develop", "develop 4", "judge")
+    made["fourth try"] = one_try(tries, earlier, FOURTH, "sides 1", "p = 1")
+    made["fourth try judged"] = one_try(tries, ("final",), FOURTH, "sides 1", "p = 1")
+    fifth, noise = folder.parent / "clipping_fifth.jsonl", ("weighed 2, either", '`clip="noise"`')
+    made["fifth try"] = one_try(fifth, (*earlier, "final"), FIFTH_TRY, *noise)
+    made["fifth try judged"] = one_try(fifth, ("fifth",), FIFTH_TRY, *noise)
+    made["fifth try in short"] = fifth_summary(fifth)
+    made["fifth try, networks"] = networks_fifth(folder.parent / "clipping_networks_fifth.jsonl")
     advice = folder.parent / "clipping_advice.jsonl"
     if advice.exists():
         made["advice"] = __import__("clipping_advice").table(advice)

@@ -1,12 +1,12 @@
-"""What ``advise`` prescribes on the tasks of ``clipping_tasks.py``, against what it did there.
+"""What ``advise`` prescribes on the tasks of ``clipping.py``, against what it did there.
 
     python benchmarks/clipping_advice.py --out benchmarks/records/clipping_advice.jsonl
     python benchmarks/clipping_advice.py --table benchmarks/records/clipping_advice.jsonl
 
 Each task trains for 200 steps with torch's AdamW at lr 1e-3. Then the gradients of 512 minibatches
 say, as in ``mindgap measure``, whether the variance of the noise is infinite; only then ``advise``
-prescribes ``clip="unit"``. What that clip did comes from the records of ``clipping.py``: its change
-at lr 1e-3 and full length, paired by seed. One JSON line per task and seed; a second call makes
+prescribes ``clip="noise"``. What that clip did comes from the records of its judgement,
+``clipping_fifth.jsonl``: its change at lr 1e-3 and full length, paired by seed. One JSON line per task and seed; a second call makes
 what is missing.
 """
 
@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent))
-from clipping import RATES, SEEDS, load, middle
-from clipping_tasks import TASKS, Batch
+from clipping import SEEDS, TASKS, at_one_rate, paired
+from clipping_tasks import Batch
 
 from mindgap.advise.diagnosis import Judgement
 from mindgap.advise.prescription import prescribe
@@ -64,7 +64,7 @@ def examine(name: str, seed: int) -> dict[str, object]:
     batches = [task.draw(world, stream) for _ in range(BATCHES)]
     found = infinite_variance(noise_sample(Objective(network, loss), batches, seed=seed))
     judged = Judgement("finite variance", found.infinite, found.answer)
-    clips = any('clip="unit"' in advice.code for advice in prescribe([judged]))
+    clips = any('clip="noise"' in advice.code for advice in prescribe([judged]))
     index, low, high = (round(min(x, MOST), 3) for x in (found.index, *found.interval))
     row = {"task": name, "seed": seed, "index": index, "interval": [low, high]}
     return {**row, "infinite": found.infinite, "prescribed": clips}
@@ -75,16 +75,15 @@ def read(file: Path) -> dict[tuple[str, int], dict]:
     return {(row["task"], row["seed"]): row for row in map(json.loads, lines)}
 
 
-def effect(rows: dict, name: str) -> float:
-    """The change in percent by ``clip="unit"``: median of three pairs, full length, lr 1e-3."""
-    at, steps = RATES.index(1e-3), TASKS[name].steps
-    pairs = zip(rows[name, steps, "unit"][at], rows[name, steps, "AdamW"][at])
-    return 100 * (middle([mine / theirs for mine, theirs in pairs]) - 1)
+def effect(losses: dict, name: str) -> float:
+    """The change in percent by ``clip="noise"``: median of three pairs, full length, lr 1e-3."""
+    here = losses[name, TASKS[name].steps]
+    return 100 * (paired(here["weighed 2, either"], here["AdamW"]) - 1)
 
 
 def table(file: Path) -> str:
     """Per task: the measured indices, how often clipping was prescribed, and what it did."""
-    found, losses = read(file), load(file.parent / "clipping")
+    found, losses = read(file), at_one_rate(file.parent / "clipping_fifth.jsonl")
     head = ("task", "tail", "set", "measured index, seeds 0, 1, 2", "prescribed", "its effect")
     lines = [head, ("---",) * len(head)]
     for name, task in TASKS.items():
@@ -94,7 +93,7 @@ def table(file: Path) -> str:
         indices = ", ".join("above 20" if r["index"] > 20 else f"{r['index']:.1f}" for r in rows)
         count = f"{sum(r['prescribed'] for r in rows)} of {len(rows)}"
         change = f"{effect(losses, name):+.1f} %".replace("-", "−")
-        shown = name.removeprefix("judge: ")
+        shown = name.partition(": ")[2] or name
         lines.append((shown, task.tail, task.split, indices, count, change))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 

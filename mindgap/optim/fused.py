@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import is_
 from typing import Any
 
@@ -18,8 +19,18 @@ from torch.autograd.graph import increment_version
 from mindgap.base.check import RuleError, fail
 from mindgap.base.tensors import is_sharded, local, placed, robust_norm
 from mindgap.optim.norms import new_window
+from mindgap.optim.sides import memories_of, spacing_and_count
 from mindgap.rules.fused.cpu_rules import gradient_norm, run as _cpu_run
-from mindgap.rules.fused.plan import NARROW, FusedRecord, Job, Outcome, Plan, Policy, obstacle
+from mindgap.rules.fused.plan import (
+    NARROW,
+    FusedRecord,
+    Job,
+    JudgedEntries,
+    Outcome,
+    Plan,
+    Policy,
+    obstacle,
+)
 from mindgap.rules.fused.program import program_of
 
 Groups = Sequence[dict[str, Any]]
@@ -68,6 +79,8 @@ class FusedSteps:
         self._plans: list[tuple[int, Plan]] | None = None
         #: The last norms of all gradients, on the plans' device.
         self._window: Tensor | None = None
+        #: What large gradients are judged by, on the plans' device.
+        self._judged: JudgedEntries | None = None
         #: Whether the parameters lie on several devices.
         self._spread = False
         #: The jobs of the last step, one per plan.
@@ -141,8 +154,12 @@ class FusedSteps:
         if reason is not None or not self._plans:
             self._leave(groups)
             return None
-        if policy.clip == "auto" or policy.guard is not None:
-            policy = policy._replace(window=self._window_of(groups[0], self._plans[0][1].device))
+        device = self._plans[0][1].device
+        if policy.judge is not None:
+            window, judged = self._window_of(groups[0], device), partial(self._entries_of, groups)
+            policy = policy._replace(window=window, judged=judged)
+        elif policy.clip == "quantile" or policy.guard is not None:
+            policy = policy._replace(window=self._window_of(groups[0], device))
         # Before the kernels where the step is certain: they push what was just read of the tensors
         # out of the cache.
         certain = policy.nonfinite == "propagate" and policy.guard != "skip"
@@ -174,6 +191,26 @@ class FusedSteps:
                 first_group["norms"] = window
             self._window = window
         return window
+
+    def _entries_of(self, groups: Groups, device: torch.device) -> JudgedEntries:
+        """What large gradients are judged by on the device: the numbers and the direction that the
+        first group remembers, made where they lack, and where the entries of each parameter lie.
+        """
+        head, known = groups[0], self._judged
+        if (
+            known is None
+            or head.get("evidence") is not known.evidence
+            or head.get("sides") is not known.sides
+            or head["betas"][1] is not known.beta2
+        ):
+            kept, places, end = memories_of(groups, device), {}, 0
+            for p in (p for group in groups for p in group["params"]):
+                spacing, count = spacing_and_count(p)
+                places[p] = (end, spacing, count)
+                end += count
+            known = JudgedEntries(kept.evidence, kept.sides, places, head["betas"][1])
+            self._judged = known
+        return known
 
     def _drop_new(self, state: Any, states_before: Mapping[Tensor, set[str]]) -> None:
         """Delete the states that a refused step made, and all plans.
@@ -450,6 +487,9 @@ def _step_settings(jobs: Sequence[Job], policy: Policy) -> list[Any] | None:
     if policy.nonfinite == "raise":
         return None
     values: list[Any] = [policy.nonfinite, policy.clip, policy.guard, _address(policy.window)]
+    if policy.judged is not None:
+        entries = policy.judged(jobs[0].plan.device)
+        values += [_address(entries.evidence), _address(entries.sides)]
     for job in jobs:
         if not job.plan.lasting:
             return None

@@ -256,16 +256,16 @@ class RuleOptimizer(Optimizer, ABC):
         """Make the step in the fused form, in place, and report it. Returns False, with no step
         made, where it needs another form.
         """
-        # By position, which takes less time; the engine puts the window (None here) in.
+        # By position, which takes less time; the engine puts window and memories in.
         policy = Policy(
             self._nonfinite,
-            self._norm_clip,
+            self._clip_rule,
             self._spike_guard,
             None,
             self._norm_eps,
             QUANTILE,
             SPIKE_AFTER,
-            partial(judge_number_, self.param_groups) if self._norm_clip == "noise" else None,
+            partial(judge_number_, self.param_groups) if self._clip_rule == "noise" else None,
         )
         try:
             outcome = self._fused.step(
@@ -459,9 +459,12 @@ class RuleOptimizer(Optimizer, ABC):
     # -- collecting gradients
     # ----------------------------------------------------------------------------------
 
-    #: Threshold of the gradient's norm over all parameters: None, a number or ``"auto"``;
-    #: ``"unit"`` to divide the gradient by its norm; or ``"noise"`` (see ``mindgap.optim.sides``).
+    #: Threshold of the gradient's norm over all parameters, as the user gave it: None, a number,
+    #: ``"auto"``, ``"quantile"``, or ``"unit"`` to divide the gradient by its norm.
     _norm_clip: float | str | None = None
+    #: What ``"auto"`` means: ``"quantile"``, of the last norms, or ``"noise"``, for the rule of
+    #: ``mindgap.optim.sides``.
+    _auto_clip = "quantile"
     #: Whether the gradient's norm is taken at every step for the report.
     _reports_norm = False
     #: Whether the rule itself clips, besides what ``_norm_clip`` does.
@@ -530,15 +533,22 @@ class RuleOptimizer(Optimizer, ABC):
             group["k"] += 1
 
     @property
+    def _clip_rule(self) -> float | str | None:
+        """What the norm of all gradients is clipped by: None, a number, ``"quantile"``, ``"unit"``
+        or ``"noise"``.
+        """
+        return self._auto_clip if self._norm_clip == "auto" else self._norm_clip
+
+    @property
     def _norm_eps(self) -> float:
         """What is added to the norm before dividing the threshold by it."""
-        return 0.0 if self._norm_clip == "auto" else NORM_EPS
+        return 0.0 if self._clip_rule == "quantile" else NORM_EPS
 
     def _clip_norm(self, norm: Tensor, batches: list[Batch]) -> bool:
         """Turn the norm of all gradients into each batch's ``scale``, the factor on its gradients
         (None for no factor). Where a policy follows the last norms, the norm enters their window in
-        the first group. With ``clip="noise"`` each batch also learns whether large gradients are
-        noise (``noisy``). The report gets norm, clipping and spikes.
+        the first group. With the rule ``"noise"`` each batch also learns whether large gradients
+        are noise (``noisy``). The report gets norm, clipping and spikes.
 
         Args:
             norm: 0-dim, over all processes.
@@ -546,44 +556,48 @@ class RuleOptimizer(Optimizer, ABC):
         Returns:
             False where the step must be left out, because of a spike with ``spike_guard="skip"``.
         """
-        head, scale, share = self.param_groups[0], None, None
-        if self._norm_clip == "auto" or self._spike_guard:
+        head, rule, scale, share = self.param_groups[0], self._clip_rule, None, None
+        threshold: Any = rule
+        spike, noisy = False, None
+        if rule == "quantile" or self._spike_guard:
             window = head["norms"] = head.get("norms", new_window(norm.device)).to(norm.device)
-            # Without a guard the range is not read: three times the norm stands in for it.
-            low, high, limit = spike_range(window) if self._spike_guard else (norm, norm, norm)
-            threshold: Any = running_quantile(window, QUANTILE)
-            push_(window, norm)
-            if self._spike_guard and bool(norm > limit):
+            if self._spike_guard:
+                low, high, limit = spike_range(window)
+                spike = bool(norm > limit)
+            if rule == "quantile":
+                threshold = running_quantile(window, QUANTILE)
+            if rule != "noise" or spike:  # else the judge puts the norm in
+                push_(window, norm)
+            if spike:
                 self.tally.spikes.append(Spike(head["k"], float(norm), float(low), float(limit)))
                 if self._spike_guard == "skip":
                     self.tally.skipped += 1
                     return False
                 scale = (high / norm).clamp(max=1.0)
-        noisy = None
-        if self._norm_clip == "noise":
-            scale, noisy = self._judged(norm)
-            share = (scale < 1.0).double()
-        elif self._norm_clip == "unit":
+        if rule == "noise":
+            if not spike:
+                scale, noisy = self._judged(norm)
+            share = (scale < 1.0).double()  # type: ignore[operator]
+        elif rule == "unit":
             scale = torch.where(norm == 0, torch.ones_like(norm), 1.0 / norm)
             share = torch.zeros_like(norm)
-        elif self._norm_clip is not None:
-            threshold = threshold if self._norm_clip == "auto" else self._norm_clip
+        elif rule is not None:
             factor = (threshold / (norm + self._norm_eps)).clamp(max=1.0)
             scale = factor if scale is None else torch.minimum(scale, factor)
             share = (norm > threshold).double()
         for batch in batches:
             batch.scale, batch.noisy = scale, noisy
-        if self._norm_clip is not None or self._reports_norm:
+        if rule is not None or self._reports_norm:
             self._note(direction=norm, share=share)
         return True
 
     def _judged(self, norm: Tensor) -> tuple[Tensor, Tensor]:
-        """What ``clip="noise"`` makes of the norm of all gradients: the factor on them, and whether
-        large ones are noise; 0-dim, on the norm's device, which is not waited for.
+        """What the rule ``"noise"`` makes of the norm of all gradients: the factor on them, and
+        whether large ones are noise; 0-dim, on the norm's device, which is not waited for.
         """
         if norm.device.type != "cpu":
-            return judge_(self.param_groups, norm)
-        factor, noisy = judge_number_(self.param_groups, float(norm))
+            return judge_(self.param_groups, norm, self._everyone)
+        factor, noisy = judge_number_(self.param_groups, float(norm), self._everyone)
         return torch.tensor(factor, dtype=torch.float64), torch.tensor(noisy)
 
     def _collect(self, group: dict[str, Any]) -> Batch:

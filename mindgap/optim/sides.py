@@ -1,4 +1,4 @@
-"""Which large gradients are noise: the rule of ``clip="noise"``.
+"""Which large gradients are noise: the rule of ``AdamW(clip="auto")``.
 
 Large gradients that point to one side are signal; those that point to both sides are noise. A
 gradient is *large* if its norm is above four medians of the 128 norms before it, once ten are
@@ -22,20 +22,24 @@ All thresholds are ratios of norms: gradients times a power of two give the same
 
 The state lies in the first parameter group: the window ``norms``, the numbers ``evidence`` and the
 memory ``sides``, L. ``judge_`` computes with tensors on the parameters' device and never waits for
-it; ``judge_number_`` is the same for the CPU, in Python's numbers.
+it; ``judge_number_`` is the same for the CPU, in Python's numbers; the kernel ``policy`` of
+``mindgap.rules.fused.cuda_kernels`` is the same on CUDA. Parameters may be spread over processes:
+pieces of DTensors give the entries that the whole tensor would, and with ZeRO each process
+remembers its own parameters' part of L.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from mindgap.base.check import fail
-from mindgap.base.tensors import as_real, is_sharded
+from mindgap.base.tensors import as_real, is_sharded, local, placed
 from mindgap.optim.norms import new_window, push_
 from mindgap.optim.settings import plain_number
 
@@ -64,6 +68,14 @@ _EVIDENCE, _SINCE, _CLARITY, _JUDGED, _SIZE, _SEEN = range(6)
 Groups = Sequence[dict[str, Any]]
 
 
+class Memories(NamedTuple):
+    """What the judge remembers, on one device; the first group keeps the same tensors."""
+
+    norms: Tensor  # the window of the last 128 norms
+    evidence: Tensor  # six numbers, see the places above
+    sides: Tensor  # L, one entry per entry that is read
+
+
 def new_numbers(device: Any) -> Tensor:
     """``evidence`` before the first gradient: six numbers in float64.
 
@@ -74,14 +86,17 @@ def new_numbers(device: Any) -> Tensor:
     return torch.tensor([FIRST, math.inf, 0, 0, 0, 0], dtype=torch.float64, device=device)
 
 
-def _spacing(p: Tensor) -> int:
-    """The distance of the entries of a parameter that are read, in real numbers."""
-    return max(1, -(-_length(p) // ENTRIES))
+def spacing_and_count(p: Tensor) -> tuple[int, int]:
+    """The distance of the entries of a parameter that are read, in real numbers, and how many they
+    are: at most 64.
 
-
-def _length(p: Tensor) -> int:
-    """How many real numbers a parameter has."""
-    return 2 * p.numel() if p.is_complex() else p.numel()
+    Example:
+        >>> spacing_and_count(torch.zeros(300)), spacing_and_count(torch.zeros(0))
+        ((5, 60), (1, 0))
+    """
+    length = 2 * p.numel() if p.is_complex() else p.numel()
+    spacing = max(1, -(-length // ENTRIES))
+    return spacing, -(-length // spacing)
 
 
 def sample(p: Tensor, grad: Tensor) -> Tensor:
@@ -102,46 +117,96 @@ def sample(p: Tensor, grad: Tensor) -> Tensor:
     if not p.is_contiguous():
         order = sorted(range(p.dim()), key=lambda d: p.stride(d), reverse=True)
         grad = grad.permute(order)
-    return grad.reshape(-1)[:: _spacing(p)]
+    return grad.reshape(-1)[:: spacing_and_count(p)[0]]
 
 
-def sides_of(groups: Groups, device: torch.device) -> Tensor:
-    """The direction of all gradients at the entries that are read, of length 1 (or 0), in float64.
-    Parameters without a gradient have zeros.
+def _sample_of_piece(p: Any, grad: Any) -> Tensor:
+    """The entries of a DTensor's gradient that lie in this process's piece, each at its place among
+    the entries of the whole tensor (in the order of its indices), and zeros elsewhere. All zeros
+    where a placement is neither ``Shard`` nor ``Replicate``.
     """
-    pieces = []
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    spacing, count = spacing_and_count(p)
+    piece = as_real(local(grad).detach())
+    found = piece.new_zeros(count)
+    if not count or any(type(placement) not in (Shard, Replicate) for placement in p.placements):
+        return found
+    _, offset = compute_local_shape_and_global_offset(p.shape, p.device_mesh, p.placements)
+    pair = (2,) if p.is_complex() else ()  # real and imaginary part
+    shape, begin = (*p.shape, *pair), (*offset, *(0 for _ in pair))
+    flat = torch.arange(count, device=piece.device) * spacing
+    inside = torch.ones_like(flat, dtype=torch.bool)
+    indices = []
+    for size, first, length in zip(shape[::-1], begin[::-1], piece.shape[::-1]):
+        index = flat % size - first
+        flat = flat // size
+        inside &= (index >= 0) & (index < length)
+        indices.append(index)
+    found[inside] = piece[tuple(index[inside] for index in reversed(indices))]
+    return found
+
+
+def _sum_over_pieces(values: Tensor, mesh: Any, placements: Any) -> Tensor:
+    """The sum of what the processes of a mesh have for pieces with these placements; replicas count
+    once. A collective call.
+    """
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    parts = [Replicate() if placement.is_replicate() else Partial() for placement in placements]
+    return DTensor.from_local(values, mesh, parts, run_check=False).full_tensor()
+
+
+def entries_of(groups: Groups, device: torch.device) -> Tensor:
+    """The entries of all gradients that are read, in float64 and in the order of the parameters;
+    zeros for a parameter without a gradient. A collective call where there are DTensors.
+
+    Example:
+        >>> p = torch.zeros(2, requires_grad=True)
+        >>> p.grad = torch.tensor([3.0, 4.0])
+        >>> entries_of([{"params": [p, torch.zeros(1)]}], torch.device("cpu"))
+        tensor([3., 4., 0.], dtype=torch.float64)
+    """
+    pieces: list[Tensor] = []
+    pieces_of: dict[Any, list[int]] = defaultdict(list)  # of DTensors, by mesh and placements
     for group in groups:
         for p in group["params"]:
-            if is_sharded(p):
-                fail("clip", "must not be 'noise' where parameters are DTensors", "noise")
             if p.grad is None:
-                count = len(range(0, _length(p), _spacing(p)))
-                pieces.append(torch.zeros(count, device=device))
+                pieces.append(torch.zeros(spacing_and_count(p)[1], device=device))
+            elif is_sharded(p):
+                pieces_of[p.device_mesh, p.placements].append(len(pieces))
+                pieces.append(_sample_of_piece(p, placed(p.grad, p)))
             else:
-                pieces.append(sample(p, p.grad).to(device))
-    entries = torch.cat(pieces).double()
-    # Divided by the largest entry first: no square overflows or vanishes.
-    peak = entries.abs().amax() if len(entries) else entries.sum()
-    entries = entries / torch.where(peak > 0, peak, torch.ones_like(peak))
-    length = torch.linalg.vector_norm(entries)
-    return entries / torch.where(length > 0, length, torch.ones_like(length))
+                pieces.append(sample(p, p.grad))
+    pieces = [piece.to(device, torch.float64) for piece in pieces]
+    for (mesh, placements), at in pieces_of.items():
+        joined = _sum_over_pieces(torch.cat([pieces[i] for i in at]), mesh, placements)
+        for i, piece in zip(at, joined.split([len(pieces[i]) for i in at])):
+            pieces[i] = piece
+    return torch.cat(pieces) if pieces else torch.zeros(0, dtype=torch.float64, device=device)
 
 
-def _fitting(memory: Tensor | None, direction: Tensor) -> Tensor:
-    """L in the length of the direction: longer by zeros where groups were added since."""
-    if memory is None:
-        return torch.zeros_like(direction)
-    memory = memory.to(direction.device)
-    if len(memory) < len(direction):
-        memory = torch.cat([memory, memory.new_zeros(len(direction) - len(memory))])
-    return memory[: len(direction)]
+def _products(direction: Tensor, sides: Tensor, everyone: Any) -> Tensor:
+    """⟨d, d⟩, ⟨d, L⟩ and ⟨L, L⟩ for a direction d.
+
+    Args:
+        everyone: the processes over which the parameters are spread (ZeRO), for a collective call;
+            None for this one.
+    """
+    products = torch.stack([direction.dot(direction), direction.dot(sides), sides.dot(sides)])
+    if everyone is not None:
+        torch.distributed.all_reduce(products, group=everyone)
+    return products
 
 
-def _memories(groups: Groups, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The window of norms and the numbers of the first group, on the device; made where they
-    lack.
+def _kept(groups: Groups, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The window of norms and the numbers that the first group keeps, on the device; made where
+    they lack, as L is: a distributed checkpoint is read into what is there.
     """
     head = groups[0]
+    if "sides" not in head:
+        _kept_sides(groups, _entry_count(groups), device)
     for name, new in (("norms", new_window), ("evidence", new_numbers)):
         kept = head.get(name)
         if kept is None or kept.device != device:
@@ -149,13 +214,46 @@ def _memories(groups: Groups, device: torch.device) -> tuple[Tensor, Tensor]:
     return head["norms"], head["evidence"]
 
 
-def judge_number_(groups: Groups, norm: float) -> tuple[float, bool]:
+def _kept_sides(groups: Groups, length: int, device: torch.device) -> Tensor:
+    """L as the first group keeps it, on the device; zeros where it lacks, and for parameters that
+    were added since.
+    """
+    sides = groups[0].get("sides")
+    if sides is None or sides.device != device or len(sides) != length:
+        fitting = torch.zeros(length, dtype=torch.float64, device=device)
+        if sides is not None:
+            both = min(len(sides), length)
+            fitting[:both] = sides[:both].to(device)
+        sides = groups[0]["sides"] = fitting
+    return sides
+
+
+def memories_of(groups: Groups, device: torch.device) -> Memories:
+    """What the first group keeps for the judge, on the device; made where it lacks."""
+    return Memories(*_kept(groups, device), _kept_sides(groups, _entry_count(groups), device))
+
+
+def _entry_count(groups: Groups) -> int:
+    """How many entries of all parameters are read."""
+    return sum(spacing_and_count(p)[1] for group in groups for p in group["params"])
+
+
+def _weight_in_size(groups: Groups, seen: Any) -> Any:
+    """Weight of the newest squared norm in S², which is a running mean with Adam's β₂, after
+    ``seen`` norms.
+    """
+    beta2 = float(plain_number(groups[0]["betas"][1]))
+    return (1.0 - beta2) / (1.0 - beta2**seen)
+
+
+def judge_number_(groups: Groups, norm: float, everyone: Any = None) -> tuple[float, bool]:
     """Judge the gradients of all groups, which lie in ``p.grad``, on the CPU. The state in the
     first group changes in place.
 
     Args:
         groups: the optimizer's parameter groups; ``betas[1]`` of the first is the memory of S.
-        norm: of all gradients.
+        norm: of all gradients, over all processes.
+        everyone: the processes over which the parameters are spread (ZeRO); None for this one.
 
     Returns:
         The factor on the gradients, and whether the rule is on.
@@ -166,23 +264,25 @@ def judge_number_(groups: Groups, norm: float) -> tuple[float, bool]:
         >>> judge_number_([{"params": [p], "betas": (0.9, 0.999)}], 2**0.5)
         (1.0, False)
     """
-    head, cpu = groups[0], torch.device("cpu")
-    window_kept, numbers_kept = _memories(groups, cpu)
-    window, numbers = window_kept.numpy(), numbers_kept.numpy()
+    cpu = torch.device("cpu")
+    window, numbers = (kept.numpy() for kept in _kept(groups, cpu))
     evidence, since, clarity, judged, size, seen = numbers.tolist()
     finite = math.isfinite(norm)
-    known = sorted(value for value in window.tolist() if value > 0.0)
+    known = np.sort(window[window > 0.0])
     window[:-1] = window[1:]
     window[-1] = norm if finite and norm > 0.0 else 0.0
-    limit = LARGE * known[(len(known) - 1) // 2] if known else math.inf
+    limit = LARGE * float(known[(len(known) - 1) // 2]) if len(known) else math.inf
     since += 1.0
     unjudged = False
     if finite and norm > limit and len(known) >= KNOWN:
-        direction = sides_of(groups, cpu)
-        memory = head["sides"] = _fitting(head.get("sides"), direction)
-        length = float(torch.linalg.vector_norm(memory))
-        r = float((direction * memory).sum()) / length if length else 0.0
-        memory.mul_(MEMORY).add_(direction)
+        direction = entries_of(groups, cpu) / norm
+        sides = _kept_sides(groups, len(direction), cpu)
+        square, product, memory_square = _products(direction, sides, everyone).tolist()
+        both = math.sqrt(square) * math.sqrt(memory_square)
+        r = product / both if both else 0.0
+        sides.mul_(MEMORY)
+        if square:
+            sides.add_(direction, alpha=1.0 / math.sqrt(square))
         if r:
             judged += 1.0
             clarity = MEMORY * clarity + (1.0 - MEMORY) * abs(r)
@@ -199,26 +299,25 @@ def judge_number_(groups: Groups, norm: float) -> tuple[float, bool]:
     if finite:
         seen += 1.0
     if finite and not on:
-        beta2 = float(plain_number(head["betas"][1]))
-        weight = (1.0 - beta2) / (1.0 - beta2**seen)
+        weight = _weight_in_size(groups, seen)
         size = math.hypot(math.sqrt(1.0 - weight) * size, math.sqrt(weight) * handed_on)
     numbers[:] = (evidence, since, clarity, judged, size, seen)
     return factor, on
 
 
-def _factor_when_on(known: list[float], size: float, norm: float) -> float:
+def _factor_when_on(known: np.ndarray, size: float, norm: float) -> float:
     """S·min{1, q/n}²/n, with q the quantile of the known norms in ascending order."""
-    if not known or norm == 0.0:
+    if not len(known) or norm == 0.0:
         return 1.0
     place = QUANTILE * (len(known) - 1)
     below = int(place)
-    above = min(below + 1, len(known) - 1)
-    quantile = known[below] + (place - below) * (known[above] - known[below])
+    low, high = known[below].item(), known[min(below + 1, len(known) - 1)].item()
+    quantile = low + (place - below) * (high - low)
     share = min(quantile / norm, 1.0)
     return min(size / norm * share * share, LARGEST_FACTOR)
 
 
-def judge_(groups: Groups, norm: Tensor) -> tuple[Tensor, Tensor]:
+def judge_(groups: Groups, norm: Tensor, everyone: Any = None) -> tuple[Tensor, Tensor]:
     """``judge_number_`` on any device without waiting for it: the norm and what it returns are
     0-dim tensors, in float64 and bool.
 
@@ -228,22 +327,23 @@ def judge_(groups: Groups, norm: Tensor) -> tuple[Tensor, Tensor]:
         >>> judge_([{"params": [p], "betas": (0.9, 0.999)}], torch.tensor(2.0).sqrt())
         (tensor(1., dtype=torch.float64), tensor(False))
     """
-    head, norm = groups[0], norm.double()
-    window, numbers = _memories(groups, norm.device)
+    norm = norm.double()
+    window, numbers = _kept(groups, norm.device)
     evidence, since, clarity, judged, size, seen = numbers.clone().unbind()
-    one = torch.ones_like(norm)
+    one, zero = torch.ones_like(norm), torch.zeros_like(norm)
     known = (window > 0).sum()
     ordered, first = window.sort().values, window.shape[-1] - known
     push_(window, norm)
     limit = LARGE * _entry(ordered, first + (known - 1) // 2)
     finite = torch.isfinite(norm)
     large = finite & (norm > limit) & (known >= KNOWN)
-    direction = sides_of(groups, norm.device)
-    memory = head["sides"] = _fitting(head.get("sides"), direction)
-    length = torch.linalg.vector_norm(memory)
-    r = torch.where(length > 0, (direction * memory).sum() / length, torch.zeros_like(norm))
-    remembered = MEMORY * memory + direction
-    memory.copy_(torch.where(large, remembered, memory))
+    direction = entries_of(groups, norm.device) / torch.where(large, norm, one)
+    sides = _kept_sides(groups, len(direction), norm.device)
+    square, product, memory_square = _products(direction, sides, everyone)
+    both = square.sqrt() * memory_square.sqrt()
+    r = torch.where(both > 0, product / both, zero)
+    share_of_direction = torch.where(square > 0, square.rsqrt(), zero)
+    sides.copy_(torch.where(large, MEMORY * sides + share_of_direction * direction, sides))
     is_judged = large & (r != 0)
     judged = judged + is_judged
     clarity = torch.where(is_judged, MEMORY * clarity + (1.0 - MEMORY) * r.abs(), clarity)
@@ -264,8 +364,7 @@ def judge_(groups: Groups, norm: Tensor) -> tuple[Tensor, Tensor]:
     factor_on = torch.where((norm == 0) | (known == 0), one, factor_on)
     factor = torch.where(on, factor_on, torch.where(unjudged, limit / norm, one))
     seen = seen + finite
-    beta2 = float(plain_number(head["betas"][1]))
-    weight = (1.0 - beta2) / (1.0 - beta2 ** seen.clamp(min=1.0))
+    weight = _weight_in_size(groups, seen.clamp(min=1.0))
     handed_on = torch.where(unjudged, limit, norm)
     followed = torch.hypot((1.0 - weight).sqrt() * size, weight.sqrt() * handed_on)
     size = torch.where(finite & ~on, followed, size)

@@ -56,20 +56,11 @@ UNIT_BAD = (
         "clip must be None, 'auto', 'unit' or a positive number, got 'automatic'",
     ),
 )
-NOISE_BAD = (
+ADAMW_CLIP_BAD = (
     ({"clip": 0.0}, "clip must be positive, got 0.0"),
     (
         {"clip": "automatic"},
-        "clip must be None, 'auto', 'unit', 'noise' or a positive number, got 'automatic'",
-    ),
-    (
-        {"clip": "noise", "spike_guard": "clip"},
-        "spike_guard must be None with clip='noise', got 'clip'",
-    ),
-    ({"clip": "noise", "amsgrad": True}, "amsgrad must be False with clip='noise', got True"),
-    (
-        {"clip": "noise", "coordinates": 2.0},
-        "coordinates must be None with clip='noise', got 2.0",
+        "clip must be None, 'auto', 'quantile', 'unit' or a positive number, got 'automatic'",
     ),
 )
 TRACK_BAD = (
@@ -103,11 +94,11 @@ CASES = {
                 "unclipped": {"clip": None},
                 "coordinates": {"clip": "unit", "coordinates": 3.0},
                 "largest": {"amsgrad": True, "weight_decay": 0.1},
-                "noise": {"clip": "noise", "weight_decay": 0.1},
+                "quantile": {"clip": "quantile", "spike_guard": "skip"},
             },
             bad=COMMON_BAD
             + PROJECT_BAD
-            + NOISE_BAD
+            + ADAMW_CLIP_BAD
             + (
                 ({"betas": (0.9, 1.0)}, "betas[1] must lie in [0, 1), got 1.0"),
                 ({"betas": 0.9}, "betas must be a pair of numbers, got 0.9"),

@@ -55,7 +55,12 @@ RULES = {
     **{
         f"adamw {eps} {more}": partial(AdamW, eps=eps, **more)
         for eps in (1e-8, 0.0)
-        for more in ({}, {"clip": "unit"}, {"clip": "unit", "coordinates": 3.0}, {"amsgrad": True})
+        for more in (
+            {},
+            {"clip": "quantile"},
+            {"clip": "unit", "coordinates": 3.0},
+            {"amsgrad": True},
+        )
     },
     **{
         f"sgd {m} {nesterov} {decay}": partial(

@@ -20,6 +20,8 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 from mindgap.base.check import RuleError
 from mindgap.optim import INGD, SGD, ACClip, AdamW, CClip, GClip, NormalizedSGD, StochasticINGD
+from mindgap.optim.norms import new_window
+from mindgap.optim.sides import judge_, judge_number_
 
 HALF = 4  # steps before and after the checkpoint
 MAKES = {
@@ -27,7 +29,8 @@ MAKES = {
     "gclip-tensor": lambda ps: GClip(ps, 0.1, 0.02, scope="tensor"),
     "cclip": lambda ps: CClip(ps, 0.1, 0.01, beta=0.5),
     "acclip": lambda ps: ACClip(ps, 0.02),
-    "adamw": lambda ps: AdamW(ps, 0.02, clip="auto", spike_guard="skip"),
+    "adamw": lambda ps: judging(AdamW(ps, 0.02)),
+    "adamw-quantile": lambda ps: AdamW(ps, 0.02, clip="quantile", spike_guard="skip"),
     "adamw-unit": lambda ps: AdamW(ps, 0.02, clip="unit", coordinates=2.0),
     "sgd": lambda ps: SGD(ps, 0.1, 0.9, clip=0.05),
     "normalized_sgd": lambda ps: NormalizedSGD(ps, 0.05, beta=0.5),
@@ -36,6 +39,13 @@ MAKES = {
 }
 #: How far a sharded run may be from the whole one: sums are taken in another order.
 RTOL = {torch.float32: 1e-6, torch.float64: 1e-12}
+
+
+def judging(optimizer):
+    """The optimizer after twenty small norms, so that it judges every gradient."""
+    window = optimizer.param_groups[0]["norms"] = new_window("cpu")
+    window[-20:] = 1e-3
+    return optimizer
 
 
 def problem(dtype):
@@ -145,6 +155,33 @@ def refuses_fsdp1():
         assert ("use fully_shard" in text) == (name != "cclip"), (name, text)
 
 
+#: What a group keeps for the judge.
+REMEMBERED = ("norms", "evidence", "sides")
+
+
+def judges_what_one_process_would(rank):
+    """Large gradients of two parameters, of which each process has one, as with ZeRO."""
+    draw = torch.Generator().manual_seed(0)
+    both = [torch.zeros(90), torch.zeros(40)]
+    alone, mine = (
+        [{"params": params, "betas": (0.9, 0.99)}] for params in (both, both[rank : rank + 1])
+    )
+    for group in (*alone, *mine):
+        group["norms"] = new_window("cpu")
+        group["norms"][-40:] = 1e-3
+    for _ in range(12):
+        for p in both:
+            p.grad = torch.randn(p.shape, generator=draw)
+        norm = float(torch.cat([p.grad for p in both]).norm())
+        expected = judge_number_(alone, norm)
+        twin = [{**mine[0], **{n: t.clone() for n, t in mine[0].items() if n in REMEMBERED}}]
+        on_tensors = judge_(twin, torch.tensor(norm).double(), dist.group.WORLD)
+        for factor, on in (judge_number_(mine, norm, dist.group.WORLD), map(float, on_tensors)):
+            assert abs(factor - expected[0]) <= 1e-6 * expected[0], (factor, expected)
+            assert bool(on) == expected[1]
+        torch.testing.assert_close(mine[0]["evidence"], alone[0]["evidence"], rtol=1e-9, atol=1e-12)
+
+
 def pair(folder, rank):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -154,6 +191,7 @@ def pair(folder, rank):
 
     mesh = init_device_mesh("cpu", (2,))
     refuses_fsdp1()
+    judges_what_one_process_would(rank)
     for dtype in RTOL:
         for name, make in MAKES.items():
             expected = torch.load(folder / f"{name}-{dtype}.pt")

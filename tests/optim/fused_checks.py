@@ -312,9 +312,9 @@ def forms():
         "adamw largest": lambda p, **o: AdamW(p, 0.05, amsgrad=True, clip=1.0, **o),
         "adamw unit": lambda p, **o: AdamW(p, 0.05, clip="unit", **o),
         "adamw coordinates": lambda p, **o: AdamW(p, 0.05, clip="unit", coordinates=2.0, **o),
-        "adamw noise": lambda p, **o: AdamW(p, 0.05, clip="noise", **o),
+        "adamw auto": lambda p, **o: AdamW(p, 0.05, clip="auto", **o),
         "acclip unit": lambda p, **o: AnyACClip(p, 0.05, clip="unit", **o),
-        "adamw auto": lambda p, **o: AdamW(p, 0.05, clip="auto", maximize=True, **o),
+        "adamw quantile": lambda p, **o: AdamW(p, 0.05, clip="quantile", maximize=True, **o),
         "adamw without clip": lambda p, **o: AdamW(
             p, 0.05, betas=(0.0, 0.9), eps=0.0, clip=None, **o
         ),
@@ -341,10 +341,8 @@ def check_forms(device, steps=32, only=None):
         {"nonfinite": "skip", "spike_guard": "skip"},
     )
     for name, make in forms().items():
-        for policy in policies[: 1 if "1.5" in name or "noise" in name else 3]:
+        for policy in policies[: 1 if "1.5" in name else 3]:
             if only is not None and only != name:
-                continue
-            if device != "cpu" and "noise" in name:  # no CUDA kernels
                 continue
             worlds = []
             for options in ({}, {"foreach": False}):

@@ -93,12 +93,8 @@ CASES = {
             p, 0.02 * x, clip="unit", coordinates=2.0, **{"weight_decay": 0.0} | o
         )
     ),
-    "adamw noise": Case(
-        lambda p, g, x, **o: AdamW(
-            p, 0.02 * x, clip="noise", **{"eps": 0.0, "weight_decay": 0.0} | o
-        ),
-        excuses={"sharding": "refused: the entries that are judged lie on several processes"},
-        kernels=False,
+    "adamw auto": Case(
+        lambda p, g, x, **o: AdamW(p, 0.02 * x, **{"eps": 0.0, "weight_decay": 0.0} | o)
     ),
     "adamw coordinates": Case(
         lambda p, g, x, **o: AdamW(

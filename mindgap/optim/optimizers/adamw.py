@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import fail, flag, non_negative, positive
-from mindgap.base.tensors import as_real, is_sharded
+from mindgap.base.tensors import as_real
 from mindgap.optim.optimizer import Batch, Options, RuleOptimizer
 from mindgap.optim.settings import (
-    NoiseClip,
+    AdamWClip,
     bias_corrected,
     check_betas,
     check_clip,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Weight of the newest entry in a running mean of |g| over events, after the first 100 steps.
 EVENT_RATE = 0.01
-#: Weight of the past in the running mean of |g| that bounds the step with ``clip="noise"``.
+#: Weight of the past in the running mean of |g| that bounds the step with ``clip="auto"``.
 ABS_BETA = 0.99
 
 
@@ -46,8 +46,8 @@ class AdamW(RuleOptimizer):
         v_k ← β₂·v_{k−1} + (1−β₂)·ĝ_k²
         x_k ← (1 − η·w)·x_{k−1} − η·m_k/(1−β₁^k)/(√(v_k/(1−β₂^k)) + ε)
 
-    e = 10⁻⁶ where c is a number, as in torch, and 0 where c is a quantile: with ``clip="auto"`` and
-    ε = 0 the steps are the same whatever the gradients' unit.
+    e = 10⁻⁶ where c is a number, as in torch, and 0 where c is a quantile: with ``clip="auto"`` or
+    ``"quantile"`` and ε = 0 the steps are the same whatever the gradients' unit.
 
     With ``amsgrad`` the largest v so far stands for v_k in the last line.
 
@@ -61,7 +61,7 @@ class AdamW(RuleOptimizer):
 
     Both are experiments and off by default; C = 3 is where to begin.
 
-    With ``clip="noise"`` it asks of gradients above four medians of the last norms whether they
+    With ``clip="auto"`` it asks of gradients above four medians of the last norms whether they
     point to both sides, which is noise, or to one, which is signal (``mindgap.optim.sides`` has the
     rule). While they are signal, or there are none, the steps are torch's, except that the first
     large gradient is clipped at four medians. While they are noise, ĝ_k gets the usual norm, and
@@ -69,6 +69,9 @@ class AdamW(RuleOptimizer):
 
         a_k ← 0.99·a_{k−1} + 0.01·|ĝ_k|                       kept at every step
         x_k ← (1 − η·w)·x_{k−1} − η·m̂/max{|m̂|, â}             m̂ = m_k/(1−β₁^k), â = a_k/(1−0.99^k)
+
+    With ``amsgrad`` or ``coordinates`` there is no a, and x moves as without noise; a gradient that
+    ``spike_guard`` clips or skips is not judged.
 
     The arguments are torch's, in torch's order. States have torch's names: a ``state_dict`` of
     ``torch.optim.AdamW`` can be loaded, and torch can load this one's. One of ``torch.optim.Adam``
@@ -83,11 +86,9 @@ class AdamW(RuleOptimizer):
         eps: ε, zero or positive.
         weight_decay: w, decoupled.
         amsgrad: keep the largest v.
-        clip: c: ``"auto"`` (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), a
-            number, or None, which makes it torch's optimizer; ``"unit"`` divides by the norm;
-            ``"noise"`` tells noise from signal. It costs one state per parameter, and takes neither
-            ``amsgrad``, ``coordinates``, ``spike_guard`` nor parameters that are spread over
-            processes. On CUDA it has the foreach form only.
+        clip: c: ``"auto"`` tells noise from signal as above, at one state per parameter; a number;
+            ``"quantile"``, the 0.9 quantile of the last 128 norms (see ``mindgap.optim.norms``);
+            ``"unit"``, which divides by the norm; or None, which makes it torch's optimizer.
         coordinates: C, the multiple at which entries are clipped; None clips none. It costs one
             state per parameter.
         capturable: whether the step can be captured in a CUDA graph: the fused form or an error,
@@ -118,14 +119,14 @@ class AdamW(RuleOptimizer):
         weight_decay: float | Tensor = 1e-2,
         amsgrad: bool = False,
         *,
-        clip: NoiseClip = "auto",
+        clip: AdamWClip = "auto",
         coordinates: float | None = None,
         capturable: bool = False,
         differentiable: bool = False,
         **options: Unpack[Options],
     ) -> None:
         check_torch_settings({"differentiable": differentiable})
-        self._norm_clip = check_clip(clip, "unit", "noise")
+        self._norm_clip = check_clip(clip, "quantile", "unit")
         # A norm over all parameters needs the fused form for all of them or for none.
         self._joint = clip is not None
         settings = {
@@ -139,12 +140,8 @@ class AdamW(RuleOptimizer):
             "coordinates": coordinates,
         }
         super().__init__(params, settings, **options)
-        if clip == "noise":
-            if self._spike_guard is not None:
-                fail("spike_guard", "must be None with clip='noise'", self._spike_guard)
-            if self._everyone is not None:
-                fail("clip", "must not be 'noise' with ZeroRedundancyOptimizer", clip)
 
+    _auto_clip = "noise"
     _reports_norm = True
     _state_names = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "mean_abs", "exp_avg_abs")
 
@@ -160,22 +157,16 @@ class AdamW(RuleOptimizer):
             positive("coordinates", group["coordinates"])
             if group["amsgrad"]:
                 fail("coordinates", "must be None with amsgrad", group["coordinates"])
-        if self._norm_clip == "noise":
-            self._check_noise(group)
-            if any(map(is_sharded, group["params"])):
-                fail("clip", "must not be 'noise' where parameters are DTensors", "noise")
         if flag("capturable", group["capturable"]):
             if group["fused"] is False or group["foreach"] is not None:
                 fail("capturable", "must be False where the fused form is not wanted", True)
             if self._everyone is not None:
                 fail("capturable", "must be False with ZeroRedundancyOptimizer", True)
 
-    def _check_noise(self, group: dict[str, Any]) -> None:
-        """Refuse settings of a group that have no meaning with ``clip="noise"``."""
-        if group.get("coordinates") is not None:
-            fail("coordinates", "must be None with clip='noise'", group["coordinates"])
-        if group.get("amsgrad"):
-            fail("amsgrad", "must be False with clip='noise'", group["amsgrad"])
+    def _bounds(self, group: dict[str, Any]) -> bool:
+        """Whether a running mean of |g| bounds a group's step while large gradients are noise."""
+        plain = not group.get("amsgrad") and group.get("coordinates") is None
+        return plain and self._clip_rule == "noise"
 
     def _check_saved(self, group: dict[str, Any]) -> None:
         """Refuse a saved group of an optimizer with other steps: Adam with coupled weight decay,
@@ -198,18 +189,14 @@ class AdamW(RuleOptimizer):
                 "must be of AdamW: it has the settings of NAdam or RAdam",
                 sorted(group),
             )
-        if self._norm_clip == "noise":
-            self._check_noise(group)
 
     @torch._disable_dynamo
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """As for all optimizers. With ``clip="noise"``, where the dict has no running mean of |g|
+        """As for all optimizers. Where a running mean of |g| bounds the steps and the dict has none
         (of torch's AdamW, or of another clip), it begins with the root of the mean of g².
         """
         super().load_state_dict(state_dict)
-        if self._norm_clip != "noise":
-            return
-        for group in map(plain_numbers, self.param_groups):
+        for group in map(plain_numbers, filter(self._bounds, self.param_groups)):
             for p in group["params"]:
                 state = self.state.get(p, {})
                 if not state.get("step", 0) or "exp_avg_abs" in state:
@@ -224,7 +211,7 @@ class AdamW(RuleOptimizer):
             return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
         if group["coordinates"] is not None:
             return ("exp_avg", "exp_avg_sq", "mean_abs")
-        if self._norm_clip == "noise":
+        if self._bounds(group):
             return ("exp_avg", "exp_avg_sq", "exp_avg_abs")
         return ("exp_avg", "exp_avg_sq")
 
@@ -246,10 +233,8 @@ class AdamW(RuleOptimizer):
         }
         if multiple is not None:
             numbers["event_rate"] = EVENT_RATE
-        if self._norm_clip == "noise":
+        if self._bounds(group):
             numbers["abs_beta"] = ABS_BETA
-            if any(p.is_cuda for p in group["params"]):
-                return FusedRecord(refusal="clip='noise' has no CUDA kernels")
         scope = None if self._norm_clip is None else "all"
         return FusedRecord.of(
             "adam", group, numbers, states=self._used_states(group), scope=scope, counts=True
@@ -267,7 +252,7 @@ class AdamW(RuleOptimizer):
             (beta1, beta2), eps = group["betas"], group["eps"]
             states = [self._states(batch, name) for name in self._used_states(group)]
             # Blocks of x, g, m, v, and the largest v (amsgrad) or a mean of |g| (coordinates, or
-            # clip="noise").
+            # clip="auto").
             for k, (p, g, m, v, *more) in self._by_count(batch, batch.params, batch.grads, *states):
                 g = batch.scaled(g)
                 if group["coordinates"] is not None:
@@ -283,9 +268,10 @@ class AdamW(RuleOptimizer):
                 torch._foreach_div_(updates, scales)
                 if eps == 0.0:  # 0/0 is a step of 0
                     updates = [torch.where(a == 0, a, u) for a, u in zip(m, updates)]
-                if batch.noisy is not None:
+                if self._bounds(group):
                     average_power_(more[0], g, ABS_BETA, 1.0)
-                    updates = _bounded_where(batch.noisy, updates, m, more[0], beta1, k)
+                    if batch.noisy is not None:
+                        updates = _bounded_where(batch.noisy, updates, m, more[0], beta1, k)
                 descend_(p, updates, batch.lr, batch.shrink)
 
 

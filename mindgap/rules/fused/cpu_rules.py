@@ -169,15 +169,10 @@ def _quantile_and_spike(
     window = _window_array(plan, policy.window, "policy window")
     # The limit is Q₉·max{Q₉/Q₁, 2}²: a norm of at most four times the upper quantile is no spike,
     # and most are not above the quantile itself.
-    bound = norm if policy.clip == "auto" else norm / 4.0
+    bound = norm if policy.clip == "quantile" else norm / 4.0
     if cpu.push_below(window, bound, norm, policy.quantile):
         return math.inf, None
-    count, (low, high) = window_quantiles(window, 1.0 - policy.quantile, policy.quantile)
-    spike = None
-    if policy.guard and count >= policy.spike_after:
-        usual_ratio = max(high / low, 2.0)
-        limit = high * usual_ratio * usual_ratio
-        spike = (norm, low, limit) if norm > limit else None
+    spike, high = _spike(window, norm, policy)
     _push(window, norm)
     return high, spike
 
@@ -201,15 +196,14 @@ def _apply_policy(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outco
             fail("gradients", "must be finite (nonfinite='raise')", norm)
         return 1.0, Outcome(skipped=True)
     if policy.judge is not None:
-        factor, bounded = policy.judge(norm)
-        return factor, Outcome({"direction": norm, "share": float(factor < 1.0)}, bounded=bounded)
+        return _judge(norm, policy, plan)
     factor, spike, threshold = 1.0, None, policy.clip
     if policy.window is not None:
         high, spike = _quantile_and_spike(norm, policy, plan)
         if spike and policy.guard == "skip":
             return 1.0, Outcome(skipped=True, spike=spike)
         factor = min(high / norm, 1.0) if spike else 1.0
-        if threshold == "auto":
+        if threshold == "quantile":
             threshold = high
     if threshold is None and spike is None:
         return 1.0, _NO_NOTES
@@ -224,6 +218,41 @@ def _apply_policy(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outco
         factor = ratio if math.isnan(ratio) else min(factor, ratio, 1.0)
         notes = {"direction": norm, "share": float(norm > threshold)}
     return factor, Outcome(notes, spike=spike)
+
+
+def _judge(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outcome]:
+    """``_apply_policy`` where the policy judges large gradients. One that its guard calls a spike
+    is skipped or clipped, and not judged.
+    """
+    assert policy.judge is not None
+    factor, bounded, spike = 1.0, False, None
+    if policy.guard:
+        assert policy.window is not None
+        window = _window_array(plan, policy.window, "policy window")
+        spike, high = _spike(window, norm, policy)
+        if spike:
+            _push(window, norm)  # else the judge does
+            if policy.guard == "skip":
+                return 1.0, Outcome(skipped=True, spike=spike)
+            factor = min(high / norm, 1.0)
+    if spike is None:
+        factor, bounded = policy.judge(norm)
+    notes = {"direction": norm, "share": float(factor < 1.0)}
+    return factor, Outcome(notes, bounded=bounded, spike=spike)
+
+
+def _spike(
+    window: np.ndarray, norm: float, policy: Policy
+) -> tuple[tuple[float, float, float] | None, float]:
+    """(norm, lower quantile of the window, limit) where the policy's guard calls the norm a spike,
+    else None; and the window's upper quantile.
+    """
+    count, (low, high) = window_quantiles(window, 1.0 - policy.quantile, policy.quantile)
+    if not policy.guard or count < policy.spike_after:
+        return None, high
+    usual_ratio = max(high / low, 2.0)
+    limit = high * usual_ratio * usual_ratio
+    return ((norm, low, limit) if norm > limit else None), high
 
 
 def gradient_norm(jobs: Sequence[Job]) -> tuple[float, list[np.ndarray]]:

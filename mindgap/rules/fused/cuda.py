@@ -28,7 +28,7 @@ WARPS = 4
 #: Warps of the kernels with a single program.
 SINGLE_WARPS = 32
 #: Arguments of the kernels that are whole numbers.
-WHOLE_NUMBERS = ("count", "begin", "end", "first", "last", "base")
+WHOLE_NUMBERS = ("count", "entry_count", "begin", "end", "first", "last", "base")
 
 
 @lru_cache(None)

@@ -228,22 +228,35 @@ def _length(sums, begin, end, WIDE: tl.constexpr):
     return tl.sqrt(tl.sum(total, axis=0))
 
 
-def _ranked(window, values, count, q, WINDOW: tl.constexpr):
-    """The q-quantile of the window: of its positive values the one of rank ⌈q·(count+1)⌉, at most
-    the largest; 0 where there is none.
-
-    ``window`` is the memory of WINDOW norms, ``values`` are these norms loaded, and ``count`` is
-    the number of positive ones. No sort: a value has the rank if fewer than so many are below it
-    and as many are not above it.
+def _places(window, values, WINDOW: tl.constexpr):
+    """How many positive norms of a window are below each of its ``values``, and how many are not
+    above it. No sort: these counts tell which value has a rank (``at_rank``).
     """
-    rank = tl.minimum(tl.ceil(q * (count + 1.0)), count)
     below = tl.zeros((WINDOW,), dtype=tl.float64)
     up_to = tl.zeros((WINDOW,), dtype=tl.float64)
     for start in range(0, WINDOW, 16):
         others = tl.load(window + start + tl.arange(0, 16))[None, :]
         below += tl.sum(((others > 0.0) & (others < values[:, None])).to(tl.float64), axis=1)
         up_to += tl.sum(((others > 0.0) & (others <= values[:, None])).to(tl.float64), axis=1)
+    return below, up_to
+
+
+def _at_rank(values, below, up_to, rank):
+    """The positive value of a rank, counted from 1; 0 where there is none. ``below`` and ``up_to``
+    are those of ``places``.
+    """
     return tl.max(tl.where((values > 0.0) & (below < rank) & (up_to >= rank), values, 0.0), axis=0)
+
+
+def _ranked(window, values, count, q, WINDOW: tl.constexpr):
+    """The q-quantile of the window: of its positive values the one of rank ⌈q·(count+1)⌉, at most
+    the largest; 0 where there is none.
+
+    ``window`` is the memory of WINDOW norms, ``values`` are these norms loaded, and ``count`` is
+    the number of positive ones.
+    """
+    below, up_to = places(window, values, WINDOW)
+    return at_rank(values, below, up_to, tl.minimum(tl.ceil(q * (count + 1.0)), count))
 
 
 def _push(window, norm, room, WINDOW: tl.constexpr):
@@ -267,6 +280,129 @@ def _remember(history, norm, go, WINDOW: tl.constexpr):
     tl.store(history + WINDOW, seen + 1.0, mask=go)
 
 
+def _gather(
+    addresses,
+    tensor_of_entry,
+    offset_of_entry,
+    place_of_entry,
+    entries,
+    count,
+    DTYPE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Copy ``count`` gradient entries to their places in ``entries``, as float32. The tables say of
+    each its tensor in ``addresses``, its offset in that tensor and its place.
+    """
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < count
+    tensor = tl.load(tensor_of_entry + index, mask=inside, other=0)
+    offset = tl.load(offset_of_entry + index, mask=inside, other=0)
+    place = tl.load(place_of_entry + index, mask=inside, other=0)
+    pointer = tl.load(addresses + tensor).to(tl.pointer_type(DTYPE))
+    value = tl.load(pointer + offset, mask=inside, other=0.0)
+    tl.store(entries + place, value.to(tl.float32), mask=inside)
+
+
+def _judged(
+    evidence_at,
+    sides,
+    entries,
+    window,
+    values,
+    count,
+    norm,
+    go,
+    entry_count,
+    rest2,
+    log2,
+    WIDE: tl.constexpr,
+    WINDOW: tl.constexpr,
+):
+    """``mindgap.optim.sides.judge_``, whose constants are the numbers here: the factor on the
+    gradients and whether the rule is on, for the norm of all gradients. The window, whose norms are
+    ``values`` with ``count`` positive ones, does not hold this norm yet.
+
+    Writes the numbers ``evidence_at`` and the direction ``sides`` where the norm is judged (``go``;
+    else nothing). ``entries`` are ``entry_count`` entries of the gradients, rest2 is 1 − β₂ and
+    log2 its logarithm, log β₂.
+    """
+    evidence = tl.load(evidence_at)
+    since = tl.load(evidence_at + 1) + 1.0
+    clarity = tl.load(evidence_at + 2)
+    judged_before = tl.load(evidence_at + 3)
+    size = tl.load(evidence_at + 4)
+    seen = tl.load(evidence_at + 5)
+    below, up_to = places(window, values, WINDOW)
+    middle = at_rank(values, below, up_to, tl.floor((count - 1.0) / 2.0) + 1.0)
+    limit = tl.where(count > 0.0, 4.0 * middle, float("inf"))
+    finite = (norm - norm) == 0.0
+    large = go & finite & (norm > limit) & (count >= 10.0)
+    # Products of the direction and what is remembered; nothing is read where nothing is large.
+    end = tl.where(large, entry_count, 0)
+    squares = tl.zeros((WIDE,), dtype=tl.float64)
+    products = tl.zeros((WIDE,), dtype=tl.float64)
+    memory_squares = tl.zeros((WIDE,), dtype=tl.float64)
+    start = 0
+    while start < end:
+        index = start + tl.arange(0, WIDE)
+        inside = index < end
+        entry = tl.load(entries + index, mask=inside, other=0.0).to(tl.float64) / norm
+        remembered = tl.load(sides + index, mask=inside, other=0.0)
+        squares += tl.where(inside, entry * entry, 0.0)
+        products += tl.where(inside, entry * remembered, 0.0)
+        memory_squares += remembered * remembered
+        start += WIDE
+    length = tl.sqrt(tl.sum(squares, axis=0))
+    both = length * tl.sqrt(tl.sum(memory_squares, axis=0))
+    r = tl.where(both > 0.0, tl.sum(products, axis=0) / both, 0.0)
+    share_of_direction = tl.where(length > 0.0, 1.0 / length, 0.0)
+    start = 0
+    while start < end:
+        index = start + tl.arange(0, WIDE)
+        inside = index < end
+        entry = tl.load(entries + index, mask=inside, other=0.0).to(tl.float64) / norm
+        remembered = tl.load(sides + index, mask=inside, other=0.0)
+        tl.store(sides + index, 0.97 * remembered + share_of_direction * entry, mask=inside)
+        start += WIDE
+    is_judged = large & (r != 0.0)
+    clearness = tl.where(r < 0.0, -r, r)
+    judged_now = judged_before + is_judged.to(tl.float64)
+    clarity = tl.where(is_judged, 0.97 * clarity + 0.03 * clearness, clarity)
+    usual = clarity / (1.0 - tl.exp(judged_now * -0.030459207484708574))  # log 0.97
+    clearness = clearness / usual
+    clearness = tl.where(clearness < 3.0, clearness, 3.0)
+    # log 1.9 for a gradient that agrees, log 0.1 for one that does not.
+    found = clearness * tl.where(r > 0.0, 0.6418538861723947, -2.3025850929940455)
+    moved = evidence + found
+    moved = tl.where(moved < -3.0, -3.0, tl.where(moved > 6.0, 6.0, moved))
+    evidence = tl.where(is_judged, moved, evidence)
+    since = tl.where(is_judged, 0.0, since)
+    on = go & (since <= 256.0) & (evidence <= 2.5)
+    unjudged = large & (r == 0.0) & (on == 0)
+    place = 0.25 * (count - 1.0)
+    whole_place = tl.floor(place)
+    low = at_rank(values, below, up_to, whole_place + 1.0)
+    high = at_rank(values, below, up_to, tl.minimum(whole_place + 1.0, count - 1.0) + 1.0)
+    share = (low + (place - whole_place) * (high - low)) / norm
+    share = tl.where(share > 1.0, 1.0, share)
+    factor = size / norm * share * share
+    factor = tl.where(factor > 1.2676506002282294e30, 1.2676506002282294e30, factor)  # 2^100
+    factor = tl.where((norm == 0.0) | (count == 0.0), 1.0, factor)
+    factor = tl.where(on, factor, tl.where(unjudged, limit / norm, 1.0))
+    seen = seen + finite.to(tl.float64)
+    weight = rest2 / (1.0 - tl.exp(tl.maximum(seen, 1.0) * log2))
+    handed_on = tl.where(unjudged, limit, norm)
+    followed = tl.sqrt((1.0 - weight) * size * size + weight * handed_on * handed_on)
+    size = tl.where(finite & (on == 0), followed, size)
+    tl.store(evidence_at, evidence, mask=go)
+    tl.store(evidence_at + 1, since, mask=go)
+    tl.store(evidence_at + 2, clarity, mask=go)
+    tl.store(evidence_at + 3, judged_now, mask=go)
+    tl.store(evidence_at + 4, size, mask=go)
+    tl.store(evidence_at + 5, seen, mask=go)
+    return factor, on
+
+
 def _policy(
     sums,
     factors,
@@ -276,11 +412,17 @@ def _policy(
     spikes,
     flag_at,
     counter,
+    evidence,
+    sides,
+    entries,
     end,
     clip,
     eps,
     q,
     least,
+    entry_count,
+    rest2,
+    log2,
     NONFINITE: tl.constexpr,
     CLIP: tl.constexpr,
     SPIKES: tl.constexpr,
@@ -293,11 +435,13 @@ def _policy(
 
     Writes: factors[0], the factor on the gradients; stats = (norm, steps left out, clipped steps,
     spikes), of which the last three grow; the flag, 1 where the step is made; the window of last
-    norms, which the norm enters (with CLIP 2 or SPIKES); the history of norms for the report (with
-    CLIP); a row (step, norm, low, limit) in the ring ``spikes``; ``counter``, the step number,
-    which grows by 1 (with COUNT). CLIP: 0 for none, 1 for the number ``clip``, 2 for the quantile q
-    of the window, 3 to divide by the norm. SPIKES: 0 for none, 1 to clip them, 2 to skip them; a
-    spike needs ``least`` norms before it. NONFINITE: a norm that is not finite leaves the step out.
+    norms, which the norm enters (with CLIP 2 or 4, or SPIKES); the history of norms for the report
+    (with CLIP); a row (step, norm, low, limit) in the ring ``spikes``; ``counter``, the step
+    number, which grows by 1 (with COUNT). CLIP: 0 for none, 1 for the number ``clip``, 2 for the
+    quantile q of the window, 3 to divide by the norm, 4 for what ``judged`` says of the gradients'
+    ``entries``; it writes ``evidence``, ``sides`` and factors[3], whether its rule is on. SPIKES: 0
+    for none, 1 to clip them, 2 to skip them; a spike needs ``least`` norms before it, and is not
+    judged. NONFINITE: a norm that is not finite leaves the step out.
     """
     norm = length(sums, 0, end, WIDE)
     go = (norm >= 0.0) | (norm != norm)
@@ -309,10 +453,12 @@ def _policy(
     if COUNT:
         tl.store(counter, k)
     threshold = tl.where(norm == norm, clip, clip).to(tl.float64)
-    if (CLIP == 2) | (SPIKES > 0):
+    is_judged = go
+    if (CLIP == 2) | (CLIP == 4) | (SPIKES > 0):
         values = tl.load(window + tl.arange(0, WINDOW))
         count = tl.sum((values > 0.0).to(tl.float64), axis=0)
-        high = tl.where(count > 0.0, ranked(window, values, count, q, WINDOW), float("inf"))
+        if (CLIP == 2) | (SPIKES > 0):
+            high = tl.where(count > 0.0, ranked(window, values, count, q, WINDOW), float("inf"))
         if CLIP == 2:
             threshold = high
         if SPIKES > 0:
@@ -331,13 +477,35 @@ def _policy(
             tl.store(entry + 2, low, mask=spike)
             tl.store(entry + 3, limit, mask=spike)
             tl.store(stats + 3, spikes_before + spike.to(tl.float64))
+            is_judged = go & ((norm <= limit) | (norm != norm))
+        if CLIP == 4:
+            factor, on = judged(
+                evidence,
+                sides,
+                entries,
+                window,
+                values,
+                count,
+                norm,
+                is_judged,
+                entry_count,
+                rest2,
+                log2,
+                2048,  # entries at once: more need more registers than there are
+                WINDOW,
+            )
+            tl.store(factors + 3, on.to(tl.float64))
         push(window, norm, tl.where(go, WINDOW, 0), WINDOW)
         if SPIKES == 1:
             shrink = high / norm
             scale = tl.where(spike, tl.where(shrink < 1.0, shrink, 1.0), scale)
         if SPIKES == 2:
             go = go & ((norm <= limit) | (norm != norm))
-    if CLIP == 3:
+    if CLIP == 4:
+        scale = tl.where(is_judged, factor, scale)
+        tl.store(stats + 2, tl.load(stats + 2) + (go & (scale < 1.0)).to(tl.float64))
+        remember(history, norm, go, WINDOW)
+    elif CLIP == 3:
         scale = tl.where(norm == 0.0, 1.0, 1.0 / norm)
         remember(history, norm, go, WINDOW)
     elif CLIP > 0:
@@ -363,6 +531,7 @@ def _corrections(
     rate,
     EARLIER: tl.constexpr,
     EVENTS: tl.constexpr,
+    BOUNDED: tl.constexpr,
     GUARD: tl.constexpr,
     WIDE: tl.constexpr,
 ):
@@ -371,8 +540,9 @@ def _corrections(
 
     Adds one to each of the ``count`` entries of ``steps``, which becomes k, and writes ``factors``,
     four per tensor. log1 and log2 are log β₁ and log β₂. EARLIER: with β₂^(k−1), or 1 at k = 1.
-    EVENTS: the fourth is the weight max{rate, 1/k}. GUARD: nothing is done where the memory at
-    ``flag_at`` is 0.
+    EVENTS: the fourth is the weight max{rate, 1/k}. BOUNDED: it is 1/(1−βₐ^k) where the policy's
+    rule is on (policy_factors[3]), else 0, and ``rate`` is log βₐ. GUARD: nothing is done where the
+    memory at ``flag_at`` is 0.
     """
     if guarded(flag_at, GUARD):
         scale = tl.load(policy_factors)
@@ -392,6 +562,9 @@ def _corrections(
             last = tl.where(k == 1.0, 1.0, 0.0).to(tl.float64)
             if EVENTS:
                 last = tl.where(k * rate > 1.0, rate + 0.0 * k, 1.0 / k)
+            if BOUNDED:
+                is_on = tl.load(policy_factors + 3) + 0.0 * k
+                last = tl.where(is_on > 0.0, 1.0 / (1.0 - tl.exp(k * rate)), 0.0)
             tl.store(factors + index * 4 + 3, last, mask=inside)
             start += WIDE
 
@@ -496,7 +669,21 @@ def _draw(k, base):
     return z.to(tl.int64, bitcast=True).to(tl.float64) * 1.1102230246251565e-16
 
 
-#: What ``arithmetic`` takes from here, what kernels call, and the kernels with a single program.
+#: What ``arithmetic`` takes from here, what kernels call, and the kernels besides the walker: with
+#: a single program all but ``gather``.
 PRIMITIVES = (_select, _magnitude, _root, _power)
-HELPERS = (_address, _fetch, _put, _guarded, _length, _ranked, _push, _remember, _draw)
-SINGLES = (_policy, _corrections, _norm_factor)
+HELPERS = (
+    _address,
+    _fetch,
+    _put,
+    _guarded,
+    _length,
+    _places,
+    _at_rank,
+    _ranked,
+    _push,
+    _remember,
+    _draw,
+    _judged,
+)
+SINGLES = (_policy, _corrections, _norm_factor, _gather)

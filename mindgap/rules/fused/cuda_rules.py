@@ -20,7 +20,7 @@ from torch import Tensor
 from mindgap.base.check import fail
 from mindgap.rules.fused import cuda
 from mindgap.rules.fused.arithmetic import RULES
-from mindgap.rules.fused.plan import Job, Outcome, Plan, Policy
+from mindgap.rules.fused.plan import Job, JudgedEntries, Outcome, Plan, Policy
 from mindgap.rules.fused.program import NORM, Pass, Program, program_of
 from mindgap.rules.schedule import draw_base
 
@@ -43,7 +43,7 @@ LOG_ZERO = -1e30
 #: Triton compiles the kernel once.
 UNUSED_DRAW_BASE = 2**40
 #: What the kernels call the words of a policy and of a program. A clip that is a number has code 1.
-_CLIP_CODES: dict[Any, int] = {None: 0, "auto": 2, "unit": 3}
+_CLIP_CODES: dict[Any, int] = {None: 0, "quantile": 2, "unit": 3, "noise": 4}
 _SPIKE_CODES = {None: 0, "clip": 1, "skip": 2}
 _KIND_CODES = {"clip": 0, "normalize": 1, "interpolate": 2}
 
@@ -62,7 +62,8 @@ class PlanMemory:
 
     Attributes:
         chunk_sums: sums of squares by chunk.
-        policy_factors: (c, 1, 1, 0) with the factor c that the policy puts on the gradients.
+        policy_factors: (c, 1, 1, 0) with the factor c that the policy puts on the gradients; the
+            last is 1 where AdamW's ``clip="auto"`` finds that large ones are noise.
         policy_ran: whether the last step had a policy, which wrote c.
         rule_factors: the factors that a rule computes from its own norm, or per tensor from the
             step count.
@@ -380,6 +381,13 @@ def _launch_policy(jobs: Sequence[Job], policy: Policy, sums: Tensor, end: int) 
     memory = memory_of(jobs[0].plan)
     counts, clip_code = memory.counts, _CLIP_CODES.get(policy.clip, 1)
     threshold = float(policy.clip) if clip_code == 1 else 0.0  # type: ignore[arg-type]
+    # Where nothing is judged, the kernel takes any memory and reads none of it.
+    judging, entry_count, beta2 = (counts.history,) * 3, 0, 0.0
+    if policy.judged is not None:
+        judged = policy.judged(jobs[0].plan.device)
+        entries = _gathered_entries(jobs, judged)
+        judging = (judged.evidence, judged.sides, entries)
+        entry_count, beta2 = entries.numel(), float(judged.beta2)
     with _current_device(jobs[0].plan):
         cuda.launch(
             "policy",
@@ -393,8 +401,18 @@ def _launch_policy(jobs: Sequence[Job], policy: Policy, sums: Tensor, end: int) 
                 counts.spikes,
                 memory.step_flag,
                 memory.device_step,
+                *judging,
             ),
-            (end, threshold, policy.eps, policy.quantile, float(policy.spike_after)),
+            (
+                end,
+                threshold,
+                policy.eps,
+                policy.quantile,
+                float(policy.spike_after),
+                entry_count,
+                1.0 - beta2,
+                math.log(beta2) if beta2 else LOG_ZERO,
+            ),
             NONFINITE=policy.nonfinite != "propagate",
             CLIP=clip_code,
             SPIKES=_SPIKE_CODES[policy.guard],
@@ -402,6 +420,52 @@ def _launch_policy(jobs: Sequence[Job], policy: Policy, sums: Tensor, end: int) 
             WIDE=WIDE,
             WINDOW=WINDOW,
         )
+
+
+def _gathered_entries(jobs: Sequence[Job], judged: JudgedEntries) -> Tensor:
+    """Launch the kernels that copy the gradients' entries by which large gradients are judged.
+
+    Returns:
+        The entries of all parameters on the device, as float32 in the order of ``judged.sides``; 0
+        for a parameter without a gradient. They are kept with the first plan.
+    """
+    first_plan = jobs[0].plan
+    entries = first_plan.engine_data.get("entries")
+    if entries is None:
+        entries = torch.zeros(len(judged.sides), dtype=torch.float32, device=first_plan.device)
+        first_plan.engine_data["entries"] = entries
+    for job in jobs:
+        plan = job.plan
+        tables = plan.engine_data.get("entry tables")
+        if tables is None:
+            tables = plan.engine_data["entry tables"] = _entry_tables(plan, judged)
+        count = tables[0].numel()
+        if count:
+            addresses = memory_of(plan).address_table(plan, NORM.lists)
+            with _current_device(plan):
+                cuda.launch(
+                    "gather",
+                    -(-count // cuda.BLOCK),
+                    (addresses.table, *tables, entries),
+                    (count,),
+                    DTYPE=_triton_type(plan, "grad"),
+                    BLOCK=cuda.BLOCK,
+                )
+    return entries
+
+
+def _entry_tables(plan: Plan, judged: JudgedEntries) -> list[Tensor]:
+    """Per entry of a plan's gradients that is read: its tensor, its offset there, and its place
+    among the entries of all parameters; on the device.
+    """
+    tensors, offsets, places = [], [], []
+    for i, p in enumerate(plan.owners):
+        first_place, spacing, count = judged.places[p]
+        index = np.arange(count, dtype=np.int64)
+        tensors.append(np.full(count, i, dtype=np.int32))
+        offsets.append(index * spacing)
+        places.append((first_place + index).astype(np.int32))
+    return [_to_device(np.concatenate(rows), plan.device) for rows in (tensors, offsets, places)]
 
 
 def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
@@ -471,6 +535,8 @@ def _launch_corrections(job: Job, shared: PlanMemory, flag: Tensor | None) -> Te
     assert steps is not None
     gradient_counts = memory.follow_gradient_counts(steps)
     logs = [math.log(beta) if beta else LOG_ZERO for beta in (job["beta"], job["beta2"])]
+    bounded = "abs_beta" in numbers
+    rate = math.log(job["abs_beta"]) if bounded else float(numbers.get("event_rate") or 0.0)
     with _current_device(job.plan):
         cuda.launch(
             "corrections",
@@ -481,9 +547,10 @@ def _launch_corrections(job: Job, shared: PlanMemory, flag: Tensor | None) -> Te
                 gradient_counts,
                 memory.step_flag if flag is None else flag,
             ),
-            (memory.tensor_count, *logs, float(numbers.get("event_rate") or 0.0)),
+            (memory.tensor_count, *logs, rate),
             EARLIER=job["form"] == "second_moment",
             EVENTS=numbers.get("event_rate") is not None,
+            BOUNDED=bounded,
             GUARD=flag is not None,
             WIDE=TENSORS_AT_ONCE,
         )

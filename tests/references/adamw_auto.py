@@ -1,4 +1,4 @@
-"""AdamW(clip="noise") on lists of Python's numbers, as "Fifth try" in
+"""AdamW(clip="auto") on lists of Python's numbers, as "Fifth try" in
 docs/appendix/clipping-tables.md has it.
 """
 
