@@ -86,6 +86,21 @@ def pair(params: list[Any], optimizer: Any) -> Any:
     return step
 
 
+def judging(params: list[Any]) -> Any:
+    """A step of ``AdamW(clip="auto")`` at which every gradient counts as large, which costs most;
+    with a small copy that makes it so.
+    """
+    optimizer = AdamW(params)
+    optimizer.step()
+    window = optimizer.param_groups[0]["norms"]
+
+    def step() -> None:
+        window.fill_(1e-9)
+        optimizer.step()
+
+    return step
+
+
 def contenders(params: list[Any], device: str, which: str) -> dict[str, tuple[Any, int]]:
     """name -> (step function, bytes per parameter)."""
     found: dict[str, tuple[Any, int]] = {}
@@ -111,6 +126,8 @@ def contenders(params: list[Any], device: str, which: str) -> dict[str, tuple[An
             if form in which.split(","):
                 optimizer = build(params, **options)
                 found[f"{name} {form}"] = (optimizer.step, size)
+    if "fused" in which.split(","):
+        found["AdamW clip auto fused, judging at every step"] = (judging(params), 40)
     return found
 
 
