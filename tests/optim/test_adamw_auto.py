@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import math
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -514,7 +515,9 @@ def test_a_step_on_cuda_waits_for_nothing_and_can_be_captured():
     optimizer = AdamW(params, 0.01, capturable=True)
     rows = [[g.cuda() for g in row] for row in gradients(30, "both", torch.float32)]
     steps_of(optimizer, params, rows)
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():  # torch says once that this mode is a prototype
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode("error")
     try:
         optimizer.step()
     finally:
