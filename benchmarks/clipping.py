@@ -27,8 +27,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from clipping_rules import Candidate, candidates
 from clipping_tasks import TASKS as EARLIER, Batch, Params, Task
 from clipping_tasks_fifth import FIFTH
+from clipping_tasks_sixth import SIXTH
 
-TASKS = EARLIER | FIFTH
+TASKS = EARLIER | FIFTH | SIXTH
 RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 SEEDS = (0, 1, 2)
 SHORT = 200

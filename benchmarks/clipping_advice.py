@@ -6,8 +6,8 @@
 Each task trains for 200 steps with torch's AdamW at lr 1e-3. Then the gradients of 512 minibatches
 say, as in ``mindgap measure``, whether the variance of the noise is infinite; only then ``advise``
 prescribes ``clip="noise"``. What that clip did comes from the records of its judgement,
-``clipping_fifth.jsonl``: its change at lr 1e-3 and full length, paired by seed. One JSON line per task and seed; a second call makes
-what is missing.
+``clipping_fifth.jsonl``: its change at lr 1e-3 and full length, paired by seed. One JSON line per
+task and seed; a second call makes what is missing.
 """
 
 from __future__ import annotations

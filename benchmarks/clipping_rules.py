@@ -323,6 +323,8 @@ def weighed(
     power: float = 1.0,
     level: float = 0.25,
     decay: float = 0.999,
+    growth: float = math.inf,
+    forget: float = 0.97,
 ) -> Rule:
     """The fifth try: as the fourth, but a large gradient counts by how clearly it points to a side.
 
@@ -339,6 +341,9 @@ def weighed(
         power: how fast a norm's weight falls above the quantile; 0: all count alike.
         level: of the quantile.
         decay: of v.
+        growth: off, a large gradient is handed on with at most so many times the most medians that
+            one was handed on with before (the sixth try).
+        forget: weight of those at the next large gradient.
     """
     agree, differ = math.log(0.95 / 0.5), math.log(0.05 / 0.5)
 
@@ -375,12 +380,18 @@ def weighed(
         s["memory"] = torch.where(hit, 0.97 * s["memory"] + side, s["memory"])
         scale = (s["sum"] / (1 - decay ** (k - 1))).sqrt()
         less = (window.quantile(level, -1, keepdim=True) / size).clamp_max(1.0) ** power
-        base = torch.where(on, scale, torch.where(first, limit, size))
+        middle = limit / large
+        most = s.get("most", torch.full_like(size, large / growth))
+        passed = torch.where(hit, torch.minimum(size, growth * most * middle), size)
+        passed = torch.where(first, limit, passed)
+        most = torch.where(hit & ~on, torch.maximum(forget * most, passed / middle), most)
+        s["most"] = most.clamp_min(large / growth)
+        base = torch.where(on, scale, passed)
         s["sum"] = decay * s["sum"] + (1 - decay) * base.square()
         s["now"], s["on"] = on, s["on"] + on
         s["share"] = s["on"] / k
-        factor = torch.where(on, scale * less, torch.where(first, limit, size)) / size
-        return torch.where(on | first, g * factor, g)
+        factor = torch.where(on, scale * less, passed) / size
+        return torch.where(on | (passed < size), g * factor, g)
 
     return rule
 
@@ -475,6 +486,11 @@ def candidates() -> list[Candidate]:
         Candidate("weighed", weighed()),
         Candidate("weighed, either", weighed(), form="either"),
         Candidate("weighed 2, either", weighed(power=2.0), form="either"),
+        # the sixth try
+        *(
+            Candidate(f"weighed 2, growth {x:g}", weighed(power=2.0, growth=x), form="either")
+            for x in (1.5, 2.0, 4.0)
+        ),
         # rules whose steps follow the gradient's scale
         Candidate("SGD", none, form="sgd"),
         *(Candidate(f"SGD {q:g}", quantile(q), form="sgd") for q in (0.9, 0.5, 0.25, 0.1)),

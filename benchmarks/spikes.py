@@ -1,5 +1,5 @@
-"""One gradient of 140 multiplied by 10,000: every optimizer at its defaults, against its own run
-without that.
+"""One gradient of 140 multiplied by 10,000, or every twentieth: every optimizer at its defaults,
+against its own run without that.
 
     python benchmarks/spikes.py --out benchmarks/records
         makes the missing runs; minutes on one core
@@ -27,6 +27,7 @@ REFERENCE = "torch AdamW, clip_grad_norm_(1)"
 #: Those at their defaults must pass; lr and tau where there is no default.
 DEFAULTS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "AdamW(params)": lambda p: AdamW(p),
+    "AdamW(params, clip='quantile')": lambda p: AdamW(p, clip="quantile"),
     "AdamW(params, clip=1.0)": lambda p: AdamW(p, clip=1.0),
     "SGD(params, 0.05)": lambda p: SGD(p, 0.05),
     "SGD(params, 0.02, 0.9)": lambda p: SGD(p, 0.02, 0.9),
@@ -45,6 +46,14 @@ DEFAULTS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "NormalizedSGD(params, 0.1, beta=0.9)": lambda p: NormalizedSGD(p, 0.1, beta=0.9),
     "StochasticINGD(params)": lambda p: StochasticINGD(p),
 }
+#: What stands in the table of many spikes beside torch's.
+OFTEN: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "AdamW(params)": lambda p: AdamW(p),
+    "AdamW(params, spike_guard='clip')": lambda p: AdamW(p, spike_guard="clip"),
+    "AdamW(params, clip='quantile')": lambda p: AdamW(p, clip="quantile"),
+    "AdamW(params, clip='unit')": lambda p: AdamW(p, clip="unit"),
+    "ACClip(params)": lambda p: ACClip(p),
+}
 #: For comparison: torch's, and the papers' order, in which the average is clipped.
 OTHERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     REFERENCE: lambda p: torch.optim.AdamW(p, 1e-3),
@@ -60,7 +69,7 @@ OTHERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "StochasticINGD(params, clip=None)": lambda p: StochasticINGD(p, clip=None),
 }
 SEEDS = (0, 1)
-STEPS, SPIKE_AT, FACTOR, BATCH = 140, 60, 1e4, 64
+STEPS, SPIKE_AT, EVERY, FACTOR, BATCH = 140, 60, 20, 1e4, 64
 
 
 @cache
@@ -68,15 +77,15 @@ def images() -> dict[str, torch.Tensor]:
     return prepare("cifar10", tiny=False)
 
 
-def train(name: str, seed: int, spiked: bool) -> float:
+def train(name: str, seed: int, spiked: bool | str) -> float:
     """Mean loss of steps 131 to 140 of a small convolutional network on CIFAR-10, at a constant
-    learning rate.
+    learning rate, with no spike (False), one (True) or six ("often").
     """
     data = images()
     torch.manual_seed(seed)
     model = small_convolutional_network(8, channels=3, side=32)
     params = list(model.parameters())
-    optimizer = {**DEFAULTS, **OTHERS}[name](params)
+    optimizer = {**OFTEN, **DEFAULTS, **OTHERS}[name](params)
     draw = torch.Generator().manual_seed(1000 + seed)
     losses = []
     for k in range(1, STEPS + 1):
@@ -84,7 +93,8 @@ def train(name: str, seed: int, spiked: bool) -> float:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(data["x"][rows]), data["y"][rows])
         losses.append(float(loss.detach()))
-        (loss * FACTOR if spiked and k == SPIKE_AT else loss).backward()
+        spike = k == SPIKE_AT if spiked is True else k % EVERY == 0 and k < STEPS
+        (loss * FACTOR if spiked and spike else loss).backward()
         if name == REFERENCE:
             nn.utils.clip_grad_norm_(params, 1.0)
         optimizer.step()
@@ -107,10 +117,25 @@ def table(folder: Path) -> str:
                 [f"`{name}`", f"{calm:.3f}", f"{spiked:.3f}", relative(spiked, calm), passes]
             )
         parts.append(markdown([title, "without", "with", "difference", "within 2 %"], lines))
+    lines = []
+    for name in (*OFTEN, REFERENCE, "torch AdamW"):
+        calm, spiked = (
+            average([losses[name, seed, s] for seed in SEEDS]) for s in (False, "often")
+        )
+        lines.append([f"`{name}`", f"{calm:.3f}", f"{spiked:.3f}", relative(spiked, calm)])
+    title = f"every {EVERY}th gradient multiplied"
+    parts.append(markdown([title, "without", "with", "difference"], lines))
     return "\n\n".join(parts)
 
 
 KEYS = [(n, seed, s) for seed in SEEDS for n in (*DEFAULTS, *OTHERS) for s in (False, True)]
+KEYS += [
+    (n, seed, s)
+    for seed in SEEDS
+    for n in (*OFTEN, REFERENCE, "torch AdamW")
+    for s in (False, "often")
+    if (n, seed, s) not in KEYS
+]
 
 if __name__ == "__main__":
     kept_runs.main(__doc__, "spikes", ("optimizer", "seed", "spiked"), KEYS, train, table)

@@ -15,7 +15,10 @@ handed on has the norm
 
 - S·min{1, q/n}² where the rule is on. S is the root of the running mean of the squared norms handed
   on, in which a step counts as S where the rule is on;
-- 4·M where a large gradient cannot be judged and the rule is off: it is the first one, or r = 0;
+- min{n, 2·R·M} where the gradient is large and the rule is off, and 4·M if it cannot be judged: it
+  is the first one, or r = 0. R is the largest ratio of a norm handed on in this way to its median,
+  at least 2; it shrinks by 0.97 per large gradient. So a single gradient of any size does little,
+  and large ones of one side pass as they are after a few;
 - n otherwise.
 
 All thresholds are ratios of norms: gradients times a power of two give the same decisions.
@@ -59,12 +62,14 @@ FIRST, LEAST, MOST, NOISE = 2.0, -3.0, 6.0, 2.5
 STAY = 256
 #: The quantile of the norms above which a gradient counts less.
 QUANTILE = 0.25
+#: A large gradient that is signal is handed on with at most so many times the largest one before.
+GROWTH = 2.0
 #: The largest factor on a gradient: float32 holds it.
 LARGEST_FACTOR = 2.0**100
 
 #: Places in ``evidence``: W; steps since the last judged gradient; the running mean of |r| before
-#: its bias correction, and how many gradients were judged; S; how many norms S has seen.
-_EVIDENCE, _SINCE, _CLARITY, _JUDGED, _SIZE, _SEEN = range(6)
+#: its bias correction, and how many gradients were judged; S; how many norms S has seen; R.
+_EVIDENCE, _SINCE, _CLARITY, _JUDGED, _SIZE, _SEEN, _RATIO = range(7)
 Groups = Sequence[dict[str, Any]]
 
 
@@ -72,18 +77,19 @@ class Memories(NamedTuple):
     """What the judge remembers, on one device; the first group keeps the same tensors."""
 
     norms: Tensor  # the window of the last 128 norms
-    evidence: Tensor  # six numbers, see the places above
+    evidence: Tensor  # seven numbers, see the places above
     sides: Tensor  # L, one entry per entry that is read
 
 
 def new_numbers(device: Any) -> Tensor:
-    """``evidence`` before the first gradient: six numbers in float64.
+    """``evidence`` before the first gradient: seven numbers in float64.
 
     Example:
         >>> new_numbers("cpu")
-        tensor([2., inf, 0., 0., 0., 0.], dtype=torch.float64)
+        tensor([2., inf, 0., 0., 0., 0., 2.], dtype=torch.float64)
     """
-    return torch.tensor([FIRST, math.inf, 0, 0, 0, 0], dtype=torch.float64, device=device)
+    numbers = [FIRST, math.inf, 0.0, 0.0, 0.0, 0.0, LARGE / GROWTH]
+    return torch.tensor(numbers, dtype=torch.float64, device=device)
 
 
 def spacing_and_count(p: Tensor) -> tuple[int, int]:
@@ -266,15 +272,16 @@ def judge_number_(groups: Groups, norm: float, everyone: Any = None) -> tuple[fl
     """
     cpu = torch.device("cpu")
     window, numbers = (kept.numpy() for kept in _kept(groups, cpu))
-    evidence, since, clarity, judged, size, seen = numbers.tolist()
+    evidence, since, clarity, judged, size, seen, ratio = numbers.tolist()
     finite = math.isfinite(norm)
     known = np.sort(window[window > 0.0])
     window[:-1] = window[1:]
     window[-1] = norm if finite and norm > 0.0 else 0.0
-    limit = LARGE * float(known[(len(known) - 1) // 2]) if len(known) else math.inf
+    median = float(known[(len(known) - 1) // 2]) if len(known) else math.inf
     since += 1.0
-    unjudged = False
-    if finite and norm > limit and len(known) >= KNOWN:
+    large = finite and norm > LARGE * median and len(known) >= KNOWN
+    handed_on = norm
+    if large:
         direction = entries_of(groups, cpu) / norm
         sides = _kept_sides(groups, len(direction), cpu)
         square, product, memory_square = _products(direction, sides, everyone).tolist()
@@ -289,19 +296,18 @@ def judge_number_(groups: Groups, norm: float, everyone: Any = None) -> tuple[fl
             usual = clarity / (1.0 - MEMORY**judged)
             found = min(abs(r) / usual, CLEAREST) * (AGREES if r > 0 else DIFFERS)
             evidence, since = min(max(evidence + found, LEAST), MOST), 0.0
-        unjudged = not r
+        handed_on = min(norm, GROWTH * ratio * median) if r else LARGE * median
     on = since <= STAY and evidence <= NOISE
-    factor, handed_on = 1.0, norm
-    if on:
-        factor = _factor_when_on(known, size, norm)
-    elif unjudged:
-        factor, handed_on = limit / norm, limit
+    factor = _factor_when_on(known, size, norm) if on else 1.0
+    if large and not on:
+        factor = handed_on / norm
+        ratio = max(MEMORY * ratio, handed_on / median, LARGE / GROWTH)
     if finite:
         seen += 1.0
     if finite and not on:
         weight = _weight_in_size(groups, seen)
         size = math.hypot(math.sqrt(1.0 - weight) * size, math.sqrt(weight) * handed_on)
-    numbers[:] = (evidence, since, clarity, judged, size, seen)
+    numbers[:] = (evidence, since, clarity, judged, size, seen, ratio)
     return factor, on
 
 
@@ -329,14 +335,14 @@ def judge_(groups: Groups, norm: Tensor, everyone: Any = None) -> tuple[Tensor, 
     """
     norm = norm.double()
     window, numbers = _kept(groups, norm.device)
-    evidence, since, clarity, judged, size, seen = numbers.clone().unbind()
+    evidence, since, clarity, judged, size, seen, ratio = numbers.clone().unbind()
     one, zero = torch.ones_like(norm), torch.zeros_like(norm)
     known = (window > 0).sum()
     ordered, first = window.sort().values, window.shape[-1] - known
     push_(window, norm)
-    limit = LARGE * _entry(ordered, first + (known - 1) // 2)
+    median = _entry(ordered, first + (known - 1) // 2)
     finite = torch.isfinite(norm)
-    large = finite & (norm > limit) & (known >= KNOWN)
+    large = finite & (norm > LARGE * median) & (known >= KNOWN)
     direction = entries_of(groups, norm.device) / torch.where(large, norm, one)
     sides = _kept_sides(groups, len(direction), norm.device)
     square, product, memory_square = _products(direction, sides, everyone)
@@ -352,7 +358,10 @@ def judge_(groups: Groups, norm: Tensor, everyone: Any = None) -> tuple[Tensor, 
     evidence = torch.where(is_judged, (evidence + found).clamp(LEAST, MOST), evidence)
     since = torch.where(is_judged, torch.zeros_like(since), since + 1.0)
     on = (since <= STAY) & (evidence <= NOISE)
-    unjudged = large & ~is_judged & ~on
+    most = torch.where(is_judged, GROWTH * ratio, LARGE * one) * median
+    handed_on = torch.where(large & ~on, torch.minimum(norm, most), norm)
+    least_ratio = (MEMORY * ratio).clamp(min=LARGE / GROWTH)
+    ratio = torch.where(large & ~on, torch.maximum(least_ratio, handed_on / median), ratio)
     # The factor where the rule is on; 1 for a gradient of zero.
     place = QUANTILE * (known - 1).clamp(min=0).double()
     below = place.floor()
@@ -362,13 +371,12 @@ def judge_(groups: Groups, norm: Tensor, everyone: Any = None) -> tuple[Tensor, 
     share = (quantile / norm).clamp(max=1.0)
     factor_on = (size / norm * share * share).clamp(max=LARGEST_FACTOR)
     factor_on = torch.where((norm == 0) | (known == 0), one, factor_on)
-    factor = torch.where(on, factor_on, torch.where(unjudged, limit / norm, one))
+    factor = torch.where(on, factor_on, torch.where(large, handed_on / norm, one))
     seen = seen + finite
     weight = _weight_in_size(groups, seen.clamp(min=1.0))
-    handed_on = torch.where(unjudged, limit, norm)
     followed = torch.hypot((1.0 - weight).sqrt() * size, weight.sqrt() * handed_on)
     size = torch.where(finite & ~on, followed, size)
-    numbers.copy_(torch.stack([evidence, since, clarity, judged, size, seen]))
+    numbers.copy_(torch.stack([evidence, since, clarity, judged, size, seen, ratio]))
     return factor, on
 
 

@@ -20,7 +20,7 @@ from mindgap.optim import AdamW, sides as rule
 SIZES = [(300,), (7,), (), (0,), (13, 10)]
 #: What a form needs of the constructor.
 FORMS = {"foreach": {"foreach": True}, "loop": {"foreach": False}, "fused": {"fused": True}}
-EVIDENCE, SINCE, CLARITY, JUDGED, SIZE, SEEN = range(6)
+EVIDENCE, SINCE, CLARITY, JUDGED, SIZE, SEEN, RATIO = range(7)
 
 
 def gradients(steps, kind, dtype=torch.float64, seed=0, sizes=SIZES):
@@ -122,7 +122,7 @@ def research():
 def test_it_equals_the_rule_that_was_judged(kind):
     rules, sizes = research(), [(300,), (7,), (130,)]
     counts = [s[0] for s in sizes]
-    candidate = rules.Candidate("", rules.weighed(power=2.0), form="either")
+    candidate = rules.Candidate("", rules.weighed(power=2.0, growth=2.0), form="either")
     params = parameters(sizes=sizes)
     x, ons = flat(params)[None], 0.0
     optimizer = AdamW(params, 0.01, weight_decay=0.0, clip="auto", foreach=True)

@@ -1,5 +1,5 @@
-"""AdamW(clip="auto") on lists of Python's numbers, as "Fifth try" in
-docs/appendix/clipping-tables.md has it.
+"""AdamW(clip="auto") on lists of Python's numbers, as "Fifth try" and "Sixth try" in
+docs/appendix/clipping-tables.md have it.
 """
 
 import math
@@ -23,7 +23,7 @@ class NoiseAdamW:
         self.norms, self.squares, self.steps = [], 0.0, 0
         self.memory = [0.0] * len(self.entries([None] * len(x)))
         self.evidence, self.since, self.clarity, self.judged = 2.0, math.inf, 0.0, 0
-        self.on, self.factor = False, 1.0
+        self.on, self.factor, self.ratio = False, 1.0, 2.0
 
     def entries(self, gradients):
         """At most 64 evenly spaced entries per tensor."""
@@ -37,10 +37,10 @@ class NoiseAdamW:
         """The factor on the gradients; sets ``on``."""
         norm = length([v for g in gradients if g is not None for v in g])
         before = sorted(self.norms[-128:])
-        limit = 4 * before[(len(before) - 1) // 2] if before else math.inf
+        median = before[(len(before) - 1) // 2] if before else math.inf
         self.since += 1
-        unknown = False
-        if norm > limit and len(before) >= 10:
+        large, unknown = norm > 4 * median and len(before) >= 10, False
+        if large:
             side = self.entries(gradients)
             size = length(side)
             side = [v / size if size else 0.0 for v in side]
@@ -62,8 +62,11 @@ class NoiseAdamW:
             low, high = before[math.floor(place)], before[math.ceil(place)]
             quantile = low + (place - math.floor(place)) * (high - low)
             self.factor = handed_on * min(1.0, quantile / norm) ** 2 / norm
-        elif unknown:
-            handed_on, self.factor = limit, limit / norm
+        elif large:
+            most = 4 * median if unknown else 2 * self.ratio * median
+            handed_on = min(norm, most)
+            self.factor = handed_on / norm
+            self.ratio = max(0.97 * self.ratio, handed_on / median, 2.0)
         self.squares = self.beta2 * self.squares + (1 - self.beta2) * handed_on**2
         self.steps += 1
         self.norms.append(norm)

@@ -332,11 +332,12 @@ def _judged(
     judged_before = tl.load(evidence_at + 3)
     size = tl.load(evidence_at + 4)
     seen = tl.load(evidence_at + 5)
+    ratio = tl.load(evidence_at + 6)
     below, up_to = places(window, values, WINDOW)
     middle = at_rank(values, below, up_to, tl.floor((count - 1.0) / 2.0) + 1.0)
-    limit = tl.where(count > 0.0, 4.0 * middle, float("inf"))
+    middle = tl.where(count > 0.0, middle, float("inf"))
     finite = (norm - norm) == 0.0
-    large = go & finite & (norm > limit) & (count >= 10.0)
+    large = go & finite & (norm > 4.0 * middle) & (count >= 10.0)
     # Products of the direction and what is remembered; nothing is read where nothing is large.
     end = tl.where(large, entry_count, 0)
     squares = tl.zeros((WIDE,), dtype=tl.float64)
@@ -378,7 +379,11 @@ def _judged(
     evidence = tl.where(is_judged, moved, evidence)
     since = tl.where(is_judged, 0.0, since)
     on = go & (since <= 256.0) & (evidence <= 2.5)
-    unjudged = large & (r == 0.0) & (on == 0)
+    passed = large & (on == 0)
+    most = tl.where(is_judged, 2.0 * ratio, 4.0) * middle
+    handed_on = tl.where(passed & (norm > most), most, norm)
+    least_ratio = tl.maximum(0.97 * ratio, 2.0)
+    ratio = tl.where(passed, tl.maximum(least_ratio, handed_on / middle), ratio)
     place = 0.25 * (count - 1.0)
     whole_place = tl.floor(place)
     low = at_rank(values, below, up_to, whole_place + 1.0)
@@ -388,10 +393,9 @@ def _judged(
     factor = size / norm * share * share
     factor = tl.where(factor > 1.2676506002282294e30, 1.2676506002282294e30, factor)  # 2^100
     factor = tl.where((norm == 0.0) | (count == 0.0), 1.0, factor)
-    factor = tl.where(on, factor, tl.where(unjudged, limit / norm, 1.0))
+    factor = tl.where(on, factor, tl.where(passed, handed_on / norm, 1.0))
     seen = seen + finite.to(tl.float64)
     weight = rest2 / (1.0 - tl.exp(tl.maximum(seen, 1.0) * log2))
-    handed_on = tl.where(unjudged, limit, norm)
     followed = tl.sqrt((1.0 - weight) * size * size + weight * handed_on * handed_on)
     size = tl.where(finite & (on == 0), followed, size)
     tl.store(evidence_at, evidence, mask=go)
@@ -400,6 +404,7 @@ def _judged(
     tl.store(evidence_at + 3, judged_now, mask=go)
     tl.store(evidence_at + 4, size, mask=go)
     tl.store(evidence_at + 5, seen, mask=go)
+    tl.store(evidence_at + 6, ratio, mask=go)
     return factor, on
 
 

@@ -80,7 +80,7 @@ _NUMBERED = FusedRecord._fields.index("window")
 class JudgedEntries(NamedTuple):
     """What the kernels need to judge large gradients (``mindgap.optim.sides``) on a device."""
 
-    evidence: Tensor  # six numbers
+    evidence: Tensor  # seven numbers
     sides: Tensor  # the remembered direction, one entry per entry that is read
     #: per parameter the place of its first entry there, and the distance and number of its entries.
     places: Mapping[Tensor, tuple[int, int, int]]
