@@ -156,6 +156,8 @@ def test_the_records_are_small_readable_and_judged_as_written() -> None:
 
 #: Studies that decide at scale gpu without a gate, and why: noise at a network's start.
 WITHOUT_GATE = {"h6-attention-noise"}
+#: Refuted by a rule that could seldom have said holds (its diary).
+UNDERPOWERED = {"h3-language-model"}
 
 
 def test_no_verdict_on_a_network_goes_beyond_its_gate_its_power_and_its_registration() -> None:
@@ -172,8 +174,10 @@ def test_no_verdict_on_a_network_goes_beyond_its_gate_its_power_and_its_registra
         assert verdict.gate or name in WITHOUT_GATE, name
         assert ("failed (" in verdict.gate) == (verdict.verdict == "not trained"), name
         if verdict.verdict in ("holds", "does not hold"):
-            assert verdict.power["power"] >= LEAST_POWER, name
+            assert verdict.power["power"] >= LEAST_POWER or name in UNDERPOWERED, name
+            assert verdict.power["does_not_hold_if_true"] <= 0.05, name
             assert verdict.registered.startswith("registered before the runs ("), name
+        assert name not in UNDERPOWERED or verdict.verdict == "does not hold"
 
 
 def test_every_run_that_is_left_is_named_with_its_command(tool: ModuleType) -> None:
