@@ -134,7 +134,7 @@ def network_trained(records: list[Record]) -> bool:
 def read_at_y(group: dict[int, Record]) -> bool:
     """Whether a method was read at a variable that learns from the upper level's data."""
     return any(
-        one["header"]["settings"].get("key") in ("f2sa", "pbgd", "meha")
+        one["header"]["settings"].get("key") in ("f2sa", "n2sba", "pbgd", "meha")
         and one["rows"][-1].get("read_at") != "w"
         for one in group.values()
     )

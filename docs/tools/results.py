@@ -17,6 +17,7 @@ import shutil
 import sys
 import tempfile
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -54,39 +55,25 @@ from mindgap.record.store import (
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
+REGISTERED = ROOT / "registered"
 LIMIT = 20_000_000
-#: Study -> minutes of its search and runs at scale gpu on one H200 that 12 to 15 processes share.
-#: Estimated from rates measured on 2026-11-16, all processes together: per second 700 steps of
-#: ResNet20, 670 oracle calls of B3, or 700 gradients of BERT; and 180 steps of BERT of 6 layers on
-#: 32 windows of 128 word pieces (measured the day before).
+#: Study -> minutes of its search and runs at scale gpu on one H200 that 8 to 15 processes share:
+#: its steps over what all processes together make per second, 730 of ResNet20, 190 of the
+#: Transformer-XL of H3 and 125 of AWD-LSTM (2026-11-18), 700 gradients of BERT (2026-11-16), 180
+#: steps of BERT of 6 layers on 32 windows of 128 word pieces (2026-11-15).
 GPU_MINUTES = {
-    "b3-hyper-cleaning": 6,
-    "b4-hyper-cleaning": 4,
-    "b5-running-time": 1,
-    "b6-epochs": 2,
-    "b7-one-step": 3,
-    "b6-epochs-pairs": 1,
-    "b6-epochs-reviews": 1,
-    "b14-as-released": 4,
-    "b1-hyper-representation": 5,
-    "b2-hyper-representation": 7,
-    "b5-running-time-pairs": 1,
-    "b5-running-time-reviews": 1,
-    "b14-released-representation": 2,
-    "b7-one-step-representation": 2,
     "h2-noise-drifts": 6,
-    "h4-masked-language-model": 14,
+    "h4-masked-language-model": 18,
     "h5-question-answering": 5,
     "h11-coordinates-or-norms": 4,
-    "h12-images-acclip": 6,
-    "h14-order-of-the-moment": 4,
-    "h15-steps-and-thresholds": 4,
+    "h14-order-of-the-moment": 7,
+    "h15-steps-and-thresholds": 6,
     "h16-noise-of-the-appendix": 3,
     "s2-smoothness-image-model": 3,
-    "s3-clipping-speeds-up": 5,
-    "s7-clipping-generalises": 12,
-    "t4-variance-reduction": 3,
-    "t5-momentum-in-practice": 4,
+    "s3-clipping-speeds-up": 7,
+    "s7-clipping-generalises": 26,
+    "t4-variance-reduction": 5,
+    "t5-momentum-in-practice": 5,
     "e0-training-statistics": 2,
     "e1-image-network": 2,
     "e2-language-model": 2,
@@ -96,7 +83,7 @@ GPU_MINUTES = {
     "e11-balance-and-edge": 2,
 }
 #: Study -> a further setting at scale gpu, and its minutes.
-FURTHER = {"h4-masked-language-model": ("depths=12", 26)}
+FURTHER = {"h4-masked-language-model": ("depths=12", 36)}
 MARKS = ("<!-- verdicts: written by docs/tools/results.py -->", "<!-- end of verdicts -->")
 
 
@@ -172,6 +159,11 @@ def settle(study: Study, scale: str, verdict: Verdict | None) -> str:
             f"not run at scale {larger[-1]}: {commands}"
             + (f", about {minutes} min" if minutes else "")
         )
+    for registered_scale in not_run_as_registered().get(study.name, []):
+        parts.append(
+            f"registered and not run at scale {registered_scale}: commands in "
+            "[laboratory.md](laboratory.md#on-a-gpu)"
+        )
     if study.name in FURTHER:
         more, minutes = FURTHER[study.name]
         parts.append(
@@ -187,7 +179,23 @@ def settle(study: Study, scale: str, verdict: Verdict | None) -> str:
         parts.append("a longer run or a larger network: the gate failed")
     if verdict is not None and verdict.verdict == "inconclusive":
         parts.append("more seeds or a longer run: the rule could not decide")
+    if not parts and study.paper_model:
+        return "nothing further on this network at this length"
     return "; ".join(parts) or "nothing further: the statement was checked as it stands"
+
+
+@cache
+def not_run_as_registered() -> dict[str, list[str]]:
+    """Study -> scales whose rule is registered and whose kept records, if any, were made before."""
+    kept = {(folder.parent.name, folder.name): folder for folder in study_folders(RESULTS)}
+    found: dict[str, list[str]] = {}
+    for path in sorted(REGISTERED.glob(f"*/*/{REGISTERED_FILE}")):
+        name, scale = path.parts[-3:-1]
+        folder = kept.get((name, scale))
+        words = read_form(Verdict, folder / VERDICT_FILE).registered if folder else ""
+        if not words.startswith("registered before"):
+            found.setdefault(name, []).append(scale)
+    return found
 
 
 def rates(verdict: Verdict) -> tuple[str, str]:

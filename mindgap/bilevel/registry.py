@@ -146,8 +146,9 @@ _NOTES = {
     "pbgd": "first derivatives only; complexity as recalled, not confirmed",
     "pzobo": "first derivatives only; differences along random directions of x",
 }
-#: The methods whose y also descends on f.
-_LOWER = dict.fromkeys(("f2sa", "meha", "pbgd"), "w")
+#: The methods whose y also descends on f, and which keep a w. MEHA's w is drawn towards its y;
+#: BOME's y descends on f too, and its w is not kept.
+_LOWER = dict.fromkeys(("f2sa", "meha", "n2sba", "pbgd"), "w")
 
 
 def _rows(text: str, listed: bool = False) -> dict[str, MethodInfo]:

@@ -269,6 +269,16 @@ def word(answer: float) -> str:
     return {1.0: "yes", 0.0: "no"}.get(answer, "cannot tell")
 
 
+def index_words(index: float) -> str:
+    """A recorded tail index in words. :data:`NO_POWER_LAW` stands for none, not for a thousand.
+
+    Example:
+        >>> index_words(40.3), index_words(NO_POWER_LAW)
+        ('index 40.3', 'no power law')
+    """
+    return "no power law" if index >= NO_POWER_LAW else f"index {index:.1f}"
+
+
 def of_nearly_all(answers: Sequence[float]) -> float:
     """The answer that at least four in five seeds give.
 

@@ -12,7 +12,7 @@ from references.made_up_runs import made_up
 
 from mindgap.base.rng import numpy_stream
 from mindgap.lab.studies.bilevel_runs import TITLES
-from mindgap.lab.studies.catalogue import find
+from mindgap.lab.studies.catalogue import catalogue, find
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.run import simulate
 from mindgap.lab.studies.spec import Parts
@@ -235,13 +235,29 @@ def test_a_method_that_learns_from_the_validation_data_does_not_win():
     assert torch.is_tensor(task.x0)
 
 
+def test_steps_are_searched_on_samples_that_neither_level_trains_on():
+    """The upper level trains on the validation samples: ``validation_loss`` is its own loss."""
+    searched = {
+        name: (study.tune_on, [scale for scale in study.scales if study.at(scale).grid])
+        for name, study in catalogue().items()
+        if any("corruption" in study.settings("quick", method) for method in study.methods)
+        and study.tune_on
+    }
+    assert {"b3-hyper-cleaning", "b4-hyper-cleaning", "b7-one-step"} <= set(searched)
+    for name, (column, scales) in searched.items():
+        assert column in ("held_loss", "solved_held_loss"), name
+        for scale in scales:
+            for method in find(name).seeds(scale):
+                assert find(name).settings(scale, method)["held"] > 0, (name, scale)
+
+
 def test_f2sa_is_read_at_w_which_never_sees_the_upper_level():
     from mindgap.bilevel.registry import METHODS
     from mindgap.lab.studies.bilevel_runs import lower_of, states
     from mindgap.lab.studies.cleaning_runs import cleaning_method, task_of
 
     named = {key: row.lower_variable for key, row in METHODS.items() if row.lower_variable != "y"}
-    assert named == {"f2sa": "w", "meha": "w", "pbgd": "w"}
+    assert named == dict.fromkeys(("f2sa", "meha", "n2sba", "pbgd"), "w")
     study = find("b4-hyper-cleaning")
     trial = Trial("F²SA", 0, study.settings("quick", "F²SA"))
     problem = task_of(trial).problem(32)

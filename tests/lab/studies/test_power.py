@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from references.made_up_runs import made_up
 
 from mindgap.base.rng import numpy_stream
 from mindgap.lab.studies.catalogue import catalogue, find
@@ -18,6 +19,11 @@ from mindgap.record.forms import Registration, read_form
 from mindgap.record.schema import End, Header, Run, Verdict, content_hash
 from mindgap.record.store import REGISTERED_FILE, VERDICT_FILE, read_run
 
+#: Rules that ran below the power that is asked for, and why they did.
+UNDERPOWERED = {
+    ("h3-language-model", "gpu"): "registered with 92 %, for three parts of its four by one-sided "
+    "intervals; it was run, and refuted by a part that errs in 0 % of studies"
+}
 DESIGNED = [(name, scale) for name, study in catalogue().items() for scale in study.designs]
 
 
@@ -27,7 +33,7 @@ def test_a_rule_with_too_little_power_at_its_planned_seeds_is_refused(
 ) -> None:
     found = find(name).power(scale)
     assert found["seeds"] == find(name).scales[scale].seeds
-    assert found["power"] >= LEAST_POWER
+    assert (found["power"] < LEAST_POWER) == ((name, scale) in UNDERPOWERED)
     assert found["holds_if_false"] <= 0.07  # 5 %, and the error of 4,000 draws
     assert found["does_not_hold_if_true"] <= 0.05
 
@@ -77,6 +83,47 @@ def test_the_fast_simulation_decides_as_the_judges_code_does(design: Design) -> 
         assert [word == "does not hold" for word in said] == no.tolist()
         words |= set(said)
     assert len(words) >= 2
+
+
+def ranked(design: Design, gaps: np.ndarray) -> str:
+    """What H3 says where each optimizer saves so much over the next one."""
+    one, two, three, equal = gaps
+    logs = {"SGD": 1.0 + 0 * one, "GClip": 1.0 - one, "Adam": 1.0 - one - two}
+    logs |= {"ACClip": logs["Adam"] - three, "CClip": logs["Adam"] - equal}
+    ends = {
+        name: [{"test_loss": float(np.exp(v)), "lr": 1.0} for v in row]
+        for name, row in logs.items()
+    }
+    return find("h3-language-model").judge(made_up("h3-language-model", ends)).verdict
+
+
+def between(design: Design, gaps: np.ndarray) -> str:
+    """What H12 says where ACClip is so many points above Adam, and SGD above ACClip."""
+    ends = {"Adam": 0 * gaps[0] + 50, "ACClip": 50 + gaps[0], "SGD with momentum": 50 + gaps.sum(0)}
+    rows = {
+        name: [{"test_accuracy": v / 100, "train_loss": 1.0, "lr": 1.0} for v in row]
+        for name, row in ends.items()
+    }
+    return find("h12-images-acclip").judge(made_up("h12-images-acclip", rows)).verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "judge", "effects"),
+    [
+        ("h3-language-model", ranked, (0.0, 0.02, 0.03, -0.03)),
+        ("h12-images-acclip", between, (0.0, 0.3, 0.5, 1.4)),
+    ],
+)
+def test_a_rule_of_its_own_is_simulated_as_its_judge_decides(name, judge, effects) -> None:
+    design, words = find(name).designs["gpu"], set()
+    for effect in effects:
+        gaps = design.draws(effect, 5, 40, numpy_stream(4, "test"))
+        yes, no = design.decide(gaps)
+        said = [judge(design, one) for one in gaps]
+        assert [word == "holds" for word in said] == yes.tolist()
+        assert [word == "does not hold" for word in said] == no.tolist()
+        words |= set(said)
+    assert words == {"holds", "does not hold", "inconclusive"}
 
 
 def test_a_failed_gate_is_a_fourth_word_whatever_the_parts_say() -> None:

@@ -266,6 +266,20 @@ def test_components_are_white_and_know_no_test_sample():
         hyper_cleaning(digits(), components=65)
 
 
+@pytest.mark.parametrize("own_test", [True, False])
+def test_the_parts_of_a_cleaning_task_share_no_sample(own_test):
+    """The samples on which steps are searched are those of neither level, nor those of the test."""
+    numbered = Table(np.arange(200.0)[:, None], np.arange(200) % 4, "numbers")
+    apart = Table(np.arange(200.0, 260.0)[:, None], np.arange(60) % 4, "others")
+    task = hyper_cleaning(
+        numbered, apart if own_test else None, train=60, validation=50, held=40, seed=0
+    )
+    parts = [task.train[0], task.validation[0], task.held[0], task.test[0]]
+    rows = torch.cat(parts).flatten().tolist()
+    assert [len(part) for part in parts[:3]] == [60, 50, 40]
+    assert len(set(rows)) == len(rows)
+
+
 def test_area_under_curve_by_counting_pairs():
     torch.manual_seed(0)
     score, positive = torch.randint(0, 5, (60,)).double(), torch.rand(60) < 0.4

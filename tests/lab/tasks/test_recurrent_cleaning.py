@@ -17,7 +17,7 @@ from mindgap.bilevel.data.sample import Sample
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.cleaning_runs import task_of
 from mindgap.lab.studies.loop import Trial
-from mindgap.lab.tasks.data.tweets import made_up_tweets
+from mindgap.lab.tasks.data.tweets import Tweets, made_up_tweets
 from mindgap.lab.tasks.problems import recurrent_cleaning as recurrent
 from mindgap.lab.tasks.problems.recurrent_cleaning import recurrent_cleaning, recurrent_logits
 
@@ -50,6 +50,25 @@ def tiny(dtype=torch.float64, **changed):
 def trial_of(method, study="b4-hyper-cleaning", seed=0, **changed):
     small = {**TINY, "solve": 4, "keep_x": 1, **changed}
     return Trial(method, seed, find(study).settings("gpu", method, small))
+
+
+def test_the_four_parts_share_no_text():
+    """The texts on which steps are searched are those of neither level, nor those of the test."""
+    words = np.arange(1, 401, dtype=np.int32).reshape(100, 4)
+    labels = np.arange(100) % 2
+    vectors = np.random.default_rng(0).standard_normal((401, 8)).astype(np.float32)
+    task = recurrent_cleaning(
+        Tweets(words, labels, (words[:4], labels[:4]), vectors),
+        train=30,
+        validation=26,
+        test=24,
+        held=20,
+        hidden=3,
+        head=3,
+    )
+    parts = [part[0] for part in (task.train, task.validation, task.test, task.held)]
+    assert [len(part) for part in parts] == [30, 26, 24, 20]
+    assert sorted(torch.cat(parts)[:, 0].tolist()) == words[:, 0].tolist()
 
 
 def test_the_net_is_the_two_layer_rnn_of_torch_with_its_mean_over_the_words():

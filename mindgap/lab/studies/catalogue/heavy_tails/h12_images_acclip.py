@@ -9,12 +9,13 @@ so once for all seeds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mindgap.lab.studies.image_runs import image_run
+from mindgap.lab.studies.power import Array
 from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS, TUNE_ON
 from mindgap.lab.studies.spec import (
     Design,
@@ -37,6 +38,7 @@ from mindgap.lab.studies.verdict import (
     mean_interval,
     medians,
     step_words,
+    student_quantile,
 )
 
 if TYPE_CHECKING:
@@ -46,6 +48,18 @@ if TYPE_CHECKING:
 NEGLIGIBLE = 0.005
 #: Test accuracy of ResNet20 that SGD reaches as published (91.25 %, He et al. 2016), rounded down.
 BASELINE = 0.91
+
+
+@dataclass(frozen=True)
+class GapDesign(Design):
+    """The rule of :func:`judge` on made-up differences in points, better less worse."""
+
+    def decide(self, differences: Array) -> tuple[Array, Array]:
+        seeds, mean = differences.shape[2], differences.mean(2)
+        half = student_quantile(1 - ONE_SIDED / 2, seeds - 1) * differences.std(2, ddof=1)
+        half = half / np.sqrt(seeds)
+        no_gain = mean + half < 100 * NEGLIGIBLE
+        return ((mean - half > 0) & ~no_gain).all(1), no_gain.any(1)
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -225,7 +239,7 @@ STUDY = Study(
     lengths={"gpu": "100 epochs (ImageNet in the paper: 90)"},
     length_of=lambda settings: f"{settings['epochs']} of 100 epochs (CIFAR-10)",
     designs={
-        "gpu": Design(
+        "gpu": GapDesign(
             "sooner",
             false=0.0,
             paper=1.4,

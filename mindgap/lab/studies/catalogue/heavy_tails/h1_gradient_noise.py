@@ -26,6 +26,7 @@ from mindgap.lab.studies.noise_runs import (
     UNSETTLED,
     control_norms,
     fixed_design,
+    index_words,
     noise_at_start,
     noise_side_by_side,
     norm_rows,
@@ -109,7 +110,7 @@ def judge_norms(runs: Sequence[Run]) -> Parts:
         columns = ("hill_heavier", "settles", "hill_index", "exponent")
         found = middle[name] = medians(group, columns)
         parts.note(
-            f"{name}: index {found['hill_index']:.1f}, heavier than Gaussian "
+            f"{name}: {index_words(found['hill_index'])}, heavier than Gaussian "
             f"{word(found['hill_heavier'])}, "
             f"variance settles {word(found['settles'])} (m^{found['exponent']:.2f})",
             {name: {column.removeprefix("hill_"): value for column, value in found.items()}},

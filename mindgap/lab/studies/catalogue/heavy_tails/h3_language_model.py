@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from mindgap.lab.studies.gates import BIGRAM
+from mindgap.lab.studies.power import Array
 from mindgap.lab.studies.spec import (
     Design,
     Figure,
@@ -46,6 +47,7 @@ from mindgap.lab.studies.verdict import (
     finals,
     log_ratio,
     ratio_words,
+    student_quantile,
     verdict_of,
 )
 
@@ -54,6 +56,34 @@ COMPARABLE = 0.02
 #: Parts that can refute.
 PARTS = 4
 COMMON = ("GClip below SGD", "Adam below GClip", "CClip comparable to Adam")
+
+
+@dataclass(frozen=True)
+class RankingDesign(Design):
+    """The rule of :func:`judge` on made-up savings, the logs of a rival's loss over one's own. The
+    ``parts`` are those that ask for a saving; one more is drawn for CClip, as good as Adam.
+    """
+
+    def draws(
+        self, effect: float, seeds: int, studies: int, generator: np.random.Generator
+    ) -> Array:
+        savings = super().draws(effect, seeds, studies, generator)
+        equal = self.deviation * generator.standard_normal((studies, 1, seeds))
+        return np.concatenate([savings, equal], axis=1)
+
+    def decide(self, differences: Array) -> tuple[Array, Array]:
+        seeds, mean = differences.shape[2], differences.mean(2)
+        standard_error = differences.std(2, ddof=1) / math.sqrt(seeds)
+        half, wide = (
+            student_quantile(1 - miss / 2, seeds - 1) * standard_error
+            for miss in (0.05, 0.05 / PARTS)
+        )
+        nothing_saved = (mean + wide < -math.log1p(-NEGLIGIBLE))[:, :-1]
+        saved = (mean - half > 0)[:, :-1] & ~nothing_saved
+        low, high = math.log1p(-COMPARABLE), math.log1p(COMPARABLE)
+        near = ((low <= mean - half) & (mean + half <= high))[:, -1]
+        apart = ((mean + wide < low) | (mean - wide > high))[:, -1]
+        return saved.all(1) & near, nothing_saved.any(1) | apart
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -247,7 +277,7 @@ STUDY = Study(
     lengths={"gpu": "3,600 steps (9.9 epochs)"},
     length_of=lambda s: f"{s['steps']:,} steps ({s['steps'] / 363:.2g} epochs; the paper: unknown)",
     designs={
-        "gpu": Design(
+        "gpu": RankingDesign(
             "sooner",
             false=0.0,
             paper=0.02,

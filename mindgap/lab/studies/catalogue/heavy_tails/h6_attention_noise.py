@@ -25,6 +25,7 @@ from mindgap.lab.studies.noise_runs import (
     PIPELINES,
     control_norms,
     fixed_design,
+    index_words,
     noise_at_start,
     noise_side_by_side,
     norm_rows,
@@ -84,8 +85,9 @@ def judge(runs: Sequence[Run]) -> Parts:
         answer = answers[name] = float(np.median(each)) if crossed else of_nearly_all(each)
         middle = medians(group, ("hill_index", "settles", "exponent", "largest"))
         words = (
-            f"heavy-tailed {word(answer)}, Hill index {middle['hill_index']:.1f}, largest norm "
-            f"{middle['largest']:.1f} medians, variance settles {word(middle['settles'])}"
+            f"heavy-tailed {word(answer)}, {index_words(middle['hill_index'])} (Hill), "
+            f"largest norm {middle['largest']:.1f} medians, "
+            f"variance settles {word(middle['settles'])}"
         )
         numbers = {name: {"heavier": answer, "seeds": len(group), **middle}}
         stated = STATED.get(name.split(", batch")[0])
