@@ -518,7 +518,7 @@ def _gain(race: Race, own: float, his: float) -> tuple[tuple[float, float, float
     if math.isinf(reach):
         ends = [-math.inf, math.inf]
     else:
-        ends = [(his - race.moved(own, by)) / unit for by in (reach, -reach)]
+        ends = [(his - race.loss_above(own, by)) / unit for by in (reach, -reach)]
     return ((his - own) / unit, ends[0], ends[1]), "loss" if positive_losses else "fall"
 
 

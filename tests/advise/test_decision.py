@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from mindgap.advise import recommendation
-from mindgap.advise.candidates import BASELINE, Candidate, Scale, decayed
+from mindgap.advise.candidates import BASELINE, Candidate, Scale, with_decay
 from mindgap.advise.race import COST, Race
 from mindgap.advise.recommendation import _code, recommend
 from mindgap.advise.training import Progress, build, check_starts, train_until
@@ -250,7 +250,8 @@ def test_the_winner_is_run_at_a_smaller_rate_and_overfitting_brings_weight_decay
     answer = recommend(problem, minutes=5, steps=96, measure=False)
     longest = [t.name for t in answer.tried if t.steps == 96]
     assert len(longest) >= 3
-    assert decayed(Candidate("AdamW", 0.01, 0.01), 1000).decay * 0.01 * 750 == pytest.approx(3, 0.1)
+    decay = with_decay(Candidate("AdamW", 0.01, 0.01), 1000).decay
+    assert decay * 0.01 * 750 == pytest.approx(3, 0.1)
 
 
 CASES = {
