@@ -149,7 +149,6 @@ class Race:
 
     Attributes:
         start: validation loss before the first step.
-        notes: what weakens the answer.
 
     Example:
         >>> batches = list(torch.randn(40, 8, 4))
@@ -186,7 +185,6 @@ class Race:
         self._asked: dict[int, set[int]] = {}
         self._leaders: list[Entry] = []  # settings that ran with the extra seeds
         self.start = math.nan
-        self.notes: list[str] = []
         self._problems: dict[int, dict[str, str]] = {}  # seed -> what a piece must agree with
         self._report = told or (lambda sentence, share: None)
 
