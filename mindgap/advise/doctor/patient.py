@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from mindgap.advise.doctor.chart import middle
-from mindgap.advise.training import Factory, called
+from mindgap.advise.training import Factory, call_factory
 from mindgap.base.batches import pair
 from mindgap.base.check import fail
 from mindgap.base.objective import Objective
@@ -83,7 +83,7 @@ class Admission:
         generators before the call and once more after it, each time alike.
         """
         seed_everything(stream_seed(self.seed, "start"))
-        patient = _read_parts(called(self.problem, self.seed))
+        patient = _read_parts(call_factory(self.problem, self.seed))
         parts = (patient.model, patient.optimizer, patient.scheduler)
         for part, state in zip(parts, self._first_states):
             with suppress(Exception):
