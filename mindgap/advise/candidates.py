@@ -22,7 +22,7 @@ from mindgap.base.check import fail, non_negative, positive
 ADAM_RMS = 0.3
 #: Factor between neighbouring learning rates.
 FACTOR = 10**0.5
-#: Rates of AdamW with which the race begins.
+#: Rates of AdamW with which the race begins; the first is torch's default.
 RATES = (1e-3, 1e-3 / FACTOR, 1e-3 * FACTOR, 1e-2, 1e-2 * FACTOR)
 #: Multiple of its own running mean at which an entry of the gradient is clipped.
 COORDINATES = 3.0
@@ -302,16 +302,6 @@ def candidate(family: str, rate: float, scale: Scale) -> Candidate:
     """One family at AdamW's ``rate``, turned into its own and rounded to two digits."""
     lr = scale.sgd_rate(rate) if FAMILIES[family].like_sgd else rate
     return Candidate(family, rate, float(f"{lr:.2g}"))
-
-
-def first_candidates(scale: Scale) -> list[Candidate]:
-    """The settings with which the first rung begins: torch's AdamW at five rates, 1e-3 first.
-
-    Example:
-        >>> [c.name for c in first_candidates(Scale(4))][:2]
-        ['AdamW lr=0.001', 'AdamW lr=0.00032']
-    """
-    return [candidate(BASELINE.family, rate, scale) for rate in RATES]
 
 
 def other_candidates(model: torch.nn.Module, scale: Scale, best: float) -> list[Candidate]:

@@ -31,10 +31,10 @@ from mindgap.advise.candidates import (
     BASELINE,
     FACTOR,
     FAMILIES,
+    RATES,
     Candidate,
     Scale,
     candidate,
-    first_candidates,
     other_candidates,
     with_decay,
 )
@@ -178,7 +178,7 @@ class Race:
         self.total, self.scale, self.seed, self.folder = total, scale, seed, folder
         self.seconds, self.before = seconds, before
         self.rungs = tuple(max(2, round(share * total)) for share in RUNGS)
-        self.entries = [Entry(c, {}) for c in first_candidates(scale)]
+        self.entries = [Entry(candidate(BASELINE.family, rate, scale), {}) for rate in RATES]
         self.without = tuple(without)
         self._other_starts: dict[int, float] = {}  # another seed -> loss before the first step
         #: id of an entry -> the steps up to which the race has asked it to run with its own seed.
@@ -200,9 +200,8 @@ class Race:
             self._widen_rates_of_adamw(first)
         bracket = "second bracket" not in self.without
         rate = self._rate_of_adamw(second) if bracket else self._best_adamw(first).candidate.rate
-        model = self.bench.problem(self.seed).objective.model
-        self._join(other_candidates(model, self.scale, rate), first)
-        del model
+        others = other_candidates(self.bench.problem(self.seed).objective.model, self.scale, rate)
+        self._join(others, first)
         self._try_smaller_rates_of_sgd(first)
         self._run_extra_seeds(first)
         field: list[Entry] = []
@@ -673,11 +672,10 @@ class Race:
     @property
     def noise(self) -> Noise:
         """Spread between seeds at the first rung, on the present scale of the race."""
-        rows = [
+        rows = _finite_rows(
             [self.level(e.score(self.rungs[0], seed)) for seed in self._seeds()]
             for e in self._leaders
-        ]
-        rows = _finite_rows(rows)
+        )
         if len(rows) < 2:
             return Noise(math.nan, 0)
         levels = torch.tensor(rows, dtype=torch.float64)  # (settings, seeds)

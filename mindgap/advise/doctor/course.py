@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import median_high
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mindgap.advise.doctor.chart import middle
 from mindgap.advise.doctor.patient import MOST_VALID, Patient
 from mindgap.base.objective import Objective
 from mindgap.base.restoring import undisturbed
@@ -258,7 +258,7 @@ def _clip_gradients(patient: Patient, limit: float, course: Course) -> None:
     if limit < 0:
         course.norms.append(gradient_norm)
         finite = [n for n in course.norms if math.isfinite(n)]
-        limit = middle(finite) if finite else 1.0
+        limit = median_high(finite) if finite else 1.0
     if not math.isfinite(gradient_norm):
         patient.optimizer.zero_grad(set_to_none=True)
     elif gradient_norm > limit > 0:
@@ -393,7 +393,7 @@ class _Observer:
         course.stuck_parameters = self._stuck_parameters()
         if comparisons:
             course.added_batches = max(each.added_batches for each in comparisons)
-            course.kept_norm_share = middle(each.kept_norm_share for each in comparisons)
+            course.kept_norm_share = median_high(each.kept_norm_share for each in comparisons)
         if comparisons[1:]:  # the first one has no step before it
             course.doubled_share = sum(c.doubled for c in comparisons[1:]) / len(comparisons[1:])
 

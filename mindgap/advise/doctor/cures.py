@@ -313,23 +313,20 @@ def add_floors(patient: Patient, chart: Chart, factor: float) -> None:
     """Take the standard step with logarithms, roots and divisions that keep away from zero, and
     multiply the learning rate by a factor.
     """
-    patient.step = None
     scale_rate(patient, chart, factor)
-    patient.contexts.append(tracing.floors)
+    compute_inside(tracing.floors, patient, chart, 1.0)
 
 
-def _computed_in(mode: Callable[[], tracing.Rewritten]) -> Apply:
-    """A cure that takes the standard step and computes the loss inside a function mode.
+def compute_inside(
+    mode: Callable[[], tracing.Rewritten], patient: Patient, chart: Chart, _: float
+) -> None:
+    """Take the standard step, with the loss computed inside a function mode.
 
     Args:
         mode: makes the context manager that computes some torch functions otherwise.
     """
-
-    def apply(patient: Patient, chart: Chart, _: float) -> None:
-        patient.step = None
-        patient.contexts.append(mode)
-
-    return apply
+    patient.step = None
+    patient.contexts.append(mode)
 
 
 def correct_axes(patient: Patient, chart: Chart, _: float) -> None:
@@ -485,10 +482,10 @@ CURES: dict[str, Cure] = {
     "shift_labels": Cure(shift_labels, changes_loss=True),
     "drop_suspects": Cure(drop_suspects, changes_loss=True),
     "floors": Cure(add_floors, (1.0, 0.1)),
-    "single_precision": Cure(_computed_in(tracing.single_precision)),
-    "reattach": Cure(_computed_in(tracing.no_detach)),
+    "single_precision": Cure(partial(compute_inside, tracing.single_precision)),
+    "reattach": Cure(partial(compute_inside, tracing.no_detach)),
     "right_axis": Cure(correct_axes, changes_loss=True),
-    "scores": Cure(_computed_in(tracing.scores_from_probabilities), changes_loss=True),
+    "scores": Cure(partial(compute_inside, tracing.scores_from_probabilities), changes_loss=True),
     "divide_loss": Cure(divide_loss, changes_loss=True),
     "own_step": Cure(simplify_step),
     "unclipped": Cure(remove_clipping),

@@ -14,12 +14,13 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import median_high
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from mindgap.advise.doctor.chart import Chart, middle, ramp
+from mindgap.advise.doctor.chart import Chart, ramp
 from mindgap.advise.doctor.course import loss_contexts, single_output
 from mindgap.advise.doctor.patient import Patient
 from mindgap.advise.doctor.tracing import no_dropout
@@ -211,7 +212,7 @@ def read_start(chart: Chart, patient: Patient) -> None:
             "large as torch's default.",
         )
     varied_sizes = {name: size for name, size in sizes.items() if name not in equal}
-    median_size = max(1e-12, middle(varied_sizes.values())) if varied_sizes else math.inf
+    median_size = max(1e-12, median_high(varied_sizes.values())) if varied_sizes else math.inf
     if median_size < SMALL_SIZE:
         small_layers = [name for name, size in varied_sizes.items() if size < SMALL_SIZE]
         chart.find(

@@ -11,6 +11,7 @@ import math
 import time
 import warnings
 from dataclasses import replace
+from statistics import median_high
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +28,7 @@ from mindgap.advise.doctor.answer import (
     name_of,
 )
 from mindgap.advise.doctor.causes import PLAIN, Cause, rank_causes
-from mindgap.advise.doctor.chart import Chart, FindingName, middle, ramp
+from mindgap.advise.doctor.chart import Chart, FindingName, ramp
 from mindgap.advise.doctor.controls import constant_loss
 from mindgap.advise.doctor.course import Course, gradient, norm
 from mindgap.advise.doctor.course_readings import read_curve, read_loop
@@ -421,7 +422,7 @@ def _fill_moves(course: Course, past: History) -> None:
     should_move = course.rates and course.rates[-1] > 0 and oldest and oldest.step < past.steps
     for name, p in past.model.named_parameters():
         still = id(p) in first_values and torch.equal(first_values[id(p)], p.detach())
-        course.relative_moves[name] = 0.0 if still else middle(moves)
+        course.relative_moves[name] = 0.0 if still else median_high(moves)
         has_gradient = p.grad is not None and bool((p.grad.to_dense() != 0).any())
         if still and has_gradient and should_move and id(p) in trained:
             course.stuck_parameters.append(name)

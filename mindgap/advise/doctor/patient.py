@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
+from statistics import median_high
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from mindgap.advise.doctor.chart import middle
 from mindgap.advise.training import Factory, call_factory
 from mindgap.base.batches import pair
 from mindgap.base.check import fail
@@ -176,7 +176,7 @@ def _choose_held_out(train: list[Any]) -> list[int]:
     median one: an outlier stays in training.
     """
     largest = [_largest_entry(batch) for batch in train]
-    usual = middle(largest)
+    usual = median_high(largest)
     return [i for i in range(9, len(train), 10) if largest[i] <= 50 * usual]
 
 
