@@ -111,7 +111,6 @@ class Family:
 
 
 def _weights(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """The parameters that are trained."""
     return [p for p in model.parameters() if p.requires_grad]
 
 

@@ -23,6 +23,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median_high
 from typing import Any, NoReturn
 
 import torch
@@ -176,6 +177,7 @@ class Race:
     ) -> None:
         self.bench = factory if isinstance(factory, Bench) else Bench(factory)
         self.total, self.scale, self.seed, self.folder = total, scale, seed, folder
+        self._seeds = [seed + k for k in range(1 + EXTRA_SEEDS)]  # the race's own, then the extra
         self.seconds, self.before = seconds, before
         self.rungs = tuple(max(2, round(share * total)) for share in RUNGS)
         self.entries = [Entry(candidate(BASELINE.family, rate, scale), {}) for rate in RATES]
@@ -247,7 +249,8 @@ class Race:
         ranked = self._rank_entries(field, step)
         wanted = [ranked[0], self._best_adamw(step, field), *ranked]
         flat = self.is_flat(self.lowest(self.rungs[:3])[0])
-        if not flat and self._risen(self.lowest([step])[0], self.lowest(self.rungs[:2])[0]):
+        rise = self.lowest([step])[0] - self.lowest(self.rungs[:2])[0]
+        if not flat and rise > RISEN * self.fall():
             decayed = with_decay(self._best_adamw(self.rungs[0]).candidate, self.total)
             calm = [self._entry(decayed), self.entries[0]]
             if self._fits([(entry, self.total) for entry in calm]):
@@ -368,7 +371,7 @@ class Race:
         recent = [value for _, value in run.curve[-max(1, len(run.curve) // 10) :]]
         overfits = loss - sum(recent) / len(recent) > OVERFIT * self.fall(self.total)
         lowest = min(run.along.get(rung, math.inf) for rung in self.rungs)
-        if overfits or self._risen(best.along(self.total, self.seed), lowest):
+        if overfits or best.along(self.total, self.seed) - lowest > RISEN * self.fall():
             yield self._entry(with_decay(self._best_adamw(self.rungs[0]).candidate, self.total))
             yield self.entries[0]
         adamw = self._best_adamw(self.total, final)
@@ -472,7 +475,6 @@ class Race:
             yield run, min(run.steps, asked)
 
     def _steps_spent(self) -> int:
-        """Training steps of all runs together."""
         return sum(steps for e in self.entries for _, steps in self._asked_steps(e))
 
     def seconds_spent(self) -> float:
@@ -545,21 +547,18 @@ class Race:
         the loss; or for its fall, if that is smaller: another seed may have other data, on which
         every loss differs. 0 where no setting ran with the extra seeds.
         """
-        seeds = self._seeds()
-        starts = [self.start, *(self._other_starts.get(s, math.nan) for s in seeds[1:])]
-        losses = _finite_rows([[e.score(self.rungs[0], s) for s in seeds] for e in self._leaders])
+        starts = [self.start, *(self._other_starts.get(s, math.nan) for s in self._seeds[1:])]
+        losses = _finite_rows(  # one row per setting, one column per seed
+            [e.score(self.rungs[0], seed) for seed in self._seeds] for e in self._leaders
+        )
         falls = [[start - loss for start, loss in zip(starts, row, strict=True)] for row in losses]
-
-        def half_width(rows: list[list[float]]) -> float:
-            """From the median over settings of the range between seeds."""
-            ranges = sorted(max(row) - min(row) for row in rows)
-            return _T95[0] * ranges[len(ranges) // 2] / 2
-
         if not losses:
             return 0.0
-        if any(map(math.isnan, starts)):
-            return half_width(losses)
-        return min(half_width(losses), half_width(falls))
+        range_between_seeds = median_high(max(row) - min(row) for row in losses)
+        if not any(map(math.isnan, starts)):
+            range_of_falls = median_high(max(row) - min(row) for row in falls)
+            range_between_seeds = min(range_between_seeds, range_of_falls)
+        return _T95[0] * range_between_seeds / 2
 
     def rises(self, step: int, earlier: Sequence[int]) -> bool:
         """Whether every run that got to ``step`` is above the smallest loss at ``earlier`` rungs,
@@ -567,10 +566,6 @@ class Race:
         """
         rise = self.level(self.lowest([step])[0]) - self.level(self.lowest(earlier)[0])
         return rise > self.noise.reach()
-
-    def _risen(self, loss: float, lowest: float) -> bool:
-        """Whether a loss is above an earlier one by enough to try weight decay."""
-        return loss - lowest > RISEN * self.fall()
 
     def level(self, loss: float) -> float:
         """A loss on the scale of the race: the log of its height over the floor.
@@ -626,7 +621,6 @@ class Race:
         return sorted(entries, key=lambda e: e.score(step, self.seed))
 
     def _family(self, name: str) -> list[Entry]:
-        """The entries of a family."""
         return [e for e in self.entries if e.candidate.family == name]
 
     def _join(self, candidates: Iterable[Candidate], step: int) -> None:
@@ -654,16 +648,12 @@ class Race:
         elif leader is own[0]:
             self._join([candidate(BASELINE.family, rate / FACTOR, self.scale)], step)
 
-    def _seeds(self) -> list[int]:
-        """The race's seed and the extra ones."""
-        return [self.seed + k for k in range(1 + EXTRA_SEEDS)]
-
     def _run_extra_seeds(self, step: int) -> None:
         """Run the best settings with more seeds, from which ``noise`` is read."""
         for entry in self._rank_entries(self.entries, step)[:LEADERS]:
             further_runs = [(Entry(entry.candidate, {}), step)] * EXTRA_SEEDS
             if math.isfinite(entry.score(step, self.seed)) and self._affordable(further_runs, step):
-                for seed in self._seeds()[1:]:
+                for seed in self._seeds[1:]:
                     if seed not in self._other_starts:
                         self._other_starts[seed] = start_loss(self.bench, seed)
                     self._advance(entry, seed, step)
@@ -673,7 +663,7 @@ class Race:
     def noise(self) -> Noise:
         """Spread between seeds at the first rung, on the present scale of the race."""
         rows = _finite_rows(
-            [self.level(e.score(self.rungs[0], seed)) for seed in self._seeds()]
+            [self.level(e.score(self.rungs[0], seed)) for seed in self._seeds]
             for e in self._leaders
         )
         if len(rows) < 2:
@@ -687,7 +677,6 @@ class Race:
         return Noise(float((residual.square().sum() / freedom).sqrt()), freedom)
 
     def _advance_all(self, entries: Iterable[Entry], until: int) -> None:
-        """Train every entry with the race's seed until that step."""
         for entry in list(entries):
             self._advance(entry, self.seed, until)
 
@@ -836,7 +825,6 @@ def _problem_texts(problem: Problem) -> dict[str, str]:
 
 
 def _refuse(path: Path, got: str) -> NoReturn:
-    """Raise the error of a damaged piece."""
     raise CheckpointError(f"checkpoint must hold a run, got {got} in {path}", "damaged")
 
 
@@ -856,10 +844,7 @@ def _checked_progress(content: Any, path: Path) -> Progress:
     fits = (
         type(run.steps) is int
         and run.steps >= 0
-        and is_number(run.seconds)
-        and is_number(run.per_step)
-        and is_number(run.stepping)
-        and is_number(run.beside)
+        and all(map(is_number, (run.seconds, run.per_step, run.stepping, run.beside)))
         and all(
             isinstance(scores, dict)
             and all(type(step) is int and is_number(v) for step, v in scores.items())

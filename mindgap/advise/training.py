@@ -635,7 +635,6 @@ def _rows_are_equal(model: torch.nn.Module, use: Callable[[], Any]) -> list[bool
     equal = []
 
     def look(module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
-        """Hook after a forward pass."""
         for t in tree_leaves(outputs):
             if isinstance(t, Tensor) and t.ndim and len(t) > 1 and t.is_floating_point():
                 t = t.detach()
@@ -711,12 +710,11 @@ def _fingerprint_of_start(problem: Problem) -> tuple[float, int, int]:
     model = problem.objective.model
     weights = fingerprint(list(model.parameters()))
     with gradient_passes(problem.objective, [batch]) as passes:
-        for item in passes.gradients():
-            if not any(bool(g.any()) for g in item.gradient):
-                rule = (
-                    "must have a loss that depends on the parameters (every gradient is zero at "
-                    "the start: a dead network trains with no optimizer)"
-                )
-                fail("problem", rule, float(item.loss))
-            return float(item.loss), weights, fingerprint(batch)
-    raise AssertionError("gradient_passes gives a batch or an error")
+        item = next(passes.gradients())
+        if not any(bool(g.any()) for g in item.gradient):
+            rule = (
+                "must have a loss that depends on the parameters (every gradient is zero at the "
+                "start: a dead network trains with no optimizer)"
+            )
+            fail("problem", rule, float(item.loss))
+        return float(item.loss), weights, fingerprint(batch)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from mindgap.advise.doctor import tracing
 from mindgap.advise.doctor.chart import Chart
+from mindgap.advise.doctor.data_readings import flat
 from mindgap.advise.doctor.model_readings import layers, unregistered
 from mindgap.advise.doctor.patient import Patient
 from mindgap.base.batches import merged, pair, replaced, rows, size
@@ -84,7 +85,7 @@ def fit_inner_targets(patient: Patient, chart: Chart, limit: float) -> None:
             ``huber_bound``.
     """
     clip_gradient(patient, chart, limit)
-    targets = torch.cat([_rows(y) for _, y in map(pair, patient.train) if y is not None])
+    targets = torch.cat([flat(y) for _, y in map(pair, patient.train) if y is not None]).double()
     median = targets.median(0).values
     tail = (targets - median).abs().quantile(0.9, 0)  # distance at which the outliers begin
     if limit > 1:
@@ -92,13 +93,9 @@ def fit_inner_targets(patient: Patient, chart: Chart, limit: float) -> None:
         patient.contexts.append(partial(tracing.huber, bound))
         chart.facts.huber_bound = bound
     # Per batch, which samples have an outlier among their targets.
-    in_tail = [((_rows(_targets(b)) - median).abs() > tail).any(1) for b in patient.valid]
+    distances = [(flat(_targets(batch)).double() - median).abs() for batch in patient.valid]
+    in_tail = [(distance > tail).any(1) for distance in distances]
     patient.valid = [rows(b, (~far).nonzero().flatten()) for b, far in zip(patient.valid, in_tail)]
-
-
-def _rows(targets: Tensor) -> Tensor:
-    """Targets in float64, one row per sample."""
-    return (targets.flatten(1) if targets.ndim > 1 else targets.unsqueeze(1)).double()
 
 
 def _recurrent_kernels(model: nn.Module) -> list[nn.Parameter]:
