@@ -220,8 +220,11 @@ class MuonWithAdamW(torch.optim.Optimizer):
         non_negative("weight_decay", weight_decay)
         matrices = _matrices(model)
         if not matrices:
-            rule = "must have a linear layer besides its last one, with a matrix to train"
-            fail("model", rule, type(model).__name__)
+            fail(
+                "model",
+                "must have a linear layer besides its last one, with a matrix to train",
+                type(model).__name__,
+            )
         ids = {id(p) for p in matrices}
         rest = [p for p in _weights(model) if id(p) not in ids]
         self.parts: list[torch.optim.Optimizer] = [

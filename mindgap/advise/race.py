@@ -604,8 +604,7 @@ class Race:
         """The loss that lies a distance above another one on the scale of the race (below it for a
         negative one).
         """
-        largest_exponent = 700.0  # of a float
-        factor = math.exp(min(distance, largest_exponent))
+        factor = math.exp(min(distance, 700.0))  # exp(710) is no float any more
         return self.floor() + (loss - self.floor()) * factor
 
     def _run_calmest(self, step: int) -> Entry:

@@ -101,8 +101,11 @@ def build(factory: Factory, seed: int) -> Problem:
         if batches is not None and (
             not isinstance(batches, Iterable) or isinstance(batches, Iterator)
         ):
-            rule = "must be batches that can be read more than once (a list or a DataLoader)"
-            fail(name, rule, type(batches).__name__)
+            fail(
+                name,
+                "must be batches that can be read more than once (a list or a DataLoader)",
+                type(batches).__name__,
+            )
     if valid is None and _is_list(train) and len(train) >= 4:
         held_out = max(1, len(train) // 10)
         train, valid = train[: len(train) - held_out], train[len(train) - held_out :]
@@ -232,11 +235,12 @@ def problem_parts(name: str, returned: Any) -> tuple[Objective, Any, Any]:
         ('Objective', [1, 2], None)
     """
     if not isinstance(returned, tuple) or len(returned) not in (2, 3):
-        rule = (
+        fail(
+            name,
             "must return (objective, batches), and as a third part validation batches or an "
-            "optimizer"
+            "optimizer",
+            type(returned).__name__,
         )
-        fail(name, rule, type(returned).__name__)
     objective, batches, third = (*returned, None)[:3]
     if isinstance(objective, tuple) and len(objective) == 2:
         objective = Objective(*objective)
@@ -712,9 +716,10 @@ def _fingerprint_of_start(problem: Problem) -> tuple[float, int, int]:
     with gradient_passes(problem.objective, [batch]) as passes:
         item = next(passes.gradients())
         if not any(bool(g.any()) for g in item.gradient):
-            rule = (
+            fail(
+                "problem",
                 "must have a loss that depends on the parameters (every gradient is zero at the "
-                "start: a dead network trains with no optimizer)"
+                "start: a dead network trains with no optimizer)",
+                float(item.loss),
             )
-            fail("problem", rule, float(item.loss))
         return float(item.loss), weights, fingerprint(batch)

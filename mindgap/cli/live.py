@@ -38,21 +38,21 @@ See = Callable[[Header, str, Any], None]
 
 @dataclass
 class RunProgress:
-    """What is known of one run that has begun."""
+    """What the watcher knows of one run that has begun."""
 
     header: Header
     column: str  # whose last value is shown
-    begun: float  # time of the look before its first row was seen
+    started: float  # time of the look before its first row was seen
     rows: int = 0  # recorded so far
-    before: int = 0  # rows that were there before this program began to look
-    last: Row = field(default_factory=dict)  # the newest row
+    earlier_rows: int = 0  # rows that were there before this program began to look
+    last_row: Row = field(default_factory=dict)  # the newest one
     ended: bool = False
 
     def speed(self, now: float) -> float:
         """Rows per second since this program began to look."""
-        return (self.rows - self.before) / max(now - self.begun, 1e-9)
+        return (self.rows - self.earlier_rows) / max(now - self.started, 1e-9)
 
-    def left(self, now: float, expected: int | None) -> float | None:
+    def seconds_left(self, now: float, expected: int | None) -> float | None:
         """Seconds until as many rows are recorded as finished runs of the same study have; None
         where it is not known how many these are, or no row was seen yet.
         """
@@ -89,10 +89,9 @@ class Watcher:
                     self._files[run_file(item.folder(out), header)] = (header, column)
             if item.scale == "quick" and item.headers and item.study.name in reference_times():
                 self._cost[item.study.name] = reference_times()[item.study.name] / len(item.headers)
-        #: all runs to be made; times of the start and of the last look; whether none was taken yet
-        self._work = [header for header, _ in self._files.values()]
-        self._begun = self._looked = time.monotonic()
-        self._first = True
+        self._work = [header for header, _ in self._files.values()]  # all runs to be made
+        self._started = self._last_look = time.monotonic()
+        self._is_first_look = True
 
     def look(self) -> None:
         """Read the lines added to the records since the last look, bring ``jobs`` and ``expected``
@@ -104,26 +103,26 @@ class Watcher:
             if not news:
                 continue
             # It began at some time since the last look: its first rows did not come in no time.
-            job = self.jobs.setdefault(path, RunProgress(header, column, self._looked))
+            job = self.jobs.setdefault(path, RunProgress(header, column, self._last_look))
             rows = [content for kind, content in news if kind == "row"]
-            if self._first:  # rows of an earlier, interrupted run
-                job.before += len(rows)
+            if self._is_first_look:  # rows of an earlier, interrupted run
+                job.earlier_rows += len(rows)
             job.rows += len(rows)
-            job.last = rows[-1] if rows else job.last
+            job.last_row = rows[-1] if rows else job.last_row
             for kind, content in news:
                 for see in self._sees:
                     see(header, kind, content)
             # An end line followed by rows is that of a failure tried again. At the first look an
             # old failure may end a file; a run that is done has ended since this program began.
             kind, content = news[-1]
-            if kind == "end" and (not self._first or content.get("outcome") == "done"):
+            if kind == "end" and (not self._is_first_look or content.get("outcome") == "done"):
                 job.ended = True
                 self.expected[header.study] = max(self.expected.get(header.study, 0), job.rows)
                 del self._files[path]
-        self._first = False
-        self._looked = now
+        self._is_first_look = False
+        self._last_look = now
 
-    def left(self, now: float) -> float | None:
+    def seconds_left(self, now: float) -> float | None:
         """Seconds until all runs are recorded, or None where nothing tells.
 
         It is the work left, in seconds of the reference machine, over the speed seen so far beside
@@ -134,9 +133,10 @@ class Watcher:
             now: the present ``time.monotonic()``.
         """
         ended = [job.header for job in self.jobs.values() if job.ended]
-        passed = now - self._begun
+        passed = now - self._started
         if any(header.study not in self._cost for header in self._work):
             return passed / len(ended) * (self.missing - len(ended)) if ended else None
+        # All work is in seconds of the reference machine, with its loading at the start.
         done = sum(self._cost[header.study] for header in ended)
         running = [job for job in self.jobs.values() if not job.ended]
         for job in running:
@@ -157,19 +157,19 @@ class Watcher:
         running = [job for job in self.jobs.values() if not job.ended]
         done = self.planned - self.missing + len(self.jobs) - len(running)
         filled = round(20 * done / max(self.planned, 1))
-        seconds_left = self.left(now)
+        seconds_left = self.seconds_left(now)
         bar = "#" * filled + "." * (20 - filled)
         shown = [f"[{bar}] {done} of {self.planned} runs recorded"]
         if seconds_left is not None and done < self.planned:
             shown[0] += f", about {span(seconds_left)} left"
         for job in running[:SHOWN]:
-            value = job.last.get(job.column)
-            run_seconds_left = job.left(now, self.expected.get(job.header.study))
+            value = job.last_row.get(job.column)
+            run_seconds_left = job.seconds_left(now, self.expected.get(job.header.study))
             words = [
                 f"{job.rows} rows",
                 f"{job.column} {value:.3g}" if isinstance(value, (int, float)) else "",
+                f"{span(run_seconds_left)} left" if run_seconds_left is not None else "",
             ]
-            words.append(f"{span(run_seconds_left)} left" if run_seconds_left is not None else "")
             head = f"  {job.header.study}, {job.header.method}, seed {job.header.seed}"
             line = f"{head}: {', '.join(word for word in words if word)}"
             shown.append(line if len(line) <= width else head)

@@ -320,10 +320,6 @@ class Summary:
             lines.append(f"{len(self.ours)} on questions of ours, which no paper states: {counts}")
         return lines
 
-    def by_paper(self) -> dict[str, list[Outcome]]:
-        """Key of a paper -> the studies of its statements."""
-        return grouped((outcome.paper, outcome) for outcome in self.stated)
-
 
 def summary(runs: Path) -> Summary:
     """The counts of a folder of records."""

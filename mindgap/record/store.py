@@ -235,8 +235,9 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
         except (ValueError, TypeError) as error:
             is_no_json = isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
             why = "" if is_no_json else f" ({error})"
-            message = f"{path}:{number}: damaged line: {_beginning_of(raw)}{why}"
-            raise RecordError(message) from error
+            raise RecordError(
+                f"{path}:{number}: damaged line: {_beginning_of(raw)}{why}"
+            ) from error
     if header is None:
         raise RecordError(f"{path}:1: no header line")
     if path.name != proper_name or header.run not in ("", header.key):
@@ -372,10 +373,10 @@ class RunWriter:
                 # one call, so that a killed process leaves whole lines
                 written = os.write(self._file, data)
                 if written != len(data):
-                    message = (
-                        f"only {written} of {len(data)} bytes were written (is the disk full?)"
+                    raise OSError(
+                        errno.ENOSPC,
+                        f"only {written} of {len(data)} bytes were written (is the disk full?)",
                     )
-                    raise OSError(errno.ENOSPC, message)
         except OSError:
             self.close()  # nothing may follow an incomplete line; the next writer removes it
             raise

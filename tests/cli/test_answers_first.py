@@ -164,7 +164,7 @@ def test_the_time_left_is_that_of_the_shipped_times_and_does_not_jump(tmp_path: 
     watcher = Watcher(items, tmp_path)
     watcher.look()
     total = reference_times()["e5-cycle"] + reference_times()["b3-mnist-levels"]
-    at_first = watcher.left(watcher._begun)
+    at_first = watcher.seconds_left(watcher._started)
     assert at_first == pytest.approx(total + 8.0)
     # All runs of the short study end at once: the long one still has its own time.
     for header in items[0].headers:
@@ -172,7 +172,7 @@ def test_the_time_left_is_that_of_the_shipped_times_and_does_not_jump(tmp_path: 
             writer.row({"step": 0})
             writer.end(End("done"))
     watcher.look()
-    left = watcher.left(watcher._begun + 9.0)
+    left = watcher.seconds_left(watcher._started + 9.0)
     assert left is not None
     assert 0.3 * reference_times()["b3-mnist-levels"] < left < total + 8.0
 

@@ -29,6 +29,8 @@ COMPARED, LAST_COMPARED = 8, 64
 PATIENCE, EARLY_STEPS = 5, 20
 #: Entries of a model whose state is kept at every step; a larger one's every ten steps.
 SMALL_MODEL = 5_000_000
+#: Modules that act otherwise in evaluation mode.
+MODAL = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 
 @dataclass
@@ -297,7 +299,7 @@ class _Observer:
         self.inside_step = False  # between ``before`` and ``after``
         self.handles: list[Any] = [patient.optimizer.register_step_pre_hook(self._compare)]
         for name, module in patient.model.named_modules():
-            if isinstance(module, (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)):
+            if isinstance(module, MODAL):
                 hook = partial(self._note_mode, name)
                 self.handles.append(module.register_forward_pre_hook(hook))
 

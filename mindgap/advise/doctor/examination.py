@@ -305,8 +305,8 @@ class _Doctor:
         if course.error is not None:
             read_error(chart, course)
             if not chart.has_any("no_graph", "batch_of_one", "labels_outside"):
-                where = f"{error_words(course.error)} at step {course.error_step}"
-                raise _CannotTell(f"your code raises {where}", course.losses)
+                reason = f"your code raises {error_words(course.error)} at step {course.error_step}"
+                raise _CannotTell(reason, course.losses)
         chart.facts.start, chart.facts.progress = _first_loss(course), -1.0
         if course.error is None:
             chart.attempt("the curve", lambda: read_curve(chart, trained, course))

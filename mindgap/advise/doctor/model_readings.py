@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from mindgap.advise.doctor.chart import Chart, ramp
-from mindgap.advise.doctor.course import loss_contexts, single_output
+from mindgap.advise.doctor.course import MODAL, loss_contexts, single_output
 from mindgap.advise.doctor.patient import Patient
 from mindgap.advise.doctor.tracing import no_dropout
 from mindgap.base.batches import merged, pair, replaced, rows, size
@@ -668,8 +668,7 @@ def read_modes(chart: Chart, patient: Patient) -> None:
     with undisturbed(model), loss_contexts(patient):
         # Afterwards the model is in evaluation mode, unless the loss has switched it back.
         _read_dropout(chart, patient)
-        noisy = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-        if model.training and any(isinstance(m, noisy) for m in model.modules()):
+        if model.training and any(isinstance(m, MODAL) for m in model.modules()):
             chart.find("loss_trains", 0.7, "The loss switches the model back to training mode.")
         batch = patient.train[0]
         if size(batch) < 4 and patient.valid:  # too few samples to compare parts of it

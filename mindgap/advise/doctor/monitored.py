@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import nn
 
 from mindgap.advise.doctor.answer import (
     NAMED,
@@ -30,7 +29,7 @@ from mindgap.advise.doctor.answer import (
 from mindgap.advise.doctor.causes import PLAIN, Cause, rank_causes
 from mindgap.advise.doctor.chart import Chart, FindingName, ramp
 from mindgap.advise.doctor.controls import constant_loss
-from mindgap.advise.doctor.course import Course, gradient, norm
+from mindgap.advise.doctor.course import MODAL, Course, gradient, norm
 from mindgap.advise.doctor.course_readings import read_curve, read_loop
 from mindgap.advise.doctor.data_readings import read_data
 from mindgap.advise.doctor.differential import LEAST_LISTED, MOST_UNNAMED
@@ -430,13 +429,12 @@ def _fill_moves(course: Course, past: History) -> None:
 
 def _always_evaluating(past: History) -> list[str]:
     """Modules that act otherwise in training, and were in evaluation mode in every kept state."""
-    kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
     if not past.states:
         return []
     return [
         name
         for place, (name, module) in enumerate(past.model.named_modules())
-        if isinstance(module, kinds)
+        if isinstance(module, MODAL)
         and not any(state.training_modes[place] for state in past.states)
     ]
 

@@ -221,6 +221,9 @@ def _part_name(part: Any) -> str:
 def _list_batches(name: str, batches: Any) -> list[Any]:
     """The first :data:`MOST_BATCHES` batches; batches that can be read once only are refused."""
     if isinstance(batches, Iterator) or not isinstance(batches, Iterable):
-        rule = "must be batches that can be read more than once (a list or a DataLoader)"
-        fail(name, rule, type(batches).__name__)
+        fail(
+            name,
+            "must be batches that can be read more than once (a list or a DataLoader)",
+            type(batches).__name__,
+        )
     return list(islice(iter(batches), MOST_BATCHES))

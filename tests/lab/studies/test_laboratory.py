@@ -372,7 +372,9 @@ def test_the_live_table_shows_rows_values_and_speed_of_running_jobs(tmp_path: Pa
     jobs = {job.header.seed: job for job in watcher.jobs.values()}
     assert (jobs[0].rows, jobs[0].ended, jobs[1].rows, jobs[1].ended) == (1, False, 2, True)
     assert watcher.expected == {"bowl": 2}
-    assert jobs[0].left(jobs[0].begun + 2.0, watcher.expected["bowl"]) == pytest.approx(2.0)
+    assert jobs[0].seconds_left(jobs[0].started + 2.0, watcher.expected["bowl"]) == pytest.approx(
+        2.0
+    )
     assert jobs[0].speed(time.monotonic()) < 1 / 0.2, (
         "the first rows count from the look before them"
     )
