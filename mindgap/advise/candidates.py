@@ -52,6 +52,7 @@ class Scale:
         """
         if math.isnan(self.gradient_norm):
             return 10 * rate  # a usual ratio: SGD 0.01 to AdamW 0.001
+        # AdamW's step is rate·ADAM_RMS·√d long, that of SGD with momentum lr·‖g‖/(1 - BETA).
         return rate * ADAM_RMS * math.sqrt(self.parameters) * (1 - BETA) / self.gradient_norm
 
 

@@ -593,6 +593,7 @@ class Race:
             for e in self.entries
             for run in e.runs.values()
             for step, score in (*run.scores.items(), *run.along.items())
+            # A piece that was loaded may hold later scores, which are not asked for yet.
             if step <= max(self._asked.get(id(e), {step})) and math.isfinite(score)
         ]
         if not seen:

@@ -61,6 +61,8 @@ PACE = 8
 PIECES = 40
 #: Full-length runs that evaluations may take together.
 EVALUATING = 0.4
+#: Share of the time for which race and measuring are planned.
+PLANNED = 0.85
 #: Full-length runs that a race usually costs.
 EXPECTED = 4.5
 #: What saves less than this share of what AdamW's loss still moved after the last rung before the
@@ -318,20 +320,22 @@ def _make_plan(
     minutes, steps, seed = asked["minutes"], asked["steps"], asked["seed"]
     clock = work_clock(bench.problem(seed).objective.model)
     work_start = cpu_start if clock is time.process_time else wall_start
-    step, piece, loading = _pace(bench, seed)
-    fits = int(0.85 * minutes * 60 / ((EXPECTED + MEASURING_RUNS + EVALUATING) * step))
+    seconds_per_step, seconds_per_piece, loading = _pace(bench, seed)
+    affordable = int(
+        PLANNED * minutes * 60 / ((EXPECTED + MEASURING_RUNS + EVALUATING) * seconds_per_step)
+    )
     # Two digits, so that two timings of one machine mostly agree.
-    unit = 10 ** max(0, len(str(fits)) - 2)
-    fits = fits // unit * unit
-    total = fits if steps is None else min(steps, fits)
-    longest = max(LEAST_MEASURING, MOST_RUNS * total * step)
+    unit = 10 ** max(0, len(str(affordable)) - 2)
+    affordable = affordable // unit * unit
+    total = affordable if steps is None else min(steps, affordable)
+    longest = max(LEAST_MEASURING, MOST_RUNS * total * seconds_per_step)
     limit = min(minutes * 60 * MEASURING, MOST_MEASURING, longest) if asked["measure"] else 0.0
     measured_steps = total or 10**6  # where not one step fits, the time alone limits the measuring
     return {
         "asked": asked,
         **_measure_start(bench.problem(seed), seed, seconds=limit, steps=measured_steps),
-        "seconds_per_step": step,
-        "seconds_per_piece": piece,
+        "seconds_per_step": seconds_per_step,
+        "seconds_per_piece": seconds_per_piece,
         "validation": _validation_batches(bench.problem(seed), total),
         "loading": loading,
         "total": total,
@@ -721,7 +725,7 @@ def _cannot_tell(
 ) -> Recommendation:
     """The recommendation where not even the shortest race fits into the time."""
     seconds = (EXPECTED + MEASURING_RUNS + EVALUATING) * SHORTEST * plan["seconds_per_step"]
-    needed = seconds / 60 / 0.85
+    needed = seconds / 60 / PLANNED
     about = {
         "steps": plan["total"],
         "seconds": 0.0,

@@ -348,11 +348,15 @@ def train_until(
     total: int,
     shape: str = "trapezoid",
 ) -> None:
-    """Train one run from where it stands to step ``until`` of ``total``, then evaluate it; all of
-    it is written into ``progress``.
+    """Train one run from where it stands to step ``until``, evaluate it there, and write the
+    outcome into ``progress``. A run that diverged counts as having done all these steps.
 
     Diverged means: the validation loss is not finite, or the training loss was not finite for 20
     steps in a row. Single bad batches do not end a run: an optimizer may survive them.
+
+    Args:
+        total: steps of a full run, over which the learning rate rises and falls.
+        shape: of the learning rate, a key of ``SHAPES``.
     """
     wall_start, cpu_start = time.perf_counter(), time.process_time()
     problem = problem_at_start(factory, seed)
@@ -373,7 +377,7 @@ def train_until(
     report_every = max(1, total // 100)
     batches = batches_from(problem.train, seed, progress.steps)
     is_first_piece, step_ends = not progress.steps, [clock()]
-    while progress.steps < until:
+    while progress.steps < until and not_finite < LOST:
         batch = next(batches)
         factor = schedule(progress.steps, total, shape)
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -395,32 +399,28 @@ def train_until(
             )
             losses = []
             not_finite = _trailing_not_finite(values) + (0 if len(finite) else not_finite)
-            if not_finite >= LOST:
-                progress.scores[until] = progress.along[until] = math.inf
-                progress.steps, progress.state = until, None
-                progress.stepping += step_ends[-1] - step_ends[0]
-                progress.beside += step_ends[0] - work_start
-                progress.seconds += time.perf_counter() - wall_start
-                return
-    if is_first_piece and until > WARM:
-        progress.per_step = _per_step(step_ends[WARM:], clock)
+    score = along = math.inf
+    if not_finite >= LOST:
+        progress.steps, progress.state = until, None
+    else:
+        if is_first_piece and until > WARM:
+            progress.per_step = _per_step(step_ends[WARM:], clock)
+        # The state is taken before the averages are tried: evaluation must not change the run.
+        progress.state = {
+            "model": _copy_tree(model.state_dict()),
+            "optimizer": _copy_tree(optimizer.state_dict()),
+        }
+        if until == total:
+            valid_losses = evaluate(problem, progress, modes, MOST_VALIDATION)
+            score, along = _mean(valid_losses), _mean(valid_losses[: problem.most])
+        else:
+            if until > total / ONCE:
+                score = _mean(evaluate(problem, progress, modes, problem.most))
+            average.swap_in(model)
+            along = score = min(score, _mean(evaluate(problem, progress, modes, problem.most)))
+    progress.scores[until], progress.along[until] = score, along
     stepping = step_ends[-1] - step_ends[0]
     progress.stepping += stepping
-    # The state is taken before the averages are tried: evaluation must not change the run.
-    progress.state = {
-        "model": _copy_tree(model.state_dict()),
-        "optimizer": _copy_tree(optimizer.state_dict()),
-    }
-    if until == total:
-        valid_losses = evaluate(problem, progress, modes, MOST_VALIDATION)
-        score, along = _mean(valid_losses), _mean(valid_losses[: problem.most])
-    else:
-        score = math.inf
-        if until > total / ONCE:
-            score = _mean(evaluate(problem, progress, modes, problem.most))
-        average.swap_in(model)
-        along = score = min(score, _mean(evaluate(problem, progress, modes, problem.most)))
-    progress.scores[until], progress.along[until] = score, along
     progress.beside += clock() - work_start - stepping
     progress.seconds += time.perf_counter() - wall_start
 
@@ -531,7 +531,12 @@ def start_loss(factory: Factory | Bench, seed: int) -> float:
 
 
 def at_chance(problem: Problem, run: Progress, fall: float) -> bool:
-    """Whether the model that a run has trained says the same whatever its input."""
+    """Whether the model that a run has trained says the same whatever its input; False where that
+    cannot be tried. The weights of the run stay in the problem's model.
+
+    Args:
+        fall: of the loss since the start.
+    """
     if run.state is None:
         return False
     try:

@@ -281,8 +281,8 @@ def tune(
                 method,
                 len(method_tuning.trials),
                 ", ".join(
-                    f"{setting}={setting_value:.4g}" + " (an end)" * (setting in method_tuning.ends)
-                    for setting, setting_value in method_tuning.chosen.items()
+                    f"{setting}={value:.4g}{' (an end)' if setting in method_tuning.ends else ''}"
+                    for setting, value in method_tuning.chosen.items()
                 ),
                 f"{method_tuning.value:.4g}",
                 f"{method_tuning.seconds:.3g} s",
@@ -372,14 +372,20 @@ def compare(
     table(
         ("study", "scale", "verdict in A", "verdict in B", ""),
         [
-            (*scale_verdicts, "changed" if scale_verdicts[2] != scale_verdicts[3] else "same")
-            for scale_verdicts in comparison.verdicts
+            (study, scale, in_a, in_b, "same" if in_a == in_b else "changed")
+            for study, scale, in_a, in_b in comparison.verdicts
         ],
     )
     rows = [
         (
-            *(curve.study, curve.scale, curve.method, curve.quantity, curve.outcome),
-            *(f"{value:.6g}" for value in (curve.where, curve.a, curve.b)),
+            curve.study,
+            curve.scale,
+            curve.method,
+            curve.quantity,
+            curve.outcome,
+            f"{curve.where:.6g}",
+            f"{curve.a:.6g}",
+            f"{curve.b:.6g}",
             f"{curve.error:.1f}",
         )
         for curve in comparison.curves

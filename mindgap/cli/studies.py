@@ -61,8 +61,12 @@ def list_studies(
             ("study", "claim", "title", "scales", "statement", "source"),
             [
                 (
-                    *(study.name, study.claim, study.title, ", ".join(study.scales)),
-                    *(f"{study.heading}: {study.statement}", str(study.source)),
+                    study.name,
+                    study.claim,
+                    study.title,
+                    ", ".join(study.scales),
+                    f"{study.heading}: {study.statement}",
+                    str(study.source),
                 )
                 for study in studies
             ],
