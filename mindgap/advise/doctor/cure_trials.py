@@ -147,8 +147,8 @@ class CureTrials:
         chart = self.chart
         reference = reference_loss(chart)
         if not math.isfinite(before):
-            known = math.isfinite(reference)
-            return not known or after < max(reference, chart.facts.start) * 1.02
+            limit = 1.02 * max(reference, chart.facts.start)
+            return not math.isfinite(reference) or after < limit
         if not proven and progress(chart, before) > 0.5:
             least_gain = 0.08 if after > 0.6 * before or not chart.has("sorted") else 0.03
             if progress(chart, after) < progress(chart, before) + least_gain:

@@ -55,16 +55,15 @@ def warm_up(patient: Patient, chart: Chart, share: float) -> None:
 
 def reset_weights(patient: Patient, chart: Chart, _: float) -> None:
     """Draw new weights by torch's default for every module that has one."""
-    can_be_reset = False
-    for module in patient.model.modules():
-        for name in ("reset_parameters", "_reset_parameters"):
-            reset = getattr(module, name, None)
-            if callable(reset):
-                reset()
-                can_be_reset = True
-                break
-    if not can_be_reset:
+    methods = [
+        getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+        for module in patient.model.modules()
+    ]
+    resets = [method for method in methods if callable(method)]
+    if not resets:
         raise RuleError("no module of this model has reset_parameters")
+    for reset in resets:
+        reset()
 
 
 def clip_gradient(patient: Patient, chart: Chart, limit: float) -> None:
@@ -449,15 +448,17 @@ def replace_batch_norm(patient: Patient, chart: Chart, samples: float) -> None:
         if size(patient.train[0]) < joined:
             raise RuleError("these batches cannot be joined")
         return
-    changed = False
-    for parent in list(patient.model.modules()):
-        for child_name, child in list(parent.named_children()):
-            if isinstance(child, nn.modules.batchnorm._BatchNorm):
-                groups = math.gcd(child.num_features, 4)
-                setattr(parent, child_name, nn.GroupNorm(groups, child.num_features))
-                changed = True
-    if not changed:
+    norms = [
+        (parent, child_name, child)
+        for parent in patient.model.modules()
+        for child_name, child in parent.named_children()
+        if isinstance(child, nn.modules.batchnorm._BatchNorm)
+    ]
+    if not norms:
         raise RuleError("the model has no batch norm")
+    for parent, child_name, child in norms:
+        groups = math.gcd(child.num_features, 4)
+        setattr(parent, child_name, nn.GroupNorm(groups, child.num_features))
     _train_new_parameters(patient)
 
 

@@ -170,13 +170,13 @@ def layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Name and module of every layer with a weight matrix or kernel, without embeddings, in the
     model's order.
     """
-    weighted = []
-    for name, module in model.named_modules():
-        weight = getattr(module, "weight", None)
-        has_matrix = isinstance(weight, Tensor) and weight.ndim >= 2
-        if has_matrix and not isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
-            weighted.append((name, module))
-    return weighted
+    return [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(weight := getattr(module, "weight", None), Tensor)
+        and weight.ndim >= 2
+        and not isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+    ]
 
 
 def weight_of(module: nn.Module) -> Tensor:

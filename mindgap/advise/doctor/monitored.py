@@ -105,7 +105,7 @@ def diagnose_run(monitor: Monitor) -> Examination:
 
     Example:
         >>> from mindgap.base.objective import Objective
-        >>> model = nn.Linear(4, 1)
+        >>> model = torch.nn.Linear(4, 1)
         >>> batches = list(torch.randn(30, 16, 4, generator=torch.Generator().manual_seed(0)))
         >>> square = lambda model, x: (model(x) - x.sum(1, keepdim=True)).square().mean()
         >>> problem = Objective(model, square)
