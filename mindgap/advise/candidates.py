@@ -17,6 +17,7 @@ from torch import Tensor
 
 import mindgap.optim
 from mindgap.base.check import fail, non_negative, positive
+from mindgap.record.schema import grouped
 
 #: Root mean square of AdamW's update over its learning rate, early in training.
 ADAM_RMS = 0.3
@@ -174,11 +175,12 @@ class _Muon(torch.optim.Optimizer):
         """
         loss = None if closure is None else closure()
         for group in self.param_groups:
-            alike: dict[Any, list[torch.nn.Parameter]] = {}  # same shape but for a transposition
-            for matrix in group["params"]:
-                if matrix.grad is not None:
-                    key = (*sorted(matrix.shape), matrix.device, matrix.dtype)
-                    alike.setdefault(key, []).append(matrix)
+            # Matrices of one shape, but for a transposition, are handled together.
+            alike = grouped(
+                ((*sorted(matrix.shape), matrix.device, matrix.dtype), matrix)
+                for matrix in group["params"]
+                if matrix.grad is not None
+            )
             for matrices in alike.values():
                 self._move(matrices, group["lr"], group["weight_decay"])
         return loss

@@ -277,8 +277,7 @@ def batches_from(train: Iterable[Any], seed: int, position: int) -> Iterator[Any
             first = list(islice(iterator, 1))  # a sampler draws its seed at the first batch
             torch.set_rng_state(state)
             count = 0
-            for batch in chain(first, iterator):
-                count += 1
+            for count, batch in enumerate(chain(first, iterator), 1):
                 if count > skip:
                     yield batch
             skip = max(0, skip - count)

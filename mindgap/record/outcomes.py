@@ -217,9 +217,8 @@ def outcomes(runs: Path) -> list[Outcome]:
     """
     scales = []
     for folder in study_folders(runs):
-        verdict = Verdict("", "")
-        if (folder / VERDICT_FILE).exists():
-            verdict = read_form(Verdict, folder / VERDICT_FILE)
+        path = folder / VERDICT_FILE
+        verdict = read_form(Verdict, path) if path.exists() else Verdict("", "")
         scales.append((read_form(StudyDescription, folder / STUDY_FILE), verdict, folder))
     return one_per_study(scales)
 

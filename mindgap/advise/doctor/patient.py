@@ -199,12 +199,9 @@ def _loss_of_batches(loss: Any) -> Any:
 
 def _largest_entry(batch: Any) -> float:
     """Largest absolute number of a batch; infinite where one is not finite."""
-    largest = 0.0
-    for part in pair(batch):
-        if part is not None and part.is_floating_point() and part.numel():
-            peak = float(part.detach().abs().max())
-            largest = max(largest, peak if math.isfinite(peak) else math.inf)
-    return largest
+    parts = [part for part in pair(batch) if part is not None and part.is_floating_point()]
+    peaks = [float(part.detach().abs().max()) for part in parts if part.numel()]
+    return max((peak if math.isfinite(peak) else math.inf for peak in peaks), default=0.0)
 
 
 def _part_name(part: Any) -> str:
