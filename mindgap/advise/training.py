@@ -144,7 +144,7 @@ class Bench:
             problem, start = self._kept[seed]
             start.restore()
             if self._trusted is None:
-                self._trusted = start.is_the_same()
+                self._trusted = start.gives_the_same_loss()
                 start.restore()
             if self._trusted:
                 return replace(problem, most=self.most)
@@ -181,7 +181,7 @@ class _Start:
         seed_everything(stream_seed(self._seed, "steps", 0))
         return self._problem.objective.value(self._batch).detach().clone()
 
-    def is_the_same(self) -> bool:
+    def gives_the_same_loss(self) -> bool:
         """Whether the first loss is what it was, to the last bit."""
         return bool(torch.equal(self._first_loss(), self._loss))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindgap.base.check import missing
-from mindgap.cli.show import span
+from mindgap.cli.show import duration_words
 from mindgap.lab.studies.catalogue import reference_times
 from mindgap.record.schema import Header, Row, read_line
 from mindgap.record.store import run_file, slug
@@ -161,14 +161,14 @@ class Watcher:
         bar = "#" * filled + "." * (20 - filled)
         shown = [f"[{bar}] {done} of {self.planned} runs recorded"]
         if seconds_left is not None and done < self.planned:
-            shown[0] += f", about {span(seconds_left)} left"
+            shown[0] += f", about {duration_words(seconds_left)} left"
         for job in running[:SHOWN]:
             value = job.last_row.get(job.column)
             run_seconds_left = job.seconds_left(now, self.expected.get(job.header.study))
             words = [
                 f"{job.rows} rows",
                 f"{job.column} {value:.3g}" if isinstance(value, (int, float)) else "",
-                f"{span(run_seconds_left)} left" if run_seconds_left is not None else "",
+                f"{duration_words(run_seconds_left)} left" if run_seconds_left is not None else "",
             ]
             head = f"  {job.header.study}, {job.header.method}, seed {job.header.seed}"
             line = f"{head}: {', '.join(word for word in words if word)}"
