@@ -144,7 +144,7 @@ class Race:
         folder: where finished pieces are kept, so that an interrupted race continues; None:
             nowhere.
         seconds: time for the race; where it gets short, fewer settings go on. None: no limit.
-        before: what measuring took by ``work_clock``, which counts towards the cost.
+        work_before: what measuring took by ``work_clock``, which counts towards the cost.
         without: names from ``PARTS`` to leave out.
         told: called with a sentence and the share of the work that is done.
 
@@ -171,14 +171,14 @@ class Race:
         seed: int = 0,
         folder: Path | None = None,
         seconds: float | None = None,
-        before: float = 0.0,
+        work_before: float = 0.0,
         without: Sequence[str] = (),
         told: Callable[[str, float], Any] | None = None,
     ) -> None:
         self.bench = factory if isinstance(factory, Bench) else Bench(factory)
         self.total, self.scale, self.seed, self.folder = total, scale, seed, folder
         self._seeds = [seed + k for k in range(1 + EXTRA_SEEDS)]  # the race's own, then the extra
-        self.seconds, self.before = seconds, before
+        self.seconds, self.work_before = seconds, work_before
         self.rungs = tuple(max(2, round(share * total)) for share in RUNGS)
         self.entries = [Entry(candidate(BASELINE.family, rate, scale), {}) for rate in RATES]
         self.without = tuple(without)
@@ -455,7 +455,7 @@ class Race:
             for entry in self.entries
             for run, asked in self._asked_steps(entry)
         )
-        return (self.before + work) / seconds_per_run
+        return (self.work_before + work) / seconds_per_run
 
     def _seconds_per_run(self) -> float:
         """Seconds of a full-length run of AdamW by ``work_clock``, at the pace of its fastest run:
@@ -514,17 +514,16 @@ class Race:
 
         def fastest(name: str) -> float:
             """Seconds per step of the fastest run of a family; NaN where none was timed."""
-            times = [e.runs[self.seed].per_step for e in self._family(name) if e.runs]
-            return min((t for t in times if t > 0), default=math.nan)
+            seconds = [e.runs[self.seed].per_step for e in self._family(name) if e.runs]
+            return min((s for s in seconds if s > 0), default=math.nan)  # 0: not timed
 
         measured = fastest(family) / fastest(BASELINE.family)
         return max(1.0, round(10 * measured) / 10) if math.isfinite(measured) else usual
 
     def finalists(self) -> list[Entry]:
-        """The runs that went to full length, best first."""
-        return self._rank_entries(
-            [e for e in self.entries if self.total in e.runs[self.seed].scores], self.total
-        )
+        """The entries whose runs went to full length, best first."""
+        finished = [e for e in self.entries if self.total in e.runs[self.seed].scores]
+        return self._rank_entries(finished, self.total)
 
     def lowest(self, rungs: Iterable[int]) -> tuple[float, int]:
         """The smallest loss of all runs at some rungs, and its step."""

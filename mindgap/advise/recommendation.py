@@ -246,7 +246,7 @@ def recommend(
             seed=seed,
             folder=pieces,
             seconds=60 * minutes - plan["seconds"],
-            before=plan["work"],
+            work_before=plan["work"],
             without=without,
             told=told,
         )

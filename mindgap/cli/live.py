@@ -33,7 +33,8 @@ LOADING = 8.0
 #: No machine is thought to be so many times faster or slower than the reference.
 FASTEST = 16.0
 
-See = Callable[[Header, str, Any], None]
+#: Takes the header of a run, and kind and content of a new line of its record.
+Handler = Callable[[Header, str, Any], None]
 
 
 @dataclass
@@ -69,13 +70,15 @@ class Watcher:
         planned, missing: how many runs there are, and how many were not recorded at the start.
     """
 
-    def __init__(self, plans: Sequence[StudyPlan], out: Path, sees: Sequence[See] = ()) -> None:
+    def __init__(
+        self, plans: Sequence[StudyPlan], out: Path, handlers: Sequence[Handler] = ()
+    ) -> None:
         self.jobs: dict[Path, RunProgress] = {}
         self.expected: dict[str, int] = {}
         self.planned = self.missing = 0
         #: study -> seconds per run by the shipped times; missing where they do not fit the scale
         self._cost: dict[str, float] = {}
-        self._sees = sees
+        self._handlers = handlers
         self._follower = Follower()
         #: files of unfinished runs -> header, and the column of the study's first figure
         self._files: dict[Path, tuple[Header, str]] = {}
@@ -99,22 +102,22 @@ class Watcher:
         """
         now = time.monotonic()
         for path, (header, column) in list(self._files.items()):
-            news = self._follower.news(path)  # (kind, content) of every new line
-            if not news:
+            new_lines = self._follower.new_lines(path)  # (kind, content) of every new line
+            if not new_lines:
                 continue
             # It began at some time since the last look: its first rows did not come in no time.
             job = self.jobs.setdefault(path, RunProgress(header, column, self._last_look))
-            rows = [content for kind, content in news if kind == "row"]
+            rows = [content for kind, content in new_lines if kind == "row"]
             if self._is_first_look:  # rows of an earlier, interrupted run
                 job.earlier_rows += len(rows)
             job.rows += len(rows)
             job.last_row = rows[-1] if rows else job.last_row
-            for kind, content in news:
-                for see in self._sees:
-                    see(header, kind, content)
+            for kind, content in new_lines:
+                for handle in self._handlers:
+                    handle(header, kind, content)
             # An end line followed by rows is that of a failure tried again. At the first look an
             # old failure may end a file; a run that is done has ended since this program began.
-            kind, content = news[-1]
+            kind, content = new_lines[-1]
             if kind == "end" and (not self._is_first_look or content.get("outcome") == "done"):
                 job.ended = True
                 self.expected[header.study] = max(self.expected.get(header.study, 0), job.rows)
@@ -283,25 +286,25 @@ class Follower:
         >>> path = Path(tempfile.mkdtemp()) / "a.jsonl"
         >>> _ = path.write_text('{"row":{"step":0}}\\n{"row":{"st')
         >>> follower = Follower()
-        >>> follower.news(path), follower.news(path)
+        >>> follower.new_lines(path), follower.new_lines(path)
         ([('row', {'step': 0})], [])
     """
 
     def __init__(self) -> None:
-        self._places: dict[Path, int] = {}
+        self._positions: dict[Path, int] = {}  # bytes read of each file
 
-    def news(self, path: Path) -> list[tuple[str, Any]]:
+    def new_lines(self, path: Path) -> list[tuple[str, Any]]:
         """The lines added since the last call, as (kind, content); none if the file does not
         exist (yet).
         """
         try:
             with path.open("rb") as file:
-                file.seek(self._places.get(path, 0))
+                file.seek(self._positions.get(path, 0))
                 data = file.read()
         except OSError:
             return []
         complete = data[: data.rfind(b"\n") + 1]  # a line that is being written waits
-        self._places[path] = self._places.get(path, 0) + len(complete)
+        self._positions[path] = self._positions.get(path, 0) + len(complete)
         lines = []
         for raw in complete.splitlines():
             with suppress(ValueError):  # read_run names a damaged line

@@ -68,10 +68,9 @@ def _unconverted_tensor(func: Any, x: Any, *args: Any, **more: Any) -> Any:
 
 def floors() -> Rewritten:
     """``log``, ``sqrt`` and divisions keep a distance of 1e-6 from zero."""
-    division = dict.fromkeys(("div", "true_divide", "__truediv__", "divide"), _divide_above_zero)
-    return Rewritten(
-        {**dict.fromkeys(("log", "sqrt", "rsqrt", "log_"), _keep_above_zero), **division}
-    )
+    roots_and_logs = dict.fromkeys(("log", "log_", "sqrt", "rsqrt"), _keep_above_zero)
+    divisions = dict.fromkeys(("div", "true_divide", "__truediv__", "divide"), _divide_above_zero)
+    return Rewritten({**roots_and_logs, **divisions})
 
 
 def single_precision() -> Rewritten:

@@ -442,7 +442,7 @@ def test_a_scale_may_give_a_method_settings_of_its_own(capsys, monkeypatch, tmp_
     assert study.settings("cpu", "fast") == {"lr": 2.0, "broken": False, "best": 1.0}
     assert study.settings("quick", "fast") == {"lr": 1.0, "broken": False, "best": 0.0}
     assert study.settings("cpu", "slow", {"lr": "3"})["lr"] == 3.0
-    monkeypatch.setattr("mindgap.cli.laboratory.matching", lambda name: [name])
+    monkeypatch.setattr("mindgap.cli.laboratory.matching_names", lambda name: [name])
     monkeypatch.setattr("mindgap.cli.laboratory.find", lambda name: study)
     show("bowl", tmp_path)
     lines = dict(line.split("\t", 1) for line in capsys.readouterr().out.splitlines())
