@@ -289,8 +289,9 @@ class Race:
         for family in (name for name, entry in FAMILIES.items() if entry.like_sgd):
             for _ in range(SMALLER):
                 own = self._family(family)
-                fall = self.start - min((e.score(step, self.seed) for e in own), default=-math.inf)
-                if not fall < NEAR * self.fall(step):
+                # Infinitely low where it is not in the race, which leaves nothing to try.
+                best = min((e.score(step, self.seed) for e in own), default=-math.inf)
+                if not self.start - best < NEAR * self.fall(step):
                     break
                 rate = min(e.candidate.rate for e in own) / FACTOR
                 self._join([candidate(family, rate, self.scale)], step)

@@ -114,8 +114,8 @@ class Decision:
     rate: tuple[int, float, float] | None
 
     @property
-    def gain_in_words(self) -> str:
-        """The gain in percent, with the interval that decides."""
+    def percent(self) -> str:
+        """The gain in percent, in words, with the interval that decides."""
         gain, low, high = (100 * value for value in self.gain)
         interval = f"90 % interval {low:.1f} % to {high:.1f} %"
         if not math.isfinite(low):
@@ -633,7 +633,7 @@ def _sentence(race: Race, decision: Decision, setting: Candidate | None) -> str:
         parts.append(
             f"{decision.setting}: it ends at validation loss {loss}, and AdamW at its best rate "
             f"({decision.baseline}) at {decision.baseline_loss:.3g}; it saves "
-            f"{decision.gain_in_words}{caveat}"
+            f"{decision.percent}{caveat}"
         )
     if decision.rate is not None:
         step, at_best, at_default = decision.rate

@@ -715,8 +715,7 @@ def check_starts(factory: Factory | Bench, seed: int) -> list[str]:
 def _fingerprint_of_start(problem: Problem) -> tuple[float, int, int]:
     """The loss of the first batch, and checksums of the weights and of the batch."""
     batch = next(iter(problem.train))
-    model = problem.objective.model
-    weights = fingerprint(list(model.parameters()))
+    weights = fingerprint(list(problem.objective.model.parameters()))
     with gradient_passes(problem.objective, [batch]) as passes:
         item = next(passes.gradients())
         if not any(bool(g.any()) for g in item.gradient):

@@ -311,5 +311,5 @@ def test_the_user_s_errors_are_never_called_a_defect(
 def test_an_interval_of_thousands_of_percent_is_said_in_words() -> None:
     words = recommendation.Decision(
         "optimizer", "Muon", "AdamW", 1e-4, 1e-3, (0.9, -59.0, 57.0), "loss", 1.0, 9, None
-    ).gain_in_words
+    ).percent
     assert words == "90.0 % of the validation loss (seeds differ by several times that loss)"

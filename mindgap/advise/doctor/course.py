@@ -300,8 +300,8 @@ class _Observer:
         self.handles: list[Any] = [patient.optimizer.register_step_pre_hook(self._compare)]
         for name, module in patient.model.named_modules():
             if isinstance(module, MODAL):
-                hook = partial(self._note_mode, name)
-                self.handles.append(module.register_forward_pre_hook(hook))
+                note_mode = partial(self._note_mode, name)
+                self.handles.append(module.register_forward_pre_hook(note_mode))
 
     def _note_mode(self, name: str, module: nn.Module, _: Any) -> None:
         """Hook before a module runs: note that it is in evaluation mode while training."""

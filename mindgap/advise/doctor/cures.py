@@ -457,8 +457,8 @@ def replace_batch_norm(patient: Patient, chart: Chart, samples: float) -> None:
     if not norms:
         raise RuleError("the model has no batch norm")
     for parent, child_name, child in norms:
-        groups = math.gcd(child.num_features, 4)
-        setattr(parent, child_name, nn.GroupNorm(groups, child.num_features))
+        channels = child.num_features
+        setattr(parent, child_name, nn.GroupNorm(math.gcd(channels, 4), channels))
     _train_new_parameters(patient)
 
 

@@ -563,16 +563,20 @@ class _Doctor:
             if cause.cure in ("slower", "faster"):
                 lr = chart.facts.lr
                 change = f"{change} from {lr:.3g} to {lr * trial.variant:.3g}"
-        name = name_of(cause, chart)
-        sentence = f"{certainty_words(named.score)} {name}; {change}{proof}."
+        sentence = f"{certainty_words(named.score)} {name_of(cause, chart)}; {change}{proof}."
         curve: list[FindingName] = ["broke", "blew_up"]
         if not chart.has_any("broke", "blew_up"):
             curve.append("stalled")
         curve.append("above_start")
         signs = evidence(cause, chart, curve)
-        code = code_of(cause, chart, trial)
         return self._answering().examination(
-            "sick", sentence, ranked, signs, course.losses, code, trial
+            "sick",
+            sentence,
+            ranked,
+            signs,
+            course.losses,
+            code_of(cause, chart, trial),
+            trial,
         )
 
     def _without_cause(self, trained: Patient, ranked: Ranked, course: Course) -> Examination:

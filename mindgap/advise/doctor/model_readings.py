@@ -298,9 +298,8 @@ def read_optimizer(chart: Chart, patient: Patient) -> None:
         if first > MOST_MOMENTUM or second < LEAST_BETA or first > second:
             chart.find("extreme_momentum", 1.0, f"betas = ({first:g}, {second:g}) are extreme.")
     decay = group.get("weight_decay", 0) or 0
-    name = type(patient.optimizer).__name__
     if isinstance(decay, (int, float)) and decay > 0:
-        decoupled = name in ("AdamW", "ACClip", "Lion", "SignSGD")
+        decoupled = type(patient.optimizer).__name__ in ("AdamW", "ACClip", "Lion", "SignSGD")
         high = (
             ramp(math.log10(decay), zero_at=-0.3, one_at=0.7)
             if decoupled

@@ -240,8 +240,7 @@ class _Consultation:
                 continue
             fresh = [gradient(self.patient, batch) for batch in batches]
             mean = [torch.stack(parts).mean(0) for parts in zip(*fresh, strict=True)]
-            recorded = self.past.norms[step.number]
-            ratios.append((recorded / max(norm(mean), 1e-30), len(batches)))
+            ratios.append((self.past.norms[step.number] / max(norm(mean), 1e-30), len(batches)))
         if len(ratios) < 3:
             return
         ratio, count = sorted(ratios)[len(ratios) // 2]
@@ -353,9 +352,14 @@ class _Consultation:
         findings = evidence(cause, chart, ("broke", "blew_up", "stalled", "above_start"))
         others = [(other.key, s) for other, s in ranked if other is not cause and s > LEAST_LISTED]
         listed = self.answering.rank_all(cause.key, [(cause.key, score), *others], (), self.patient)
-        code = code_of(fitted, chart, None)
-        losses = self.course.losses
-        return self.answering.examination("sick", sentence, listed, findings, losses, code)
+        return self.answering.examination(
+            "sick",
+            sentence,
+            listed,
+            findings,
+            self.course.losses,
+            code_of(fitted, chart, None),
+        )
 
     def _without_cause(self, ranked: list[tuple[Cause, float]]) -> Examination:
         """The examination that names no cause: healthy where the training loss is clearly (by 5 %)
