@@ -135,7 +135,7 @@ def race(folder: Path) -> tuple[Path, Use]:
     running = Race(factory, 48, scale, folder=folder, told=lambda text, _: told.append(text))
     entry = running.entries[1]
     running._advance(entry, 0, running.rungs[0])
-    path = running._piece(entry, 0, running.rungs[0])
+    path = running._piece_path(entry, 0, running.rungs[0])
 
     def use(changed: Path) -> tuple[Any, str]:
         entry.runs.clear()

@@ -469,7 +469,7 @@ def paper_table(found: Summary) -> list[str]:
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for key, (paper, runs, more) in PAPER_ROWS.items():
-        verdicts = [o.verdict.verdict for o in found.by_paper().get(key, [])]
+        verdicts = [o.verdict.verdict for o in found.stated if o.paper == key]
         numbers = [str(verdicts.count(word)) for word in words] if verdicts else ["as above"] * 4
         runs = runs.format(theorems=sum(t.source.paper == key for t in THEOREMS))
         lines.append(f"| {' | '.join((paper, runs, *numbers, more))} |")

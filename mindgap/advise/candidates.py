@@ -17,12 +17,13 @@ from torch import Tensor
 
 import mindgap.optim
 from mindgap.base.check import fail, non_negative, positive
+from mindgap.record.schema import grouped
 
 #: Root mean square of AdamW's update over its learning rate, early in training.
 ADAM_RMS = 0.3
 #: Factor between neighbouring learning rates.
 FACTOR = 10**0.5
-#: Rates of AdamW with which the race begins.
+#: Rates of AdamW with which the race begins; the first is torch's default.
 RATES = (1e-3, 1e-3 / FACTOR, 1e-3 * FACTOR, 1e-2, 1e-2 * FACTOR)
 #: Multiple of its own running mean at which an entry of the gradient is clipped.
 COORDINATES = 3.0
@@ -51,7 +52,8 @@ class Scale:
             0.001
         """
         if math.isnan(self.gradient_norm):
-            return 10 * rate
+            return 10 * rate  # a usual ratio: SGD 0.01 to AdamW 0.001
+        # AdamW's step is rate·ADAM_RMS·√d long, that of SGD with momentum lr·‖g‖/(1 - BETA).
         return rate * ADAM_RMS * math.sqrt(self.parameters) * (1 - BETA) / self.gradient_norm
 
 
@@ -67,6 +69,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
+        """Family and settings in words, which tell apart the candidates of a race."""
         decay = "" if self.decay is None else f" weight_decay={self.decay:.2g}"
         shape = "" if self.shape == "trapezoid" else f", {self.shape} decay of the rate"
         return f"{self.family} lr={self.lr:.2g}{decay}{shape}"
@@ -80,13 +83,14 @@ class Candidate:
         return f"{code.removesuffix(')')}, weight_decay={self.decay:.2g})"
 
     def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
-        """Build it for a model."""
-        made = FAMILIES[self.family].build(model, self.lr)
+        """A new optimizer with these settings for the model's trained weights."""
+        optimizer = FAMILIES[self.family].build(model, self.lr)
         if self.decay is not None:
-            for part in getattr(made, "parts", [made]):
+            # ``MuonWithAdamW`` steps by two optimizers of its own, its ``parts``.
+            for part in getattr(optimizer, "parts", [optimizer]):
                 for group in part.param_groups:
                     group["weight_decay"] = self.decay
-        return made
+        return optimizer
 
 
 @dataclass(frozen=True)
@@ -101,9 +105,9 @@ class Family:
     #: optimizers of one kind take much the same path.
     kind: str = "AdamW"
     #: rates with which the family begins, as multiples of AdamW's best.
-    begin: tuple[float, ...] = (1.0,)
-    #: the same where the gradient noise has infinite variance.
-    begin_heavy: tuple[float, ...] = ()
+    multiples: tuple[float, ...] = (1.0,)
+    #: the same where the gradient noise has infinite variance; empty: as elsewhere.
+    multiples_heavy: tuple[float, ...] = ()
     cost: float = 1.0  # what a step of a small model takes, in steps of AdamW
     fits: Callable[[torch.nn.Module], bool] = lambda model: True
 
@@ -113,24 +117,20 @@ def _weights(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 def _matrices(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """Matrices inside the network: neither embeddings nor the last layer, as Muon's authors ask
-    for.
+    """The trained matrices inside the network: neither embeddings nor the last layer, as Muon's
+    authors ask for.
     """
-    owners = [
-        m for m in model.modules() if isinstance(m, (torch.nn.Linear, torch.nn.MultiheadAttention))
-    ]
-    inside = [
-        p
-        for m in owners[:-1]
-        for p in m.parameters(recurse=False)
-        if p.ndim == 2 and p.requires_grad
-    ]
-    return list(dict.fromkeys(inside))
+    kinds = (torch.nn.Linear, torch.nn.MultiheadAttention)
+    layers = [module for module in model.modules() if isinstance(module, kinds)]
+    parameters = [p for layer in layers[:-1] for p in layer.parameters(recurse=False)]
+    matrices = [p for p in parameters if p.ndim == 2 and p.requires_grad]
+    return list(dict.fromkeys(matrices))  # a shared matrix once
 
 
 def _fused(weights: list[torch.nn.Parameter]) -> bool | None:
-    """Whether torch's fused kernels take these weights; None: torch chooses. The steps are the
-    same up to rounding, and on small models they take half the time.
+    """The argument ``fused`` of torch's optimizers: True where the fused kernels take these
+    weights, else None, which leaves it to torch. The steps are the same up to rounding, and on
+    small models they take half the time.
     """
     fits = all(w.is_floating_point() and w.device.type in ("cpu", "cuda") for w in weights)
     return True if weights and fits else None
@@ -143,13 +143,16 @@ _MUON_BETA = 0.95
 _LEAST_NORM = 1e-7
 
 
-def _orthogonal(stack: Tensor) -> Tensor:
-    """Matrices with singular values near 1 and the singular vectors of those in the stack, which
-    have no more rows than columns.
+def _orthogonalize(stack: Tensor) -> Tensor:
+    """The matrices of a stack with their singular values moved near 1 by Newton and Schulz's
+    iteration; singular vectors stay.
+
+    Args:
+        stack: shape (matrices, rows, columns), with no more rows than columns.
     """
     a, b, c = _QUINTIC
     x = stack / torch.linalg.matrix_norm(stack, keepdim=True).clamp_min(_LEAST_NORM)
-    for _ in range(_ITERATIONS):
+    for _ in range(_ITERATIONS):  # x ← a x + (b xxᵀ + c (xxᵀ)²) x
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
@@ -167,21 +170,25 @@ class _Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One step."""
+        """Move every matrix that has a gradient; returns the loss of the closure, if one is
+        given.
+        """
         loss = None if closure is None else closure()
         for group in self.param_groups:
-            shapes: dict[Any, list[torch.nn.Parameter]] = {}
-            for matrix in group["params"]:
-                if matrix.grad is not None:
-                    rows, columns = sorted(matrix.shape)
-                    shapes.setdefault((rows, columns, matrix.device, matrix.dtype), []).append(
-                        matrix
-                    )
-            for matrices in shapes.values():
-                self._descend(matrices, group["lr"], group["weight_decay"])
+            # Matrices of one shape, but for a transposition, are handled together.
+            alike = grouped(
+                ((*sorted(matrix.shape), matrix.device, matrix.dtype), matrix)
+                for matrix in group["params"]
+                if matrix.grad is not None
+            )
+            for matrices in alike.values():
+                self._move(matrices, group["lr"], group["weight_decay"])
         return loss
 
-    def _descend(self, matrices: list[torch.nn.Parameter], lr: float, decay: float) -> None:
+    def _move(self, matrices: list[torch.nn.Parameter], lr: float, decay: float) -> None:
+        """Move matrices of one shape, some of them perhaps transposed, which are handled with no
+        more rows than columns.
+        """
         updates = []
         for matrix in matrices:
             assert matrix.grad is not None
@@ -192,12 +199,12 @@ class _Muon(torch.optim.Optimizer):
             update = matrix.grad.lerp(buffer, _MUON_BETA)
             updates.append(update.mT if update.shape[0] > update.shape[1] else update)
         stack = torch.stack(updates)
-        stack = _orthogonal(stack.bfloat16() if stack.is_cuda else stack).to(stack.dtype)
-        scale = 0.2 * math.sqrt(max(matrices[0].shape))
+        stack = _orthogonalize(stack.bfloat16() if stack.is_cuda else stack).to(stack.dtype)
+        scale = 0.2 * math.sqrt(max(matrices[0].shape))  # torch's ``match_rms_adamw``
         for matrix, update in zip(matrices, stack, strict=True):
             matrix.mul_(1 - lr * decay)
-            turned = update.mT if matrix.shape[0] > matrix.shape[1] else update
-            matrix.add_(turned, alpha=-lr * scale)
+            update = update.mT if matrix.shape[0] > matrix.shape[1] else update
+            matrix.add_(update, alpha=-lr * scale)
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
@@ -216,10 +223,13 @@ class MuonWithAdamW(torch.optim.Optimizer):
         non_negative("weight_decay", weight_decay)
         matrices = _matrices(model)
         if not matrices:
-            rule = "must have a linear layer besides its last one, with a matrix to train"
-            fail("model", rule, type(model).__name__)
-        inside = {id(p) for p in matrices}
-        rest = [p for p in _weights(model) if id(p) not in inside]
+            fail(
+                "model",
+                "must have a linear layer besides its last one, with a matrix to train",
+                type(model).__name__,
+            )
+        ids = {id(p) for p in matrices}
+        rest = [p for p in _weights(model) if id(p) not in ids]
         self.parts: list[torch.optim.Optimizer] = [
             _Muon(matrices, lr=lr, weight_decay=weight_decay),
             torch.optim.AdamW(rest, lr=lr, weight_decay=weight_decay, fused=_fused(rest)),
@@ -227,10 +237,12 @@ class MuonWithAdamW(torch.optim.Optimizer):
         super().__init__([{"params": matrices}, {"params": rest}], {"lr": lr})
 
     def step(self, closure: Any = None) -> Any:
-        """One step of both."""
+        """One step of both, at the learning rates in ``param_groups``; returns the loss of the
+        closure, if one is given.
+        """
         loss = None if closure is None else closure()
         for part, group in zip(self.parts, self.param_groups, strict=True):
-            part.param_groups[0]["lr"] = group["lr"]
+            part.param_groups[0]["lr"] = group["lr"]  # a scheduler changes the outer groups only
             part.step()
         return loss
 
@@ -262,8 +274,8 @@ FAMILIES: dict[str, Family] = {
         ),
         f'mindgap.optim.AdamW({_PARAMS}, lr={{lr}}, clip="unit", coordinates={COORDINATES:g}, '
         'nonfinite="skip")',
-        begin=(),
-        begin_heavy=(1.0,),
+        multiples=(),
+        multiples_heavy=(1.0,),
     ),
     "ACClip": Family(
         lambda model, lr: mindgap.optim.ACClip(_weights(model), lr=lr, nonfinite="skip"),
@@ -277,7 +289,7 @@ FAMILIES: dict[str, Family] = {
         f"torch.optim.SGD({_PARAMS}, lr={{lr}}, momentum=0.9)",
         like_sgd=True,
         kind="SGD",
-        begin=(FACTOR, FACTOR**2),
+        multiples=(FACTOR, FACTOR**2),
     ),
     "Muon": Family(
         MuonWithAdamW,
@@ -287,30 +299,19 @@ FAMILIES: dict[str, Family] = {
         fits=lambda model: bool(_matrices(model)),
     ),
 }
-#: What the user has today, as far as anybody knows.
+#: What a user most likely has today.
 BASELINE = Candidate("AdamW", 1e-3, 1e-3)
 
 
 def candidate(family: str, rate: float, scale: Scale) -> Candidate:
-    """One family at the rate that equals AdamW's ``rate``, rounded to two digits."""
+    """One family at AdamW's ``rate``, turned into its own and rounded to two digits."""
     lr = scale.sgd_rate(rate) if FAMILIES[family].like_sgd else rate
     return Candidate(family, rate, float(f"{lr:.2g}"))
 
 
-def first_candidates(scale: Scale) -> list[Candidate]:
-    """What the first rung begins with: torch's AdamW at five rates, 1e-3 first.
-
-    Example:
-        >>> [c.name for c in first_candidates(Scale(4))][:2]
-        ['AdamW lr=0.001', 'AdamW lr=0.00032']
-    """
-    return [candidate(BASELINE.family, rate, scale) for rate in RATES]
-
-
 def other_candidates(model: torch.nn.Module, scale: Scale, best: float) -> list[Candidate]:
-    """What joins once AdamW's best rate is known.
-
-    Noise of infinite variance adds the clipping of coordinates.
+    """The settings of all other families that fit the model, at multiples of AdamW's rate
+    ``best``. Clipping of coordinates is among them only where the noise has infinite variance.
 
     Example:
         >>> scale = Scale(4, gradient_norm=1.0)
@@ -322,18 +323,18 @@ def other_candidates(model: torch.nn.Module, scale: Scale, best: float) -> list[
         candidate(name, best * factor, scale)
         for name, family in FAMILIES.items()
         if name != BASELINE.family and family.fits(model)
-        for factor in ((family.begin_heavy if scale.heavy else ()) or family.begin)
+        for factor in ((family.multiples_heavy if scale.heavy else ()) or family.multiples)
     ]
 
 
-def decayed(given: Candidate, total: int, strength: float = 3.0) -> Candidate:
-    """A setting with a weight decay that takes off the share 1 - exp(-strength) of a weight that
-    gets no gradient: 95 %, or, with a strength of 1.5, 78 %.
+def with_decay(setting: Candidate, total: int, strength: float = 3.0) -> Candidate:
+    """The setting with a weight decay that, in ``total`` steps, takes the share 1 - exp(-strength)
+    off a weight that gets no gradient: 95 %, or, with a strength of 1.5, 78 %.
 
     Example:
-        >>> decayed(BASELINE, 10_000).decay
+        >>> with_decay(BASELINE, 10_000).decay
         0.4
     """
     # The mean of the schedule's factor is about 0.75.
-    decay = min(MOST_DECAY, strength / (0.75 * total * given.lr))
-    return replace(given, decay=float(f"{decay:.2g}"))
+    decay = min(MOST_DECAY, strength / (0.75 * total * setting.lr))
+    return replace(setting, decay=float(f"{decay:.2g}"))

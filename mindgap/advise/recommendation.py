@@ -29,7 +29,6 @@ from mindgap.advise.training import (
     at_chance,
     batches_from,
     check_starts,
-    made_problem,
     start_loss,
     timed_steps,
     untouched_randomness,
@@ -62,6 +61,8 @@ PACE = 8
 PIECES = 40
 #: Full-length runs that evaluations may take together.
 EVALUATING = 0.4
+#: Share of the time for which race and measuring are planned.
+PLANNED = 0.85
 #: Full-length runs that a race usually costs.
 EXPECTED = 4.5
 #: What saves less than this share of what AdamW's loss still moved after the last rung before the
@@ -72,16 +73,18 @@ LEAST_GAIN = 0.02
 LONG_TAIL = 3.0
 #: Shortest run, in steps, from which a recommendation is made.
 SHORTEST = 96
+#: A gain of 0 with an interval that says nothing.
+UNKNOWN_GAIN = (0.0, -math.inf, math.inf)
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One run of the race: what it was, how far it went, and its validation loss there."""
+    """One run of the race."""
 
-    name: str
+    name: str  # of its setting
     seed: int
-    steps: int
-    loss: float
+    steps: int  # how far it went
+    loss: float  # validation loss there
     #: pairs (step, mean training loss since the pair before).
     curve: tuple[tuple[int, float], ...]
     #: pairs (step, validation loss), which decide.
@@ -112,19 +115,20 @@ class Decision:
 
     @property
     def percent(self) -> str:
-        """The gain in words, with the interval that decides."""
+        """The gain in percent, in words, with the interval that decides."""
         gain, low, high = (100 * value for value in self.gain)
-        what = "validation loss" if self.relative_to == "loss" else "fall of the loss"
+        interval = f"90 % interval {low:.1f} % to {high:.1f} %"
         if not math.isfinite(low):
-            return f"{gain:.1f} % of the {what} (too few runs for an interval)"
-        if high - low > 400:  # percentages beyond ±200 tell nothing but this
-            return f"{gain:.1f} % of the {what} (seeds differ by several times that loss)"
-        return f"{gain:.1f} % of the {what} (90 % interval {low:.1f} % to {high:.1f} %)"
+            interval = "too few runs for an interval"
+        elif high - low > 400:  # percentages beyond ±200 tell nothing but this
+            interval = "seeds differ by several times that loss"
+        whole = "validation loss" if self.relative_to == "loss" else "fall of the loss"
+        return f"{gain:.1f} % of the {whole} ({interval})"
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The answer."""
+    """What :func:`recommend` answers."""
 
     sentence: str  # the answer in one sentence
     code: str  # Python to paste; empty where nothing is recommended
@@ -141,23 +145,15 @@ class Recommendation:
     decision: Decision | None = None  # what all of the above says; None: cannot tell
 
     def write(self, path: str | Path) -> Path:
-        """Write the answer as JSON; whole or not at all."""
+        """Write the answer as JSON, whole or not at all; returns the path."""
         path = Path(path)
-        write_atomically(
-            path,
-            to_json({"kind": "recommendation", "schema": SCHEMA, **asdict(self)}, indent=1) + "\n",
-        )
+        content = {"kind": "recommendation", "schema": SCHEMA, **asdict(self)}
+        write_atomically(path, to_json(content, indent=1) + "\n")
         return path
 
     def __str__(self) -> str:
-        parts = [
-            self.sentence,
-            "",
-            self.code,
-            "",
-            *(f"- {line}" for line in (*self.found, *self.notes)),
-        ]
-        return "\n".join(parts)
+        reasons = [f"- {line}" for line in (*self.found, *self.notes)]
+        return "\n".join([self.sentence, "", self.code, "", *reasons])
 
 
 @checked_types
@@ -213,7 +209,7 @@ def recommend(
         whole("steps", steps, least=SHORTEST)
     if not set(without) <= set(PARTS):
         fail("without", f"must hold names from {PARTS}", without)
-    begun, worked = time.perf_counter(), time.process_time()
+    wall_start, cpu_start = time.perf_counter(), time.process_time()
     told = told or (lambda sentence, share: None)
     folder = None if folder is None else Path(folder)
     with untouched_randomness():
@@ -222,7 +218,14 @@ def recommend(
         notes = check_starts(bench, seed)
         asked: dict[str, Any] = {"minutes": minutes, "steps": steps, "seed": seed}
         asked |= {"measure": measure, "without": sorted(without)}
-        plan = _plan(bench, asked, folder, told, (begun, worked))
+        path = None if folder is None else folder / "plan.json"
+        if path is not None and path.exists():
+            plan = _read_plan(path, asked)
+        else:
+            told("measuring", 0.0)
+            plan = _make_plan(bench, asked, wall_start, cpu_start)
+            if path is not None:
+                write_atomically(path, to_json(plan, indent=1) + "\n")
         if plan["total"] < SHORTEST:
             return _cannot_tell(plan, minutes, notes, seed)
         if steps is not None and plan["total"] < steps:
@@ -243,21 +246,21 @@ def recommend(
             seed=seed,
             folder=pieces,
             seconds=60 * minutes - plan["seconds"],
-            before=plan["work"],
+            work_before=plan["work"],
             without=without,
             told=told,
         )
         race.run()
-        made = bench.problem(seed)
-        if made.valid is None:
+        finished = bench.problem(seed)
+        if finished.valid is None:
             notes.append(
                 "The problem has no validation batches: candidates were judged by their training "
                 "loss."
             )
-        decision, setting = decide(race, made)
+        decision, setting = decide(race, finished)
         if decision.kind in ("nothing trains", "at chance") and race.run_default():
             decision, setting = decide(race, bench.problem(seed))
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - wall_start
     if seconds > 1.2 * 60 * minutes:
         notes.append(
             f"It took {_minutes(float(f'{seconds / 60:.2g}'))} instead of {minutes:g}: two runs of "
@@ -270,141 +273,137 @@ def recommend(
     return answer
 
 
-def _plan(
-    bench: Bench,
-    asked: dict[str, Any],
-    folder: Path | None,
-    told: Callable[[str, float], Any],
-    begun: tuple[float, float],
-) -> dict[str, Any]:
-    """What is measured once and must not change when an interrupted call continues."""
-    minutes, steps, seed = asked["minutes"], asked["steps"], asked["seed"]
-    path = None if folder is None else folder / "plan.json"
-    if path is not None and path.exists():
-        plan = _checked_plan(read_json(path), path)
-        if plan["asked"] != asked:
-            raise RuleError(
-                f"folder must hold a race with the same arguments, got {plan['asked']} instead of "
-                f"{asked}"
-            )
-        return plan
-    told("measuring", 0.0)
-    model = bench.problem(seed).objective.model
-    clock, began = work_clock(model), begun[work_clock(model) is time.process_time]
-    step, piece, loading = _pace(bench, seed)
-    fits = int(0.85 * minutes * 60 / ((EXPECTED + MEASURING_RUNS + EVALUATING) * step))
-    # Two digits, so that two timings of one machine mostly agree.
-    digits = 10 ** max(0, len(str(fits)) - 2)
-    fits = fits // digits * digits
-    total = fits if steps is None else min(steps, fits)
-    longest = max(LEAST_MEASURING, MOST_RUNS * total * step)
-    most = min(minutes * 60 * MEASURING, MOST_MEASURING, longest)
-    most = most if asked["measure"] else 0.0
-    measured = measure_start(bench, seed=seed, seconds=most, steps=total)
-    plan = {"asked": asked, **measured, "seconds_per_step": step, "seconds_per_piece": piece}
-    plan["validation"] = _validation_batches(bench.problem(seed), total)
-    plan |= {
-        "loading": loading,
-        "total": total,
-        "seconds": round(time.perf_counter() - begun[0], 3),
-    }
-    plan["work"] = round(max(0.0, clock() - began - loading), 3)
-    if path is not None:
-        write_atomically(path, to_json(plan, indent=1) + "\n")
-    return plan
-
-
-def _validation_batches(problem: Problem, steps: int) -> int:
-    """How many validation batches are read before the end of a run, a power of two: evaluations
-    take at most ``EVALUATING`` full-length runs together, if a loss takes a third of a step of
-    the same size.
-    """
-    if problem.valid is None:
-        return MOST_VALIDATION
-    sizes = [
-        sum(t.numel() for t in tree_leaves(next(iter(batches), None)) if isinstance(t, Tensor))
-        for batches in (problem.train, problem.valid)
-    ]
-    share = sizes[0] / sizes[1] if all(sizes) else 1.0
-    most = 3 * share * EVALUATING * steps / PIECES
-    return 2 ** int(math.log2(min(MOST_VALIDATION, max(1.0, most))))
-
-
-def _checked_plan(plan: Any, path: Path) -> dict[str, Any]:
-    """A plan as it was read, after a look at every field: a file may be made up.
+def _read_plan(path: Path, asked: dict[str, Any]) -> dict[str, Any]:
+    """The plan of an interrupted call with the same arguments, after a look at every field: a file
+    may be made up.
 
     Raises:
-        RuleError: it is no plan of a race; the message names the file.
+        RuleError: it is no plan of a race, or one with other arguments.
     """
 
     def is_number(value: Any) -> bool:
         return type(value) in (int, float) and value >= 0
 
-    found = plan if isinstance(plan, dict) else {}
+    content = read_json(path)
+    plan = content if isinstance(content, dict) else {}
+    seconds = ("seconds_per_step", "seconds_per_piece", "seconds", "loading", "work")
     fits = (
-        isinstance(found.get("asked"), dict)
-        and all(type(found.get(name)) is int for name in ("total", "parameters"))
-        and all(is_number(found.get(n)) for n in ("total", "seconds_per_step", "seconds_per_piece"))
-        and is_number(found.get("seconds"))
-        and is_number(found.get("loading"))
-        and is_number(found.get("work"))
-        and type(found.get("validation")) is int
-        and 1 <= found["validation"] <= MOST_VALIDATION
-        and type(found.get("gradient_norm")) in (int, float)
-        and isinstance(found.get("found"), list)
-        and all(isinstance(sentence, str) for sentence in found["found"])
+        isinstance(plan.get("asked"), dict)
+        and all(type(plan.get(name)) is int for name in ("total", "parameters"))
+        and all(is_number(plan.get(name)) for name in ("total", *seconds))
+        and type(plan.get("validation")) is int
+        and 1 <= plan["validation"] <= MOST_VALIDATION
+        and type(plan.get("gradient_norm")) in (int, float)
+        and isinstance(plan.get("found"), list)
+        and all(isinstance(sentence, str) for sentence in plan["found"])
     )
     if not fits:
         raise RuleError(f"folder must hold the plan of a race in {path}, got other content")
-    return found
+    if plan["asked"] != asked:
+        raise RuleError(
+            f"folder must hold a race with the same arguments, got {plan['asked']} instead of "
+            f"{asked}"
+        )
+    return plan
 
 
-def measure_start(
-    problem: Factory | Bench, *, seed: int, seconds: float, steps: int | None = None
+def _make_plan(
+    bench: Bench, asked: dict[str, Any], wall_start: float, cpu_start: float
 ) -> dict[str, Any]:
-    """Gradient norms and their tail at the start, in at most about ``seconds`` (0: nothing is
-    measured), for a run of ``steps`` (None: of any length).
+    """What is measured once and must not change when an interrupted call continues: the length of
+    the runs, the time of a step, and what the instruments found.
+
+    Args:
+        asked: the arguments of ``recommend``.
+        wall_start, cpu_start: by ``perf_counter`` and ``process_time``, when the call began.
     """
-    made = made_problem(problem, seed)
+    minutes, steps, seed = asked["minutes"], asked["steps"], asked["seed"]
+    clock = work_clock(bench.problem(seed).objective.model)
+    work_start = cpu_start if clock is time.process_time else wall_start
+    seconds_per_step, seconds_per_piece, loading = _pace(bench, seed)
+    affordable = int(
+        PLANNED * minutes * 60 / ((EXPECTED + MEASURING_RUNS + EVALUATING) * seconds_per_step)
+    )
+    # Two digits, so that two timings of one machine mostly agree.
+    unit = 10 ** max(0, len(str(affordable)) - 2)
+    affordable = affordable // unit * unit
+    total = affordable if steps is None else min(steps, affordable)
+    longest = max(LEAST_MEASURING, MOST_RUNS * total * seconds_per_step)
+    limit = min(minutes * 60 * MEASURING, MOST_MEASURING, longest) if asked["measure"] else 0.0
+    measured_steps = total or 10**6  # where not one step fits, the time alone limits the measuring
+    return {
+        "asked": asked,
+        **_measure_start(bench.problem(seed), seed, seconds=limit, steps=measured_steps),
+        "seconds_per_step": seconds_per_step,
+        "seconds_per_piece": seconds_per_piece,
+        "validation": _validation_batches(bench.problem(seed), total),
+        "loading": loading,
+        "total": total,
+        "seconds": round(time.perf_counter() - wall_start, 3),
+        "work": round(max(0.0, clock() - work_start - loading), 3),
+    }
+
+
+def _validation_batches(problem: Problem, steps: int) -> int:
+    """How many validation batches are read before the end of a run, a power of two: evaluations
+    take at most ``EVALUATING`` full-length runs of ``steps`` together, if a loss takes a third of
+    a step on a batch of the same size.
+    """
+    if problem.valid is None:
+        return MOST_VALIDATION
+    train_numbers, valid_numbers = (
+        sum(t.numel() for t in tree_leaves(next(iter(batches), None)) if isinstance(t, Tensor))
+        for batches in (problem.train, problem.valid)
+    )  # numbers in the first batch of each
+    ratio = train_numbers / valid_numbers if train_numbers and valid_numbers else 1.0
+    affordable = 3 * ratio * EVALUATING * steps / PIECES
+    return 2 ** int(math.log2(min(MOST_VALIDATION, max(1.0, affordable))))
+
+
+def _measure_start(problem: Problem, seed: int, *, seconds: float, steps: int) -> dict[str, Any]:
+    """Measure norms and tail of minibatch gradients at the start.
+
+    Args:
+        seconds: time for it; 0: nothing is measured.
+        steps: length of a full run, on which the number of batches depends.
+
+    Returns:
+        The number of ``parameters``; ``gradient_norm``, its median (NaN: not measured); whether the
+        noise is ``heavy`` (None: cannot tell) and the norms are ``tailed``, as ``Scale`` takes
+        them; and what was ``found``, one sentence each.
+    """
     found: list[str] = []
-    plan: dict[str, Any] = {
-        "parameters": sum(p.numel() for p in made.objective.parameters),
+    measured: dict[str, Any] = {
+        "parameters": sum(p.numel() for p in problem.objective.parameters),
         "gradient_norm": math.nan,
         "heavy": None,
         "tailed": False,
         "found": found,
     }
-    if seconds > 0:
-        _measure(made, seed, plan, min(seconds, MOST_MEASURING), steps or 10**6)
-    return plan
-
-
-def _measure(made: Problem, seed: int, plan: dict[str, Any], seconds: float, steps: int) -> None:
-    """Measure norms and tail of minibatch gradients within the time; what is found goes into
-    ``plan``.
-    """
-    found: list[str] = plan["found"]
+    if seconds <= 0:
+        return measured
     # Two passes of about one and a half gradients per batch; a power of two.
     count = 2 ** int(math.log2(min(256.0, max(4.0, MEASURING_RUNS * steps / 3))))
-    batches: list[Any] = list(islice(batches_from(made.train, seed, 0), count))
+    batches: list[Any] = list(islice(batches_from(problem.train, seed, 0), count))
     try:
         with time_limit(seconds):
-            sample = noise_sample(made.objective, batches)
+            sample = noise_sample(problem.objective, batches)
     except Exception as error:
         found.append(
             f"Gradient norms could not be measured ({reason(error)}); default learning rates "
             "were used."
         )
-        return
+        return measured
+    # A gradient g = mean + noise: ‖g‖² = ‖noise‖² + 2 noise·mean + ‖mean‖².
     norms = np.sqrt(np.maximum(sample.norms**2 + 2 * sample.dots + sample.mean_norm**2, 0.0))
-    low, middle, high = (float(q) for q in np.quantile(norms, [0.1, 0.5, 0.9]))
-    plan["gradient_norm"] = middle
-    plan["tailed"] = high > LONG_TAIL * middle
+    low, median, high = (float(q) for q in np.quantile(norms, [0.1, 0.5, 0.9]))
+    measured["gradient_norm"] = median
+    measured["tailed"] = high > LONG_TAIL * median
     found.append(
-        f"Gradient norm of a batch: median {middle:.3g}, 10 % below {low:.3g}, 10 % above "
+        f"Gradient norm of a batch: median {median:.3g}, 10 % below {low:.3g}, 10 % above "
         f"{high:.3g}. It places the learning rates of SGD."
     )
-    if plan["tailed"]:
+    if measured["tailed"]:
         found.append(
             f"One norm in ten is above {LONG_TAIL:g} times the median: bad batches. The winner is "
             "tried with a weight decay too."
@@ -418,13 +417,12 @@ def _measure(made: Problem, seed: int, plan: dict[str, Any], seconds: float, ste
     if len(norms) >= 64:
         with suppress(RuleError):
             judged = infinite_variance(sample)
-            plan["heavy"] = judged.infinite
-            follows = {
-                True: "Clipping of coordinates is tried.",
-                False: "Clipping of coordinates is left out.",
-                None: "Clipping of coordinates is left out.",
-            }[judged.infinite]
-            found.append(f"Gradient noise: {judged.answer}. {follows}")
+            measured["heavy"] = judged.infinite
+            consequence = "tried" if judged.infinite else "left out"
+            found.append(
+                f"Gradient noise: {judged.answer}. Clipping of coordinates is {consequence}."
+            )
+    return measured
 
 
 def _pace(bench: Bench, seed: int) -> tuple[float, float, float]:
@@ -432,65 +430,70 @@ def _pace(bench: Bench, seed: int) -> tuple[float, float, float]:
     libraries and compiling kernels, which happens once per process.
     """
     clock = work_clock(bench.problem(seed).objective.model)
-    begun = clock()
-    for warmed in (BASELINE, replace(BASELINE, family="AdamW with unit gradients")):
-        timed_steps(bench, warmed.optimizer, seed, 1)
-    warm = clock() - begun
-    steps = timed_steps(bench, BASELINE.optimizer, seed, 1 if warm > 20.0 else PACE)
+    start = clock()
+    for candidate in (BASELINE, replace(BASELINE, family="AdamW with unit gradients")):
+        timed_steps(bench, candidate.optimizer, seed, 1)
+    first_steps = clock() - start
+    steps = timed_steps(bench, BASELINE.optimizer, seed, 1 if first_steps > 20.0 else PACE)
     step = sorted(steps)[len(steps) // 2]
-    begun = time.perf_counter()
+    start = time.perf_counter()
     start_loss(bench, seed)
-    return step, time.perf_counter() - begun, max(0.0, warm - 2 * step)
+    return step, time.perf_counter() - start, max(0.0, first_steps - 2 * step)
 
 
 def decide(race: Race, problem: Problem) -> tuple[Decision, Candidate | None]:
-    """What the race says, and the recommended setting (None: there is none)."""
+    """What the race says, and the recommended setting (None: there is none).
+
+    Args:
+        race: that has run.
+        problem: on whose validation batches the best model is tried.
+    """
     seed, total = race.seed, race.total
     final = race.finalists()
-    plain = [
+    plain_adamw = [
         e
         for e in final
         if e.candidate.family == BASELINE.family
         and e.candidate.decay is None
         and e.candidate.shape == "trapezoid"
     ]
-    best, reference = final[0], (plain or race.entries[:1])[0]
-    own, his = best.score(total, seed), reference.score(total, seed)
-    gain, relative_to = _gain(race, own, his)
+    best, baseline = final[0], (plain_adamw or race.entries[:1])[0]
+    loss, baseline_loss = best.score(total, seed), baseline.score(total, seed)
+    gain, relative_to = _gain(race, loss, baseline_loss)
     rate = None
-    if reference.candidate != BASELINE:
+    if baseline.candidate != BASELINE:
         default = race.entries[0]
-        step = max(s for s in default.runs[seed].scores if s in reference.runs[seed].scores)
-        rate = (step, reference.score(step, seed), default.score(step, seed))
-    kind, chance = "optimizer", at_chance(problem, best.runs[seed], race.start - own)
+        step = max(s for s in default.runs[seed].scores if s in baseline.runs[seed].scores)
+        rate = (step, baseline.score(step, seed), default.score(step, seed))
+    kind, chance = "optimizer", at_chance(problem, best.runs[seed], race.start - loss)
     fell = not race.is_flat(race.lowest(race.rungs[:1])[0])
-    if math.isinf(own):
+    if math.isinf(loss):
         kind = "diverged"
     elif fell and not chance and race.rises(total, race.rungs[:1]):
         kind = "rises"
-    elif race.is_flat(own):
+    elif race.is_flat(loss):
         kind = "nothing trains"
     elif chance:
         kind = "at chance"
-    elif not his - own > LEAST_GAIN * _late_fall(reference, total, seed):
-        best, own = reference, his
-    if kind == "optimizer" and best is reference:
-        kind = "fine" if reference.candidate == BASELINE else "rate"
+    elif not baseline_loss - loss > LEAST_GAIN * _late_fall(baseline, total, seed):
+        best, loss = baseline, baseline_loss
+    if kind == "optimizer" and best is baseline:
+        kind = "fine" if baseline.candidate == BASELINE else "rate"
         gain = (0.0, 0.0, 0.0)
-    settled = kind in ("fine", "rate", "optimizer", "rises")
+    has_setting = kind in ("fine", "rate", "optimizer", "rises")
     decision = Decision(
-        kind,
-        best.candidate.name if settled else "",
-        reference.candidate.name,
-        own,
-        his,
-        gain if settled else (0.0, -math.inf, math.inf),
-        relative_to,
-        race.start,
-        total,
-        rate,
+        kind=kind,
+        setting=best.candidate.name if has_setting else "",
+        baseline=baseline.candidate.name,
+        loss=loss,
+        baseline_loss=baseline_loss,
+        gain=gain if has_setting else UNKNOWN_GAIN,
+        relative_to=relative_to,
+        start=race.start,
+        steps=total,
+        rate=rate,
     )
-    return decision, best.candidate if settled else None
+    return decision, best.candidate if has_setting else None
 
 
 def _late_fall(entry: Entry, total: int, seed: int) -> float:
@@ -498,28 +501,29 @@ def _late_fall(entry: Entry, total: int, seed: int) -> float:
     which differences at the end count, whatever the loss was at the start.
     """
     scores = entry.runs[seed].scores
-    before = [step for step in scores if step < total and math.isfinite(scores[step])]
-    if not before or not math.isfinite(scores.get(total, math.inf)):
+    earlier = [step for step in scores if step < total and math.isfinite(scores[step])]
+    if not earlier or not math.isfinite(scores.get(total, math.inf)):
         return 0.0
-    return abs(scores[max(before)] - scores[total])
+    return abs(scores[max(earlier)] - scores[total])
 
 
-def _gain(race: Race, own: float, his: float) -> tuple[tuple[float, float, float], str]:
-    """What the best run saves against another, with its interval, and what it is a share of."""
-    if math.isinf(own):
-        return (0.0, -math.inf, math.inf), "loss"
-    if math.isinf(his) or his >= race.start > own:
+def _gain(race: Race, loss: float, baseline_loss: float) -> tuple[tuple[float, float, float], str]:
+    """What the best run saves against the baseline, with the ends of its 90 % interval, and what
+    it is a share of: ``gain`` and ``relative_to`` of a :class:`Decision`.
+    """
+    if math.isinf(loss):
+        return UNKNOWN_GAIN, "loss"
+    if math.isinf(baseline_loss) or baseline_loss >= race.start > loss:
         return (1.0, 1.0, 1.0), "loss"
     reach = race.noise.reach()
     positive_losses = race.start > 0 and race.lowest(race.rungs)[0] > 0
-    unit = his if positive_losses else race.start - his
+    unit = baseline_loss if positive_losses else race.start - baseline_loss
     if not unit > 0:
-        return (0.0, -math.inf, math.inf), "fall"
-    if math.isinf(reach):
-        ends = [-math.inf, math.inf]
-    else:
-        ends = [(his - race.moved(own, by)) / unit for by in (reach, -reach)]
-    return ((his - own) / unit, ends[0], ends[1]), "loss" if positive_losses else "fall"
+        return UNKNOWN_GAIN, "fall"
+    low, high = -math.inf, math.inf
+    if not math.isinf(reach):
+        low, high = ((baseline_loss - race.loss_above(loss, d)) / unit for d in (reach, -reach))
+    return ((baseline_loss - loss) / unit, low, high), "loss" if positive_losses else "fall"
 
 
 def _answer(
@@ -531,7 +535,15 @@ def _answer(
     notes: list[str],
     seconds: float,
 ) -> Recommendation:
-    """The recommendation that a finished race and a decision give, with its table and notes."""
+    """The recommendation that a finished race and a decision give.
+
+    Args:
+        plan: of the race; its sentences on what was found are handed on.
+        setting: what is recommended; None: nothing.
+        steps: of the user's run, for the code to paste.
+        notes: what weakens the answer; a further one may be appended.
+        seconds: that the call took.
+    """
     best = race.finalists()[0]
     about = {
         "steps": race.total,
@@ -552,28 +564,28 @@ def _answer(
         )
     tried = [
         Tried(
-            e.candidate.name,
-            s,
-            r.steps,
-            r.scores[max(r.scores)],
-            tuple(r.curve),
-            tuple(sorted(r.scores.items())),
+            name=e.candidate.name,
+            seed=seed,
+            steps=run.steps,
+            loss=run.scores[max(run.scores)],
+            curve=tuple(run.curve),
+            scores=tuple(sorted(run.scores.items())),
         )
         for e in race.entries
-        for s, r in e.runs.items()
-        if r.scores
+        for seed, run in e.runs.items()
+        if run.scores
     ]
     tried.sort(key=lambda t: (-t.steps, t.loss))
     return Recommendation(
-        _sentence(race, decision, setting),
-        "" if setting is None else _code(setting, steps),
-        decision.gain,
-        tuple(plan["found"]),
-        tuple(tried),
-        _not_tried(race),
-        (*race.notes, *notes),
-        about,
-        decision,
+        sentence=_sentence(race, decision, setting),
+        code="" if setting is None else _code(setting, steps),
+        gain=decision.gain,
+        found=tuple(plan["found"]),
+        tried=tuple(tried),
+        not_tried=_not_tried(race),
+        notes=tuple(notes),
+        about=about,
+        decision=decision,
     )
 
 
@@ -617,65 +629,66 @@ def _sentence(race: Race, decision: Decision, setting: Candidate | None) -> str:
             f"start ({start})"
         )
     else:
-        sure = "" if decision.gain[1] > 0 else ", within the noise between seeds"
+        caveat = "" if decision.gain[1] > 0 else ", within the noise between seeds"
         parts.append(
             f"{decision.setting}: it ends at validation loss {loss}, and AdamW at its best rate "
             f"({decision.baseline}) at {decision.baseline_loss:.3g}; it saves "
-            f"{decision.percent}{sure}"
+            f"{decision.percent}{caveat}"
         )
     if decision.rate is not None:
         step, at_best, at_default = decision.rate
-        there = "diverged" if math.isinf(at_default) else f"stood at {at_default:.3g}"
+        outcome = "diverged" if math.isinf(at_default) else f"stood at {at_default:.3g}"
         parts.append(
             f"the rate alone: at step {step} {decision.baseline} stood at {at_best:.3g}, AdamW at "
-            f"lr 0.001 {there}"
+            f"lr 0.001 {outcome}"
         )
     return "; ".join([*parts, *_others(race, setting)]) + "."
 
 
 def _others(race: Race, setting: Candidate | None) -> list[str]:
-    """What became of every other optimizer, at the last step at which the winner can be compared
-    with it.
+    """Words on every other kind of optimizer but AdamW: its best loss beside that of the winner's
+    family, at the last step that it reached.
+
+    Args:
+        setting: the winner; None: there is none, and the best of all counts.
     """
-    seed, reach, said = race.seed, race.noise.reach(), []
-    kind = "" if setting is None else FAMILIES[setting.family].kind
-    for family, of in FAMILIES.items():
-        own = [e for e in race.entries if e.candidate.family == family]
-        if not own or of.kind in (kind, FAMILIES[BASELINE.family].kind):
+    seed, reach, words = race.seed, race.noise.reach(), []
+    kinds = {FAMILIES[e.family].kind for e in (BASELINE, setting) if e is not None}
+    for name, family in FAMILIES.items():
+        entries = [e for e in race.entries if e.candidate.family == name]
+        if not entries or family.kind in kinds:
             continue
-        step = max(s for e in own for s in e.runs[seed].scores)
-        other = min(e.score(step, seed) for e in own)
-        mine = min(
-            (
-                e.score(step, seed)
-                for e in race.entries
-                if setting is not None
-                and e.candidate.family == setting.family
-                and step in e.runs[seed].scores
-            ),
-            default=race.lowest([step])[0],
-        )
-        if math.isinf(other):
-            said.append(f"{family} diverges")
-        elif other >= race.start:
-            said.append(f"{family} does not train")
-        elif abs(race.level(other) - race.level(mine)) <= reach:
-            said.append(f"{family} ties at step {step}")
+        step = max(s for e in entries for s in e.runs[seed].scores)
+        loss = min(e.score(step, seed) for e in entries)
+        winners = [
+            e.score(step, seed)
+            for e in race.entries
+            if setting is not None
+            and e.candidate.family == setting.family
+            and step in e.runs[seed].scores
+        ]
+        winners_loss = min(winners, default=race.lowest([step])[0])
+        if math.isinf(loss):
+            words.append(f"{name} diverges")
+        elif loss >= race.start:
+            words.append(f"{name} does not train")
+        elif abs(race.level(loss) - race.level(winners_loss)) <= reach:
+            words.append(f"{name} ties at step {step}")
         else:
-            word = "worse" if other > mine else "better"
-            said.append(f"{family} is {word} at step {step} ({other:.3g} against {mine:.3g})")
-    return said
+            word = "worse" if loss > winners_loss else "better"
+            words.append(f"{name} is {word} at step {step} ({loss:.3g} against {winners_loss:.3g})")
+    return words
 
 
 def _code(setting: Candidate, total: int) -> str:
     """The program's lines to paste: the optimizer, and the schedule with which it was raced."""
-    code = setting.code
-    module = code.split("(")[0].rsplit(".", 1)[0]
+    maker, _, arguments = setting.code.partition("(")
+    module = maker.rpartition(".")[0]
     head = "import torch\n" if module == "torch.optim" else f"import {module}\nimport torch\n"
-    inside = code.partition("(")[2].rpartition(")")[0]
-    line = f"optimizer = {code}"
+    line = f"optimizer = {setting.code}"
     if len(line) > 79:  # nothing to paste is wider than a terminal
-        line = f"optimizer = {code.partition('(')[0]}(\n    {inside}\n)"
+        line = f"optimizer = {maker}(\n    {arguments.removesuffix(')')}\n)"
+    # A rate that is flat at first falls the faster later: by the trapezoid's factor of 2.
     falls = f"{1 / SHAPES[setting.shape]:g} * " if SHAPES[setting.shape] < 1 else ""
     return (
         f"{head}\n{line}\n"
@@ -690,6 +703,7 @@ def _code(setting: Candidate, total: int) -> str:
 
 
 def _not_tried(race: Race) -> tuple[str, ...]:
+    """What was left out, one sentence each."""
     missing = [
         name for name in FAMILIES if not any(e.candidate.family == name for e in race.entries)
     ]
@@ -702,6 +716,7 @@ def _not_tried(race: Race) -> tuple[str, ...]:
 
 
 def _minutes(number: float) -> str:
+    """A number of minutes in words."""
     return "1 minute" if number == 1 else f"{number:g} minutes"
 
 
@@ -710,21 +725,22 @@ def _cannot_tell(
 ) -> Recommendation:
     """The recommendation where not even the shortest race fits into the time."""
     seconds = (EXPECTED + MEASURING_RUNS + EVALUATING) * SHORTEST * plan["seconds_per_step"]
-    needed = seconds / 60 / 0.85
+    needed = seconds / 60 / PLANNED
+    about = {
+        "steps": plan["total"],
+        "seconds": 0.0,
+        "full_length_runs": 0.0,
+        "seed": seed,
+        "setting": None,
+    }
     return Recommendation(
-        f"Cannot tell in {_minutes(minutes)}: the shortest useful race needs about "
+        sentence=f"Cannot tell in {_minutes(minutes)}: the shortest useful race needs about "
         f"{_minutes(math.ceil(needed))}.",
-        "",
-        (0.0, -math.inf, math.inf),
-        tuple(plan["found"]),
-        (),
-        ("Every candidate.",),
-        tuple(notes),
-        {
-            "steps": plan["total"],
-            "seconds": 0.0,
-            "full_length_runs": 0.0,
-            "seed": seed,
-            "setting": None,
-        },
+        code="",
+        gain=UNKNOWN_GAIN,
+        found=tuple(plan["found"]),
+        tried=(),
+        not_tried=("Every candidate.",),
+        notes=tuple(notes),
+        about=about,
     )

@@ -95,17 +95,20 @@ def build(factory: Factory, seed: int) -> Problem:
             factory,
         )
     seed_everything(stream_seed(seed, "start"))
-    objective, train, third = opened("problem", called(factory, seed))
+    objective, train, third = problem_parts("problem", call_factory(factory, seed))
     valid = None if isinstance(third, torch.optim.Optimizer) else third
     for name, batches in (("train", train), ("valid", valid)):
         if batches is not None and (
             not isinstance(batches, Iterable) or isinstance(batches, Iterator)
         ):
-            rule = "must be batches that can be read more than once (a list or a DataLoader)"
-            fail(name, rule, type(batches).__name__)
+            fail(
+                name,
+                "must be batches that can be read more than once (a list or a DataLoader)",
+                type(batches).__name__,
+            )
     if valid is None and _is_list(train) and len(train) >= 4:
-        held = max(1, len(train) // 10)
-        train, valid = train[: len(train) - held], train[len(train) - held :]
+        held_out = max(1, len(train) // 10)
+        train, valid = train[: len(train) - held_out], train[len(train) - held_out :]
     if not any(True for _ in islice(iter(train), 1)):
         fail("train", "must hold at least one batch", train)
     return Problem(objective, train, valid)
@@ -134,12 +137,14 @@ class Bench:
         self._trusted: bool | None = None  # None: not tried yet
 
     def problem(self, seed: int) -> Problem:
-        """The problem of a seed at its start."""
+        """The problem of a seed at its start, which is the same object at every call where it
+        comes back to its start.
+        """
         if seed in self._kept:
             problem, start = self._kept[seed]
             start.restore()
             if self._trusted is None:
-                self._trusted = start.is_the_same()
+                self._trusted = start.gives_the_same_loss()
                 start.restore()
             if self._trusted:
                 return replace(problem, most=self.most)
@@ -160,10 +165,11 @@ class _Start:
     def __init__(self, problem: Problem, seed: int) -> None:
         self._problem, self._seed = problem, seed
         model = problem.objective.model
+        # Pairs (what a step may change, its copy): modules' attributes, dicts and lists in these.
         self._attributes = [(vars(module), dict(vars(module))) for module in model.modules()]
-        held = [value for _, kept in self._attributes for value in kept.values()]
-        self._dicts = [(value, dict(value)) for value in held if isinstance(value, dict)]
-        self._lists = [(value, list(value)) for value in held if type(value) is list]
+        values = [value for _, attributes in self._attributes for value in attributes.values()]
+        self._dicts = [(value, dict(value)) for value in values if isinstance(value, dict)]
+        self._lists = [(value, list(value)) for value in values if type(value) is list]
         tensors = [*model.parameters(), *model.buffers()]
         self._tensors = [(t, t.detach().clone(), t.requires_grad) for t in tensors]
         self._batch = next(iter(problem.train))
@@ -171,19 +177,21 @@ class _Start:
         self.restore()
 
     def _first_loss(self) -> Tensor:
+        """The loss of the first batch before any step, with the first step's random numbers."""
         seed_everything(stream_seed(self._seed, "steps", 0))
         return self._problem.objective.value(self._batch).detach().clone()
 
-    def is_the_same(self) -> bool:
+    def gives_the_same_loss(self) -> bool:
         """Whether the first loss is what it was, to the last bit."""
         return bool(torch.equal(self._first_loss(), self._loss))
 
     def restore(self) -> None:
-        for held, kept in (*self._attributes, *self._dicts):
-            held.clear()
-            held.update(kept)
-        for items, copied in self._lists:
-            items[:] = copied
+        """Put attributes, dicts, lists, parameters and buffers back, and remove the gradients."""
+        for mapping, copied in (*self._attributes, *self._dicts):
+            mapping.clear()
+            mapping.update(copied)
+        for items, copied_items in self._lists:
+            items[:] = copied_items
         with torch.no_grad():
             for tensor, value, needs_gradient in self._tensors:
                 if tensor.is_leaf:
@@ -192,17 +200,17 @@ class _Start:
                 tensor.grad = None
 
 
-def made_problem(source: Factory | Bench, seed: int) -> Problem:
+def problem_at_start(source: Factory | Bench, seed: int) -> Problem:
     """The problem of a seed at its start, from a bench or built anew."""
     return source.problem(seed) if isinstance(source, Bench) else build(source, seed)
 
 
-def called(factory: Factory, seed: int) -> Any:
-    """What the user's function returns; it is called with the seed if it has a parameter of that
-    name.
+def call_factory(factory: Factory, seed: int) -> Any:
+    """Call the user's function, with the seed if it has a parameter of that name, and return what
+    it returns.
 
     Example:
-        >>> called(lambda seed: seed + 1, 4), called(lambda: 7, 4)
+        >>> call_factory(lambda seed: seed + 1, 4), call_factory(lambda: 7, 4)
         (5, 7)
     """
     try:
@@ -212,7 +220,7 @@ def called(factory: Factory, seed: int) -> Any:
     return factory(seed) if takes_seed else factory()
 
 
-def opened(name: str, made: Any) -> tuple[Objective, Any, Any]:
+def problem_parts(name: str, returned: Any) -> tuple[Objective, Any, Any]:
     """The objective, the batches, and the third part (None if there is none) of what a user's
     function returned.
 
@@ -221,23 +229,28 @@ def opened(name: str, made: Any) -> tuple[Objective, Any, Any]:
             argument to name.
 
     Example:
-        >>> objective, batches, third = opened("problem", ((torch.nn.Linear(1, 1), max), [1, 2]))
+        >>> returned = (torch.nn.Linear(1, 1), max), [1, 2]
+        >>> objective, batches, third = problem_parts("problem", returned)
         >>> type(objective).__name__, batches, third
         ('Objective', [1, 2], None)
     """
-    if not isinstance(made, tuple) or len(made) not in (2, 3):
-        rule = (
+    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+        fail(
+            name,
             "must return (objective, batches), and as a third part validation batches or an "
-            "optimizer"
+            "optimizer",
+            type(returned).__name__,
         )
-        fail(name, rule, type(made).__name__)
-    objective = Objective(*made[0]) if isinstance(made[0], tuple) and len(made[0]) == 2 else made[0]
+    objective, batches, third = (*returned, None)[:3]
+    if isinstance(objective, tuple) and len(objective) == 2:
+        objective = Objective(*objective)
     if not isinstance(objective, Objective):
         fail(name, "must return an Objective or (model, loss) first", type(objective).__name__)
-    return objective, made[1], made[2] if len(made) == 3 else None
+    return objective, batches, third
 
 
 def _is_list(batches: Any) -> bool:
+    """Whether the batches have a length and are indexed: else they are a loader."""
     return isinstance(batches, (list, tuple, Tensor))
 
 
@@ -247,7 +260,7 @@ def batches_from(train: Iterable[Any], seed: int, position: int) -> Iterator[Any
     A list is shuffled anew per epoch. A loader shuffles itself, after its generators were seeded
     for the epoch.
     """
-    epoch, skip = 0, position
+    epoch, skip = 0, position  # batches left to pass over
     while True:
         if _is_list(train):
             n = len(train)  # type: ignore[arg-type]
@@ -263,12 +276,11 @@ def batches_from(train: Iterable[Any], seed: int, position: int) -> Iterator[Any
             iterator = iter(train)
             first = list(islice(iterator, 1))  # a sampler draws its seed at the first batch
             torch.set_rng_state(state)
-            seen = 0
-            for batch in chain(first, iterator):
-                seen += 1
-                if seen > skip:
+            count = 0
+            for count, batch in enumerate(chain(first, iterator), 1):
+                if count > skip:
                     yield batch
-            skip = max(0, skip - seen)
+            skip = max(0, skip - count)
         epoch += 1
 
 
@@ -295,6 +307,7 @@ class Progress:
 
     @property
     def diverged(self) -> bool:
+        """Whether the loss was infinite where the run was judged last."""
         return bool(self.scores) and math.isinf(self.scores[max(self.scores)])
 
 
@@ -334,16 +347,21 @@ def train_until(
     total: int,
     shape: str = "trapezoid",
 ) -> None:
-    """Train one run from where it stands to step ``until`` of ``total``, then evaluate it.
+    """Train one run from where it stands to step ``until``, evaluate it there, and write the
+    outcome into ``progress``. A run that diverged counts as having done all these steps.
 
     Diverged means: the validation loss is not finite, or the training loss was not finite for 20
     steps in a row. Single bad batches do not end a run: an optimizer may survive them.
+
+    Args:
+        total: steps of a full run, over which the learning rate rises and falls.
+        shape: of the learning rate, a key of ``SHAPES``.
     """
-    begun, worked = time.perf_counter(), time.process_time()
-    problem = made_problem(factory, seed)
+    wall_start, cpu_start = time.perf_counter(), time.process_time()
+    problem = problem_at_start(factory, seed)
     model = problem.objective.model
     clock = work_clock(model)
-    worked = worked if clock is time.process_time else begun
+    work_start = cpu_start if clock is time.process_time else wall_start
     optimizer = make_optimizer(model)
     rates = [group["lr"] for group in optimizer.param_groups]
     if progress.state is not None:
@@ -351,14 +369,14 @@ def train_until(
         optimizer.load_state_dict(progress.state["optimizer"])
     modes = _Modes(model)
     seed_everything(stream_seed(seed, "steps", progress.steps))
-    average_from = progress.steps + int((1 - AVERAGED) * (until - progress.steps))
-    average, apart = _Average(model), -(-(until - average_from) // MOST_AVERAGED)
-    losses: list[Tensor] = []
-    lost = 0  # losses in a row that were not finite
+    average, average_from = _Average(), until - math.ceil(AVERAGED * (until - progress.steps))
+    average_every = math.ceil((until - average_from) / MOST_AVERAGED)
+    losses: list[Tensor] = []  # since the last point of the curve
+    not_finite = 0  # losses in a row, up to there
     report_every = max(1, total // 100)
     batches = batches_from(problem.train, seed, progress.steps)
-    first, ends = progress.steps, [clock()]
-    while progress.steps < until:
+    is_first_piece, step_ends = not progress.steps, [clock()]
+    while progress.steps < until and not_finite < LOST:
         batch = next(batches)
         factor = schedule(progress.steps, total, shape)
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -369,8 +387,8 @@ def train_until(
         optimizer.step()
         losses.append(loss.detach())
         progress.steps += 1
-        ends.append(clock())
-        if progress.steps > average_from and (until - progress.steps) % apart == 0:
+        step_ends.append(clock())
+        if progress.steps > average_from and (until - progress.steps) % average_every == 0:
             average.add(model)
         if len(losses) == report_every or progress.steps == until:
             values = torch.stack(losses).double()
@@ -379,41 +397,38 @@ def train_until(
                 (progress.steps, float(finite.mean()) if len(finite) else math.inf)
             )
             losses = []
-            lost = _trailing(values) + (0 if len(finite) else lost)
-            if lost >= LOST:
-                progress.scores[until] = progress.along[until] = math.inf
-                progress.steps, progress.state = until, None
-                progress.stepping += ends[-1] - ends[0]
-                progress.beside += ends[0] - worked
-                progress.seconds += time.perf_counter() - begun
-                return
-    if not first and until > WARM:
-        progress.per_step = _per_step(ends[WARM:], clock)
-    progress.stepping += ends[-1] - ends[0]
-    # The state is taken before the averages are tried: evaluation must not change the run.
-    progress.state = {
-        "model": _copy_tree(model.state_dict()),
-        "optimizer": _copy_tree(optimizer.state_dict()),
-    }
-    if until == total:
-        losses_of = evaluate(problem, progress, modes, MOST_VALIDATION)
-        score, along = _mean(losses_of), _mean(losses_of[: problem.most])
+            not_finite = _trailing_not_finite(values) + (0 if len(finite) else not_finite)
+    score = along = math.inf
+    if not_finite >= LOST:
+        progress.steps, progress.state = until, None
     else:
-        score = math.inf
-        if until > total / ONCE:
-            score = _mean(evaluate(problem, progress, modes, problem.most))
-        average.swap_in(model)
-        along = score = min(score, _mean(evaluate(problem, progress, modes, problem.most)))
+        if is_first_piece and until > WARM:
+            progress.per_step = _per_step(step_ends[WARM:], clock)
+        # The state is taken before the averages are tried: evaluation must not change the run.
+        progress.state = {
+            "model": _copy_tree(model.state_dict()),
+            "optimizer": _copy_tree(optimizer.state_dict()),
+        }
+        if until == total:
+            valid_losses = evaluate(problem, progress, modes, MOST_VALIDATION)
+            score, along = _mean(valid_losses), _mean(valid_losses[: problem.most])
+        else:
+            if until > total / ONCE:
+                score = _mean(evaluate(problem, progress, modes, problem.most))
+            average.swap_in(model)
+            along = score = min(score, _mean(evaluate(problem, progress, modes, problem.most)))
     progress.scores[until], progress.along[until] = score, along
-    progress.beside += clock() - worked - (ends[-1] - ends[0])
-    progress.seconds += time.perf_counter() - begun
+    stepping = step_ends[-1] - step_ends[0]
+    progress.stepping += stepping
+    progress.beside += clock() - work_start - stepping
+    progress.seconds += time.perf_counter() - wall_start
 
 
-def _trailing(values: Tensor) -> int:
+def _trailing_not_finite(values: Tensor) -> int:
     """How many values at the end are not finite.
 
     Example:
-        >>> _trailing(torch.tensor([math.nan, 1.0, math.inf, math.nan]))
+        >>> _trailing_not_finite(torch.tensor([math.nan, 1.0, math.inf, math.nan]))
         2
     """
     finite = values.isfinite().nonzero()
@@ -429,18 +444,18 @@ def timed_steps(
     """Seconds of each of the first ``n`` training steps."""
     problem = bench.problem(seed)
     optimizer = make_optimizer(problem.objective.model)
-    _Modes(problem.objective.model)
+    _Modes(problem.objective.model)  # training mode
     seed_everything(stream_seed(seed, "steps", 0))
-    spent = []
+    seconds = []
     for batch in islice(batches_from(problem.train, seed, 0), n):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         loss = problem.objective.value(batch)
         loss.backward()
         optimizer.step()
         float(loss.detach())  # waits for a GPU
-        spent.append(time.perf_counter() - begun)
-    return spent
+        seconds.append(time.perf_counter() - start)
+    return seconds
 
 
 def _per_step(ends: list[float], clock: Callable[[], float]) -> float:
@@ -466,6 +481,7 @@ class _Modes:
         self._kept = [(module, module.training) for module in model.modules()]
 
     def restore(self) -> None:
+        """Set every module to its mode in training."""
         for module, training in self._kept:
             module.training = training
 
@@ -506,7 +522,7 @@ def _value(objective: Objective, batch: Any) -> Tensor:
 
 def start_loss(factory: Factory | Bench, seed: int) -> float:
     """Validation loss before the first step; NaN where there are no validation batches."""
-    problem = made_problem(factory, seed)
+    problem = problem_at_start(factory, seed)
     modes = _Modes(problem.objective.model)
     if problem.valid is None:
         return math.nan
@@ -514,7 +530,12 @@ def start_loss(factory: Factory | Bench, seed: int) -> float:
 
 
 def at_chance(problem: Problem, run: Progress, fall: float) -> bool:
-    """Whether the model that a run has trained says the same whatever its input."""
+    """Whether the model that a run has trained says the same whatever its input; False where that
+    cannot be tried. The weights of the run stay in the problem's model.
+
+    Args:
+        fall: of the loss since the start.
+    """
     if run.state is None:
         return False
     try:
@@ -549,26 +570,28 @@ def ignores_inputs(problem: Problem, fall: float) -> bool:
     model = problem.objective.model
     modes = _Modes(model)
 
-    def losses(changed: list[Any]) -> Tensor:
+    def losses(of_batches: list[Any]) -> Tensor:
+        """Loss per batch."""
         seed_everything(stream_seed(0, "dealt"))  # the same noise in the loss every time
-        found = evaluate(replace(problem, valid=changed), Progress(), modes, MOST_VALIDATION)
-        return torch.tensor(found, dtype=torch.float64)
+        values = evaluate(replace(problem, valid=of_batches), Progress(), modes, MOST_VALIDATION)
+        return torch.tensor(values, dtype=torch.float64)
 
-    def change(changed: list[Any]) -> float:
-        return float((losses(changed) - own).abs().mean())
+    def change(changed_batches: list[Any]) -> float:
+        """Mean distance of the losses per batch from those of the batches as they are."""
+        return float((losses(changed_batches) - own_losses).abs().mean())
 
-    own, none = losses(batches), 0.01 * abs(fall)
-    if not abs(float((losses(_dealt(batches)) - own).mean())) <= none:
+    own_losses, negligible = losses(batches), 0.01 * abs(fall)
+    if not abs(float((losses(_with_dealt_inputs(batches)) - own_losses).mean())) <= negligible:
         return False
-    turned = [_with_inputs(batch, batch[0].roll(1, 0)) for batch in batches]
-    noise = change([_turned_as_one(batch) for batch in batches])
-    if change(turned) > max(10 * noise, 0.01 * none):
+    rolled = [_with_inputs(batch, batch[0].roll(1, 0)) for batch in batches]
+    noise = change([_with_rolled_rows(batch) for batch in batches])
+    if change(rolled) > max(10 * noise, 0.01 * negligible):
         return True  # the loss has pairs: it moves in every batch, but not on the whole
-    same = _rows_are_the_same(model, lambda: losses(batches))
-    if same:
-        return all(same)
-    alike = [[_one_input(batch, part) for batch in batches] for part in (0.0, 0.3, 0.7)]
-    return all(change(changed) <= max(none, 2 * noise) for changed in alike)
+    outputs_are_equal = _rows_are_equal(model, lambda: losses(batches))
+    if outputs_are_equal:
+        return all(outputs_are_equal)
+    same_inputs = [[_with_one_input(batch, at) for batch in batches] for at in (0.0, 0.3, 0.7)]
+    return all(change(changed) <= max(negligible, 2 * noise) for changed in same_inputs)
 
 
 def _is_pair(batch: Any) -> bool:
@@ -582,76 +605,83 @@ def _is_pair(batch: Any) -> bool:
 
 
 def _with_inputs(batch: Any, inputs: Tensor) -> Any:
+    """A batch with other inputs."""
     return type(batch)([inputs, *batch[1:]])
 
 
-def _turned_as_one(batch: Any) -> Any:
+def _with_rolled_rows(batch: Any) -> Any:
     """A batch with its rows in another order, in which all tensors of a row stay together."""
     fits = [isinstance(t, Tensor) and t.ndim and len(t) == len(batch[0]) for t in batch]
     return type(batch)([t.roll(1, 0) if fit else t for t, fit in zip(batch, fits, strict=True)])
 
 
-def _dealt(batches: list[Any]) -> list[Any]:
+def _with_dealt_inputs(batches: list[Any]) -> list[Any]:
     """Every batch with the inputs of another one in random order: in batches that are sorted by
-    class an input of the same batch would fit as well as its own.
+    class an input of the same batch would fit as well as its own. Where the shapes of two samples
+    differ, a batch gets its own inputs in random order.
     """
-    stream, found = numpy_stream(0, "dealt"), []
+    stream, dealt = numpy_stream(0, "dealt"), []
     for batch, other in zip(batches, stream.permutation(len(batches)), strict=True):
         own, donor = batch[0], batches[int(other)][0]
         donor = donor if donor.shape[1:] == own.shape[1:] else own
         rows = torch.from_numpy(stream.permutation(len(donor))).roll(1).to(own.device)
-        found.append(_with_inputs(batch, donor[rows[torch.arange(len(own)) % len(donor)]]))
-    return found
+        # A donor with fewer samples gives some of them again.
+        dealt.append(_with_inputs(batch, donor[rows[torch.arange(len(own)) % len(donor)]]))
+    return dealt
 
 
-def _one_input(batch: Any, part: float) -> Any:
-    """A batch in which the input at a share of the rows takes the place of all inputs."""
-    row = int(part * len(batch[0]))
+def _with_one_input(batch: Any, at: float) -> Any:
+    """A batch in which one input, at the share ``at`` of the rows, takes the place of all."""
+    row = int(at * len(batch[0]))
     return _with_inputs(batch, batch[0][row : row + 1].expand_as(batch[0]).clone())
 
 
-def _rows_are_the_same(model: torch.nn.Module, use: Callable[[], Any]) -> list[bool]:
-    """Of every tensor that the model returns while it is used: whether its rows are the same."""
-    same = []
+def _rows_are_equal(model: torch.nn.Module, use: Callable[[], Any]) -> list[bool]:
+    """Call ``use``, and return of every tensor that the model gave meanwhile whether its rows are
+    equal, up to a thousandth of its largest entry.
+    """
+    equal = []
 
-    def look(module: torch.nn.Module, given: Any, made: Any) -> None:
-        for t in tree_leaves(made):
+    def look(module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
+        for t in tree_leaves(outputs):
             if isinstance(t, Tensor) and t.ndim and len(t) > 1 and t.is_floating_point():
                 t = t.detach()
-                same.append(bool((t - t[:1]).abs().max() <= 1e-3 * t.abs().max()))
+                equal.append(bool((t - t[:1]).abs().max() <= 1e-3 * t.abs().max()))
 
     handle = model.register_forward_hook(look)
     try:
         use()
     finally:
         handle.remove()
-    return same
+    return equal
 
 
 class _Average:
-    """Running mean of the floating-point weights and buffers of a model."""
+    """Running mean of the floating-point weights and buffers of a model, in float32 at least."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self) -> None:
         self._count = 0
-        self._sums: dict[str, Tensor] = {}
+        self._means: dict[str, Tensor] = {}
 
     def add(self, model: torch.nn.Module) -> None:
+        """Take the model's present weights and buffers into the mean."""
         self._count += 1
         for name, value in model.state_dict().items():
             if value.is_floating_point():
-                if name not in self._sums:
-                    self._sums[name] = torch.zeros_like(
-                        value, dtype=torch.promote_types(value.dtype, torch.float32)
-                    )
-                self._sums[name].lerp_(value.to(self._sums[name].dtype), 1 / self._count)
+                dtype = torch.promote_types(value.dtype, torch.float32)
+                if name not in self._means:
+                    self._means[name] = torch.zeros_like(value, dtype=dtype)
+                self._means[name].lerp_(value.to(dtype), 1 / self._count)
 
     def swap_in(self, model: torch.nn.Module) -> None:
+        """Give the model the mean weights and buffers."""
         state = model.state_dict()
-        state.update({name: mean.to(state[name].dtype) for name, mean in self._sums.items()})
+        state.update({name: mean.to(state[name].dtype) for name, mean in self._means.items()})
         model.load_state_dict(state)
 
 
 def _copy_tree(tree: Any) -> Any:
+    """A nested state with copies of its tensors."""
     return torch.utils._pytree.tree_map(
         lambda x: x.detach().clone() if isinstance(x, Tensor) else x, tree
     )
@@ -665,35 +695,34 @@ def check_starts(factory: Factory | Bench, seed: int) -> list[str]:
         RuleError: what ``gradient_passes`` refuses (no parameter, a batch on another device, a loss
             that is not finite), or no parameter has a gradient.
     """
-    own = factory.factory if isinstance(factory, Bench) else factory
-    first, other = (_first(made_problem(factory, s)) for s in (seed, seed + 1))
-    again = _first(build(own, seed))
-    notes = []
-    if not math.isclose(first[0], again[0], rel_tol=1e-4, abs_tol=1e-12):
-        notes.append(
+    user_factory = factory.factory if isinstance(factory, Bench) else factory
+    loss, *checksums = _fingerprint_of_start(problem_at_start(factory, seed))
+    _, *checksums_of_other_seed = _fingerprint_of_start(problem_at_start(factory, seed + 1))
+    loss_again, *_ = _fingerprint_of_start(build(user_factory, seed))
+    if not math.isclose(loss, loss_again, rel_tol=1e-4, abs_tol=1e-12):
+        return [
             "Two builds with the same seed start at different losses: data or weights ignore the "
             "seed."
-        )
-    elif first[1:] == other[1:]:
-        notes.append(
+        ]
+    if checksums == checksums_of_other_seed:
+        return [
             "Every seed starts at the same weights and data: the intervals cover the order of "
             "batches only."
-        )
-    return notes
+        ]
+    return []
 
 
-def _first(problem: Problem) -> tuple[float, int, int]:
+def _fingerprint_of_start(problem: Problem) -> tuple[float, int, int]:
     """The loss of the first batch, and checksums of the weights and of the batch."""
-    batch: Sequence[Any] | Any = next(iter(problem.train))
-    model = problem.objective.model
-    weights = fingerprint(list(model.parameters()))
+    batch = next(iter(problem.train))
+    weights = fingerprint(list(problem.objective.model.parameters()))
     with gradient_passes(problem.objective, [batch]) as passes:
-        for item in passes.gradients():
-            if not any(bool(g.any()) for g in item.gradient):
-                rule = (
-                    "must have a loss that depends on the parameters (every gradient is zero at "
-                    "the start: a dead network trains with no optimizer)"
-                )
-                fail("problem", rule, float(item.loss))
-            return float(item.loss), weights, fingerprint(batch)
-    raise AssertionError("gradient_passes gives a batch or an error")
+        item = next(passes.gradients())
+        if not any(bool(g.any()) for g in item.gradient):
+            fail(
+                "problem",
+                "must have a loss that depends on the parameters (every gradient is zero at the "
+                "start: a dead network trains with no optimizer)",
+                float(item.loss),
+            )
+        return float(item.loss), weights, fingerprint(batch)

@@ -76,6 +76,7 @@ def _run() -> int:
 
 
 def _missing(error: ModuleNotFoundError) -> int:
+    """Say which package to install, and return the status; a missing module of ours is raised."""
     if str(error.name).startswith("mindgap"):
         raise error
     return _say(f"the command needs the package {error.name}: pip install 'mindgap[lab]'", 2)

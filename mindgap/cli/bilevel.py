@@ -62,9 +62,8 @@ def race(
         )
 
     with last_words(words), progress("racing methods", 100) as told, your_code():
-        problem = factory()
         found = race_of(
-            problem,
+            factory(),
             method or None,
             minutes=minutes,
             calls=calls,

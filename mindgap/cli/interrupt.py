@@ -23,7 +23,7 @@ PATIENCE = 1.2
 LONGEST_WORDS = 5.0
 
 _LAST_WORDS: list[Callable[[], str]] = []
-_BEGUN = threading.Lock()
+_ENDING = threading.Lock()  # taken by the first call of ``_end``, and never released
 
 
 def end_on_signals() -> None:
@@ -36,11 +36,8 @@ def end_on_signals() -> None:
     if threading.current_thread() is not threading.main_thread():
         return
     names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    numbers = [
-        number
-        for number in (getattr(signal, name) for name in names)
-        if signal.getsignal(number) != signal.SIG_IGN
-    ]
+    signals = [getattr(signal, name) for name in names]
+    numbers = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     for number in numbers:
@@ -97,7 +94,7 @@ def _end(number: int) -> None:
     """Stop the workers, print the last words and end the program with status 128 + ``number``, that
     of the signal. Only the first call does so; a later one returns at once.
     """
-    if not _BEGUN.acquire(blocking=False):
+    if not _ENDING.acquire(blocking=False):
         return  # the handler or the listener is at it already, or the signal came twice
     text = "interrupted"
     if "mindgap.lab.studies.processes" in sys.modules:

@@ -15,14 +15,14 @@ import typer
 
 from mindgap.base.check import fail, positive, whole
 from mindgap.cli.pages import RunsFolder
-from mindgap.cli.show import one_line, paragraph, progress, say, span, table
+from mindgap.cli.show import duration_words, one_line, paragraph, progress, say, table
 from mindgap.cli.studies import (
     MethodNames,
     Names,
     Records,
     ScaleName,
     complete,
-    matching,
+    matching_names,
     wanted_studies,
 )
 from mindgap.lab.studies.catalogue import find, reference_times
@@ -54,11 +54,11 @@ def show(
     Claim, source, pass rule and its history, scales, methods, settings, figures, and what it has
     cost.
     """
-    study, *further = [find(study_name) for study_name in matching(name)]
+    study, *further = [find(study_name) for study_name in matching_names(name)]
     if further:
         say(f"{name} has further studies: {', '.join(other.name for other in further)}")
     table(("study", study.name), [*_facts(study), *_choices(study, runs)])
-    seconds_taken = {scale: times(runs / study.name / scale) for scale in study.scales}
+    seconds_taken = {scale: seconds_of_runs(runs / study.name / scale) for scale in study.scales}
     table(
         ("scale", "settings", "cost of all its runs"),
         [
@@ -128,7 +128,7 @@ def _own_settings(study: Study, method: str) -> str:
 def _costs_of(method: str, seconds_by_scale: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     """What a run of a method took at each scale, from scale -> method -> seconds."""
     return "; ".join(
-        f"{span(statistics.median(by_method[method]))} ({scale}, median of "
+        f"{duration_words(statistics.median(by_method[method]))} ({scale}, median of "
         f"{len(by_method[method])})"
         for scale, by_method in seconds_by_scale.items()
         if by_method.get(method)
@@ -154,7 +154,7 @@ def _common_settings(study: Study, scale: str) -> dict[str, Any]:
     }
 
 
-def times(folder: Path) -> dict[str, list[float]]:
+def seconds_of_runs(folder: Path) -> dict[str, list[float]]:
     """Method -> seconds that its finished runs of any settings took; a record that cannot be
     read says nothing.
     """
@@ -189,7 +189,7 @@ def cost(study: Study, scale: str, seconds_by_method: Mapping[str, Sequence[floa
     if not medians:
         reference = reference_times().get(study.name) if scale == "quick" else None
         return (
-            f"about {span(reference)} for {number}, as measured elsewhere"
+            f"about {duration_words(reference)} for {number}, as measured elsewhere"
             if reference
             else f"unknown for {number}"
         )
@@ -197,7 +197,7 @@ def cost(study: Study, scale: str, seconds_by_method: Mapping[str, Sequence[floa
     total = sum(count * medians.get(method, guess) for method, count in seeds.items())
     never = len(seeds) - len(medians)
     words = f"; {never} never ran, taken to be like the others" if never else ""
-    return f"about {span(total)} with --jobs 1 for {number}{words}"
+    return f"about {duration_words(total)} with --jobs 1 for {number}{words}"
 
 
 def register(
@@ -281,8 +281,8 @@ def tune(
                 method,
                 len(method_tuning.trials),
                 ", ".join(
-                    f"{setting}={setting_value:.4g}" + " (an end)" * (setting in method_tuning.ends)
-                    for setting, setting_value in method_tuning.chosen.items()
+                    f"{setting}={value:.4g}{' (an end)' if setting in method_tuning.ends else ''}"
+                    for setting, value in method_tuning.chosen.items()
                 ),
                 f"{method_tuning.value:.4g}",
                 f"{method_tuning.seconds:.3g} s",
@@ -325,6 +325,7 @@ def watch(
     number = 0  # of looks
 
     def last_page() -> str:
+        """Draw the page once more if it was drawn, and return the words of the end."""
         if drawn_state is not None:
             write_page(runs, out)  # the page that stays does not reload itself
         return f"stopped watching {runs}"
@@ -372,14 +373,20 @@ def compare(
     table(
         ("study", "scale", "verdict in A", "verdict in B", ""),
         [
-            (*scale_verdicts, "changed" if scale_verdicts[2] != scale_verdicts[3] else "same")
-            for scale_verdicts in comparison.verdicts
+            (study, scale, in_a, in_b, "same" if in_a == in_b else "changed")
+            for study, scale, in_a, in_b in comparison.verdicts
         ],
     )
     rows = [
         (
-            *(curve.study, curve.scale, curve.method, curve.quantity, curve.outcome),
-            *(f"{value:.6g}" for value in (curve.where, curve.a, curve.b)),
+            curve.study,
+            curve.scale,
+            curve.method,
+            curve.quantity,
+            curve.outcome,
+            f"{curve.where:.6g}",
+            f"{curve.a:.6g}",
+            f"{curve.b:.6g}",
             f"{curve.error:.1f}",
         )
         for curve in comparison.curves

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindgap.base.check import missing
-from mindgap.cli.show import span
+from mindgap.cli.show import duration_words
 from mindgap.lab.studies.catalogue import reference_times
 from mindgap.record.schema import Header, Row, read_line
 from mindgap.record.store import run_file, slug
@@ -33,26 +33,27 @@ LOADING = 8.0
 #: No machine is thought to be so many times faster or slower than the reference.
 FASTEST = 16.0
 
-See = Callable[[Header, str, Any], None]
+#: Takes the header of a run, and kind and content of a new line of its record.
+Handler = Callable[[Header, str, Any], None]
 
 
 @dataclass
 class RunProgress:
-    """What is known of one run that has begun."""
+    """What the watcher knows of one run that has begun."""
 
     header: Header
     column: str  # whose last value is shown
-    begun: float  # time of the look before its first row was seen
+    started: float  # time of the look before its first row was seen
     rows: int = 0  # recorded so far
-    before: int = 0  # rows that were there before this program began to look
-    last: Row = field(default_factory=dict)  # the newest row
+    earlier_rows: int = 0  # rows that were there before this program began to look
+    last_row: Row = field(default_factory=dict)  # the newest one
     ended: bool = False
 
     def speed(self, now: float) -> float:
         """Rows per second since this program began to look."""
-        return (self.rows - self.before) / max(now - self.begun, 1e-9)
+        return (self.rows - self.earlier_rows) / max(now - self.started, 1e-9)
 
-    def left(self, now: float, expected: int | None) -> float | None:
+    def seconds_left(self, now: float, expected: int | None) -> float | None:
         """Seconds until as many rows are recorded as finished runs of the same study have; None
         where it is not known how many these are, or no row was seen yet.
         """
@@ -69,13 +70,15 @@ class Watcher:
         planned, missing: how many runs there are, and how many were not recorded at the start.
     """
 
-    def __init__(self, plans: Sequence[StudyPlan], out: Path, sees: Sequence[See] = ()) -> None:
+    def __init__(
+        self, plans: Sequence[StudyPlan], out: Path, handlers: Sequence[Handler] = ()
+    ) -> None:
         self.jobs: dict[Path, RunProgress] = {}
         self.expected: dict[str, int] = {}
         self.planned = self.missing = 0
         #: study -> seconds per run by the shipped times; missing where they do not fit the scale
         self._cost: dict[str, float] = {}
-        self._sees = sees
+        self._handlers = handlers
         self._follower = Follower()
         #: files of unfinished runs -> header, and the column of the study's first figure
         self._files: dict[Path, tuple[Header, str]] = {}
@@ -89,10 +92,9 @@ class Watcher:
                     self._files[run_file(item.folder(out), header)] = (header, column)
             if item.scale == "quick" and item.headers and item.study.name in reference_times():
                 self._cost[item.study.name] = reference_times()[item.study.name] / len(item.headers)
-        #: all runs to be made; times of the start and of the last look; whether none was taken yet
-        self._work = [header for header, _ in self._files.values()]
-        self._begun = self._looked = time.monotonic()
-        self._first = True
+        self._work = [header for header, _ in self._files.values()]  # all runs to be made
+        self._started = self._last_look = time.monotonic()
+        self._is_first_look = True
 
     def look(self) -> None:
         """Read the lines added to the records since the last look, bring ``jobs`` and ``expected``
@@ -100,30 +102,30 @@ class Watcher:
         """
         now = time.monotonic()
         for path, (header, column) in list(self._files.items()):
-            news = self._follower.news(path)  # (kind, content) of every new line
-            if not news:
+            new_lines = self._follower.new_lines(path)  # (kind, content) of every new line
+            if not new_lines:
                 continue
             # It began at some time since the last look: its first rows did not come in no time.
-            job = self.jobs.setdefault(path, RunProgress(header, column, self._looked))
-            rows = [content for kind, content in news if kind == "row"]
-            if self._first:  # rows of an earlier, interrupted run
-                job.before += len(rows)
+            job = self.jobs.setdefault(path, RunProgress(header, column, self._last_look))
+            rows = [content for kind, content in new_lines if kind == "row"]
+            if self._is_first_look:  # rows of an earlier, interrupted run
+                job.earlier_rows += len(rows)
             job.rows += len(rows)
-            job.last = rows[-1] if rows else job.last
-            for kind, content in news:
-                for see in self._sees:
-                    see(header, kind, content)
+            job.last_row = rows[-1] if rows else job.last_row
+            for kind, content in new_lines:
+                for handle in self._handlers:
+                    handle(header, kind, content)
             # An end line followed by rows is that of a failure tried again. At the first look an
             # old failure may end a file; a run that is done has ended since this program began.
-            kind, content = news[-1]
-            if kind == "end" and (not self._first or content.get("outcome") == "done"):
+            kind, content = new_lines[-1]
+            if kind == "end" and (not self._is_first_look or content.get("outcome") == "done"):
                 job.ended = True
                 self.expected[header.study] = max(self.expected.get(header.study, 0), job.rows)
                 del self._files[path]
-        self._first = False
-        self._looked = now
+        self._is_first_look = False
+        self._last_look = now
 
-    def left(self, now: float) -> float | None:
+    def seconds_left(self, now: float) -> float | None:
         """Seconds until all runs are recorded, or None where nothing tells.
 
         It is the work left, in seconds of the reference machine, over the speed seen so far beside
@@ -134,9 +136,10 @@ class Watcher:
             now: the present ``time.monotonic()``.
         """
         ended = [job.header for job in self.jobs.values() if job.ended]
-        passed = now - self._begun
+        passed = now - self._started
         if any(header.study not in self._cost for header in self._work):
             return passed / len(ended) * (self.missing - len(ended)) if ended else None
+        # All work is in seconds of the reference machine, with its loading at the start.
         done = sum(self._cost[header.study] for header in ended)
         running = [job for job in self.jobs.values() if not job.ended]
         for job in running:
@@ -157,19 +160,19 @@ class Watcher:
         running = [job for job in self.jobs.values() if not job.ended]
         done = self.planned - self.missing + len(self.jobs) - len(running)
         filled = round(20 * done / max(self.planned, 1))
-        seconds_left = self.left(now)
+        seconds_left = self.seconds_left(now)
         bar = "#" * filled + "." * (20 - filled)
         shown = [f"[{bar}] {done} of {self.planned} runs recorded"]
         if seconds_left is not None and done < self.planned:
-            shown[0] += f", about {span(seconds_left)} left"
+            shown[0] += f", about {duration_words(seconds_left)} left"
         for job in running[:SHOWN]:
-            value = job.last.get(job.column)
-            run_seconds_left = job.left(now, self.expected.get(job.header.study))
+            value = job.last_row.get(job.column)
+            run_seconds_left = job.seconds_left(now, self.expected.get(job.header.study))
             words = [
                 f"{job.rows} rows",
                 f"{job.column} {value:.3g}" if isinstance(value, (int, float)) else "",
+                f"{duration_words(run_seconds_left)} left" if run_seconds_left is not None else "",
             ]
-            words.append(f"{span(run_seconds_left)} left" if run_seconds_left is not None else "")
             head = f"  {job.header.study}, {job.header.method}, seed {job.header.seed}"
             line = f"{head}: {', '.join(word for word in words if word)}"
             shown.append(line if len(line) <= width else head)
@@ -283,25 +286,25 @@ class Follower:
         >>> path = Path(tempfile.mkdtemp()) / "a.jsonl"
         >>> _ = path.write_text('{"row":{"step":0}}\\n{"row":{"st')
         >>> follower = Follower()
-        >>> follower.news(path), follower.news(path)
+        >>> follower.new_lines(path), follower.new_lines(path)
         ([('row', {'step': 0})], [])
     """
 
     def __init__(self) -> None:
-        self._places: dict[Path, int] = {}
+        self._positions: dict[Path, int] = {}  # bytes read of each file
 
-    def news(self, path: Path) -> list[tuple[str, Any]]:
+    def new_lines(self, path: Path) -> list[tuple[str, Any]]:
         """The lines added since the last call, as (kind, content); none if the file does not
         exist (yet).
         """
         try:
             with path.open("rb") as file:
-                file.seek(self._places.get(path, 0))
+                file.seek(self._positions.get(path, 0))
                 data = file.read()
         except OSError:
             return []
         complete = data[: data.rfind(b"\n") + 1]  # a line that is being written waits
-        self._places[path] = self._places.get(path, 0) + len(complete)
+        self._positions[path] = self._positions.get(path, 0) + len(complete)
         lines = []
         for raw in complete.splitlines():
             with suppress(ValueError):  # read_run names a damaged line

@@ -124,12 +124,12 @@ def load_target(target: str, seed: int) -> tuple[Any, Any, Any]:
     """
     from torch.optim import Optimizer
 
-    from mindgap.advise.training import called, opened
+    from mindgap.advise.training import call_factory, problem_parts
 
     function = load_function(target)
     with your_code():
-        result = called(function, seed)
-    objective, batches, third = opened("TARGET", result)
+        result = call_factory(function, seed)
+    objective, batches, third = problem_parts("TARGET", result)
     return objective, batches, third if isinstance(third, Optimizer) else None
 
 

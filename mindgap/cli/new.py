@@ -74,7 +74,7 @@ class Tree:
             fail("root", "must be a checkout in which new rows have their place", name)
         self.texts[name] = new
 
-    def before(self, name: str, mark: str, row: str) -> None:
+    def insert_before(self, name: str, mark: str, row: str) -> None:
         """Put a row in front of the only place where ``mark`` stands in a file; an error where it
         does not stand there once.
         """
@@ -133,7 +133,7 @@ def _public(tree: Tree, room: str, module: str, name: str) -> None:
     tree.edit(path, change)
 
 
-def optimizer(tree: Tree, key: str, name: str) -> str:
+def add_optimizer(tree: Tree, key: str, name: str) -> str:
     """Add an optimizer, a copy of NormalizedSGD; returns the command that runs its tests.
 
     Args:
@@ -142,7 +142,7 @@ def optimizer(tree: Tree, key: str, name: str) -> str:
     """
     source = tree.read("mindgap/optim/optimizers/normalized_sgd.py")
     tree.add(f"mindgap/optim/optimizers/{key}.py", renamed(source, "NormalizedSGD", name))
-    tree.before(
+    tree.insert_before(
         "mindgap/optim/table.py",
         '        _entry(\n            "ingd",',
         f'        _entry(\n            "{key}",\n            "{name}",\n'
@@ -151,14 +151,14 @@ def optimizer(tree: Tree, key: str, name: str) -> str:
         '            "x ← x − η·m with m an average of g/(‖g‖+b)",\n        ),\n',
     )
     _public(tree, "optim", f"optimizers.{key}", name)
-    tree.before(
+    tree.insert_before(
         "tests/cases/optimizers.py",
         '        OptimizerCase(\n            "torch.SGD",',
         f'        of_ours(\n            "{key}",\n            {{"lr": 0.05}},\n'
         '            variants={"momentum": {"beta": 0.9}},\n'
         "            bad=COMMON_BAD + BETA_BAD + PROJECT_BAD,\n        ),\n",
     )
-    tree.before(
+    tree.insert_before(
         "tests/optim/test_optimizer_properties.py",
         '    "ingd": Case(\n',
         f'    "{key}": Case(\n        lambda p, g, x, **o: OPTIMIZERS["{key}"].load()(\n'
@@ -183,7 +183,7 @@ def optimizer(tree: Tree, key: str, name: str) -> str:
     return f"python -m pytest tests/optim mindgap/optim -k {key}"
 
 
-def method(tree: Tree, key: str, name: str) -> str:
+def add_method(tree: Tree, key: str, name: str) -> str:
     """Add a bilevel method, a copy of SOBA; returns the command that runs its tests.
 
     Args:
@@ -195,25 +195,25 @@ def method(tree: Tree, key: str, name: str) -> str:
     tree.add(f"mindgap/bilevel/methods/{module}.py", source)
     row = f"{key} | {name} | {name} | nobody, 2026 | single | finite sum\n"
     row += "    | – | smoother | SC3 | O(1) | jacobi | lr_x lr_y\n"
-    tree.before("mindgap/bilevel/registry.py", "adambo | AdamBO |", row)
+    tree.insert_before("mindgap/bilevel/registry.py", "adambo | AdamBO |", row)
     _public(tree, "bilevel", f"methods.{module}", name)
-    tree.before(
+    tree.insert_before(
         "tests/cases/bilevel.py",
         '    Case(\n        "soba",\n        {"lr_x": 0.1, "lr_y": 0.2},\n',
         f'    Case(\n        "{key}",\n        {{"lr_x": 0.1, "lr_y": 0.2}},\n'
         '        lambda m, t: {"c": m.lr_y, "c_x": m.lr_x},\n        _steps,\n'
         "        BAD_STEP,\n    ),\n",
     )
-    tree.before(
+    tree.insert_before(
         "tests/references/bilevel_methods.py",
         '    "adambo":',
         f'    "{key}": (linsys.soba_init, linsys.soba),\n',
     )
     defaults = "tests/bilevel/test_bilevel_defaults.py"
-    tree.before(
+    tree.insert_before(
         defaults, '    "saba": {"lr_z"', f'    "{key}": {{"lr_z": None, "order": "jacobi"}},\n'
     )
-    tree.before(
+    tree.insert_before(
         defaults,
         '    "mrbo": {"lr_x": 1 / 3',
         f'    "{key}": {{"lr_x": 1 / 2, "lr_y": 1 / 2, "lr_z": 1 / 2}},\n',
@@ -234,7 +234,7 @@ def method(tree: Tree, key: str, name: str) -> str:
     return f"python -m pytest tests/bilevel mindgap/bilevel/methods -k '{key} or {module}'"
 
 
-def probe(tree: Tree, key: str, name: str) -> str:
+def add_probe(tree: Tree, key: str, name: str) -> str:
     """Add a probe, a copy of the probe of updates; returns the command that runs its tests.
 
     Args:
@@ -255,7 +255,7 @@ def probe(tree: Tree, key: str, name: str) -> str:
             1,
         ).replace("]\nPROBES: dict", f'    "{key}",\n]\nPROBES: dict'),
     )
-    tree.before(
+    tree.insert_before(
         "docs/measure.md",
         "<!-- probes: end -->",
         f"| `{key}` | update | {words} | thesis, {citation} |\n",
@@ -285,7 +285,7 @@ def probe(tree: Tree, key: str, name: str) -> str:
     return f"python -m pytest tests/measure/test_{key}.py mindgap/measure/probes/{key}.py"
 
 
-def study(tree: Tree, key: str, _: str) -> str:
+def add_study(tree: Tree, key: str, _: str) -> str:
     """Add a study, a copy of E5's; returns the command that runs its tests.
 
     Args:
@@ -322,7 +322,7 @@ def study(tree: Tree, key: str, _: str) -> str:
     return f"python -m pytest tests/lab/studies/test_{file}.py tests/docs/test_claims_page.py"
 
 
-def cause(tree: Tree, key: str, _: str) -> str:
+def add_cause(tree: Tree, key: str, _: str) -> str:
     """Add a cause of the doctor, which finds batches of equal samples; returns the command that
     runs its tests.
 
@@ -352,10 +352,10 @@ def cause(tree: Tree, key: str, _: str) -> str:
             f'READINGS: dict[str, str] = {{\n    "{key}": "mindgap.advise.doctor.{key}",\n',
         ),
     )
-    tree.before(
+    tree.insert_before(
         "mindgap/advise/doctor/chart.py", "]\n\n\n@dataclass(frozen=True)", f'    "{key}_seen",\n'
     )
-    tree.before(
+    tree.insert_before(
         "mindgap/advise/doctor/causes.py",
         ")\n\nCAUSES: dict[str, Cause]",
         f'    Cause(\n        "{key}",\n        "{words}: say in one sentence what is wrong",\n'
@@ -363,7 +363,7 @@ def cause(tree: Tree, key: str, _: str) -> str:
         '        "# what to paste",\n        "say where it is described",\n'
         f'        needs=("{key}_seen",),\n        proof=False,\n    ),\n',
     )
-    tree.before(
+    tree.insert_before(
         "docs/doctor.md",
         "<!-- further causes: end -->",
         f"| `{key}` | all samples of a batch are equal | say what to change |\n",
@@ -396,11 +396,11 @@ def cause(tree: Tree, key: str, _: str) -> str:
 
 
 MAKERS = {
-    Kind.OPTIMIZER: optimizer,
-    Kind.METHOD: method,
-    Kind.PROBE: probe,
-    Kind.STUDY: study,
-    Kind.CAUSE: cause,
+    Kind.OPTIMIZER: add_optimizer,
+    Kind.METHOD: add_method,
+    Kind.PROBE: add_probe,
+    Kind.STUDY: add_study,
+    Kind.CAUSE: add_cause,
 }
 
 

@@ -54,13 +54,14 @@ def check(
     from mindgap.lab.studies.run import judge_folder
     from mindgap.record.outcomes import study_folders, worth
 
-    # Scale, claim, study and verdict; of a study's scales the last in order of worth counts.
+    # One row (scale, claim, study, verdict) per folder.
     judged = [(folder.name, *judge_folder(folder)) for folder in study_folders(runs)]
-    by_worth = sorted(judged, key=lambda row: worth(row[0], row[-1]))
-    counting = {study: (claim, study, verdict) for _, claim, study, verdict in by_worth}
-    one_per_study = sys.stdout.isatty() and not verbose
-    every_row = [(claim, study, verdict) for _, claim, study, verdict in judged]
-    print_verdicts(list(counting.values()) if one_per_study else every_row, verbose=verbose)
+    shown = judged
+    if sys.stdout.isatty() and not verbose:
+        # Of a study's scales the last in order of worth counts.
+        by_worth = sorted(judged, key=lambda row: worth(row[0], row[3]))
+        shown = list({row[2]: row for row in by_worth}.values())
+    print_verdicts([row[1:] for row in shown], verbose=verbose)
     words = {verdict.verdict for *_, verdict in judged}
     if words != {"holds"}:
         raise typer.Exit(3 if "error" in words else 1)

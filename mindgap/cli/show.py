@@ -164,11 +164,11 @@ def paragraph(text: str) -> None:
     print("\n".join(_wrap(text, Console().width, indent="  " if text.startswith("- ") else "")))
 
 
-def span(seconds: float) -> str:
+def duration_words(seconds: float) -> str:
     """A time as people say it.
 
     Example:
-        >>> span(42.3), span(125), span(7300)
+        >>> duration_words(42.3), duration_words(125), duration_words(7300)
         ('42 s', '2 min 5 s', '2 h 1 min')
     """
     whole_seconds = round(seconds)
@@ -179,11 +179,16 @@ def span(seconds: float) -> str:
     return f"{whole_seconds // 3600} h {whole_seconds % 3600 // 60} min"
 
 
-def about(seconds: float | None) -> str:
+def rough_duration_words(seconds: float | None) -> str:
     """A rough time, in few letters.
 
     Example:
-        >>> about(42.3), about(130), about(9000), about(None)
+        >>> (
+        ...     rough_duration_words(42.3),
+        ...     rough_duration_words(130),
+        ...     rough_duration_words(9000),
+        ...     rough_duration_words(None),
+        ... )
         ('42 s', '2 min', '2.5 h', '')
     """
     if seconds is None:

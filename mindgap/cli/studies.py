@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mindgap.base.check import fail, non_negative, one_of
-from mindgap.cli.show import about, paragraph, say, table
+from mindgap.cli.show import paragraph, rough_duration_words, say, table
 from mindgap.lab.studies.catalogue import broken, catalogue, find, names_that, reference_times
 from mindgap.lab.studies.spec import SCALES
 from mindgap.record.outcomes import SAID, SIGNS, claim_order, count_words, outcomes, short_title
@@ -61,8 +61,12 @@ def list_studies(
             ("study", "claim", "title", "scales", "statement", "source"),
             [
                 (
-                    *(study.name, study.claim, study.title, ", ".join(study.scales)),
-                    *(f"{study.heading}: {study.statement}", str(study.source)),
+                    study.name,
+                    study.claim,
+                    study.title,
+                    ", ".join(study.scales),
+                    f"{study.heading}: {study.statement}",
+                    str(study.source),
                 )
                 for study in studies
             ],
@@ -100,7 +104,7 @@ def in_order(studies: Iterable[Study]) -> list[Study]:
 
 def _time(study: Study) -> str:
     """About how long all runs of a study take, in words."""
-    return about(reference_times().get(study.name))
+    return rough_duration_words(reference_times().get(study.name))
 
 
 def _verdicts(runs: Path) -> dict[str, str]:
@@ -114,12 +118,12 @@ def _verdicts(runs: Path) -> dict[str, str]:
         return {}
 
 
-def matching(name: str) -> list[str]:
+def matching_names(name: str) -> list[str]:
     """The names of the studies that a word names: a study, a claim (all its studies), or the
     beginning of one study's name. Raises an error where it names none, or begins several.
 
     Example:
-        >>> matching("H7"), matching("s5-clip"), len(matching("h8"))
+        >>> matching_names("H7"), matching_names("s5-clip"), len(matching_names("h8"))
         (['h7-infinite-variance'], ['s5-clipping-is-normalising'], 5)
     """
     word = name.lower()
@@ -260,7 +264,7 @@ def wanted_studies(
     if study_words == ["all"]:
         studies = [study for study in in_order(catalogue().values()) if scale in study.scales]
     else:
-        studies = [find(name) for word in study_words for name in matching(word)]
+        studies = [find(name) for word in study_words for name in matching_names(word)]
     return [study.only(scale, methods) for study in studies], overrides
 
 
@@ -286,10 +290,10 @@ def demo(
     _carry_out(plans, out / "runs", Sweep(jobs), verbose=verbose)
     page = write_page(out / "runs", out / "index.html")
     survey, diagnosis = _survey_digits(out / "survey.html")
-    closing(diagnosis, page, survey)
+    print_next_steps(diagnosis, page, survey)
 
 
-def closing(diagnosis: str, page: Path, survey: Path) -> None:
+def print_next_steps(diagnosis: str, page: Path, survey: Path) -> None:
     """Print the end of the demo: what was found, where the pages are, what to type next.
 
     Args:

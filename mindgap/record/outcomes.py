@@ -217,9 +217,8 @@ def outcomes(runs: Path) -> list[Outcome]:
     """
     scales = []
     for folder in study_folders(runs):
-        verdict = Verdict("", "")
-        if (folder / VERDICT_FILE).exists():
-            verdict = read_form(Verdict, folder / VERDICT_FILE)
+        path = folder / VERDICT_FILE
+        verdict = read_form(Verdict, path) if path.exists() else Verdict("", "")
         scales.append((read_form(StudyDescription, folder / STUDY_FILE), verdict, folder))
     return one_per_study(scales)
 
@@ -320,10 +319,6 @@ class Summary:
             lines.append(f"{len(self.ours)} on questions of ours, which no paper states: {counts}")
         return lines
 
-    def by_paper(self) -> dict[str, list[Outcome]]:
-        """Key of a paper -> the studies of its statements."""
-        return grouped((outcome.paper, outcome) for outcome in self.stated)
-
 
 def summary(runs: Path) -> Summary:
     """The counts of a folder of records."""
@@ -360,22 +355,19 @@ def effects_of(verdict: Verdict) -> list[Effect]:
         >>> found[0].part, found[0].words
         ('SLIP ahead: over SOBA', 'points −1.00 [−2.00, +0.00]')
     """
-    effects = []
-    for part, answer in verdict.parts.items():
-        is_first = part == next(iter(verdict.parts))
-        numbers = _numbers_of(part, verdict.numbers, first=is_first)
-        effects.append(_effect(part, answer, numbers))
-    found = [effect for effect in effects if effect is not None]
-    if found or not verdict.parts:
-        return found
+    if not verdict.parts:
+        return []
+    first_part, first_answer = next(iter(verdict.parts.items()))
+    effects = [
+        _effect(part, answer, _numbers_of(part, verdict.numbers, first=part == first_part))
+        for part, answer in verdict.parts.items()
+    ]
     # rival -> (lead, low, high), in points as a share of 1
     leads = next((v for k, v in verdict.numbers.items() if k.startswith("lead_of_")), None)
-    if not isinstance(leads, Mapping) or not leads:
-        return []
-    part, answer = next(iter(verdict.parts.items()))
-    rival = min(leads, key=lambda name: leads[name][0])
-    smallest_lead = _effect(f"{part}: over {rival}", answer, leads[rival])
-    return [] if smallest_lead is None else [smallest_lead]
+    if not any(effects) and isinstance(leads, Mapping) and leads:
+        rival = min(leads, key=lambda name: leads[name][0])
+        effects = [_effect(f"{first_part}: over {rival}", first_answer, leads[rival])]
+    return [effect for effect in effects if effect is not None]
 
 
 def _numbers_of(part: str, numbers: Mapping[str, Any], *, first: bool) -> Any:

@@ -303,9 +303,12 @@ def _fits(value: Any, kind: Any) -> bool:
 
 def _refuse(name: str, expected: str, value: Any) -> NoReturn:
     """Raise the error of the field ``name`` with a wrong value; ``expected`` in words."""
-    text = repr(value)
-    shown = text if len(text) <= 60 else text[:57] + "..."
-    raise ValueError(f"{name} must be {expected}, got {shown}")
+    raise ValueError(f"{name} must be {expected}, got {shorten(repr(value))}")
+
+
+def shorten(text: str) -> str:
+    """A text of at most 60 letters for an error: the beginning of a longer one."""
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def line(kind: str, content: Any) -> str:

@@ -36,6 +36,7 @@ from mindgap.record.schema import (
     from_json,
     line,
     read_line,
+    shorten,
     to_json,
     without_timing,
 )
@@ -235,8 +236,8 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
         except (ValueError, TypeError) as error:
             is_no_json = isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
             why = "" if is_no_json else f" ({error})"
-            message = f"{path}:{number}: damaged line: {_beginning_of(raw)}{why}"
-            raise RecordError(message) from error
+            text = shorten(raw.decode("utf-8", "replace"))
+            raise RecordError(f"{path}:{number}: damaged line: {text!r}{why}") from error
     if header is None:
         raise RecordError(f"{path}:1: no header line")
     if path.name != proper_name or header.run not in ("", header.key):
@@ -245,12 +246,6 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
             f"{proper_name}"
         )
     return Run(header, tuple(rows), end)
-
-
-def _beginning_of(raw: bytes) -> str:
-    """The first 60 letters or so of a line, quoted, for an error."""
-    text = raw.decode("utf-8", "replace")
-    return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 class RunWriter:
@@ -372,10 +367,10 @@ class RunWriter:
                 # one call, so that a killed process leaves whole lines
                 written = os.write(self._file, data)
                 if written != len(data):
-                    message = (
-                        f"only {written} of {len(data)} bytes were written (is the disk full?)"
+                    raise OSError(
+                        errno.ENOSPC,
+                        f"only {written} of {len(data)} bytes were written (is the disk full?)",
                     )
-                    raise OSError(errno.ENOSPC, message)
         except OSError:
             self.close()  # nothing may follow an incomplete line; the next writer removes it
             raise
@@ -458,17 +453,11 @@ def is_finished(path: Path) -> bool:
     read. Only its last ``TAIL`` bytes are read, because thousands of runs are listed this way.
     """
     try:
-        file = os.open(path, os.O_RDONLY)
+        with path.open("rb", buffering=0) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
+            tail = file.read(TAIL)
     except OSError:
         return False
-    try:
-        size = os.fstat(file).st_size
-        os.lseek(file, max(0, size - TAIL), os.SEEK_SET)
-        tail = os.read(file, TAIL)
-    except OSError:
-        return False
-    finally:
-        os.close(file)
     last_line = tail[:-1].rsplit(b"\n", 1)[-1]
     if not tail.endswith(b"\n") or not last_line.startswith(b'{"end":{'):
         return False

@@ -79,11 +79,10 @@ def read_survey(path: str | Path) -> Survey:
     if not isinstance(content, dict) or content.get("kind") != "survey":
         raise RecordError(f"{path} must be a survey written by 'mindgap measure'")
     if content.get("schema") != SURVEY_SCHEMA:
-        message = (
+        raise RecordError(
             f"{path}: schema must be {SURVEY_SCHEMA}, the version this program reads, got "
-            f"{content.get('schema')!r}"
+            f"{content.get('schema')!r}; run 'mindgap measure' again"
         )
-        raise RecordError(f"{message}; run 'mindgap measure' again")
     try:
         return Survey.from_dict(content)
     except (KeyError, TypeError) as error:

@@ -100,32 +100,32 @@ def gradients_are_read_only(case: OptimizerCase, changes: Changes) -> None:
 
     It must do so with ``maximize`` and with weight decay too, where the class has them.
     """
-    all_changes = [changes]
+    _compare_gradients_around_steps(case, changes)
     for name, value in (("maximize", True), ("weight_decay", 0.1)):
         if case.takes(name):
-            all_changes.append({**changes, name: value})
-    for settings in all_changes:
-        params: list[Any] = start()
-        gradients_before: list[Any] = []
-        optimizer = case.make(params, **settings)
-        compute = closure_of(optimizer, params)
+            _compare_gradients_around_steps(case, {**changes, name: value})
 
-        # Computes the gradients and copies them into ``gradients_before``; the defaults bind the
-        # objects of this turn of the loop.
-        def closure(
-            compute: Any = compute, params: Any = params, gradients_before: Any = gradients_before
-        ) -> Any:
-            value = compute()
-            gradients_before[:] = [p.grad.clone() for p in params]
-            return value
 
-        for _ in range(5):
-            if case.closure:
-                optimizer.step(closure)
-            else:
-                closure()
-                optimizer.step()
-            assert_same([p.grad for p in params], gradients_before)
+def _compare_gradients_around_steps(case: OptimizerCase, changes: Changes) -> None:
+    """Take five steps, and raise an error where one of them changes a gradient."""
+    params: list[Any] = start()
+    optimizer = case.make(params, **changes)
+    compute = closure_of(optimizer, params)
+    gradients_before: list[Any] = []
+
+    def closure() -> Any:
+        """The value of the loss; the gradients are copied once they are computed."""
+        value = compute()
+        gradients_before[:] = [p.grad.clone() for p in params]
+        return value
+
+    for _ in range(5):
+        if case.closure:
+            optimizer.step(closure)
+        else:
+            closure()
+            optimizer.step()
+        assert_same([p.grad for p in params], gradients_before)
 
 
 def missing_gradients(case: OptimizerCase, changes: Changes) -> None:

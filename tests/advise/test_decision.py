@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from mindgap.advise import recommendation
-from mindgap.advise.candidates import BASELINE, Candidate, Scale, decayed
+from mindgap.advise.candidates import BASELINE, Candidate, Scale, with_decay
 from mindgap.advise.race import COST, Race
 from mindgap.advise.recommendation import _code, recommend
 from mindgap.advise.training import Progress, build, check_starts, train_until
@@ -250,7 +250,8 @@ def test_the_winner_is_run_at_a_smaller_rate_and_overfitting_brings_weight_decay
     answer = recommend(problem, minutes=5, steps=96, measure=False)
     longest = [t.name for t in answer.tried if t.steps == 96]
     assert len(longest) >= 3
-    assert decayed(Candidate("AdamW", 0.01, 0.01), 1000).decay * 0.01 * 750 == pytest.approx(3, 0.1)
+    decay = with_decay(Candidate("AdamW", 0.01, 0.01), 1000).decay
+    assert decay * 0.01 * 750 == pytest.approx(3, 0.1)
 
 
 CASES = {
@@ -308,7 +309,7 @@ def test_the_user_s_errors_are_never_called_a_defect(
 
 
 def test_an_interval_of_thousands_of_percent_is_said_in_words() -> None:
-    made = recommendation.Decision(
+    words = recommendation.Decision(
         "optimizer", "Muon", "AdamW", 1e-4, 1e-3, (0.9, -59.0, 57.0), "loss", 1.0, 9, None
-    )
-    assert made.percent == "90.0 % of the validation loss (seeds differ by several times that loss)"
+    ).percent
+    assert words == "90.0 % of the validation loss (seeds differ by several times that loss)"

@@ -97,7 +97,7 @@ def test_the_rate_that_short_runs_favour_is_corrected_downwards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     race = raced(monkeypatch, shrinking)
-    assert race._reference(race.rungs[0]).candidate.rate >= 3e-2
+    assert race._best_adamw(race.rungs[0]).candidate.rate >= 3e-2
     assert race.finalists()[0].candidate.rate <= 1.6e-2
 
 

@@ -15,7 +15,7 @@ from cases.report_records import write_study
 
 from mindgap.cli.app import GUIDE, app
 from mindgap.cli.live import Watcher
-from mindgap.cli.studies import DEMO, closing, complete_scale, print_verdicts
+from mindgap.cli.studies import DEMO, complete_scale, print_next_steps, print_verdicts
 from mindgap.lab.studies.catalogue import catalogue, find
 from mindgap.lab.studies.run import judge_and_write, plan
 from mindgap.record.schema import End, Verdict
@@ -76,7 +76,7 @@ def test_the_demo_ends_in_one_screen(at_80: Screen) -> None:
     def end() -> None:
         print("178 runs planned, 0 recorded already")
         print_verdicts(verdicts)
-        closing(found, Path("demo/index.html"), Path("demo/survey.html"))
+        print_next_steps(found, Path("demo/index.html"), Path("demo/survey.html"))
 
     lines = at_80(end)
     assert len(lines) <= 24
@@ -115,8 +115,8 @@ def test_check_has_one_line_per_study_and_counts_like_every_page(
 
 def test_naming_one_study_imports_its_module_alone() -> None:
     program = (
-        "import sys; from mindgap.cli.studies import matching;"
-        "assert matching('e5-cycle') == ['e5-cycle'] and matching('H10');"
+        "import sys; from mindgap.cli.studies import matching_names;"
+        "assert matching_names('e5-cycle') == ['e5-cycle'] and matching_names('H10');"
         "print(sum(m.startswith('mindgap.lab.studies.catalogue.') and m.count('.') == 5"
         " for m in sys.modules))"
     )
@@ -164,7 +164,7 @@ def test_the_time_left_is_that_of_the_shipped_times_and_does_not_jump(tmp_path: 
     watcher = Watcher(items, tmp_path)
     watcher.look()
     total = reference_times()["e5-cycle"] + reference_times()["b3-mnist-levels"]
-    at_first = watcher.left(watcher._begun)
+    at_first = watcher.seconds_left(watcher._started)
     assert at_first == pytest.approx(total + 8.0)
     # All runs of the short study end at once: the long one still has its own time.
     for header in items[0].headers:
@@ -172,7 +172,7 @@ def test_the_time_left_is_that_of_the_shipped_times_and_does_not_jump(tmp_path: 
             writer.row({"step": 0})
             writer.end(End("done"))
     watcher.look()
-    left = watcher.left(watcher._begun + 9.0)
+    left = watcher.seconds_left(watcher._started + 9.0)
     assert left is not None
     assert 0.3 * reference_times()["b3-mnist-levels"] < left < total + 8.0
 

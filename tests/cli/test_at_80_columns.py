@@ -16,7 +16,7 @@ from mindgap.advise.recommendation import (
 )  # the longest line of code that is printed
 from mindgap.cli.app import app
 from mindgap.cli.show import layout
-from mindgap.cli.studies import matching
+from mindgap.cli.studies import matching_names
 
 PROBLEMS = """
 import torch
@@ -180,7 +180,7 @@ def test_show_cuts_nothing_and_takes_claims_and_beginnings(terminal, name: str) 
     text = terminal("show", name)
     assert_fits(text)
     assert "…" not in text
-    assert matching(name)[0] in text
+    assert matching_names(name)[0] in text
     assert "no earlier run" not in text
 
 
@@ -227,10 +227,10 @@ def test_unknown_and_ambiguous_names_say_what_was_meant() -> None:
     from mindgap.base.check import RuleError
 
     with pytest.raises(RuleError, match="did you mean 'e5-cycle'"):
-        matching("e5-cylce")
+        matching_names("e5-cylce")
     with pytest.raises(RuleError, match=r"must name one study, and \d+ begin so"):
-        matching("s")
-    assert matching("h8")[0].startswith("h8-")
+        matching_names("s")
+    assert matching_names("h8")[0].startswith("h8-")
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

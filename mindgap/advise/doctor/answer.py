@@ -140,7 +140,7 @@ class Answering:
         return Examination(
             verdict=verdict,
             sentence=sentence,
-            causes=tuple((key, _probability(log_odds)) for key, log_odds in ranked[:5]),
+            causes=tuple((key, round(_probability(log_odds), 3)) for key, log_odds in ranked[:5]),
             findings=tuple(findings),
             code=code,
             trial=trial,
@@ -152,8 +152,8 @@ class Answering:
 
 
 def _probability(log_odds: float) -> float:
-    """The probability of these odds, with three digits."""
-    return round(1 / (1 + math.exp(-min(log_odds, 50.0))), 3)
+    """The probability of these odds."""
+    return 1 / (1 + math.exp(-min(log_odds, 50.0)))
 
 
 def certainty_words(log_odds: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -238,14 +238,3 @@ def ramp(value: float, zero_at: float, one_at: float) -> float:
         (0.5, 1.0)
     """
     return min(1.0, max(0.0, (value - zero_at) / (one_at - zero_at)))
-
-
-def middle(values: Iterable[float]) -> float:
-    """The median; of an even number of values the upper one of the two in the middle.
-
-    Example:
-        >>> middle([3.0, 1.0, 2.0, 9.0])
-        3.0
-    """
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import median_high
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mindgap.advise.doctor.chart import middle
 from mindgap.advise.doctor.patient import MOST_VALID, Patient
 from mindgap.base.objective import Objective
 from mindgap.base.restoring import undisturbed
@@ -29,6 +29,8 @@ COMPARED, LAST_COMPARED = 8, 64
 PATIENCE, EARLY_STEPS = 5, 20
 #: Entries of a model whose state is kept at every step; a larger one's every ten steps.
 SMALL_MODEL = 5_000_000
+#: Modules that act otherwise in evaluation mode.
+MODAL = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 
 @dataclass
@@ -258,7 +260,7 @@ def _clip_gradients(patient: Patient, limit: float, course: Course) -> None:
     if limit < 0:
         course.norms.append(gradient_norm)
         finite = [n for n in course.norms if math.isfinite(n)]
-        limit = middle(finite) if finite else 1.0
+        limit = median_high(finite) if finite else 1.0
     if not math.isfinite(gradient_norm):
         patient.optimizer.zero_grad(set_to_none=True)
     elif gradient_norm > limit > 0:
@@ -297,9 +299,9 @@ class _Observer:
         self.inside_step = False  # between ``before`` and ``after``
         self.handles: list[Any] = [patient.optimizer.register_step_pre_hook(self._compare)]
         for name, module in patient.model.named_modules():
-            if isinstance(module, (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)):
-                hook = partial(self._note_mode, name)
-                self.handles.append(module.register_forward_pre_hook(hook))
+            if isinstance(module, MODAL):
+                note_mode = partial(self._note_mode, name)
+                self.handles.append(module.register_forward_pre_hook(note_mode))
 
     def _note_mode(self, name: str, module: nn.Module, _: Any) -> None:
         """Hook before a module runs: note that it is in evaluation mode while training."""
@@ -393,7 +395,7 @@ class _Observer:
         course.stuck_parameters = self._stuck_parameters()
         if comparisons:
             course.added_batches = max(each.added_batches for each in comparisons)
-            course.kept_norm_share = middle(each.kept_norm_share for each in comparisons)
+            course.kept_norm_share = median_high(each.kept_norm_share for each in comparisons)
         if comparisons[1:]:  # the first one has no step before it
             course.doubled_share = sum(c.doubled for c in comparisons[1:]) / len(comparisons[1:])
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from statistics import median_high
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mindgap.advise.doctor.chart import Chart, middle, ramp
+from mindgap.advise.doctor.chart import Chart, ramp
 from mindgap.advise.doctor.controls import Ranks
 from mindgap.advise.doctor.course import (
     Course,
@@ -94,7 +95,7 @@ def read_curve(chart: Chart, patient: Patient, course: Course) -> None:
         if patient.named_parameters[name].requires_grad
     ]
     if moves:
-        chart.facts.move = move = middle(moves)
+        chart.facts.move = move = median_high(moves)
         chart.find(
             "moves_little",
             ramp(math.log10(max(move, 1e-12)), zero_at=-3.3, one_at=-4.3),
@@ -120,7 +121,7 @@ def _read_jumps(chart: Chart, course: Course, scale: float) -> None:
     largest = max(finite)
     if course.broke_at >= 0:
         chart.find("broke", 1.0, f"The loss is not finite from step {course.broke_at} on.")
-    elif largest > PEAK * max(scale, abs(middle(finite))) and final < NOT_BACK * scale:
+    elif largest > PEAK * max(scale, abs(median_high(finite))) and final < NOT_BACK * scale:
         chart.facts.spike = largest
         step = course.losses.index(largest)
         chart.find("spikes", 1.0, f"The loss jumps to {largest:.3g} at step {step} and comes back.")
@@ -159,15 +160,15 @@ def read_loop(chart: Chart, patient: Patient, course: Course) -> None:
     if course.rates:
         _read_rates(chart, patient, course.rates)
     growths = [growth for name, growth in course.weight_growth.items() if name.endswith("weight")]
-    if chart.has("large_decay") and growths and middle(growths) < SHRUNK:
+    if chart.has("large_decay") and growths and median_high(growths) < SHRUNK:
         chart.find(
-            "shrinks", 1.0, f"The weights shrink to {middle(growths):.2g} of their first size."
+            "shrinks", 1.0, f"The weights shrink to {median_high(growths):.2g} of their first size."
         )
     sizes = chart.facts.batch_sizes
     has_batch_norm = any(
         isinstance(module, nn.modules.batchnorm._BatchNorm) for module in patient.model.modules()
     )
-    if has_batch_norm and sizes and middle(sizes) == 1:
+    if has_batch_norm and sizes and median_high(sizes) == 1:
         chart.find("batch_of_one", 1.0, "The model has batch norm, and batches hold one sample.")
 
 
@@ -197,7 +198,7 @@ def _read_clipping(chart: Chart, patient: Patient, course: Course) -> None:
     """
     shrunk = course.kept_norm_share
     norms = [norm for norm in course.norms if math.isfinite(norm)]
-    median = middle(norms) if norms else 0.0
+    median = median_high(norms) if norms else 0.0
     chart.facts.unclipped_norm = median / shrunk if 0 < shrunk < 1 else median
     # Optimizers that clip by themselves keep their threshold in a group under one of these names.
     for name in ("tau", "clip"):
@@ -453,7 +454,7 @@ def read_step(chart: Chart, patient: Patient, warm_up: int = 10) -> None:
     ratios = [ratio for ratio in ratios_of_steps if ratio is not None]
     if len(ratios) < 3:
         return
-    chart.facts.overshoot = ratio = middle(ratios)
+    chart.facts.overshoot = ratio = median_high(ratios)
     if ratio > 2:
         chart.find(
             "overshoots",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 
@@ -23,33 +24,18 @@ from mindgap.advise.doctor.patient import Admission, Patient
 from mindgap.base.check import RuleError, error_words
 
 
+@dataclass
 class CureTrials:
-    """Tries cures on fresh copies and remembers the runs.
+    """Tries cures on fresh copies and remembers the runs."""
 
-    Args:
-        admission: makes the copies.
-        chart: what is known so far; trials add to it.
-        trained: the user's model after the first run.
-        steps: length of every run.
-        time_left: seconds that remain; below zero only runs that were made are used.
-    """
-
-    def __init__(
-        self,
-        admission: Admission,
-        chart: Chart,
-        trained: Patient,
-        steps: int,
-        time_left: Callable[[], float],
-    ) -> None:
-        self.admission = admission
-        self.chart = chart
-        self.trained = trained
-        self.steps = steps
-        self.time_left = time_left
-        #: (cure, variant) -> its run, and the held-out loss without the cure.
-        self.runs: dict[tuple[str, float], tuple[Course, float]] = {}
-        self.untried_cures = 0  # cures for which no time was left
+    admission: Admission  # makes the copies
+    chart: Chart  # what is known so far; trials add to it
+    trained: Patient  # the user's training after the first run
+    steps: int  # of every run
+    time_left: Callable[[], float]  # seconds; below zero only runs that were made are used
+    #: (cure, variant) -> its run, and the held-out loss without the cure.
+    runs: dict[tuple[str, float], tuple[Course, float]] = field(default_factory=dict)
+    untried_cures: int = 0  # for which no time was left
 
     def try_cure(self, cause: Cause) -> Trial | None:
         """Try the variants of a cause's cure in their order, and return the trial of the best one,
@@ -161,8 +147,8 @@ class CureTrials:
         chart = self.chart
         reference = reference_loss(chart)
         if not math.isfinite(before):
-            known = math.isfinite(reference)
-            return not known or after < max(reference, chart.facts.start) * 1.02
+            limit = 1.02 * max(reference, chart.facts.start)
+            return not math.isfinite(reference) or after < limit
         if not proven and progress(chart, before) > 0.5:
             least_gain = 0.08 if after > 0.6 * before or not chart.has("sorted") else 0.03
             if progress(chart, after) < progress(chart, before) + least_gain:

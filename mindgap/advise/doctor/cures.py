@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from mindgap.advise.doctor import tracing
 from mindgap.advise.doctor.chart import Chart
+from mindgap.advise.doctor.data_readings import flat
 from mindgap.advise.doctor.model_readings import layers, unregistered
 from mindgap.advise.doctor.patient import Patient
 from mindgap.base.batches import merged, pair, replaced, rows, size
@@ -54,16 +55,15 @@ def warm_up(patient: Patient, chart: Chart, share: float) -> None:
 
 def reset_weights(patient: Patient, chart: Chart, _: float) -> None:
     """Draw new weights by torch's default for every module that has one."""
-    can_be_reset = False
-    for module in patient.model.modules():
-        for name in ("reset_parameters", "_reset_parameters"):
-            reset = getattr(module, name, None)
-            if callable(reset):
-                reset()
-                can_be_reset = True
-                break
-    if not can_be_reset:
+    methods = [
+        getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+        for module in patient.model.modules()
+    ]
+    resets = [method for method in methods if callable(method)]
+    if not resets:
         raise RuleError("no module of this model has reset_parameters")
+    for reset in resets:
+        reset()
 
 
 def clip_gradient(patient: Patient, chart: Chart, limit: float) -> None:
@@ -84,7 +84,7 @@ def fit_inner_targets(patient: Patient, chart: Chart, limit: float) -> None:
             ``huber_bound``.
     """
     clip_gradient(patient, chart, limit)
-    targets = torch.cat([_rows(y) for _, y in map(pair, patient.train) if y is not None])
+    targets = torch.cat([flat(y) for _, y in map(pair, patient.train) if y is not None]).double()
     median = targets.median(0).values
     tail = (targets - median).abs().quantile(0.9, 0)  # distance at which the outliers begin
     if limit > 1:
@@ -92,13 +92,9 @@ def fit_inner_targets(patient: Patient, chart: Chart, limit: float) -> None:
         patient.contexts.append(partial(tracing.huber, bound))
         chart.facts.huber_bound = bound
     # Per batch, which samples have an outlier among their targets.
-    in_tail = [((_rows(_targets(b)) - median).abs() > tail).any(1) for b in patient.valid]
+    distances = [(flat(_targets(batch)).double() - median).abs() for batch in patient.valid]
+    in_tail = [(distance > tail).any(1) for distance in distances]
     patient.valid = [rows(b, (~far).nonzero().flatten()) for b, far in zip(patient.valid, in_tail)]
-
-
-def _rows(targets: Tensor) -> Tensor:
-    """Targets in float64, one row per sample."""
-    return (targets.flatten(1) if targets.ndim > 1 else targets.unsqueeze(1)).double()
 
 
 def _recurrent_kernels(model: nn.Module) -> list[nn.Parameter]:
@@ -313,23 +309,20 @@ def add_floors(patient: Patient, chart: Chart, factor: float) -> None:
     """Take the standard step with logarithms, roots and divisions that keep away from zero, and
     multiply the learning rate by a factor.
     """
-    patient.step = None
     scale_rate(patient, chart, factor)
-    patient.contexts.append(tracing.floors)
+    compute_inside(tracing.floors, patient, chart, 1.0)
 
 
-def _computed_in(mode: Callable[[], tracing.Rewritten]) -> Apply:
-    """A cure that takes the standard step and computes the loss inside a function mode.
+def compute_inside(
+    mode: Callable[[], tracing.Rewritten], patient: Patient, chart: Chart, _: float
+) -> None:
+    """Take the standard step, with the loss computed inside a function mode.
 
     Args:
         mode: makes the context manager that computes some torch functions otherwise.
     """
-
-    def apply(patient: Patient, chart: Chart, _: float) -> None:
-        patient.step = None
-        patient.contexts.append(mode)
-
-    return apply
+    patient.step = None
+    patient.contexts.append(mode)
 
 
 def correct_axes(patient: Patient, chart: Chart, _: float) -> None:
@@ -455,15 +448,17 @@ def replace_batch_norm(patient: Patient, chart: Chart, samples: float) -> None:
         if size(patient.train[0]) < joined:
             raise RuleError("these batches cannot be joined")
         return
-    changed = False
-    for parent in list(patient.model.modules()):
-        for child_name, child in list(parent.named_children()):
-            if isinstance(child, nn.modules.batchnorm._BatchNorm):
-                groups = math.gcd(child.num_features, 4)
-                setattr(parent, child_name, nn.GroupNorm(groups, child.num_features))
-                changed = True
-    if not changed:
+    norms = [
+        (parent, child_name, child)
+        for parent in patient.model.modules()
+        for child_name, child in parent.named_children()
+        if isinstance(child, nn.modules.batchnorm._BatchNorm)
+    ]
+    if not norms:
         raise RuleError("the model has no batch norm")
+    for parent, child_name, child in norms:
+        channels = child.num_features
+        setattr(parent, child_name, nn.GroupNorm(math.gcd(channels, 4), channels))
     _train_new_parameters(patient)
 
 
@@ -485,10 +480,10 @@ CURES: dict[str, Cure] = {
     "shift_labels": Cure(shift_labels, changes_loss=True),
     "drop_suspects": Cure(drop_suspects, changes_loss=True),
     "floors": Cure(add_floors, (1.0, 0.1)),
-    "single_precision": Cure(_computed_in(tracing.single_precision)),
-    "reattach": Cure(_computed_in(tracing.no_detach)),
+    "single_precision": Cure(partial(compute_inside, tracing.single_precision)),
+    "reattach": Cure(partial(compute_inside, tracing.no_detach)),
     "right_axis": Cure(correct_axes, changes_loss=True),
-    "scores": Cure(_computed_in(tracing.scores_from_probabilities), changes_loss=True),
+    "scores": Cure(partial(compute_inside, tracing.scores_from_probabilities), changes_loss=True),
     "divide_loss": Cure(divide_loss, changes_loss=True),
     "own_step": Cure(simplify_step),
     "unclipped": Cure(remove_clipping),

@@ -62,9 +62,9 @@ def read_data(chart: Chart, patient: Patient) -> None:
         )
 
 
-def _flat(batch: Tensor) -> Tensor:
-    """One row per sample, one column per number."""
-    return batch.flatten(1) if batch.ndim > 1 else batch.unsqueeze(1)
+def flat(values: Tensor) -> Tensor:
+    """Inputs or targets of a batch with one row per sample and one column per number."""
+    return values.flatten(1) if values.ndim > 1 else values.unsqueeze(1)
 
 
 def _read_scales(chart: Chart, inputs: list[Tensor]) -> None:
@@ -136,7 +136,7 @@ def _read_outliers(chart: Chart, parts: list[Tensor], kind: str) -> None:
         parts: inputs or targets of each batch, (samples, ...).
         kind: ``"inputs"`` or ``"targets"``.
     """
-    rows_of_batches = [_flat(part).double() for part in parts]
+    rows_of_batches = [flat(part).double() for part in parts]
     # Of each sample its largest entry; NaN stays NaN.
     sizes = [rows.abs().amax(1) for rows in rows_of_batches]
     not_finite = [~each.isfinite() for each in sizes]
@@ -381,7 +381,7 @@ def _read_shared_samples(chart: Chart, inputs: list[Tensor], valid_inputs: list[
     Args:
         inputs, valid_inputs: of each training and of each validation batch.
     """
-    train, valid = (torch.cat([_flat(x) for x in batches]) for batches in (inputs, valid_inputs))
+    train, valid = (torch.cat([flat(x) for x in batches]) for batches in (inputs, valid_inputs))
     if train.shape[1] != valid.shape[1] or train.shape[1] < 2:
         return
     training_samples = {row.tobytes() for row in train.contiguous().cpu().numpy()}

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from statistics import median_high
 
 from torch import nn
 
 from mindgap.advise.doctor.causes import CAUSES
-from mindgap.advise.doctor.chart import Chart, middle, ramp
+from mindgap.advise.doctor.chart import Chart, ramp
 from mindgap.advise.doctor.model_readings import layers
 from mindgap.advise.doctor.patient import Patient
 from mindgap.base.batches import pair
@@ -138,7 +139,7 @@ def _suspicions_of_signals(chart: Chart) -> Suspicions:
     facts = chart.facts
     through_time = _logarithm(facts.time_ratio)
     sizes = facts.weight_sizes.values() if facts.weight_sizes else [1.0]
-    largest, typical = max(*sizes, 1e-12), max(middle(sizes), 1e-12)
+    largest, typical = max(*sizes, 1e-12), max(median_high(sizes), 1e-12)
     return [
         ("vanishing_gradients", ramp(through_time, zero_at=-0.7, one_at=-2.5)),
         ("vanishing_gradients", ramp(_logarithm(facts.depth_ratio), zero_at=-0.5, one_at=-2)),

@@ -305,8 +305,8 @@ class _Doctor:
         if course.error is not None:
             read_error(chart, course)
             if not chart.has_any("no_graph", "batch_of_one", "labels_outside"):
-                where = f"{error_words(course.error)} at step {course.error_step}"
-                raise _CannotTell(f"your code raises {where}", course.losses)
+                reason = f"your code raises {error_words(course.error)} at step {course.error_step}"
+                raise _CannotTell(reason, course.losses)
         chart.facts.start, chart.facts.progress = _first_loss(course), -1.0
         if course.error is None:
             chart.attempt("the curve", lambda: read_curve(chart, trained, course))
@@ -563,16 +563,20 @@ class _Doctor:
             if cause.cure in ("slower", "faster"):
                 lr = chart.facts.lr
                 change = f"{change} from {lr:.3g} to {lr * trial.variant:.3g}"
-        name = name_of(cause, chart)
-        sentence = f"{certainty_words(named.score)} {name}; {change}{proof}."
+        sentence = f"{certainty_words(named.score)} {name_of(cause, chart)}; {change}{proof}."
         curve: list[FindingName] = ["broke", "blew_up"]
         if not chart.has_any("broke", "blew_up"):
             curve.append("stalled")
         curve.append("above_start")
         signs = evidence(cause, chart, curve)
-        code = code_of(cause, chart, trial)
         return self._answering().examination(
-            "sick", sentence, ranked, signs, course.losses, code, trial
+            "sick",
+            sentence,
+            ranked,
+            signs,
+            course.losses,
+            code_of(cause, chart, trial),
+            trial,
         )
 
     def _without_cause(self, trained: Patient, ranked: Ranked, course: Course) -> Examination:

@@ -14,13 +14,14 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import median_high
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from mindgap.advise.doctor.chart import Chart, middle, ramp
-from mindgap.advise.doctor.course import loss_contexts, single_output
+from mindgap.advise.doctor.chart import Chart, ramp
+from mindgap.advise.doctor.course import MODAL, loss_contexts, single_output
 from mindgap.advise.doctor.patient import Patient
 from mindgap.advise.doctor.tracing import no_dropout
 from mindgap.base.batches import merged, pair, replaced, rows, size
@@ -169,13 +170,13 @@ def layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Name and module of every layer with a weight matrix or kernel, without embeddings, in the
     model's order.
     """
-    weighted = []
-    for name, module in model.named_modules():
-        weight = getattr(module, "weight", None)
-        has_matrix = isinstance(weight, Tensor) and weight.ndim >= 2
-        if has_matrix and not isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
-            weighted.append((name, module))
-    return weighted
+    return [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(weight := getattr(module, "weight", None), Tensor)
+        and weight.ndim >= 2
+        and not isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+    ]
 
 
 def weight_of(module: nn.Module) -> Tensor:
@@ -211,7 +212,7 @@ def read_start(chart: Chart, patient: Patient) -> None:
             "large as torch's default.",
         )
     varied_sizes = {name: size for name, size in sizes.items() if name not in equal}
-    median_size = max(1e-12, middle(varied_sizes.values())) if varied_sizes else math.inf
+    median_size = max(1e-12, median_high(varied_sizes.values())) if varied_sizes else math.inf
     if median_size < SMALL_SIZE:
         small_layers = [name for name, size in varied_sizes.items() if size < SMALL_SIZE]
         chart.find(
@@ -297,9 +298,8 @@ def read_optimizer(chart: Chart, patient: Patient) -> None:
         if first > MOST_MOMENTUM or second < LEAST_BETA or first > second:
             chart.find("extreme_momentum", 1.0, f"betas = ({first:g}, {second:g}) are extreme.")
     decay = group.get("weight_decay", 0) or 0
-    name = type(patient.optimizer).__name__
     if isinstance(decay, (int, float)) and decay > 0:
-        decoupled = name in ("AdamW", "ACClip", "Lion", "SignSGD")
+        decoupled = type(patient.optimizer).__name__ in ("AdamW", "ACClip", "Lion", "SignSGD")
         high = (
             ramp(math.log10(decay), zero_at=-0.3, one_at=0.7)
             if decoupled
@@ -667,8 +667,7 @@ def read_modes(chart: Chart, patient: Patient) -> None:
     with undisturbed(model), loss_contexts(patient):
         # Afterwards the model is in evaluation mode, unless the loss has switched it back.
         _read_dropout(chart, patient)
-        noisy = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-        if model.training and any(isinstance(m, noisy) for m in model.modules()):
+        if model.training and any(isinstance(m, MODAL) for m in model.modules()):
             chart.find("loss_trains", 0.7, "The loss switches the model back to training mode.")
         batch = patient.train[0]
         if size(batch) < 4 and patient.valid:  # too few samples to compare parts of it

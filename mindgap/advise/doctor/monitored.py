@@ -11,11 +11,11 @@ import math
 import time
 import warnings
 from dataclasses import replace
+from statistics import median_high
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import nn
 
 from mindgap.advise.doctor.answer import (
     NAMED,
@@ -27,9 +27,9 @@ from mindgap.advise.doctor.answer import (
     name_of,
 )
 from mindgap.advise.doctor.causes import PLAIN, Cause, rank_causes
-from mindgap.advise.doctor.chart import Chart, FindingName, middle, ramp
+from mindgap.advise.doctor.chart import Chart, FindingName, ramp
 from mindgap.advise.doctor.controls import constant_loss
-from mindgap.advise.doctor.course import Course, gradient, norm
+from mindgap.advise.doctor.course import MODAL, Course, gradient, norm
 from mindgap.advise.doctor.course_readings import read_curve, read_loop
 from mindgap.advise.doctor.data_readings import read_data
 from mindgap.advise.doctor.differential import LEAST_LISTED, MOST_UNNAMED
@@ -105,7 +105,7 @@ def diagnose_run(monitor: Monitor) -> Examination:
 
     Example:
         >>> from mindgap.base.objective import Objective
-        >>> model = nn.Linear(4, 1)
+        >>> model = torch.nn.Linear(4, 1)
         >>> batches = list(torch.randn(30, 16, 4, generator=torch.Generator().manual_seed(0)))
         >>> square = lambda model, x: (model(x) - x.sum(1, keepdim=True)).square().mean()
         >>> problem = Objective(model, square)
@@ -240,8 +240,7 @@ class _Consultation:
                 continue
             fresh = [gradient(self.patient, batch) for batch in batches]
             mean = [torch.stack(parts).mean(0) for parts in zip(*fresh, strict=True)]
-            recorded = self.past.norms[step.number]
-            ratios.append((recorded / max(norm(mean), 1e-30), len(batches)))
+            ratios.append((self.past.norms[step.number] / max(norm(mean), 1e-30), len(batches)))
         if len(ratios) < 3:
             return
         ratio, count = sorted(ratios)[len(ratios) // 2]
@@ -353,9 +352,14 @@ class _Consultation:
         findings = evidence(cause, chart, ("broke", "blew_up", "stalled", "above_start"))
         others = [(other.key, s) for other, s in ranked if other is not cause and s > LEAST_LISTED]
         listed = self.answering.rank_all(cause.key, [(cause.key, score), *others], (), self.patient)
-        code = code_of(fitted, chart, None)
-        losses = self.course.losses
-        return self.answering.examination("sick", sentence, listed, findings, losses, code)
+        return self.answering.examination(
+            "sick",
+            sentence,
+            listed,
+            findings,
+            self.course.losses,
+            code_of(fitted, chart, None),
+        )
 
     def _without_cause(self, ranked: list[tuple[Cause, float]]) -> Examination:
         """The examination that names no cause: healthy where the training loss is clearly (by 5 %)
@@ -421,7 +425,7 @@ def _fill_moves(course: Course, past: History) -> None:
     should_move = course.rates and course.rates[-1] > 0 and oldest and oldest.step < past.steps
     for name, p in past.model.named_parameters():
         still = id(p) in first_values and torch.equal(first_values[id(p)], p.detach())
-        course.relative_moves[name] = 0.0 if still else middle(moves)
+        course.relative_moves[name] = 0.0 if still else median_high(moves)
         has_gradient = p.grad is not None and bool((p.grad.to_dense() != 0).any())
         if still and has_gradient and should_move and id(p) in trained:
             course.stuck_parameters.append(name)
@@ -429,13 +433,12 @@ def _fill_moves(course: Course, past: History) -> None:
 
 def _always_evaluating(past: History) -> list[str]:
     """Modules that act otherwise in training, and were in evaluation mode in every kept state."""
-    kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
     if not past.states:
         return []
     return [
         name
         for place, (name, module) in enumerate(past.model.named_modules())
-        if isinstance(module, kinds)
+        if isinstance(module, MODAL)
         and not any(state.training_modes[place] for state in past.states)
     ]
 

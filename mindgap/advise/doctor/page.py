@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mindgap.advise.doctor.differential import LISTED, in_words
+from mindgap.record.store import write_atomically
 
 _WIDTH, _HEIGHT = 700, 250
 #: Left of the axis, right of it (labels of the curves), above and below.
@@ -92,9 +93,7 @@ class Examination:
         return fragment(self)
 
     def write(self, path: str | Path) -> Path:
-        """Write the answer as JSON, without its facts; the file appears once it is whole. Returns
-        its path.
-        """
+        """Write the answer as JSON, without its facts, whole or not at all; returns the path."""
         record = {
             "verdict": self.verdict,
             "sentence": self.sentence,
@@ -107,11 +106,8 @@ class Examination:
             "notes": self.notes,
             "seconds": self.seconds,
         }
-        path = Path(path)
-        part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        part.replace(path)
-        return path
+        write_atomically(Path(path), json.dumps(record, indent=1) + "\n")
+        return Path(path)
 
 
 def fragment(answer: Examination) -> str:

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
+from statistics import median_high
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from mindgap.advise.doctor.chart import middle
-from mindgap.advise.training import Factory, called
+from mindgap.advise.training import Factory, call_factory
 from mindgap.base.batches import pair
 from mindgap.base.check import fail
 from mindgap.base.objective import Objective
@@ -83,7 +83,7 @@ class Admission:
         generators before the call and once more after it, each time alike.
         """
         seed_everything(stream_seed(self.seed, "start"))
-        patient = _read_parts(called(self.problem, self.seed))
+        patient = _read_parts(call_factory(self.problem, self.seed))
         parts = (patient.model, patient.optimizer, patient.scheduler)
         for part, state in zip(parts, self._first_states):
             with suppress(Exception):
@@ -176,7 +176,7 @@ def _choose_held_out(train: list[Any]) -> list[int]:
     median one: an outlier stays in training.
     """
     largest = [_largest_entry(batch) for batch in train]
-    usual = middle(largest)
+    usual = median_high(largest)
     return [i for i in range(9, len(train), 10) if largest[i] <= 50 * usual]
 
 
@@ -199,12 +199,9 @@ def _loss_of_batches(loss: Any) -> Any:
 
 def _largest_entry(batch: Any) -> float:
     """Largest absolute number of a batch; infinite where one is not finite."""
-    largest = 0.0
-    for part in pair(batch):
-        if part is not None and part.is_floating_point() and part.numel():
-            peak = float(part.detach().abs().max())
-            largest = max(largest, peak if math.isfinite(peak) else math.inf)
-    return largest
+    parts = [part for part in pair(batch) if part is not None and part.is_floating_point()]
+    peaks = [float(part.detach().abs().max()) for part in parts if part.numel()]
+    return max((peak if math.isfinite(peak) else math.inf for peak in peaks), default=0.0)
 
 
 def _part_name(part: Any) -> str:
@@ -221,6 +218,9 @@ def _part_name(part: Any) -> str:
 def _list_batches(name: str, batches: Any) -> list[Any]:
     """The first :data:`MOST_BATCHES` batches; batches that can be read once only are refused."""
     if isinstance(batches, Iterator) or not isinstance(batches, Iterable):
-        rule = "must be batches that can be read more than once (a list or a DataLoader)"
-        fail(name, rule, type(batches).__name__)
+        fail(
+            name,
+            "must be batches that can be read more than once (a list or a DataLoader)",
+            type(batches).__name__,
+        )
     return list(islice(iter(batches), MOST_BATCHES))

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,10 +52,6 @@ def _divide_above_zero(func: Any, x: Any, y: Any, *args: Any, **more: Any) -> An
     return func(x, y, *args, **more)
 
 
-def _as_float32(func: Any, x: Tensor, *args: Any, **more: Any) -> Tensor:
-    return x.float()
-
-
 def _convert_to_float32(func: Any, x: Tensor, *args: Any, **more: Any) -> Any:
     args = tuple(torch.float32 if value is torch.float16 else value for value in args)
     more = {key: torch.float32 if value is torch.float16 else value for key, value in more.items()}
@@ -69,52 +66,44 @@ def _unconverted_tensor(func: Any, x: Any, *args: Any, **more: Any) -> Any:
     return x if isinstance(x, Tensor) else func(x, *args, **more)
 
 
-def _do_nothing(func: Any, *args: Any, **more: Any) -> None:
-    return None
-
-
-def _last_axis(func: Any, x: Tensor, dim: Any = None, *args: Any, **more: Any) -> Any:
-    return func(x, -1)
-
-
 def floors() -> Rewritten:
     """``log``, ``sqrt`` and divisions keep a distance of 1e-6 from zero."""
-    division = dict.fromkeys(("div", "true_divide", "__truediv__", "divide"), _divide_above_zero)
-    return Rewritten(
-        {**dict.fromkeys(("log", "sqrt", "rsqrt", "log_"), _keep_above_zero), **division}
-    )
+    roots_and_logs = dict.fromkeys(("log", "log_", "sqrt", "rsqrt"), _keep_above_zero)
+    divisions = dict.fromkeys(("div", "true_divide", "__truediv__", "divide"), _divide_above_zero)
+    return Rewritten({**roots_and_logs, **divisions})
 
 
 def single_precision() -> Rewritten:
     """Nothing is converted to float16."""
-    return Rewritten({"half": _as_float32, "to": _convert_to_float32, "type": _convert_to_float32})
+    conversions = dict.fromkeys(("to", "type"), _convert_to_float32)
+    return Rewritten({"half": lambda func, x, *args, **more: x.float(), **conversions})
 
 
 def no_detach() -> Rewritten:
     """``detach``, ``.data``, ``item``, NumPy and ``no_grad`` keep the graph."""
     detaching = ("detach", "get data", "item", "tolist", "numpy", "__array__")
-    constructors = dict.fromkeys(("tensor", "as_tensor", "from_numpy"), _unconverted_tensor)
+    constructors = ("tensor", "as_tensor", "from_numpy")
     return Rewritten(
         {
             **dict.fromkeys(detaching, _first_argument),
-            **constructors,
-            "_set_grad_enabled": _do_nothing,
+            **dict.fromkeys(constructors, _unconverted_tensor),
+            "_set_grad_enabled": lambda func, *args, **more: None,
         }
     )
 
 
 def huber(bound: float) -> Rewritten:
     """Squared error grows linearly beyond a bound."""
-
-    def bounded(func: Any, out: Tensor, target: Tensor, *args: Any, **more: Any) -> Tensor:
-        return nn.functional.smooth_l1_loss(out, target, beta=max(bound, 1e-6))
-
-    return Rewritten({"mse_loss": bounded})
+    bounded_loss = partial(nn.functional.smooth_l1_loss, beta=max(bound, 1e-6))
+    return Rewritten(
+        {"mse_loss": lambda func, out, target, *args, **more: bounded_loss(out, target)}
+    )
 
 
 def softmax_over_classes() -> Rewritten:
     """A softmax over the batch runs over the last axis."""
-    return Rewritten({"softmax": _last_axis, "log_softmax": _last_axis})
+    softmaxes = ("softmax", "log_softmax")
+    return Rewritten(dict.fromkeys(softmaxes, lambda func, x, *args, **more: func(x, -1)))
 
 
 def scores_from_probabilities() -> Rewritten:
@@ -122,13 +111,15 @@ def scores_from_probabilities() -> Rewritten:
     classes.
     """
 
-    def cross(func: Any, p: Tensor, *args: Any, **more: Any) -> Any:
+    def scores_of_classes(func: Any, p: Tensor, *args: Any, **more: Any) -> Any:
         return func(p.clamp_min(1e-9).log(), *args, **more)
 
-    def binary(func: Any, p: Tensor, *args: Any, **more: Any) -> Any:
+    def scores_of_two(func: Any, p: Tensor, *args: Any, **more: Any) -> Any:
         return func(p.clamp(1e-6, 1 - 1e-6).logit(), *args, **more)
 
-    return Rewritten({"cross_entropy": cross, "binary_cross_entropy_with_logits": binary})
+    return Rewritten(
+        {"cross_entropy": scores_of_classes, "binary_cross_entropy_with_logits": scores_of_two}
+    )
 
 
 #: Function -> place of ``dropout_p`` among its positional arguments.

@@ -372,7 +372,9 @@ def test_the_live_table_shows_rows_values_and_speed_of_running_jobs(tmp_path: Pa
     jobs = {job.header.seed: job for job in watcher.jobs.values()}
     assert (jobs[0].rows, jobs[0].ended, jobs[1].rows, jobs[1].ended) == (1, False, 2, True)
     assert watcher.expected == {"bowl": 2}
-    assert jobs[0].left(jobs[0].begun + 2.0, watcher.expected["bowl"]) == pytest.approx(2.0)
+    assert jobs[0].seconds_left(jobs[0].started + 2.0, watcher.expected["bowl"]) == pytest.approx(
+        2.0
+    )
     assert jobs[0].speed(time.monotonic()) < 1 / 0.2, (
         "the first rows count from the look before them"
     )
@@ -440,7 +442,7 @@ def test_a_scale_may_give_a_method_settings_of_its_own(capsys, monkeypatch, tmp_
     assert study.settings("cpu", "fast") == {"lr": 2.0, "broken": False, "best": 1.0}
     assert study.settings("quick", "fast") == {"lr": 1.0, "broken": False, "best": 0.0}
     assert study.settings("cpu", "slow", {"lr": "3"})["lr"] == 3.0
-    monkeypatch.setattr("mindgap.cli.laboratory.matching", lambda name: [name])
+    monkeypatch.setattr("mindgap.cli.laboratory.matching_names", lambda name: [name])
     monkeypatch.setattr("mindgap.cli.laboratory.find", lambda name: study)
     show("bowl", tmp_path)
     lines = dict(line.split("\t", 1) for line in capsys.readouterr().out.splitlines())
