@@ -28,7 +28,7 @@ Scale = float | Sequence[float] | Array
 
 
 def _scales(scale: Any) -> Array:
-    """Scale(s) as a float64 array, of no axis for a number and of one for a vector.
+    """The scales as a float64 array: of no axis for a number, of one axis for a vector.
 
     Raises:
         RuleError: a scale is not positive and finite, or there is none.
@@ -345,11 +345,13 @@ class TwoPoint(NoiseLaw):
     scale: Scale = 1.0
 
     def unit_moment(self, p: float) -> float:
+        # p is the order of the moment here, not the law's probability.
         probability = self.probability
         return probability * (1 - probability) ** p + (1 - probability) * probability**p
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        return self.probability - (rng.random(shape) < self.probability)
+        is_rare = rng.random(shape) < self.probability  # z, which is 1 with probability p
+        return self.probability - is_rare
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
         probability = self.probability
@@ -368,16 +370,16 @@ class Bounded(NoiseLaw):
 
     scale: Scale = 1.0
 
-    def radius(self, dimension: int | None = None) -> float:
+    def radius(self, dimension: int = 1) -> float:
         """The bound τ of the norm (Assumption 3.4.2): ‖s‖₂ for a vector of scales, s·√d for one.
 
         Args:
-            dimension: d, used with a single scale only; None for 1.
+            dimension: d, used with a single scale only.
         """
         scales = _scales(self.scale)
         if scales.ndim:
             return float(np.linalg.norm(scales))
-        return float(scales) * math.sqrt(1 if dimension is None else dimension)
+        return float(scales) * math.sqrt(dimension)
 
     def unit_moment(self, p: float) -> float:
         return 1 / (p + 1)
