@@ -20,7 +20,7 @@ from mindgap.base.check import fail, positive, whole
 from mindgap.lab.theory.attack import Attack
 from mindgap.lab.theory.attacks import ATTACKS
 from mindgap.lab.theory.certificate import Certificate
-from mindgap.lab.theory.erratum import ERRATA
+from mindgap.lab.theory.erratum import ERRATA, Erratum
 
 #: The lengths of a local search's moves, as parts of a parameter's range on the log scale.
 LONGEST_MOVE, SHORTEST_MOVE = 0.25, 0.01
@@ -183,7 +183,7 @@ def attacks_on(theorem: str) -> list[Attack]:
     """
     searched = {attack.place for attack in ATTACKS}
     single_instances = [
-        Attack(row.place, "as printed", "one instance", {}, lambda _, row=row: row.certify())
+        _attack_of_certificate(row)
         for row in ERRATA
         if row.kind == "refuted" and row.theorem not in searched
     ]
@@ -201,6 +201,11 @@ def attacks_on(theorem: str) -> list[Attack]:
 def _words(text: str) -> set[str]:
     """The words and numbers of a name, in lower case: {"theorem", "3.4.5"} of "Theorem 3.4.5"."""
     return set(re.findall(r"[a-z]+|\d+(?:[.-]\d+)*", text.lower()))
+
+
+def _attack_of_certificate(row: Erratum) -> Attack:
+    """The attack on a refuted statement that has one instance only, that of its certificate."""
+    return Attack(row.place, "as printed", "one instance", {}, lambda _: row.certify())
 
 
 def refute(theorem: str, *, tries: int = 400, seconds: float = 55.0) -> list[Outcome]:
