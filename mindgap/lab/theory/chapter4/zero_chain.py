@@ -39,7 +39,7 @@ def psi(x: Any) -> Any:
         [0.0, 1.0]
     """
     xp = namespace(x)
-    # 1 where the branch is not taken, so that autograd never divides by 0.
+    # u = 2x - 1; 1 where the branch is not taken, so that autograd never divides by 0.
     u = xp.where(x > 0.5, 2 * x - 1, x * 0 + 1)
     return xp.where(x > 0.5, xp.exp(1 - 1 / (u * u)), x * 0)
 
@@ -148,9 +148,9 @@ class ChainOracle:
 
     def gradient(self, x: np.ndarray, z: np.ndarray) -> np.ndarray:
         """The stochastic gradient for draws ``z`` (0 or 1) of the leading shape."""
-        return self.noisy(self.chain.gradient(x), x, z)
+        return self.with_noise(self.chain.gradient(x), x, z)
 
-    def noisy(self, exact: np.ndarray, x: np.ndarray, z: np.ndarray) -> np.ndarray:
+    def with_noise(self, exact: np.ndarray, x: np.ndarray, z: np.ndarray) -> np.ndarray:
         """The stochastic gradient from an exact gradient (or a multiple of it) that is already
         known at ``x``.
         """
@@ -222,6 +222,7 @@ class HardChain:
     @property
     def dimension(self) -> int:
         """d = ⌊ΔL/(7296ε²)⌋."""
+        # Where the quotient is whole, rounding must not take one off.
         return int(self.delta * self.L / (7296 * self.epsilon**2) * (1 + 1e-12))
 
     @property
@@ -244,7 +245,7 @@ class HardChain:
 
     @property
     def oracle(self) -> ChainOracle:
-        """The unscaled oracle."""
+        """The oracle of f_d, unscaled."""
         return ChainOracle(ZeroChain(self.dimension), self.probability)
 
     def gradient(self, x: np.ndarray) -> np.ndarray:
@@ -259,9 +260,9 @@ class HardChain:
         unscaled_value = ZeroChain(self.dimension).value(x / self.scale)
         return self.L * self.scale**2 / CHAIN_SMOOTHNESS * unscaled_value
 
-    def unfinished(self, k: int) -> float:
-        """P(fewer than d successes in k draws): a lower bound of P(prog_0(x_k) < d), exact for
-        the best method.
+    def unfinished_probability(self, k: int) -> float:
+        """P(fewer than d successes in k draws of Bernoulli(p)): a lower bound of P(prog_0(x_k) <
+        d), the probability that the chain is not finished, exact for the best method.
         """
         from scipy.stats import binom
 
