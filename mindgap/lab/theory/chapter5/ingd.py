@@ -43,6 +43,7 @@ def ingd_inner_steps(constants: NonsmoothTarget) -> int:
         >>> ingd_inner_steps(NonsmoothTarget(L=1.0, Delta=1.0, delta=0.1, epsilon=0.5))
         192
     """
+    # Where the quotient is whole, rounding must not add one.
     return math.ceil(48 * constants.L**2 / constants.epsilon**2 * (1 - 1e-15))
 
 
@@ -59,26 +60,20 @@ def ingd_outer_steps(constants: NonsmoothTarget) -> int:
     *Differs from the paper.* Without rounding the statement asks for less than one step when 4Δ <
     εδ.
     """
-    return max(
-        1, math.ceil(4 * constants.Delta / (constants.epsilon * constants.delta) * (1 - 1e-15))
-    )
+    steps = 4 * constants.Delta / (constants.epsilon * constants.delta)
+    return max(1, math.ceil(steps * (1 - 1e-15)))  # rounding must not add one to a whole number
 
 
 def ingd_calls_printed(constants: NonsmoothTarget) -> float:
-    """192 Δ L²/(ε³ δ) · log(4Δ/(γδε)), as stated (thesis, Theorem 5.4.1).
+    """192 Δ L²/(ε³ δ) · log(4Δ/(γδε)), the number of calls as stated (thesis, Theorem 5.4.1).
 
     Example:
         >>> round(ingd_calls_printed(NonsmoothTarget(L=1.0, Delta=1.0, delta=0.1, epsilon=0.5)))
         102676
     """
-    target = constants
-    return (
-        192
-        * target.Delta
-        * target.L**2
-        / (target.epsilon**3 * target.delta)
-        * math.log(4 * target.Delta / (target.gamma * target.delta * target.epsilon))
-    )
+    L, Delta, delta, epsilon = constants.L, constants.Delta, constants.delta, constants.epsilon
+    passes = math.log(4 * Delta / (constants.gamma * delta * epsilon))
+    return 192 * Delta * L**2 / (epsilon**3 * delta) * passes
 
 
 def ingd_gradient_calls(constants: NonsmoothTarget) -> int:
@@ -104,8 +99,8 @@ def ingd_gradient_calls(constants: NonsmoothTarget) -> int:
 
 
 def direction_square_bound(k: int, L: float) -> float:
-    """3L²/(k+2), an upper bound of E‖m_{t,k}‖², with m = 0 after the loop breaks (thesis, proof of
-    Lemma 5.7.2).
+    """3L²/(k+2), an upper bound of E‖m_{t,k}‖², where m_{t,k} = 0 after the inner loop has ended
+    (thesis, proof of Lemma 5.7.2).
 
     Example:
         >>> direction_square_bound(1, 2.0)
@@ -172,7 +167,7 @@ class StochasticRule:
 
     beta: float  # β, weight of the old direction
     p: float  # the step size is η_t = 1/(p‖m_t‖ + q)
-    q: float
+    q: float  # likewise
     K: int  # how far back the output lies
     T: int  # number of steps
 
