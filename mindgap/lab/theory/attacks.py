@@ -369,18 +369,18 @@ def _jump_4_4_2_printed(*, alpha: float, multiple: float, K: int) -> Solved:
     probability = jump_moment / jump**alpha
     slope_moment = (domain / (1 - probability)) ** alpha * (1 - probability)
     optimum = probability * jump
-    mean = max(2 * probability, probability * tau)  # at least E x_k, for every k <= K
+    most_mean = max(2 * probability, probability * tau)  # an upper bound of E x_k, k <= K
     checks = {
         "α in (1, 2]": 1 < alpha <= 2,
         "the minimum lies in [0, B]": optimum < domain,
         "E|g|^α <= 1 on [0, B]": probability < 0.05 and jump_moment + slope_moment <= 1,
         "the jump is clipped up to K": jump > tau,
         "the slope is never clipped": domain / (1 - probability) <= 1,
-        "the mean stays below the minimum": mean < optimum,
+        "the mean stays below the minimum": most_mean < optimum,
     }
     if not all(checks.values()):
         return None
-    return checks, (optimum - mean) ** 2 / 2, 16 * (K + 1) ** (-2 * (alpha - 1) / alpha)
+    return checks, (optimum - most_mean) ** 2 / 2, 16 * (K + 1) ** (-2 * (alpha - 1) / alpha)
 
 
 @_family("rare jumps", "the exact recursion")

@@ -84,15 +84,16 @@ class Network:
             theta: weights, in the order of ``start``.
             x: inputs, shape (S, m, d_0), m the batch size.
         """
-        sigma = ACTIVATIONS[self.activation]
+        activation = ACTIVATIONS[self.activation]
         for layer in range(self.layers):
             x = x @ theta[layer].transpose(1, 2)
             if layer + 1 < self.layers:
-                x = sigma(x)
+                x = activation(x)
         if self.batch_norm:
             centred = x - x.mean(dim=1, keepdim=True)
             x = centred / torch.sqrt(centred.square().mean(dim=1, keepdim=True) + self.epsilon)
-            x = theta[-2] * x + theta[-1]
+            scale, shift = theta[-2:]
+            x = scale * x + shift
         return x
 
     def loss(self, theta: Sequence[Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -116,9 +117,8 @@ class Network:
 
     def operator_norms(self, theta: Sequence[Tensor]) -> Tensor:
         """‖W_l‖_op, shape (S, L)."""
-        return torch.stack(
-            [torch.linalg.matrix_norm(w, ord=2) for w in theta[: self.layers]], dim=1
-        )
+        weights = theta[: self.layers]
+        return torch.stack([torch.linalg.matrix_norm(W, ord=2) for W in weights], dim=1)
 
 
 check_arguments(__name__)

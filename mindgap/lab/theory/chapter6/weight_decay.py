@@ -137,7 +137,7 @@ class DecayedBatchNorm:
         return 1 / self.gamma
 
     def loss_bound(self, classes: int) -> float:
-        """4m/γ + 2/γ + log d."""
+        """4m/γ + 2/γ + log d, a bound of the loss for d classes."""
         return self.printed_loss_bound(classes) + 2 * self.shift_bound
 
     def printed_loss_bound(self, classes: int) -> float:
