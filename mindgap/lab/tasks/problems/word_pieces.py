@@ -355,7 +355,7 @@ def _squad_pieces(words: int, question: int, passage: int, reviews: bool) -> dic
     """
     vocabulary = known_word_pieces(wikitext_pieces(words, reviews=reviews)["vocabulary"].tolist())
     random, inputs, answers = numpy_stream(0, "passages"), [], []
-    placed_once = cache(vocabulary.placed)  # several questions share a passage
+    placed_once = cache(vocabulary.numbers_and_places)  # several questions share a passage
     for item in squad():
         pieces, places = placed_once(item["context"])
         spans = spans_in(places, item["answers"])
@@ -369,7 +369,7 @@ def _squad_pieces(words: int, question: int, passage: int, reviews: bool) -> dic
             question + 2,
             lambda low, high: int(random.integers(low, high + 1)),
         )
-        asked, _ = vocabulary.placed(item["question"])
+        asked, _ = vocabulary.numbers_and_places(item["question"])
         row = [CLS, *asked[:question], SEP]
         row += [PAD] * (question + 2 - len(row))
         row += [*pieces[begin : begin + passage], SEP]
