@@ -26,7 +26,7 @@ class BasicBlock(nn.Module):
         self.norm1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.norm2 = nn.BatchNorm2d(outputs)
-        self.stride, self.extra = stride, outputs - inputs
+        self.stride, self.extra = stride, outputs - inputs  # of the shortcut's channels
         # Where the shape stays, the shortcut adds the input itself.
         shape_changes = stride != 1 or self.extra
         self.shortcut: nn.Module | None = None
@@ -83,6 +83,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Scores of images: (n, 3, height, width) -> (n, classes)."""
         y = self.blocks(F.relu(self.norm(self.conv(x))))
         return self.head(y.mean((2, 3)))
 

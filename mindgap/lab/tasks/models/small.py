@@ -139,7 +139,7 @@ class SpanFinder(nn.Module):
         encoder.out.requires_grad_(False)  # of words, which are not asked for here
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(n, T) -> (n, T, 2)."""
+        """Both scores at every place of sequences of words: (n, T) -> (n, T, 2)."""
         return self.ends(self.encoder.features(tokens))
 
 
