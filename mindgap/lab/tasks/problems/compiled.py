@@ -93,21 +93,22 @@ def _softplus(scores: Any) -> Any:
 
 
 @_softplus.defjvp
-def _softplus_along(scores: tuple[Any], along: tuple[Any]) -> tuple[Any, Any]:
-    """Value and derivative of :func:`_softplus` along a direction.
+def _softplus_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    """(value, derivative along the tangents) of :func:`_softplus`.
 
-    JAX differentiates through the logarithm: where only derivatives are asked for, half the time
-    of a sweep went into logarithms. A sigmoid needs none.
+    JAX's own derivative goes through the logarithm, which took half the time of a sweep where only
+    derivatives are asked for. A sigmoid needs none.
     """
-    return jax.nn.softplus(scores[0]), jax.nn.sigmoid(scores[0]) * along[0]
+    (scores,), (tangent,) = primals, tangents
+    return jax.nn.softplus(scores), jax.nn.sigmoid(scores) * tangent
 
 
 def _cross_entropy(scores: Any, labels: Any) -> Any:
     """Cross-entropy of each sample. The right class is found by comparison rather than by a gather,
     so that the derivative is no scatter.
     """
-    right = (labels[:, None] == jnp.arange(scores.shape[1])[None, :]).astype(scores.dtype)
-    return jax.nn.logsumexp(scores, axis=1) - (right * scores).sum(1)
+    is_right = (labels[:, None] == jnp.arange(scores.shape[1])[None, :]).astype(scores.dtype)
+    return jax.nn.logsumexp(scores, axis=1) - (is_right * scores).sum(1)
 
 
 check_arguments(__name__)
