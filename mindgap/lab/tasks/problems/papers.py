@@ -24,7 +24,7 @@ from mindgap.lab.tasks.problems.word_pieces import (
 
 #: Standard deviation of a word's vector at the start.
 START = 0.02
-#: BERT's own.
+#: BERT's own share of values set to zero.
 DROPOUT = 0.1
 
 
@@ -68,14 +68,15 @@ def masked_bert(
     """
     text = wikitext_pieces(whole("words", words, least=10))["train"]
     pieces = torch.as_tensor(text, device=device).long()
-    sizes = {"layers": layers, "heads": max(width // 64, 1), "inner": 4 * width, "length": length}
-    dropout = DROPOUT if real else 0.0
     model = seeded_network(
         lambda: MaskedBert(
             words,
             width,
-            **sizes,
-            dropout=dropout,
+            layers=layers,
+            heads=max(width // 64, 1),
+            inner=4 * width,
+            length=length,
+            dropout=DROPOUT if real else 0.0,
             attention=attention,
             embedding=not gaussian,
         ),
@@ -96,7 +97,7 @@ def masked_bert(
             batch = (windows, *masked_places(windows, generator))
         else:
             batch = masked_pieces(windows, words, generator)
-        if gaussian:
+        if gaussian:  # the vectors take the place of the input
             return START * torch.randn(size, length, width, **options), *batch[1:]
         return batch
 

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from mindgap.base.check import fail, one_of, whole
 from mindgap.base.checked import check_arguments
 from mindgap.lab.tasks.data.prepared import prepared
-from mindgap.lab.tasks.problems.language import TEXTS, _tokens
+from mindgap.lab.tasks.problems.language import TEXTS, tokens_of_parts
 
 #: The parts of a text, in the order of its files.
 PARTS = ("train", "validation", "test")
@@ -127,7 +127,7 @@ def prepared_tokens(text: str, words: int) -> tuple[Tensor, ...]:
     """
     arrays = prepared(
         f"{text}-{words}-words",
-        lambda: {name: tokens.numpy() for name, tokens in zip(PARTS, _tokens(text, words))},
+        lambda: {name: tokens.numpy() for name, tokens in zip(PARTS, tokens_of_parts(text, words))},
     )
     return tuple(torch.from_numpy(arrays[part]) for part in PARTS)
 
