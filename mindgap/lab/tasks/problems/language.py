@@ -330,9 +330,9 @@ def tokens_of_parts(text: str, words: int) -> tuple[torch.Tensor, torch.Tensor, 
         text: one of ``TEXTS``.
         words: size of the vocabulary; ``words`` - 1 stands for all words that are not known.
     """
-    numbers = known_words(text, words)
+    number_of = known_words(text, words)
     train, validation, test = (
-        torch.tensor([numbers.get(word, words - 1) for word in part]) for part in _texts(text)
+        torch.tensor([number_of.get(word, words - 1) for word in part]) for part in _texts(text)
     )
     return train, validation, test
 
