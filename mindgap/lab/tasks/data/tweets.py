@@ -54,8 +54,8 @@ def tweets(length: int = 20) -> Tweets:
     Raises:
         DataError: when the files are neither here nor to be had.
     """
-    name = f"sentiment140-{whole('length', length, least=1)}"
-    arrays = prepared(name, lambda: _tweet_arrays(length))
+    whole("length", length, least=1)
+    arrays = prepared(f"sentiment140-{length}", lambda: _tweet_arrays(length))
     manual = arrays["manual_words"], arrays["manual_labels"]
     return Tweets(arrays["words"], arrays["labels"], manual, arrays["vectors"])
 

@@ -72,8 +72,7 @@ class ResNet(nn.Module):
         channels = widths[0]
         for stage, width in enumerate(widths):
             for block in range(blocks):
-                halves_image = stage > 0 and block == 0
-                stride = 2 if halves_image else 1
+                stride = 2 if stage > 0 and block == 0 else 1  # 2 halves the image
                 stages.append(BasicBlock(channels, width, stride, projection=projection))
                 channels = width
         self.blocks = nn.Sequential(*stages)

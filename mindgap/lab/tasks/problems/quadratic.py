@@ -143,8 +143,9 @@ class Quadratic:
             order: how minibatches are drawn; :class:`~mindgap.bilevel.data.sample.Batches` names
                 the choices.
         """
-        sizes = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
-        upper_size, lower_size = sizes
+        upper_size, lower_size = (
+            batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+        )
         return BilevelProblem(
             quadratic_loss,
             quadratic_loss,
@@ -203,8 +204,9 @@ def quadratic_problem(
     for attempt in range(_ATTEMPTS):
         lower_samples = draw_level("lower", lower, attempt)
         upper_samples = draw_level("upper", upper, attempt)
-        means = _means(lower_samples), _means(upper_samples)
-        quadratic = Quadratic(lower_samples, upper_samples, x0, y0, *means)
+        quadratic = Quadratic(
+            lower_samples, upper_samples, x0, y0, _means(lower_samples), _means(upper_samples)
+        )
         if lower >= dim_y and float(torch.linalg.eigvalsh(quadratic.hessian())[0]) > 0:
             return quadratic
     fail(

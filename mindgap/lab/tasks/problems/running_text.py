@@ -19,6 +19,7 @@ from mindgap.base.check import fail, one_of, whole
 from mindgap.base.checked import check_arguments
 from mindgap.lab.tasks.data.prepared import prepared
 from mindgap.lab.tasks.problems.language import TEXTS, tokens_of_parts
+from mindgap.lab.tasks.problems.training import random_windows
 
 #: The parts of a text, in the order of its files.
 PARTS = ("train", "validation", "test")
@@ -73,9 +74,7 @@ class RunningText:
             generator: on the CPU; it is advanced.
             size: how many.
         """
-        all_words = self.rows.flatten()
-        starts = torch.randint(0, len(all_words) - self.length, (size, 1), generator=generator)
-        return all_words[(starts + torch.arange(self.length + 1)).to(all_words.device)]
+        return random_windows(self.rows.flatten(), self.length + 1, generator, size)
 
 
 def running_text(

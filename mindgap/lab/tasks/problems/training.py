@@ -44,8 +44,11 @@ def random_windows(
     """``size`` windows of ``length`` consecutive tokens, each with a start drawn at random: (size,
     length). Advances ``generator``.
     """
-    starts = torch.randint(0, len(tokens) - length + 1, (size,), generator=generator)
-    return tokens[starts.unsqueeze(1) + torch.arange(length)]
+    device = generator.device
+    starts = torch.randint(
+        0, len(tokens) - length + 1, (size, 1), generator=generator, device=device
+    )
+    return tokens[starts + torch.arange(length, device=device)]
 
 
 def next_word_loss(model: torch.nn.Module, windows: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from mindgap.base.check import fail, positive, whole
 from mindgap.base.checked import NonNegative, Positive, Share
+from mindgap.lab.theory.chapter5.stationarity import stationarity_radius
 
 # Theorem 5.4.1: deterministic INGD finds a (δ, ε)-stationary point; its parameters and its number
 # of calls.
@@ -198,20 +199,19 @@ def stochastic_rule(constants: StochasticTarget) -> StochasticRule:
     *Differs from the paper.* The paper has K = pδ, which is not whole: rounding it down loses β^K
     <= ε/(16G), rounding it up leaves the δ-ball. Here K is rounded up and p follows from it.
     """
-    target, G = constants, constants.G
-    beta = 1 - target.epsilon**2 / (64 * G**2)
-    K = math.ceil(64 * G**2 * math.log(16 * G / target.epsilon) / target.epsilon**2)
-    p = K / target.delta
+    G, Delta, delta, epsilon = constants.G, constants.Delta, constants.delta, constants.epsilon
+    beta = 1 - epsilon**2 / (64 * G**2)
+    K = math.ceil(64 * G**2 * math.log(16 * G / epsilon) / epsilon**2)
+    p = K / delta
     q = 4 * G * p
-    large_radius_factor = max(1.0, G * target.delta / (8 * target.Delta))
-    T = math.ceil(256 * q * target.Delta / target.epsilon**2 * large_radius_factor)
+    T = math.ceil(256 * q * Delta / epsilon**2 * max(1.0, G * delta / (8 * Delta)))
     return StochasticRule(beta, p, q, K, T)
 
 
 def deterministic_rule(constants: NonsmoothTarget) -> StochasticRule:
     """β, p, q, K, T of Algorithm 3 with q = 0 and exact gradients: T of order L²Δ/(ε³δ), up to a
-    logarithm (thesis, the remark on q = 0 at the end of 5.5). ``stochastic_rule`` with L for G,
-    but for q and T.
+    logarithm (thesis, the remark on q = 0 at the end of 5.5). β, p and K are those of
+    ``stochastic_rule`` without noise.
 
     The thesis gives no constants; these follow from its (5.9). While ‖m_t‖ >= ε/4, dividing (5.9)
     by p‖m_t‖ and a²/b >= 2a - b give mean ‖m_t‖ <= 4(1-β)L²/ε + 2pΔ/T + 2L/(T(1-β)), at most 3ε/16
@@ -222,12 +222,10 @@ def deterministic_rule(constants: NonsmoothTarget) -> StochasticRule:
         >>> rule.q, rule.K, rule.T
         (0.0, 888, 56832)
     """
-    L, epsilon = constants.L, constants.epsilon
-    beta = 1 - epsilon**2 / (64 * L**2)
-    K = math.ceil(64 * L**2 * math.log(16 * L / epsilon) / epsilon**2)
-    p = K / constants.delta
-    T = math.ceil(max(32 * p * constants.Delta / epsilon, 2048 * (L / epsilon) ** 3))
-    return StochasticRule(beta, p, 0.0, K, T)
+    L, Delta, epsilon = constants.L, constants.Delta, constants.epsilon
+    rule = stochastic_rule(StochasticTarget(L, 0.0, Delta, constants.delta, epsilon))
+    T = math.ceil(max(32 * rule.p * Delta / epsilon, 2048 * (L / epsilon) ** 3))
+    return replace(rule, q=0.0, T=T)
 
 
 def smooth_target(constants: StochasticTarget, smoothness: Positive) -> StochasticTarget:
@@ -244,8 +242,8 @@ def smooth_target(constants: StochasticTarget, smoothness: Positive) -> Stochast
         >>> round(found.delta, 9), round(found.epsilon, 9)
         (0.1, 0.2)
     """
-    delta = constants.epsilon / (3 * positive("smoothness", smoothness))
-    return replace(constants, delta=delta, epsilon=constants.epsilon / 3)
+    delta, epsilon = stationarity_radius(smoothness, constants.epsilon)
+    return replace(constants, delta=delta, epsilon=epsilon)
 
 
 def mean_direction_bound(constants: StochasticTarget) -> float:

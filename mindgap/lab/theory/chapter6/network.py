@@ -117,8 +117,8 @@ class Network:
 
     def operator_norms(self, theta: Sequence[Tensor]) -> Tensor:
         """‖W_l‖_op, shape (S, L)."""
-        weights = theta[: self.layers]
-        return torch.stack([torch.linalg.matrix_norm(W, ord=2) for W in weights], dim=1)
+        norms = [torch.linalg.matrix_norm(W, ord=2) for W in theta[: self.layers]]
+        return torch.stack(norms, dim=1)
 
 
 check_arguments(__name__)
