@@ -166,6 +166,7 @@ def _lower_3_4_2(*, L1: float, M: float, epsilon: float, delta: float) -> Solved
     The step must be short for the exponential function and is then slow on the other one. That
     Theorem 3.4.3 allows the count is a check: no true lower bound exceeds an upper bound.
     """
+    # Outside the theorem, or the slope 2ε of the slow function reaches M.
     if epsilon > L1 / 3 or delta < 1.25 * epsilon or 2 * epsilon >= M:
         return None
     printed = L1 * M * (delta - 0.625 * epsilon) / (8 * epsilon**2 * (math.log(M) + 1))

@@ -378,7 +378,7 @@ def corrupt(
     generator = numpy_stream(seed, "cleaning", "corruption")
     mask = np.zeros(len(labels), dtype=bool)
     mask[generator.permutation(len(labels))[: round(share * len(labels))]] = True
-    shifts = generator.integers(1, classes, len(labels))
+    shifts = generator.integers(1, classes, len(labels))  # never 0 modulo ``classes``
     return np.where(mask, (labels + shifts) % classes, labels), mask
 
 

@@ -92,7 +92,7 @@ class HalfCode(torch.autograd.Function):
             ctx: what :meth:`forward` kept.
             grad: the derivative of the loss by the code, (texts, hidden).
         """
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled():  # autograd keeps this pass for a second derivative
             fail("precision", "must be tf32 where an encoder is differentiated twice", "half")
         words, share, first_units, second_units, *weights = ctx.saved_tensors
         sizes, dtype = ctx.sizes, ctx.dtypes[1]
@@ -220,7 +220,7 @@ class RecurrentRepresentation(HyperRepresentation):
         if PRECISIONS[self.precision] is None:
             return problem
         counted = replace(self, most_texts=_most_texts(problem))
-        return HyperRepresentation.problem(counted, batch_size)
+        return HyperRepresentation.problem(counted, batch_size)  # ``counted.problem`` counts again
 
     def encode(self, x: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """φ_x: the features of texts, and a 1 for the heads' constant, (..., features + 1).

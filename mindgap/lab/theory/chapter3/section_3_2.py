@@ -23,7 +23,8 @@ from mindgap.lab.theory.function import Function, namespace
 def growth_bound(
     growth: Callable[[Any], Any], delta: Positive, epsilon: Positive, steepest: Positive
 ) -> float:
-    """Most iterations until ‖∇f‖ <= ε with steps 1/(2 ℓ(2u)): (8/3) Δ max ℓ(2u)/u², ε <= u <= M.
+    """Most iterations until ‖∇f‖ <= ε with steps 1/(2 ℓ(2u)), u = ‖∇f(x)‖: (8/3) Δ max ℓ(2u)/u²
+    over ε <= u <= M.
 
     Where ℓ grows no faster than u² the largest term is that of u = ε, and M falls out. The maximum
     is taken over 400 points.
@@ -78,6 +79,7 @@ class Polynomial(Function):
         return _horner(_derivative(self.coefficients), x)
 
     def curvature(self, x: Any) -> Any:
+        # f''
         return _horner(_derivative(_derivative(self.coefficients)), x)
 
 

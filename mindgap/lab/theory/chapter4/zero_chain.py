@@ -109,7 +109,7 @@ class ZeroChain(Function):
     dimension: Count
 
     def value(self, x: Vectors) -> Any:
-        previous, current = x[..., :-1], x[..., 1:]
+        previous, current = x[..., :-1], x[..., 1:]  # x_{i-1} and x_i for i >= 2
         chain = psi(-previous) * phi(-current) - psi(previous) * phi(current)
         return chain.sum(-1) - phi(x[..., 0])
 
@@ -152,7 +152,12 @@ class ChainOracle:
 
     def with_noise(self, exact: np.ndarray, x: np.ndarray, z: np.ndarray) -> np.ndarray:
         """The stochastic gradient from an exact gradient (or a multiple of it) that is already
-        known at ``x``.
+        known: the entry after the last large one times z/p. Shape of ``exact``.
+
+        Args:
+            exact: the gradients at ``x``, shape (..., d).
+            x: points, shape (..., d).
+            z: draws of Bernoulli(p), 0 or 1, shape (...).
         """
         next_entry = np.arange(1, self.chain.dimension + 1) == (prog(x, LARGE_ENTRY) + 1)[..., None]
         return np.where(next_entry, (z / self.probability)[..., None], 1.0) * exact
@@ -257,8 +262,9 @@ class HardChain:
         return 2 * self.epsilon * self.oracle.gradient(x / self.scale, z)
 
     def value(self, x: np.ndarray) -> np.ndarray:
-        unscaled_value = ZeroChain(self.dimension).value(x / self.scale)
-        return self.L * self.scale**2 / CHAIN_SMOOTHNESS * unscaled_value
+        # f(x) = (Lλ²/152) f_d(x/λ)
+        factor = self.L * self.scale**2 / CHAIN_SMOOTHNESS
+        return factor * ZeroChain(self.dimension).value(x / self.scale)
 
     def unfinished_probability(self, k: int) -> float:
         """P(fewer than d successes in k draws of Bernoulli(p)): a lower bound of P(prog_0(x_k) <
