@@ -8,16 +8,42 @@ outside the assumptions or too large to run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
 
 import numpy as np
 
 from mindgap.lab import theory
-from mindgap.lab.theory.attack import Attack, Parameters
 from mindgap.lab.theory.certificate import Certificate
 from mindgap.lab.theory.certificates.chapter3 import theorem_3_4_4_step
+
+#: The parameters of an instance by name.
+Parameters = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One family of instances against one reading of a statement.
+
+    Args:
+        place: the statement, as the table of theorems names it.
+        reading: "as printed", "as corrected", or what else was changed.
+        family: the instances, in words.
+        ranges: parameter -> its smallest and largest value, both positive; searched on a log
+            scale.
+        attempt: parameters -> a certificate (valid or not), or None outside the assumptions.
+        points: how many values of each parameter the grid has.
+    """
+
+    place: str
+    reading: str
+    family: str
+    ranges: Mapping[str, tuple[float, float]]
+    attempt: Callable[[Parameters], Certificate | None]
+    points: int = 3
+
 
 #: Most steps of one run; a run that is cut short counts as one more.
 LIMIT = 20_000

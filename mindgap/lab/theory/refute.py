@@ -17,8 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mindgap.base.check import fail, positive, whole
-from mindgap.lab.theory.attack import Attack
-from mindgap.lab.theory.attacks import ATTACKS
+from mindgap.lab.theory.attacks import ATTACKS, Attack
 from mindgap.lab.theory.certificate import Certificate
 from mindgap.lab.theory.erratum import ERRATA, Erratum
 

@@ -71,11 +71,10 @@ class HalfCode(torch.autograd.Function):
             dtypes: of products, forward and backward.
             weights: those of :data:`WEIGHTS`, in that order.
         """
-        # Three for each layer: input weights, bias, recurrent weights.
-        converted = [weight.to(dtypes[0]) for weight in weights]
-        words = vectors.to(dtypes[0])
-        first_units = _layer_outputs(words, *converted[:3], sizes)
-        second_units = _layer_outputs(first_units, *converted[3:], sizes)
+        words, *converted = (tensor.to(dtypes[0]) for tensor in (vectors, *weights))
+        first_layer, second_layer = converted[:3], converted[3:]
+        first_units = _layer_outputs(words, first_layer, sizes)
+        second_units = _layer_outputs(first_units, second_layer, sizes)
         ctx.save_for_backward(words, share, first_units, second_units, *weights)
         ctx.sizes, ctx.dtypes = sizes, dtypes
         code = weights[0].new_zeros(sizes[0], second_units.shape[1])
@@ -115,19 +114,16 @@ class HalfCode(torch.autograd.Function):
 WEIGHTS = ("input", "first_bias", "first", "between", "second_bias", "second")
 
 
-def _layer_outputs(
-    inputs: Tensor, weights: Tensor, bias: Tensor, recurrent: Tensor, sizes: Sequence[int]
-) -> Tensor:
+def _layer_outputs(inputs: Tensor, layer: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     """The outputs of one layer's units after each word, (words, hidden): h_t = tanh(W' a_t + b +
     R' h_{t-1}) with h_0 = 0.
 
     Args:
         inputs: a_t, (words, inputs); all first words, then all second ones, ....
-        weights: W, (inputs, hidden).
-        bias: b.
-        recurrent: R, (hidden, hidden).
+        layer: W (inputs, hidden), b, and the recurrent weights R (hidden, hidden).
         sizes: how many texts have a first, second, ... word.
     """
+    weights, bias, recurrent = layer
     outputs = torch.addmm(bias, inputs, weights)
     of_words = outputs.split(sizes)
     of_words[0].tanh_()
