@@ -48,7 +48,7 @@ def random_windows(
     starts = torch.randint(
         0, len(tokens) - length + 1, (size, 1), generator=generator, device=device
     )
-    return tokens[starts + torch.arange(length, device=device)]
+    return tokens[(starts + torch.arange(length, device=device)).to(tokens.device)]
 
 
 def next_word_loss(model: torch.nn.Module, windows: torch.Tensor) -> torch.Tensor:
