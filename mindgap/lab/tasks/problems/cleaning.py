@@ -152,6 +152,7 @@ class HyperCleaning(CleaningTask):
 
     @property
     def x0(self) -> Tensor:
+        # One entry per training sample, of the features' type and device.
         return torch.full_like(self.train[0][:, 0], self.start)
 
     @property
@@ -188,6 +189,7 @@ class HyperCleaning(CleaningTask):
         )
 
     def scores(self, y: Tensor, inputs: Tensor) -> Tensor:
+        # (samples, classes), for y flat or (features, classes).
         return inputs @ y.reshape(inputs.shape[1], self.classes)
 
     def minimiser(self, weights: Tensor, samples: Samples | None = None, *limits: int) -> Tensor:

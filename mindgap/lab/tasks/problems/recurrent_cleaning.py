@@ -271,12 +271,11 @@ class RecurrentCleaning(CleaningTask):
         lower_data = Batches((words, labels, numbers), batch_size, last="drop", chunk=CHUNK // 2)
         return BilevelProblem(self.upper, self.lower, self.x0, self.y0, upper_data, lower_data)
 
+    @torch.no_grad()
     def scores(self, y: Tensor, inputs: Tensor) -> Tensor:
         weights = Pack("y", self.y0).view(y)
-        with torch.no_grad():
-            return torch.cat(
-                [recurrent_logits(weights, self.vectors, part) for part in inputs.split(CHUNK)]
-            )
+        parts = inputs.split(CHUNK)
+        return torch.cat([recurrent_logits(weights, self.vectors, words) for words in parts])
 
     def minimiser(self, weights: Tensor, samples: Texts | None = None, *limits: int) -> Tensor:
         """The net's weights, flat, after Adam on mean_i weights_i ℓ_i + c ‖w‖² from its start.
@@ -298,6 +297,7 @@ class RecurrentCleaning(CleaningTask):
         def loss(
             net: torch.nn.ParameterDict, words: Tensor, labels: Tensor, weights: Tensor
         ) -> Tensor:
+            # Of the net that ``CapturedGradient`` hands on, which holds the weights by name.
             return self._weighted_loss(dict(net.items()), words, labels, weights)
 
         def batches() -> Iterator[Tensor]:

@@ -201,8 +201,15 @@ def covtype_selection(
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
 ) -> RegularisationSelection:
-    """Covertype: 371,847 / 92,962 / 116,203 samples of 54 standardised features, 7 classes; y has
-    378 entries, x has 7.
+    """Multiclass task of Covertype: 371,847 / 92,962 / 116,203 samples of 54 standardised features,
+    7 classes; y has 378 entries, x has 7.
+
+    Args:
+        source: ``"real"``, ``"synthetic"``, or ``"auto"``: real where the files are on this
+            machine.
+        rows: only that many first rows of each split.
+        seed: of the start, and of the split or of synthetic samples.
+        dtype, device: of the tensors.
 
     Example:
         >>> problem = covtype_selection(source="synthetic", rows=200).problem()

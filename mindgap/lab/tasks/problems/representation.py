@@ -196,6 +196,7 @@ class HyperRepresentation:
         """Φ(x) = f(x, y*(x)) over all examples."""
         return self.adapted(x, "train")[0]
 
+    @torch.no_grad()
     def _features(self, x: Tensor, inputs: Tensor) -> Tensor:
         """Features of all examples of tasks and a 1, without a gradient: (tasks, examples, features
         + 1). The examples are encoded in parts, because all at once may not fit into memory.
@@ -207,8 +208,7 @@ class HyperRepresentation:
         weights: Mapping[str, Tensor] = Pack("x", self.x0).view(x)
         inputs_per_task = inputs[0, ..., 0].numel()
         tasks_at_once = max(1, CHUNK // inputs_per_task)
-        with torch.no_grad():
-            return torch.cat([self.encode(weights, part) for part in inputs.split(tasks_at_once)])
+        return torch.cat([self.encode(weights, part) for part in inputs.split(tasks_at_once)])
 
     def _losses(self, features: Tensor, labels: Tensor, heads: Tensor) -> Tensor:
         """Mean loss of each task, (tasks,), from its features (tasks, examples, k), labels and head
@@ -217,16 +217,16 @@ class HyperRepresentation:
         logits = (features @ heads).flatten(0, 1)
         return cross_entropy(logits, labels.flatten(), reduction="none").view_as(labels).mean(-1)
 
+    @torch.no_grad()
     def _score(self, x: Tensor, heads: Tensor, tasks: Tasks) -> tuple[float, float]:
         """(mean loss, accuracy) of heads (tasks, features + 1, ways) on the query sets of tasks, at
         a flat x.
         """
         inputs, labels = tasks.query
-        with torch.no_grad():
-            features = self._features(x, inputs)
-            is_right = (features @ heads).argmax(-1) == labels
-            loss = self._losses(features, labels, heads).mean()
-            return float(loss), float(is_right.double().mean())
+        features = self._features(x, inputs)
+        is_right = (features @ heads).argmax(-1) == labels
+        loss = self._losses(features, labels, heads).mean()
+        return float(loss), float(is_right.double().mean())
 
 
 def _features_of_code(code: Tensor, weights: Tensor, bias: Tensor) -> Tensor:

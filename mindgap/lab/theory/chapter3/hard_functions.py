@@ -101,9 +101,8 @@ class SlowFunction(Function):
 
     def gradient(self, x: Any) -> Any:
         xp = namespace(x)
-        return xp.where(
-            xp.abs(x) > 1, 2 * self.epsilon * xp.sign(x), self.epsilon * (3 * x - x * x * x)
-        )
+        outside, inside = 2 * self.epsilon * xp.sign(x), self.epsilon * (3 * x - x * x * x)
+        return xp.where(xp.abs(x) > 1, outside, inside)
 
     def curvature(self, x: Any) -> Any:
         """f''(x) = 3ε(1 - x²) inside, 0 outside."""
@@ -142,7 +141,7 @@ class HyperbolicCosine(Function):
 
     def value(self, x: Any) -> Any:
         terms = (self.L0 / self.L1**2) * namespace(x).cosh(self.L1 * x)
-        return terms if self.dimension == 1 else terms.sum(-1)
+        return terms if self.dimension == 1 else terms.sum(-1)  # in one variable entry by entry
 
     def gradient(self, x: Any) -> Any:
         return (self.L0 / self.L1) * namespace(x).sinh(self.L1 * x)
