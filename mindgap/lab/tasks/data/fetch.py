@@ -294,7 +294,9 @@ def _refuse_damaged(path: Path, file: DataFile) -> None:
 
 @lru_cache(maxsize=256)
 def _cached_sha256(path: str, changed: int, size: int) -> str:
-    """The SHA-256 of a file, computed once per process for each time of change and size."""
+    """The SHA-256 of a file, computed once per process; time of change and size tell the cache that
+    it is another file.
+    """
     return _sha256(Path(path))
 
 

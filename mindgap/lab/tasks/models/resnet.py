@@ -26,7 +26,7 @@ class BasicBlock(nn.Module):
         self.norm1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.norm2 = nn.BatchNorm2d(outputs)
-        self.stride, self.extra = stride, outputs - inputs  # of the shortcut's channels
+        self.stride, self.extra = stride, outputs - inputs  # ``extra``: the channels added
         # Where the shape stays, the shortcut adds the input itself.
         shape_changes = stride != 1 or self.extra
         self.shortcut: nn.Module | None = None

@@ -66,13 +66,15 @@ class RelativeAttention(nn.Module):
 
 
 def _shift_scores(scores: Tensor) -> Tensor:
-    """Move row i of scores by distance, so that column j holds the score of the distance from
-    place i to place j (Dai et al. 2019, appendix B).
+    """Scores by place in place of scores by distance (Dai et al. 2019, appendix B): shape (texts,
+    heads, length, reach), as ``scores``.
 
-    A column of zeros and a new cut of the rows do it without an index. What lies after place i is
-    meaningless. Shape (texts, heads, length, reach), as ``scores``.
+    Column k of ``scores`` belongs to the distance reach - 1 - k, column j of the result to place j
+    of memory and segment, for the row of place i. Columns after place i are meaningless.
     """
     batch, heads, length, reach = scores.shape
+    # Row i moves to the left by length - 1 - i: without an index, by one more column and a new cut
+    # into rows.
     padded = F.pad(scores, (1, 0)).view(batch, heads, reach + 1, length)
     return padded[:, :, 1:].reshape(batch, heads, length, reach)
 

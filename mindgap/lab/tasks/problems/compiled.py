@@ -38,10 +38,9 @@ def quadratic_losses() -> Pair:
         in_y, in_x = batch
         along_y = (in_y.reshape(-1, y.size) @ y).reshape(-1, 3)
         along_x = (in_x.reshape(-1, x.size) @ x).reshape(-1, 3)
-        squares = along_y[:, 0] ** 2 + along_x[:, 0] ** 2
-        return (
-            0.5 * squares + along_x[:, 1] * along_y[:, 1] + along_y[:, 2] + along_x[:, 2]
-        ).mean()
+        p_y, r_y, a_y = along_y[:, 0], along_y[:, 1], along_y[:, 2]
+        q_x, s_x, b_x = along_x[:, 0], along_x[:, 1], along_x[:, 2]
+        return (0.5 * (p_y**2 + q_x**2) + s_x * r_y + a_y + b_x).mean()
 
     return loss, loss
 

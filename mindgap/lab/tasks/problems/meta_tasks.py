@@ -80,7 +80,7 @@ class MetaTasks:
 
     def lower(self, x: Tensor, y: Tensor, batch: Examples) -> Tensor:
         """Loss of one task on support examples, with c times the squared norm of its head."""
-        head = y[-self.task.y0[0].numel() :]
+        head = y[-self.task.y0[0].numel() :]  # y ends with the head, or is the head
         return self.upper(x, y, batch) + self.task.decay * head.square().sum()
 
     def problem(self, tasks: int) -> BilevelProblem:

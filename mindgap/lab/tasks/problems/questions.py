@@ -51,12 +51,15 @@ def question_answering(
     """A :class:`SpanFinder` that marks the answer in a passage; mean of the cross-entropies of its
     two ends.
 
-    Input is the question, the mask as a mark between, and the passage. ``"prose"``: the passage is
-    a window of the text, the answer two words of it, and the question its first word and a blank.
+    Input is the question, the mask as a mark between, and the passage.
+
+    ``"prose"``: the passage is a window of the text, the answer two successive words of it, and the
+    question the first of them, followed by blanks.
+
     ``"squad"``: the answerable questions of SQuAD's dev file (``MINDGAP_DATA``), in the order of
-    the file 70 % to train on and 15 % each for validation and test, which no article shares but at
-    the cuts; a passage is as many words around the answer, placed at random, and the words known
-    are those of WikiText-2.
+    the file 70 % to train on and 15 % each for validation and test; two parts share an article only
+    where one is cut. The passage is words around the answer, which lies in it at random, and the
+    vocabulary is that of WikiText-2.
 
     A batch is (inputs (samples, question + 1 + passage), answers (samples, answers, 2), first and
     last place of each answer).

@@ -140,7 +140,7 @@ def _step_and_momentum(method: str, constants: SmoothConvex) -> tuple[float, flo
     """
     if constants.mu > 0:
         return parameters(method, constants)
-    return 1 / constants.L, None if method == "nesterov" else 0
+    return 1 / constants.L, (None if method == "nesterov" else 0)
 
 
 def iterations(method: str, constants: SmoothConvex, epsilon: Positive, most: int = 10**6) -> int:

@@ -36,6 +36,7 @@ class ClippedStep:
 
     def __call__(self, norm: Any) -> Any:
         """The effective step for gradients of that norm."""
+        # η γ/max{‖g‖, γ}; ``norm * 0`` makes γ an array or a tensor as ``norm`` is.
         return self.eta * self.gamma / namespace(norm).maximum(norm, norm * 0 + self.gamma)
 
 
@@ -194,6 +195,7 @@ class StochasticClippedStep:
     def __call__(self, norm: Any) -> Any:
         """The effective step for stochastic gradients of that norm."""
         limit = 1 / (16 * self.L1 * (norm + self.tau))
+        # ``limit * 0`` makes η an array or a tensor as ``limit`` is.
         return namespace(norm).minimum(limit, limit * 0 + self.eta)
 
 

@@ -122,7 +122,7 @@ class Adversary(ABC):
     def __init__(self, constants: LipschitzClass, start: float, calls: int) -> None:
         self.constants = constants
         self.calls = whole("calls", calls, least=1)
-        self.start = float(*exact_points([start]))
+        self.start = float(*exact_points([start]))  # refused unless finite
         self.queries = [self.start]
         self._start_is_free = True  # until the algorithm asks for the start
 
