@@ -228,15 +228,11 @@ class Student(NoiseLaw):
         return rng.standard_t(self.df, shape)
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
-        degrees = self.df
+        df = self.df
         # The density is e^log_factor (1 + x²/df)^(-(df+1)/2).
-        log_factor = (
-            math.lgamma((degrees + 1) / 2)
-            - math.lgamma(degrees / 2)
-            - 0.5 * math.log(degrees * math.pi)
-        )
+        log_factor = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
         return _integrate(
-            lambda x: np.exp(log_factor - (degrees + 1) / 2 * np.log1p(x * x / degrees)),
+            lambda x: np.exp(log_factor - (df + 1) / 2 * np.log1p(x * x / df)),
             function,
             kinks,
             (-math.inf, math.inf),

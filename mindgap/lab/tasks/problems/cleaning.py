@@ -166,8 +166,14 @@ class HyperCleaning(CleaningTask):
         classes).
         """
         features, labels, samples = batch
+        return self._weighted_loss(y, features, labels, torch.sigmoid(x[samples]))
+
+    def _weighted_loss(
+        self, y: Tensor, features: Tensor, labels: Tensor, weights: Tensor
+    ) -> Tensor:
+        """mean_i weights_i ℓ_i + c ‖W‖² of samples at W = y (features, classes)."""
         losses = cross_entropy(features @ y, labels, reduction="none")
-        return (torch.sigmoid(x[samples]) * losses).mean() + self.decay * y.square().sum()
+        return (weights * losses).mean() + self.decay * y.square().sum()
 
     def upper(self, x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
         """f on a batch of (features, labels)."""
@@ -212,10 +218,7 @@ class HyperCleaning(CleaningTask):
             return gradient.reshape(-1) + decay * flat, curvature + torch.diag(decay)
 
         def value(flat: Tensor) -> Tensor:
-            """The lower loss at flat weights."""
-            scores = features @ flat.view(self.classes, -1).T
-            losses = cross_entropy(scores, labels, reduction="none")
-            return (weights * losses).mean() + self.decay * flat.square().sum()
+            return self._weighted_loss(flat.view(self.classes, -1).T, features, labels, weights)
 
         solved = newton(derivatives, value, self.y0.reshape(-1))
         return solved.view(self.classes, -1).T.reshape(-1)  # W is (features, classes)
