@@ -140,7 +140,7 @@ def _step_and_bound(
 @_family("hyperbolic cosine", "a run, counted")
 def _count_on_cosh(*, kind: str, L0: float, L1: float, M: float, epsilon: float) -> Solved:
     """Count the steps on the hyperbolic cosine, from the point where f' = M, against the bound of
-    the theorem ``kind`` ("3.4.1" or "3.4.3").
+    the theorem ``kind`` ("3.4.1" or "3.4.3") for (L0, L1)-smooth f and the accuracy ε.
     """
     function = theory.HyperbolicCosine(L0=L0, L1=L1)
     start = function.start(M)
@@ -159,8 +159,8 @@ def _count_on_cosh(*, kind: str, L0: float, L1: float, M: float, epsilon: float)
 
 @_family("toothed slope, 300 teeth", "a run, counted")
 def _count_on_teeth(*, kind: str, L0: float, L1: float, epsilon: float) -> Solved:
-    """Count the steps on the slope with teeth against the bound of the theorem ``kind`` ("3.4.1" or
-    "3.4.3").
+    """Count the steps on the slope with teeth, of curvature L0 at most, against the bound of the
+    theorem ``kind`` ("3.4.1" or "3.4.3") for (L0, L1)-smooth f and the accuracy ε.
     """
     slope = epsilon * (1 + 1e-6)  # so that no point of the slope is ε-stationary
     # The teeth are made for a step, which depends on L0, L1 and the slope, but not on Δ. So it is
@@ -305,8 +305,8 @@ def _corrected_4_4_1(constants: Any, K: int) -> tuple[float, float, float]:
 
 @_family("x²/2 without noise", "a geometric sum")
 def _bowl_4_4_1(*, corrected: bool, alpha: float, sigma: float, f0: float, K: int) -> Solved:
-    """Theorem 4.4.1, printed or corrected, against x²/2 without noise from x0 = √(2 f0). Nothing is
-    clipped there, so x_k = (1-η)^k x0.
+    """Theorem 4.4.1 for α, σ and K steps, printed or corrected, against x²/2 without noise from x0
+    = √(2 f0). Nothing is clipped there, so x_k = (1-η)^k x0.
     """
     x0 = math.sqrt(2 * f0)
     constants = theory.HeavyTail(alpha=alpha, sigma=sigma, L=1.0, delta=f0)

@@ -69,7 +69,7 @@ class NoiseLaw(ABC):
 
     @abstractmethod
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Samples at scale one."""
+        """Independent samples at scale one, an array of that shape; advances ``rng``."""
 
     @abstractmethod
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
@@ -120,7 +120,9 @@ class NoiseLaw(ABC):
 
 @cache
 def _gauss(n: int) -> tuple[Array, Array]:
-    """Gauss-Legendre nodes and weights on [-1, 1]; finding them costs far more than using them."""
+    """The n Gauss-Legendre nodes and their weights on [-1, 1]; finding them costs far more than
+    using them.
+    """
     nodes, weights = np.polynomial.legendre.leggauss(n)
     return nodes, weights
 

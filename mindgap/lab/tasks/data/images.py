@@ -74,8 +74,8 @@ def mnist(split: str = "train") -> Table:
 
 
 def read_idx(content: bytes) -> Array:
-    """An array of bytes from the idx format: 0, 0, type, dimensions, sizes (big-endian), then the
-    entries.
+    """The array of bytes in the content of an idx file: 0, 0, type, number of dimensions, sizes
+    (big-endian), then the entries.
 
     Example:
         >>> read_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9])).tolist()

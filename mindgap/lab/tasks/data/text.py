@@ -58,7 +58,9 @@ def kjv_words() -> list[str]:
 
 
 def snli(split: str = "train") -> list[dict[str, str]]:
-    """SNLI pairs as dicts with the file's columns (``gold_label``, the two sentences, ...)."""
+    """SNLI pairs of a split (``"train"``, ``"dev"`` or ``"test"``) as dicts with the file's columns
+    (``gold_label``, the two sentences, ...).
+    """
     return _tsv_rows("snli", _SNLI[one_of("split", split, _SNLI)])
 
 

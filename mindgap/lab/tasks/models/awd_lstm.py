@@ -74,7 +74,7 @@ class AWDLSTM(nn.Module):
         self.bias = nn.Parameter(torch.zeros(words))  # of the scores
 
     def blank(self, batch: int) -> State:
-        """The state at the beginning of a text: zeros."""
+        """The state at the beginning of ``batch`` texts: zeros."""
         sizes = (layer.hidden_size for layer in self.layers if isinstance(layer, nn.LSTM))
         return [(self.bias.new_zeros(1, batch, n), self.bias.new_zeros(1, batch, n)) for n in sizes]
 

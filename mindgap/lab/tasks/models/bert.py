@@ -202,7 +202,9 @@ class QuestionBert(nn.Module):
     def forward(
         self, tokens: Tensor, parts: Tensor | None = None, visible: Tensor | None = None
     ) -> Tensor:
-        """Scores of every place as the first and as the last word of the answer: (n, T, 2)."""
+        """Scores of every place as the first and as the last word of the answer: (n, T, 2). The
+        arguments are those of :meth:`Bert.forward`.
+        """
         return self.out(self.encoder(tokens, parts, visible))
 
 

@@ -127,7 +127,9 @@ class TransformerXL(nn.Module):
         self.register_buffer("rates", rates, persistent=False)
 
     def blank(self, batch: int) -> list[Tensor]:
-        """A memory of zeros, as long as a memory may be: every segment then has the same shapes."""
+        """A memory of zeros for ``batch`` texts, as long as a memory may be: every segment then has
+        the same shapes.
+        """
         return [
             self.bias.new_zeros(batch, self.memory, self.words.embedding_dim)
             for _ in self.attention

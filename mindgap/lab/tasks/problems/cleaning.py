@@ -53,7 +53,7 @@ class CleaningTask(ABC):
 
     @abstractmethod
     def scores(self, y: Tensor, inputs: Tensor) -> Tensor:
-        """Scores (samples, classes) of inputs at flat lower weights, without a gradient."""
+        """Scores (samples, classes) of inputs at flat lower weights y, without a gradient."""
 
     @abstractmethod
     def minimiser(self, weights: Tensor, samples: Samples | None = None, *limits: int) -> Tensor:
@@ -80,12 +80,14 @@ class CleaningTask(ABC):
         return float((self.scores(y, inputs).argmax(1) == labels).double().mean())
 
     def loss(self, y: Tensor, split: str = "held") -> float:
-        """Mean cross-entropy on a split; a search of settings looks at ``"held"``."""
+        """Mean cross-entropy on a split at lower weights y; a search of settings looks at
+        ``"held"``.
+        """
         inputs, labels = self.part(split)
         return float(cross_entropy(self.scores(y, inputs), labels))
 
     def validation_loss(self, y: Tensor) -> float:
-        """f at W: the loss that the upper level descends on."""
+        """f at lower weights y: the loss that the upper level descends on."""
         return self.loss(y, "validation")
 
     def solved(self, x: Tensor, *limits: int) -> Tensor:
@@ -176,7 +178,7 @@ class HyperCleaning(CleaningTask):
         return (weights * losses).mean() + self.decay * y.square().sum()
 
     def upper(self, x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """f on a batch of (features, labels)."""
+        """f on a batch of (features, labels) at W = y (features, classes); it does not depend on x."""
         features, labels = batch
         return cross_entropy(features @ y, labels)
 

@@ -221,8 +221,8 @@ def passage_around(
 
 
 def loss_of_frequencies(train: torch.Tensor, words: int, answers: torch.Tensor) -> float:
-    """Mean cross-entropy of the relative frequencies in ``train`` on the answers; a word that does
-    not occur counts as one of probability 1e-12.
+    """Mean cross-entropy on the answers of the relative frequencies in ``train``, numbers of a
+    vocabulary of ``words``; a word that does not occur counts as one of probability 1e-12.
     """
     counts = torch.bincount(train, minlength=words).double()
     log_frequencies = (counts / counts.sum()).clamp_min(1e-12).log()
@@ -290,7 +290,7 @@ def masked_windows(
 def masked_loss(
     model: torch.nn.Module, inputs: torch.Tensor, places: torch.Tensor, answers: torch.Tensor
 ) -> torch.Tensor:
-    """Mean cross-entropy at the masked places."""
+    """Mean cross-entropy at the masked places of a batch, as :func:`masked_windows` returns it."""
     return F.cross_entropy(model(inputs, places).flatten(0, 1), answers.flatten())
 
 

@@ -69,7 +69,9 @@ class MetaTasks:
         return MetaLearner(lr_x=lr_x, lr_y=lr_y, inner=inner, gradient="unrolled", reset=reset)
 
     def logits(self, x: Tensor, y: Tensor, inputs: Tensor) -> Tensor:
-        """Scores of one task's inputs, with its own parameters y."""
+        """Scores (examples, ways) of one task's inputs with its own parameters y: encoder and head
+        (MAML), or the head alone beside the encoder in x (ANIL).
+        """
         weights = self.pack.view(y if self.whole else torch.cat([x[: self.body], y]))
         return self.task.encode(weights, inputs) @ weights["head"]
 

@@ -104,7 +104,7 @@ class Quadratic:
         return -torch.linalg.solve(self.lower.A, self.lower.a + self.lower.C.T @ x)
 
     def upper_gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """(f_x, f_y) of the whole upper level."""
+        """(f_x, f_y) of the whole upper level at (x, y)."""
         means = self.upper
         return means.B @ x + means.C @ y + means.b, means.A @ y + means.C.T @ x + means.a
 

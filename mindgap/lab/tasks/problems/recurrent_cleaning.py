@@ -256,7 +256,7 @@ class RecurrentCleaning(CleaningTask):
         return (weights * losses).mean() + self.decay * flat.square().sum()
 
     def upper(self, x: Tensor, y: Weights, batch: Texts) -> Tensor:
-        """f on a batch of (words, labels)."""
+        """f on a batch of (words, labels) at the net's weights y; it does not depend on x."""
         words, labels = batch
         return cross_entropy(recurrent_logits(y, self.vectors, words), labels)
 

@@ -123,7 +123,9 @@ class HyperRepresentation:
         return cross_entropy(logits.flatten(0, 1), labels.flatten())
 
     def lower(self, x: Mapping[str, Tensor], y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """g on a batch of (examples, tasks, ...) inputs and (examples, tasks) labels."""
+        """g on a batch of (examples, tasks, ...) inputs and (examples, tasks) labels, at the
+        encoder x and the heads y, as for :meth:`upper`.
+        """
         return self.upper(x, y, batch) + self.decay * y.square().sum() / len(y)
 
     def problem(self, batch_size: int | tuple[int, int] = 2) -> BilevelProblem:

@@ -33,7 +33,7 @@ class StatefulModel(Protocol):
     training: bool
 
     def blank(self, batch: int) -> Any:
-        """The state at the beginning of so many texts."""
+        """The state at the beginning of ``batch`` texts."""
 
     def train(self, mode: bool = True) -> Any:
         """Set training or evaluation mode."""
@@ -208,7 +208,7 @@ def going_on(state: object) -> tuple[list[Tensor], Callable[..., Tensor]]:
 
 
 def window_loss(model: nn.Module, windows: Tensor) -> Tensor:
-    """Mean cross-entropy of windows that each begin with an empty state."""
+    """Mean cross-entropy of a model's next words in windows that each begin with an empty state."""
     scores, _ = model(windows[:, :-1])
     return F.cross_entropy(scores.flatten(0, 1), windows[:, 1:].flatten())
 

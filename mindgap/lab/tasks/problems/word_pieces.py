@@ -292,7 +292,9 @@ class Questions:
         return model(inputs, parts.expand_as(inputs), inputs != PAD)
 
     def loss(self, model: nn.Module, inputs: Tensor, answers: Tensor) -> Tensor:
-        """Mean of the cross-entropies of the two ends of the first answer."""
+        """Mean of the cross-entropies of the two ends of the first answer, of a batch (inputs,
+        answers).
+        """
         return ends_loss(self.scores(model, inputs), answers)
 
     def batches(self, size: int, generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:

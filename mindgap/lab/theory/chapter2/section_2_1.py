@@ -49,8 +49,9 @@ METHODS = ("gd", "nesterov", "heavy-ball")
 
 
 def parameters(method: str, constants: SmoothConvex) -> tuple[float, float]:
-    """(step α, momentum β) for strongly convex f: 1/L for GD, Theorem 2.1.3 for Nesterov, Polyak's
-    4/(√L+√μ)² and ((√Q-1)/(√Q+1))² for heavy-ball. Needs μ > 0.
+    """(step α, momentum β) of a method of ``METHODS`` for strongly convex f, μ > 0: (1/L, 0) for
+    GD, those of Theorem 2.1.3 for Nesterov, Polyak's 4/(√L+√μ)² and ((√Q-1)/(√Q+1))² for
+    heavy-ball.
 
     Example:
         >>> [round(p, 6) for p in parameters("nesterov", SmoothConvex(L=4.0, mu=1.0))]
@@ -184,7 +185,8 @@ def iterations(method: str, constants: SmoothConvex, epsilon: Positive, most: in
 
 
 def gd_gap_printed(constants: SmoothConvex, k: int) -> float:
-    """L/2 · (L/(μ+L))^(2k) D², as the thesis states it after (2.3).
+    """L/2 · (L/(μ+L))^(2k) D², the bound of GD's gap after k steps as the thesis states it after
+    (2.3).
 
     Example:
         >>> gd_gap_printed(SmoothConvex(L=1.0, mu=1.0), 1)
@@ -198,7 +200,7 @@ def gd_gap_printed(constants: SmoothConvex, k: int) -> float:
 
 
 def gd_convex_gap(constants: SmoothConvex, k: int) -> float:
-    """L D²/(4k + 2), the exact worst case of GD with step 1/L over convex functions.
+    """L D²/(4k + 2), the exact worst gap of GD with step 1/L after k steps over convex functions.
 
     Source: Drori and Teboulle's bound behind "O(L/ε)" in thesis, Table 2.1.
 
@@ -210,8 +212,8 @@ def gd_convex_gap(constants: SmoothConvex, k: int) -> float:
 
 
 def nesterov_gap(constants: SmoothConvex, k: int) -> float:
-    """(μ+L)/2 · D² exp(-(k-1)/√Q), what f(y_k) - f* is at most for (2.4) with Theorem 2.1.3's
-    parameters.
+    """(μ+L)/2 · D² exp(-(k-1)/√Q), an upper bound of f(y_k) - f* after k steps of (2.4) with
+    Theorem 2.1.3's parameters.
 
     With y_0 = x_0, as the theorem needs and does not say, exp(-k/√Q) holds too. Source: thesis,
     Theorem 2.1.3.
@@ -229,8 +231,8 @@ def nesterov_gap(constants: SmoothConvex, k: int) -> float:
 
 
 def nesterov_convex_gap(constants: SmoothConvex, k: int) -> float:
-    """2L D²/(k² + 5k + 6), the exact worst case with momentum k/(k+3) over convex functions, k >=
-    1.
+    """2L D²/(k² + 5k + 6), the exact worst gap of Nesterov's method with momentum k/(k+3) after k
+    >= 1 steps over convex functions.
 
     Source: the bound behind Nesterov's column in thesis, Table 2.1.
 

@@ -305,7 +305,8 @@ Array = np.ndarray
 
 
 def gradient_growth_bound(constants: RelaxedSmooth, norm: Array | float) -> Array | float:
-    """Lemma 3.7.1: ‖∇f(x⁺)‖ <= 4 (L0/L1 + ‖∇f(x)‖) whenever ‖x⁺ - x‖ <= min{1/L1, 1}.
+    """Lemma 3.7.1: ‖∇f(x⁺)‖ <= 4 (L0/L1 + ‖∇f(x)‖) whenever ‖x⁺ - x‖ <= min{1/L1, 1}, the right
+    side for ``norm``, ‖∇f(x)‖.
 
     Grönwall's inequality gives e in place of 4, and less: e·(L0/L1 + ‖∇f(x)‖) - L0/L1.
 

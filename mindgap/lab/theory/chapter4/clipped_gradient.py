@@ -34,7 +34,8 @@ def clip_global(g: Vectors, tau: Any) -> Any:
 
 
 def clip_coordinates(g: Any, tau: Any) -> Any:
-    """min{τ_i/|g_i|, 1} g_i in every coordinate (thesis, (CClip)).
+    """min{τ_i/|g_i|, 1} g_i in every coordinate of gradients g (thesis, (CClip)); τ is a number or
+    has one entry per coordinate.
 
     Example:
         >>> clip_coordinates(np.array([3.0, -0.5]), 1.0).tolist()
@@ -176,8 +177,8 @@ def _refuse_large_gradient(tau: float, norm: float) -> None:
 
 
 def direction_bound(v: np.ndarray, gradient: np.ndarray) -> Any:
-    """Lemma 4.7.3: ⟨v/‖v‖, ∇f⟩ >= ‖∇f‖/3 - 8‖v - ∇f‖/3, the right side; vectors along the last
-    axis.
+    """Lemma 4.7.3: ⟨v/‖v‖, ∇f⟩ >= ‖∇f‖/3 - 8‖v - ∇f‖/3, the right side for a direction ``v`` and
+    the true gradient; vectors along the last axis.
 
     Example:
         >>> round(float(direction_bound(np.array([1.0, 0.0]), np.array([3.0, 0.0]))), 6)

@@ -160,7 +160,7 @@ def moment_nonconvex_bound(constants: SmoothMoment, K: Count, *, printed: bool =
 
 
 def coordinate_moment(alpha: float, B: tuple[float, ...], *, method: str) -> float:
-    """The G that Corollary 3 and Theorem 5 put into Theorem 2, a norm of B.
+    """The G that Corollary 3 and Theorem 5 put into Theorem 2: ‖B‖_α or ‖B‖_2.
 
     Args:
         alpha: α.

@@ -147,7 +147,7 @@ class ChainOracle:
     probability: Annotated[float, Range(0, 1, "(]")]  # p
 
     def gradient(self, x: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """The stochastic gradient for draws ``z`` (0 or 1) of the leading shape."""
+        """The stochastic gradient at points ``x``, (..., d), for draws ``z`` (0 or 1), (...)."""
         return self.with_noise(self.chain.gradient(x), x, z)
 
     def with_noise(self, exact: np.ndarray, x: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -258,7 +258,9 @@ class HardChain:
         return 2 * self.epsilon * ZeroChain(self.dimension).gradient(x / self.scale)
 
     def stochastic_gradient(self, x: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """g(x) = 2ε g_d(x/λ)."""
+        """g(x) = 2ε g_d(x/λ) for draws ``z`` of Bernoulli(p), as ``ChainOracle.gradient`` takes
+        them.
+        """
         return 2 * self.epsilon * self.oracle.gradient(x / self.scale, z)
 
     def value(self, x: np.ndarray) -> np.ndarray:
@@ -302,8 +304,8 @@ def noise_probability(alpha: Order, sigma: Positive, epsilon: Positive) -> float
 def nonconvex_lower_bound_steps(
     alpha: float, L: float, delta: float, G: float, epsilon: float
 ) -> float:
-    """Stochastic gradients that E‖∇f‖ <= ε needs: (d-1)/(2p) of ``HardChain``, of order
-    ε^(-(3α-2)/(α-1)).
+    """The number of stochastic gradients that E‖∇f‖ <= ε needs: (d-1)/(2p) of ``HardChain``, of
+    order ε^(-(3α-2)/(α-1)). The arguments are those of ``HardChain``.
 
     Example:
         >>> nonconvex_lower_bound_steps(2.0, 1.0, 7296.0, 1e4, 0.25) > 10

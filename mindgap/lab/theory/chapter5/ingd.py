@@ -111,8 +111,8 @@ def direction_square_bound(k: int, L: float) -> float:
 
 
 def one_inner_step_radius(smoothness: float, epsilon: float) -> float:
-    """3ε/(2L): on an L-smooth function the descent test passes at once for every δ below this
-    (thesis, Remark 5.4.1).
+    """3ε/(2L): on an L-smooth function (``smoothness`` L) the descent test passes at once for every
+    δ below this (thesis, Remark 5.4.1).
 
     f(x - δm/‖m‖) - f(x) <= -δ‖m‖ + Lδ²/2 < -δ‖m‖/4 when δ < 3‖m‖/(2L), and ‖m‖ > ε.
 

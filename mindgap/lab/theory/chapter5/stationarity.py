@@ -194,6 +194,7 @@ def directional_derivative(
     piecewise linear.
 
     Args:
+        function: f, of a batch of points.
         x, d: points and directions, float64.
         t: the step of the quotient (f(x + td) - f(x))/t.
 

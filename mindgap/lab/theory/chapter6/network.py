@@ -97,7 +97,9 @@ class Network:
         return x
 
     def loss(self, theta: Sequence[Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """Mean cross-entropy over the batch, one value per copy."""
+        """Mean cross-entropy over the batch, shape (S,), with the weights ``theta``, inputs ``x``
+        of shape (S, m, d_0) and classes ``y`` of shape (S, m).
+        """
         return cross_entropy(self.scores(theta, x), y).mean(dim=1)
 
     def gradient(
@@ -116,7 +118,7 @@ class Network:
         return losses.detach(), list(gradients)
 
     def operator_norms(self, theta: Sequence[Tensor]) -> Tensor:
-        """‖W_l‖_op, shape (S, L)."""
+        """‖W_l‖_op of the weight matrices in ``theta``, shape (S, L)."""
         norms = [torch.linalg.matrix_norm(W, ord=2) for W in theta[: self.layers]]
         return torch.stack(norms, dim=1)
 
