@@ -178,7 +178,9 @@ class HyperCleaning(CleaningTask):
         return (weights * losses).mean() + self.decay * y.square().sum()
 
     def upper(self, x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """f on a batch of (features, labels) at W = y (features, classes); it does not depend on x."""
+        """f on a batch of (features, labels) at W = y (features, classes); f does not depend on
+        x.
+        """
         features, labels = batch
         return cross_entropy(features @ y, labels)
 

@@ -67,9 +67,9 @@ class HalfCode(torch.autograd.Function):
             ctx: keeps what the backward pass needs.
             vectors: (words, dimensions) word vectors, all first words, then all second ones, ....
             share: (words, 1) weight of each word in its text, 1 over the text's words.
-            sizes: texts that have a first, second, ... word.
+            sizes: how many texts have a first, second, ... word.
             dtypes: of products, forward and backward.
-            weights: those of :data:`WEIGHTS`, in that order.
+            weights: those of :data:`WEIGHTS`, in that order: three for each layer.
         """
         words, *converted = (tensor.to(dtypes[0]) for tensor in (vectors, *weights))
         first_layer, second_layer = converted[:3], converted[3:]

@@ -181,11 +181,12 @@ def lemma_4_7_5() -> Certificate:
 
 
 def theorem_2_acclip(L: Fraction = Fraction(20_000), K: int = 10**6) -> Certificate:
-    """Theorem 2 of acclip at α = 2 and without noise: a slope of G, on an L-smooth function, that
+    """Theorem 2 of acclip at α = 2 and without noise, on an L-smooth function with a slope G that
     is longer than K steps reach.
 
-    f' = min(Lx, G) for x >= 0, odd. With f0 = 2G²K/L the way to the slope's end is longer than K
-    steps of η G, because η² = f0/(G²(K+1)L). So every gradient up to K has norm G.
+    f' = min(Lx, G) for x >= 0, and f'(-x) = -f'(x). With f0 = 2G²K/L the start is further from the
+    slope's end than K steps of η G, because η² = f0/(G²(K+1)L). So every gradient up to K has norm
+    G, and their mean square G² exceeds the printed bound.
     """
     G = Fraction(1)
     gap = 2 * G**2 * K / L  # f0

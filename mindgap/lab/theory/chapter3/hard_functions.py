@@ -105,7 +105,7 @@ class SlowFunction(Function):
         return xp.where(xp.abs(x) > 1, outside, inside)
 
     def curvature(self, x: Any) -> Any:
-        """f''(x) = 3ε(1 - x²) inside, 0 outside."""
+        """f''(x), entry by entry: 3ε(1 - x²) in [-1, 1], 0 outside."""
         xp = namespace(x)
         return xp.where(xp.abs(x) > 1, x * 0, 3 * self.epsilon * (1 - x * x))
 

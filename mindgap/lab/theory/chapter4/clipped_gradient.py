@@ -119,7 +119,8 @@ def clipped_bias_bound(alpha: Order, G: Positive, tau: Positive) -> float:
 
 
 def printed_coordinate_second_moment(alpha: Order, B: Positive, tau: Positive) -> float:
-    """The second moment bound as Lemma 4.7.5 prints it: B^α τ^(2-2α). Refuted by a test.
+    """B^α τ^(2-2α), the bound of E ĝ_i² as Lemma 4.7.5 prints it. It is false: the proof has 2 - α
+    in the exponent (``clipped_second_moment_bound``).
 
     Example:
         >>> printed_coordinate_second_moment(2.0, 1.0, 10.0)

@@ -173,7 +173,8 @@ def coordinate_moment(alpha: float, B: tuple[float, ...], *, method: str) -> flo
 
     Source: acclip, Corollary 3 (without its √d) and Theorem 5.
     """
-    order = alpha if one_of("method", method, ("gclip", "cclip")) == "gclip" else 2.0
+    one_of("method", method, ("gclip", "cclip"))
+    order = alpha if method == "gclip" else 2.0
     return sum(b**order for b in B) ** (1 / order)
 
 
