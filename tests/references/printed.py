@@ -35,7 +35,7 @@ def printed_gradient(net: DeepLinear, layer: int, w: np.ndarray) -> np.ndarray:
         >>> printed_gradient(net, 1, np.array([2.0, 3.0])).tolist()
         [15.0]
     """
-    weights, inputs, residual = net._residual(w)
+    weights, inputs, residual = net._forward(w)
     above = np.eye(net.widths[-1])
     for W in reversed(weights[layer:]):
         above = above @ W

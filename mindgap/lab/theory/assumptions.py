@@ -14,22 +14,20 @@ from mindgap.base.check import fail, non_negative, positive
 from mindgap.base.checked import NonNegative, Order, Positive, check_arguments
 
 
-def accuracy(epsilon: float, *, below: float = math.inf, name: str = "epsilon") -> float:
+def accuracy(epsilon: float, *, below: float = math.inf) -> float:
     """Return a target accuracy unchanged, or refuse it.
 
     Args:
         epsilon: the accuracy, which must be positive.
         below: the constant of the problem that it must stay below; infinite for none.
-        name: what an error calls the argument.
 
     Example:
         >>> accuracy(2.0, below=1.0)
         Traceback (most recent call last):
         mindgap.base.check.RuleError: epsilon must be below 1, got 2.0
     """
-    positive(name, epsilon)
-    if not epsilon < below:
-        fail(name, f"must be below {below:g}", epsilon)
+    if not positive("epsilon", epsilon) < below:
+        fail("epsilon", f"must be below {below:g}", epsilon)
     return epsilon
 
 
@@ -54,17 +52,17 @@ class RelaxedSmooth:
     M: Positive | None = None
 
     def need_m(self) -> float:
-        """M, the bound of ‖∇f‖ on {f <= f(x0)}.
+        """Return M, the bound of ‖∇f‖ on {f <= f(x0)}.
 
         Raises:
-            RuleError: the record has none.
+            RuleError: M is None.
         """
         if self.M is None:
             fail("M", "must be given for this theorem (Assumption 3.4.1)", None)
         return self.M
 
     def need_l1(self) -> float:
-        """L1, which this theorem needs to be positive."""
+        """Return L1, or refuse L1 = 0: some theorems divide by it."""
         return positive("L1", self.L1)
 
 
@@ -134,8 +132,8 @@ class CoordinateMoment:
     def __post_init__(self) -> None:
         if not isinstance(self.B, tuple) or not self.B:
             fail("B", "must be a non-empty tuple of numbers", self.B)
-        for i, b in enumerate(self.B):
-            non_negative(f"B[{i}]", b)
+        for i, bound in enumerate(self.B):
+            non_negative(f"B[{i}]", bound)
         if not any(self.B):
             fail("B", "must have a positive entry", self.B)
 
@@ -145,7 +143,7 @@ class CoordinateMoment:
         return len(self.B)
 
     def norm(self, a: float) -> float:
-        """‖B‖_a = (Σ B_i^a)^(1/a)."""
+        """‖B‖_a = (Σ B_i^a)^(1/a), the a-norm of the bounds."""
         return math.fsum(b**a for b in self.B) ** (1 / a)
 
 

@@ -8,16 +8,42 @@ outside the assumptions or too large to run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
 
 import numpy as np
 
 from mindgap.lab import theory
-from mindgap.lab.theory.attack import Attack, Parameters
 from mindgap.lab.theory.certificate import Certificate
 from mindgap.lab.theory.certificates.chapter3 import theorem_3_4_4_step
+
+#: The parameters of an instance by name.
+Parameters = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One family of instances against one reading of a statement.
+
+    Args:
+        place: the statement, as the table of theorems names it.
+        reading: "as printed", "as corrected", or what else was changed.
+        family: the instances, in words.
+        ranges: parameter -> its smallest and largest value, both positive; searched on a log
+            scale.
+        attempt: parameters -> a certificate (valid or not), or None outside the assumptions.
+        points: how many values of each parameter the grid has.
+    """
+
+    place: str
+    reading: str
+    family: str
+    ranges: Mapping[str, tuple[float, float]]
+    attempt: Callable[[Parameters], Certificate | None]
+    points: int = 3
+
 
 #: Most steps of one run; a run that is cut short counts as one more.
 LIMIT = 20_000
@@ -34,7 +60,8 @@ def _family(
 
     The function takes an instance's parameters by name and returns a ``Solved``. The attempt takes
     them as one mapping, rounds the counts (K and n) up to whole numbers, and returns a certificate,
-    or None.
+    or None. Its further keyword arguments choose the reading, such as ``printed=True``; they are
+    handed on to the function.
 
     Args:
         family: the instances, in words; stands first in the certificate.
@@ -45,14 +72,17 @@ def _family(
     def as_attempt(solve: Callable[..., Solved]) -> Callable[..., Certificate | None]:
         @wraps(solve)
         def attempt(parameters: Parameters, **reading: Any) -> Certificate | None:
-            rounded = {
+            instance = {
                 name: math.ceil(value) if name in ("K", "n") else value
                 for name, value in parameters.items()
             }
-            solved = solve(**rounded, **reading)
+            solved = solve(**instance, **reading)
             if solved is None:
                 return None
-            return Certificate({"family": family, **rounded}, *solved, claim, method)
+            assumptions, measured, bound = solved
+            return Certificate(
+                {"family": family, **instance}, assumptions, measured, bound, claim, method
+            )
 
         return attempt
 
@@ -63,7 +93,7 @@ def _family(
 # --------------------------------------------------------------------------------------------------
 
 
-def _count(
+def _steps_to_stationary(
     gradient: Callable[[float], float],
     x: float,
     step: Callable[[Any], Any],
@@ -78,10 +108,10 @@ def _count(
         step: the step size as a function of |f'(x)|.
         epsilon: ε.
     """
-    for number in range(LIMIT + 1):
+    for step_number in range(LIMIT + 1):
         slope = gradient(x)
         if abs(slope) <= epsilon:
-            return number
+            return step_number
         x -= float(step(np.float64(abs(slope)))) * slope
         if not abs(x) < 1e150:  # diverged; beyond, the next step may overflow
             break
@@ -108,9 +138,9 @@ def _step_and_bound(
 
 
 @_family("hyperbolic cosine", "a run, counted")
-def _on_cosh(*, kind: str, L0: float, L1: float, M: float, epsilon: float) -> Solved:
+def _count_on_cosh(*, kind: str, L0: float, L1: float, M: float, epsilon: float) -> Solved:
     """Count the steps on the hyperbolic cosine, from the point where f' = M, against the bound of
-    the theorem ``kind`` ("3.4.1" or "3.4.3").
+    the theorem ``kind`` ("3.4.1" or "3.4.3") for (L0, L1)-smooth f and the accuracy ε.
     """
     function = theory.HyperbolicCosine(L0=L0, L1=L1)
     start = function.start(M)
@@ -118,28 +148,34 @@ def _on_cosh(*, kind: str, L0: float, L1: float, M: float, epsilon: float) -> So
     # cosh(300) is far from overflow, so the start is exact.
     if L1 * start > 300 or epsilon >= M or bound > LIMIT:
         return None
-    # f' by hand, faster than ``function.gradient``, and held at ±700, where sinh is finite.
-    count = _count(lambda x: L0 / L1 * math.sinh(min(max(L1 * x, -700), 700)), start, step, epsilon)
+
+    def gradient(x: float) -> float:
+        # Faster than ``function.gradient``; the argument is cut at ±700, where sinh is finite.
+        return L0 / L1 * math.sinh(min(max(L1 * x, -700), 700))
+
     checks = {"(L0, L1)-smooth, M and f(x0) - f* exact": True, "ε > 0": epsilon > 0}
-    return checks, count, bound
+    return checks, _steps_to_stationary(gradient, start, step, epsilon), bound
 
 
 @_family("toothed slope, 300 teeth", "a run, counted")
-def _on_teeth(*, kind: str, L0: float, L1: float, epsilon: float) -> Solved:
-    """Count the steps on the slope with teeth against the bound of the theorem ``kind`` ("3.4.1" or
-    "3.4.3").
+def _count_on_teeth(*, kind: str, L0: float, L1: float, epsilon: float) -> Solved:
+    """Count the steps on the slope with teeth, of curvature L0 at most, against the bound of the
+    theorem ``kind`` ("3.4.1" or "3.4.3") for (L0, L1)-smooth f and the accuracy ε.
     """
     slope = epsilon * (1 + 1e-6)  # so that no point of the slope is ε-stationary
-    # The teeth depend on the step, the step on the slope alone: any Δ gives the same step.
+    # The teeth are made for a step, which depends on L0, L1 and the slope, but not on Δ. So it is
+    # computed first, with any Δ.
     without_teeth = theory.RelaxedSmooth(L0=L0, L1=L1, delta=1.0, M=slope)
     step_of_norm, _ = _step_and_bound(kind, without_teeth, epsilon)
     step_size = float(step_of_norm(np.float64(slope)))
-    if step_size * L0 > 1:
+    if step_size * L0 > 1:  # a ``ToothedSlope`` needs a step of at most 1/L
         return None
     function = theory.ToothedSlope(slope=slope, step=step_size, L=L0, teeth=300)
     constants = function.constants(L0, L1)
     step, bound = _step_and_bound(kind, constants, epsilon)
-    count = _count(lambda x: float(function.gradient(np.float64(x))), function.start, step, epsilon)
+    count = _steps_to_stationary(
+        lambda x: float(function.gradient(np.float64(x))), function.start, step, epsilon
+    )
     checks = {"curvature within L0": True, "the slope is M": slope == constants.M}
     return checks, count, bound
 
@@ -156,6 +192,7 @@ def _lower_3_4_2(*, L1: float, M: float, epsilon: float, delta: float) -> Solved
     The step must be short for the exponential function and is then slow on the other one. That
     Theorem 3.4.3 allows the count is a check: no true lower bound exceeds an upper bound.
     """
+    # Outside the theorem, or the slope 2ε of the slow function reaches M.
     if epsilon > L1 / 3 or delta < 1.25 * epsilon or 2 * epsilon >= M:
         return None
     printed = L1 * M * (delta - 0.625 * epsilon) / (8 * epsilon**2 * (math.log(M) + 1))
@@ -187,11 +224,10 @@ def _slope_3_4_5(
     Args:
         printed: whether the bound is the printed one; else the proof's, which is squared.
         epsilon: accuracy.
-        slope: M/ε, the slope outside [-1, 1].
+        slope: M/ε, where M is the slope outside [-1, 1].
         height: (f(x0) - f*)/ε.
         tau: bound of the noise.
-        L0: constant of (L0, L1)-smoothness.
-        L1: likewise.
+        L0, L1: constants of (L0, L1)-smoothness.
     """
     M, gap = slope * epsilon, height * epsilon
     distance = (gap - 0.625 * M) / M  # from x0 to the end of the slope: f(1) - f* = 5M/8
@@ -269,8 +305,8 @@ def _corrected_4_4_1(constants: Any, K: int) -> tuple[float, float, float]:
 
 @_family("x²/2 without noise", "a geometric sum")
 def _bowl_4_4_1(*, corrected: bool, alpha: float, sigma: float, f0: float, K: int) -> Solved:
-    """Theorem 4.4.1, printed or corrected, against x²/2 without noise from x0 = √(2 f0). Nothing is
-    clipped there, so x_k = (1-η)^k x0.
+    """Theorem 4.4.1 for α, σ and K steps, printed or corrected, against x²/2 without noise from x0
+    = √(2 f0). Nothing is clipped there, so x_k = (1-η)^k x0.
     """
     x0 = math.sqrt(2 * f0)
     constants = theory.HeavyTail(alpha=alpha, sigma=sigma, L=1.0, delta=f0)
@@ -354,23 +390,24 @@ def _jump_4_4_2_printed(*, alpha: float, multiple: float, K: int) -> Solved:
     tau = K ** (alpha - 1)
     jump = multiple * tau
     domain = 0.25 ** (1 / alpha) / 2  # B
-    # The jump's part of the α-moment; the slope's part is within the rest.
+    # The jump's part of the α-moment. The slope's part is (1-p)^(1-α) B^α, within the rest because
+    # (1-p)^(1-α) <= 1.1^α for p < 0.05.
     jump_moment = 1 - (1.1 * domain) ** alpha
     probability = jump_moment / jump**alpha
     slope_moment = (domain / (1 - probability)) ** alpha * (1 - probability)
     optimum = probability * jump
-    mean = max(2 * probability, probability * tau)  # at least E x_k, for every k <= K
+    most_mean = max(2 * probability, probability * tau)  # an upper bound of E x_k, k <= K
     checks = {
         "α in (1, 2]": 1 < alpha <= 2,
         "the minimum lies in [0, B]": optimum < domain,
         "E|g|^α <= 1 on [0, B]": probability < 0.05 and jump_moment + slope_moment <= 1,
         "the jump is clipped up to K": jump > tau,
         "the slope is never clipped": domain / (1 - probability) <= 1,
-        "the mean stays below the minimum": mean < optimum,
+        "the mean stays below the minimum": most_mean < optimum,
     }
     if not all(checks.values()):
         return None
-    return checks, (optimum - mean) ** 2 / 2, 16 * (K + 1) ** (-2 * (alpha - 1) / alpha)
+    return checks, (optimum - most_mean) ** 2 / 2, 16 * (K + 1) ** (-2 * (alpha - 1) / alpha)
 
 
 @_family("rare jumps", "the exact recursion")
@@ -402,7 +439,7 @@ def _jump_4_4_2(*, dimension: int, alpha: float, multiple: float, ratio: float, 
 
 
 @_family("two-point law", "a sum of two terms")
-def _lemma(
+def _clipped_moment_lemma(
     *,
     which: str,
     printed: bool,
@@ -448,10 +485,11 @@ def _coordinates_5_4_1(*, epsilon: float, gamma: float, T: float) -> Solved:
     K = 48 L²/ε². Every gradient is a new L e_i, and the descent test never passes.
     """
     L = 1.0
-    square, calls = L**2, 1  # ‖m‖² and the calls so far
-    while square > epsilon**2:
-        beta = (4 * L**2 - square) / (4 * L**2 + 2 * square)  # weight of m, as Algorithm 2 sets it
-        square = beta**2 * square + (1 - beta) ** 2 * L**2
+    norm_square, calls = L**2, 1  # ‖m‖² and the calls so far
+    while norm_square > epsilon**2:
+        # The weight of m as Algorithm 2 sets it; the new gradient is orthogonal to m.
+        beta = (4 * L**2 - norm_square) / (4 * L**2 + 2 * norm_square)
+        norm_square = beta**2 * norm_square + (1 - beta) ** 2 * L**2
         calls += 2  # the value of the descent test, and a gradient
     checks = {"ε < L": epsilon < L, "T = 4Δ/(εδ) >= 1": T >= 1, "γ <= 1/2": gamma <= 0.5}
     return checks, calls, T * 48 * L**2 / epsilon**2 * math.log(T / gamma)
@@ -470,7 +508,9 @@ def _coin_6_4_1(*, n: int, q: float, delta: float) -> Solved:
     changes = np.abs(2 * successes / n - 2 * q)
     order = np.argsort(changes)
     probability_up_to = np.cumsum(binom.pmf(successes, n, q)[order])
-    quantile = float(changes[order][min(int(np.searchsorted(probability_up_to, 1 - delta)), n)])
+    # By rounding the sum may end below 1 - δ; then the quantile is the largest change.
+    place = min(int(np.searchsorted(probability_up_to, 1 - delta)), n)
+    quantile = float(changes[order][place])
     bound = theory.one_step_change_bound(theory.BoundedValues(1.0, delta), n)
     return {"|φ∘F| <= M = 1": True, "0 < δ < 1": 0 < delta < 1}, quantile, bound
 
@@ -516,8 +556,8 @@ ATTACKS: tuple[Attack, ...] = (
         Attack(f"Theorem {kind}", PRINTED, family, ranges, attempt)
         for kind in ("3.4.1", "3.4.3")
         for family, ranges, attempt in (
-            ("hyperbolic cosine", _COUNTS, partial(_on_cosh, kind=kind)),
-            ("toothed slope", _TEETH, partial(_on_teeth, kind=kind)),
+            ("hyperbolic cosine", _COUNTS, partial(_count_on_cosh, kind=kind)),
+            ("toothed slope", _TEETH, partial(_count_on_teeth, kind=kind)),
         )
     ),
     Attack(
@@ -601,24 +641,28 @@ ATTACKS: tuple[Attack, ...] = (
         PRINTED,
         "two-point laws",
         _LAW,
-        partial(_lemma, which="2", printed=True),
+        partial(_clipped_moment_lemma, which="2", printed=True),
     ),
     Attack(
         "Lemma 2 (acclip)",
         CORRECTED,
         "two-point laws",
         _LAW,
-        partial(_lemma, which="2", printed=False),
+        partial(_clipped_moment_lemma, which="2", printed=False),
     ),
     Attack(
-        "Lemma 4.7.5", PRINTED, "two-point laws", _LAW, partial(_lemma, which="4.7.5", printed=True)
+        "Lemma 4.7.5",
+        PRINTED,
+        "two-point laws",
+        _LAW,
+        partial(_clipped_moment_lemma, which="4.7.5", printed=True),
     ),
     Attack(
         "Lemma 4.7.5",
         CORRECTED,
         "two-point laws",
         _LAW,
-        partial(_lemma, which="4.7.5", printed=False),
+        partial(_clipped_moment_lemma, which="4.7.5", printed=False),
     ),
     Attack(
         "Theorem 5.4.1",

@@ -4,6 +4,8 @@ the sentence fails.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -11,8 +13,14 @@ from mindgap.base.check import one_of
 
 Number = int | float | Fraction
 
-#: What the printed sentence claims of the measured side, and when an instance contradicts it.
-CLAIMS = ("at most", "at least", "equal to", "above")
+#: What the printed sentence claims of the measured side -> the comparison, measured with printed,
+#: that contradicts it.
+CLAIMS: dict[str, Callable[[Number, Number], bool]] = {
+    "at most": operator.gt,
+    "at least": operator.lt,
+    "equal to": operator.ne,
+    "above": operator.le,
+}
 
 
 @dataclass(frozen=True)
@@ -48,15 +56,9 @@ class Certificate:
     @property
     def contradicts(self) -> bool:
         """Whether the claim is false of the numbers: ``measured`` is not at most (at least, equal
-        to, above) ``printed``. The assumptions are not asked; ``valid`` does.
+        to, above) ``printed``. It does not ask whether the assumptions are met; ``valid`` does.
         """
-        if self.claim == "at most":
-            return self.measured > self.printed
-        if self.claim == "at least":
-            return self.measured < self.printed
-        if self.claim == "above":
-            return self.measured <= self.printed
-        return self.measured != self.printed
+        return CLAIMS[self.claim](self.measured, self.printed)
 
     @property
     def valid(self) -> bool:
@@ -65,7 +67,7 @@ class Certificate:
 
     @property
     def ratio(self) -> float:
-        """Measured over printed; infinite where 0 is printed."""
+        """Measured over printed; infinite where ``printed`` is 0."""
         return float(self.measured / self.printed) if self.printed else float("inf")
 
     def words(self, source: str = "printed") -> str:

@@ -59,8 +59,8 @@ def first_hits(
     runs = len(x0)
     accuracies = np.broadcast_to(np.asarray(epsilon, dtype=float), (runs,))
     hits = np.full(runs, limit + 1)
-    final = np.array(x0, dtype=float)
-    running, x = np.arange(runs), final.copy()  # x[i] belongs to run running[i]
+    last_points = np.array(x0, dtype=float)
+    running, x = np.arange(runs), last_points.copy()  # x[i] belongs to run running[i]
     with np.errstate(over="ignore", invalid="ignore"):
         for step_number in range(limit + 1):
             gradients = gradient(x, running)
@@ -69,7 +69,7 @@ def first_hits(
             finished = reached | ~np.isfinite(norm)
             if finished.any():
                 hits[running[reached]] = step_number
-                final[running[finished]] = x[finished]
+                last_points[running[finished]] = x[finished]
                 running, x, gradients = running[~finished], x[~finished], gradients[~finished]
                 if not len(running):
                     break
@@ -77,12 +77,12 @@ def first_hits(
                 if noise is not None:
                     gradients = gradients + noise(len(running), running)
                 x = x - step(gradients, running)[:, None] * gradients
-    final[running] = x
-    return hits, final
+    last_points[running] = x
+    return hits, last_points
 
 
 def row_norm(g: Vectors) -> Any:
-    """‖g‖ of every row.
+    """‖g‖ of every row: the 2-norm along the last axis, which falls away.
 
     Example:
         >>> row_norm(np.array([[3.0, 4.0]])).tolist()

@@ -86,8 +86,8 @@ class Erratum:
             fail("certificate", f"must be named for {self.place}", self.certificate)
         module, _, name = self.certificate.partition(".")
         functions = import_module(f"mindgap.lab.theory.certificates.{module}")
-        found: Certificate = getattr(functions, name)()
-        return found
+        certificate: Certificate = getattr(functions, name)()
+        return certificate
 
     @property
     def remark(self) -> str:
@@ -96,6 +96,7 @@ class Erratum:
 
     @staticmethod
     def _split_names(text: str) -> tuple[str, ...]:
+        """The names in a text that commas separate; none for an empty text."""
         return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -110,7 +111,7 @@ def _read(path: Path) -> list[Erratum]:
         lines = [line for line in block.strip().splitlines() if not line.startswith("#")]
         if lines:
             row = dict(line.split(": ", 1) for line in lines)
-            row["shown_by"] = row.pop("shown by")
+            row["shown_by"] = row.pop("shown by")  # the field is a Python name, without a space
             rows.append(Erratum(path.stem.removeprefix("chapter"), **row))
     return rows
 
@@ -128,8 +129,8 @@ def counts() -> dict[str, int]:
         >>> sum(counts().values()) == len(ERRATA)
         True
     """
-    found = Counter(row.kind for row in ERRATA)
-    return {kind: found[kind] for kind in KINDS}
+    number_of = Counter(row.kind for row in ERRATA)
+    return {kind: number_of[kind] for kind in KINDS}
 
 
 def about(study: str) -> list[Erratum]:

@@ -28,7 +28,7 @@ Scale = float | Sequence[float] | Array
 
 
 def _scales(scale: Any) -> Array:
-    """Scale(s) as a float64 array, of no axis for a number and of one for a vector.
+    """The scales as a float64 array: of no axis for a number, of one axis for a vector.
 
     Raises:
         RuleError: a scale is not positive and finite, or there is none.
@@ -69,7 +69,7 @@ class NoiseLaw(ABC):
 
     @abstractmethod
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Samples at scale one."""
+        """Independent samples at scale one, an array of that shape; advances ``rng``."""
 
     @abstractmethod
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
@@ -120,7 +120,9 @@ class NoiseLaw(ABC):
 
 @cache
 def _gauss(n: int) -> tuple[Array, Array]:
-    """Gauss-Legendre nodes and weights on [-1, 1]; finding them costs far more than using them."""
+    """The n Gauss-Legendre nodes and their weights on [-1, 1]; finding them costs far more than
+    using them.
+    """
     nodes, weights = np.polynomial.legendre.leggauss(n)
     return nodes, weights
 
@@ -179,6 +181,7 @@ class Gaussian(NoiseLaw):
     scale: Scale = 1.0
 
     def unit_moment(self, p: float) -> float:
+        # E|ξ|^p of N(0, 1), the class's formula.
         return 2 ** (p / 2) * math.gamma((p + 1) / 2) / math.sqrt(math.pi)
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -188,11 +191,12 @@ class Gaussian(NoiseLaw):
         """E[function(ξ)] at scale one, by quadrature on [-12, 12]; beyond, the mass is below 1e-32.
         Besides the kinks it is split at every odd number, so that pieces are short.
         """
-
-        def density(x: Array) -> Array:
-            return np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-
-        return _integrate(density, function, [*kinks, *range(-11, 12, 2)], (-12.0, 12.0))
+        return _integrate(
+            lambda x: np.exp(-x * x / 2) / math.sqrt(2 * math.pi),
+            function,
+            [*kinks, *range(-11, 12, 2)],
+            (-12.0, 12.0),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,24 +221,20 @@ class Student(NoiseLaw):
         if p >= self.df:
             return math.inf
         # The class's formula at s = 1, in logarithms.
-        log = (
+        log_numerator = (
             (p / 2) * math.log(self.df) + math.lgamma((p + 1) / 2) + math.lgamma((self.df - p) / 2)
         )
-        return math.exp(log - 0.5 * math.log(math.pi) - math.lgamma(self.df / 2))
+        return math.exp(log_numerator - 0.5 * math.log(math.pi) - math.lgamma(self.df / 2))
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         return rng.standard_t(self.df, shape)
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
-        degrees = self.df
+        df = self.df
         # The density is e^log_factor (1 + x²/df)^(-(df+1)/2).
-        log_factor = (
-            math.lgamma((degrees + 1) / 2)
-            - math.lgamma(degrees / 2)
-            - 0.5 * math.log(degrees * math.pi)
-        )
+        log_factor = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
         return _integrate(
-            lambda x: np.exp(log_factor - (degrees + 1) / 2 * np.log1p(x * x / degrees)),
+            lambda x: np.exp(log_factor - (df + 1) / 2 * np.log1p(x * x / df)),
             function,
             kinks,
             (-math.inf, math.inf),
@@ -258,6 +258,7 @@ class SymmetricPareto(NoiseLaw):
         return self.index
 
     def unit_moment(self, p: float) -> float:
+        # E|ξ|^p at scale 1; infinite from the tail index on.
         return self.index / (self.index - p) if p < self.index else math.inf
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -274,6 +275,7 @@ class SymmetricPareto(NoiseLaw):
         a = self.index
 
         def density(x: Array) -> Array:
+            # The maximum keeps the power finite where it is not taken.
             return np.where(np.abs(x) >= 1, 0.5 * a * np.maximum(np.abs(x), 1.0) ** (-a - 1), 0.0)
 
         return _integrate(density, function, kinks, (-math.inf, math.inf))
@@ -296,7 +298,7 @@ class Stable(NoiseLaw):
 
     @property
     def tail_index(self) -> float:
-        return math.inf if self.index == 2 else self.index
+        return math.inf if self.index == 2 else self.index  # index 2 is the Gaussian law
 
     def unit_moment(self, p: float) -> float:
         """E|ξ|^p at scale 1 in closed form; infinite from p = index on, unless the index is 2."""
@@ -345,11 +347,13 @@ class TwoPoint(NoiseLaw):
     scale: Scale = 1.0
 
     def unit_moment(self, p: float) -> float:
+        # E|ξ|^p at scale 1: p is the order of the moment here, not the law's probability.
         probability = self.probability
         return probability * (1 - probability) ** p + (1 - probability) * probability**p
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        return self.probability - (rng.random(shape) < self.probability)
+        is_rare = rng.random(shape) < self.probability  # z, which is 1 with probability p
+        return self.probability - is_rare
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
         probability = self.probability
@@ -368,27 +372,26 @@ class Bounded(NoiseLaw):
 
     scale: Scale = 1.0
 
-    def radius(self, dimension: int | None = None) -> float:
+    def radius(self, dimension: int = 1) -> float:
         """The bound τ of the norm (Assumption 3.4.2): ‖s‖₂ for a vector of scales, s·√d for one.
 
         Args:
-            dimension: d, used with a single scale only; None for 1.
+            dimension: d, used with a single scale only.
         """
         scales = _scales(self.scale)
         if scales.ndim:
             return float(np.linalg.norm(scales))
-        return float(scales) * math.sqrt(1 if dimension is None else dimension)
+        return float(scales) * math.sqrt(dimension)
 
     def unit_moment(self, p: float) -> float:
-        return 1 / (p + 1)
+        return 1 / (p + 1)  # E|ξ|^p of the uniform law on [-1, 1]
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         return rng.uniform(-1.0, 1.0, shape)
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
-        return _integrate(
-            lambda x: np.full_like(x, 0.5), function, [*kinks, -1.0, 1.0], (-1.0, 1.0)
-        )
+        # By quadrature with the density 1/2 on [-1, 1].
+        return _integrate(lambda x: np.full_like(x, 0.5), function, kinks, (-1.0, 1.0))
 
 
 check_arguments(__name__)

@@ -17,8 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mindgap.base.check import fail, positive, whole
-from mindgap.lab.theory.attack import Attack
-from mindgap.lab.theory.attacks import ATTACKS
+from mindgap.lab.theory.attacks import ATTACKS, Attack
 from mindgap.lab.theory.certificate import Certificate
 from mindgap.lab.theory.erratum import ERRATA, Erratum
 
@@ -121,6 +120,7 @@ def search(attack: Attack, *, tries: int = 400, seconds: float = 20.0) -> Outcom
     def may_go_on() -> bool:
         return len(strengths) < tries and time.monotonic() < deadline
 
+    # The grid's coordinates are the middles of ``points`` equal parts of each range.
     middles = [(i + 0.5) / attack.points for i in range(attack.points)]
     axes = [[low + (high - low) * middle for middle in middles] for low, high in log_ranges]
     grid = list(itertools.product(*axes))
@@ -161,13 +161,14 @@ def _climb(
                 neighbour = (*point[:axis], coordinate, *point[axis + 1 :])
                 if may_go_on() and try_point(neighbour) > try_point(point):
                     point, improved = neighbour, True
-                    break
-        length = length if improved else length / 2
+                    break  # the other sign leads back
+        if not improved:
+            length /= 2
 
 
 def attacks_on(theorem: str) -> list[Attack]:
-    """The attacks on a statement: its families of :data:`ATTACKS`, or the one instance of its
-    certificate where it has no family.
+    """The attacks on a statement: its families of :data:`ATTACKS`, or, where a refuted statement
+    has no family, the one instance of its certificate.
 
     Args:
         theorem: the statement, named in full or by some of its words and numbers, in any order.
@@ -188,7 +189,7 @@ def attacks_on(theorem: str) -> list[Attack]:
     all_attacks, wanted_words = [*ATTACKS, *single_instances], _words(theorem)
     places = dict.fromkeys(attack.place for attack in all_attacks)  # distinct, in order
     named = [place for place in places if _words(place) == wanted_words]
-    if not named and wanted_words:
+    if not named and wanted_words:  # no name has exactly these words: one that has them all
         named = [place for place in places if wanted_words <= _words(place)]
     if len(named) != 1:
         rule = "must name one statement of" if named else "must be one of"
@@ -197,17 +198,22 @@ def attacks_on(theorem: str) -> list[Attack]:
 
 
 def _words(text: str) -> set[str]:
-    """Words and numbers of a name, in any order and case."""
+    """The words and numbers of a name, in lower case: {"theorem", "3.4.5"} of "Theorem 3.4.5"."""
     return set(re.findall(r"[a-z]+|\d+(?:[.-]\d+)*", text.lower()))
 
 
 def _attack_of_certificate(row: Erratum) -> Attack:
-    """A refuted statement without a family to search: the one instance of its certificate."""
+    """The attack on a refuted statement that has one instance only, that of its certificate."""
     return Attack(row.place, "as printed", "one instance", {}, lambda _: row.certify())
 
 
 def refute(theorem: str, *, tries: int = 400, seconds: float = 55.0) -> list[Outcome]:
-    """Search every family against a statement, the time shared among them.
+    """Search every family against a statement; the families share the time equally.
+
+    Args:
+        theorem: the statement, named as for :func:`attacks_on`.
+        tries: most instances per family.
+        seconds: most time for all families together.
 
     Example:
         >>> [outcome.refuted for outcome in refute("Lemma 4.7.5", tries=60)]

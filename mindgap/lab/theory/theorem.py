@@ -47,15 +47,12 @@ class Theorem:
     source: Source  # paper and place
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "source":
-                continue
-            may_be_empty = field.name == "assumptions"
-            if not isinstance(value, str) or not (value or may_be_empty):
-                fail(field.name, "must be a non-empty text", value)
+        for name in [field.name for field in fields(self) if field.name != "source"]:
+            value = getattr(self, name)
+            if not isinstance(value, str) or (not value and name != "assumptions"):
+                fail(name, "must be a non-empty text", value)
             if "\n" in value:
-                fail(field.name, "must be one line", value)
+                fail(name, "must be one line", value)
 
     @property
     def chapter(self) -> str:

@@ -174,7 +174,7 @@ def test_pieces_of_the_passage_spell_the_answers(monkeypatch):
     names = [*word_pieces.SPECIAL, *(f"w{i}" for i in range(60))]
 
     class Words:
-        def placed(self, text):
+        def numbers_and_places(self, text):
             spans = [match.span() for match in re.finditer(r"\S+", text)]
             return [names.index(text[a:b]) for a, b in spans], spans
 

@@ -8,7 +8,7 @@ import torch
 from mindgap.base.check import RuleError
 from mindgap.lab.tasks.models import SmallTransformer
 from mindgap.lab.tasks.problems import language_model, masked_language_model
-from mindgap.lab.tasks.problems.language import _tokens
+from mindgap.lab.tasks.problems.language import tokens_of_parts
 
 WORDS = 60
 
@@ -19,7 +19,7 @@ def occurs(window: torch.Tensor, text: torch.Tensor) -> bool:
 
 
 def test_the_three_texts_are_the_whole_text_and_the_parts_come_from_theirs():
-    train, validation, test = _tokens("prose", WORDS)
+    train, validation, test = tokens_of_parts("prose", WORDS)
     assert len(train) > 15 * len(validation) > 10 * len(test) > 100_000
     problem = language_model("prose", words=WORDS, width=4, layers=1, length=12, validation=40)
     for name, own in (("validation", validation), ("test", test)):
@@ -41,7 +41,7 @@ def test_masks_are_placed_as_said():
     assert places.shape == (2000, 3)
     assert all(len(set(row.tolist())) == 3 for row in places[:200])
     restored = inputs.scatter(1, places, answers)
-    train = _tokens("prose", WORDS)[0]
+    train = tokens_of_parts("prose", WORDS)[0]
     assert all(occurs(window, train) for window in restored[:10])
     put = inputs.take_along_dim(places, dim=1)
     masked, kept = (put == WORDS).double(), (put == answers).double()

@@ -123,7 +123,7 @@ def test_bert_masks_padding_and_ties_its_vectors():
     padded = words.clone()
     padded[:, 4:] = 0
     assert torch.allclose(
-        model(words, seen=seen)[:, :4], model(padded, seen=seen)[:, :4], atol=1e-6
+        model(words, visible=seen)[:, :4], model(padded, visible=seen)[:, :4], atol=1e-6
     )
     assert "out.weight" not in model.state_dict()
     model(words, torch.tensor([[1], [2]])).sum().backward()
@@ -144,7 +144,7 @@ def test_bert_computes_some_places_as_if_it_had_computed_all(attention):
         parts = torch.autograd.grad(scores.square().sum(), list(model.parameters()))
         return torch.cat([part.flatten() for part in parts])
 
-    everywhere = model(words, seen=seen)
+    everywhere = model(words, visible=seen)
     within = everywhere.take_along_dim(places.unsqueeze(-1), dim=1)
     ours = model(words, places, seen)
     assert torch.allclose(ours, within, atol=1e-6)

@@ -139,20 +139,22 @@ def test_words_that_a_minibatch_does_not_have_are_not_read():
     task = replace(short_texts(tiny()), precision="half")
     problem, longer = task.problem(2), task.train.query[0]
     inside = problem.upper.__self__
-    assert inside.most[0] == 2 * 6 * 2
+    assert inside.most_texts[0] == 2 * 6 * 2
     for data in (problem.upper_data, problem.lower_data):
         for number in range(4):
             words, _ = data.fetch(Sample(number))  # examples, tasks, both texts
             of = (words != 0).sum(-1).flatten()
             assert all(
-                int((of > place).sum()) <= most for place, most in enumerate(inside.most) if place
+                int((of > place).sum()) <= most
+                for place, most in enumerate(inside.most_texts)
+                if place
             )
             torch.testing.assert_close(inside.encode(task.x0, words), task.encode(task.x0, words))
     batch = longer.transpose(0, 1)[:2]
     torch.testing.assert_close(inside.encode(task.x0, batch), task.encode(task.x0, batch))
     full = torch.ones_like(batch)  # more words than any minibatch of the problem
     with pytest.raises(RuleError, match="half_code"):
-        replace(inside, most=(inside.most[0], 0, 0, 0, 0)).encode(task.x0, full)
+        replace(inside, most_texts=(inside.most_texts[0], 0, 0, 0, 0)).encode(task.x0, full)
 
 
 @pytest.mark.parametrize("key", ["slip", "borep", "saba", "soba"])

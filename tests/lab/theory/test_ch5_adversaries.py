@@ -124,7 +124,7 @@ def test_gradients_alone_need_many_calls(name, Delta, delta):
     assert defeat.in_class
     assert defeat.best_distance == 1.0  # not (δ, ε)-stationary for any ε < 1
     for f in adversary.pair():
-        assert LipschitzClass(1.0, Delta).holds(f, 0.4)
+        assert LipschitzClass(1.0, Delta).contains(f, 0.4)
         assert all(f.subdifferential(x) == (1, 1) for x in defeat.queries)
 
 
@@ -147,7 +147,7 @@ def test_family_agrees_on_all_queries_and_shares_no_stationary_point(seed):
         assert adversary(float(x)) == (0.0, 2.0)
     family = list(adversary.family(7))
     for f in family:
-        assert adversary.constants.holds(f, 0.0)
+        assert adversary.constants.contains(f, 0.0)
         assert all(f.value(x) == 0 and f.subdifferential(x) == (2, 2) for x in adversary.queries)
     for i, f in enumerate(family):
         for g in family[:i]:

@@ -384,7 +384,7 @@ def test_corollary_3_and_theorem_5_take_the_right_norm_of_b() -> None:
     B = (1.0,) * 16
     assert coordinate_moment(1.6, B, method="cclip") == pytest.approx(4.0)
     assert coordinate_moment(1.6, B, method="gclip") == pytest.approx(16 ** (1 / 1.6))
-    with pytest.raises(ValueError, match="method must be 'gclip' or 'cclip', got 'sgd'"):
+    with pytest.raises(ValueError, match="method must be one of"):
         coordinate_moment(1.6, B, method="sgd")
 
 

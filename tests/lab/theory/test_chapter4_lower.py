@@ -246,9 +246,9 @@ def test_theorem_4_4_4_constants(alpha: float) -> None:
     ).all()
     assert hard.value(np.zeros(d)) - hard.value(x).min() <= delta
     # With probability 1/2 at least the chain is unfinished after (d-1)/(2p) draws.
-    assert hard.unfinished(int(hard.steps)) >= 0.5
+    assert hard.unfinished_probability(int(hard.steps)) >= 0.5
     assert (
-        hard.unfinished(int(4 * hard.steps)) < 0.5
+        hard.unfinished_probability(int(4 * hard.steps)) < 0.5
     )  # four times as many steps would be a wrong constant
 
 

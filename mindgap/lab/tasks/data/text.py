@@ -16,6 +16,7 @@ from mindgap.base.checked import check_arguments
 from mindgap.lab.tasks.data.fetch import find
 from mindgap.record.unpacking import members, unpacking_text
 
+#: Part of the data set -> its file, without ``.tsv.xz``.
 _SNLI = {"train": "snli_1.0_train_100k", "dev": "snli_1.0_dev_tokenised", "test": "snli_1.0_test"}
 _SENTIMENT = {
     "exact": "sentiment140_exact_rows",
@@ -57,15 +58,17 @@ def kjv_words() -> list[str]:
 
 
 def snli(split: str = "train") -> list[dict[str, str]]:
-    """SNLI pairs as dicts with the file's columns (``gold_label``, the two sentences, ...)."""
-    return _tsv("snli", _SNLI[one_of("split", split, _SNLI)])
+    """SNLI pairs of a split (``"train"``, ``"dev"`` or ``"test"``) as dicts with the file's columns
+    (``gold_label``, the two sentences, ...).
+    """
+    return _tsv_rows("snli", _SNLI[one_of("split", split, _SNLI)])
 
 
 def sentiment140(part: str = "exact") -> list[dict[str, str]]:
     """Sentiment140 rows as dicts: ``"exact"`` (34,836), ``"random"`` (50,000, first capital
     lost), ``"test"`` (498).
     """
-    return _tsv("sentiment140", _SENTIMENT[one_of("part", part, _SENTIMENT)])
+    return _tsv_rows("sentiment140", _SENTIMENT[one_of("part", part, _SENTIMENT)])
 
 
 def amazon_reviews() -> list[tuple[str, int, str]]:
@@ -141,7 +144,7 @@ def squad() -> list[dict[str, Any]]:
     ]
 
 
-def _tsv(name: str, file: str) -> list[dict[str, str]]:
+def _tsv_rows(name: str, file: str) -> list[dict[str, str]]:
     """The rows of ``file``.tsv.xz of the data set ``name``, as dicts column -> entry. Columns are
     parted by tabs, and the first line names them.
     """

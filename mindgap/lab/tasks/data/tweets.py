@@ -22,7 +22,10 @@ from mindgap.lab.tasks.data.vectors import labelled_sentences, words_of
 
 Array = np.ndarray[Any, Any]
 
-#: Names of users and addresses say nothing that a word vector knows.
+#: The parts of SNLI.
+SPLITS = ("train", "dev", "test")
+
+#: Names of users and web addresses, which have no word vectors.
 _NOISE = re.compile(r"@\w+|https?://\S+|www\.\S+")
 
 
@@ -51,8 +54,8 @@ def tweets(length: int = 20) -> Tweets:
     Raises:
         DataError: when the files are neither here nor to be had.
     """
-    name = f"sentiment140-{whole('length', length, least=1)}"
-    arrays = prepared(name, lambda: _tweets(length))
+    whole("length", length, least=1)
+    arrays = prepared(f"sentiment140-{length}", lambda: _tweet_arrays(length))
     manual = arrays["manual_words"], arrays["manual_labels"]
     return Tweets(arrays["words"], arrays["labels"], manual, arrays["vectors"])
 
@@ -73,7 +76,7 @@ def snli_words(length: int = 16, rows: int = 40_000) -> tuple[list[Table], Array
         DataError: when the files are neither here nor to be had.
     """
     name = f"snli-{whole('length', length, least=1)}-{rows}"
-    arrays = prepared(name, lambda: _snli(length, rows))
+    arrays = prepared(name, lambda: _snli_arrays(length, rows))
     tables = [
         Table(arrays[f"{split}_words"], arrays[f"{split}_labels"], f"SNLI {split}")
         for split in SPLITS
@@ -95,17 +98,13 @@ def review_words(length: int = 24) -> tuple[list[Table], Array]:
     Raises:
         DataError: when the files are neither here nor to be had.
     """
-    arrays = prepared(f"reviews-{whole('length', length, least=1)}", lambda: _reviews(length))
+    arrays = prepared(f"reviews-{whole('length', length, least=1)}", lambda: _review_arrays(length))
     tables = []
     for domain in np.unique(arrays["domains"]):
         rows = arrays["domains"] == domain
         origin = f"Amazon reviews: {domain}"
         tables.append(Table(arrays["words"][rows], arrays["labels"][rows], origin))
     return tables, arrays["vectors"]
-
-
-#: of SNLI
-SPLITS = ("train", "dev", "test")
 
 
 def _number_words(texts: Sequence[list[str]], length: int) -> tuple[Array, Array]:
@@ -128,25 +127,24 @@ def _number_words(texts: Sequence[list[str]], length: int) -> tuple[Array, Array
     return rows, np.concatenate([np.zeros((1, vectors.shape[1]), np.float32), vectors])
 
 
-def _snli(length: int, rows: int) -> dict[str, Array]:
+def _snli_arrays(length: int, rows: int) -> dict[str, Array]:
     """The arrays of :func:`snli_words` by name: ``train_words`` and ``train_labels``, likewise for
     each of ``SPLITS``, and ``vectors``. At most ``rows`` training pairs are read.
     """
-    sentences, labels = {}, {}
+    texts: list[list[str]] = []  # premise and hypothesis in turn, of all splits
+    labels = {}
     for split in SPLITS:
-        sentences[split], labels[split] = labelled_sentences(
-            split, rows if split == "train" else None
-        )
-    texts = [words_of(text) for of_split in sentences.values() for text in of_split]
+        sentences, labels[split] = labelled_sentences(split, rows if split == "train" else None)
+        texts += [words_of(sentence) for sentence in sentences]
     words, vectors = _number_words(texts, length)
     ends = np.cumsum([len(labels[split]) for split in SPLITS])
-    pairs = np.split(words.reshape(-1, 2, length), ends[:-1])  # premise and hypothesis in turn
+    pairs = np.split(words.reshape(-1, 2, length), ends[:-1])
     arrays = {f"{split}_words": of_split for split, of_split in zip(SPLITS, pairs)}
     arrays |= {f"{split}_labels": labels[split] for split in SPLITS}
     return {**arrays, "vectors": vectors}
 
 
-def _reviews(length: int) -> dict[str, Array]:
+def _review_arrays(length: int) -> dict[str, Array]:
     """The arrays of :func:`review_words` by name: ``words``, ``labels``, ``domains`` (a name per
     review) and ``vectors``.
     """
@@ -161,7 +159,7 @@ def _reviews(length: int) -> dict[str, Array]:
     }
 
 
-def _tweets(length: int) -> dict[str, Array]:
+def _tweet_arrays(length: int) -> dict[str, Array]:
     """The arrays of :class:`Tweets` by name, the manual texts as ``manual_words`` and
     ``manual_labels``.
 
@@ -175,13 +173,11 @@ def _tweets(length: int) -> dict[str, Array]:
     )
     labels = np.array([int(row["target"] == "4") for row in (*rows, *manual)], dtype=np.int64)
     # The random rows lost their first capital letter: equal texts agree from the second word on.
-    seen: set[bytes] = set()
-    kept_rows = []
+    row_of_text: dict[bytes, int] = {}
     for number, row in enumerate(words[: len(rows)]):
-        key = row[1:].tobytes()
-        if row[1] and key not in seen:
-            kept_rows.append(number)
-            seen.add(key)
+        if row[1]:  # a text of one word ends with 0
+            row_of_text.setdefault(row[1:].tobytes(), number)
+    kept_rows = list(row_of_text.values())
     return {
         "words": words[kept_rows],
         "labels": labels[kept_rows],

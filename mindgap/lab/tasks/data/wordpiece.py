@@ -37,15 +37,15 @@ class WordPieces:
 
     def numbers(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Each text as the numbers of its word pieces."""
-        return [
-            np.asarray(code.ids)
-            for code in self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        ]
+        encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [np.asarray(encoding.ids) for encoding in encodings]
 
-    def placed(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """A text as the numbers of its word pieces, and where each begins and ends in the text."""
-        code = self.tokenizer.encode(text, add_special_tokens=False)
-        return code.ids, code.offsets
+    def numbers_and_places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """(the numbers of a text's word pieces; where each begins and ends in the text, in
+        letters).
+        """
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
 
     def words(self, numbers: Sequence[int] | np.ndarray) -> list[str]:
         """The word pieces of some numbers; a piece inside a word begins with ``##``."""
@@ -59,9 +59,8 @@ def known_word_pieces(vocabulary: Sequence[str]) -> WordPieces:
         >>> known_word_pieces([*SPECIAL, "cat", "##s"]).numbers(["cats"])  # doctest: +SKIP
         [array([5, 6])]
     """
-    return WordPieces(
-        _package()(vocab={word: number for number, word in enumerate(vocabulary)}, lowercase=True)
-    )
+    number_of = {piece: number for number, piece in enumerate(vocabulary)}
+    return WordPieces(_tokenizer_class()(vocab=number_of, lowercase=True))
 
 
 def train_word_pieces(texts: Sequence[str], size: int = 30_522) -> WordPieces:
@@ -84,14 +83,14 @@ def train_word_pieces(texts: Sequence[str], size: int = 30_522) -> WordPieces:
     whole("size", size, least=len(SPECIAL) + 1)
     if not texts:
         fail("texts", "must hold at least one text", texts)
-    tokenizer = _package()(lowercase=True)
+    tokenizer = _tokenizer_class()(lowercase=True)
     tokenizer.train_from_iterator(
         texts, vocab_size=size, min_frequency=1, special_tokens=list(SPECIAL), show_progress=False
     )
     return WordPieces(tokenizer)
 
 
-def _package() -> type[BertWordPieceTokenizer]:
+def _tokenizer_class() -> type[BertWordPieceTokenizer]:
     """The class ``BertWordPieceTokenizer`` of the package ``tokenizers``, imported at its first
     use.
 
@@ -126,7 +125,7 @@ def wikitext_pieces(size: int = 8192, *, reviews: bool = False) -> dict[str, np.
     """
 
     def make() -> dict[str, np.ndarray]:
-        """Train the vocabulary and number the pieces of every part; the arrays by name."""
+        """Train the vocabulary and number the pieces of every part; return the arrays by name."""
         lines = {}
         for split in ("train", "valid", "test"):
             tokens = language_tokens("wikitext-2", split)

@@ -74,7 +74,7 @@ class AWDLSTM(nn.Module):
         self.bias = nn.Parameter(torch.zeros(words))  # of the scores
 
     def blank(self, batch: int) -> State:
-        """The state at the beginning of a text: zeros."""
+        """The state at the beginning of ``batch`` texts: zeros."""
         sizes = (layer.hidden_size for layer in self.layers if isinstance(layer, nn.LSTM))
         return [(self.bias.new_zeros(1, batch, n), self.bias.new_zeros(1, batch, n)) for n in sizes]
 
@@ -95,9 +95,8 @@ class AWDLSTM(nn.Module):
             table = table * (kept_words / (1 - word_drop))
         output = locked_dropout(F.embedding(x, table), input_drop, self.training)
         new_state: State = []
-        last = len(self.layers) - 1
         states = self.blank(len(x)) if state is None else state
-        for number, (layer, of_layer) in enumerate(zip(self.layers, states, strict=True)):
+        for number, (layer, layer_state) in enumerate(zip(self.layers, states, strict=True)):
             weights: dict[str, Tensor] = dict(layer.named_parameters())
             weights["weight_hh_l0"] = F.dropout(weights["weight_hh_l0"], weight_drop, self.training)
             # Not layer(output): nn.LSTM moves its weights to another place at each call with
@@ -105,10 +104,10 @@ class AWDLSTM(nn.Module):
             # evaluation mode. No dropout acts inside this call.
             # The last arguments: has_biases, num_layers, dropout, train, bidirectional, batch_first
             output, hidden, cell = torch.lstm(
-                output, of_layer, list(weights.values()), True, 1, 0.0, True, False, True
+                output, layer_state, list(weights.values()), True, 1, 0.0, True, False, True
             )
             new_state.append((hidden.detach(), cell.detach()))
-            drop = output_drop if number == last else hidden_drop
+            drop = output_drop if number == len(self.layers) - 1 else hidden_drop
             output = locked_dropout(output, drop, self.training)
         return F.linear(output, self.words.weight, self.bias), new_state
 

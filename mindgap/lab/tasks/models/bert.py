@@ -38,22 +38,26 @@ class _Block(nn.Module):
         self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
         self.norm2 = nn.LayerNorm(width, eps=1e-12)
 
-    def forward(self, x: Tensor, seen: Tensor | None, at: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, visible: Tensor | None, places: Tensor | None = None) -> Tensor:
         """The block's output for vectors (texts, places, width), in the same shape.
 
         Args:
             x: the vectors.
-            seen: True where a place may be read, (texts, 1, 1, places); None for everywhere.
-            at: with attention, the places to compute the output at, as in :meth:`Bert.forward`;
-                None for all.
+            visible: True where a place may be attended to, (texts, 1, 1, places); None for
+                everywhere.
+            places: with attention, where to compute the output, as in :meth:`Bert.forward`; None
+                for everywhere.
         """
         if self.triple is not None:
             n, length, width = x.shape
-            q, k, v = self.triple(x).view(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+            parts = self.triple(x).view(n, length, 3, self.heads, -1)
+            query, key, value = parts.permute(2, 0, 3, 1, 4)  # (texts, heads, places, width/heads)
             drop = self.drop if self.training else 0.0
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=drop)
+            mixed = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=visible, dropout_p=drop
+            )
             mixed = mixed.transpose(1, 2).reshape(n, length, width)
-            x, mixed = _vectors_at(x, at), _vectors_at(mixed, at)
+            x, mixed = _vectors_at(x, places), _vectors_at(mixed, places)
             x = self.norm1(x + F.dropout(self.mixed(mixed), self.drop, self.training))
         y = self.down(F.gelu(self.up(x)))
         return self.norm2(x + F.dropout(y, self.drop, self.training))
@@ -109,30 +113,29 @@ class Bert(nn.Module):
         self,
         tokens: Tensor,
         parts: Tensor | None = None,
-        seen: Tensor | None = None,
-        at: Tensor | None = None,
+        visible: Tensor | None = None,
+        places: Tensor | None = None,
     ) -> Tensor:
-        """Features of every place, (n, T, width), or ``at`` some places only.
-
-        What no such place depends on is not computed: other places behind the last attention.
+        """Features of every place, (n, T, width), or of some ``places`` only. Behind the last
+        attention nothing is computed for the other places.
 
         Args:
             tokens: words (n, T), or vectors (n, T, width) without the table of words.
             parts: 0 or 1 per place (question or passage); all 0 by default.
-            seen: True where a place may be attended to, (n, T); all by default.
-            at: places (n, k) within each text, or (k,) counted over all texts on end; the result is
-                then (n, k, width) or (k, width).
+            visible: True where a place may be attended to, (n, T); all by default.
+            places: (n, k) within each text, or (k,) counted over all texts on end; the result is
+                then (n, k, width) or (k, width). None for all.
         """
         x = tokens if self.words is None else self.words(tokens)
         part_vectors = self.parts.weight[0] if parts is None else self.parts(parts)
         x = x + self.places.weight[: x.shape[1]] + part_vectors
         attending = [block for block in self.blocks if block.triple is not None]
         if not attending:
-            x = _vectors_at(x, at)
+            x = _vectors_at(x, places)
         x = F.dropout(self.norm(x), self.drop, self.training)
-        mask = None if seen is None else seen[:, None, None, :]
+        mask = None if visible is None else visible[:, None, None, :]
         for block in self.blocks:
-            x = block(x, mask, at if block in attending[-1:] else None)
+            x = block(x, mask, places if block in attending[-1:] else None)
         return x
 
 
@@ -161,7 +164,7 @@ class MaskedBert(nn.Module):
         self.dense.apply(_start)
 
     def forward(
-        self, tokens: Tensor, places: Tensor | None = None, seen: Tensor | None = None
+        self, tokens: Tensor, places: Tensor | None = None, visible: Tensor | None = None
     ) -> Tensor:
         """Scores of the words at every place, (n, T, words), or at some places only.
 
@@ -169,9 +172,9 @@ class MaskedBert(nn.Module):
             tokens: words (n, T), or vectors (n, T, width) without the table of words.
             places: (n, k) within each text, or (k,) counted over all texts on end; the scores are
                 then (n, k, words) or (k, words). None for all.
-            seen: True where a place may be attended to, (n, T); all by default.
+            visible: True where a place may be attended to, (n, T); all by default.
         """
-        x = self.encoder(tokens, seen=seen, at=places)
+        x = self.encoder(tokens, visible=visible, places=places)
         x = self.norm(F.gelu(self.dense(x)))
         table = self.encoder.words if self.out is None else self.out
         return F.linear(x, table.weight, self.bias)  # type: ignore[union-attr]
@@ -197,10 +200,12 @@ class QuestionBert(nn.Module):
         self.out = nn.Linear(width, 2).apply(_start)
 
     def forward(
-        self, tokens: Tensor, parts: Tensor | None = None, seen: Tensor | None = None
+        self, tokens: Tensor, parts: Tensor | None = None, visible: Tensor | None = None
     ) -> Tensor:
-        """Scores of every place as the first and as the last word of the answer: (n, T, 2)."""
-        return self.out(self.encoder(tokens, parts, seen))
+        """Scores of every place as the first and as the last word of the answer: (n, T, 2). The
+        arguments are those of :meth:`Bert.forward`.
+        """
+        return self.out(self.encoder(tokens, parts, visible))
 
 
 def _vectors_at(x: Tensor, places: Tensor | None) -> Tensor:

@@ -26,7 +26,7 @@ class BasicBlock(nn.Module):
         self.norm1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.norm2 = nn.BatchNorm2d(outputs)
-        self.stride, self.extra = stride, outputs - inputs
+        self.stride, self.extra = stride, outputs - inputs  # ``extra``: the channels added
         # Where the shape stays, the shortcut adds the input itself.
         shape_changes = stride != 1 or self.extra
         self.shortcut: nn.Module | None = None
@@ -72,8 +72,7 @@ class ResNet(nn.Module):
         channels = widths[0]
         for stage, width in enumerate(widths):
             for block in range(blocks):
-                halves_image = stage > 0 and block == 0
-                stride = 2 if halves_image else 1
+                stride = 2 if stage > 0 and block == 0 else 1  # 2 halves the image
                 stages.append(BasicBlock(channels, width, stride, projection=projection))
                 channels = width
         self.blocks = nn.Sequential(*stages)
@@ -83,6 +82,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Scores of images: (n, 3, height, width) -> (n, classes)."""
         y = self.blocks(F.relu(self.norm(self.conv(x))))
         return self.head(y.mean((2, 3)))
 

@@ -110,9 +110,9 @@ class SmallTransformer(nn.Module):
         return self.norm(x)
 
     def forward(self, tokens: Tensor, places: Tensor | None = None) -> Tensor:
-        """Scores of a word (the next one, where the attention is causal): (n, T) -> (n, T, words).
-
-        With ``places`` (n, k) only of these places of each sequence: (n, k, words).
+        """Scores of the words (of the next one, where the attention is causal) at every place, (n,
+        T, words), or at some ``places`` (n, k) of each sequence only, (n, k, words). ``tokens`` are
+        those of :meth:`features`.
         """
         x = self.features(tokens)
         return self.out(x if places is None else x.take_along_dim(places.unsqueeze(-1), dim=1))
@@ -139,7 +139,7 @@ class SpanFinder(nn.Module):
         encoder.out.requires_grad_(False)  # of words, which are not asked for here
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(n, T) -> (n, T, 2)."""
+        """Both scores at every place of sequences of words: (n, T) -> (n, T, 2)."""
         return self.ends(self.encoder.features(tokens))
 
 

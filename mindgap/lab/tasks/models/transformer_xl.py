@@ -66,13 +66,15 @@ class RelativeAttention(nn.Module):
 
 
 def _shift_scores(scores: Tensor) -> Tensor:
-    """Move row i of scores by distance, so that column j holds the score of the distance from
-    place i to place j (Dai et al. 2019, appendix B).
+    """Scores by place in place of scores by distance (Dai et al. 2019, appendix B): shape (texts,
+    heads, length, reach), as ``scores``.
 
-    A column of zeros and a new cut of the rows do it without an index. What lies after place i is
-    meaningless. Shape (texts, heads, length, reach), as ``scores``.
+    Column k of ``scores`` belongs to the distance reach - 1 - k, column j of the result to place j
+    of memory and segment, for the row of place i. Columns after place i are meaningless.
     """
     batch, heads, length, reach = scores.shape
+    # Row i moves to the left by length - 1 - i: without an index, by one more column and a new cut
+    # into rows.
     padded = F.pad(scores, (1, 0)).view(batch, heads, reach + 1, length)
     return padded[:, :, 1:].reshape(batch, heads, length, reach)
 
@@ -125,7 +127,9 @@ class TransformerXL(nn.Module):
         self.register_buffer("rates", rates, persistent=False)
 
     def blank(self, batch: int) -> list[Tensor]:
-        """A memory of zeros, as long as it gets: every segment then has the same shapes."""
+        """A memory of zeros for ``batch`` texts, as long as a memory may be: every segment then has
+        the same shapes.
+        """
         return [
             self.bias.new_zeros(batch, self.memory, self.words.embedding_dim)
             for _ in self.attention
@@ -142,24 +146,26 @@ class TransformerXL(nn.Module):
         Returns:
             (scores (texts, length, words), the detached memory, at most ``memory`` places).
         """
-        h = self.words(x) * math.sqrt(self.words.embedding_dim)
-        h = F.dropout(h, self.dropout, self.training)
-        empty = h[:, :0]
+        vectors = self.words(x) * math.sqrt(self.words.embedding_dim)
+        vectors = F.dropout(vectors, self.dropout, self.training)
+        empty = vectors[:, :0]
         memories = memory if memory is not None else [empty] * len(self.attention)
         reach = memories[0].shape[1] + x.shape[1]
         # Every distance is coded by sines and cosines of several frequencies.
         distances = torch.arange(reach - 1, -1, -1.0, device=x.device)
         angles = distances[:, None] * self.get_buffer("rates")
-        places = torch.cat([angles.sin(), angles.cos()], 1)[:, : h.shape[2]].to(h.dtype)
+        places = torch.cat([angles.sin(), angles.cos()], 1)[:, : vectors.shape[2]].to(vectors.dtype)
         new_memories = []
-        for attention, norm, inner, inner_norm, old in zip(
+        for attention, norm, inner, inner_norm, earlier in zip(
             self.attention, self.norms, self.inner, self.inner_norms, memories, strict=True
         ):
-            seen = torch.cat([old, h], 1)[:, -self.memory :].detach() if self.memory else empty
-            new_memories.append(seen)
-            h = norm(h + F.dropout(attention(h, old, places), self.dropout, self.training))
-            h = inner_norm(h + F.dropout(inner(h), self.dropout, self.training))
-        return F.linear(h, self.words.weight, self.bias), new_memories
+            # A slice [:, -0:] would keep everything.
+            latest = torch.cat([earlier, vectors], 1)[:, -self.memory :] if self.memory else empty
+            new_memories.append(latest.detach())
+            attended = F.dropout(attention(vectors, earlier, places), self.dropout, self.training)
+            vectors = norm(vectors + attended)
+            vectors = inner_norm(vectors + F.dropout(inner(vectors), self.dropout, self.training))
+        return F.linear(vectors, self.words.weight, self.bias), new_memories
 
 
 check_arguments(__name__)

@@ -59,7 +59,7 @@ def augmented_network(
     """
     channels, side = SHAPES[one_of("data", data, SHAPES)]
     unpadded, labels = _images(data)
-    mean, std = unpadded.mean((0, 2, 3)), unpadded.std((0, 2, 3))
+    mean, deviation = unpadded.mean((0, 2, 3)), unpadded.std((0, 2, 3))  # per channel
     images = F.pad(unpadded, (shift,) * 4)
 
     def build() -> torch.nn.Sequential:
@@ -81,13 +81,13 @@ def augmented_network(
             mirrored = torch.randint(0, 2, (size, 1), generator=generator).bool()
             columns = torch.where(mirrored, columns.flip(1), columns)
         window = images[chosen[:, None, None], :, rows[:, :, None], columns[:, None, :]]
-        window = (window.permute(0, 3, 1, 2) - mean[:, None, None]) / std[:, None, None]
-        answers = labels[chosen]
+        window = (window.permute(0, 3, 1, 2) - mean[:, None, None]) / deviation[:, None, None]
+        drawn_labels = labels[chosen]
         if wrong_labels:
-            wrong = torch.rand(size, generator=generator) < wrong_labels
+            is_wrong = torch.rand(size, generator=generator) < wrong_labels
             random_labels = torch.randint(0, 10, (size,), generator=generator)
-            answers = torch.where(wrong, random_labels, answers)
-        return window, answers
+            drawn_labels = torch.where(is_wrong, random_labels, drawn_labels)
+        return window, drawn_labels
 
     objective = Objective(seeded_network(build, seed), label_loss)
     return TrainingProblem(objective, draw, len(images))
@@ -98,7 +98,8 @@ def _images(data: str) -> tuple[torch.Tensor, torch.Tensor]:
     """(images (samples, channels, side, side), pixels in [0, 1]; labels) of a key of ``SHAPES``;
     read once per process.
     """
-    table, (channels, side) = digits() if data == "digits" else cifar10(), SHAPES[data]
+    table = digits() if data == "digits" else cifar10()
+    channels, side = SHAPES[data]
     images = torch.tensor(table.features, dtype=torch.float32).reshape(-1, channels, side, side)
     return images, torch.tensor(table.labels)
 

@@ -29,7 +29,7 @@ from mindgap.lab.tasks.problems.softmax import lbfgs, newton, softmax_derivative
 
 #: Inputs and labels.
 Samples = tuple[Tensor, Tensor]
-#: Parts of a task.
+#: Parts of a task: ``"held"`` is for the search of settings, ``"manual"`` was labelled by people.
 SPLITS = ("test", "held", "validation", "train", "manual")
 
 #: What a cleaned task is measured against: no cleaning, perfect weights, clean validation samples
@@ -53,17 +53,17 @@ class CleaningTask(ABC):
 
     @abstractmethod
     def scores(self, y: Tensor, inputs: Tensor) -> Tensor:
-        """Scores (samples, classes) of inputs at flat lower weights, without a gradient."""
+        """Scores (samples, classes) of inputs at flat lower weights y, without a gradient."""
 
     @abstractmethod
     def minimiser(self, weights: Tensor, samples: Samples | None = None, *limits: int) -> Tensor:
-        """The lower problem with such a weight for each sample in place of σ(λ_i), solved alike
-        for every method: lower weights, flat.
+        """The lower weights y, flat, that solve the lower problem with given weights of samples in
+        place of σ(λ_i). No method's settings enter the solve.
 
         Args:
             weights: one per sample, zero or positive.
             samples: inputs and labels; the training samples where none are given.
-            limits: of the solver, where it takes any.
+            limits: the number of the solver's steps, for a solver that takes one.
         """
 
     def part(self, split: str) -> Samples:
@@ -80,16 +80,18 @@ class CleaningTask(ABC):
         return float((self.scores(y, inputs).argmax(1) == labels).double().mean())
 
     def loss(self, y: Tensor, split: str = "held") -> float:
-        """Mean cross-entropy on a split; a search of settings looks at ``"held"``."""
+        """Mean cross-entropy on a split at lower weights y; a search of settings looks at
+        ``"held"``.
+        """
         inputs, labels = self.part(split)
         return float(cross_entropy(self.scores(y, inputs), labels))
 
     def validation_loss(self, y: Tensor) -> float:
-        """f at W: the loss that the upper level descends on."""
+        """f at lower weights y: the loss that the upper level descends on."""
         return self.loss(y, "validation")
 
     def solved(self, x: Tensor, *limits: int) -> Tensor:
-        """The lower problem at x, solved alike for every method; see :meth:`minimiser`."""
+        """The lower weights y, flat, that solve the lower problem at x; see :meth:`minimiser`."""
         return self.minimiser(torch.sigmoid(x), self.train, *limits)
 
     def control(self, name: str, *limits: int) -> Tensor:
@@ -99,18 +101,19 @@ class CleaningTask(ABC):
             name: ``"none"`` for all weights at their start, ``"perfect"`` for weight 1 on right
                 labels and 0 on wrong ones, ``"validation"`` for weight 1 on the clean validation
                 samples in place of the training samples.
-            limits: of the solver, where it takes any.
+            limits: those of :meth:`minimiser`.
         """
         if one_of("control", name, CONTROLS) == "validation":
             ones = self.x0.new_ones(len(self.validation[1]))
             return self.minimiser(ones, self.validation, *limits)
-        perfect = (~self.corrupted).to(self.x0.dtype)
-        weights = torch.sigmoid(self.x0) if name == "none" else perfect
-        return self.minimiser(weights, self.train, *limits)
+        if name == "none":
+            return self.solved(self.x0, *limits)
+        perfect_weights = (~self.corrupted).to(self.x0.dtype)
+        return self.minimiser(perfect_weights, self.train, *limits)
 
     def weight_auc(self, x: Tensor) -> float:
-        """Area under the curve: how likely a clean sample has a larger weight than a corrupted
-        one (ties: half).
+        """Area under the ROC curve: the probability that a clean sample has a larger weight than a
+        corrupted one; ties count half.
         """
         return area_under_curve(x, ~self.corrupted)
 
@@ -119,7 +122,7 @@ class CleaningTask(ABC):
 class HyperCleaning(CleaningTask):
     """A hyper-cleaning task: three splits, the corruption, and its measures.
 
-    x is λ (one entry a training sample), y is W (features x classes).
+    x is λ (one entry per training sample), y is W (features x classes).
 
     Args:
         train: features (n, d) and corrupted labels (n,).
@@ -151,6 +154,7 @@ class HyperCleaning(CleaningTask):
 
     @property
     def x0(self) -> Tensor:
+        # One entry per training sample, of the features' type and device.
         return torch.full_like(self.train[0][:, 0], self.start)
 
     @property
@@ -164,11 +168,19 @@ class HyperCleaning(CleaningTask):
         classes).
         """
         features, labels, samples = batch
+        return self._weighted_loss(y, features, labels, torch.sigmoid(x[samples]))
+
+    def _weighted_loss(
+        self, y: Tensor, features: Tensor, labels: Tensor, weights: Tensor
+    ) -> Tensor:
+        """mean_i weights_i ℓ_i + c ‖W‖² of samples at W = y (features, classes)."""
         losses = cross_entropy(features @ y, labels, reduction="none")
-        return (torch.sigmoid(x[samples]) * losses).mean() + self.decay * y.square().sum()
+        return (weights * losses).mean() + self.decay * y.square().sum()
 
     def upper(self, x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """f on a batch of (features, labels)."""
+        """f on a batch of (features, labels) at W = y (features, classes); f does not depend on
+        x.
+        """
         features, labels = batch
         return cross_entropy(features @ y, labels)
 
@@ -187,6 +199,7 @@ class HyperCleaning(CleaningTask):
         )
 
     def scores(self, y: Tensor, inputs: Tensor) -> Tensor:
+        # (samples, classes), for y flat or (features, classes).
         return inputs @ y.reshape(inputs.shape[1], self.classes)
 
     def minimiser(self, weights: Tensor, samples: Samples | None = None, *limits: int) -> Tensor:
@@ -209,10 +222,7 @@ class HyperCleaning(CleaningTask):
             return gradient.reshape(-1) + decay * flat, curvature + torch.diag(decay)
 
         def value(flat: Tensor) -> Tensor:
-            """The lower loss at flat weights."""
-            scores = features @ flat.view(self.classes, -1).T
-            losses = cross_entropy(scores, labels, reduction="none")
-            return (weights * losses).mean() + self.decay * flat.square().sum()
+            return self._weighted_loss(flat.view(self.classes, -1).T, features, labels, weights)
 
         solved = newton(derivatives, value, self.y0.reshape(-1))
         return solved.view(self.classes, -1).T.reshape(-1)  # W is (features, classes)
@@ -225,7 +235,7 @@ class HyperCleaning(CleaningTask):
             chosen: mask (n,) of those samples.
         """
         features, labels = (tensor[chosen] for tensor in self.train)
-        share = float(chosen.double().mean())  # turns the mean over the chosen into that over all
+        share = float(chosen.double().mean())  # the lower loss is a mean over all samples
 
         def value(y: Tensor) -> Tensor:
             return share * cross_entropy(features @ y, labels) + self.decay * y.square().sum()
@@ -302,7 +312,7 @@ def hyper_cleaning(
         not_for_test - train if validation is None else whole("validation", validation, least=1)
     )
     needed = train + validation + whole("held", held)
-    if needed + (test is None) > len(table):
+    if needed + (test is None) > len(table):  # at least one sample is left for testing
         fail("train + validation + held", f"must leave samples of {len(table)}", needed)
     parts = {
         "train": table.part(order[:train]),
@@ -342,12 +352,12 @@ def _whiten(parts: dict[str, Table], components: int) -> dict[str, Table]:
         parts: with ``"train"`` and ``"validation"`` among them.
         components: how many, the largest ones.
     """
-    fitted = np.concatenate([parts[name].features for name in ("train", "validation")])
-    if whole("components", components, least=1) > min(fitted.shape):
-        fail("components", f"must be at most {min(fitted.shape)}", components)
-    mean = fitted.mean(0)
-    _, singular_values, basis = np.linalg.svd(fitted - mean, full_matrices=False)
-    scale = singular_values[:components] / np.sqrt(len(fitted))
+    samples = np.concatenate([parts[name].features for name in ("train", "validation")])
+    if whole("components", components, least=1) > min(samples.shape):
+        fail("components", f"must be at most {min(samples.shape)}", components)
+    mean = samples.mean(0)
+    _, singular_values, basis = np.linalg.svd(samples - mean, full_matrices=False)
+    scale = singular_values[:components] / np.sqrt(len(samples))
     return {
         name: replace(part, features=(part.features - mean) @ basis[:components].T / scale)
         for name, part in parts.items()
@@ -377,7 +387,7 @@ def corrupt(
     generator = numpy_stream(seed, "cleaning", "corruption")
     mask = np.zeros(len(labels), dtype=bool)
     mask[generator.permutation(len(labels))[: round(share * len(labels))]] = True
-    shifts = generator.integers(1, classes, len(labels))
+    shifts = generator.integers(1, classes, len(labels))  # never 0 modulo ``classes``
     return np.where(mask, (labels + shifts) % classes, labels), mask
 
 

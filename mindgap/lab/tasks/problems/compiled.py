@@ -38,10 +38,9 @@ def quadratic_losses() -> Pair:
         in_y, in_x = batch
         along_y = (in_y.reshape(-1, y.size) @ y).reshape(-1, 3)
         along_x = (in_x.reshape(-1, x.size) @ x).reshape(-1, 3)
-        squares = along_y[:, 0] ** 2 + along_x[:, 0] ** 2
-        return (
-            0.5 * squares + along_x[:, 1] * along_y[:, 1] + along_y[:, 2] + along_x[:, 2]
-        ).mean()
+        p_y, r_y, a_y = along_y[:, 0], along_y[:, 1], along_y[:, 2]
+        q_x, s_x, b_x = along_x[:, 0], along_x[:, 1], along_x[:, 2]
+        return (0.5 * (p_y**2 + q_x**2) + s_x * r_y + a_y + b_x).mean()
 
     return loss, loss
 
@@ -93,21 +92,22 @@ def _softplus(scores: Any) -> Any:
 
 
 @_softplus.defjvp
-def _softplus_along(scores: tuple[Any], along: tuple[Any]) -> tuple[Any, Any]:
-    """Value and derivative of :func:`_softplus` along a direction.
+def _softplus_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    """(value, derivative along the tangents) of :func:`_softplus`.
 
-    JAX differentiates through the logarithm: where only derivatives are asked for, half the time
-    of a sweep went into logarithms. A sigmoid needs none.
+    JAX's own derivative goes through the logarithm, which took half the time of a sweep where only
+    derivatives are asked for. A sigmoid needs none.
     """
-    return jax.nn.softplus(scores[0]), jax.nn.sigmoid(scores[0]) * along[0]
+    (scores,), (tangent,) = primals, tangents
+    return jax.nn.softplus(scores), jax.nn.sigmoid(scores) * tangent
 
 
 def _cross_entropy(scores: Any, labels: Any) -> Any:
     """Cross-entropy of each sample. The right class is found by comparison rather than by a gather,
     so that the derivative is no scatter.
     """
-    right = (labels[:, None] == jnp.arange(scores.shape[1])[None, :]).astype(scores.dtype)
-    return jax.nn.logsumexp(scores, axis=1) - (right * scores).sum(1)
+    is_right = (labels[:, None] == jnp.arange(scores.shape[1])[None, :]).astype(scores.dtype)
+    return jax.nn.logsumexp(scores, axis=1) - (is_right * scores).sum(1)
 
 
 check_arguments(__name__)

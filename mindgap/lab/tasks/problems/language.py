@@ -25,9 +25,9 @@ from mindgap.lab.tasks.problems.training import (
     seeded_network,
 )
 
-#: Where words come from: an installed package, or ``MINDGAP_DATA``.
+#: Where words come from: an installed package (prose), or ``MINDGAP_DATA``.
 TEXTS = ("prose", "ptb", "wikitext-2")
-#: Answers that are kept of a question.
+#: How many answers of a question are kept.
 ANSWERS = 6
 #: Share of the words of a window that are masked (BERT).
 MASKED = 0.15
@@ -72,7 +72,7 @@ def language_model(
         ... )
         (torch.Size([5, 7]), torch.Size([20, 7]))
     """
-    train, *held_out = _tokens(one_of("text", text, TEXTS), whole("words", words, least=2))
+    train, *held_out = tokens_of_parts(one_of("text", text, TEXTS), whole("words", words, least=2))
     model = _transformer(words, width, layers, length, seed, causal=True)
 
     def draw(generator: torch.Generator, size: int) -> torch.Tensor:
@@ -122,7 +122,7 @@ def masked_language_model(
 
     *Differs from the paper*: windows of running text, and no prediction of next sentences.
     """
-    train, *held_out = _tokens(one_of("text", text, TEXTS), whole("words", words, least=2))
+    train, *held_out = tokens_of_parts(one_of("text", text, TEXTS), whole("words", words, least=2))
     model = _transformer(words, width, layers, length, seed, causal=False)
 
     def mask(windows: torch.Tensor, generator: torch.Generator) -> MaskedBatch:
@@ -131,19 +131,22 @@ def masked_language_model(
     def draw(generator: torch.Generator, size: int) -> MaskedBatch:
         return mask(random_windows(train, length, generator, size), generator)
 
-    def loss(m: torch.nn.Module, batch: MaskedBatch) -> torch.Tensor:
-        return masked_loss(m, *batch)
-
+    objective = Objective(model, lambda m, batch: masked_loss(m, *batch))
     parts = {
         name: mask(evenly_spaced(part, length, validation), torch_stream(0, f"masked {name}"))
         for name, part in zip(("validation", "test"), held_out)
     }
-    return TrainingProblem(Objective(model, loss), draw, len(train) - length + 1, parts)
+    return TrainingProblem(objective, draw, len(train) - length + 1, parts)
 
 
 def frequency_loss(text: str, words: int, answers: torch.Tensor) -> float:
-    """The loss of one who knows how often each word stands in the training text and looks at no
-    other word.
+    """The loss of predicting each answer by the words' relative frequencies in the training text
+    alone.
+
+    Args:
+        text: one of ``TEXTS``.
+        words: size of the vocabulary.
+        answers: numbers of the words to predict.
 
     Example:
         >>> answers = masked_language_model("prose", words=100, width=8, validation=500).parts[
@@ -152,14 +155,14 @@ def frequency_loss(text: str, words: int, answers: torch.Tensor) -> float:
         >>> 2.0 < frequency_loss("prose", 100, answers) < 4.6  # log 100 is 4.6
         True
     """
-    train = _tokens(one_of("text", text, TEXTS), words)[0]
+    train, _, _ = tokens_of_parts(one_of("text", text, TEXTS), words)
     return loss_of_frequencies(train, words, answers)
 
 
 def spans_in(
     places: Sequence[tuple[int, int]], answers: Sequence[tuple[int, str]]
 ) -> list[tuple[int, int]]:
-    """(first, last) token of every answer that some token touches.
+    """(first, last) token of every answer that overlaps a token.
 
     Args:
         places: of each token of the passage, where it begins and ends (exclusive) in letters.
@@ -172,30 +175,30 @@ def spans_in(
     spans = []
     for start, text in answers:
         end = start + len(text)
-        touched = [
+        overlapping = [
             token
             for token, (token_start, token_end) in enumerate(places)
             if token_end > start and token_start < end
         ]
-        if touched:
-            spans.append((touched[0], touched[-1]))
+        if overlapping:
+            spans.append((overlapping[0], overlapping[-1]))
     return spans
 
 
 def passage_around(
     spans: Sequence[tuple[int, int]],
-    tokens: int,
-    passage: int,
-    place: int,
+    text_length: int,
+    passage_length: int,
+    passage_place: int,
     draw: Callable[[int, int], int],
 ) -> tuple[int, list[tuple[int, int]]]:
     """Draw a passage that holds the first answer.
 
     Args:
         spans: first and last token of each answer in the whole text.
-        tokens: number of tokens of the whole text.
-        passage: tokens of the passage, no fewer than the first answer has.
-        place: of the passage's first token in the network's input.
+        text_length: tokens of the whole text.
+        passage_length: tokens of the passage, no fewer than the first answer has.
+        passage_place: place of the passage's first token in the network's input.
         draw: (lowest, highest) -> a whole number at random between them, both included.
 
     Returns:
@@ -203,26 +206,27 @@ def passage_around(
         lie in the passage, the last one repeated where there are fewer).
 
     Example:
-        >>> passage_around([(4, 5)], tokens=9, passage=2, place=3, draw=lambda low, high: low)[0]
-        4
+        >>> passage_around([(4, 5)], 9, passage_length=2, passage_place=3, draw=lambda low, _: low)
+        (4, [(3, 4), (3, 4), (3, 4), (3, 4), (3, 4), (3, 4)])
     """
     answer_first, answer_last = spans[0]
-    lowest, highest = answer_last - passage + 1, min(answer_first, max(tokens - passage, 0))
-    begin = draw(max(0, lowest), highest)
+    lowest = max(0, answer_last - passage_length + 1)
+    begin = draw(lowest, min(answer_first, max(text_length - passage_length, 0)))
     inside = [
-        (first - begin + place, last - begin + place)
+        (first - begin + passage_place, last - begin + passage_place)
         for first, last in spans
-        if first >= begin and last < begin + passage
+        if first >= begin and last < begin + passage_length
     ]
     return begin, (inside + [inside[-1]] * ANSWERS)[:ANSWERS]
 
 
 def loss_of_frequencies(train: torch.Tensor, words: int, answers: torch.Tensor) -> float:
-    """Mean cross-entropy of the relative frequencies in ``train`` on the answers; a word that does
-    not occur counts as one of probability 1e-12.
+    """Mean cross-entropy on the answers of the relative frequencies in ``train``, numbers of a
+    vocabulary of ``words``; a word that does not occur counts as one of probability 1e-12.
     """
     counts = torch.bincount(train, minlength=words).double()
-    return float(-(counts / counts.sum()).clamp_min(1e-12).log()[answers].mean())
+    log_frequencies = (counts / counts.sum()).clamp_min(1e-12).log()
+    return float(-log_frequencies[answers].mean())
 
 
 def masked_places(
@@ -249,19 +253,19 @@ def masked_places(
 def hidden_words(
     words: torch.Tensor, generator: torch.Generator, *, mask: int, others: tuple[int, int]
 ) -> torch.Tensor:
-    """What stands in the place of words to be restored: of ten, eight become the mask, one another
-    word at random, one stays. Shape of ``words``.
+    """What replaces words that are to be restored: of ten, eight become the mask, one another word
+    at random, one stays. Shape of ``words``.
 
     Args:
         words: numbers of the words.
         generator: draws what becomes of each; it is advanced.
         mask: number of the mask.
-        others: the other word is drawn from ``others[0]`` to ``others[1] - 1``.
+        others: first and last (exclusive) number of the words that may take a word's place.
     """
-    kind = torch.rand(words.shape, generator=generator, device=words.device)
+    uniform = torch.rand(words.shape, generator=generator, device=words.device)
     other = torch.randint(*others, words.shape, generator=generator, device=words.device)
-    hidden = torch.where(kind < 0.8, torch.full_like(other, mask), other)
-    return torch.where(kind < 0.9, hidden, words)
+    hidden = torch.where(uniform < 0.8, torch.full_like(other, mask), other)
+    return torch.where(uniform < 0.9, hidden, words)
 
 
 def masked_windows(
@@ -286,15 +290,15 @@ def masked_windows(
 def masked_loss(
     model: torch.nn.Module, inputs: torch.Tensor, places: torch.Tensor, answers: torch.Tensor
 ) -> torch.Tensor:
-    """Mean cross-entropy at the masked places."""
+    """Mean cross-entropy at the masked places of a batch, as :func:`masked_windows` returns it."""
     return F.cross_entropy(model(inputs, places).flatten(0, 1), answers.flatten())
 
 
 def _transformer(
     words: int, width: int, layers: int, length: int, seed: int, *, causal: bool
 ) -> SmallTransformer:
-    """The network of a language model (``causal``) or of an encoder, which has one word more: the
-    mask.
+    """The network of a language model (``causal``) or of an encoder, whose vocabulary has one word
+    more: the mask.
     """
     vocabulary = words if causal else words + 1
     return seeded_network(
@@ -312,12 +316,13 @@ def evenly_spaced(tokens: torch.Tensor, length: int, count: int) -> torch.Tensor
     most = len(tokens) // length
     if not 1 <= count <= most:
         fail("validation", f"must lie in 1..{most}, windows that do not overlap", count)
-    starts = torch.arange(count) * ((len(tokens) - length) // max(count - 1, 1))
+    distance = (len(tokens) - length) // max(count - 1, 1)
+    starts = distance * torch.arange(count)
     return tokens[starts.unsqueeze(1) + torch.arange(length)]
 
 
 @cache
-def _tokens(text: str, words: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def tokens_of_parts(text: str, words: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(training, validation, test) part of a text as numbers of words, each of one axis; read once
     per process.
 
@@ -325,9 +330,9 @@ def _tokens(text: str, words: int) -> tuple[torch.Tensor, torch.Tensor, torch.Te
         text: one of ``TEXTS``.
         words: size of the vocabulary; ``words`` - 1 stands for all words that are not known.
     """
-    numbers = known_words(text, words)
+    number_of = known_words(text, words)
     train, validation, test = (
-        torch.tensor([numbers.get(word, words - 1) for word in part]) for part in _texts(text)
+        torch.tensor([number_of.get(word, words - 1) for word in part]) for part in _texts(text)
     )
     return train, validation, test
 

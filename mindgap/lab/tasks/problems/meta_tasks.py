@@ -53,33 +53,36 @@ class MetaTasks:
 
     @property
     def body(self) -> int:
-        """Parameters of the encoder."""
+        """How many parameters the encoder has; they come before the head's in x."""
         return self.pack.dim - self.task.y0[0].numel()
 
     def method(self, lr_x: float, lr_y: float, inner: int) -> MetaLearner:
-        """MAML or ANIL with the derivative through all steps.
+        """MAML or ANIL, its hypergradient the derivative through all steps of the tasks.
 
         Args:
             lr_x: step of the shared parameters.
             lr_y: step of a task.
             inner: steps of a task, from all of x (MAML) or from the head in x (ANIL).
         """
-        reset: Literal["x"] | tuple[int, int]  # which part of x a task starts from
-        reset = "x" if self.whole else (self.body, self.pack.dim)
+        # A task starts from all of x, or from the head's entries of it.
+        reset: Literal["x"] | tuple[int, int] = "x" if self.whole else (self.body, self.pack.dim)
         return MetaLearner(lr_x=lr_x, lr_y=lr_y, inner=inner, gradient="unrolled", reset=reset)
 
     def logits(self, x: Tensor, y: Tensor, inputs: Tensor) -> Tensor:
-        """Scores of one task's inputs, with its own parameters y."""
-        view = self.pack.view(y if self.whole else torch.cat([x[: self.body], y]))
-        return self.task.encode(view, inputs) @ view["head"]
+        """Scores (examples, ways) of one task's inputs with its own parameters y: encoder and head
+        (MAML), or the head alone beside the encoder in x (ANIL).
+        """
+        weights = self.pack.view(y if self.whole else torch.cat([x[: self.body], y]))
+        return self.task.encode(weights, inputs) @ weights["head"]
 
     def upper(self, x: Tensor, y: Tensor, batch: Examples) -> Tensor:
-        """Loss of one task on query examples."""
-        return cross_entropy(self.logits(x, y, batch[0]), batch[1])
+        """Loss of one task on query examples (inputs, labels)."""
+        inputs, labels = batch
+        return cross_entropy(self.logits(x, y, inputs), labels)
 
     def lower(self, x: Tensor, y: Tensor, batch: Examples) -> Tensor:
         """Loss of one task on support examples, with c times the squared norm of its head."""
-        head = y[-self.task.y0[0].numel() :]
+        head = y[-self.task.y0[0].numel() :]  # y ends with the head, or is the head
         return self.upper(x, y, batch) + self.task.decay * head.square().sum()
 
     def problem(self, tasks: int) -> BilevelProblem:

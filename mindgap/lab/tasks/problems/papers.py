@@ -4,8 +4,6 @@ scale gpu.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from mindgap.base.check import one_of, whole
@@ -15,7 +13,12 @@ from mindgap.lab.tasks.data.device_images import cifar_on
 from mindgap.lab.tasks.data.wordpiece import wikitext_pieces
 from mindgap.lab.tasks.models import AlexNet, MaskedBert, ResNet20
 from mindgap.lab.tasks.problems.language import masked_loss, masked_places
-from mindgap.lab.tasks.problems.training import TrainingProblem, label_loss, seeded_network
+from mindgap.lab.tasks.problems.training import (
+    TrainingProblem,
+    label_loss,
+    random_windows,
+    seeded_network,
+)
 from mindgap.lab.tasks.problems.word_pieces import (
     masked_pieces,
     padded_loss,
@@ -24,7 +27,7 @@ from mindgap.lab.tasks.problems.word_pieces import (
 
 #: Standard deviation of a word's vector at the start.
 START = 0.02
-#: BERT's own.
+#: BERT's own share of values set to zero.
 DROPOUT = 0.1
 
 
@@ -66,16 +69,17 @@ def masked_bert(
     Source: Devlin et al., 3.1; acclip, section 5.2, for the network without attention and the
     Gaussian input.
     """
-    text = wikitext_pieces(whole("words", words, least=10))["train"]
-    pieces = torch.as_tensor(text, device=device).long()
-    sizes = {"layers": layers, "heads": max(width // 64, 1), "inner": 4 * width, "length": length}
-    dropout = DROPOUT if real else 0.0
+    text = wikitext_pieces(whole("words", words, least=10))
+    pieces = torch.as_tensor(text["train"], device=device).long()
     model = seeded_network(
         lambda: MaskedBert(
             words,
             width,
-            **sizes,
-            dropout=dropout,
+            layers=layers,
+            heads=max(width // 64, 1),
+            inner=4 * width,
+            length=length,
+            dropout=DROPOUT if real else 0.0,
             attention=attention,
             embedding=not gaussian,
         ),
@@ -86,9 +90,7 @@ def masked_bert(
         """A minibatch of ``size`` masked windows at random places: padded with ``real``, and with
         ``gaussian`` fresh vectors in place of the pieces. Advances the generator.
         """
-        options: dict[str, Any] = {"generator": generator, "device": pieces.device}
-        starts = torch.randint(0, len(pieces) - length + 1, (size, 1), **options)
-        windows = pieces[starts + torch.arange(length, device=pieces.device)]
+        windows = random_windows(pieces, length, generator, size)
         batch: tuple[torch.Tensor, ...]
         if real:
             batch = padded_pieces(windows, words, generator)
@@ -96,8 +98,10 @@ def masked_bert(
             batch = (windows, *masked_places(windows, generator))
         else:
             batch = masked_pieces(windows, words, generator)
-        if gaussian:
-            return START * torch.randn(size, length, width, **options), *batch[1:]
+        if gaussian:  # the vectors take the place of the input
+            shape = (size, length, width)
+            vectors = torch.randn(shape, generator=generator, device=pieces.device)
+            return START * vectors, *batch[1:]
         return batch
 
     loss = padded_loss if real else masked_loss

@@ -25,6 +25,7 @@ from mindgap.bilevel.data.sample import Batches, SampleOrder
 #: d_x)
 Batch = tuple[Tensor, Tensor]
 
+#: Draws after which no convex Φ is looked for any more.
 _ATTEMPTS = 20
 
 
@@ -103,35 +104,34 @@ class Quadratic:
         return -torch.linalg.solve(self.lower.A, self.lower.a + self.lower.C.T @ x)
 
     def upper_gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """(f_x, f_y) of the whole upper level."""
+        """(f_x, f_y) of the whole upper level at (x, y)."""
         means = self.upper
         return means.B @ x + means.C @ y + means.b, means.A @ y + means.C.T @ x + means.a
 
     def z_star(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """z = Ā⁻¹ f_y(x, y), at y*(x) where no y is given."""
-        return torch.linalg.solve(
-            self.lower.A, self.upper_gradients(x, self.y_star(x) if y is None else y)[1]
-        )
+        _, f_y = self.upper_gradients(x, self.y_star(x) if y is None else y)
+        return torch.linalg.solve(self.lower.A, f_y)
 
     def hypergradient(self, x: Tensor) -> Tensor:
         """∇Φ(x) = f_x - C̄ z*."""
         y = self.y_star(x)
-        return self.upper_gradients(x, y)[0] - self.lower.C @ self.z_star(x, y)
+        f_x, _ = self.upper_gradients(x, y)
+        return f_x - self.lower.C @ self.z_star(x, y)
 
     def hessian(self) -> Tensor:
         """∇²Φ = D'A'D + B' + C'D + (C'D)' (d_x, d_x), the same at every x, with D = dy*/dx and A',
         B', C' the means of the upper level.
         """
-        slope = -torch.linalg.solve(self.lower.A, self.lower.C.T)  # D
-        cross = self.upper.C @ slope
-        return slope.T @ self.upper.A @ slope + self.upper.B + cross + cross.T
+        D = -torch.linalg.solve(self.lower.A, self.lower.C.T)
+        cross = self.upper.C @ D
+        return D.T @ self.upper.A @ D + self.upper.B + cross + cross.T
 
     def hyper_objective(self, x: Tensor) -> Tensor:
-        """Φ(x) = f(x, y*(x)) of the means."""
+        """Φ(x) = f(x, y*(x)), from the means of the upper level."""
         y, means = self.y_star(x), self.upper
-        return (
-            0.5 * (y @ means.A @ y + x @ means.B @ x) + x @ means.C @ y + means.a @ y + means.b @ x
-        )
+        squares = y @ means.A @ y + x @ means.B @ x
+        return 0.5 * squares + x @ means.C @ y + means.a @ y + means.b @ x
 
     def problem(
         self, batch_size: int | tuple[int, int] = 64, *, order: SampleOrder = "partition"
@@ -194,20 +194,19 @@ def quadratic_problem(
     x0 = torch.full((dim_x,), -2.0, dtype=dtype, device=target)
     y0 = torch.zeros(dim_y, dtype=dtype, device=target)
 
-    def drawn(level: str, samples: int, attempt: int) -> Batch:
+    def draw_level(level: str, samples: int, attempt: int) -> Batch:
         """The samples of a level as tensors."""
         generator = numpy_stream(seed, "quadratic", level, attempt)
         in_y, in_x = _samples(generator, samples, dim_y, dim_x, *constants)
         return torch.from_numpy(in_y).to(target, dtype), torch.from_numpy(in_x).to(target, dtype)
 
-    # With few samples Phi may be unbounded below: such a draw is discarded.
+    # With few samples Φ may be unbounded below, and Ā singular: such a draw is discarded.
     for attempt in range(_ATTEMPTS):
-        lower_samples, upper_samples = (
-            drawn("lower", lower, attempt),
-            drawn("upper", upper, attempt),
+        lower_samples = draw_level("lower", lower, attempt)
+        upper_samples = draw_level("upper", upper, attempt)
+        quadratic = Quadratic(
+            lower_samples, upper_samples, x0, y0, _means(lower_samples), _means(upper_samples)
         )
-        means = _means(lower_samples), _means(upper_samples)
-        quadratic = Quadratic(lower_samples, upper_samples, x0, y0, *means)
         if lower >= dim_y and float(torch.linalg.eigvalsh(quadratic.hessian())[0]) > 0:
             return quadratic
     fail(
@@ -246,11 +245,11 @@ def _samples(
         ((p, r, a), (samples, 3, d_y); (q, s, b), (samples, 3, d_x)).
     """
     # Square roots of the eigenvalues: p = M z with z ~ N(0, I) has E pp' = M².
-    half_low = 0.5 * math.log10(low)
+    half_low = 0.5 * math.log10(low)  # log10 √μ
     roots_y = np.logspace(half_low, 0.5 * math.log10(top_y), dim_y)
     roots_x = np.concatenate([[0.0], np.logspace(half_low, 0.5 * math.log10(top_x), dim_x - 1)])
-    p = generator.standard_normal((samples, dim_y)) @ _symmetric(generator, roots_y)
-    q = generator.standard_normal((samples, dim_x)) @ _symmetric(generator, roots_x)
+    p = generator.standard_normal((samples, dim_y)) @ _random_symmetric(generator, roots_y)
+    q = generator.standard_normal((samples, dim_x)) @ _random_symmetric(generator, roots_x)
     left_basis, _, right_basis = np.linalg.svd(generator.standard_normal((dim_x, dim_y)))
     rank = min(dim_x, dim_y)
     shared = generator.standard_normal((samples, dim_y))  # s and r of a sample share it
@@ -261,10 +260,13 @@ def _samples(
     return np.stack([p, r, a], 1), np.stack([q, s, b], 1)
 
 
-def _symmetric(draw: np.random.Generator, spread: np.ndarray) -> np.ndarray:
-    """U diag(spread) U' with U the left singular vectors of a Gaussian column."""
-    basis = np.linalg.svd(draw.standard_normal((len(spread), 1)), full_matrices=True)[0]
-    return (basis * spread) @ basis.T
+def _random_symmetric(generator: np.random.Generator, eigenvalues: np.ndarray) -> np.ndarray:
+    """U diag(eigenvalues) U', where U is the orthogonal matrix of the left singular vectors of a
+    random column; advances ``generator``.
+    """
+    column = generator.standard_normal((len(eigenvalues), 1))
+    basis, _, _ = np.linalg.svd(column, full_matrices=True)
+    return (basis * eigenvalues) @ basis.T
 
 
 def _means(samples: Batch) -> Means:

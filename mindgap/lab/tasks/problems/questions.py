@@ -18,7 +18,12 @@ from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
 from mindgap.lab.tasks.data import squad
 from mindgap.lab.tasks.models.small import SmallTransformer, SpanFinder
-from mindgap.lab.tasks.problems.language import _tokens, known_words, passage_around, spans_in
+from mindgap.lab.tasks.problems.language import (
+    known_words,
+    passage_around,
+    spans_in,
+    tokens_of_parts,
+)
 from mindgap.lab.tasks.problems.training import TrainingProblem, random_windows, seeded_network
 
 #: Where questions come from -> the text whose words are known, and longest answer in words.
@@ -46,12 +51,15 @@ def question_answering(
     """A :class:`SpanFinder` that marks the answer in a passage; mean of the cross-entropies of its
     two ends.
 
-    Input is the question, the mask as a mark between, and the passage. ``"prose"``: the passage is
-    a window of the text, the answer two words of it, and the question its first word and a blank.
+    Input is the question, the mask as a mark between, and the passage.
+
+    ``"prose"``: the passage is a window of the text, the answer two successive words of it, and the
+    question the first of them, followed by blanks.
+
     ``"squad"``: the answerable questions of SQuAD's dev file (``MINDGAP_DATA``), in the order of
-    the file 70 % to train on and 15 % each for validation and test, which no article shares but at
-    the cuts; a passage is as many words around the answer, placed at random, and the words known
-    are those of WikiText-2.
+    the file 70 % to train on and 15 % each for validation and test; two parts share an article only
+    where one is cut. The passage is words around the answer, which lies in it at random, and the
+    vocabulary is that of WikiText-2.
 
     A batch is (inputs (samples, question + 1 + passage), answers (samples, answers, 2), first and
     last place of each answer).
@@ -86,9 +94,9 @@ def question_answering(
     )
     if start is not None:
         model.encoder.load_state_dict(start)
-    objective = Objective(model, span_loss)
+    objective = Objective(model, lambda m, batch: ends_loss(m(batch[0]), batch[1]))
     if source == "prose":
-        train, *texts = _tokens("prose", words)
+        train, *texts = tokens_of_parts("prose", words)
         parts = {
             name: _from_prose(
                 text, question, passage, words, torch_stream(0, f"questions {name}"), held_out
@@ -101,9 +109,8 @@ def question_answering(
 
         return TrainingProblem(objective, draw, len(train) - passage, parts)
     inputs, answers = _from_squad(words, question, passage)
-    number = len(inputs)
-    train_end, validation_end = number * 70 // 100, number * 85 // 100
-    most = min(validation_end - train_end, number - validation_end)
+    train_end, validation_end = len(inputs) * 70 // 100, len(inputs) * 85 // 100
+    most = min(validation_end - train_end, len(inputs) - validation_end)
     if held_out > most:
         fail("held_out", f"must be at most {most}", held_out)
     parts = {
@@ -116,12 +123,6 @@ def question_answering(
         return inputs[rows], answers[rows]
 
     return TrainingProblem(objective, draw_squad, train_end, parts)
-
-
-def span_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """:func:`ends_loss` of a batch."""
-    inputs, answers = batch
-    return ends_loss(model(inputs), answers)
 
 
 def ends_loss(scores: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
@@ -150,12 +151,13 @@ def best_spans(scores: torch.Tensor, *, after: int, longest: int) -> torch.Tenso
         >>> best_spans(scores[:, [0, 2, 3]], after=1, longest=2).tolist()
         [[1, 2]]
     """
+    # Row: the first place of a span, column: its last place.
     places = torch.arange(scores.shape[1], device=scores.device)
-    length = places - places.unsqueeze(1)  # of a span from row to column, less one
-    allowed = (length >= 0) & (length < longest) & (places.unsqueeze(1) >= after)
+    first = places.unsqueeze(1)
+    allowed = (places >= first) & (places < first + longest) & (first >= after)
     sums = (scores[:, :, None, 0] + scores[:, None, :, 1]).masked_fill(~allowed, -torch.inf)
-    flat = sums.flatten(1).argmax(dim=1)
-    return torch.stack([flat // scores.shape[1], flat % scores.shape[1]], dim=1)
+    best = sums.flatten(1).argmax(dim=1)
+    return torch.stack([best // scores.shape[1], best % scores.shape[1]], dim=1)
 
 
 def exact_and_f1(spans: torch.Tensor, answers: torch.Tensor) -> tuple[float, float]:
@@ -175,23 +177,23 @@ def exact_and_f1(spans: torch.Tensor, answers: torch.Tensor) -> tuple[float, flo
         ... ]
         [0.5, 0.8333]
 
-    *Differs from the paper*: by place, not by text: the same words elsewhere in the passage do not
-    count.
+    *Differs from the paper*: places are compared, not texts: the same words elsewhere in the
+    passage do not count.
     """
     first, last = spans[:, None, 0], spans[:, None, 1]
     answer_first, answer_last = answers.unbind(-1)
     common = torch.minimum(last, answer_last) - torch.maximum(first, answer_first) + 1
     words_of_both = (last - first + 1) + (answer_last - answer_first + 1)
-    f1 = 2 * common.clamp_min(0).double() / words_of_both
-    same = (answers == spans.unsqueeze(1)).all(dim=2).any(dim=1)
-    return float(same.double().mean()), float(f1.amax(dim=1).mean())
+    f1 = 2 * common.clamp_min(0).double() / words_of_both  # of each answer, (n, answers)
+    is_exact = (answers == spans.unsqueeze(1)).all(dim=2).any(dim=1)
+    return float(is_exact.double().mean()), float(f1.amax(dim=1).mean())
 
 
 def _from_prose(
     text: torch.Tensor,
     question: int,
     passage: int,
-    words: int,
+    mask: int,
     generator: torch.Generator,
     size: int,
 ) -> Batch:
@@ -202,16 +204,16 @@ def _from_prose(
         text: numbers of words, from which passages are windows.
         question: words of the question.
         passage: words of a passage.
-        words: the number of the mask, which stands for a blank.
+        mask: the number of the mask, which stands for a blank.
         generator: draws passages and questions.
         size: samples of the minibatch.
     """
-    windows = random_windows(text, passage, generator, size)
-    asked_places = torch.randint(0, passage - 1, (size, 1), generator=generator)
-    asked = torch.full((size, question + 1), words)  # blanks, and the mark before the passage
-    asked[:, :1] = windows.take_along_dim(asked_places, dim=1)
-    first = asked_places + question + 1
-    return torch.cat([asked, windows], dim=1), torch.stack([first, first + 1], dim=2)
+    passages = random_windows(text, passage, generator, size)
+    places = torch.randint(0, passage - 1, (size, 1), generator=generator)  # of the asked words
+    questions = torch.full((size, question + 1), mask)  # blanks, and the mark before the passage
+    questions[:, :1] = passages.take_along_dim(places, dim=1)
+    first = places + question + 1
+    return torch.cat([questions, passages], dim=1), torch.stack([first, first + 1], dim=2)
 
 
 @cache
@@ -230,27 +232,26 @@ def _from_squad(words: int, question: int, passage: int) -> Batch:
     Returns:
         (inputs (questions, question + 1 + passage), answers (questions, answers, 2)).
     """
-    numbers, generator = known_words("wikitext-2", words), torch_stream(0, "passages")
+    number_of, mask, unknown = known_words("wikitext-2", words), words, words - 1
+    generator = torch_stream(0, "passages")
     inputs, answers, longest = [], [], min(passage, SOURCES["squad"][1])
     for item in squad():
         tokens = list(TOKEN.finditer(item["context"]))
         spans = spans_in([token.span() for token in tokens], item["answers"])
         if not spans or spans[0][1] - spans[0][0] >= longest:
             continue
-        begin, inside = passage_around(
+        begin, spans_inside = passage_around(
             spans,
             len(tokens),
             passage,
             question + 1,
             lambda low, high: int(torch.randint(low, high + 1, (), generator=generator)),
         )
-        text = [token.group() for token in tokens[begin : begin + passage]]
-        asked = TOKEN.findall(item["question"])[:question]
-        row = [numbers.get(word, words - 1) for word in asked]
-        row += [words] * (question + 1 - len(asked))
-        row += [numbers.get(word, words - 1) for word in text]
-        inputs.append(row + [words] * (question + 1 + passage - len(row)))
-        answers.append(inside)
+        row = [number_of.get(word, unknown) for word in TOKEN.findall(item["question"])[:question]]
+        row += [mask] * (question + 1 - len(row))
+        row += [number_of.get(token.group(), unknown) for token in tokens[begin : begin + passage]]
+        inputs.append(row + [mask] * (question + 1 + passage - len(row)))
+        answers.append(spans_inside)
     return torch.tensor(inputs), torch.tensor(answers)
 
 

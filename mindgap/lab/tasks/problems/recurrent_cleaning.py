@@ -66,15 +66,15 @@ def recurrent_code(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor:
     second_layer = _layers_in_turn if weights["first"].shape[0] >= WIDE else _layers_at_once
     states = second_layer(weights, vectors_read)
     is_word = (words.t() != 0).to(vectors_read.dtype)
-    # l word, t text, h unit
+    # l: place in the text, t: text, h: unit
     return torch.einsum("lt,lth->th", is_word / is_word.sum(0).clamp(min=1), states)
 
 
 def _layers_at_once(weights: Weights, vectors: Tensor) -> Tensor:
-    """The second layer's units after each word, from one recurrent product for both layers, the
-    second one word behind the first: few kernels, for a narrow net.
+    """The second layer's outputs after each word, for a narrow net: one recurrent product serves
+    both layers, the second one word behind the first, so that few kernels run.
 
-    The twin :func:`_layers_in_turn` gives the same numbers for a wide net.
+    Its twin for a wide net, with the same results, is :func:`_layers_in_turn`.
 
     Args:
         weights: those of :func:`recurrent_code`.
@@ -94,18 +94,18 @@ def _layers_at_once(weights: Weights, vectors: Tensor) -> Tensor:
     from_second = torch.cat([torch.zeros_like(weights["second"]), weights["second"]], 1)
     joint_recurrent = torch.cat([from_first, from_second])
     first_layer_only = torch.cat([inputs.new_ones(hidden), inputs.new_zeros(hidden)])
-    state, *later_inputs = inputs.unbind(0)
-    state = torch.tanh(state) * first_layer_only  # the second layer has not read anything yet
+    first_input, *later_inputs = inputs.unbind(0)
+    state = torch.tanh(first_input) * first_layer_only  # the second layer has no input yet
     states = []
-    for inputs_of_word in later_inputs:
-        state = torch.tanh(torch.addmm(inputs_of_word, state, joint_recurrent))
+    for word_inputs in later_inputs:
+        state = torch.tanh(torch.addmm(word_inputs, state, joint_recurrent))
         states.append(state)
     return torch.stack(states)[:, :, hidden:]
 
 
 def _layers_in_turn(weights: Weights, vectors: Tensor) -> Tensor:
-    """The second layer's units after each word, one layer after the other and without the products
-    with zeros of :func:`_layers_at_once`, its twin: for a wide net, where products take the time.
+    """The second layer's outputs after each word, for a wide net, where products take the time: one
+    layer after the other, without the products with zeros of its twin :func:`_layers_at_once`.
 
     Args:
         weights: those of :func:`recurrent_code`.
@@ -120,8 +120,8 @@ def _layers_in_turn(weights: Weights, vectors: Tensor) -> Tensor:
         inputs = (products + weights[f"{recurrent_name}_bias"]).view(*outputs.shape[:2], -1)
         first_input, *later_inputs = inputs.unbind(0)
         states = [torch.tanh(first_input)]
-        for inputs_of_word in later_inputs:
-            argument = torch.addmm(inputs_of_word, states[-1], weights[recurrent_name])
+        for word_inputs in later_inputs:
+            argument = torch.addmm(word_inputs, states[-1], weights[recurrent_name])
             states.append(torch.tanh(argument))
         outputs = torch.stack(states)
     return outputs
@@ -169,7 +169,7 @@ def recurrent_logits(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor
 def recurrent_start(
     shapes: Mapping[str, tuple[int, int]],
     seed: int,
-    name: str,
+    stream: str,
     dtype: torch.dtype,
     device: torch.device,
 ) -> dict[str, Tensor]:
@@ -179,10 +179,10 @@ def recurrent_start(
     Args:
         shapes: name -> (inputs, outputs); ``input`` and ``between`` share their biases with
             ``first`` and ``second``.
-        seed, name: of the stream.
+        seed, stream: seed and name of the random stream.
         dtype, device: of the weights, which are drawn on the CPU in double precision.
     """
-    generator = numpy_stream(seed, name, "start")
+    generator = numpy_stream(seed, stream, "start")
     start = {}
     for name, (rows, columns) in shapes.items():
         variance = (1 / 3 if name in ("first", "second") else 1.0) / rows
@@ -247,13 +247,16 @@ class RecurrentCleaning(CleaningTask):
         y.
         """
         words, labels, samples = batch
+        return self._weighted_loss(y, words, labels, torch.sigmoid(x.index_select(0, samples)))
+
+    def _weighted_loss(self, y: Weights, words: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        """mean_i weights_i ℓ_i + c ‖w‖² of texts at the net's weights y."""
         losses = cross_entropy(recurrent_logits(y, self.vectors, words), labels, reduction="none")
         flat = torch.cat([value.reshape(-1) for value in y.values()])
-        weights = torch.sigmoid(x.index_select(0, samples))
         return (weights * losses).mean() + self.decay * flat.square().sum()
 
     def upper(self, x: Tensor, y: Weights, batch: Texts) -> Tensor:
-        """f on a batch of (words, labels)."""
+        """f on a batch of (words, labels) at the net's weights y; it does not depend on x."""
         words, labels = batch
         return cross_entropy(recurrent_logits(y, self.vectors, words), labels)
 
@@ -268,18 +271,17 @@ class RecurrentCleaning(CleaningTask):
         lower_data = Batches((words, labels, numbers), batch_size, last="drop", chunk=CHUNK // 2)
         return BilevelProblem(self.upper, self.lower, self.x0, self.y0, upper_data, lower_data)
 
+    @torch.no_grad()
     def scores(self, y: Tensor, inputs: Tensor) -> Tensor:
         weights = Pack("y", self.y0).view(y)
-        with torch.no_grad():
-            return torch.cat(
-                [recurrent_logits(weights, self.vectors, part) for part in inputs.split(CHUNK)]
-            )
+        parts = inputs.split(CHUNK)
+        return torch.cat([recurrent_logits(weights, self.vectors, words) for words in parts])
 
     def minimiser(self, weights: Tensor, samples: Texts | None = None, *limits: int) -> Tensor:
         """The net's weights, flat, after Adam on mean_i weights_i ℓ_i + c ‖w‖² from its start.
 
-        The loss is not convex: this solve stands for its minimiser. On CUDA forward and backward
-        pass are one launch. The order of the texts is the same in every call.
+        The loss is not convex: this solve stands for its minimiser. On CUDA a CUDA graph runs
+        forward and backward pass. The order of the texts is the same in every call.
 
         Args:
             weights: one per text, zero or positive.
@@ -295,12 +297,8 @@ class RecurrentCleaning(CleaningTask):
         def loss(
             net: torch.nn.ParameterDict, words: Tensor, labels: Tensor, weights: Tensor
         ) -> Tensor:
-            """The weighted mean loss of a batch, with decay."""
-            weights_of_net = dict(net.items())
-            logits = recurrent_logits(weights_of_net, self.vectors, words)
-            losses = cross_entropy(logits, labels, reduction="none")
-            flat = torch.cat([value.reshape(-1) for value in weights_of_net.values()])
-            return (weights * losses).mean() + self.decay * flat.square().sum()
+            # Of the net that ``CapturedGradient`` hands on, which holds the weights by name.
+            return self._weighted_loss(dict(net.items()), words, labels, weights)
 
         def batches() -> Iterator[Tensor]:
             """Yield the rows of batches, epoch after epoch without end, each epoch in a new order.
@@ -312,16 +310,14 @@ class RecurrentCleaning(CleaningTask):
                 yield from order[: len(labels) - len(labels) % size].split(size)
 
         batch_rows = batches()
-        first_rows = next(batch_rows)
-        gradient = CapturedGradient(
-            net, loss, (words[first_rows], labels[first_rows], weights[first_rows].detach())
-        )
+        rows = next(batch_rows)
+        gradient = CapturedGradient(net, loss, (words[rows], labels[rows], weights[rows].detach()))
         adam = torch.optim.Adam(net.values(), SOLVE_RATE, fused=words.is_cuda)
         for step in range(whole("steps", steps, least=1)):
             adam.param_groups[0]["lr"] = SOLVE_RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
-            rows = first_rows if step == 0 else next(batch_rows)
             gradient(words[rows], labels[rows], weights[rows])  # fills the parameters' ``grad``
             adam.step()
+            rows = next(batch_rows)
         return torch.cat([net[name].detach().reshape(-1) for name in self.y0])
 
     @property
@@ -329,14 +325,13 @@ class RecurrentCleaning(CleaningTask):
         """The right labels of the training texts."""
         return torch.where(self.corrupted, 1 - self.train[1], self.train[1])
 
-    def linear_accuracy(self, labels: Tensor, split: str = "test") -> float:
-        """Accuracy of logistic regression on the mean word vector, with a slight decay.
+    def linear_accuracy(self, labels: Tensor) -> float:
+        """Test accuracy of logistic regression on the mean word vector, with a slight decay.
 
         A net that is not above it, with the same labels, has hardly learned.
 
         Args:
             labels: of the training texts, as they are given or clean.
-            split: on which the accuracy is read.
         """
 
         def mean_vectors(words: Tensor) -> Tensor:
@@ -351,7 +346,7 @@ class RecurrentCleaning(CleaningTask):
             features.new_zeros(features.shape[1], 2),
             max_iter=200,
         )
-        words, right_labels = self.part(split)
+        words, right_labels = self.test
         return float(((mean_vectors(words) @ y).argmax(1) == right_labels).double().mean())
 
 
@@ -393,19 +388,19 @@ def recurrent_cleaning(
     noise is drawn once instead of at each access, validation labels are clean, and the regulariser
     is the squared norm.
     """
-    # Texts of one class in each part.
+    # How many texts of each of the two classes a part has.
     sizes = [
         whole(name, number, least=2) // 2
         for name, number in (("train", train), ("validation", validation), ("test", test))
     ]
     sizes.append(whole("held", held) // 2)
     generator = numpy_stream(seed, "recurrent cleaning", "split")
-    rows_of = [generator.permutation(np.flatnonzero(tweets.labels == label)) for label in (0, 1)]
-    most = 2 * min(map(len, rows_of))
+    class_rows = [generator.permutation(np.flatnonzero(tweets.labels == label)) for label in (0, 1)]
+    most = 2 * min(map(len, class_rows))
     if 2 * sum(sizes) > most:
         fail("train + validation + test + held", f"must be at most {most}", 2 * sum(sizes))
-    parts = [
-        generator.permutation(np.concatenate([rows[end - size : end] for rows in rows_of]))
+    train_rows, *other_parts = [
+        generator.permutation(np.concatenate([rows[end - size : end] for rows in class_rows]))
         for size, end in zip(sizes, np.cumsum(sizes))
     ]
     target, dimensions = torch.device(device), tweets.vectors.shape[1]
@@ -421,21 +416,22 @@ def recurrent_cleaning(
     def texts(words: np.ndarray, labels: np.ndarray) -> Texts:
         return torch.from_numpy(words).to(target), torch.from_numpy(labels).to(target)
 
-    train_rows, *other_parts = parts
     train_words = tweets.words[train_rows]
     labels, mask = corrupt(tweets.labels[train_rows], 2, corruption, seed)
-    clean = [texts(tweets.words[rows], tweets.labels[rows]) for rows in other_parts]
+    clean_validation, clean_test, clean_held = (
+        texts(tweets.words[rows], tweets.labels[rows]) for rows in other_parts
+    )
     return RecurrentCleaning(
         train=texts(train_words, labels),
-        validation=clean[0],
-        test=clean[1],
+        validation=clean_validation,
+        test=clean_test,
         manual=texts(*tweets.manual),
         corrupted=torch.from_numpy(mask).to(target),
         vectors=torch.from_numpy(standardised(tweets.vectors, train_words)).to(target, dtype),
         decay=decay,
         start=start,
         y0=weights,
-        held=clean[2],
+        held=clean_held,
     )
 
 

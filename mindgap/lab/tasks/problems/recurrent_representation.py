@@ -26,6 +26,7 @@ from mindgap.base.checked import Positive, check_arguments
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample
 from mindgap.lab.tasks.data.tabular import Table
+from mindgap.lab.tasks.data.tweets import made_up_tweets
 from mindgap.lab.tasks.problems.recurrent_cleaning import (
     recurrent_code,
     recurrent_start,
@@ -66,36 +67,31 @@ class HalfCode(torch.autograd.Function):
             ctx: keeps what the backward pass needs.
             vectors: (words, dimensions) word vectors, all first words, then all second ones, ....
             share: (words, 1) weight of each word in its text, 1 over the text's words.
-            sizes: texts that have a first, second, ... word.
+            sizes: how many texts have a first, second, ... word.
             dtypes: of products, forward and backward.
-            weights: those of :data:`WEIGHTS`, in that order.
+            weights: those of :data:`WEIGHTS`, in that order: three for each layer.
         """
-        (
-            first_input,
-            first_bias,
-            first_recurrent,
-            second_input,
-            second_bias,
-            second_recurrent,
-        ) = (weight.to(dtypes[0]) for weight in weights)
-        words = vectors.to(dtypes[0])
-        first_units = _layer_outputs(words, first_input, first_bias, first_recurrent, sizes)
-        second_units = _layer_outputs(
-            first_units, second_input, second_bias, second_recurrent, sizes
-        )
+        words, *converted = (tensor.to(dtypes[0]) for tensor in (vectors, *weights))
+        first_layer, second_layer = converted[:3], converted[3:]
+        first_units = _layer_outputs(words, first_layer, sizes)
+        second_units = _layer_outputs(first_units, second_layer, sizes)
         ctx.save_for_backward(words, share, first_units, second_units, *weights)
         ctx.sizes, ctx.dtypes = sizes, dtypes
-        code = weights[0].new_zeros(sizes[0], second_recurrent.shape[1])
-        for of_word in (second_units * share.to(dtypes[0])).split(sizes):
-            code[: len(of_word)] += of_word
+        code = weights[0].new_zeros(sizes[0], second_units.shape[1])
+        for weighted_units in (second_units * share.to(dtypes[0])).split(sizes):  # word by word
+            code[: len(weighted_units)] += weighted_units
         return code
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of the arguments of :meth:`forward`: None for the first four, and those of
-        the weights in their own type. ``grad`` is the derivative by the code, (texts, hidden).
+        """The gradients of the arguments of :meth:`forward` after ``ctx``: None for the first four,
+        and those of the weights in their own type.
+
+        Args:
+            ctx: what :meth:`forward` kept.
+            grad: the derivative of the loss by the code, (texts, hidden).
         """
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled():  # autograd keeps this pass for a second derivative
             fail("precision", "must be tf32 where an encoder is differentiated twice", "half")
         words, share, first_units, second_units, *weights = ctx.saved_tensors
         sizes, dtype = ctx.sizes, ctx.dtypes[1]
@@ -103,34 +99,31 @@ class HalfCode(torch.autograd.Function):
             weight.to(dtype) for weight in weights
         )
         grad = grad.to(dtype)
-        # ``by_...`` is the derivative by something, one row per word of a text.
+        # ``by_...`` is the loss's derivative by something, one row per word of a text.
         by_units = torch.cat([grad[:size] for size in sizes]).mul_(share.to(dtype))
         by_arguments = _by_tanh_arguments(by_units, second_units, second_recurrent, sizes)
-        of_second = _weight_gradients(first_units, second_units, by_arguments, sizes)
+        second_gradients = _weight_gradients(first_units, second_units, by_arguments, sizes)
         by_units = by_arguments @ second_input.mT
         by_arguments = _by_tanh_arguments(by_units, first_units, first_recurrent, sizes)
-        of_first = _weight_gradients(words, first_units, by_arguments, sizes)
-        gradients = zip(of_first + of_second, weights, strict=True)
-        return None, None, None, None, *(g.to(weight.dtype) for g, weight in gradients)
+        first_gradients = _weight_gradients(words, first_units, by_arguments, sizes)
+        by_weights = zip(first_gradients + second_gradients, weights, strict=True)
+        return None, None, None, None, *(g.to(weight.dtype) for g, weight in by_weights)
 
 
 #: The weights of the two layers, in the order of :class:`HalfCode`.
 WEIGHTS = ("input", "first_bias", "first", "between", "second_bias", "second")
 
 
-def _layer_outputs(
-    inputs: Tensor, weights: Tensor, bias: Tensor, recurrent: Tensor, sizes: Sequence[int]
-) -> Tensor:
+def _layer_outputs(inputs: Tensor, layer: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     """The outputs of one layer's units after each word, (words, hidden): h_t = tanh(W' a_t + b +
     R' h_{t-1}) with h_0 = 0.
 
     Args:
         inputs: a_t, (words, inputs); all first words, then all second ones, ....
-        weights: W, (inputs, hidden).
-        bias: b.
-        recurrent: R, (hidden, hidden).
+        layer: W (inputs, hidden), b, and the recurrent weights R (hidden, hidden).
         sizes: how many texts have a first, second, ... word.
     """
+    weights, bias, recurrent = layer
     outputs = torch.addmm(bias, inputs, weights)
     of_words = outputs.split(sizes)
     of_words[0].tanh_()
@@ -142,8 +135,8 @@ def _layer_outputs(
 def _by_tanh_arguments(
     by_units: Tensor, units: Tensor, recurrent: Tensor, sizes: Sequence[int]
 ) -> Tensor:
-    """Derivatives by the argument of each unit's tanh, from those by its output: backwards from the
-    last word, each word adding to the one before.
+    """The loss's derivatives by the argument of each unit's tanh, from those by its output:
+    backwards from the last word, each word adding to the one before.
 
     Args:
         by_units: the derivatives by the outputs, without what later words add, (words, hidden);
@@ -165,20 +158,20 @@ def _by_tanh_arguments(
 def _weight_gradients(
     inputs: Tensor, units: Tensor, by_arguments: Tensor, sizes: Sequence[int]
 ) -> tuple[Tensor, ...]:
-    """The gradients (of a layer's input weights, of its bias, of its recurrent weights): one
-    product over all words each.
+    """The gradients (of a layer's input weights, of its bias, of its recurrent weights), each by
+    one product or sum over all words.
 
     Args:
         inputs: of the layer, (words, inputs).
         units: its outputs, (words, hidden).
-        by_arguments: derivatives by the arguments of tanh, (words, hidden).
+        by_arguments: the loss's derivatives by the arguments of tanh, (words, hidden).
         sizes: how many texts have a first, second, ... word.
     """
-    # The outputs before each word but the first ones; a text of one word has none.
-    previous = [of_word[:size] for of_word, size in zip(units.split(sizes), sizes[1:])]
-    before = torch.cat(previous or [units[:0]]).to(by_arguments.dtype)
-    of_recurrent = before.mT @ by_arguments[sizes[0] :]
-    return inputs.to(by_arguments.dtype).mT @ by_arguments, by_arguments.sum(0), of_recurrent
+    # For every word but the first ones, the outputs after the word before it.
+    previous = [outputs[:size] for outputs, size in zip(units.split(sizes), sizes[1:])]
+    recurrent_inputs = torch.cat(previous or [units[:0]]).to(by_arguments.dtype)
+    by_recurrent = recurrent_inputs.mT @ by_arguments[sizes[0] :]
+    return inputs.to(by_arguments.dtype).mT @ by_arguments, by_arguments.sum(0), by_recurrent
 
 
 @dataclass(frozen=True)
@@ -190,8 +183,8 @@ class RecurrentRepresentation(HyperRepresentation):
         vectors: standardised word vectors; they are not learned. The others are those of
             :class:`HyperRepresentation`.
         precision: one of :data:`PRECISIONS`.
-        most: for half precision, how many texts of a minibatch have a first, second, ... word at
-            most; :meth:`problem` counts them, because a CUDA graph cannot.
+        most_texts: for half precision, how many texts of a minibatch have a first, second, ... word
+            at most; :meth:`problem` counts them, because a CUDA graph cannot.
 
     Example:
         >>> made = made_up_pairs(400)
@@ -203,7 +196,7 @@ class RecurrentRepresentation(HyperRepresentation):
 
     vectors: Tensor
     precision: str = "tf32"
-    most: tuple[int, ...] = ()
+    most_texts: tuple[int, ...] = ()
 
     @property
     def y0(self) -> Tensor:
@@ -214,7 +207,7 @@ class RecurrentRepresentation(HyperRepresentation):
         """The task as a bilevel problem.
 
         In half precision its losses are those of a copy of the task that knows how many words its
-        minibatches have (``most``).
+        minibatches have (``most_texts``).
 
         Args:
             batch_size: examples of every task in a minibatch, one number or (upper, lower).
@@ -222,8 +215,8 @@ class RecurrentRepresentation(HyperRepresentation):
         problem = super().problem(batch_size)
         if PRECISIONS[self.precision] is None:
             return problem
-        counted = replace(self, most=_most_texts(problem))
-        return HyperRepresentation.problem(counted, batch_size)
+        counted = replace(self, most_texts=_most_texts(problem))
+        return HyperRepresentation.problem(counted, batch_size)  # ``counted.problem`` counts again
 
     def encode(self, x: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """φ_x: the features of texts, and a 1 for the heads' constant, (..., features + 1).
@@ -236,7 +229,7 @@ class RecurrentRepresentation(HyperRepresentation):
         if dtypes is None:
             code = recurrent_code(x, self.vectors, texts)
         else:
-            code = half_code(x, self.vectors, texts, dtypes, self.most)
+            code = half_code(x, self.vectors, texts, dtypes, self.most_texts)
         code = code.view(*inputs.shape[:-1], -1)
         return _features_of_code(code, x["join"], x["join_bias"])
 
@@ -251,7 +244,7 @@ def _most_texts(problem: BilevelProblem) -> tuple[int, ...]:
     upper, lower = problem.upper_data, problem.lower_data
     if upper.batch_size != lower.batch_size:
         return ()
-    # Word numbers (texts, words) of every minibatch; a batch is (inputs, labels).
+    # The word numbers (texts, words) of every full minibatch; a batch is (inputs, labels).
     minibatches = [
         data.fetch(Sample(number))[0].flatten(0, -2)
         for data in (upper, lower)
@@ -267,7 +260,7 @@ def half_code(
     vectors: Tensor,
     words: Tensor,
     dtypes: tuple[torch.dtype, torch.dtype],
-    most: Sequence[int] = (),
+    most_texts: Sequence[int] = (),
 ) -> Tensor:
     """Two tanh layers over the words, and the mean over the words of each unit of the second, with
     products of fewer digits: (texts, hidden).
@@ -280,15 +273,15 @@ def half_code(
         vectors: (vocabulary, dimensions) word vectors; row 0 is that of no word.
         words: (texts, length) numbers, 0 at the end of a short text.
         dtypes: of products, forward and backward.
-        most: bounds on how many texts have a first, second, ... word, as :func:`_most_texts` gives
-            them. They are used where ``words`` has as many texts as ``most[0]``; else the texts are
-            counted, or while a CUDA graph is captured all are read to the end.
+        most_texts: bounds on how many texts have a first, second, ... word, as :func:`_most_texts`
+            gives them. They are used where ``words`` has as many texts as ``most_texts[0]``; else
+            the texts are counted, or while a CUDA graph is captured all are read to the end.
     """
     lengths, order = (words != 0).sum(1).sort(descending=True, stable=True)
     number, longest = words.shape
-    if most and most[0] == number:
-        sizes = list(most)
-        # The first text that is not read at a word must not have it.
+    if most_texts and most_texts[0] == number:
+        sizes = list(most_texts)
+        # Texts lie in order of length: the first one that is not read at a word must not have it.
         is_short = [lengths[texts] <= place for place, texts in enumerate(sizes) if texts < number]
         torch._assert_async(torch.stack([lengths[0] <= longest, *is_short]).all())
     elif words.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -297,7 +290,7 @@ def half_code(
         places = torch.arange(1, longest, device=words.device)[:, None]
         sizes = [number, *(texts for texts in (lengths > places).sum(1).tolist() if texts)]
     # All first words, then all second ones, ..., each weighted with 1 over its text's words.
-    words_read = torch.cat([of_place[:size] for of_place, size in zip(words[order].t(), sizes)])
+    words_read = torch.cat([column[:size] for column, size in zip(words[order].t(), sizes)])
     weight = 1 / lengths.clamp(min=1).to(vectors.dtype)
     share = (words_read != 0) * torch.cat([weight[:size] for size in sizes])
     code: Tensor = HalfCode.apply(
@@ -372,11 +365,9 @@ def recurrent_representation(
     )
 
 
-def made_up_vectors(vocabulary: int = 60) -> np.ndarray:
-    """Vectors of made-up words."""
-    from mindgap.lab.tasks.data.tweets import made_up_tweets
-
-    return made_up_tweets(10, 2, vocabulary=vocabulary).vectors
+def made_up_vectors() -> np.ndarray:
+    """The vectors of 60 made-up words, (61, 8); row 0 is that of no word."""
+    return made_up_tweets(10, 2).vectors
 
 
 def made_up_pairs(pairs: int = 600, length: int = 6, *, seed: int = 0) -> Table:
@@ -388,12 +379,10 @@ def made_up_pairs(pairs: int = 600, length: int = 6, *, seed: int = 0) -> Table:
         length: longest text in words.
         seed: of all draws.
     """
-    from mindgap.lab.tasks.data.tweets import made_up_tweets
-
     # A tenth of the texts are manual ones, so more are made than are used.
     texts = made_up_tweets(2 * pairs + pairs // 2, length, seed=seed)
-    nice_texts = texts.labels[: 2 * pairs].reshape(-1, 2).sum(1)
-    return Table(texts.words[: 2 * pairs].reshape(-1, 2, length), nice_texts, "made-up pairs")
+    nice_of_two = texts.labels[: 2 * pairs].reshape(-1, 2).sum(1)
+    return Table(texts.words[: 2 * pairs].reshape(-1, 2, length), nice_of_two, "made-up pairs")
 
 
 check_arguments(__name__)

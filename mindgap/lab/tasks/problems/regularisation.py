@@ -59,8 +59,8 @@ class RegularisationSelection:
         return self.classes == 2
 
     def upper(self, x: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """f: the mean loss of a batch, without decay; x is not looked at. y has the shape of
-        ``y0``.
+        """f: the mean loss of a batch (features, labels), without decay; it does not depend on x. y
+        has the shape of ``y0``.
         """
         features, labels = batch
         if self.binary:
@@ -68,7 +68,7 @@ class RegularisationSelection:
         return cross_entropy(features @ y.T, labels)
 
     def lower(self, x: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """g: mean loss and the decay e^x."""
+        """g: the mean loss of a batch (features, labels), and the decay with weights e^x."""
         squares = y.square() if self.binary else y.square().sum(1)
         return self.upper(x, y, batch) + 0.5 * (x.exp() * squares).sum()
 
@@ -120,11 +120,12 @@ class RegularisationSelection:
         """g_y (d,) and the dense H = g_yy (d, d) of the whole training split, at y flat (d,)."""
         features, labels = self.train
         if self.binary:
-            wrong = torch.sigmoid(-labels * (features @ y))  # probability of the other label
-            gradient = -features.T @ (labels * wrong) / len(labels) + x.exp() * y
-            weighted = features * (wrong * (1 - wrong))[:, None]
+            other = torch.sigmoid(-labels * (features @ y))  # probability of the other label
+            gradient = -features.T @ (labels * other) / len(labels) + x.exp() * y
+            weighted = features * (other * (1 - other))[:, None]
             return gradient, features.T @ weighted / len(labels) + torch.diag(x.exp())
-        decay, weights = x.exp().repeat_interleave(self.y0.shape[1]), torch.ones_like(labels)
+        decay = x.exp().repeat_interleave(self.y0.shape[1])  # e^x of the class of each entry of y
+        weights = torch.ones_like(labels)
         slope, curvature = softmax_derivatives(features, labels, weights, y.view(self.y0.shape))
         return slope.reshape(-1) + decay * y, curvature + torch.diag(decay)
 
@@ -200,8 +201,15 @@ def covtype_selection(
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
 ) -> RegularisationSelection:
-    """Covertype: 371,847 / 92,962 / 116,203 samples of 54 standardised features, 7 classes; y has
-    378 entries, x has 7.
+    """Multiclass task of Covertype: 371,847 / 92,962 / 116,203 samples of 54 standardised features,
+    7 classes; y has 378 entries, x has 7.
+
+    Args:
+        source: ``"real"``, ``"synthetic"``, or ``"auto"``: real where the files are on this
+            machine.
+        rows: only that many first rows of each split.
+        seed: of the start, and of the split or of synthetic samples.
+        dtype, device: of the tensors.
 
     Example:
         >>> problem = covtype_selection(source="synthetic", rows=200).problem()

@@ -123,7 +123,9 @@ class HyperRepresentation:
         return cross_entropy(logits.flatten(0, 1), labels.flatten())
 
     def lower(self, x: Mapping[str, Tensor], y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """g on a batch of (examples, tasks, ...) inputs and (examples, tasks) labels."""
+        """g on a batch of (examples, tasks, ...) inputs and (examples, tasks) labels, at the
+        encoder x and the heads y, as for :meth:`upper`.
+        """
         return self.upper(x, y, batch) + self.decay * y.square().sum() / len(y)
 
     def problem(self, batch_size: int | tuple[int, int] = 2) -> BilevelProblem:
@@ -148,9 +150,10 @@ class HyperRepresentation:
         """
         tasks = tasks or self.train
         inputs, labels = tasks.support
-        rows = self._features(x, inputs).double()
+        rows = self._features(x, inputs).double()  # (tasks, examples, features + 1)
         features, basis = rows.cpu(), None
-        # c ‖Y‖² keeps a head in the span of its examples: with few of them, solve for coordinates.
+        # c ‖Y‖² keeps a head in the span of its examples: where they are fewer than the features,
+        # solve for the head's coordinates in a basis of the span.
         if rows.shape[-1] > rows.shape[-2]:
             features, basis = _coordinates(rows)
         labels, shape = labels.cpu(), (len(tasks), self.ways, features.shape[-1])
@@ -167,7 +170,8 @@ class HyperRepresentation:
             return losses + self.decay * flat.square().sum(-1)
 
         heads = newton(derivatives, value, features.new_zeros(shape).flatten(1)).view(shape).mT
-        heads = heads if basis is None else rows.mT @ (basis @ heads).to(rows)
+        if basis is not None:
+            heads = rows.mT @ (basis @ heads).to(rows)  # from coordinates to features
         return heads.contiguous().to(self.y0)
 
     def adapted(self, x: Tensor, split: str = "test") -> tuple[float, float]:
@@ -194,18 +198,19 @@ class HyperRepresentation:
         """Φ(x) = f(x, y*(x)) over all examples."""
         return self.adapted(x, "train")[0]
 
+    @torch.no_grad()
     def _features(self, x: Tensor, inputs: Tensor) -> Tensor:
         """Features of all examples of tasks and a 1, without a gradient: (tasks, examples, features
-        + 1). Read in parts, because a wide encoder would not hold them all at once.
+        + 1). The examples are encoded in parts, because all at once may not fit into memory.
 
         Args:
             x: flat vector of the encoder's weights.
             inputs: (tasks, examples, ...).
         """
         weights: Mapping[str, Tensor] = Pack("x", self.x0).view(x)
-        tasks_at_once = max(1, CHUNK // inputs[0, ..., 0].numel())
-        with torch.no_grad():
-            return torch.cat([self.encode(weights, part) for part in inputs.split(tasks_at_once)])
+        inputs_per_task = inputs[0, ..., 0].numel()
+        tasks_at_once = max(1, CHUNK // inputs_per_task)
+        return torch.cat([self.encode(weights, part) for part in inputs.split(tasks_at_once)])
 
     def _losses(self, features: Tensor, labels: Tensor, heads: Tensor) -> Tensor:
         """Mean loss of each task, (tasks,), from its features (tasks, examples, k), labels and head
@@ -214,15 +219,16 @@ class HyperRepresentation:
         logits = (features @ heads).flatten(0, 1)
         return cross_entropy(logits, labels.flatten(), reduction="none").view_as(labels).mean(-1)
 
+    @torch.no_grad()
     def _score(self, x: Tensor, heads: Tensor, tasks: Tasks) -> tuple[float, float]:
         """(mean loss, accuracy) of heads (tasks, features + 1, ways) on the query sets of tasks, at
         a flat x.
         """
         inputs, labels = tasks.query
-        with torch.no_grad():
-            features = self._features(x, inputs)
-            right = (features @ heads).argmax(-1) == labels
-            return float(self._losses(features, labels, heads).mean()), float(right.double().mean())
+        features = self._features(x, inputs)
+        is_right = (features @ heads).argmax(-1) == labels
+        loss = self._losses(features, labels, heads).mean()
+        return float(loss), float(is_right.double().mean())
 
 
 def _features_of_code(code: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
@@ -253,9 +259,9 @@ def _coordinates(rows: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         (coordinates C, (..., n, n), with C Cᵀ = R Rᵀ; S, (..., n, n), such that the basis is Rᵀ S).
     """
-    values, vectors = torch.linalg.eigh((rows @ rows.mT).cpu())
-    has_length = values > 1e-13 * values[..., -1:]  # eigenvalues ascend, the last is the largest
-    lengths = torch.where(has_length, values, 0.0).sqrt()[..., None, :]
+    eigenvalues, vectors = torch.linalg.eigh((rows @ rows.mT).cpu())
+    has_length = eigenvalues > 1e-13 * eigenvalues[..., -1:]  # they ascend, the last is the largest
+    lengths = torch.where(has_length, eigenvalues, 0.0).sqrt()[..., None, :]
     return vectors * lengths, torch.where(has_length[..., None, :], vectors / lengths, 0.0)
 
 
@@ -301,14 +307,14 @@ def hyper_representation(
     a test, in place of one tanh network that is carried from task to task; the squared norm in
     place of the norm; word vectors averaged over a text in place of a recurrent net.
     """
-    groups = {"train": train, "validation": validation, "test": test}
-    shapes = {table.features.shape[1:] for tables in groups.values() for table in tables}
+    tables_of = {"train": train, "validation": validation, "test": test}
+    shapes = {table.features.shape[1:] for tables in tables_of.values() for table in tables}
     if len(shapes) != 1:
         fail("tables", "must be there, with inputs of one shape", sorted(shapes))
     (shape,) = shapes
     train_inputs = np.concatenate([table.features.reshape(-1, shape[-1]) for table in train])
     mean, deviation = train_inputs.mean(0), train_inputs.std(0)
-    deviation[deviation == 0] = 1.0  # a pixel that is always white
+    deviation[deviation == 0] = 1.0  # of a constant input, such as a pixel that is always white
     target = torch.device(device)
 
     def tensors(inputs: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -317,7 +323,7 @@ def hyper_representation(
         return scaled.to(target, dtype), torch.from_numpy(labels).to(target)
 
     task_sets = []
-    for (name, tables), number in zip(groups.items(), tasks, strict=True):
+    for (name, tables), number in zip(tables_of.items(), tasks, strict=True):
         support, query = draw_tasks(
             tables, whole("tasks", number, least=1), ways, shots, seed, name
         )
@@ -360,28 +366,28 @@ def draw_tasks(
         RuleError: a table has too few classes, or too few examples of one in a half.
     """
     generator = numpy_stream(seed, "representation", name)
-    halves = []  # table -> half -> class -> rows
+    halves_of = []  # table -> half -> class -> rows
     for table in tables:
         order = generator.permutation(len(table))
-        half_rows = [np.sort(order[half::2]) for half in (0, 1)]
+        halves = [np.sort(order[half::2]) for half in (0, 1)]
         classes = np.unique(table.labels)
-        halves.append([[rows[table.labels[rows] == c] for c in classes] for rows in half_rows])
-        fewest = min(len(rows_of_class) for half in halves[-1] for rows_of_class in half)
+        halves_of.append([[rows[table.labels[rows] == c] for c in classes] for rows in halves])
+        fewest = min(len(class_rows) for half in halves_of[-1] for class_rows in half)
         if len(classes) < ways or fewest < shots:
             rule = f"must have {ways} classes with {2 * shots} examples each"
-            found = f"{table.origin}: {len(classes)} classes, {2 * fewest} examples of the smallest"
-            fail("table", rule, found)
-    inputs: list[list[np.ndarray]] = [[], []]
+            counts = f"{len(classes)} classes, {2 * fewest} examples of the smallest"
+            fail("table", rule, f"{table.origin}: {counts}")
+    inputs: list[list[np.ndarray]] = [[], []]  # of the support sets, and of the query sets
     labels: list[list[np.ndarray]] = [[], []]
     for _ in range(number):
-        domain = int(generator.integers(len(tables)))
-        chosen = generator.permutation(len(halves[domain][0]))[:ways]
-        for level, rows_of in enumerate(halves[domain]):
-            drawn = [generator.permutation(rows_of[number])[:shots] for number in chosen]
+        place = int(generator.integers(len(tables)))
+        chosen_classes = generator.permutation(len(halves_of[place][0]))[:ways]
+        for level, class_rows in enumerate(halves_of[place]):
+            rows = [generator.permutation(class_rows[c])[:shots] for c in chosen_classes]
             # A minibatch takes the same places of every task: in order of class it would show one
             # class alone.
             order = generator.permutation(ways * shots)
-            inputs[level].append(tables[domain].features[np.concatenate(drawn)[order]])
+            inputs[level].append(tables[place].features[np.concatenate(rows)[order]])
             labels[level].append(np.repeat(np.arange(ways), shots)[order])
     return [(np.stack(inputs[level]), np.stack(labels[level])) for level in (0, 1)]
 

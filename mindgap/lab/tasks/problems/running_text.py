@@ -18,21 +18,22 @@ from torch.utils import _pytree as pytree
 from mindgap.base.check import fail, one_of, whole
 from mindgap.base.checked import check_arguments
 from mindgap.lab.tasks.data.prepared import prepared
-from mindgap.lab.tasks.problems.language import TEXTS, _tokens
+from mindgap.lab.tasks.problems.language import TEXTS, tokens_of_parts
+from mindgap.lab.tasks.problems.training import random_windows
 
 #: The parts of a text, in the order of its files.
 PARTS = ("train", "validation", "test")
 
 
 class StatefulModel(Protocol):
-    """What is asked of a language model here: a state to begin with, and scores with the state
-    after a segment.
+    """A language model that gives a state to begin with, and for a segment and its first state
+    (scores, last state).
     """
 
     training: bool
 
     def blank(self, batch: int) -> Any:
-        """The state at the beginning of so many texts."""
+        """The state at the beginning of ``batch`` texts."""
 
     def train(self, mode: bool = True) -> Any:
         """Set training or evaluation mode."""
@@ -73,9 +74,7 @@ class RunningText:
             generator: on the CPU; it is advanced.
             size: how many.
         """
-        all_words = self.rows.flatten()
-        starts = torch.randint(0, len(all_words) - self.length, (size, 1), generator=generator)
-        return all_words[(starts + torch.arange(self.length + 1)).to(all_words.device)]
+        return random_windows(self.rows.flatten(), self.length + 1, generator, size)
 
 
 def running_text(
@@ -127,7 +126,7 @@ def prepared_tokens(text: str, words: int) -> tuple[Tensor, ...]:
     """
     arrays = prepared(
         f"{text}-{words}-words",
-        lambda: {name: tokens.numpy() for name, tokens in zip(PARTS, _tokens(text, words))},
+        lambda: {name: tokens.numpy() for name, tokens in zip(PARTS, tokens_of_parts(text, words))},
     )
     return tuple(torch.from_numpy(arrays[part]) for part in PARTS)
 
@@ -152,24 +151,24 @@ def bigram_loss(text: str, words: int) -> float:
     )
     # A pair of words has the number first·words + second.
     pairs, counts = np.unique(train[:-1] * words + train[1:], return_counts=True)
-    single = np.bincount(train, minlength=words) / len(train)
+    frequencies = np.bincount(train, minlength=words) / len(train)
     first_counts = np.bincount(train[:-1], minlength=words)
 
-    def models(part: np.ndarray) -> np.ndarray:
-        """Probability of each word of ``part`` after the first, (3, words of the part - 1): given
-        the word before, by its own frequency, and 1/words.
+    def probabilities(part: np.ndarray) -> np.ndarray:
+        """Three probabilities of each word of ``part`` but the first, (3, words of the part - 1):
+        given the word before, by its own frequency, and 1/words.
         """
         pair_numbers = part[:-1] * words + part[1:]
         places = np.searchsorted(pairs, pair_numbers).clip(max=len(pairs) - 1)
-        counts_of_pairs = np.where(pairs[places] == pair_numbers, counts[places], 0)
-        conditional = counts_of_pairs / np.maximum(first_counts[part[:-1]], 1)
-        return np.stack([conditional, single[part[1:]], np.full(len(pair_numbers), 1 / words)])
+        pair_counts = np.where(pairs[places] == pair_numbers, counts[places], 0)
+        conditional = pair_counts / np.maximum(first_counts[part[:-1]], 1)
+        return np.stack([conditional, frequencies[part[1:]], np.full(len(pair_numbers), 1 / words)])
 
-    probabilities, weights = models(validation), np.full(3, 1 / 3)
+    of_validation, weights = probabilities(validation), np.full(3, 1 / 3)
     for _ in range(50):  # expectation maximisation
-        mixed = weights[:, None] * probabilities
-        weights = (mixed / mixed.sum(0)).mean(1)
-    return float(-np.log(weights @ models(test)).mean())
+        weighted = weights[:, None] * of_validation
+        weights = (weighted / weighted.sum(0)).mean(1)
+    return float(-np.log(weights @ probabilities(test)).mean())
 
 
 def going_on(state: object) -> tuple[list[Tensor], Callable[..., Tensor]]:
@@ -192,23 +191,24 @@ def going_on(state: object) -> tuple[list[Tensor], Callable[..., Tensor]]:
         >>> len(carried), all(t.abs().sum() > 0 for t in carried)
         (6, True)
     """
-    carried, form = pytree.tree_flatten(state)
+    carried, structure = pytree.tree_flatten(state)
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         """Mean cross-entropy of a segment that begins in the carried state; overwrites that state
         with the segment's last one.
         """
-        # Clones, because autograd keeps what a state was while it is overwritten.
-        scores, after = model(x, pytree.tree_unflatten([t.clone() for t in carried], form))
+        # The model gets clones: autograd needs the first state after it has been overwritten.
+        first_state = pytree.tree_unflatten([t.clone() for t in carried], structure)
+        scores, last_state = model(x, first_state)
         with torch.no_grad():
-            torch._foreach_copy_(carried, pytree.tree_leaves(after))
+            torch._foreach_copy_(carried, pytree.tree_leaves(last_state))
         return F.cross_entropy(scores.flatten(0, 1), y.flatten())
 
     return carried, loss
 
 
 def window_loss(model: nn.Module, windows: Tensor) -> Tensor:
-    """Mean cross-entropy of windows that each begin with an empty state."""
+    """Mean cross-entropy of a model's next words in windows that each begin with an empty state."""
     scores, _ = model(windows[:, :-1])
     return F.cross_entropy(scores.flatten(0, 1), windows[:, 1:].flatten())
 
@@ -224,14 +224,14 @@ def running_loss(model: StatefulModel, text: RunningText) -> float:
         >>> abs(running_loss(AWDLSTM(20, width=4, hidden=6), text) - 3.0) < 0.1  # log 20
         True
     """
-    mode, state = model.training, model.blank(len(text.rows))
+    was_training, state = model.training, model.blank(len(text.rows))
     model.train(False)
     loss_sum, count = torch.zeros((), dtype=torch.float64, device=text.rows.device), 0
     for x, y in text.segments(short=True):
         scores, state = model(x, state)
         loss_sum += F.cross_entropy(scores.flatten(0, 1).float(), y.flatten(), reduction="sum")
         count += y.numel()
-    model.train(mode)
+    model.train(was_training)
     return float(loss_sum) / count
 
 

@@ -21,7 +21,7 @@ def softmax_derivatives(
     """Gradient (classes, d) and Hessian (classes·d, classes·d) of mean_i weights_i ℓ(Y; a_i, t_i)
     at Y, with ℓ the cross-entropy of softmax(Y a_i).
 
-    Leading axes of all four arguments, the same ones, count problems.
+    The four arguments may have leading axes, all the same ones: one entry per problem.
 
     Args:
         features: a_i, (..., n, d).
@@ -43,7 +43,7 @@ def softmax_derivatives(
     probabilities = torch.softmax(features @ y.mT, -1)
     mean_weights = (weights.to(y.dtype) / labels.shape[-1])[..., None]  # w_i = weights_i/n
     gradient = (mean_weights * (probabilities - one_hot(labels, classes))).mT @ features
-    # -sum_i w_i (p_i ⊗ a_i)(p_i ⊗ a_i)', and on the diagonal blocks sum_i w_i p_ic a_i a_i'
+    # -sum_i w_i (p_i ⊗ a_i)(p_i ⊗ a_i)', and to each class' diagonal block sum_i w_i p_ic a_i a_i'
     joint = (probabilities[..., :, None] * features[..., None, :]).flatten(-2)
     hessian = -((mean_weights * joint).mT @ joint).view(*problems, classes, width, classes, width)
     blocks = (
@@ -88,8 +88,8 @@ def newton(
 
     A step is halved until the value falls by a tenth of what the slope promises (Armijo's rule).
 
-    A problem is solved when its gradient is below 1e-12 of its point (or of 1, for small points);
-    after 200 steps what is found is returned as it is.
+    A problem is solved when its gradient's norm is at most 1e-12 of its point's norm (or of 1,
+    where that is less). After 200 steps the points are returned, solved or not.
 
     Args:
         derivatives: gradients (..., d) and dense Hessians (..., d, d) at points (..., d).
@@ -120,7 +120,8 @@ def newton(
         start_value, slope = value(y), (gradient * direction).sum(-1)
         step = torch.ones_like(slope)
         while True:
-            # Near the minimum rounding hides any decrease: there the full step is right.
+            # Near the minimum, where the slope is small, rounding hides any decrease: there the
+            # full step is right.
             may_halve = (step > 1e-8) & (slope > 1e-12)
             allowed = start_value - 0.1 * step * slope
             too_high = may_halve & (value(y - step[..., None] * direction) > allowed)

@@ -41,9 +41,14 @@ def seeded_network(build: Callable[[], Network], seed: int, *stream: str | int) 
 def random_windows(
     tokens: torch.Tensor, length: int, generator: torch.Generator, size: int
 ) -> torch.Tensor:
-    """``size`` windows of ``length`` consecutive tokens, each with a start drawn at random."""
-    starts = torch.randint(0, len(tokens) - length + 1, (size,), generator=generator)
-    return tokens[starts.unsqueeze(1) + torch.arange(length)]
+    """``size`` windows of ``length`` consecutive tokens, each with a start drawn at random: (size,
+    length). Advances ``generator``.
+    """
+    device = generator.device
+    starts = torch.randint(
+        0, len(tokens) - length + 1, (size, 1), generator=generator, device=device
+    )
+    return tokens[(starts + torch.arange(length, device=device)).to(tokens.device)]
 
 
 def next_word_loss(model: torch.nn.Module, windows: torch.Tensor) -> torch.Tensor:
@@ -83,7 +88,7 @@ def digits_network(
     Args:
         width: of the network.
         seed: of its start, and of which samples go where.
-        start: seed of the network's start where that is another: another network on the same split.
+        start: seed of the network's start, for several networks on one split; None for ``seed``.
         train: how many samples to train on, drawn at random; None: all.
         validation: how many of the others to choose settings on; what is left is the part
             ``"test"``.
@@ -113,13 +118,13 @@ def cifar_network(
     train: int | None = None,
     validation: int = 0,
 ) -> TrainingProblem:
-    """The same network for the first 10,000 training images of CIFAR-10, which must be in
-    ``$MINDGAP_DATA``.
+    """A small convolutional network on the first 10,000 training images of CIFAR-10, which must be
+    in ``$MINDGAP_DATA``; cross-entropy.
 
     Args:
         width: of the network.
         seed: of its start, and of which samples go where.
-        start: seed of the network's start where that is another: another network on the same split.
+        start: seed of the network's start, for several networks on one split; None for ``seed``.
         train: how many samples to train on, drawn at random; None: all.
         validation: how many of the others to choose settings on; what is left of the 10,000 images
             is the part ``"test"``.
@@ -286,7 +291,7 @@ def prose_lstm(
 def _next_word(
     build: Callable[[], torch.nn.Module], words: int, length: int, seed: int
 ) -> TrainingProblem:
-    """The problem to predict every next word of windows of prose.
+    """The problem of predicting the next word at every place of windows of prose.
 
     Args:
         build: makes the network.
@@ -313,8 +318,8 @@ def _prose(words: int) -> torch.Tensor:
     whole("words", words, least=2)
     text = kjv_words()
     frequent = Counter(text).most_common(words - 1)
-    numbers = {word: number for number, (word, _) in enumerate(frequent)}
-    return torch.tensor([numbers.get(word, words - 1) for word in text])
+    number_of = {word: number for number, (word, _) in enumerate(frequent)}
+    return torch.tensor([number_of.get(word, words - 1) for word in text])
 
 
 check_arguments(__name__)

@@ -31,8 +31,8 @@ class UnboundedSmoothness:
 
     Args:
         quadratic: gives the lower level.
-        centres: c_j, one row an upper sample.
-        targets: t_j, one row an upper sample.
+        centres: c_j, one row per upper sample.
+        targets: t_j, one row per upper sample.
         growth: ``"exponential"`` or ``"quartic"``.
         rate: κ of the exponential.
         x0: start of x, far out.
@@ -76,9 +76,8 @@ class UnboundedSmoothness:
     def upper_gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """(f_x, f_y) of the whole upper level."""
         distance = x - self.centres
-        if self.growth == "quartic":
-            return distance.pow(3).mean(0), y - self.targets.mean(0)
-        slopes = torch.sinh(self.rate * distance) / self.rate
+        quartic = self.growth == "quartic"
+        slopes = distance.pow(3) if quartic else torch.sinh(self.rate * distance) / self.rate
         return slopes.mean(0), y - self.targets.mean(0)
 
     def hypergradient(self, x: Tensor) -> Tensor:
@@ -131,8 +130,7 @@ def unbounded_problem(
     targets = torch.randn(upper, dim_y, generator=generator, dtype=torch.float64) + 1.0
     uniform = torch.rand(dim_x, generator=generator, dtype=torch.float64)
     signs = 2.0 * torch.randint(0, 2, (dim_x,), generator=generator) - 1.0
-    magnitudes = distance * (0.5 + 0.5 * uniform)
-    x0 = (magnitudes * signs).to(device, dtype)
+    x0 = (distance * (0.5 + 0.5 * uniform) * signs).to(device, dtype)
     return UnboundedSmoothness(quadratic, centres.to(x0), targets.to(x0), growth, rate, x0)
 
 

@@ -103,9 +103,9 @@ def padded_pieces(windows: Tensor, words: int, generator: torch.Generator) -> Pa
     random_lengths = torch.randint(2, length + 1, (size, 1), **options)
     lengths = torch.where(shortened, random_lengths, torch.full_like(random_lengths, length))
     not_padding = torch.arange(length, device=windows.device) < lengths
-    random = torch.rand(size, length, **options).masked_fill(~not_padding, 1.0)
+    uniform = torch.rand(size, length, **options).masked_fill(~not_padding, 1.0)
     # The piece with the smallest number is masked in any case: at least one per window.
-    masked = (random < MASKED) | (random == random.amin(1, keepdim=True))
+    masked = (uniform < MASKED) | (uniform == uniform.amin(1, keepdim=True))
     hidden = hidden_words(windows, generator, mask=MASK, others=(len(SPECIAL), words))
     inputs = torch.where(masked, hidden, windows).masked_fill(~not_padding, PAD)
     return inputs, windows, masked.float(), not_padding
@@ -117,9 +117,9 @@ def padded_loss(
     """Mean cross-entropy over the pieces to be restored of a whole batch, as
     :func:`padded_pieces` makes it.
 
-    Scores are computed at the pieces to be restored and at a few others, a number of places that
-    depends on the batch's shape alone (a CUDA graph needs that). Were it too small, the loss would
-    be NaN.
+    Scores are computed at the pieces to be restored and at a few others, so that the number of
+    places depends on the batch's shape alone, as a CUDA graph needs it. The loss is NaN where that
+    number is too small.
 
     Args:
         model: a ``MaskedBert``.
@@ -195,7 +195,9 @@ class MaskedText:
         return list(zip(*(tensor.split(size) for tensor in masked)))
 
     def by_frequency(self) -> float:
-        """The loss on test text of the pieces' relative frequencies in the training text."""
+        """The loss on the test text of predicting pieces by their relative frequencies in the
+        training text alone.
+        """
         return loss_of_frequencies(self.train, self.words, self.parts["test"][2])
 
 
@@ -247,15 +249,15 @@ def masked_reading(model: nn.Module, batch: Masked, *, size: int = 256) -> tuple
         >>> abs(masked_reading(model, batch)[0] - 3.4) < 0.1  # log 30
         True
     """
-    mode = model.training
+    was_training = model.training
     model.eval()
-    all_inputs, _, all_answers = batch
-    loss_sum, right = torch.zeros((2, 1), dtype=torch.float64, device=all_inputs.device)
+    _, _, all_answers = batch
+    loss_sum, right = torch.zeros((2, 1), dtype=torch.float64, device=all_answers.device)
     for inputs, places, answers in zip(*(tensor.split(size) for tensor in batch)):
         scores = model(inputs, places).float()
         loss_sum += F.cross_entropy(scores.flatten(0, 1), answers.flatten(), reduction="sum")
         right += (scores.argmax(dim=-1) == answers).sum()
-    model.train(mode)
+    model.train(was_training)
     return float(loss_sum) / all_answers.numel(), float(right) / all_answers.numel()
 
 
@@ -279,12 +281,20 @@ class Questions:
         return self.question + 2
 
     def scores(self, model: nn.Module, inputs: Tensor) -> Tensor:
-        """Scores of every place as the first and as the last one of the answer."""
-        passage = (torch.arange(inputs.shape[1], device=inputs.device) >= self.after).long()
-        return model(inputs, passage.expand_as(inputs), inputs != PAD)
+        """Scores of every place as the first and as the last one of the answer: (questions, places,
+        2).
+
+        Args:
+            model: a ``QuestionBert``.
+            inputs: questions x places.
+        """
+        parts = (torch.arange(inputs.shape[1], device=inputs.device) >= self.after).long()
+        return model(inputs, parts.expand_as(inputs), inputs != PAD)
 
     def loss(self, model: nn.Module, inputs: Tensor, answers: Tensor) -> Tensor:
-        """Mean of the cross-entropies of the two ends of the first answer."""
+        """Mean of the cross-entropies of the two ends of the first answer, of a batch (inputs,
+        answers).
+        """
         return ends_loss(self.scores(model, inputs), answers)
 
     def batches(self, size: int, generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
@@ -354,27 +364,27 @@ def _squad_pieces(words: int, question: int, passage: int, reviews: bool) -> dic
         answers, 2), first and last place of each in its input.
     """
     vocabulary = known_word_pieces(wikitext_pieces(words, reviews=reviews)["vocabulary"].tolist())
-    random, inputs, answers = numpy_stream(0, "passages"), [], []
-    placed_once = cache(vocabulary.placed)  # several questions share a passage
+    generator, inputs, answers = numpy_stream(0, "passages"), [], []
+    encode_context = cache(vocabulary.numbers_and_places)  # several questions share a passage
     for item in squad():
-        pieces, places = placed_once(item["context"])
+        pieces, places = encode_context(item["context"])
         spans = spans_in(places, item["answers"])
         spans = [(first, last) for first, last in spans if last - first < min(passage, LONGEST)]
         if not spans:
             continue
-        begin, inside = passage_around(
+        begin, spans_inside = passage_around(
             spans,
             len(pieces),
             passage,
             question + 2,
-            lambda low, high: int(random.integers(low, high + 1)),
+            lambda low, high: int(generator.integers(low, high + 1)),
         )
-        asked, _ = vocabulary.placed(item["question"])
-        row = [CLS, *asked[:question], SEP]
+        question_pieces, _ = vocabulary.numbers_and_places(item["question"])
+        row = [CLS, *question_pieces[:question], SEP]
         row += [PAD] * (question + 2 - len(row))
         row += [*pieces[begin : begin + passage], SEP]
         inputs.append(row + [PAD] * (question + passage + 3 - len(row)))
-        answers.append(inside)
+        answers.append(spans_inside)
     return {"inputs": np.array(inputs, np.int32), "answers": np.array(answers, np.int32)}
 
 

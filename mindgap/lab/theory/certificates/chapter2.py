@@ -21,8 +21,7 @@ def table_2_1(constant: Fraction = Fraction(1, 1000)) -> Certificate:
     """
     L = Fraction(200) / constant**2  # a hundred times the 2/c² above
     epsilon = Fraction(1, 10_000)
-    enough_square = 2 * L / epsilon  # a whole number here
-    enough = isqrt(int(enough_square)) + 1
+    enough = isqrt(int(2 * L / epsilon)) + 1  # steps; 2L/ε is whole here
     return Certificate(
         instance={"L": L, "ε": epsilon, "D": 1, "constant of Ω": constant},
         assumptions={

@@ -25,7 +25,7 @@ def equation_3_10(L1: Fraction = Fraction(2)) -> Certificate:
 
 
 def theorem_3_4_4_step(epsilon: float = 10.0, M: float = 1e5, tau: float = 0.1) -> Certificate:
-    """With the step that Theorem 3.4.4 prints, clipped SGD on cosh x jumps to and fro for the
+    """With the step that Theorem 3.4.4 prints, clipped SGD on cosh x jumps back and forth for the
     theorem's whole horizon.
 
     T is the theorem's own bound at ε and η = 1/√T. From x0 with f'(x0) = M the first step is η|g|;
@@ -49,10 +49,10 @@ def theorem_3_4_4_step(epsilon: float = 10.0, M: float = 1e5, tau: float = 0.1) 
     eta = min(1 / (20 * L0), 1 / (128 * L1 * tau), 1 / math.sqrt(horizon))
     jump = 1 / (16 * eta * L1)
     # The first step, whatever the noise: h is η because the other limit is longer.
-    first = [start - eta * (M + sign * tau) for sign in (-1, 1)]  # the points it can reach
-    landing = min(abs(x) for x in first)
-    drift = horizon * jump * 2 * tau / (math.sinh(30.0) - tau)  # what all noise can move
-    returns = min(abs(x + jump) for x in first)  # where the second step lands
+    after_first = [start - eta * (M + sign * tau) for sign in (-1, 1)]  # the ends of its range
+    first_distance = min(abs(x) for x in after_first)
+    second_distance = min(abs(x + jump) for x in after_first)
+    drift = horizon * jump * 2 * tau / (math.sinh(30.0) - tau)  # the most that all noise can add
     return Certificate(
         instance={
             "f": "cosh x",
@@ -70,8 +70,9 @@ def theorem_3_4_4_step(epsilon: float = 10.0, M: float = 1e5, tau: float = 0.1) 
             "noise of length τ is unbiased": True,
             "T is the theorem's bound and η its step": eta <= 1 / math.sqrt(horizon),
             "the first step is η": 1 / (16 * eta * L1 * (M + 2 * tau)) > eta,
-            "it crosses the minimum and lands beyond 31": max(first) < 0 and landing > 31,
-            "every later jump crosses too and lands beyond 31": returns > 31,
+            "it crosses the minimum and lands beyond 31": max(after_first) < 0
+            and first_distance > 31,
+            "every later jump crosses too and lands beyond 31": second_distance > 31,
             "the noise moves the cycle by less than 1 in T steps": drift < 1,
         },
         measured=min(M, math.sinh(30.0)),
@@ -88,7 +89,7 @@ def theorem_3_4_5(height: Fraction = Fraction(1200)) -> Certificate:
 
     f is the slow function of 3.7.2 with slope M = 1.1 ε: f' = M for x > 1, |f'| <= M and |f''| <=
     1.5 M everywhere. A step moves by at most (M + τ)/√T, so T steps by √T (M + τ), which is less
-    than the way to x = 1.
+    than the distance to x = 1.
 
     Args:
         height: f(x0) - f*.

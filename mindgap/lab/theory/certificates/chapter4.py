@@ -32,10 +32,10 @@ def theorem_4_4_1(
     x²/2, and the mean of x_k² exceeds the printed bound.
 
     With η = x0/(σ √(2K)), which is the printed third choice, Σ_{k=1..K} x_k² is a geometric sum.
-    K is such that η is a fraction: 10^-digits·x0/σ·1000.
+    K is such that η is the fraction 1000·10^-digits·x0/σ.
 
     Args:
-        sigma: σ, which the noise may have.
+        sigma: σ, the bound of the noise, which is 0 here.
         x0: the start, at most 1.
         digits: sets K, as above; an error where K is not whole.
     """
@@ -75,18 +75,17 @@ def theorem_4_4_1_small_sigma() -> Certificate:
     1/2000 end at 1/5. The mean of min{|f'|, f'²} then exceeds the bound, whose largest term is the
     first one, 20·4 L f0/K.
     """
-    sigma, K, x = Fraction(1, 1000), 2000, Fraction(6, 5)
-    gap = (x - 1) + Fraction(1, 2)
-    eta = Fraction(1, 4)
+    sigma, K, x, eta = Fraction(1, 1000), 2000, Fraction(6, 5), Fraction(1, 4)
     tau = 2 * sigma
-    total, least = Fraction(0), x  # the sum of min{|f'|, f'²}, and the least x
+    gap = (x - 1) + Fraction(1, 2)  # f0
+    total = Fraction(0)  # of min{|f'|, f'²}
     for _ in range(K):
         x -= eta * tau  # |f'| > τ all the way
         gradient = min(x, Fraction(1))
-        total, least = total + min(gradient, gradient**2), min(least, x)
-    terms = (20 * 4 * gap / K, 20 * (12 * sigma) ** 2 * gap / K)
-    last_square = 400 * sigma**2 * gap / K  # of 20 σ √(f0/K)
-    third = gap / (sigma**2 * K)  # η's third choice, squared
+        total += min(gradient, gradient**2)
+    first_term, second_term = 20 * 4 * gap / K, 20 * (12 * sigma) ** 2 * gap / K
+    last_term_square = 400 * sigma**2 * gap / K  # (20 σ √(f0/K))²
+    third_choice_square = gap / (sigma**2 * K)  # of η
     return Certificate(
         instance={
             "f": "Huber function, slope 1",
@@ -100,14 +99,15 @@ def theorem_4_4_1_small_sigma() -> Certificate:
         assumptions={
             "f is 1-smooth": True,
             "E|g - f'|² = 0 <= σ²": True,
-            "η = 1/4 is the smallest of the three": third >= eta**2
+            "η = 1/4 is the smallest of the three": third_choice_square >= eta**2
             and 1 / (12 * sigma) ** 2 >= eta,
             "τ = σ (ηL)^(-1/2)": tau**2 == sigma**2 / eta,
-            "every gradient is clipped": least > tau,
-            "the first term is the largest": last_square <= terms[0] ** 2 and terms[1] <= terms[0],
+            "every gradient is clipped": x > tau,  # x falls, so the last one is the smallest
+            "the first term is the largest": last_term_square <= first_term**2
+            and second_term <= first_term,
         },
         measured=total / K,
-        printed=terms[0],
+        printed=first_term,
         claim="at most",
         method="fractions; the exact run",
     )
@@ -132,7 +132,7 @@ def theorem_4_4_2(power: int = 24) -> Certificate:
     p = Fraction(3, 4) / jump_moment
     domain = Fraction(1, 4)
     optimum = p * jump  # b
-    mean = max(2 * p, p * tau)  # at least every m_k
+    most_mean = max(2 * p, p * tau)  # an upper bound of every m_k
     # The slope's part of E|g|^(3/2) is at most (1-p)^(-1/2)·(1/4)^(3/2); this is its square.
     slope_moment_square = domain**3 / (1 - p)
     return Certificate(
@@ -144,10 +144,10 @@ def theorem_4_4_2(power: int = 24) -> Certificate:
             <= Fraction(1, 16),
             "the jump is clipped up to k": jump > tau,
             "the slope is never clipped: x/(1-p) <= 1 <= τ_1": domain / (1 - p) <= 1,
-            "the mean of the average stays below the minimum": mean < optimum,
+            "the mean of the average stays below the minimum": most_mean < optimum,
             "10^power is a fourth power and a cube": power % 12 == 0,
         },
-        measured=(optimum - mean) ** 2 / 2,
+        measured=(optimum - most_mean) ** 2 / 2,
         printed=16 / Fraction(10 ** (2 * power // 3)),  # above 16 (k+1)^(-2/3)
         claim="at most",
         method="fractions; the bias of the mean",
@@ -168,7 +168,7 @@ def lemma_2_acclip() -> Certificate:
 
 
 def lemma_4_7_5() -> Certificate:
-    """The same law: E ĝ_i² = 1, and B² τ^(2-2α) = 1/4 is printed."""
+    """g_i = ±1, τ = 2: nothing is clipped and E ĝ_i² = 1, where B² τ^(2-2α) = 1/4 is printed."""
     tau, B = Fraction(2), Fraction(1)
     return Certificate(
         instance={"g_i": "±1 with probability 1/2", "α": 2, "B_i": B, "τ_i": tau},
@@ -181,11 +181,12 @@ def lemma_4_7_5() -> Certificate:
 
 
 def theorem_2_acclip(L: Fraction = Fraction(20_000), K: int = 10**6) -> Certificate:
-    """Theorem 2 of acclip at α = 2 and without noise: a slope of G, on an L-smooth function, that
+    """Theorem 2 of acclip at α = 2 and without noise, on an L-smooth function with a slope G that
     is longer than K steps reach.
 
-    f' = min(Lx, G) for x >= 0, odd. With f0 = 2G²K/L the way to the slope's end is longer than K
-    steps of η G, because η² = f0/(G²(K+1)L). So every gradient up to K has norm G.
+    f' = min(Lx, G) for x >= 0, and f'(-x) = -f'(x). With f0 = 2G²K/L the start is further from the
+    slope's end than K steps of η G, because η² = f0/(G²(K+1)L). So every gradient up to K has norm
+    G, and their mean square G² exceeds the printed bound.
     """
     G = Fraction(1)
     gap = 2 * G**2 * K / L  # f0
@@ -213,12 +214,13 @@ def rmsprop_is_clipping() -> Certificate:
     h_Adam = α/(ε + √(β2 v + (1-β2)g²)), and h_clip = η min{τ/(√(1-β2)|g|), 1} with η = 2α/τ and
     τ = ε + √(β2 v).
     """
-    epsilon, past, now, alpha = Fraction(1), Fraction(4), Fraction(3), Fraction(1)
-    h_adam = alpha / (epsilon + root(past**2 + now**2))
-    tau = epsilon + past
-    h_clip = 2 * alpha / tau * min(tau / now, Fraction(1))
+    epsilon, alpha = Fraction(1), Fraction(1)
+    root_of_past, root_of_new = Fraction(4), Fraction(3)  # √(β2 v), and √(1-β2)|g|
+    h_adam = alpha / (epsilon + root(root_of_past**2 + root_of_new**2))
+    tau = epsilon + root_of_past
+    h_clip = 2 * alpha / tau * min(tau / root_of_new, Fraction(1))
     return Certificate(
-        instance={"ε": epsilon, "√(β₂v)": past, "√(1-β₂)|g|": now, "α": alpha},
+        instance={"ε": epsilon, "√(β₂v)": root_of_past, "√(1-β₂)|g|": root_of_new, "α": alpha},
         assumptions={"ε > 0": epsilon > 0, "0 < β₂ < 1 and v > 0": True, "η_k, τ_k as set": True},
         measured=h_adam,
         printed=h_clip / 2,

@@ -20,7 +20,9 @@ def _orbit(n: int) -> list[Fraction]:
 
 
 def section_6_7_2_jump(n: int = 5) -> Certificate:
-    """|f(θ_0) - f(θ_1)| = (0.8n - 0.2)/(n+1)² for the printed function, 19/180 at n = 5."""
+    """|f(θ_0) - f(θ_1)| = (0.8n - 0.2)/(n+1)² for the printed function, 19/180 at n = 5; 6.7.2
+    prints at least 1/2.
+    """
     values = _orbit(n)
     return Certificate(
         instance={"n": n, "θ_0": Fraction(1, 5 * (n + 1))},
@@ -33,7 +35,9 @@ def section_6_7_2_jump(n: int = 5) -> Certificate:
 
 
 def section_6_7_2_values(n: int = 4) -> Certificate:
-    """f(θ_4) = f(θ_0) for n = 4: a period of n + 1 points has at most n values."""
+    """f(θ_4) = f(θ_0) for n = 4: a period of n + 1 points has at most n values, where 6.7.2 prints
+    n + 1.
+    """
     values = _orbit(n)
     return Certificate(
         instance={"n": n, "θ_0": Fraction(1, 5 * (n + 1))},
@@ -81,19 +85,19 @@ def identity_before_6_10() -> Certificate:
     x ← x/2 - ξ/2 leaves the uniform law on [-1, 1] invariant. There E f'² = 1/3, and the printed
     right side is -1/2.
     """
-    eta, second = Fraction(1, 2), Fraction(1, 3)  # E x² of the uniform law
-    noise = Fraction(1)  # E ξ²
-    after = second / 4 + noise / 4  # E x² after a step
+    eta = Fraction(1, 2)
+    second_moment, noise_moment = Fraction(1, 3), Fraction(1)  # E x² of the uniform law, and E ξ²
+    after_step = second_moment / 4 + noise_moment / 4  # E x² after a step
     return Certificate(
         instance={"f": "x²/2", "noise": "±1 with probability 1/2", "η": eta, "μ": "uniform"},
         assumptions={
             "X = [-1, 1] is compact and F maps it to itself": True,
             "E g = f'": True,
-            "E f is invariant: E x² stays 1/3": after == second,
-            "E‖∇f‖² > 0": second > 0,
+            "E f is invariant: E x² stays 1/3": after_step == second_moment,
+            "E‖∇f‖² > 0": second_moment > 0,
         },
-        measured=second,
-        printed=eta * -noise,  # E[-ξ (x + ξ)] = -E ξ²
+        measured=second_moment,
+        printed=eta * -noise_moment,  # E[-ξ (x + ξ)] = -E ξ²
         claim="equal to",
         method="fractions; moments of the uniform law",
     )

@@ -22,7 +22,7 @@ from mindgap.lab.theory.chapter2.section_2_1 import METHODS, SmoothConvex, param
 
 
 def pep_missing() -> str:
-    """Why the extra ``pep`` cannot be used, or an empty text.
+    """Why the extra ``pep`` cannot be used, in words; an empty text where it can.
 
     Example:
         >>> pep_missing() in (
@@ -77,10 +77,10 @@ def proved_rate(method: str, Q: float) -> float:
     }[method]
 
 
-#: What counts as "the inequality holds", and the least eigenvalue of P, with the trace of P fixed
-#: to one. Without a floor the solver offers singular P, which prove nothing. Up to Q = 100 a floor
-#: ten times as low moves the rates by less than 1e-4; three times as high, it is felt from Q = 64
-#: on (4e-4).
+#: The inequality counts as met where it fails by SLACK at most. FLOOR is the least eigenvalue of P,
+#: whose trace is one: without a floor the solver offers singular P, which prove nothing. Up to Q =
+#: 100 a floor ten times as low moves the rates by less than 1e-4; a floor three times as high moves
+#: them by 4e-4 from Q = 64 on.
 SLACK, FLOOR = 1e-9, 1e-4
 
 
@@ -147,8 +147,8 @@ def lmi_rate(method: str, Q: float, *, tolerance: float = 1e-6) -> float:
 
     program, rho2 = _program(method, float(Q))
 
-    def holds(rho: float) -> bool:
-        """Whether the rate ρ is proved; sets the program's parameter."""
+    def is_proved(rho: float) -> bool:
+        """Whether some Lyapunov function proves the rate ρ; sets the program's parameter."""
         rho2.value = rho**2
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "solution may be inaccurate": then the value decides
@@ -156,17 +156,17 @@ def lmi_rate(method: str, Q: float, *, tolerance: float = 1e-6) -> float:
         return program.value is not None and program.value <= SLACK
 
     # No rate beats the quadratics'. Close to ρ = 1 the solver is unsure, so several trials look for
-    # a first ρ that holds; the set of such ρ is an interval up to 1.
+    # a first ρ that is proved; the set of such ρ is an interval up to 1.
     low = quadratic_rate(method, Q) - tolerance
     # Parts of the way from ρ = 1 down to the quadratics' rate.
     parts_of_way = (1e-4, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)
     trials = [1 - part * (1 - low) for part in parts_of_way]
-    high = next((rho for rho in trials if holds(rho)), 1.0)
-    if high == 1.0:
+    high = next((rho for rho in trials if is_proved(rho)), None)
+    if high is None:
         return 1.0
     while high - low > tolerance:
         middle = (low + high) / 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
+        low, high = (low, middle) if is_proved(middle) else (middle, high)
     return high
 
 

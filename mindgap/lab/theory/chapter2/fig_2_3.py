@@ -39,7 +39,7 @@ class RareLargeLoss:
 
     @property
     def gain(self) -> float:
-        """C - (P-1)s, the slope of a whole period."""
+        """C - (P-1)s, the slope of the sum of a period's losses."""
         return self.C - (self.period - 1) * self.s
 
     def forgetting(self) -> float:
@@ -47,11 +47,11 @@ class RareLargeLoss:
         return 1 / (1 + self.C**2)
 
     def adam_floor(self) -> float:
-        """2(C-2)/3, below which the average regret of Adam never settles when x returns to 1 in
-        every period.
+        """2(C-2)/3 for s = 1 and P = 3: a lower bound of Adam's average regret where x returns to 1
+        in every period.
 
-        At the start of each period x = 1, and the other two losses cost at least -1 each; x = -1
-        pays 2 - C.
+        A period begins at x = 1 with the loss C, and its other two losses are at least -1 each; x =
+        -1 pays 2 - C in a period.
         """
         return 2 * self.gain / self.period
 
@@ -61,7 +61,7 @@ def online_regret(
     method: str,
     alpha: Positive,
     betas: tuple[float, float],
-    at: Sequence[int],
+    reported_steps: Sequence[int],
 ) -> tuple[list[float], list[float]]:
     """Run Adam or AMSGrad, projected to [-1, 1], with steps α/√t from x_1 = 1.
 
@@ -72,7 +72,7 @@ def online_regret(
         method: "adam" or "amsgrad".
         alpha: α.
         betas: (β1, β2), each in [0, 1).
-        at: the steps t to report, increasing.
+        reported_steps: the steps t to report, increasing.
 
     Returns:
         (average regrets R_t/t, points x_t), one entry each per reported step.
@@ -90,14 +90,13 @@ def online_regret(
     for name, value in zip(("beta1", "beta2"), betas, strict=True):
         between(name, value, 0, 1, ends="[)")
     beta1, beta2 = betas
-    large, small, period, amsgrad = problem.C, -problem.s, problem.period, method == "amsgrad"
+    amsgrad, reported = method == "amsgrad", set(reported_steps)
     # m and v are the moments; ``divisor`` is v (Adam) or the largest v so far (AMSGrad).
     x, m, v, divisor = 1.0, 0.0, 0.0, 0.0
     losses, best_losses = 0.0, 0.0  # summed, at x_t and at x = -1
-    reported = set(at)
     regrets, points = [], []
-    for t in range(1, at[-1] + 1):
-        gradient = large if t % period == 1 else small
+    for t in range(1, reported_steps[-1] + 1):
+        gradient = problem.C if t % problem.period == 1 else -problem.s
         losses += gradient * x
         best_losses -= gradient
         if t in reported:

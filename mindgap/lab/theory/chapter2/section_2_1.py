@@ -49,8 +49,9 @@ METHODS = ("gd", "nesterov", "heavy-ball")
 
 
 def parameters(method: str, constants: SmoothConvex) -> tuple[float, float]:
-    """(step α, momentum β) for strongly convex f: 1/L for GD, Theorem 2.1.3 for Nesterov, Polyak's
-    4/(√L+√μ)² and ((√Q-1)/(√Q+1))² for heavy-ball. Needs μ > 0.
+    """(step α, momentum β) of a method of ``METHODS`` for strongly convex f, μ > 0: (1/L, 0) for
+    GD, those of Theorem 2.1.3 for Nesterov, Polyak's 4/(√L+√μ)² and ((√Q-1)/(√Q+1))² for
+    heavy-ball.
 
     Example:
         >>> [round(p, 6) for p in parameters("nesterov", SmoothConvex(L=4.0, mu=1.0))]
@@ -90,28 +91,22 @@ def amplitudes(
     one_of("method", method, METHODS)
     gradient_factor = 1 - alpha * np.asarray(curvature, dtype=float)
     x = y = previous = np.ones_like(gradient_factor)
-    yield y
     for step in itertools.count():
-        momentum = (step / (step + 3.0)) if beta is None else beta
-        if method == "heavy-ball":
-            x, previous = gradient_factor * x + momentum * (x - previous), x
-            yield x
-        elif method == "gd":
-            x = gradient_factor * x
-            yield x
-        else:
+        yield y
+        momentum = step / (step + 3.0) if beta is None else beta
+        if method == "gd":
+            x = y = gradient_factor * x
+        elif method == "nesterov":
             next_y = gradient_factor * x
-            x = (1 + momentum) * next_y - momentum * y
-            y = next_y
-            yield y
+            x, y = (1 + momentum) * next_y - momentum * y, next_y
+        else:
+            y = gradient_factor * x + momentum * (x - previous)
+            x, previous = y, x
 
 
-def spectrum(constants: SmoothConvex, points: int = 2001) -> np.ndarray:
-    """Curvatures from μ to L, dense at the low end on a logarithmic scale (from 1e-9 L where μ
-    = 0).
-    """
-    whole("points", points, least=2)
-    return np.geomspace(max(constants.mu, 1e-9 * constants.L), constants.L, points)
+def spectrum(constants: SmoothConvex) -> np.ndarray:
+    """2001 curvatures, evenly on a logarithmic scale from μ (from 1e-9 L where μ = 0) to L."""
+    return np.geomspace(max(constants.mu, 1e-9 * constants.L), constants.L, 2001)
 
 
 def worst_gap(
@@ -133,20 +128,20 @@ def worst_gap(
     Source: thesis, 2.1.1 (the sup over a class, here quadratics).
     """
     curvature = spectrum(constants)
-    step, momentum = _steps(method, constants)
+    step, momentum = _step_and_momentum(method, constants)
     run = amplitudes(method, curvature, step if alpha is None else alpha, momentum)
     largest = np.array([(curvature * next(run) ** 2).max() for _ in range(steps + 1)])
     return largest * constants.D**2 / 2
 
 
-def _steps(method: str, constants: SmoothConvex) -> tuple[float, float | None]:
+def _step_and_momentum(method: str, constants: SmoothConvex) -> tuple[float, float | None]:
     """(step, momentum) for :func:`amplitudes`: those of :func:`parameters` where μ > 0. For a
-    convex f (μ = 0) the step is 1/L, and the momentum None (it grows) for Nesterov's method and 0
-    for the others.
+    convex f (μ = 0) the step is 1/L, and the momentum None, that is k/(k+3), for Nesterov's method
+    and 0 for the others.
     """
     if constants.mu > 0:
         return parameters(method, constants)
-    return 1 / constants.L, None if method == "nesterov" else 0
+    return 1 / constants.L, (None if method == "nesterov" else 0)
 
 
 def iterations(method: str, constants: SmoothConvex, epsilon: Positive, most: int = 10**6) -> int:
@@ -171,7 +166,8 @@ def iterations(method: str, constants: SmoothConvex, epsilon: Positive, most: in
     """
     curvature = spectrum(constants)
     first_below = -1  # -1 while the gap is above ε
-    for k, amplitude in enumerate(amplitudes(method, curvature, *_steps(method, constants))):
+    run = amplitudes(method, curvature, *_step_and_momentum(method, constants))
+    for k, amplitude in enumerate(run):
         worst = (curvature * amplitude**2).max() * constants.D**2 / 2
         if worst > epsilon:
             first_below = -1
@@ -189,7 +185,8 @@ def iterations(method: str, constants: SmoothConvex, epsilon: Positive, most: in
 
 
 def gd_gap_printed(constants: SmoothConvex, k: int) -> float:
-    """L/2 · (L/(μ+L))^(2k) D², as the thesis states it after (2.3).
+    """L/2 · (L/(μ+L))^(2k) D², the bound of GD's gap after k steps as the thesis states it after
+    (2.3).
 
     Example:
         >>> gd_gap_printed(SmoothConvex(L=1.0, mu=1.0), 1)
@@ -203,7 +200,7 @@ def gd_gap_printed(constants: SmoothConvex, k: int) -> float:
 
 
 def gd_convex_gap(constants: SmoothConvex, k: int) -> float:
-    """L D²/(4k + 2), the exact worst case of GD with step 1/L over convex functions.
+    """L D²/(4k + 2), the exact worst gap of GD with step 1/L after k steps over convex functions.
 
     Source: Drori and Teboulle's bound behind "O(L/ε)" in thesis, Table 2.1.
 
@@ -215,8 +212,8 @@ def gd_convex_gap(constants: SmoothConvex, k: int) -> float:
 
 
 def nesterov_gap(constants: SmoothConvex, k: int) -> float:
-    """(μ+L)/2 · D² exp(-(k-1)/√Q), what f(y_k) - f* is at most for (2.4) with Theorem 2.1.3's
-    parameters.
+    """(μ+L)/2 · D² exp(-(k-1)/√Q), an upper bound of f(y_k) - f* after k steps of (2.4) with
+    Theorem 2.1.3's parameters.
 
     With y_0 = x_0, as the theorem needs and does not say, exp(-k/√Q) holds too. Source: thesis,
     Theorem 2.1.3.
@@ -234,8 +231,8 @@ def nesterov_gap(constants: SmoothConvex, k: int) -> float:
 
 
 def nesterov_convex_gap(constants: SmoothConvex, k: int) -> float:
-    """2L D²/(k² + 5k + 6), the exact worst case with momentum k/(k+3) over convex functions, k >=
-    1.
+    """2L D²/(k² + 5k + 6), the exact worst gap of Nesterov's method with momentum k/(k+3) after k
+    >= 1 steps over convex functions.
 
     Source: the bound behind Nesterov's column in thesis, Table 2.1.
 
@@ -248,8 +245,8 @@ def nesterov_convex_gap(constants: SmoothConvex, k: int) -> float:
 
 
 def iteration_bound(method: str, constants: SmoothConvex, epsilon: float) -> float:
-    """The steps k after which a method's upper bound on the gap is at most ε: Table 2.1 with its
-    constants. Real numbers, at least 0.
+    """The number of steps k after which a method's upper bound on the gap is at most ε: Table 2.1
+    with its constants. A real number, at least 0.
 
     The bounds, solved for k: ``gd_convex_gap`` and ``nesterov_convex_gap`` where μ = 0; else L D²/2
     (1 - μ/L)^(2k) for GD and ``nesterov_gap`` for Nesterov's method.

@@ -14,8 +14,7 @@ from mindgap.lab.theory.function import Function, namespace
 # The two functions of 3.7.2 that make every fixed step slow, and a repair of the first one.
 # *Differs from the paper*: the exponential function is said to be (1, L1)-smooth (3.10); its
 # curvature at 0 is L1 while its gradient there is 0, so it is (L1, L1)-smooth and no better.
-# ``HyperbolicCosine`` plays the same part for any
-# (L0, L1).
+# ``HyperbolicCosine`` plays the same part for any (L0, L1).
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class ExponentialQuadratic(Function):
     def value(self, x: Any) -> Any:
         """f(x), entry by entry: exponential for |x| > 1/L1, a parabola between."""
         xp = namespace(x)
-        u = self.L1 * xp.abs(x)
+        u = self.L1 * xp.abs(x)  # above 1 outside the parabola
         outside = _exponential_part(u) / self.L1
         return xp.where(u > 1, outside, u * u / (2 * self.L1) + 1 / (2 * self.L1))
 
@@ -102,12 +101,11 @@ class SlowFunction(Function):
 
     def gradient(self, x: Any) -> Any:
         xp = namespace(x)
-        return xp.where(
-            xp.abs(x) > 1, 2 * self.epsilon * xp.sign(x), self.epsilon * (3 * x - x * x * x)
-        )
+        outside, inside = 2 * self.epsilon * xp.sign(x), self.epsilon * (3 * x - x * x * x)
+        return xp.where(xp.abs(x) > 1, outside, inside)
 
     def curvature(self, x: Any) -> Any:
-        """f''(x) = 3ε(1 - x²) inside, 0 outside."""
+        """f''(x), entry by entry: 3ε(1 - x²) in [-1, 1], 0 outside."""
         xp = namespace(x)
         return xp.where(xp.abs(x) > 1, x * 0, 3 * self.epsilon * (1 - x * x))
 
@@ -119,7 +117,7 @@ class SlowFunction(Function):
 
     def constants(self, delta: float, L0: float = 1.0, L1: float = 1.0) -> RelaxedSmooth:
         """(L0, L1, Δ, M = 2ε): any L0 >= 3ε does."""
-        accuracy(self.epsilon, below=L0 / 3 * (1 + 1e-12))
+        accuracy(self.epsilon, below=L0 / 3 * (1 + 1e-12))  # ε = L0/3 passes in spite of rounding
         return RelaxedSmooth(L0=L0, L1=L1, delta=delta, M=2 * self.epsilon)
 
 
@@ -143,7 +141,7 @@ class HyperbolicCosine(Function):
 
     def value(self, x: Any) -> Any:
         terms = (self.L0 / self.L1**2) * namespace(x).cosh(self.L1 * x)
-        return terms if self.dimension == 1 else terms.sum(-1)
+        return terms if self.dimension == 1 else terms.sum(-1)  # in one variable entry by entry
 
     def gradient(self, x: Any) -> Any:
         return (self.L0 / self.L1) * namespace(x).sinh(self.L1 * x)
@@ -183,9 +181,9 @@ class ToothedSlope(Function):
     between them.
 
     For x > 0: f'(x) = s - L·max(0, dist(x, grid) - w), grid = {0, hs, 2hs, ...}; for x <= 0, f'(x)
-    = s + L x, a quadratic with its minimum at -s/L. The flat top of half-width w = hs/20 keeps
-    rounding errors from growing. Gradient descent with step h from x0 = n·h·s visits every grid
-    point and gains s²h(1 - 0.81·hL/4) per step.
+    = s + L x, a quadratic with its minimum at -s/L. f' is constant within w = hs/20 of a grid
+    point, so that rounding errors do not grow. Gradient descent with step h from x0 = n·h·s visits
+    every grid point and gains s²h(1 - 0.81·hL/4) per step.
 
     Example:
         >>> f = ToothedSlope(slope=0.1, step=0.5, L=1.0, teeth=4)
@@ -208,7 +206,7 @@ class ToothedSlope(Function):
 
     @property
     def period(self) -> float:
-        """h·s, the way that one step covers."""
+        """h·s, the distance that one step covers."""
         return self.step * self.slope
 
     @property
@@ -217,8 +215,8 @@ class ToothedSlope(Function):
         return self.teeth * self.period
 
     def _tooth(self, x: Any) -> tuple[Any, Any]:
-        """(number of whole teeth between 0 and x, the way t from the last grid point to x), for x
-        >= 0.
+        """(number of whole teeth between 0 and x, the distance t from the last grid point to x),
+        for x >= 0.
         """
         number = namespace(x).floor(x / self.period)
         return number, x - number * self.period
@@ -230,7 +228,7 @@ class ToothedSlope(Function):
 
     @property
     def _tooth_rise(self) -> float:
-        """What f rises over one tooth: s·hs less the triangle that the slope dips."""
+        """By how much f rises over one tooth: s·hs less the area L (hs/2 - w)² of the dip of f'."""
         return self.slope * self.period - self.L * (self.period / 2 - self._flat) ** 2
 
     def _beyond_flat(self, distance: Any) -> Any:
@@ -242,7 +240,8 @@ class ToothedSlope(Function):
         xp, s, L, period = namespace(x), self.slope, self.L, self.period
         right_of_0, left_of_0 = xp.where(x > 0, x, x * 0), xp.where(x > 0, x * 0, x)
         number, t = self._tooth(right_of_0)
-        # ∫ f' over the way t into the tooth: f' falls in its first half and rises in its second.
+        # ∫ f' over the distance t into the tooth: f' falls in the tooth's first half and rises in
+        # its second.
         first_half = s * t - L * self._beyond_flat(t) ** 2 / 2
         whole_dip = L * (period / 2 - self._flat) ** 2
         second_half = s * t - whole_dip + L * self._beyond_flat(period - t) ** 2 / 2

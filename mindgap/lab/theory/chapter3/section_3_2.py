@@ -23,7 +23,8 @@ from mindgap.lab.theory.function import Function, namespace
 def growth_bound(
     growth: Callable[[Any], Any], delta: Positive, epsilon: Positive, steepest: Positive
 ) -> float:
-    """Most iterations until ‖∇f‖ <= ε with steps 1/(2 ℓ(2u)): (8/3) Δ max ℓ(2u)/u², ε <= u <= M.
+    """Most iterations until ‖∇f‖ <= ε with steps 1/(2 ℓ(2u)), u = ‖∇f(x)‖: (8/3) Δ max ℓ(2u)/u²
+    over ε <= u <= M.
 
     Where ℓ grows no faster than u² the largest term is that of u = ε, and M falls out. The maximum
     is taken over 400 points.
@@ -78,6 +79,7 @@ class Polynomial(Function):
         return _horner(_derivative(self.coefficients), x)
 
     def curvature(self, x: Any) -> Any:
+        # f''
         return _horner(_derivative(_derivative(self.coefficients)), x)
 
 
@@ -115,10 +117,10 @@ def polynomial_l0(f: Polynomial, L1: Positive) -> float:
     """
     if len(f.coefficients) < 4:
         fail("f", "must have degree 3 or more", len(f.coefficients) - 1)
-    first = np.array(_derivative(f.coefficients))
-    second = np.array(_derivative(first.tolist()))
-    third = np.array(_derivative(second.tolist()))
-    # numpy.roots takes the highest coefficient first.
+    # The coefficients of f', f'' and f''', lowest first; numpy.roots takes the highest first.
+    first = _derivative(f.coefficients)
+    second = np.array(_derivative(first))
+    third = np.array(_derivative(_derivative(first)))
     candidates = [np.zeros(1), np.roots(first[::-1]), np.roots(second[::-1])]
     for sign in (-1.0, 1.0):
         stationary = sign * L1 * second  # f''' ± L1 f''
@@ -126,7 +128,8 @@ def polynomial_l0(f: Polynomial, L1: Positive) -> float:
         candidates.append(np.roots(stationary[::-1]))
     roots = np.concatenate(candidates)
     points = roots[np.abs(roots.imag) < REAL_ROOT * (1 + np.abs(roots))].real
-    return max(0.0, float(np.max(np.abs(f.curvature(points)) - L1 * np.abs(f.gradient(points)))))
+    excess = np.abs(f.curvature(points)) - L1 * np.abs(f.gradient(points))
+    return max(0.0, float(np.max(excess)))
 
 
 # 3.2.3: the squared loss of a deep linear network, its gradient and its curvature.
@@ -179,29 +182,27 @@ class DeepLinear(Function):
             start = end
         return parts
 
-    def _residual(self, w: Any) -> tuple[list[Any], list[Any], Any]:
-        """What a forward pass at ``w`` of shape (..., dimension) leaves for ``value`` and
-        ``gradient``.
+    def _forward(self, w: Any) -> tuple[list[Any], list[Any], Any]:
+        """A forward pass at the weights ``w`` of shape (..., dimension).
 
         Returns:
             (weights W_1, ..., W_ℓ; inputs of every layer, then the output f(X); f(X) - Y).
         """
         xp = namespace(w)
-        data, targets = xp.asarray(self.X), xp.asarray(self.Y)
-        weights, inputs = self.matrices(w), [data]
+        weights, inputs = self.matrices(w), [xp.asarray(self.X)]
         for W in weights:
             inputs.append(W @ inputs[-1])
-        return weights, inputs, inputs[-1] - targets
+        return weights, inputs, inputs[-1] - xp.asarray(self.Y)
 
     def value(self, x: Vectors) -> Any:
-        residual = self._residual(x)[2]
+        _, _, residual = self._forward(x)
         return (residual * residual).sum((-1, -2))
 
     def gradient(self, x: Vectors) -> Any:
         """∇f by back propagation, flat in the order of the weights; shape of ``x``, which is
         (..., dimension).
         """
-        weights, inputs, residual = self._residual(x)
+        weights, inputs, residual = self._forward(x)
         by_output = 2 * residual  # the derivative by a layer's output, from the last layer on
         parts: list[Any] = []
         for W, layer_input in zip(reversed(weights), reversed(inputs[:-1])):

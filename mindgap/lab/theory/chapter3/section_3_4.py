@@ -31,11 +31,12 @@ class ClippedStep:
         [0.1, 0.05]
     """
 
-    eta: Any
-    gamma: Any
+    eta: Any  # η, the step for gradients of norm γ or less
+    gamma: Any  # γ, the norm above which a gradient is clipped
 
     def __call__(self, norm: Any) -> Any:
         """The effective step for gradients of that norm."""
+        # η γ/max{‖g‖, γ}; ``norm * 0`` makes γ an array or a tensor as ``norm`` is.
         return self.eta * self.gamma / namespace(norm).maximum(norm, norm * 0 + self.gamma)
 
 
@@ -124,8 +125,8 @@ def fixed_step_lower_bound(constants: RelaxedSmooth, epsilon: float) -> float:
 def fixed_step_count(delta: float, epsilon: Positive, h: Positive) -> float:
     """Fewest steps of length h that the slow function of 3.7.2 allows: (Δ + 0.0554 ε)/(4 ε² h).
 
-    T_ε ends at |x| <= 2 sin 10°, where ε(3x - x³) = ε. The way there from x0 = 1 + (Δ - 5ε/4)/(2ε)
-    is Δ/(2ε) + 3/8 - 2 sin 10°, and a step covers at most 2εh.
+    T_ε ends at |x| <= 2 sin 10°, where ε(3x - x³) = ε. The distance from x0 = 1 + (Δ - 5ε/4)/(2ε)
+    to there is Δ/(2ε) + 3/8 - 2 sin 10°, and a step covers at most 2εh.
 
     Example:
         >>> round(fixed_step_count(delta=3.0, epsilon=0.1, h=0.112), 3)
@@ -133,8 +134,8 @@ def fixed_step_count(delta: float, epsilon: Positive, h: Positive) -> float:
 
     Source: thesis, 3.7.2; with h <= (2 log M + 2)/(M L1) it gives Theorem 3.4.2 as printed.
     """
-    way = delta / (2 * epsilon) + 0.375 - 2 * math.sin(math.radians(10))
-    return way / (2 * epsilon * h)
+    distance = delta / (2 * epsilon) + 0.375 - 2 * math.sin(math.radians(10))
+    return distance / (2 * epsilon * h)
 
 
 # Theorem 3.4.3: gradient descent with a fixed step, when the gradient is bounded by M on the
@@ -167,7 +168,7 @@ def gd_bound(constants: RelaxedSmooth, epsilon: Positive) -> float:
 # *Differs from the paper* in two places.
 # 1. The step is printed as min{1/(16 η L1 (‖g‖ + τ)), η}; the proof needs 1/(16 L1 (‖g‖ + τ)), as
 # its inequality
-#    4 L1 ‖∇f‖ h <= 1/4 and (3.15) show. With the printed step a run need never arrive, at the
+#    4 L1 ‖∇f‖ h <= 1/4 and (3.15) show. With the printed step a run may never arrive within the
 #    theorem's own T (``certificates.chapter3.theorem_3_4_4_step``).
 # 2. The proof sums E[h_k ‖∇f‖²/4] <= Δ and goes on with the factor 1/4 lost, then asks for E[min
 # ‖∇f‖] <= 2ε where
@@ -187,13 +188,14 @@ class StochasticClippedStep:
         [0.05, 0.025]
     """
 
-    eta: Any
-    L1: Any
-    tau: Any
+    eta: Any  # η, the longest step
+    L1: Any  # constant of (L0, L1)-smoothness
+    tau: Any  # τ, bound of the noise
 
     def __call__(self, norm: Any) -> Any:
         """The effective step for stochastic gradients of that norm."""
         limit = 1 / (16 * self.L1 * (norm + self.tau))
+        # ``limit * 0`` makes η an array or a tensor as ``limit`` is.
         return namespace(norm).minimum(limit, limit * 0 + self.eta)
 
 
@@ -280,8 +282,8 @@ def sgd_bound(constants: RelaxedSmooth, noise: BoundedNoise, epsilon: Positive) 
     """Iterations after which ‖∇f(x_k)‖ <= ε has happened with probability at least 1/2: Theorem
     3.4.5 as proved, for the fixed step of ``sgd_step``.
 
-    max{(2(f(x0) - f*) + (5 L0 + 4 L1 M)(M + τ)²)²/ε⁴, L1² (M + τ)²}. The second term makes 1/√T the
-    smaller of the two in ``sgd_step``, which the proof takes for granted.
+    max{(2A)²/ε⁴, L1² (M + τ)²} with 2A = 2(f(x0) - f*) + (5 L0 + 4 L1 M)(M + τ)². The second term
+    makes 1/√T the smaller of the two in ``sgd_step``, which the proof takes for granted.
 
     Example:
         >>> sgd_bound(
@@ -291,8 +293,8 @@ def sgd_bound(constants: RelaxedSmooth, noise: BoundedNoise, epsilon: Positive) 
     """
     M = constants.need_m()
     largest = M + noise.tau  # of ‖g‖
-    doubled = 2 * constants.delta + (5 * constants.L0 + 4 * constants.need_l1() * M) * largest**2
-    return max(doubled**2 / epsilon**4, (constants.L1 * largest) ** 2)
+    two_A = 2 * constants.delta + (5 * constants.L0 + 4 * constants.need_l1() * M) * largest**2
+    return max(two_A**2 / epsilon**4, (constants.L1 * largest) ** 2)
 
 
 # Lemmas 3.7.1 to 3.7.4: how fast a gradient can grow, and the three error terms of the stochastic
@@ -303,7 +305,8 @@ Array = np.ndarray
 
 
 def gradient_growth_bound(constants: RelaxedSmooth, norm: Array | float) -> Array | float:
-    """Lemma 3.7.1: ‖∇f(x⁺)‖ <= 4 (L0/L1 + ‖∇f(x)‖) whenever ‖x⁺ - x‖ <= min{1/L1, 1}.
+    """Lemma 3.7.1: ‖∇f(x⁺)‖ <= 4 (L0/L1 + ‖∇f(x)‖) whenever ‖x⁺ - x‖ <= min{1/L1, 1}, the right
+    side for ``norm``, ‖∇f(x)‖.
 
     Grönwall's inequality gives e in place of 4, and less: e·(L0/L1 + ‖∇f(x)‖) - L0/L1.
 

@@ -34,7 +34,8 @@ def clip_global(g: Vectors, tau: Any) -> Any:
 
 
 def clip_coordinates(g: Any, tau: Any) -> Any:
-    """min{τ_i/|g_i|, 1} g_i in every coordinate (thesis, (CClip)).
+    """min{τ_i/|g_i|, 1} g_i in every coordinate of gradients g (thesis, (CClip)); τ is a number or
+    has one entry per coordinate.
 
     Example:
         >>> clip_coordinates(np.array([3.0, -0.5]), 1.0).tolist()
@@ -90,10 +91,12 @@ def clipped_moments(law: NoiseLaw, mean: float, tau: NonNegative) -> ClippedMome
 
 
 def clipped_second_moment_bound(alpha: Order, G: Positive, tau: Positive) -> float:
-    """E‖ĝ‖² <= G^α τ^(2-α); the same with B_i and τ_i for one coordinate of CClip.
+    """E‖ĝ‖² <= G^α τ^(2-α), the right side; the same with B_i and τ_i for one coordinate of CClip.
 
     Args:
+        alpha: α.
         G: E‖g‖^α <= G^α.
+        tau: τ, the threshold.
 
     Example:
         >>> clipped_second_moment_bound(2.0, 3.0, 100.0)
@@ -105,7 +108,8 @@ def clipped_second_moment_bound(alpha: Order, G: Positive, tau: Positive) -> flo
 
 
 def clipped_bias_bound(alpha: Order, G: Positive, tau: Positive) -> float:
-    """‖E ĝ - ∇f‖² <= G^(2α) τ^(-2(α-1)) (thesis, Lemmas 4.7.1 and 4.7.5; acclip, Lemmas 2 and 5).
+    """‖E ĝ - ∇f‖² <= G^(2α) τ^(-2(α-1)), the right side (thesis, Lemmas 4.7.1 and 4.7.5; acclip,
+    Lemmas 2 and 5). The arguments are those of ``clipped_second_moment_bound``.
 
     Example:
         >>> clipped_bias_bound(2.0, 2.0, 4.0)
@@ -115,7 +119,8 @@ def clipped_bias_bound(alpha: Order, G: Positive, tau: Positive) -> float:
 
 
 def printed_coordinate_second_moment(alpha: Order, B: Positive, tau: Positive) -> float:
-    """The second moment bound as Lemma 4.7.5 prints it: B^α τ^(2-2α). Refuted by a test.
+    """B^α τ^(2-2α), the bound of E ĝ_i² as Lemma 4.7.5 prints it. It is false: the proof has 2 - α
+    in the exponent (``clipped_second_moment_bound``).
 
     Example:
         >>> printed_coordinate_second_moment(2.0, 1.0, 10.0)
@@ -131,10 +136,13 @@ def printed_coordinate_second_moment(alpha: Order, B: Positive, tau: Positive) -
 def small_gradient_second_moment_bound(
     alpha: Order, sigma: Positive, tau: Positive, norm: NonNegative
 ) -> float:
-    """E‖ĝ‖² <= 2‖∇f‖² + 4 σ^α τ^(2-α) when ‖∇f‖ <= τ/2 (thesis, Lemma 4.7.2).
+    """E‖ĝ‖² <= 2‖∇f‖² + 4 σ^α τ^(2-α), the right side, when ‖∇f‖ <= τ/2 (thesis, Lemma 4.7.2).
 
     Args:
-        sigma: E‖g - ∇f‖^α <= σ^α.
+        alpha: α.
+        sigma: σ, where E‖g - ∇f‖^α <= σ^α.
+        tau: τ, the threshold.
+        norm: ‖∇f‖.
 
     Example:
         >>> small_gradient_second_moment_bound(2.0, 1.0, 2.0, 1.0)
@@ -147,7 +155,13 @@ def small_gradient_second_moment_bound(
 def small_gradient_bias_bound(
     alpha: Order, sigma: Positive, tau: Positive, norm: NonNegative
 ) -> float:
-    """‖E ĝ - ∇f‖² <= 4 σ^(2α) τ^(-2(α-1)) when ‖∇f‖ <= τ/2 (thesis, Lemma 4.7.2).
+    """‖E ĝ - ∇f‖² <= 4 σ^(2α) τ^(-2(α-1)), the right side, when ‖∇f‖ <= τ/2 (thesis, Lemma 4.7.2).
+
+    Args:
+        alpha: α.
+        sigma: σ, where E‖g - ∇f‖^α <= σ^α.
+        tau: τ, the threshold.
+        norm: ‖∇f‖.
 
     Example:
         >>> small_gradient_bias_bound(2.0, 1.0, 2.0, 1.0)
@@ -164,8 +178,8 @@ def _refuse_large_gradient(tau: float, norm: float) -> None:
 
 
 def direction_bound(v: np.ndarray, gradient: np.ndarray) -> Any:
-    """Lemma 4.7.3: ⟨v/‖v‖, ∇f⟩ >= ‖∇f‖/3 - 8‖v - ∇f‖/3, the right side; vectors along the last
-    axis.
+    """Lemma 4.7.3: ⟨v/‖v‖, ∇f⟩ >= ‖∇f‖/3 - 8‖v - ∇f‖/3, the right side for a direction ``v`` and
+    the true gradient; vectors along the last axis.
 
     Example:
         >>> round(float(direction_bound(np.array([1.0, 0.0]), np.array([3.0, 0.0]))), 6)
@@ -183,7 +197,8 @@ def direction_bound(v: np.ndarray, gradient: np.ndarray) -> Any:
 
 
 def norm_moment_upper(constants: CoordinateMoment, *, printed: bool = False) -> float:
-    """E‖g‖^α <= ‖B‖_α^α; with ``printed=True`` the lemma's d^(α/2) ‖B‖_α^α (thesis, Lemma 4.7.4).
+    """‖B‖_α^α, an upper bound of E‖g‖^α; with ``printed=True`` the lemma's d^(α/2) ‖B‖_α^α (thesis,
+    Lemma 4.7.4).
 
     From below d^(α/2-1) ‖B‖_α^α holds, attained when all coordinates move together.
 
@@ -192,8 +207,8 @@ def norm_moment_upper(constants: CoordinateMoment, *, printed: bool = False) -> 
         >>> norm_moment_upper(a), norm_moment_upper(a, printed=True)
         (2.0, 4.0)
     """
-    value = math.fsum(b**constants.alpha for b in constants.B)
-    return value * (constants.dimension ** (constants.alpha / 2) if printed else 1.0)
+    bound = math.fsum(b**constants.alpha for b in constants.B)
+    return bound * (constants.dimension ** (constants.alpha / 2) if printed else 1.0)
 
 
 def gclip_coordinate_bound(

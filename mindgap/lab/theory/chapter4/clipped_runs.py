@@ -93,23 +93,24 @@ def averaged_error(
         [0.005]
     """
     p, b = problem.probability, problem.optimum
-    # With S = Σ_{j<=k} j x_{j-1}: E x, E x², E S, E xS and E S², each one entry per problem.
+    # With S = Σ_{j<=k} j x_{j-1}: E x (``mean``), E x² (``square``), E S (``sum_mean``), E xS
+    # (``cross``) and E S² (``sum_square``), each one entry per problem.
     mean = square = sum_mean = cross = sum_square = np.zeros(
         np.broadcast(problem.alpha, problem.jump).shape
     )
     errors = []
     reported = {whole("horizon", horizon, least=1) for horizon in horizons}
     for k in range(1, max(reported) + 1):
-        jumped = step(k) * np.minimum(problem.jump, threshold(k))  # how far a clipped jump moves x
-        shrunk = 1 - step(k) * problem.slope  # the factor on x without a jump
-        # S takes k·x; then x moves, to shrunk·x (probability 1-p) or to x + jumped (p).
+        move = step(k) * np.minimum(problem.jump, threshold(k))  # of x by a clipped jump
+        factor = 1 - step(k) * problem.slope  # on x without a jump
+        # S grows by k·x; then x becomes factor·x (probability 1-p) or x + move (p).
         sum_square = sum_square + 2 * k * cross + k * k * square
         sum_mean = sum_mean + k * mean
         cross = cross + k * square
-        cross = (1 - p) * shrunk * cross + p * (cross + jumped * sum_mean)
-        after_jump = square + 2 * jumped * mean + jumped * jumped
-        square = (1 - p) * shrunk * shrunk * square + p * after_jump
-        mean = (1 - p) * shrunk * mean + p * (mean + jumped)
+        cross = (1 - p) * factor * cross + p * (cross + move * sum_mean)
+        square_after_jump = square + 2 * move * mean + move * move
+        square = (1 - p) * factor * factor * square + p * square_after_jump
+        mean = (1 - p) * factor * mean + p * (mean + move)
         if k in reported:
             weight = k * (k + 1) / 2  # Σ j, so x̄_k = S/weight
             distance = sum_square / weight**2 - 2 * b * sum_mean / weight + b * b  # E(x̄_k - b)²
@@ -142,18 +143,19 @@ def mean_square_gradient(
     closed form from its fixed point and its two decay factors, so the cost does not depend on K.
     """
     p, slope, optimum = problem.probability, problem.slope, problem.optimum
-    no_jump, steps = 1 - p, np.asarray(horizon, dtype=float)
-    jump_move = eta * np.minimum(problem.jump, tau)
+    steps = np.asarray(horizon, dtype=float)
+    move = eta * np.minimum(problem.jump, tau)  # of x by a clipped jump
     # With m = E x and s = E x²: m <- r m + p·move, s <- t s + 2 p move m + p move².
-    r = no_jump * (1 - eta * slope) + p
-    t = no_jump * (1 - eta * slope) ** 2 + p
-    m_fixed = p * jump_move / (1 - r)
+    r = (1 - p) * (1 - eta * slope) + p
+    t = (1 - p) * (1 - eta * slope) ** 2 + p
     m0 = optimum + offset
     s0 = m0 * m0
-    s_fixed = (2 * p * jump_move * m_fixed + p * jump_move * jump_move) / (1 - t)
+    # The fixed points of the two recursions.
+    m_fixed = p * move / (1 - r)
+    s_fixed = (2 * p * move * m_fixed + p * move * move) / (1 - t)
     # m_k = m_fixed + (m0 - m_fixed) r^k, and s_k = s_fixed + A r^k + (s0 - s_fixed - A) t^k, where
     # A r^k is what the mean's own decay adds.
-    A = 2 * p * jump_move * (m0 - m_fixed) / (r - t)
+    A = 2 * p * move * (m0 - m_fixed) / (r - t)
     sum_r = -np.expm1(steps * np.log(r)) / (1 - r)  # Σ_{k<K} r^k
     sum_t = -np.expm1(steps * np.log(t)) / (1 - t)
     sum_m = m_fixed * steps + (m0 - m_fixed) * sum_r
@@ -212,7 +214,7 @@ def weighted_average_runs(
     for k in range(1, max(reported) + 1):
         weighted_sum += k * x
         if k in reported:
-            averages.append(weighted_sum / (k * (k + 1) / 2))
+            averages.append(weighted_sum / (k * (k + 1) / 2))  # over Σ_{j<=k} j
         x = x - step(k) * clip(gradient(x, k), threshold(k))
         if box is not None:
             x = np.clip(x, *box)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.check import fail
+from mindgap.base.check import one_of
 from mindgap.base.checked import Count, Order, Positive
 from mindgap.lab.theory.assumptions import CoordinateMoment, HeavyTail, StronglyConvexMoment
 
@@ -15,20 +15,18 @@ from mindgap.lab.theory.assumptions import CoordinateMoment, HeavyTail, Strongly
 # *Differs from the paper*, whose statement is false in several ways and whose proof shows what is
 # true:
 # * Case 2 of the proof drops a factor τ from ⟨∇f, ĝ⟩, so the descent there is η τ‖∇f‖/12, not
-# η‖∇f‖/12: the quantity
-#   that is bounded is min{‖∇f‖², τ‖∇f‖/3}, not min{‖∇f‖², ‖∇f‖}. With a small σ the threshold is
-#   small, and the stated bound with its last term put right (below) is refuted by a long slope.
+#   η‖∇f‖/12: the quantity that is bounded is min{‖∇f‖², τ‖∇f‖/3}, not min{‖∇f‖², ‖∇f‖}. With a
+#   small σ the threshold is small, and the stated bound with its last term put right (below) is
+#   refuted by a long slope.
 # * The condition η <= 1/(L (12σ)^(α/(α-1))) comes from the same slip (σ has a unit). Case 2 rather
-# needs the τ >= 16σ
-#   that the proof mentions, that is η <= 1/(16^α L), which η <= 1/(4L) does not give. The proof's
-#   own steps need more: with 8/3 of Lemma 4.7.3 ‖∇f‖/3 - 8σ/3 >= ‖∇f‖/6 asks for ‖∇f‖ >= 16σ, and
-#   E[⟨∇f, g⟩; ‖g‖ <= τ] is taken for P(‖g‖ <= τ)‖∇f‖². With ⟨∇f, g⟩ >= ‖∇f‖² - ‖∇f‖‖g - ∇f‖ there,
-#   and the sharp 4/3 in Lemma 4.7.3, case 2 gives E⟨∇f, ĝ⟩ >= ‖∇f‖(τ/3 - 8σ/3) >= τ‖∇f‖/6 for τ >=
-#   16σ.
-# * The last term of the bound is printed as 20 f0 L^.. (F0/(Kσ²))^(2(α-1)/(3α-2)); the proof's 20
-# f0/(ηK) is
-#   20 σ^(2α/(3α-2)) (L f0/K)^(2(α-1)/(3α-2)). As printed it falls with σ, and is refuted by a large
-#   σ, or whenever σ² > 20 f0 (``certificates.chapter4.theorem_4_4_1``).
+#   needs the τ >= 16σ that the proof mentions, that is η <= 1/(16^α L), which η <= 1/(4L) does not
+#   give. The proof's own steps need more: with 8/3 of Lemma 4.7.3 ‖∇f‖/3 - 8σ/3 >= ‖∇f‖/6 asks for
+#   ‖∇f‖ >= 16σ, and E[⟨∇f, g⟩; ‖g‖ <= τ] is taken for P(‖g‖ <= τ)‖∇f‖². With ⟨∇f, g⟩ >= ‖∇f‖² -
+#   ‖∇f‖‖g - ∇f‖ there, and the sharp 4/3 in Lemma 4.7.3, case 2 gives E⟨∇f, ĝ⟩ >= ‖∇f‖(τ/3 - 8σ/3)
+#   >= τ‖∇f‖/6 for τ >= 16σ.
+# * The last term of the bound is printed as 20 f0 L^.. (F0/(Kσ²))^(2(α-1)/(3α-2)); the proof's
+#   20 f0/(ηK) is 20 σ^(2α/(3α-2)) (L f0/K)^(2(α-1)/(3α-2)). As printed it falls with σ, and is
+#   refuted by a large σ, or whenever σ² > 20 f0 (``certificates.chapter4.theorem_4_4_1``).
 
 #: Case 2 needs τ >= 16σ.
 THRESHOLD_RATIO = 16.0
@@ -43,8 +41,8 @@ class ConstantClip:
         ConstantClip(eta=0.1, tau=2.0)
     """
 
-    eta: Any
-    tau: Any
+    eta: Any  # η, the step
+    tau: Any  # τ, the threshold
 
 
 def gclip_nonconvex_parameters(constants: HeavyTail, K: Count) -> ConstantClip:
@@ -108,10 +106,10 @@ class SmoothMoment:
         4.0
     """
 
-    alpha: Order
+    alpha: Order  # α
     G: Positive
     L: Positive
-    delta: Positive
+    delta: Positive  # Δ
 
 
 def moment_nonconvex_parameters(constants: SmoothMoment, K: Count) -> ConstantClip:
@@ -157,12 +155,12 @@ def moment_nonconvex_bound(constants: SmoothMoment, K: Count, *, printed: bool =
     Source: acclip, Theorem 2 with the proof's L.
     """
     alpha, G = constants.alpha, constants.G
-    base = (1.0 if printed else constants.L) * constants.delta / K
+    base = (1.0 if printed else constants.L) * constants.delta / K  # L f0/K
     return 4 * G ** (2 * alpha / (3 * alpha - 2)) * base ** ((2 * alpha - 2) / (3 * alpha - 2))
 
 
 def coordinate_moment(alpha: float, B: tuple[float, ...], *, method: str) -> float:
-    """The G that Corollary 3 and Theorem 5 put into Theorem 2, a norm of B.
+    """The G that Corollary 3 and Theorem 5 put into Theorem 2: ‖B‖_α or ‖B‖_2.
 
     Args:
         alpha: α.
@@ -175,8 +173,7 @@ def coordinate_moment(alpha: float, B: tuple[float, ...], *, method: str) -> flo
 
     Source: acclip, Corollary 3 (without its √d) and Theorem 5.
     """
-    if method not in ("gclip", "cclip"):
-        fail("method", "must be 'gclip' or 'cclip'", method)
+    one_of("method", method, ("gclip", "cclip"))
     order = alpha if method == "gclip" else 2.0
     return sum(b**order for b in B) ** (1 / order)
 
@@ -184,9 +181,8 @@ def coordinate_moment(alpha: float, B: tuple[float, ...], *, method: str) -> flo
 # Theorem 4.4.2 (= Theorem 1 of acclip): projected GClip on strongly convex functions, with
 # k-weighted averaging. *Differs from the papers*. The threshold is printed as τ_k = G k^(α-1); the
 # proofs use τ_k = G k^(1/α).
-# (proj-GClip) is printed without its projection. In the proof, dividing by
-# K(K+1)/2 gives twice the printed 8G²K⁻¹(K+1)^((2-α)/α), and the last display of 4.7.2 has the
-# exponent (2-α)/α for
+# (proj-GClip) is printed without its projection. In the proof, dividing by K(K+1)/2 gives twice the
+# printed 8G²K⁻¹(K+1)^((2-α)/α), and the last display of 4.7.2 has the exponent (2-α)/α for
 # (2-2α)/α. The constant 16 is right nevertheless: the two terms add up to 6 G² k^((2-α)/α)/μ where
 # the text uses 8, and the sum to (α/2)(K+1)^(2/α), which is enough for K >= 3; for K <= 2 the
 # averaged point lies in the domain, where f - f* <= G²/(2μ).

@@ -39,7 +39,7 @@ def psi(x: Any) -> Any:
         [0.0, 1.0]
     """
     xp = namespace(x)
-    # 1 where the branch is not taken, so that autograd never divides by 0.
+    # u = 2x - 1; 1 where the branch is not taken, so that autograd never divides by 0.
     u = xp.where(x > 0.5, 2 * x - 1, x * 0 + 1)
     return xp.where(x > 0.5, xp.exp(1 - 1 / (u * u)), x * 0)
 
@@ -109,7 +109,7 @@ class ZeroChain(Function):
     dimension: Count
 
     def value(self, x: Vectors) -> Any:
-        previous, current = x[..., :-1], x[..., 1:]
+        previous, current = x[..., :-1], x[..., 1:]  # x_{i-1} and x_i for i >= 2
         chain = psi(-previous) * phi(-current) - psi(previous) * phi(current)
         return chain.sum(-1) - phi(x[..., 0])
 
@@ -147,12 +147,17 @@ class ChainOracle:
     probability: Annotated[float, Range(0, 1, "(]")]  # p
 
     def gradient(self, x: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """The stochastic gradient for draws ``z`` (0 or 1) of the leading shape."""
-        return self.noisy(self.chain.gradient(x), x, z)
+        """The stochastic gradient at points ``x``, (..., d), for draws ``z`` (0 or 1), (...)."""
+        return self.with_noise(self.chain.gradient(x), x, z)
 
-    def noisy(self, exact: np.ndarray, x: np.ndarray, z: np.ndarray) -> np.ndarray:
+    def with_noise(self, exact: np.ndarray, x: np.ndarray, z: np.ndarray) -> np.ndarray:
         """The stochastic gradient from an exact gradient (or a multiple of it) that is already
-        known at ``x``.
+        known: the entry after the last large one times z/p. Shape of ``exact``.
+
+        Args:
+            exact: the gradients at ``x``, shape (..., d).
+            x: points, shape (..., d).
+            z: draws of Bernoulli(p), 0 or 1, shape (...).
         """
         next_entry = np.arange(1, self.chain.dimension + 1) == (prog(x, LARGE_ENTRY) + 1)[..., None]
         return np.where(next_entry, (z / self.probability)[..., None], 1.0) * exact
@@ -222,6 +227,7 @@ class HardChain:
     @property
     def dimension(self) -> int:
         """d = ⌊ΔL/(7296ε²)⌋."""
+        # Where the quotient is whole, rounding must not take one off.
         return int(self.delta * self.L / (7296 * self.epsilon**2) * (1 + 1e-12))
 
     @property
@@ -244,7 +250,7 @@ class HardChain:
 
     @property
     def oracle(self) -> ChainOracle:
-        """The unscaled oracle."""
+        """The oracle of f_d, unscaled."""
         return ChainOracle(ZeroChain(self.dimension), self.probability)
 
     def gradient(self, x: np.ndarray) -> np.ndarray:
@@ -252,16 +258,19 @@ class HardChain:
         return 2 * self.epsilon * ZeroChain(self.dimension).gradient(x / self.scale)
 
     def stochastic_gradient(self, x: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """g(x) = 2ε g_d(x/λ)."""
+        """g(x) = 2ε g_d(x/λ) for draws ``z`` of Bernoulli(p), as ``ChainOracle.gradient`` takes
+        them.
+        """
         return 2 * self.epsilon * self.oracle.gradient(x / self.scale, z)
 
     def value(self, x: np.ndarray) -> np.ndarray:
-        unscaled_value = ZeroChain(self.dimension).value(x / self.scale)
-        return self.L * self.scale**2 / CHAIN_SMOOTHNESS * unscaled_value
+        # f(x) = (Lλ²/152) f_d(x/λ)
+        factor = self.L * self.scale**2 / CHAIN_SMOOTHNESS
+        return factor * ZeroChain(self.dimension).value(x / self.scale)
 
-    def unfinished(self, k: int) -> float:
-        """P(fewer than d successes in k draws): a lower bound of P(prog_0(x_k) < d), exact for
-        the best method.
+    def unfinished_probability(self, k: int) -> float:
+        """P(fewer than d successes in k draws of Bernoulli(p)): a lower bound of P(prog_0(x_k) <
+        d), the probability that the chain is not finished, exact for the best method.
         """
         from scipy.stats import binom
 
@@ -295,8 +304,8 @@ def noise_probability(alpha: Order, sigma: Positive, epsilon: Positive) -> float
 def nonconvex_lower_bound_steps(
     alpha: float, L: float, delta: float, G: float, epsilon: float
 ) -> float:
-    """Stochastic gradients that E‖∇f‖ <= ε needs: (d-1)/(2p) of ``HardChain``, of order
-    ε^(-(3α-2)/(α-1)).
+    """The number of stochastic gradients that E‖∇f‖ <= ε needs: (d-1)/(2p) of ``HardChain``, of
+    order ε^(-(3α-2)/(α-1)). The arguments are those of ``HardChain``.
 
     Example:
         >>> nonconvex_lower_bound_steps(2.0, 1.0, 7296.0, 1e4, 0.25) > 10

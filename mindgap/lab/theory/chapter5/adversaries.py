@@ -35,10 +35,10 @@ class LipschitzClass:
     L: Positive
     Delta: Positive
 
-    def holds(self, f: PiecewiseLinear, start: Number) -> bool:
-        """Whether a function of one variable belongs to the class, exactly."""
-        low = f.infimum
-        return f.lipschitz <= Fraction(self.L) and f.value(start) - low <= Fraction(self.Delta)
+    def contains(self, f: PiecewiseLinear, start: Number) -> bool:
+        """Whether a function of one variable belongs to the class with x_0 = ``start``, exactly."""
+        rise = f.value(start) - f.infimum
+        return f.lipschitz <= Fraction(self.L) and rise <= Fraction(self.Delta)
 
 
 class OutOfCalls(Exception):
@@ -101,7 +101,7 @@ def resisting_function(
     distinct, slope = exact_points(points), Fraction(constants.L)
     distances = [right - left for left, right in pairwise(distinct)]
     shift = theta * min([*distances, Fraction(constants.Delta) / slope])  # θδ
-    breaks = [distinct[0] - shift]
+    breaks = [distinct[0] - shift]  # a valley, then peak and valley in turn
     for left, right in pairwise(distinct):
         breaks += [(left + right) / 2 - shift, right - shift]
     slopes = tuple([-slope, slope] * len(distinct))
@@ -117,14 +117,14 @@ class Adversary(ABC):
         calls: how many answers the oracle gives, the start's included.
     """
 
-    answer: Any  # what it answers; a subclass says
+    answer: Any  # the one answer to every query, set by a subclass
 
     def __init__(self, constants: LipschitzClass, start: float, calls: int) -> None:
         self.constants = constants
         self.calls = whole("calls", calls, least=1)
-        self.start = float(*exact_points([start]))
+        self.start = float(*exact_points([start]))  # refused unless finite
         self.queries = [self.start]
-        self._start_is_free = True
+        self._start_is_free = True  # until the algorithm asks for the start
 
     def __call__(self, x: float, direction: float = 0.0) -> Any:
         """Return the same answer, whatever x and direction, and append x to ``queries``. The first
@@ -157,12 +157,19 @@ class Adversary(ABC):
 
     @abstractmethod
     def show(self, output: float) -> Defeat:
-        """A function under which neither a query nor the output is stationary."""
+        """End the game with a function under which neither a query nor the output is stationary."""
 
     def _defeat(
         self, function: PiecewiseLinear, output: float, delta: Number, consistent: bool
     ) -> Defeat:
-        """The end of the game with that function; distances are those within ``delta``."""
+        """The end of the game with a function that the adversary has chosen.
+
+        Args:
+            function: the function.
+            output: the point the algorithm returned.
+            delta: δ of the distances d(0, ∂f(x + δB)).
+            consistent: whether the function gives every answer that was given.
+        """
         distances = [function.distance(x, delta) for x in (*self.queries, output)]
         return Defeat(
             function,
@@ -171,7 +178,7 @@ class Adversary(ABC):
             output_distance=float(distances[-1]),
             best_distance=float(min(distances)),
             consistent=consistent,
-            in_class=self.constants.holds(function, self.start),
+            in_class=self.constants.contains(function, self.start),
         )
 
 
@@ -227,11 +234,9 @@ class ValueAdversary(Adversary):
                 break
         else:
             fail("output", "must be left alone by some member of the family", output)
-        answered = all(
-            f.value(x) == 0 and f.subdifferential(x) == (self.constants.L,) * 2
-            for x in self.queries
-        )
-        return self._defeat(f, output, 0, answered)
+        L = self.constants.L
+        consistent = all(f.value(x) == 0 and f.subdifferential(x) == (L, L) for x in self.queries)
+        return self._defeat(f, output, 0, consistent)
 
 
 # Theorem 5.5.2: algorithms that see gradients only need at least Δ/(8δ) calls for a (δ,
@@ -252,24 +257,25 @@ def gradient_call_bound(Delta: float, delta: float) -> float:
 
 
 def _zigzag(
-    points: list[Fraction], most_rise: Fraction, valley: Fraction, start: Fraction
+    points: list[Fraction], most_rise: Fraction, to_valley: Fraction, start: Fraction
 ) -> PiecewiseLinear:
     """A function with slopes -1 and 1 that rises at every point and is 0 at ``start``.
 
     Between two points further apart than ``most_rise`` it falls as far as it rises. Values at the
     points never fall, and rise by at most ``most_rise`` from one to the next. No valley is deeper
-    than ``valley`` below the first point.
+    than ``to_valley`` below the first point.
 
     Args:
         points: distinct, increasing.
         most_rise: the largest distance over which f may rise all the way.
-        valley: how far to the left of a point the valley before it lies.
+        to_valley: how far to the left of a point the valley before it lies.
         start: where f is 0.
     """
-    breaks = [points[0] - valley]  # a valley, then peak and valley in turn
+    breaks = [points[0] - to_valley]  # a valley, then peak and valley in turn
     for left, right in pairwise(points):
         if right - left > most_rise:
-            breaks += [right - valley - (right - left) / 2, right - valley]
+            valley = right - to_valley
+            breaks += [valley - (right - left) / 2, valley]
     slopes = tuple([Fraction(-1), Fraction(1)] * ((len(breaks) + 1) // 2))
     return PiecewiseLinear(tuple(breaks), slopes, anchor=start)
 
@@ -371,5 +377,5 @@ class GradientAdversary(Adversary):
         ε)-stationary for any ε < 1.
         """
         f = plateau_function([*self.queries, output], self.delta, self.start)
-        answered = all(f.subdifferential(x) == (1, 1) for x in self.queries)
-        return self._defeat(f, output, self.delta, answered)
+        consistent = all(f.subdifferential(x) == (1, 1) for x in self.queries)
+        return self._defeat(f, output, self.delta, consistent)

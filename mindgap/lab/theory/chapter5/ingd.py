@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from mindgap.base.check import fail, positive, whole
 from mindgap.base.checked import NonNegative, Positive, Share
+from mindgap.lab.theory.chapter5.stationarity import stationarity_radius
 
 # Theorem 5.4.1: deterministic INGD finds a (δ, ε)-stationary point; its parameters and its number
 # of calls.
@@ -43,6 +44,7 @@ def ingd_inner_steps(constants: NonsmoothTarget) -> int:
         >>> ingd_inner_steps(NonsmoothTarget(L=1.0, Delta=1.0, delta=0.1, epsilon=0.5))
         192
     """
+    # Where the quotient is whole, rounding must not add one.
     return math.ceil(48 * constants.L**2 / constants.epsilon**2 * (1 - 1e-15))
 
 
@@ -59,26 +61,20 @@ def ingd_outer_steps(constants: NonsmoothTarget) -> int:
     *Differs from the paper.* Without rounding the statement asks for less than one step when 4Δ <
     εδ.
     """
-    return max(
-        1, math.ceil(4 * constants.Delta / (constants.epsilon * constants.delta) * (1 - 1e-15))
-    )
+    steps = 4 * constants.Delta / (constants.epsilon * constants.delta)
+    return max(1, math.ceil(steps * (1 - 1e-15)))  # rounding must not add one to a whole number
 
 
 def ingd_calls_printed(constants: NonsmoothTarget) -> float:
-    """192 Δ L²/(ε³ δ) · log(4Δ/(γδε)), as stated (thesis, Theorem 5.4.1).
+    """192 Δ L²/(ε³ δ) · log(4Δ/(γδε)), the number of calls as stated (thesis, Theorem 5.4.1).
 
     Example:
         >>> round(ingd_calls_printed(NonsmoothTarget(L=1.0, Delta=1.0, delta=0.1, epsilon=0.5)))
         102676
     """
-    target = constants
-    return (
-        192
-        * target.Delta
-        * target.L**2
-        / (target.epsilon**3 * target.delta)
-        * math.log(4 * target.Delta / (target.gamma * target.delta * target.epsilon))
-    )
+    L, Delta, delta, epsilon = constants.L, constants.Delta, constants.delta, constants.epsilon
+    passes = math.log(4 * Delta / (constants.gamma * delta * epsilon))
+    return 192 * Delta * L**2 / (epsilon**3 * delta) * passes
 
 
 def ingd_gradient_calls(constants: NonsmoothTarget) -> int:
@@ -104,8 +100,8 @@ def ingd_gradient_calls(constants: NonsmoothTarget) -> int:
 
 
 def direction_square_bound(k: int, L: float) -> float:
-    """3L²/(k+2), an upper bound of E‖m_{t,k}‖², with m = 0 after the loop breaks (thesis, proof of
-    Lemma 5.7.2).
+    """3L²/(k+2), an upper bound of E‖m_{t,k}‖², where m_{t,k} = 0 after the inner loop has ended
+    (thesis, proof of Lemma 5.7.2).
 
     Example:
         >>> direction_square_bound(1, 2.0)
@@ -115,8 +111,8 @@ def direction_square_bound(k: int, L: float) -> float:
 
 
 def one_inner_step_radius(smoothness: float, epsilon: float) -> float:
-    """3ε/(2L): on an L-smooth function the descent test passes at once for every δ below this
-    (thesis, Remark 5.4.1).
+    """3ε/(2L): on an L-smooth function (``smoothness`` L) the descent test passes at once for every
+    δ below this (thesis, Remark 5.4.1).
 
     f(x - δm/‖m‖) - f(x) <= -δ‖m‖ + Lδ²/2 < -δ‖m‖/4 when δ < 3‖m‖/(2L), and ‖m‖ > ε.
 
@@ -172,7 +168,7 @@ class StochasticRule:
 
     beta: float  # β, weight of the old direction
     p: float  # the step size is η_t = 1/(p‖m_t‖ + q)
-    q: float
+    q: float  # likewise
     K: int  # how far back the output lies
     T: int  # number of steps
 
@@ -203,20 +199,19 @@ def stochastic_rule(constants: StochasticTarget) -> StochasticRule:
     *Differs from the paper.* The paper has K = pδ, which is not whole: rounding it down loses β^K
     <= ε/(16G), rounding it up leaves the δ-ball. Here K is rounded up and p follows from it.
     """
-    target, G = constants, constants.G
-    beta = 1 - target.epsilon**2 / (64 * G**2)
-    K = math.ceil(64 * G**2 * math.log(16 * G / target.epsilon) / target.epsilon**2)
-    p = K / target.delta
+    G, Delta, delta, epsilon = constants.G, constants.Delta, constants.delta, constants.epsilon
+    beta = 1 - epsilon**2 / (64 * G**2)
+    K = math.ceil(64 * G**2 * math.log(16 * G / epsilon) / epsilon**2)
+    p = K / delta
     q = 4 * G * p
-    large_radius_factor = max(1.0, G * target.delta / (8 * target.Delta))
-    T = math.ceil(256 * q * target.Delta / target.epsilon**2 * large_radius_factor)
+    T = math.ceil(256 * q * Delta / epsilon**2 * max(1.0, G * delta / (8 * Delta)))
     return StochasticRule(beta, p, q, K, T)
 
 
 def deterministic_rule(constants: NonsmoothTarget) -> StochasticRule:
     """β, p, q, K, T of Algorithm 3 with q = 0 and exact gradients: T of order L²Δ/(ε³δ), up to a
-    logarithm (thesis, the remark on q = 0 at the end of 5.5). ``stochastic_rule`` with L for G,
-    but for q and T.
+    logarithm (thesis, the remark on q = 0 at the end of 5.5). β, p and K are those of
+    ``stochastic_rule`` without noise.
 
     The thesis gives no constants; these follow from its (5.9). While ‖m_t‖ >= ε/4, dividing (5.9)
     by p‖m_t‖ and a²/b >= 2a - b give mean ‖m_t‖ <= 4(1-β)L²/ε + 2pΔ/T + 2L/(T(1-β)), at most 3ε/16
@@ -227,12 +222,10 @@ def deterministic_rule(constants: NonsmoothTarget) -> StochasticRule:
         >>> rule.q, rule.K, rule.T
         (0.0, 888, 56832)
     """
-    L, epsilon = constants.L, constants.epsilon
-    beta = 1 - epsilon**2 / (64 * L**2)
-    K = math.ceil(64 * L**2 * math.log(16 * L / epsilon) / epsilon**2)
-    p = K / constants.delta
-    T = math.ceil(max(32 * p * constants.Delta / epsilon, 2048 * (L / epsilon) ** 3))
-    return StochasticRule(beta, p, 0.0, K, T)
+    L, Delta, epsilon = constants.L, constants.Delta, constants.epsilon
+    rule = stochastic_rule(StochasticTarget(L, 0.0, Delta, constants.delta, epsilon))
+    T = math.ceil(max(32 * rule.p * Delta / epsilon, 2048 * (L / epsilon) ** 3))
+    return replace(rule, q=0.0, T=T)
 
 
 def smooth_target(constants: StochasticTarget, smoothness: Positive) -> StochasticTarget:
@@ -249,8 +242,8 @@ def smooth_target(constants: StochasticTarget, smoothness: Positive) -> Stochast
         >>> round(found.delta, 9), round(found.epsilon, 9)
         (0.1, 0.2)
     """
-    delta = constants.epsilon / (3 * positive("smoothness", smoothness))
-    return replace(constants, delta=delta, epsilon=constants.epsilon / 3)
+    delta, epsilon = stationarity_radius(smoothness, constants.epsilon)
+    return replace(constants, delta=delta, epsilon=epsilon)
 
 
 def mean_direction_bound(constants: StochasticTarget) -> float:

@@ -63,7 +63,7 @@ class PiecewiseLinear:
 
     @cached_property
     def _heights(self) -> tuple[Fraction, ...]:
-        """f at every break less f at the first, by summing slope times length; (0,) without
+        """f(b) - f(breaks[0]) for every break b, by summing slope times length; (0,) without
         breaks.
         """
         heights = [Fraction(0)]
@@ -73,11 +73,11 @@ class PiecewiseLinear:
 
     @cached_property
     def _offset(self) -> Fraction:
-        """What is added to the values up to a constant, so that f(anchor) = level."""
-        return self.level - self._raw(self.anchor)
+        """f(breaks[0]), or f(0) without breaks: f(x) = ``_above_first_break(x)`` + this."""
+        return self.level - self._above_first_break(self.anchor)
 
-    def _raw(self, x: Fraction) -> Fraction:
-        """f(x) less f at the first break; slope times x where there are no breaks."""
+    def _above_first_break(self, x: Fraction) -> Fraction:
+        """f(x) - f(breaks[0]); slope times x where there are no breaks."""
         if not self.breaks:
             return self.slopes[0] * x
         piece = bisect_right(self.breaks, x)
@@ -86,10 +86,10 @@ class PiecewiseLinear:
 
     def value(self, x: Number) -> Fraction:
         """f(x), exactly."""
-        return self._raw(Fraction(x)) + self._offset
+        return self._above_first_break(Fraction(x)) + self._offset
 
     def subdifferential(self, x: Number) -> tuple[Fraction, Fraction]:
-        """The ends of ∂f(x): equal where f is differentiable."""
+        """(lower, upper) end of ∂f(x): equal where f is differentiable."""
         return self.goldstein(x, 0)
 
     def goldstein(self, x: Number, delta: Number) -> tuple[Fraction, Fraction]:
@@ -107,7 +107,7 @@ class PiecewiseLinear:
         ε-stationarity.
         """
         low, high = self.goldstein(x, delta)
-        return max(low, -high, Fraction(0))
+        return max(low, -high, Fraction(0))  # 0 where 0 lies between low and high
 
     @property
     def lipschitz(self) -> Fraction:
@@ -132,7 +132,7 @@ class PiecewiseLinear:
 
     def values(self, x: np.ndarray) -> np.ndarray:
         """f at many points, in float64; shape of ``x``. ``value`` is exact, at one point."""
-        # Without breaks, 0 takes the place of the first one: ``_raw`` is 0 there.
+        # Without breaks, 0 takes the place of the first: ``_above_first_break`` is 0 there.
         breaks = _floats(self.breaks or (Fraction(0),))
         pieces = np.searchsorted(breaks[: len(self.breaks)], x, side="right")
         # f is linear from the break on the left; left of all breaks, towards the first one.
@@ -141,7 +141,7 @@ class PiecewiseLinear:
         return _floats(self._heights)[nearest] + rise + float(self._offset)
 
     def gradients(self, x: np.ndarray) -> np.ndarray:
-        """The right derivative at many points, in float64."""
+        """The right derivative of f at many points, in float64; shape of ``x``."""
         return _floats(self.slopes)[np.searchsorted(_floats(self.breaks), x, side="right")]
 
 
@@ -194,8 +194,9 @@ def directional_derivative(
     piecewise linear.
 
     Args:
+        function: f, of a batch of points.
         x, d: points and directions, float64.
-        t: how far to go.
+        t: the step of the quotient (f(x + td) - f(x))/t.
 
     Example:
         >>> import torch

@@ -85,18 +85,21 @@ def block_average(n: Count) -> Fraction:
 
     Source: thesis, Theorem 6.4.3.
     """
-    # Block j begins after 2^j - 1 symbols. The last one is cut off at n.
-    block_starts = (2**j - 1 for j in range(1, n.bit_length(), 2))
-    ones = sum(min(2 * start + 1, n) - start for start in block_starts)
+    # Block j begins after 2^j - 1 symbols and ends after 2^(j+1) - 1; the last one is cut off at n.
+    starts_of_ones = (2**j - 1 for j in range(1, n.bit_length(), 2))
+    ones = sum(min(2 * start + 1, n) - start for start in starts_of_ones)
     return Fraction(ones, n)
 
 
 def limit_weights(last_symbol: int) -> tuple[Fraction, Fraction]:
-    """Weights on the fixed points 000... and 111... of the limit along the ends of blocks of that
-    symbol.
+    """(weight of 000..., weight of 111...) in the limit of μ_n, where n runs over the ends of the
+    blocks of that symbol.
 
-    Along n = 2^j - 1 the measures μ_n converge to (2/3, 1/3) or (1/3, 2/3) on the two fixed points
-    of the shift: invariant, as Theorem 6.4.4 says, and not ergodic. Source: thesis, Theorem 6.4.4.
+    Along n = 2^j - 1 the measures μ_n converge to a law on the two fixed points of the shift:
+    invariant, as Theorem 6.4.4 says, and not ergodic. Source: thesis, Theorem 6.4.4.
+
+    Args:
+        last_symbol: 0 or 1, the symbol of the last block.
 
     Example:
         >>> limit_weights(1)

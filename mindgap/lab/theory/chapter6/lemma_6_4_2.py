@@ -36,8 +36,8 @@ class _Orbit(ABC):
         """θ_k = -1 + (k + 0.2)/(n+1) for k = 1, ..., n+1, continued with period n+1; θ_{n+1} =
         θ_0.
         """
-        r = (k - 1) % self.period + 1
-        return -1 + (r + 0.2) / (self.n + 1)
+        k_in_period = (k - 1) % self.period + 1  # 1, ..., n+1
+        return -1 + (k_in_period + 0.2) / (self.n + 1)
 
     @abstractmethod
     def value(self, theta: Any) -> Any:
@@ -45,7 +45,7 @@ class _Orbit(ABC):
 
     @abstractmethod
     def gradient(self, theta: float) -> float:
-        """An element of the generalized gradient of f at θ (the left one at a kink)."""
+        """f'(θ); at a kink the left derivative, an element of the generalized gradient."""
 
     def step(self, theta: float) -> float:
         """F(θ) = θ - f'(θ), one step of gradient descent with step size 1."""
@@ -57,7 +57,9 @@ class _Orbit(ABC):
 
     @property
     def jump(self) -> float:
-        """limsup |M_t - M_{t-1}| = max_k |f(θ_k) - f(θ_{k+1})| / n over one period."""
+        """limsup |M_t - M_{t-1}| = max_k |f(θ_k) - f(θ_{k+1})| / n over one period, with M_t of
+        ``window_average``.
+        """
         values = [self.value(self.point(k)) for k in range(self.period + 1)]
         return max(abs(a - b) for a, b in itertools.pairwise(values)) / self.n
 
@@ -115,22 +117,21 @@ class SteepSawtooth(_Orbit):
     """
 
     #: Half the width of a flat interval, in units of the distance 1/(n+1) between neighbours.
-    _half = 0.05
+    _half_width = 0.05
 
     def _flat_length(self, theta: float) -> float:
         """Length of the flat intervals inside [θ, 0] for θ <= 0, in units of 1/(n+1).
 
         In these units, to the left of 0, the iterates lie at 0.8, 1.8, ..., n - 0.2, each in the
-        middle of a flat interval of length 2·``_half``.
+        middle of a flat interval of length 2·``_half_width``.
         """
-        place = -theta * (self.n + 1)
+        place, width = -theta * (self.n + 1), 2 * self._half_width
         whole_intervals = min(max(math.floor(place - _FIRST_PLACE + 0.5), 0), self.n)
-        length = 2 * self._half * whole_intervals
-        if whole_intervals < self.n:
-            # What [θ, 0] holds of the next interval.
-            inside = place - (_FIRST_PLACE + whole_intervals - self._half)
-            length += min(max(inside, 0.0), 2 * self._half)
-        return length
+        if whole_intervals == self.n:
+            return width * self.n
+        # The part of the next interval that [θ, 0] holds.
+        inside = place - (_FIRST_PLACE + whole_intervals - self._half_width)
+        return width * whole_intervals + min(max(inside, 0.0), width)
 
     def value(self, theta: Any) -> Any:
         """f(θ): slope n/(n+1) to the right of 0. To the left f falls with slope -1, and with
@@ -149,4 +150,4 @@ class SteepSawtooth(_Orbit):
         # Places to the left of 0 in units of 1/(n+1); the orbit's are 0.8, 1.8, ..., n - 0.2.
         place = -theta * (self.n + 1)
         nearest = min(max(round(place - _FIRST_PLACE), 0), self.n - 1) + _FIRST_PLACE
-        return -spacing if abs(place - nearest) <= self._half else -1.0
+        return -spacing if abs(place - nearest) <= self._half_width else -1.0

@@ -84,19 +84,22 @@ class Network:
             theta: weights, in the order of ``start``.
             x: inputs, shape (S, m, d_0), m the batch size.
         """
-        sigma = ACTIVATIONS[self.activation]
+        activation = ACTIVATIONS[self.activation]
         for layer in range(self.layers):
             x = x @ theta[layer].transpose(1, 2)
             if layer + 1 < self.layers:
-                x = sigma(x)
+                x = activation(x)
         if self.batch_norm:
             centred = x - x.mean(dim=1, keepdim=True)
             x = centred / torch.sqrt(centred.square().mean(dim=1, keepdim=True) + self.epsilon)
-            x = theta[-2] * x + theta[-1]
+            scale, shift = theta[-2:]
+            x = scale * x + shift
         return x
 
     def loss(self, theta: Sequence[Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """Mean cross-entropy over the batch, one value per copy."""
+        """Mean cross-entropy over the batch, shape (S,), with the weights ``theta``, inputs ``x``
+        of shape (S, m, d_0) and classes ``y`` of shape (S, m).
+        """
         return cross_entropy(self.scores(theta, x), y).mean(dim=1)
 
     def gradient(
@@ -115,10 +118,9 @@ class Network:
         return losses.detach(), list(gradients)
 
     def operator_norms(self, theta: Sequence[Tensor]) -> Tensor:
-        """‖W_l‖_op, shape (S, L)."""
-        return torch.stack(
-            [torch.linalg.matrix_norm(w, ord=2) for w in theta[: self.layers]], dim=1
-        )
+        """‖W_l‖_op of the weight matrices in ``theta``, shape (S, L)."""
+        norms = [torch.linalg.matrix_norm(W, ord=2) for W in theta[: self.layers]]
+        return torch.stack(norms, dim=1)
 
 
 check_arguments(__name__)

@@ -40,8 +40,8 @@ def cross_entropy(x: Tensor, y: Tensor) -> Tensor:
 
 
 def cross_entropy_bound(spread: float, classes: int) -> float:
-    """c + log d, an upper bound of |ℓ(x, y)| when max_i x_i - min_i x_i <= c (thesis, Lemma 6.4.5,
-    1).
+    """c + log d, an upper bound of |ℓ(x, y)| for d ``classes`` when max_i x_i - min_i x_i <= c, the
+    ``spread`` (thesis, Lemma 6.4.5, 1).
 
     Example:
         >>> round(cross_entropy_bound(1.0, 10), 4)
@@ -87,7 +87,8 @@ class DecayedNetwork:
         return (positive("w", w) * self.c_sigma) ** self.layers
 
     def loss_bound(self, classes: int) -> float:
-        """log d + c_ℓ (γ/(c_ℓ c_σ²))^(L/(L-2)), a bound of the loss on C_w at the largest w.
+        """log d + c_ℓ (γ/(c_ℓ c_σ²))^(L/(L-2)), a bound of the loss for d classes on C_w at the
+        largest w.
 
         *Differs from the paper.* 6.7.5 loses the factor c_ℓ in its last line.
         """
@@ -137,9 +138,11 @@ class DecayedBatchNorm:
         return 1 / self.gamma
 
     def loss_bound(self, classes: int) -> float:
-        """4m/γ + 2/γ + log d."""
+        """4m/γ + 2/γ + log d, a bound of the loss for d classes."""
         return self.printed_loss_bound(classes) + 2 * self.shift_bound
 
     def printed_loss_bound(self, classes: int) -> float:
-        """4m/γ + log d, as 6.7.6 has it; holds for b_L = 0 or one shift for all coordinates."""
+        """4m/γ + log d for d classes, as 6.7.6 has it; holds for b_L = 0 or one shift for all
+        coordinates.
+        """
         return 4 * self.batch / self.gamma + math.log(whole("classes", classes, least=2))

@@ -39,7 +39,7 @@ def loop_chain(trial: Trial) -> Iterator[Row]:
                     least_norm, float(norm.mean() + 4 * norm.std() / math.sqrt(len(norm)))
                 )
                 coins = (rng.random(len(x)) < hard.probability).astype(float)
-                gradient = hard.oracle.noisy(exact, x / hard.scale, coins)
+                gradient = hard.oracle.with_noise(exact, x / hard.scale, coins)
                 x = x - trial["step"] * _rule(trial["rule"], gradient, hard)
         finished = float((theory.prog(x / hard.scale, 0.0) >= hard.dimension).mean())
         yield {
