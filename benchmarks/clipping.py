@@ -132,7 +132,7 @@ def middle(values: list[float]) -> float:
 
 #: Candidates of the table in the guide, and what they are called there.
 SHOWN = {
-    "auto 0.9": '`clip="auto"`',
+    "auto 0.9": '`clip="quantile"`',
     "unit": '`clip="unit"`',
     "coordinates 3": "unit, coordinates at 3τ",
     "coordinates 3, coordinate": "the same, signal kept",
@@ -162,7 +162,7 @@ def change(new: float, old: float) -> str:
 
 #: Columns of the tables of the second and third try: the tail index of the norms as the switch.
 SECOND = {
-    "auto 0.9": '`clip="auto"`',
+    "auto 0.9": '`clip="quantile"`',
     "unit": '`clip="unit"`',
     "tail": "tail index",
     "switch": "switch",
@@ -176,7 +176,7 @@ SECOND = {
 NETWORKS = {
     "clip 0.1": "clip 0.1",
     "clip 1": "clip 1",
-    "auto 0.9": '`clip="auto"`',
+    "auto 0.9": '`clip="quantile"`',
     "unit": '`clip="unit"`',
     "coordinates 3": "unit, coordinates at 3τ",
     "tail": "tail index",
@@ -231,8 +231,8 @@ def best_clip(here: dict[str, list[list[float]]], tuned: bool) -> float:
 
 
 def default(folder: Path) -> str:
-    """Per development task and length: ``clip="auto"`` at lr 1e-3 against torch's AdamW, seed by
-    seed, and against the best of five fixed clips."""
+    """Per development task and length: ``clip="quantile"`` at lr 1e-3 against torch's AdamW, seed
+    by seed, and against the best of five fixed clips."""
     rows, at = load(folder), RATES.index(1e-3)
     head = (
         "task",
@@ -254,7 +254,7 @@ def default(folder: Path) -> str:
 
 #: What the summary compares, and what it is called there.
 COMPARED = {
-    "auto 0.9": '`AdamW(clip="auto")`, the default',
+    "auto 0.9": '`AdamW(clip="quantile")`',
     "unit": '`AdamW(clip="unit")`',
     "coordinates 3": "the same, coordinates at 3τ",
     "tail": "AdamW, tail index",
@@ -355,7 +355,7 @@ def scaled(folder: Path) -> str:
 
 #: Columns of the table of the fourth try.
 FOURTH = {
-    "auto 0.9": '`clip="auto"`',
+    "auto 0.9": '`clip="quantile"`',
     "unit": '`clip="unit"`',
     "sides": "sides, p = 0",
     "sides 1": "sides, p = 1",
@@ -364,8 +364,8 @@ FOURTH = {
 }
 #: Columns of the table of the fifth try.
 FIFTH_TRY = {
-    "weighed 2, either": '`clip="noise"`',
-    "auto 0.9": '`clip="auto"`',
+    "weighed 2, either": "p = 2",
+    "auto 0.9": '`clip="quantile"`',
     "unit": '`clip="unit"`',
     "ACClip": "ACClip",
     "weighed": "p = 1, AdamW's step",
@@ -373,81 +373,90 @@ FIFTH_TRY = {
 }
 
 
-def at_one_rate(file: Path) -> dict[tuple[str, int], dict[str, list[float]]]:
-    """The losses of a file with one rate, per seed: (task, steps) -> candidate -> losses."""
-    found: dict[tuple[str, int], dict[str, list[float]]] = {}
-    for row in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
-        found.setdefault((row["task"], row["steps"]), {})[row["candidate"]] = row["losses"][0]
+#: Columns of the table of the sixth try.
+SIXTH_TRY = {
+    "weighed 2, growth 2": '`clip="auto"`',
+    "auto 0.9": '`clip="quantile"`',
+    "unit": '`clip="unit"`',
+    "ACClip": "ACClip",
+}
+AtOneRate = dict[tuple[str, int], dict[str, list[float]]]
+
+
+def at_one_rate(*files: Path) -> AtOneRate:
+    """The losses of files with one rate, per seed: (task, steps) -> candidate -> losses."""
+    found: AtOneRate = {}
+    for file in files:
+        for row in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
+            here = found.setdefault((row["task"], row["steps"]), {})
+            here[row["candidate"]] = row["losses"][0]
     return found
 
 
 def one_try(
-    file: Path, splits: tuple[str, ...], shown: dict[str, str], judged: str, said: str
+    found: AtOneRate,
+    splits: tuple[str, ...],
+    shown: dict[str, str],
+    judged: str,
+    said: str,
+    folder: Path,
 ) -> str:
     """One try at lr 1e-3: the median of three paired changes against AdamW, and the candidate
     ``judged`` against the best of five fixed clips (medians; its column is called ``said``). What
-    did not run beside it is from the other records."""
-    here = at_one_rate(file)
-    there: dict[tuple[str, int], dict[str, list[float]]] = {}
-    for (name, steps, candidate), losses in load(file.parent / "clipping").items():
+    did not run beside it is from the records of five rates in ``folder``."""
+    there: AtOneRate = {}
+    for (name, steps, candidate), losses in load(folder).items():
         there.setdefault((name, steps), {})[candidate] = losses[RATES.index(1e-3)]
     head = ("task", "tail", "steps", "torch AdamW", "best of five clips", *shown.values())
     lines = [(*head, f"{said} against the best clip"), ("---",) * (len(head) + 1)]
-    for (name, steps), found in sorted(
-        here.items(), key=lambda x: (list(TASKS).index(x[0][0]), x[0][1])
+    for (name, steps), here in sorted(
+        found.items(), key=lambda x: (list(TASKS).index(x[0][0]), x[0][1])
     ):
-        if TASKS[name].split not in splits:
+        if TASKS[name].split not in splits or judged not in here:
             continue
         other = there.get((name, steps), {})
-        source = found if "clip 1" in found else other
+        source = here if "clip 1" in here else other
         clips = [middle(v) for c, v in source.items() if c.startswith("clip ")]
         cells = [change(min(clips), middle(source["AdamW"])) if clips else "–"]
         for candidate in shown:
-            run = found if candidate in found else other
+            run = here if candidate in here else other
             known = candidate in run
             cells.append(change(paired(run[candidate], run["AdamW"]), 1.0) if known else "–")
-        cells.append(change(middle(found[judged]), min(clips)) if clips else "–")
+        cells.append(change(middle(here[judged]), min(clips)) if clips else "–")
         label = name.partition(": ")[2] or name
-        lines.append((label, TASKS[name].tail, str(steps), f"{middle(found['AdamW']):.3g}", *cells))
+        lines.append((label, TASKS[name].tail, str(steps), f"{middle(here['AdamW']):.3g}", *cells))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def fifth_summary(file: Path) -> str:
-    """Per candidate of the fifth try, on the development and on the judging tasks: its worst case
-    against AdamW, its worst case against the best of five clips where the tail is noise (full
-    length), and where it is 30 % below the latter."""
-    found = at_one_rate(file)
-    head = (
-        "rule",
-        "tasks",
-        "worst against AdamW",
-        "worst against the best clip, noise, full length",
-        "30 % below the best clip",
-        "mean log ratio to it",
-    )
-    lines = [head, ("---",) * len(head)]
-    for candidate, said in FIFTH_TRY.items():
-        for tasks in ("development", "judging"):
-            against, clips = [], []
+def in_short(found: AtOneRate, shown: dict[str, str], judged: str) -> str:
+    """Per candidate, on the development tasks and on those of the split ``judged``: its worst case
+    against AdamW; its worst cases against the best of five clips at full length, by what large
+    gradients are; and where noise is their reason and it is 30 % below the best clip."""
+    head = ("rule", "tasks", "worst against AdamW", "against the best clip: noise", "faults")
+    lines = [(*head, "signal, or none", "30 % below the best clip, noise")]
+    lines.append(("---",) * len(lines[0]))
+    for candidate, said in shown.items():
+        for judging in (False, True):
+            against: list[tuple[float, str]] = []
+            clips: dict[str, list[tuple[float, str]]] = {"noise": [], "fault": [], "other": []}
+            names = set()
             for (name, steps), here in found.items():
-                if (TASKS[name].split == "fifth") != (tasks == "judging"):
+                task, label = TASKS[name], name.partition(": ")[2] or name
+                if (task.split == judged) != judging or candidate not in here:
                     continue
-                label = name.partition(": ")[2] or name
-                ratio = paired(here[candidate], here["AdamW"])
-                against.append((ratio, f"{label}, {steps}"))
-                if TASKS[name].tail == "noise" and steps == TASKS[name].steps:
+                names.add(name)
+                against.append((paired(here[candidate], here["AdamW"]), f"{label}, {steps}"))
+                if steps == task.steps:
                     best = min(middle(v) for c, v in here.items() if c.startswith("clip "))
-                    clips.append((middle(here[candidate]) / best, label))
+                    kind = task.tail if task.tail in clips else "other"
+                    clips[kind].append((middle(here[candidate]) / best, label))
             cells = [
-                f"{change(worst, 1.0)} ({where})" for worst, where in (max(against), max(clips))
+                f"{change(*max(cases)[:1], 1.0)} ({max(cases)[1]})" if cases else "–"
+                for cases in (against, *clips.values())
             ]
-            far = "; ".join(
-                f"{label} {change(ratio, 1.0)}" for ratio, label in clips if ratio <= 0.7
-            )
-            mean = statistics.mean(math.log(ratio) for ratio, _ in clips)
-            count = sum((TASKS[n].split == "fifth") == (tasks == "judging") for n in TASKS)
-            logs = f"{mean:+.2f}".replace("-", "−")
-            lines.append((said, f"{tasks}, {count}", *cells, far or "none", logs))
+            ahead = [f"{label} {change(x, 1.0)}" for x, label in clips["noise"] if x <= 0.7]
+            tasks = f"{'judging' if judging else 'development'}, {len(names)}"
+            lines.append((said, tasks, *cells, "; ".join(ahead) or "none"))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
@@ -499,15 +508,21 @@ def tables(folder: Path) -> dict[str, str]:
     """Mark in the guide -> its table."""
     made = {"networks": networks(folder.parent / "clipping_networks")}
     made |= {"default": default(folder), "summary": summary(folder), "scaled": scaled(folder)}
-    tries = folder.parent / "clipping_fourth.jsonl"
+    records = folder.parent
+    fourth = at_one_rate(records / "clipping_fourth.jsonl")
+    fifth = at_one_rate(records / "clipping_fifth.jsonl")
+    sixth = at_one_rate(records / "clipping_fifth.jsonl", records / "clipping_sixth.jsonl")
     earlier = ("develop", "develop 4", "judge")
-    made["fourth try"] = one_try(tries, earlier, FOURTH, "sides 1", "p = 1")
-    made["fourth try judged"] = one_try(tries, ("final",), FOURTH, "sides 1", "p = 1")
-    fifth, noise = folder.parent / "clipping_fifth.jsonl", ("weighed 2, either", '`clip="noise"`')
-    made["fifth try"] = one_try(fifth, (*earlier, "final"), FIFTH_TRY, *noise)
-    made["fifth try judged"] = one_try(fifth, ("fifth",), FIFTH_TRY, *noise)
-    made["fifth try in short"] = fifth_summary(fifth)
-    made["fifth try, networks"] = networks_fifth(folder.parent / "clipping_networks_fifth.jsonl")
+    made["fourth try"] = one_try(fourth, earlier, FOURTH, "sides 1", "p = 1", folder)
+    made["fourth try judged"] = one_try(fourth, ("final",), FOURTH, "sides 1", "p = 1", folder)
+    rule = ("weighed 2, either", "p = 2", folder)
+    made["fifth try judged"] = one_try(fifth, ("fifth",), FIFTH_TRY, *rule)
+    made["fifth try, networks"] = networks_fifth(records / "clipping_networks_fifth.jsonl")
+    rule = ("weighed 2, growth 2", '`clip="auto"`', folder)
+    developed = (*earlier, "final", "fifth", "develop 6")
+    made["sixth try in short"] = in_short(sixth, SIXTH_TRY, "sixth")
+    made["sixth try"] = one_try(sixth, developed, SIXTH_TRY, *rule)
+    made["sixth try judged"] = one_try(sixth, ("sixth",), SIXTH_TRY, *rule)
     advice = folder.parent / "clipping_advice.jsonl"
     if advice.exists():
         made["advice"] = __import__("clipping_advice").table(advice)

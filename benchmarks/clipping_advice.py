@@ -5,9 +5,9 @@
 
 Each task trains for 200 steps with torch's AdamW at lr 1e-3. Then the gradients of 512 minibatches
 say, as in ``mindgap measure``, whether the variance of the noise is infinite; only then ``advise``
-prescribes ``clip="noise"``. What that clip did comes from the records of its judgement,
-``clipping_fifth.jsonl``: its change at lr 1e-3 and full length, paired by seed. One JSON line per
-task and seed; a second call makes what is missing.
+prescribes ``clip="auto"``. What that clip did comes from the records of its judgement,
+``clipping_fifth.jsonl`` and ``clipping_sixth.jsonl``: its change at lr 1e-3 and full length, paired
+by seed. One JSON line per task and seed; a second call makes what is missing.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def examine(name: str, seed: int) -> dict[str, object]:
     batches = [task.draw(world, stream) for _ in range(BATCHES)]
     found = infinite_variance(noise_sample(Objective(network, loss), batches, seed=seed))
     judged = Judgement("finite variance", found.infinite, found.answer)
-    clips = any('clip="noise"' in advice.code for advice in prescribe([judged]))
+    clips = any('clip="auto"' in advice.code for advice in prescribe([judged]))
     index, low, high = (round(min(x, MOST), 3) for x in (found.index, *found.interval))
     row = {"task": name, "seed": seed, "index": index, "interval": [low, high]}
     return {**row, "infinite": found.infinite, "prescribed": clips}
@@ -75,15 +75,20 @@ def read(file: Path) -> dict[tuple[str, int], dict]:
     return {(row["task"], row["seed"]): row for row in map(json.loads, lines)}
 
 
+def records(folder: Path) -> dict:
+    """What the clip and AdamW did: (task, steps) -> candidate -> losses."""
+    return at_one_rate(folder / "clipping_fifth.jsonl", folder / "clipping_sixth.jsonl")
+
+
 def effect(losses: dict, name: str) -> float:
-    """The change in percent by ``clip="noise"``: median of three pairs, full length, lr 1e-3."""
+    """The change in percent by ``clip="auto"``: median of three pairs, full length, lr 1e-3."""
     here = losses[name, TASKS[name].steps]
-    return 100 * (paired(here["weighed 2, either"], here["AdamW"]) - 1)
+    return 100 * (paired(here["weighed 2, growth 2"], here["AdamW"]) - 1)
 
 
 def table(file: Path) -> str:
     """Per task: the measured indices, how often clipping was prescribed, and what it did."""
-    found, losses = read(file), at_one_rate(file.parent / "clipping_fifth.jsonl")
+    found, losses = read(file), records(file.parent)
     head = ("task", "tail", "set", "measured index, seeds 0, 1, 2", "prescribed", "its effect")
     lines = [head, ("---",) * len(head)]
     for name, task in TASKS.items():

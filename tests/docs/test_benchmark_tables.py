@@ -111,7 +111,7 @@ def test_the_pages_on_clipping_have_the_tables_of_the_records() -> None:
 def test_advise_prescribes_clipping_only_where_it_lowered_the_loss() -> None:
     advice = script("clipping_advice")
     tasks = script("clipping_tasks").TASKS
-    losses = script("clipping").load(RECORDS / "clipping")
+    losses = advice.records(RECORDS)
     rows = advice.read(RECORDS / "clipping_advice.jsonl")
     measured = [task for task in tasks.values() if task.split in ("develop", "judge")]
     assert len(rows) == 3 * len(measured)
@@ -119,7 +119,6 @@ def test_advise_prescribes_clipping_only_where_it_lowered_the_loss() -> None:
     assert prescribed
     assert all(tasks[name].tail == "noise" for name in prescribed)
     assert all(advice.effect(losses, name) < 0 for name in prescribed)
-    assert advice.effect(losses, "judge: lognormal returns") > 10  # it would have cost there
 
 
 def test_tasks_of_clipping_are_judged_apart_and_their_noise_is_what_they_say() -> None:

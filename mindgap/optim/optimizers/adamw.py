@@ -64,8 +64,9 @@ class AdamW(RuleOptimizer):
     With ``clip="auto"`` it asks of gradients above four medians of the last norms whether they
     point to both sides, which is noise, or to one, which is signal (``mindgap.optim.sides`` has the
     rule). While they are signal, or there are none, the steps are torch's, except that the first
-    large gradient is clipped at four medians. While they are noise, ĝ_k gets the usual norm, and
-    less where g_k is larger than usual; and no entry of the step is longer than η::
+    large gradient is clipped at four medians, and a later one at twice the largest before, so that
+    one bad batch does little. While they are noise, ĝ_k gets the usual norm, and less where g_k is
+    larger than usual; and no entry of the step is longer than η::
 
         a_k ← 0.99·a_{k−1} + 0.01·|ĝ_k|                       kept at every step
         x_k ← (1 − η·w)·x_{k−1} − η·m̂/max{|m̂|, â}             m̂ = m_k/(1−β₁^k), â = a_k/(1−0.99^k)
