@@ -101,6 +101,7 @@ def _smooth_quadratic(trial: Trial, L: float, epsilon_share: float) -> tuple[Row
         11 * epsilon, L / 2 * float(start @ start), delta, epsilon, trial["gamma"]
     )
     row = _run_ingd(trial, target, start, lambda point: (L / 2 * point @ point, L * point))
+    # The smallest ‖∇f‖ = L‖x‖ over the ball of radius δ.
     row["distance"] = max(0.0, L * float(np.linalg.norm(row.pop("x"))) - L * delta)
     return row, target
 
@@ -159,7 +160,7 @@ def _run_ingd(
 
 
 def judge_ingd(runs: Sequence[Run]) -> Parts:
-    """Ask whether INGD keeps what Theorem 5.4.1 states. A row is a run of INGD on one cell.
+    """Ask whether INGD does what Theorem 5.4.1 states. A row is a run of INGD on one cell.
 
     Returns:
         Three parts: at most the share γ of all rows was not certified within ``bound_printed``
