@@ -105,17 +105,17 @@ def _run_small(trial: Trial) -> Iterator[Row]:
 
 
 def shape_of(values: Any) -> dict[str, float]:
-    """The numbers that are judged of a series of losses, one per step.
+    """What is judged of a series of losses, one per step.
 
     Returns:
         ``oscillation``, the size of the swings; ``ratio``, the trend over it; ``path_ratio``, the
-        share of the way that leads on; ``left``, the oscillation of the running average without
-        its first quarter, over that of the series.
+        share of the way that leads on; ``left``, the oscillation that the running average keeps:
+        that of its last three quarters over that of the series.
 
     Example:
         >>> noise = np.random.default_rng(0).standard_normal(1000)
-        >>> found = shape_of(noise)
-        >>> found["ratio"] < 1, found["path_ratio"] < 0.1, found["left"] < 0.2
+        >>> shape = shape_of(noise)
+        >>> shape["ratio"] < 1, shape["path_ratio"] < 0.1, shape["left"] < 0.2
         (True, True, True)
         >>> shape_of(np.cumsum(noise))["ratio"] < 1  # a walk moves on more than it moves around
         False

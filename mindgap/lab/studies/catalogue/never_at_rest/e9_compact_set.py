@@ -24,9 +24,10 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
     of the cell and its state.
     """
     cells = itertools.product(trial["gamma"], trial["step_shares"])
+    first_cell = trial.restored.get("cell", 0)
     for cell, (gamma, share) in enumerate(cells):
-        if cell >= trial.restored.get("cell", 0):
-            state = trial.restored.get("state", {}) if trial.restored.get("cell") == cell else {}
+        if cell >= first_cell:
+            state = trial.restored.get("state", {}) if cell == first_cell else {}
             for row, next_state in _compact_cell(trial, gamma, share, state):
                 # A cell that diverged has no state to go on from: the next one follows.
                 trial.save({"cell": cell if next_state else cell + 1, "state": next_state})
@@ -60,9 +61,12 @@ def _compact_cell(
     generator = trial.torch_generator(f"training {gamma}")
     widths = (64, *[trial["width"]] * (trial["layers"] - 1), 10)
     net = Network(widths, "relu", batch_norm=batch_norm)
-    normalized = DecayedBatchNorm(batch, gamma)
-    decayed = DecayedNetwork(max(trial["layers"], 3), gamma)  # the theorem is for 3 layers or more
-    radius = 1.0 if batch_norm else trial["radius_factor"] * decayed.radius
+    # The theorems' bounds with batch normalisation, and without (for 3 layers or more).
+    normalized, plain = (
+        DecayedBatchNorm(batch, gamma),
+        DecayedNetwork(max(trial["layers"], 3), gamma),
+    )
+    radius = 1.0 if batch_norm else trial["radius_factor"] * plain.radius
     theta = net.start(
         copies, radius, generator, scale=trial["radius_factor"] * normalized.scale_bound
     )
@@ -71,7 +75,7 @@ def _compact_cell(
         generator.set_state(restored["rng"])
     eta = share * trial["step_factor"] / gamma
     panel = f"γ = {gamma:g}, ηγ = {eta * gamma:g}"
-    loss_bound = normalized.loss_bound(10) if batch_norm else decayed.loss_bound(10)
+    loss_bound = normalized.loss_bound(10) if batch_norm else plain.loss_bound(10)
     largest, loss_share = restored.get("worst", 0.0), restored.get("loss_share", 0.0)
     for step in range(restored.get("step", 0) + 1, trial["steps"] + 1):
         samples = torch.randint(len(x), (copies, batch), generator=generator)
