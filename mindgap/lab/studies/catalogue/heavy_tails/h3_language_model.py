@@ -89,6 +89,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         )
     parts.below(COMMON[0], losses["GClip"], losses["SGD"], NEGLIGIBLE, questions=PARTS)
     parts.below(COMMON[1], losses["Adam"], losses["GClip"], NEGLIGIBLE, questions=PARTS)
+    # Of the ratio of losses, and the same corrected for the number of parts.
     log = log_ratio(losses["CClip"], losses["Adam"])
     corrected = log_ratio(losses["CClip"], losses["Adam"], miss=0.05 / PARTS)
     low, high = math.log1p(-COMPARABLE), math.log1p(COMPARABLE)

@@ -80,14 +80,14 @@ def judge(runs: Sequence[Run]) -> Parts:
     # A crossed cell is called "attention, input, batch n, pipeline".
     crossed = f"attention, text, batch {BATCHES[0]}, real" in groups
     for name, group in groups.items():
-        each = [last(run, "hill_heavier") for run in group]
-        answer = answers[name] = float(np.median(each)) if crossed else of_nearly_all(each)
-        middle = medians(group, ("hill_index", "settles", "exponent", "largest"))
+        of_seeds = [last(run, "hill_heavier") for run in group]
+        answer = answers[name] = float(np.median(of_seeds)) if crossed else of_nearly_all(of_seeds)
+        row = medians(group, ("hill_index", "settles", "exponent", "largest"))
         words = (
-            f"heavy-tailed {word(answer)}, Hill index {middle['hill_index']:.1f}, largest norm "
-            f"{middle['largest']:.1f} medians, variance settles {word(middle['settles'])}"
+            f"heavy-tailed {word(answer)}, Hill index {row['hill_index']:.1f}, largest norm "
+            f"{row['largest']:.1f} medians, variance settles {word(row['settles'])}"
         )
-        numbers = {name: {"heavier": answer, "seeds": len(group), **middle}}
+        numbers = {name: {"heavier": answer, "seeds": len(group), **row}}
         stated = STATED.get(name.split(", batch")[0])
         if stated is not None and not name.endswith(PIPELINES[0]):
             parts.add(name, answer == stated, answer == 1.0 - stated, words, numbers)

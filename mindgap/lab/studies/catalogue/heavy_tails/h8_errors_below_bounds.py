@@ -34,19 +34,20 @@ def loop_bounds(trial: Trial) -> Iterator[Row]:
         )
         strongly_convex = theory.StronglyConvexMoment(alpha=alpha, G=coordinate.norm(alpha), mu=mu)
         start = rng.uniform(-1, 1, (replicas, dimension))
-        tau = theory.cclip_threshold if trial["clip"] == "cclip" else theory.gclip_threshold
-        record: Any = coordinate if trial["clip"] == "cclip" else strongly_convex
+        threshold: Any = partial(theory.gclip_threshold, strongly_convex)
+        if trial["clip"] == "cclip":
+            threshold = partial(theory.cclip_threshold, coordinate)
 
-        def gradient(x: np.ndarray, k: int, mu=mu, law=law, rng=rng) -> np.ndarray:  # type: ignore[no-untyped-def]
+        def gradient(x: np.ndarray, k: int) -> np.ndarray:
             """The gradient of μ‖x - optimum‖²/2 plus noise of the law."""
-            return mu * (x - optimum) + law.sample(rng, x.shape)
+            return mu * (x - optimum) + law.sample(rng, x.shape)  # noqa: B023
 
         with trial.timed():
             averages = theory.weighted_average_runs(
                 gradient,
                 start,
                 partial(theory.gclip_step, strongly_convex),
-                partial(tau, record),
+                threshold,
                 horizons,
                 method=trial["clip"],
                 box=(-1.0, 1.0),
