@@ -108,8 +108,8 @@ def judge(runs: Sequence[Run]) -> Parts:
     ]
     for name in refused:
         groups.pop(name)
-    solved = all("solved_accuracy" in run.rows[-1] for group in groups.values() for run in group)
-    if not controls or not solved:
+    final_rows = [run.rows[-1] for group in groups.values() for run in group]
+    if not controls or not all("solved_accuracy" in row for row in final_rows):
         return _without_solve(groups)
     accuracy = last_values(groups, "solved_accuracy")
     headroom(parts, controls)
@@ -192,8 +192,8 @@ def _without_solve(groups: Mapping[str, Sequence[Run]]) -> Parts:
 
 
 def _note_on_spread(groups: Mapping[str, Sequence[Run]]) -> tuple[str, dict[str, Any]]:
-    """What is judged beside the rule and decides nothing: the spread between seeds, and the
-    accuracy of each method's own lower solution.
+    """What is judged beside the rule and decides nothing: SLIP's spread between seeds against the
+    others', and its lead in the accuracies of the methods' own lower solutions.
 
     Returns:
         A sentence, and its numbers with the answer of each question.
@@ -228,7 +228,7 @@ def lower_spread(parts: Parts, values: Mapping[str, np.ndarray], method: str) ->
     pooled = float(np.sqrt(np.mean(np.square(rival_spreads))))
     own_spread, degrees = spread(values[method]), len(values[method]) - 1
     ratio = (own_spread / pooled) ** 2 if pooled else 1.0  # of variances: the test's statistic
-    low, high = 0.0, np.inf
+    low, high = 0.0, np.inf  # quantiles of the ratio of equal variances
     if degrees:
         low, high = f.ppf([0.05, 0.95], degrees, degrees * len(rival_spreads))
     parts.add(

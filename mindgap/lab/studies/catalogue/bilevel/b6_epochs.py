@@ -81,9 +81,9 @@ def judge(runs: Sequence[Run]) -> Parts:
     """
     slip = [run for run in runs if run.header.settings["key"] == "slip"]
     parts, groups = Parts(), by_case(slip, "counted")
-    # Largest mean gap at one epoch; how many updates of x fewer the y-counted run makes; case and
-    # split -> mean, low and high of the gap at the last epoch.
-    largest, fewer, last_gaps = 0.0, set(), {}
+    largest = 0.0  # mean gap at one epoch
+    fewer: set[int] = set()  # updates of x that the y-counted run makes less
+    last_gaps = {}  # case and split -> mean, low and high of the gap at the last epoch
     for case in sorted({case for case, _ in groups}):
         by_x, by_y = groups[case, "x"], groups[case, "y"]
         seeds = sorted(by_x.keys() & by_y.keys())
@@ -91,14 +91,14 @@ def judge(runs: Sequence[Run]) -> Parts:
         for split in ("test", "train"):
             column = f"{split}_accuracy"
             accuracy_x, accuracy_y = (
-                np.array([counting[seed].column(column)[1:] for seed in seeds])
-                for counting in (by_x, by_y)
+                np.array([run_of[seed].column(column)[1:] for seed in seeds])
+                for run_of in (by_x, by_y)
             )
-            gap = accuracy_x - accuracy_y  # (seeds, epochs)
-            largest = max(largest, float(np.abs(gap.mean(0)).max()))
+            gaps = accuracy_x - accuracy_y  # (seeds, epochs)
+            largest = max(largest, float(np.abs(gaps.mean(0)).max()))
             mean_gaps = accuracy_x.mean(1) - accuracy_y.mean(1)
             parts.equivalent(f"{case}, {split}: negligible", mean_gaps, MARGIN, 100)
-            last_gaps[f"{case}, {split}"] = mean_interval(gap[:, -1], miss=ONE_SIDED).triple
+            last_gaps[f"{case}, {split}"] = mean_interval(gaps[:, -1], miss=ONE_SIDED).triple
     last_words = ", ".join(f"{name} {100 * mean:+.2f}" for name, (mean, _, _) in last_gaps.items())
     parts.note(
         f"{', '.join(map(str, sorted(fewer)))} updates of x fewer; beside, at the last epoch "

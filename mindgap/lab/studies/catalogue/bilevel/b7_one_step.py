@@ -113,7 +113,7 @@ def _search_and_run(
         for row in rows_of(trial, task_of(trial), method, budget=budget, readings=readings):
             yield {**row, **own_steps}
         return
-    column = "held_loss" if trial.settings.get("held") else "validation_loss"
+    loss_column = "held_loss" if trial.settings.get("held") else "validation_loss"
 
     def saba(steps: Mapping[str, Any]) -> Any:
         """SABA with these steps, ``lr_x``, ``lr_y`` and ``lr_z``."""
@@ -124,15 +124,14 @@ def _search_and_run(
 
     def search_loss(steps: Mapping[str, Any]) -> float:
         """The loss at the end of a run with these steps, on the samples for the search."""
-        last_row = end_of(trial, rows_of, search_task, saba(steps), search_seed)
-        return float(last_row[column])
+        return float(end_of(trial, rows_of, search_task, saba(steps), search_seed)[loss_column])
 
     points = random_points(trial, space, trial["tried"])
     if one_step:
         points = [{**point, "lr_z": point["lr_y"]} for point in points]
-    chosen = best(list(search(listed(points), search_loss)))
-    task, steps = task_of(trial), chosen.settings
-    columns = {**steps, "search_loss": chosen.value}
+    best_point = best(list(search(listed(points), search_loss)))
+    task, steps = task_of(trial), best_point.settings
+    columns = {**steps, "search_loss": best_point.value}
     if not one_step:
         reset = end_of(trial, rows_of, task, saba({**steps, "lr_z": steps["lr_y"]}), trial.seed)
         columns |= {f"reset_{name}": reset[name] for name in ("test_accuracy", "train_accuracy")}
@@ -162,7 +161,8 @@ def judge(runs: Sequence[Run]) -> Parts:
         two lies within ± the margin of :data:`MARGINS`. At scales gpu and paper a gate asks whether
         the networks are trained. The gain without a new search is a note that decides nothing.
     """
-    parts, groups, gains, resets = Parts(), by_case(runs, "steps"), {}, {}
+    parts, groups = Parts(), by_case(runs, "steps")
+    gains, gains_without_search = {}, {}  # case and split -> mean, low and high
     margin = MARGINS["corruption" if "corruption" in runs[0].header.settings else "data"]
     for case in sorted({case for case, _ in groups}):
         one, two = groups[case, "one"], groups[case, "two"]
@@ -176,13 +176,13 @@ def judge(runs: Sequence[Run]) -> Parts:
             gain = parts.equivalent(f"{name}: slight, in points", with_one - with_two, margin)
             gains[name] = gain.triple
             if all(f"reset_{column}" in two[seed].rows[-1] for seed in seeds):
-                reset_accuracies = [100 * two[seed].rows[-1][f"reset_{column}"] for seed in seeds]
-                reset = mean_interval(np.array(reset_accuracies) - with_two, miss=ONE_SIDED)
-                resets[name] = reset.triple
-                parts.note(f"{name}, without a new search: {reset.words()} points")
+                after_reset = [100 * two[seed].rows[-1][f"reset_{column}"] for seed in seeds]
+                reset_gain = mean_interval(np.array(after_reset) - with_two, miss=ONE_SIDED)
+                gains_without_search[name] = reset_gain.triple
+                parts.note(f"{name}, without a new search: {reset_gain.words()} points")
     if runs[0].header.scale in ("gpu", "paper"):
         trained_gate(parts, runs)
-    parts.note("", {"gain": gains, "gain_without_new_search": resets})
+    parts.note("", {"gain": gains, "gain_without_new_search": gains_without_search})
     return parts
 
 
