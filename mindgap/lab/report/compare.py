@@ -70,10 +70,9 @@ def compare(a: Path, b: Path, *, level: float = 0.001) -> Comparison:
     in_a = {(study.name, study.scale): study for study in load(a)}
     in_b = {(study.name, study.scale): study for study in load(b)}
     common = [key for key in in_a if key in in_b]
-    differences = [_differences(in_a[key], in_b[key], level) for key in common]
     return Comparison(
         verdicts=tuple((*key, _verdict(in_a[key]), _verdict(in_b[key])) for key in common),
-        curves=tuple(difference for of_study in differences for difference in of_study),
+        curves=tuple(d for key in common for d in _differences(in_a[key], in_b[key], level)),
         only_a=tuple("/".join(key) for key in in_a if key not in in_b),
         only_b=tuple("/".join(key) for key in in_b if key not in in_a),
     )

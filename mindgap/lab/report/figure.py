@@ -153,10 +153,14 @@ def _frame(drawing: Drawing, subtitle: str, line_length: int = 78) -> dict[str, 
         subtitle: what is drawn upwards.
         line_length: of the title, in letters.
     """
-    lines = textwrap.wrap(headline(drawing), line_length)
     return {
         "$schema": SCHEMA_URL,
-        "title": {"text": lines, "subtitle": subtitle, "anchor": "start", "frame": "group"},
+        "title": {
+            "text": textwrap.wrap(headline(drawing), line_length),
+            "subtitle": subtitle,
+            "anchor": "start",
+            "frame": "group",
+        },
         "background": "#ffffff",
         "config": CONFIG,
     }
@@ -220,9 +224,12 @@ def _path_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[s
     """The layers of a path: a line through the rows in their order, and invisible points that show
     the row pointed at. ``y`` is the vertical channel.
     """
-    order = {"field": "o", "type": "quantitative"}
-    encoding = {"y": y, "order": order, "detail": BY_SERIES, **_highlight(1.5)}
-    return [{"mark": {"type": "line", "strokeWidth": 1.5}, "encoding": encoding}, _hover_layer(y)]
+    in_order = {"order": {"field": "o", "type": "quantitative"}}
+    line = {
+        "mark": {"type": "line", "strokeWidth": 1.5},
+        "encoding": {"y": y, **in_order, "detail": BY_SERIES, **_highlight(1.5)},
+    }
+    return [line, _hover_layer(y)]
 
 
 def _line_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[str, Any]]:
@@ -251,12 +258,15 @@ def _line_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[s
 def _hover_layer(y: dict[str, Any]) -> dict[str, Any]:
     """A layer of points, each of which is visible only while the pointer is near it."""
     nearest = {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}
-    visible_near = {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0}
     return {
         "transform": [{"filter": "datum.h"}],
         "params": [{"name": "hover", "select": nearest}],
         "mark": {"type": "point", "filled": True, "size": 70, "tooltip": TOOLTIP},
-        "encoding": {"y": y, "detail": BY_SERIES, "opacity": visible_near},
+        "encoding": {
+            "y": y,
+            "detail": BY_SERIES,
+            "opacity": {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0},
+        },
     }
 
 
@@ -341,9 +351,12 @@ def _rank_layers(
     layers: list[dict[str, Any]] = [{"mark": point, "encoding": {"x": {**x, "field": "v"}}}]
     seeds = _seed_ends(drawing)
     if seeds:
-        tick = {"type": "tick", "thickness": 2, "height": 12}
-        of_seeds = {"mark": tick, "encoding": {"x": {**x, "field": "s"}}}
-        layers.insert(0, {"data": {"values": seeds}, **of_seeds})
+        ticks_of_seeds = {
+            "data": {"values": seeds},
+            "mark": {"type": "tick", "thickness": 2, "height": 12},
+            "encoding": {"x": {**x, "field": "s"}},
+        }
+        layers.insert(0, ticks_of_seeds)
     if any("lo" in row for row in rows):
         interval = {"x": {**x, "field": "lo"}, "x2": {"field": "hi"}}
         layers.insert(0, {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": interval})
@@ -581,11 +594,10 @@ def rule_layers(hlines: Mapping[str, float], y_scale: dict[str, Any]) -> list[di
     grey = {"value": "#57606a"}
     label_mark = {"type": "text", "align": "right", "baseline": "bottom", "dy": -3, "fontSize": 12}
     label_encoding = {"x": {"value": "width"}, "y": y, "text": {"field": "label"}}
-    line_mark = {"type": "rule", "strokeDash": [5, 4], "strokeWidth": 1.2}
     return [
         {
             "data": data,
-            "mark": line_mark,
+            "mark": {"type": "rule", "strokeDash": [5, 4], "strokeWidth": 1.2},
             "encoding": {"x": {"value": 0}, "x2": {"value": "width"}, "y": y, "color": grey},
         },
         # The label in white with a broad rim lies below the label, so that lines that cross it do

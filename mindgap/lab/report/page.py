@@ -82,14 +82,14 @@ def draw_all(studies: Sequence[Loaded]) -> list[list[Drawing]]:
     drawings = []
     for study, anchor in zip(studies, anchors(studies)):
         readings = [Readings(run) for run in study.runs]
-        axes = dict(study.description.axes)
-        accent = methods_named(study.description.title, study.methods)
+        about, methods = study.description, study.methods
+        accent = methods_named(about.title, methods)
         group = [
-            draw(f"fig-{anchor}-{number}", figure, readings, study.methods, axes, budget, accent)
-            for number, figure in enumerate(study.description.figures, 1)
+            draw(f"fig-{anchor}-{n}", figure, readings, methods, dict(about.axes), budget, accent)
+            for n, figure in enumerate(about.figures, 1)
         ]
         if study.tuning.methods:
-            group.append(draw_tuning(f"fig-{anchor}-tuning", study.tuning, study.methods))
+            group.append(draw_tuning(f"fig-{anchor}-tuning", study.tuning, methods))
         drawings.append(group)
     return drawings
 
@@ -120,10 +120,9 @@ def render(
     """
     page_sections = sections(studies, anchors(studies), drawings)
     summary = Summary(tuple(one_per_study((s.description, s.verdict, s.folder) for s in studies)))
-    panels, without_interval = strips(summary.outcomes)
-    names_without = {outcome.name for outcome in without_interval}
+    panels, without_effect = strips(summary.outcomes)
+    names_without = {outcome.name for outcome in without_effect}
     papers = {s.paper: PAPERS.get(s.paper, s.paper) for s in page_sections if s.paper}
-    figures = [figure for group in drawings for figure in group if not figure.empty]
     data = {  # what the page's script draws from
         "statistics": list(STATISTICS),
         "labels": {  # "x0": of a common x-axis, "x1": of a panel's own
@@ -131,7 +130,7 @@ def render(
             for channel in "xy"
             for own in (False, True)
         },
-        "figures": [encode(figure) for figure in figures],
+        "figures": [encode(figure) for group in drawings for figure in group if not figure.empty],
     }
     return template("page.html").render(
         studies=page_sections,

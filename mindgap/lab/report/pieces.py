@@ -335,8 +335,12 @@ def run_facts(study: Loaded) -> dict[str, Any]:
     if differing:
         table.append(("Method", *differing))
         for method, settings in by_method.items():
-            values = (plain(settings[name]) if name in settings else "–" for name in differing)
-            table.append((method, *values))
+            table.append(
+                (
+                    method,
+                    *(plain(settings[name]) if name in settings else "–" for name in differing),
+                )
+            )
     any_settings = next(iter(by_method.values()))
     return {
         "same": [(name, plain(any_settings.get(name))) for name in common],
@@ -363,10 +367,9 @@ def _distinct(runs: Sequence[Run], field: str) -> list[str]:
     """The distinct values of a field of the runs' headers, each a mapping, in words: "name value",
     divided by commas.
     """
-    mappings = [getattr(run.header, field) for run in runs]
     words = {
-        ", ".join(f"{name} {plain(value)}" for name, value in mapping.items())
-        for mapping in mappings
+        ", ".join(f"{name} {plain(value)}" for name, value in getattr(run.header, field).items())
+        for run in runs
     }
     return sorted(words - {""})
 

@@ -92,8 +92,7 @@ def strips(outcomes: Sequence[Outcome]) -> tuple[list[Panel], list[Outcome]]:
         )
         if rows:
             ticks = tuple((axis.percent(t), f"{t:g}".replace("-", "−")) for t in axis.ticks)
-            no_effect = axis.percent(1.0 if axis.log else 0.0)
-            panels.append(Panel(axis.title, ticks, no_effect, rows))
+            panels.append(Panel(axis.title, ticks, axis.percent(1.0 if axis.log else 0.0), rows))
     return panels, [outcome for outcome in on_networks if outcome.effect is None]
 
 

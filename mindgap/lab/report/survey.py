@@ -21,10 +21,15 @@ from mindgap.lab.report.words import plain
 from mindgap.record.survey import Survey, read_survey
 
 _BLUE, _ORANGE, _GREEN, _VIOLET = "#0b5cad", "#c2410c", "#15803d", "#8b2fc9"
-_LEGEND = {"orient": "bottom", "direction": "horizontal", "columns": 2, "labelLimit": 240}
 _CONFIG = {
     **CONFIG,
-    "legend": {**CONFIG["legend"], **_LEGEND},
+    "legend": {
+        **CONFIG["legend"],
+        "orient": "bottom",
+        "direction": "horizontal",
+        "columns": 2,
+        "labelLimit": 240,
+    },
     "range": {"category": [_BLUE, _ORANGE, _GREEN, _VIOLET]},
 }
 
@@ -178,12 +183,11 @@ def _variance(data: dict[str, Any]) -> dict[str, Any]:
         data: by number of minibatches (``sizes``) the variance in the order drawn (``running``),
             and the band ``low`` to ``high`` over random orders.
     """
-    rows = _finite_rows(data, ("sizes", "running", "low", "median", "high"))
     x = _axis("sizes", "minibatches used", log=True)
     band = {"x": x, "y": _axis("low", "empirical variance", log=True), "y2": {"field": "high"}}
     line = {"x": x, "y": _axis("running", "empirical variance", log=True)}
     return {
-        "data": {"values": rows},
+        "data": {"values": _finite_rows(data, ("sizes", "running", "low", "median", "high"))},
         "layer": [
             {"mark": {"type": "area", "color": _BLUE, "opacity": 0.15}, "encoding": band},
             {"mark": {"type": "line", "color": _BLUE}, "encoding": line},
@@ -197,12 +201,13 @@ def _smoothness(data: dict[str, Any]) -> dict[str, Any]:
     """
     rows = _finite_rows(data, ("gradient_norm", "smoothness", "noise_floor"))
     rows = [row for row in rows if row["gradient_norm"] > 0 and row["smoothness"] > 0]
-    x = _axis("gradient_norm", "‖∇f‖", log=True)
-    y = _axis("smoothness", "local smoothness", log=True)
     return {
         "data": {"values": rows},
         "mark": {"type": "point", "filled": True, "color": _BLUE},
-        "encoding": {"x": x, "y": y},
+        "encoding": {
+            "x": _axis("gradient_norm", "‖∇f‖", log=True),
+            "y": _axis("smoothness", "local smoothness", log=True),
+        },
     }
 
 
@@ -210,21 +215,19 @@ def _spectrum(data: dict[str, Any]) -> dict[str, Any]:
     """The chart of the Ritz values (estimates of the Hessian's eigenvalues) on one line, with the
     stability threshold of the optimizer as a dashed line where it is finite.
     """
-    values = [{"value": value} for value in data["values"]]
     layers: list[dict[str, Any]] = [
         {
-            "data": {"values": values},
+            "data": {"values": [{"value": value} for value in data["values"]]},
             "mark": {"type": "tick", "color": _BLUE, "thickness": 2, "height": 60},
             "encoding": {"x": _axis("value", "eigenvalues of the Hessian (estimates)")},
         }
     ]
     if math.isfinite(data["threshold"]):
-        rule = {"x": {"field": "value", "type": "quantitative"}}
         layers.append(
             {
                 "data": {"values": [{"value": data["threshold"]}]},
                 "mark": {"type": "rule", "color": _ORANGE, "strokeWidth": 2, "strokeDash": [6, 4]},
-                "encoding": rule,
+                "encoding": {"x": {"field": "value", "type": "quantitative"}},
             }
         )
     return {"height": 110, "layer": layers}

@@ -47,8 +47,8 @@ def loop(trial: Trial) -> Iterator[Row]:
         seed=trial.seed,
         device=trial["device"],
     )
-    problem = task.problem(trial["batch_size"])
-    method = method_of(in_units({**trial.settings, "convexity": 0.1}))
+    problem, settings = task.problem(trial["batch_size"]), {**trial.settings, "convexity": 0.1}
+    method = method_of(in_units(settings))
     budget, readings = trial["oracle_calls"], trial["readings"]
     for state in states(
         trial, problem, method, budget=budget, readings=readings, least=trial["least_steps"]

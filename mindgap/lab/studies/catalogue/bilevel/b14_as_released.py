@@ -80,8 +80,8 @@ class Faulty:
             copies = self._trial["copies"]
             repeated_inputs = inputs.repeat(copies, *[1] * (inputs.dim() - 1))
             lower_data = (repeated_inputs, noisy_labels, numbers.repeat(copies))
-        data = [Batches(samples, batch_size, last="drop") for samples in (upper_data, lower_data)]
-        return BilevelProblem(task.upper, lower_loss, task.x0, task.y0, *data)
+        batches = (Batches(data, batch_size, last="drop") for data in (upper_data, lower_data))
+        return BilevelProblem(task.upper, lower_loss, task.x0, task.y0, *batches)
 
     def _noisy_copies(self) -> list[Any]:
         """The noisy training labels of each copy: ``copies`` tensors of shape (samples,), each with

@@ -200,9 +200,13 @@ def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) 
             only "snli" has a scale paper.
     """
     none_of_further = dict.fromkeys(FURTHER, 0)  # the scales quick and cpu lack these methods
-    small = {**QUICK, "data": quick, "oracle_calls": 375, "readings": 3}
     scales = {
-        "quick": Scale(small, 8, methods=own_steps(quick), seeds_of=none_of_further),
+        "quick": Scale(
+            {**QUICK, "data": quick, "oracle_calls": 375, "readings": 3},
+            8,
+            methods=own_steps(quick),
+            seeds_of=none_of_further,
+        ),
         "cpu": Scale({**CPU, "data": cpu}, 8, methods=own_steps(cpu), seeds_of=none_of_further),
     }
     methods = {**KEYS, **FURTHER}

@@ -205,8 +205,9 @@ def _note_on_spread(groups: Mapping[str, Sequence[Run]]) -> tuple[str, dict[str,
         ("train_accuracy", "training accuracy of its own net"),
     ):
         if all(column in run.rows[-1] for group in groups.values() for run in group):
-            accuracy = last_values(groups, column)
-            beside.ahead_of_all(f"SLIP ahead in {words}", accuracy, "SLIP", SMALLEST)
+            beside.ahead_of_all(
+                f"SLIP ahead in {words}", last_values(groups, column), "SLIP", SMALLEST
+            )
     answers = {part.name: part.answer for part in beside.asked}
     # The page shows what stands between two semicolons on a line of its own.
     sentence = f"beside the rule: {beside.measured.replace('; ', ', ')}"

@@ -41,10 +41,9 @@ def representation_loop(trial: Trial) -> Iterator[Row]:
 
     As :func:`loop`, with ``perfect_accuracy`` 1: levels are test accuracies as such.
     """
-    task = representation_runs.task_of(trial)
     yield from time_alone(
         trial,
-        task,
+        representation_runs.task_of(trial),
         representation_runs.representation_method(trial),
         representation_runs.rows_of,
         perfect=1.0,

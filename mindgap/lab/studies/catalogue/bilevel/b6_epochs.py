@@ -27,17 +27,19 @@ def loop(trial: Trial) -> Iterator[Row]:
     """Hyper-cleaning: run a method for a number of epochs of x- or of y-updates and read accuracies
     after each (:func:`_by_epochs`).
     """
-    task = cleaning_runs.task_of(trial)
-    yield from _by_epochs(trial, task, cleaning_runs.cleaning_method(trial), cleaning_runs.rows_of)
+    runs = cleaning_runs
+    yield from _by_epochs(trial, runs.task_of(trial), runs.cleaning_method(trial), runs.rows_of)
 
 
 def representation_loop(trial: Trial) -> Iterator[Row]:
     """Hyper-representation: run a method for a number of epochs of x- or of y-updates and read
     accuracies after each (:func:`_by_epochs`).
     """
-    task = representation_runs.task_of(trial)
     yield from _by_epochs(
-        trial, task, representation_runs.representation_method(trial), representation_runs.rows_of
+        trial,
+        representation_runs.task_of(trial),
+        representation_runs.representation_method(trial),
+        representation_runs.rows_of,
     )
 
 
@@ -89,15 +91,18 @@ def judge(runs: Sequence[Run]) -> Parts:
         seeds = sorted(by_x.keys() & by_y.keys())
         fewer |= {by_x[seed].rows[-1]["step"] - by_y[seed].rows[-1]["step"] for seed in seeds}
         for split in ("test", "train"):
-            column = f"{split}_accuracy"
             accuracy_x, accuracy_y = (
-                np.array([run_of[seed].column(column)[1:] for seed in seeds])
+                np.array([run_of[seed].column(f"{split}_accuracy")[1:] for seed in seeds])
                 for run_of in (by_x, by_y)
             )
             gaps = accuracy_x - accuracy_y  # (seeds, epochs)
             largest = max(largest, float(np.abs(gaps.mean(0)).max()))
-            mean_gaps = accuracy_x.mean(1) - accuracy_y.mean(1)
-            parts.equivalent(f"{case}, {split}: negligible", mean_gaps, MARGIN, 100)
+            parts.equivalent(
+                f"{case}, {split}: negligible",
+                accuracy_x.mean(1) - accuracy_y.mean(1),
+                MARGIN,
+                unit=100,
+            )
             last_gaps[f"{case}, {split}"] = mean_interval(gaps[:, -1], miss=ONE_SIDED).triple
     last_words = ", ".join(f"{name} {100 * mean:+.2f}" for name, (mean, _, _) in last_gaps.items())
     parts.note(
@@ -138,8 +143,8 @@ def _note_on_others(runs: Sequence[Run]) -> tuple[str, dict[str, dict[str, dict[
         }
         if len(accuracy) > 1:
             best_first = sorted(accuracy, key=lambda key: -accuracy[key])
-            names = (f"{METHODS[key].name} {accuracy[key]:.3f}" for key in best_first)
-            rankings.append(f"{case}: {', '.join(names)}")
+            ranking = ", ".join(f"{METHODS[key].name} {accuracy[key]:.3f}" for key in best_first)
+            rankings.append(f"{case}: {ranking}")
     if not rankings:
         return "", {}
     words = f"beside, on common seeds, test accuracy after equal epochs of y, {', '.join(rankings)}"

@@ -119,7 +119,7 @@ def _search_and_run(
         """SABA with these steps, ``lr_x``, ``lr_y`` and ``lr_z``."""
         return method_for(trial, **steps, key="saba")
 
-    search_seed = FIRST_SEED + trial.seed
+    search_seed = FIRST_SEED + trial.seed  # other data than the run's
     search_task = task_of(Trial(trial.method, search_seed, trial.settings))
 
     def search_loss(steps: Mapping[str, Any]) -> float:
@@ -173,8 +173,9 @@ def judge(runs: Sequence[Run]) -> Parts:
                 100 * np.array([group[seed].rows[-1][column] for seed in seeds])
                 for group in (one, two)
             )
-            gain = parts.equivalent(f"{name}: slight, in points", with_one - with_two, margin)
-            gains[name] = gain.triple
+            gains[name] = parts.equivalent(
+                f"{name}: slight, in points", with_one - with_two, margin
+            ).triple
             if all(f"reset_{column}" in two[seed].rows[-1] for seed in seeds):
                 after_reset = [100 * two[seed].rows[-1][f"reset_{column}"] for seed in seeds]
                 reset_gain = mean_interval(np.array(after_reset) - with_two, miss=ONE_SIDED)

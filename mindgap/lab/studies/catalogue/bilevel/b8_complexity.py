@@ -54,8 +54,9 @@ def loop(trial: Trial) -> Iterator[Row]:
         method = _method_on_rung(trial.settings, rung)
         readings: list[tuple[int, float]] = []  # calls so far, ‖∇Φ‖ over that at the start
         with trial.timed():
-            oracle = runner.oracle(problem, method, trial.seed, distributed=False)
-            state = runner.start(method, oracle, trial.seed)
+            state = runner.start(
+                method, runner.oracle(problem, method, trial.seed, distributed=False), trial.seed
+            )
         while state.total_calls < trial["oracle_calls"]:
             with trial.timed():
                 # Each reading comes after a tenth more iterations.

@@ -78,12 +78,11 @@ def judge(runs: Sequence[Run]) -> Parts:
     """
     parts = Parts()
     for name, group in by_method(runs).items():
-        reading = "as printed" if name == "as printed" else "as corrected"
         parts.factor_two(
             name,
             [ratio for run in group for ratio in run.column("ratio")],
             "h_Adam / h_clip",
-            reading,
+            reading="as printed" if name == "as printed" else "as corrected",
         )
     return parts
 

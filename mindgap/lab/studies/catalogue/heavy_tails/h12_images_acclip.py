@@ -177,10 +177,6 @@ _SMALL = scales(
     },
     seeds=(4, 4),
 )
-_SCALES = {
-    "quick": replace(_SMALL["quick"], seeds_of={FORM: 0, "ACClip, normalised": 0}),
-    "cpu": replace(_SMALL["cpu"], seeds_of={FORM: 0}),
-}
 
 STUDY = Study(
     name="h12-images-acclip",
@@ -191,7 +187,8 @@ STUDY = Study(
     "than Adam and a worse one than SGD with momentum.",
     source=Source("acclip", "App. I, Fig. 8"),
     scales={
-        **_SCALES,
+        "quick": replace(_SMALL["quick"], seeds_of={FORM: 0, "ACClip, normalised": 0}),
+        "cpu": replace(_SMALL["cpu"], seeds_of={FORM: 0}),
         "gpu": Scale(
             {
                 **SETTINGS,

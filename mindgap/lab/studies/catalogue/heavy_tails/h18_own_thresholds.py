@@ -82,8 +82,8 @@ def _train(trial: Trial, tail: float, lr: float) -> Row:
             optimizer.step()
     with torch.no_grad():
         losses = {name: float((model(x) - y).square().mean()) for name, (x, y) in held_out.items()}
-    variance = float(held_out["test"][1].var())
-    return {"tail": tail, "lr": lr, "step": steps, "variance": variance, **losses}
+    row = {"tail": tail, "lr": lr, "step": steps, "variance": float(held_out["test"][1].var())}
+    return row | losses
 
 
 def optimizer_of(settings: Mapping[str, Any], lr: float, parameters: Sequence[Any]) -> Any:

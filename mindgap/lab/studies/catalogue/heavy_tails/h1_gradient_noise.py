@@ -49,8 +49,10 @@ def loop_norms(trial: Trial) -> Iterator[Row]:
     """
     source = trial["source"]
     with trial.timed():
-        is_control = source in ("gaussian", "stable")
-        norms = control_norms(trial, source) if is_control else _noise(trial).norms
+        if source in ("gaussian", "stable"):
+            norms = control_norms(trial, source)
+        else:
+            norms = _noise(trial).norms
     yield from norm_rows(trial, norms)
     if trial.settings.get("state") == "trained":
         _, loss, loss_by_frequency = trained_bert(trial)
@@ -106,8 +108,8 @@ def judge_norms(runs: Sequence[Run]) -> Parts:
     """
     parts, answers_of = Parts(), {}  # method -> column -> median over the seeds
     for name, group in by_method(runs).items():
-        columns = ("hill_heavier", "settles", "hill_index", "exponent")
-        answers = answers_of[name] = medians(group, columns)
+        answers = medians(group, ("hill_heavier", "settles", "hill_index", "exponent"))
+        answers_of[name] = answers
         parts.note(
             f"{name}: index {answers['hill_index']:.1f}, heavier than Gaussian "
             f"{word(answers['hill_heavier'])}, "

@@ -79,8 +79,8 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts = Parts()
     losses = noted_losses(parts, runs)
     if runs[0].header.scale == "gpu":
-        adam_rows = [run.rows[-1] for run in by_method(runs)["Adam"]]
-        bigram = float(np.mean([row.get("bigram_loss", BIGRAM) for row in adam_rows]))
+        adam_runs = by_method(runs)["Adam"]
+        bigram = float(np.mean([run.rows[-1].get("bigram_loss", BIGRAM) for run in adam_runs]))
         worst = max(losses, key=lambda name: float(np.mean(losses[name])))
         parts.gate(
             "every optimizer ends below a bigram model",

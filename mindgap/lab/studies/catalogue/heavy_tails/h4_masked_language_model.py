@@ -109,10 +109,13 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
                 for name in parts:
                     inputs, places, answers = problem.parts[name]
                     scores = problem.objective.model(inputs, places)
-                    loss = cross_entropy(scores.flatten(0, 1), answers.flatten())
                     is_right = scores.argmax(dim=-1) == answers
-                    row[f"{name}_loss"] = float(loss)
-                    row[f"{name}_accuracy"] = float(is_right.double().mean())
+                    row |= {
+                        f"{name}_loss": float(
+                            cross_entropy(scores.flatten(0, 1), answers.flatten())
+                        ),
+                        f"{name}_accuracy": float(is_right.double().mean()),
+                    }
             return row
 
         order = trial.torch_generator(f"h4, six words, {phase} order")

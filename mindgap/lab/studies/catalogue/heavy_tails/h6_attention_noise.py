@@ -129,7 +129,6 @@ _CROSSED = {
     f"{name}, batch {batch}, {pipeline}": {**cell, "batch": batch, "pipeline": pipeline}
     for (name, cell), batch, pipeline in product(_CELLS.items(), BATCHES, PIPELINES)
 }
-_SMALL = scales(_QUICK, {"minibatches": 2048, **LARGE_TEXT}, seeds=(3, 5))
 
 STUDY = Study(
     name="h6-attention-noise",
@@ -142,7 +141,9 @@ STUDY = Study(
     scales={
         **{
             name: replace(small, seeds_of=dict.fromkeys(_CROSSED, 0))
-            for name, small in _SMALL.items()
+            for name, small in scales(
+                _QUICK, {"minibatches": 2048, **LARGE_TEXT}, seeds=(3, 5)
+            ).items()
         },
         "gpu": Scale(
             {**_QUICK, **CROSSED},

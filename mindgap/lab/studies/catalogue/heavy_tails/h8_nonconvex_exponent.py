@@ -43,9 +43,8 @@ def loop_nonconvex(trial: Trial) -> Iterator[Row]:
         eta, tau = parameters.eta * trial["step_factor"], parameters.tau
         jumps = np.maximum(tau * multiples, 10 ** (1 / alpha))  # p = J^(-α) is at most 1/10
         with trial.timed():
-            problem = theory.RareJump(np.full(len(jumps), alpha), jumps)
             error = theory.mean_square_gradient(
-                problem,
+                theory.RareJump(np.full(len(jumps), alpha), jumps),
                 eta=np.array(eta),
                 tau=np.array(tau),
                 horizon=np.array(horizon),

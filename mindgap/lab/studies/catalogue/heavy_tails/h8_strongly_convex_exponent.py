@@ -128,10 +128,11 @@ def _disagreement(runs: Sequence[Run]) -> float:
     """Largest distance of a sampled mean from the exact value beyond 1 % of that value, in standard
     errors; 0 where nothing was sampled.
     """
-    rows = [row for run in runs for row in run.rows if "sampled" in row]
     gaps = [
         max(0.0, abs(row["sampled"] - row["error"]) - 0.01 * row["error"]) / row["sampled_se"]
-        for row in rows
+        for run in runs
+        for row in run.rows
+        if "sampled" in row
     ]
     return max(gaps, default=0.0)
 

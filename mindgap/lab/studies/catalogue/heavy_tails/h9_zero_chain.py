@@ -40,7 +40,6 @@ def loop_chain(trial: Trial) -> Iterator[Row]:
                 coins = (rng.random(len(x)) < chain.probability).astype(float)
                 gradient = chain.oracle.noisy(exact, x / chain.scale, coins)
                 x = x - trial["step"] * _direction(trial["rule"], gradient, chain)
-        finished = float((theory.prog(x / chain.scale, 0.0) >= chain.dimension).mean())
         yield {
             "alpha": alpha,
             "epsilon": epsilon,
@@ -49,7 +48,7 @@ def loop_chain(trial: Trial) -> Iterator[Row]:
             "steps": chain.steps,
             "run": steps,
             "ratio": least_norm / epsilon,
-            "finished": finished,
+            "finished": float((theory.prog(x / chain.scale, 0.0) >= chain.dimension).mean()),
         }
 
 

@@ -126,13 +126,12 @@ def _run_ingd(
     from mindgap.optim import INGD
 
     x = torch.tensor(np.asarray(start, dtype=float), requires_grad=True)
-    inner_steps = trial["inner"] or ingd_inner_steps(target)
     optimizer = INGD(
         [x],
         lr=target.delta,
         epsilon=target.epsilon,
         lipschitz=target.L,
-        inner=inner_steps,
+        inner=trial["inner"] or ingd_inner_steps(target),
         seed=trial.seed,
     )
 

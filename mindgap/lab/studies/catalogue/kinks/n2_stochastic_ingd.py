@@ -54,9 +54,9 @@ def stochastic_loop(trial: Trial) -> Iterator[Row]:
         outputs[output_steps == step] = positions[output_steps == step]
         if step in row_steps and step != last_row_step:
             arrays = {"x": positions, "m": directions, "output": outputs}
-            state = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
-            numbers = {"step": step, "total": float(total), "rng": rng.bit_generator.state}
-            trial.save({**numbers, **state})
+            tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+            state = {"step": step, "total": float(total), "rng": rng.bit_generator.state}
+            trial.save({**state, **tensors})
             yield {
                 "step": step,
                 "mean_direction": float(total + np.abs(directions).sum()) / (step * runs),

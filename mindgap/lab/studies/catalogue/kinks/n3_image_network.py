@@ -99,7 +99,6 @@ def loop(trial: Trial) -> Iterator[Row]:
             train=trial["train"],
             validation=trial["validation"],
         )
-        model = problem.objective.model
         optimizer = optimizer_of(
             trial["optimizer"], problem.objective.parameters, factor, trial.seed
         )
@@ -120,7 +119,7 @@ def loop(trial: Trial) -> Iterator[Row]:
                 optimizer.eval()  # the weights become x
             with torch.no_grad():
                 for part, (images, labels) in problem.parts.items():
-                    scores = model(images)
+                    scores = problem.objective.model(images)
                     is_right = scores.argmax(dim=1) == labels
                     row |= {
                         f"{part}_accuracy": float(is_right.double().mean()),

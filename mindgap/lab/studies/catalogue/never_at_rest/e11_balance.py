@@ -180,7 +180,6 @@ def _judge_network(parts: Parts, network: str, steps: Sequence[dict[str, float]]
     )
 
 
-_STEPS = (0.03, 0.1, 0.3)
 _GPU_OF = {
     "digits": {
         **gpu.NOISY_IMAGES,
@@ -201,7 +200,7 @@ _GPU_OF = {
 _METHODS: dict[str, dict[str, Any]] = {
     f"{name}, step {lr:g}": {"source": source, "lr": lr}
     for name, source in (("convolutional network", "digits"), ("transformer", "prose"))
-    for lr in _STEPS
+    for lr in (0.03, 0.1, 0.3)
 }
 
 STUDY = Study(

@@ -58,8 +58,11 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         counts = [len(batches) >> k for k in range(20) if len(batches) >> k >= 2]
         *estimates, on_all = run.statistics.read(batches, counts)
         for estimate in (*estimates, on_all):
-            deviations = _deviations(estimate, on_all, QUANTITIES[:-1])
-            yield {"order": repeat, "samples": estimate.samples, **deviations}
+            yield {
+                "order": repeat,
+                "samples": estimate.samples,
+                **_deviations(estimate, on_all, QUANTITIES[:-1]),
+            }
         norms: dict[int, float] = {}  # samples -> sharpness, the norm of the Hessian
         vector = None  # each search starts from the vector that the last one found
         for count in sorted({max(trial["sharp_m"] // size >> k, 1) for k in range(20)}):
@@ -67,8 +70,12 @@ def _on_device(trial: Trial) -> Iterator[Row]:
                 batches[:count], tol=trial["sharp_tol"], start=vector, seed=trial.seed
             )
         for number, norm in norms.items():
-            columns = {"sharpness": norm, "sharpness_off": norm / norms[max(norms)] - 1}
-            yield {"order": repeat, "samples": number, **columns}
+            yield {
+                "order": repeat,
+                "samples": number,
+                "sharpness": norm,
+                "sharpness_off": norm / norms[max(norms)] - 1,
+            }
 
 
 def _deviations(estimate: Any, on_all: Any, quantities: Sequence[str]) -> Row:

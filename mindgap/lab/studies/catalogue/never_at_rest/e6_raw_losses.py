@@ -168,8 +168,13 @@ def judge(runs: Sequence[Run]) -> Parts:
                 f"{medians['left']:.0%} of the oscillation; of {len(group)} seeds "
                 f"{oscillates.sum()} oscillate and {smooth.sum()} have a smooth average"
             )
-            counts = {"oscillates": int(oscillates.sum()), "smooth": int(smooth.sum())}
-            numbers = {f"{name}, {title}": {**medians, **counts}}
+            numbers = {
+                f"{name}, {title}": {
+                    **medians,
+                    "oscillates": int(oscillates.sum()),
+                    "smooth": int(smooth.sum()),
+                }
+            }
             if control:
                 parts.note(f"{name}: {words}", numbers)
                 if oscillates.any():
@@ -185,9 +190,6 @@ def judge(runs: Sequence[Run]) -> Parts:
                 )
     return parts
 
-
-#: One row per step; the control descends on the fixed samples, which are one batch.
-_GPU = {"steps": 6000, "every": 1, "m": 512, "rule": "minibatch"}
 
 STUDY = Study(
     name="e6-raw-losses",
@@ -211,8 +213,9 @@ STUDY = Study(
             {"steps": 20000, "m": 256, "lr": 0.01, "words": 1000},
             seeds=(2, 3),
         ),
+        # One row per step; the control descends on the fixed samples, which are one batch.
         "gpu": Scale(
-            _GPU,
+            {"steps": 6000, "every": 1, "m": 512, "rule": "minibatch"},
             3,
             methods={
                 "convolutional network": {**gpu.NOISY_IMAGES, "source": "cifar-10"},

@@ -27,13 +27,13 @@ def change_loop(trial: Trial) -> Iterator[Row]:
     with trial.timed():
         change = one_step_change(*_trajectories(trial))
     for n in sorted(set(np.geomspace(4, trial["steps"], 20).astype(int).tolist())):
-        change_at_n = change[:, n - 1]
+        changes = change[:, n - 1]
         bound = one_step_change_bound(constants, n)
         yield {
             "step": n,
-            "rms": float(np.sqrt(np.mean(change_at_n**2))),
+            "rms": float(np.sqrt(np.mean(changes**2))),
             "bound": bound,
-            "over": float(np.mean(change_at_n > bound)),
+            "over": float(np.mean(changes > bound)),
         }
 
 
@@ -74,8 +74,9 @@ def judge_change(runs: Sequence[Run]) -> Parts:
         rms = np.mean([run.column("rms") for run in group], axis=0)
         power, error = slope(np.log(group[0].column("step")), np.log(rms))
         as_stated = abs(power + 0.5) < 0.05 if method == "uniform map" else power < -0.45
-        words = f"n^{power:.3f}±{error:.3f}"
-        parts.add(f"{method}: falls like n^-1/2", holds=as_stated, words=words)
+        parts.add(
+            f"{method}: falls like n^-1/2", holds=as_stated, words=f"n^{power:.3f}±{error:.3f}"
+        )
         parts.add(
             f"{method}: below the bound",
             holds=share_over <= group[0].header.settings["delta"],

@@ -23,9 +23,9 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
     set, and ``loss_share``, the largest loss so far over its bound. A checkpoint holds the number
     of the cell and its state.
     """
-    cells = itertools.product(trial["gamma"], trial["step_shares"])
     first_cell = trial.restored.get("cell", 0)
-    for cell, (gamma, share) in enumerate(cells):
+    pairs = itertools.product(trial["gamma"], trial["step_shares"])
+    for cell, (gamma, share) in enumerate(pairs):
         if cell >= first_cell:
             state = trial.restored.get("state", {}) if cell == first_cell else {}
             for row, next_state in _compact_cell(trial, gamma, share, state):

@@ -72,9 +72,8 @@ def _step_count(
         iteration_bound("nesterov" if name == "heavy-ball" else name, constants, epsilon)
     )
     step = parameters(name, constants)[0] if constants.mu > 0 else 1 / constants.L
-    limit = min(3 * bound // 2 + 50, 40_000)
     with np.errstate(over="ignore", invalid="ignore"):  # a step that is too long diverges
-        gap = worst_gap(name, constants, limit, alpha=step * step_factor)
+        gap = worst_gap(name, constants, min(3 * bound // 2 + 50, 40_000), alpha=step * step_factor)
     last_above = int(np.flatnonzero(~(gap <= epsilon))[-1])  # NaN counts as above
     return (last_above + 1 if last_above < len(gap) - 1 else math.inf), bound
 

@@ -21,8 +21,7 @@ def regret_loop(trial: Trial) -> Iterator[Row]:
 
     problem = RareLargeLoss(trial["C"], trial["s"], trial["period"])
     beta2 = trial["beta2"] or problem.forgetting()  # 0: that of the theorem
-    last_step = trial["periods"] * problem.period
-    grid = np.geomspace(10 * problem.period, last_step, 25)
+    grid = np.geomspace(10 * problem.period, trial["periods"] * problem.period, 25)
     read_steps = sorted({int(step) // problem.period * problem.period for step in grid})
     with trial.timed():
         regrets, points = online_regret(
