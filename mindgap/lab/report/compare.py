@@ -56,6 +56,7 @@ class Comparison:
 
     @property
     def differing(self) -> tuple[Difference, ...]:
+        """The curves that differ beyond seed noise."""
         return tuple(d for d in self.curves if d.outcome == "differs")
 
 

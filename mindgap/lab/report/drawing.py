@@ -301,7 +301,8 @@ def draw(
 
 
 def methods_named(title: str, methods: Sequence[str]) -> list[str]:
-    """The methods that a claim's title names, where there are many and it names some of them only.
+    """The methods that a claim's title names; empty where there are at most :data:`FEW_METHODS`, or
+    where it names all of them.
 
     Example:
         >>> (
@@ -359,27 +360,29 @@ def _axis(
 
     Args:
         name, label: of the x-axis.
+        runs: of all methods.
         facets: titles of the panels.
+        budget: points to keep, shared by all series.
     """
-    of_runs = _series_of_runs(name, figure, runs, methods, facets)
-    points_per_run = max(budget // max(len(of_runs), 1), 12)
+    run_series = _series_of_runs(name, figure, runs, methods, facets)
+    points_per_run = max(budget // max(len(run_series), 1), 12)
     if figure.kind == "points":
-        return Axis(name, label, tuple(thin_points(run, points_per_run) for run in of_runs))
+        return Axis(name, label, tuple(thin_points(run, points_per_run) for run in run_series))
     buckets_per_run = max(points_per_run // 4, 3)  # a bucket keeps four points
     if figure.kind == "path":
-        return Axis(name, label, tuple(thin(run, buckets_per_run) for run in of_runs))
+        return Axis(name, label, tuple(thin(run, buckets_per_run) for run in run_series))
     curves_of = grouped(  # (method, panel) -> its curves
-        ((run.method, run.facet), (run.columns["x"], run.columns["y"])) for run in of_runs
+        ((run.method, run.facet), (run.columns["x"], run.columns["y"])) for run in run_series
     )
     buckets = min(max(budget // max(len(curves_of), 1) // 6, 6), 200)  # statistics keep six points
     statistics = []
     for (method, facet), curves in curves_of.items():
         over_all_seeds = Series(method, facet, over_seeds(curves), ends=end_values(curves))
         statistics.append(thin(over_all_seeds, buckets, log_x=figure.log_x))
-    if len(of_runs) == len(statistics):  # one seed per method: its curve is the statistic
+    if len(run_series) == len(statistics):  # one seed per method: its curve is the statistic
         return Axis(name, label, tuple(statistics))
     single_runs = []
-    for run in of_runs:
+    for run in run_series:
         x, y = one_value_per_place(run.columns["x"], run.columns["y"])
         sorted_by_x = replace(run, columns={"x": x, "y": y})
         single_runs.append(thin(sorted_by_x, buckets_per_run, log_x=figure.log_x))

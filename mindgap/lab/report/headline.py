@@ -16,19 +16,20 @@ def headline(drawing: Drawing) -> str:
     methods end, or between which their points lie. The title alone where there are no such numbers.
     """
     title = signs(drawing.figure.title).rstrip(".")
+    # The end of a path, or a place that a title asks for, is no number of its y-axis.
     if drawing.empty or drawing.kind == "path" or title.startswith("Where "):
         return title
     axis, values = drawing.axes[0], drawing.ends()
     along_time = drawing.kind == "lines" and axis.name in AXES
     middle = f"{drawing.middle} " if drawing.middle else ""
-    if drawing.figure.y_label == "share of minibatches":  # a histogram: method -> its mode
-        modes = {
+    if drawing.figure.y_label == "share of minibatches":  # a histogram
+        modes = {  # method -> the place of its highest bar
             series.method: float(series.columns["x"][np.nanargmax(series.columns["q50"])])
             for series in axis.series
             if len(series)
         }
         return f"{title}: highest at {_span(modes)}"
-    if "its last value" in drawing.figure.y_label:  # all of them end at 1
+    if "its last value" in drawing.figure.y_label:  # all lines end at 1
         return title
     panel_per_method = drawing.figure.facet == "method"
     one_panel_each = drawing.facets == ("",) or panel_per_method

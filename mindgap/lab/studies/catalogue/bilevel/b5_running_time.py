@@ -76,7 +76,7 @@ def _length(settings: Mapping[str, Any]) -> str:
 
 
 def _study(
-    name: str, task: str, loop: Callable[[Trial], Iterator[Row]], facet: str, **parts: Any
+    name: str, task: str, loop: Callable[[Trial], Iterator[Row]], facet: str, **fields: Any
 ) -> Study:
     """The study of Fig. 3 on one task.
 
@@ -85,7 +85,7 @@ def _study(
         task: what title and statement call it.
         loop: runs one method on it.
         facet: the setting that has a panel of its own per value, empty for one panel.
-        parts: further fields of the study, those that differ between tasks.
+        fields: further fields of the study, those that differ between tasks.
     """
     return Study(
         name=name,
@@ -118,7 +118,7 @@ def _study(
             )
             for clock, scales in (("cpu_seconds", ("quick", "cpu")), ("seconds", ("gpu", "paper")))
         ),
-        **parts,
+        **fields,
     )
 
 

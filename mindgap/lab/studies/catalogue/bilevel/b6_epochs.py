@@ -181,7 +181,7 @@ def _study(
     labels: Mapping[str, tuple[str, Mapping[str, Any]]],
     settings_of: Mapping[str, Mapping[str, Any]],
     sizes: Mapping[str, Size],
-    **parts: Any,
+    **fields: Any,
 ) -> Study:
     """A study of B6: SLIP counted both ways, and its rivals counted in y-updates. Rivals have no
     seeds of their own at any scale: they run where they are named.
@@ -192,7 +192,7 @@ def _study(
         labels: label -> (method, how it counts and what its case is).
         settings_of: method -> its settings at every scale.
         sizes: scale -> settings, seeds of SLIP, and method -> steps.
-        parts: further fields of the study.
+        fields: further fields of the study.
     """
     scales = {}
     for scale, (settings, seeds, steps) in sizes.items():
@@ -219,7 +219,7 @@ def _study(
         "altogether. The difference at the last epoch stands beside.",
         length_of=lambda s: f"{s['epochs']} of {25 if 'corruption' in s else 20} epochs",
         designs={"gpu": DESIGN},
-        **parts,
+        **fields,
     )
 
 

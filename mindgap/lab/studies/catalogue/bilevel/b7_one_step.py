@@ -198,7 +198,7 @@ def _length(settings: Mapping[str, Any]) -> str:
 
 
 def _study(
-    name: str, title: str, statement: str, loop: Callable[[Trial], Iterator[Row]], **parts: Any
+    name: str, title: str, statement: str, loop: Callable[[Trial], Iterator[Row]], **fields: Any
 ) -> Study:
     """The study of one step size against two on one task.
 
@@ -206,7 +206,7 @@ def _study(
         name, title: of the study; a title with "hyper-cleaning" gets that task's margin.
         statement: the paper's gains, which end the statement.
         loop: runs one variant.
-        parts: further fields of the study.
+        fields: further fields of the study.
     """
     facet = "corruption" if "hyper-cleaning" in title else ""
     return Study(
@@ -249,7 +249,7 @@ def _study(
                 facet=facet,
             ),
         ),
-        **parts,
+        **fields,
     )
 
 

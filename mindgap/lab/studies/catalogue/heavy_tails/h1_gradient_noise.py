@@ -141,7 +141,8 @@ def _add_text_parts(
     Args:
         parts: changed in place.
         network: in words.
-        answers: its median answers ``hill_heavier`` and ``settles``; 1/2 leaves a part open.
+        answers: its median answers ``hill_heavier`` and ``settles``: 1 yes, 0 no, 1/2 leaves the
+            part open.
         reading: of the statement that the parts belong to.
     """
     heavier, settles = answers["hill_heavier"], answers["settles"]

@@ -48,8 +48,8 @@ def loop_dimension(trial: Trial) -> Iterator[Row]:
                     alpha,
                     coordinate_moment,
                     norm_moment,
-                    J,
-                    trial["clip"],
+                    jump=J,
+                    clip=trial["clip"],
                 )
             if errors.mean() > worst["error"]:
                 worst = {

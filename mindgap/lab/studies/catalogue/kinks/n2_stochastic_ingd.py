@@ -33,7 +33,7 @@ def stochastic_loop(trial: Trial) -> Iterator[Row]:
     beta = 1 - trial["beta_factor"] * (1 - rule.beta)
     drawn_steps = rng.integers(1, rule.T + 1, size=runs)  # the i of every run
     output_steps = np.array([rule.output_index(int(drawn)) for drawn in drawn_steps])
-    # Of every run: x, the x that it returns, and m.
+    # Of every run: x_1, the x that it returns, and m_1.
     positions = np.full(runs, target.Delta / target.L)
     outputs = positions.copy()
     directions = target.L * np.sign(positions) + target.sigma * rng.choice([-1.0, 1.0], size=runs)
@@ -49,7 +49,7 @@ def stochastic_loop(trial: Trial) -> Iterator[Row]:
         )
         total, rng.bit_generator.state = trial.restored["total"], trial.restored["rng"]
     for step, next_step in zip(stops, [*stops[1:], rule.T + 1], strict=True):
-        if step < last_row_step:
+        if step < last_row_step:  # done before the checkpoint
             continue
         outputs[output_steps == step] = positions[output_steps == step]
         if step in row_steps and step != last_row_step:
