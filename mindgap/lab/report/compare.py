@@ -73,7 +73,9 @@ def compare(a: Path, b: Path, *, level: float = 0.001) -> Comparison:
     common = [key for key in in_a if key in in_b]
     return Comparison(
         verdicts=tuple((*key, _verdict(in_a[key]), _verdict(in_b[key])) for key in common),
-        curves=tuple(d for key in common for d in _differences(in_a[key], in_b[key], level)),
+        curves=tuple(
+            curve for key in common for curve in _differences(in_a[key], in_b[key], level)
+        ),
         only_a=tuple("/".join(key) for key in in_a if key not in in_b),
         only_b=tuple("/".join(key) for key in in_b if key not in in_a),
     )

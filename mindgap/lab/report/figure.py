@@ -289,7 +289,7 @@ def _highlight(width: float) -> dict[str, Any]:
 
 def ranking(drawing: Drawing) -> dict[str, Any]:
     """The Vega-Lite specification of a ranking: a row per method, best first, with a point at its
-    end value. Around it stands the mean ± sd, or the 10 and 90 % quantiles, or the few seeds
+    end value. Around the point stand the mean ± sd, or the 10 and 90 % quantiles, or few seeds by
     themselves. The figure's y-values lie along x here, and the methods along y.
     """
     rows, log = _rank_rows(drawing), drawing.figure.log_y
@@ -484,6 +484,10 @@ def figure_png(
 ) -> bytes:
     """A Vega-Lite specification as a PNG picture, drawn offline.
 
+    Args:
+        spec: with its numbers inside.
+        scale: pixels of the picture per unit of the specification.
+
     Example:
         >>> spec = {
         ...     "data": {"values": [{"a": 1}]},
@@ -566,8 +570,7 @@ def ticks(log: Any, channel: str, *, own: bool = False) -> dict[str, Any]:
         channel: ``"x"`` or ``"y"``.
         own: whether each panel has an axis of its own, which Vega-Lite calls by another name.
     """
-    labels = {"labelExpr": log_labels(channel, own=own)} if log else {}
-    return {**labels, "tickCount": 6}
+    return {"labelExpr": log_labels(channel, own=own), "tickCount": 6} if log else {"tickCount": 6}
 
 
 def log_labels(channel: str, *, own: bool = False) -> str:

@@ -39,7 +39,7 @@ def write_recommendation_page(answer: Path, out: Path) -> Path:
 
 
 def page(answer: dict[str, Any]) -> str:
-    """The whole page as text."""
+    """The whole page as text; ``answer`` is the content of ``recommendation.json``."""
     runs = [
         {**run, "shown": number(run["loss"]) if math.isfinite(run["loss"]) else "diverged"}
         for run in answer["tried"]
@@ -161,7 +161,8 @@ def figure(answer: dict[str, Any]) -> str:
         f"<text {side}>validation loss</text>",
     ]
     return (
-        f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role='img' aria-label='{_text(_caption(answer))}' "
+        f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role='img' "
+        f"aria-label='{html.escape(_caption(answer))}' "
         f"style='width:100%;height:auto'>{''.join(elements)}</svg>"
     )
 
@@ -182,7 +183,7 @@ def _paths(plane: _Plane, curves: list[_Curve], kinds: dict[str, str]) -> Iterat
     for name, points in sorted(curves, key=lambda curve: curve[0] in kinds):
         path = " L".join("{:.1f} {:.1f}".format(*plane.place(*point)) for point in points)
         kind = kinds.get(name, "other")
-        yield f"<path class='{kind}' d='M{path}'><title>{_text(name)}</title></path>"
+        yield f"<path class='{kind}' d='M{path}'><title>{html.escape(str(name))}</title></path>"
 
 
 def _names(plane: _Plane, curves: list[_Curve], kinds: dict[str, str]) -> Iterator[str]:
@@ -202,7 +203,7 @@ def _names(plane: _Plane, curves: list[_Curve], kinds: dict[str, str]) -> Iterat
                 y -= _LINE
             taken_heights.append(y)
             place = f"x='{x - 6:.1f}' y='{y:.1f}' text-anchor='end'"
-            yield f"<text class='{kind}-name' {place}>{_text(name)}</text>"
+            yield f"<text class='{kind}-name' {place}>{html.escape(str(name))}</text>"
 
 
 def _caption(answer: dict[str, Any]) -> str:
@@ -214,8 +215,3 @@ def _caption(answer: dict[str, Any]) -> str:
     coloured = " and ".join(f"{name} ({words[kind]})" for name, kind in kinds.items())
     others = len({run["name"] for run in answer["tried"]} - kinds.keys())
     return f"Validation loss of {coloured}, and of {others} other settings (grey)."
-
-
-def _text(value: object) -> str:
-    """A value as text that HTML shows as it is."""
-    return html.escape(str(value), quote=True)

@@ -99,23 +99,23 @@ def judge(runs: Sequence[Run]) -> Parts:
         left_out = misread if case == "train" else []  # the test trains new heads for every method
         judged = {name: group for name, group in groups.items() if name not in left_out}
         final_accuracy = last_values(judged, column)
-        early_accuracy = {
+        accuracy_at_epoch = {
             name: np.array([at_epoch(run, column, common_epoch) for run in group])
             for name, group in judged.items()
         }
         standing = parts.ahead_of_all(
             f"SLIP ahead in {word} accuracy", final_accuracy, "SLIP", SMALLEST
         )
-        early_standing = against_all(early_accuracy, "SLIP")
+        standing_at_epoch = against_all(accuracy_at_epoch, "SLIP")
         numbers = {
             "accuracy": means(final_accuracy),
             "deviation": {name: spread(values) for name, values in final_accuracy.items()},
             "lead_of_slip": triples(standing.leads),
-            "accuracy_at_equal_epochs": means(early_accuracy),
-            "lead_at_equal_epochs": triples(early_standing.leads),
+            "accuracy_at_equal_epochs": means(accuracy_at_epoch),
+            "lead_at_equal_epochs": triples(standing_at_epoch.leads),
         }
         parts.note(
-            f"at equal epochs ({common_epoch:.3g}) it {early_standing.words} in {word} accuracy",
+            f"at equal epochs ({common_epoch:.3g}) it {standing_at_epoch.words} in {word} accuracy",
             {word: numbers},
         )
         if shared:

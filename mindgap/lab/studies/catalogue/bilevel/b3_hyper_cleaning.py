@@ -103,7 +103,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     """
     groups, parts = by_seed(runs), Parts()
     controls = {name: groups.pop(name) for name in CONTROL_METHODS if name in groups}
-    refused = [
+    refused = [  # methods that refused the problem's size
         name for name, group in groups.items() if any("refused" in run.rows[-1] for run in group)
     ]
     for name in refused:
@@ -303,8 +303,8 @@ PAPER_DESIGN = replace(
 
 
 def _length(settings: Mapping[str, Any]) -> str:
-    """How long SLIP trains, in words: five oracle calls per step and 20 steps per epoch make 100
-    calls.
+    """How long SLIP trains beside the paper's 25 epochs, in words. An epoch takes 100 oracle calls:
+    20 steps of five calls.
     """
     calls = settings["oracle_calls"]
     return f"{calls / 100:.3g} of 25 epochs (SLIP; {calls:,} oracle calls for every method)"

@@ -188,8 +188,8 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 def _length(settings: Mapping[str, Any]) -> str:
-    """How long a network is trained, in words: 100 oracle calls per epoch of hyper-cleaning, 50
-    of hyper-representation.
+    """How long a network is trained beside the paper, in words. An epoch of hyper-cleaning takes
+    100 oracle calls, one of hyper-representation 50.
     """
     calls = settings["oracle_calls"]
     if "corruption" in settings:

@@ -49,10 +49,8 @@ def loop_norms(trial: Trial) -> Iterator[Row]:
     """
     source = trial["source"]
     with trial.timed():
-        if source in ("gaussian", "stable"):
-            norms = control_norms(trial, source)
-        else:
-            norms = _noise(trial).norms
+        is_control = source in ("gaussian", "stable")
+        norms = control_norms(trial, source) if is_control else _noise(trial).norms
     yield from norm_rows(trial, norms)
     if trial.settings.get("state") == "trained":
         _, loss, loss_by_frequency = trained_bert(trial)

@@ -67,7 +67,10 @@ def loop(trial: Trial) -> Iterator[Row]:
     squares = points.square().numpy()
     size = 1
     while replicas // size >= LEAST_BLOCKS:
-        yield {"block": size, "block_mean": median_of_means(squares.tolist(), replicas // size)}
+        yield {
+            "block": size,
+            "block_mean": median_of_means(squares.tolist(), blocks=replicas // size),
+        }
         size *= 4
 
 

@@ -152,11 +152,17 @@ def judge(runs: Sequence[Run]) -> Parts:
             [float(np.median([run.column(column)[i] for run in group])) for i in (0, -1)]
             for column in ("gradient_norm_unbiased", "loss")
         )
-        norms = {"gradient_first": first_norm, "gradient_last": last_norm}
         parts.note(
             f"{name}: loss {first_loss:.2f} to {last_loss:.2f}, gradient norm {first_norm:.2g} to "
             f"{last_norm:.2g}",
-            {name: {**shares, "readings": len(rows), **norms}},
+            {
+                name: {
+                    **shares,
+                    "readings": len(rows),
+                    "gradient_first": first_norm,
+                    "gradient_last": last_norm,
+                }
+            },
         )
     return parts
 

@@ -103,17 +103,18 @@ def judge(runs: Sequence[Run]) -> Parts:
         shares[name] = norms[:, -1] / norms[:, 0]
         accuracies[name] = [last(run, "train_accuracy") for run in group]
         first_norm, last_norm = float(np.median(norms[:, 0])), float(np.median(norms[:, -1]))
-        numbers = {
-            "first": first_norm,
-            "last": last_norm,
-            "right": min(accuracies[name]),
-            "share": float(np.median(shares[name])),
-            "most_right": max(accuracies[name]),
-        }
         parts.note(
             f"{name}: {np.median(accuracies[name]):.1%} of the training data right, gradient norm "
             f"{first_norm:.2g} to {last_norm:.2g}",
-            {name: numbers},
+            {
+                name: {
+                    "first": first_norm,
+                    "last": last_norm,
+                    "right": min(accuracies[name]),
+                    "share": float(np.median(shares[name])),
+                    "most_right": max(accuracies[name]),
+                }
+            },
         )
     if min(accuracies[WIDE]) < FITTED or max(accuracies[NARROW]) >= FITTED:
         parts.decide_nothing("the two do not differ in over-fitting")

@@ -50,8 +50,9 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         """The loss on the fixed samples, in the last half of the run alone."""
         return {"fixed": run.statistics.loss(fixed_samples)} if number >= burn_in else {}
 
-    on_all_samples = trial["rule"] == "whole gradient"
-    for row in run.rows(read, epoch=(lambda number: [fixed_samples]) if on_all_samples else None):
+    # The batches of an epoch; None: minibatches of the training data.
+    epoch = (lambda number: [fixed_samples]) if trial["rule"] == "whole gradient" else None
+    for row in run.rows(read, epoch=epoch):
         step, loss = row["step"], row["train_loss"]
         if step > burn_in:
             run.kept["average"] += (loss - run.kept["average"]) / (step - burn_in)
