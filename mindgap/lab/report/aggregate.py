@@ -305,15 +305,15 @@ def thin(series: Series, buckets: int, *, log_x: bool = False) -> Series:
     borders = _bucket_borders(series.columns["x"], buckets, log_x)
     holds_a_row = borders[1:] > borders[:-1]
     starts, stops = borders[:-1][holds_a_row], borders[1:][holds_a_row]
-    kept_rows = {0, size - 1, *starts.tolist(), *(stops - 1).tolist()}
+    kept_rows = {0, size - 1, *starts.tolist(), *(stops - 1).tolist()}  # ends of all buckets
     bucket_of_row = np.searchsorted(starts, np.arange(size), side="right")
     for name in series.columns.keys() & {"y", "mean", "q50"}:
         column = series.columns[name]
-        # Sorted inside each bucket, the first row is the smallest and the last one the largest; an
-        # undefined value is neither.
+        # Rows sorted by bucket, then by value: where a bucket starts stands the row of its smallest
+        # value, where it stops that of its largest. NaN is put at the other end.
         for instead_of_nan, ranks in ((np.inf, starts), (-np.inf, stops - 1)):
-            comparable = np.where(np.isnan(column), instead_of_nan, column)
-            kept_rows.update(np.lexsort((comparable, bucket_of_row))[ranks].tolist())
+            values = np.where(np.isnan(column), instead_of_nan, column)
+            kept_rows.update(np.lexsort((values, bucket_of_row))[ranks].tolist())
     for name in series.columns.keys() & {"q10", "q90", "sd"}:  # the band's widest places
         edge = series.columns[name]
         if not np.isnan(edge).all():

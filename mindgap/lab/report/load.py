@@ -90,7 +90,7 @@ def load_study(folder: Path) -> Loaded:
         try:
             return read_form(kind, folder / name) if (folder / name).exists() else default
         except RecordError as error:
-            problems.append(str(error).replace(f"{folder}/", ""))
+            problems.append(str(error).replace(f"{folder}/", ""))  # the page names the folder
             return default
 
     unknown = StudyDescription(

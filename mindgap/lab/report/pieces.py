@@ -104,7 +104,7 @@ class Answered:
 
     @property
     def said(self) -> str:
-        """The answer in the word that a reader sees."""
+        """The answer as the page words it: yes, no or undecided."""
         return "undecided" if self.answer == "open" else self.answer
 
     @property

@@ -126,7 +126,7 @@ def plain(value: Any) -> str:
         return f"{value:.6g}"
     if isinstance(value, (list, tuple)):
         return ", ".join(plain(part) for part in value)
-    return str(value) if isinstance(value, (int, str)) else to_json(value)
+    return str(value) if isinstance(value, (int, str)) else to_json(value)  # None and mappings
 
 
 def count(number: int, noun: str) -> str:

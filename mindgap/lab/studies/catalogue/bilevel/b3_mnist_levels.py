@@ -72,7 +72,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         state = runner.start(method, oracle, trial.seed)
     for reading in range(trial["readings"] + 1):
         while state.total_calls < budget * reading // trial["readings"]:
-            with trial.timed():
+            with trial.timed():  # 20 iterations at a time, a few calls beyond the mark at most
                 state = runner.run(state, steps=20, calls=None, seconds=None)
         x, y = (oracle.to_torch(state.values[name]) for name in "xy")
         yield {

@@ -128,7 +128,7 @@ def judge(runs: Sequence[Run]) -> Parts:
             words=f"{gap.words(100)} points",
             numbers={f"{better} minus {worse}": {**vars(gap), "seeds": len(accuracy[better])}},
         )
-    if FORM in accuracy:
+    if FORM in accuracy:  # at scale gpu
         for form in [name for name in accuracy if name.startswith("ACClip,")]:
             gaps = {
                 name: mean_interval(accuracy[form] - accuracy[name], miss=ONE_SIDED).words(100)

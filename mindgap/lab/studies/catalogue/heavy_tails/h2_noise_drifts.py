@@ -40,17 +40,21 @@ def judge(runs: Sequence[Run]) -> Parts:
     """
     parts, answers, false_alarms = Parts(), {}, 0
     for name, group in by_method(runs).items():
+        # Per run: the comparison of two samples of the start, then one per moment of training.
         readings = [[row for row in run.rows if "distance" in row] for run in group]
-        drifts = [_drifts(rows[1:], len(rows) - 1) for rows in readings]  # 1, 0 or 1/2 per seed
+        # Per run: 1 drifts, 0 keeps its shape, 1/2 neither is shown.
+        drifts = [_drifts(rows[1:], len(rows) - 1) for rows in readings]
         false_alarms += sum(_drifts(rows[:1], len(rows) - 1) == 1.0 for rows in readings)
         answers[name] = of_nearly_all(drifts)
         largest = [max(row["distance"] for row in rows[1:]) for rows in readings]
-        control, null = (
+        (
+            control,
+            null,
+        ) = (  # two samples of the start: their distance, and that expected of one shape
             float(np.median([rows[0][column] for rows in readings]))
             for column in ("distance", "null")
         )
-        # column -> median at the start and at the end
-        ends = {
+        ends = {  # column -> median over the runs at the start and at the end
             column: tuple(float(np.median([rows[i][column] for rows in readings])) for i in (0, -1))
             for column in ("spread", "index", "heavier", "loss", "level")
         }
