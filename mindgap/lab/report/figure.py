@@ -96,8 +96,7 @@ def _band_floor(axis: Axis) -> float:
     infinity otherwise.
     """
     lows = [series.columns["q10"] for series in axis.series if "q10" in series.columns]
-    never_negative = all((low[np.isfinite(low)] >= 0).all() for low in lows)
-    return 0.0 if lows and never_negative else -math.inf
+    return 0.0 if lows and all((low[np.isfinite(low)] >= 0).all() for low in lows) else -math.inf
 
 
 def specification(

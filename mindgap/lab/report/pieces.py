@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from mindgap.base.source import PAPERS
 from mindgap.lab.report.drawing import ENOUGH_SEEDS, SHAPES, Drawing
+from mindgap.lab.report.figure import STATISTIC_WORDS
 from mindgap.lab.report.load import Loaded
 from mindgap.lab.report.words import finding, number, plain
 from mindgap.record.outcomes import SAID, SIGNS, kind_of, length_of, plain_model, worth
@@ -258,7 +259,7 @@ def statistic_choices(drawing: Drawing) -> list[tuple[str, str]]:
     """
     if drawing.seeds < ENOUGH_SEEDS:
         return [("every", "every run"), ("value", "mean")]
-    return [("mean", "mean ± sd"), ("quantiles", "median, 10–90 %"), ("every", "every run")]
+    return list(STATISTIC_WORDS.items())
 
 
 def log_axes(drawing: Drawing) -> list[str]:

@@ -53,6 +53,7 @@ from mindgap.lab.studies.verdict import (
 COMPARABLE = 0.02
 #: Parts that can refute.
 PARTS = 4
+#: Parts that every form of ACClip has in common.
 COMMON = ("GClip below SGD", "Adam below GClip", "CClip comparable to Adam")
 
 
@@ -87,18 +88,19 @@ def judge(runs: Sequence[Run]) -> Parts:
             float(np.mean(losses[worst])) < bigram,
             f"{worst} {np.mean(losses[worst]):.3f}, bigram {bigram:.3f}",
         )
-    parts.below(COMMON[0], losses["GClip"], losses["SGD"], NEGLIGIBLE, questions=PARTS)
-    parts.below(COMMON[1], losses["Adam"], losses["GClip"], NEGLIGIBLE, questions=PARTS)
+    below_sgd, below_gclip, comparable = COMMON
+    parts.below(below_sgd, losses["GClip"], losses["SGD"], NEGLIGIBLE, questions=PARTS)
+    parts.below(below_gclip, losses["Adam"], losses["GClip"], NEGLIGIBLE, questions=PARTS)
     # Of the ratio of losses, and the same corrected for the number of parts.
     log = log_ratio(losses["CClip"], losses["Adam"])
     corrected = log_ratio(losses["CClip"], losses["Adam"], miss=0.05 / PARTS)
     low, high = math.log1p(-COMPARABLE), math.log1p(COMPARABLE)
     parts.add(
-        COMMON[2],
+        comparable,
         holds=low <= log.low and log.high <= high,
         refuted=corrected.high < low or corrected.low > high,
         words=ratio_words(log),
-        numbers={COMMON[2]: as_ratios(log)},
+        numbers={comparable: as_ratios(log)},
     )
     parts.below("ACClip below Adam", losses["ACClip"], losses["Adam"], NEGLIGIBLE, questions=PARTS)
     if SECOND in losses:

@@ -38,10 +38,9 @@ def loop_dimension(trial: Trial) -> Iterator[Row]:
         # Mean error, its standard error and J where the mean error is largest.
         worst: dict[str, float] = {"error": 0.0, "se": 0.0, "jump": 0.0}
         for J in sorted(sizes):
-            rng = trial.numpy_generator(f"{dimension} {J}")
             with trial.timed():
                 errors = _rare_jumps(
-                    rng,
+                    trial.numpy_generator(f"{dimension} {J}"),
                     dimension,
                     replicas,
                     horizon,

@@ -164,7 +164,7 @@ def _judge_network(parts: Parts, network: str, steps: Sequence[dict[str, float]]
         parts.add(
             f"{network}: Grad² is {formula} in order of magnitude",
             holds=all(1 / FACTOR <= step[column] <= FACTOR for step in steps),
-            words=words if column == "ratio" else "",
+            words=words if column == "ratio" else "",  # once is enough
             reading=reading,
         )
         within = sum(1 / EARLIER <= step[column] <= EARLIER for step in steps)
