@@ -312,8 +312,8 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
     }
     y = {"field": "m", "type": "nominal", "sort": order, "title": None, "axis": y_axis}
     # Without an accent all are grey: the labels tell the methods apart.
-    of_accent = drawing.colours if drawing.accent else [None] * len(drawing.methods)
-    colours = [GREY if place is None else LIGHT[place] for place in of_accent]
+    places = drawing.colours if drawing.accent else [None] * len(drawing.methods)
+    colours = [GREY if place is None else LIGHT[place] for place in places]
     colour = {**_by_method(drawing, colours), "legend": None}
     unit = {"layer": _rank_layers(drawing, rows, x), "encoding": {"y": y, "color": colour}}
     spec = {**_frame(drawing, rank_words(drawing), 64), "data": {"values": rows}}
@@ -576,7 +576,7 @@ def log_labels(channel: str, *, own: bool = False) -> str:
     """The Vega expression for the label of a tick on a logarithmic axis, as :func:`ticks` describes
     it. It looks at how many powers of ten the axis spans when it is drawn.
     """
-    domain = f"domain('{'child_' if own else ''}{channel}')"
+    domain = f"domain('{'child_' if own else ''}{channel}')"  # ends of the axis
     decades = f"(log({domain}[1] / {domain}[0]) / LN10)"
     labelled = f"indexof({decades} > 2.2 ? [1] : [1, 2, 5], {_DIGIT}) >= 0"
     return f"{decades} < 0.5 || {labelled} ? {_LABEL} : ''"

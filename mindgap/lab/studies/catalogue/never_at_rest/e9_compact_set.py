@@ -59,13 +59,11 @@ def _compact_cell(
     x, y = unit_digits(trial["samples"])
     copies, batch, batch_norm = trial["copies"], trial["batch"], trial["batch_norm"]
     generator = trial.torch_generator(f"training {gamma}")
-    widths = (64, *[trial["width"]] * (trial["layers"] - 1), 10)
-    net = Network(widths, "relu", batch_norm=batch_norm)
+    hidden_widths = [trial["width"]] * (trial["layers"] - 1)
+    net = Network((64, *hidden_widths, 10), "relu", batch_norm=batch_norm)
     # The theorems' bounds with batch normalisation, and without (for 3 layers or more).
-    normalized, plain = (
-        DecayedBatchNorm(batch, gamma),
-        DecayedNetwork(max(trial["layers"], 3), gamma),
-    )
+    normalized = DecayedBatchNorm(batch, gamma)
+    plain = DecayedNetwork(max(trial["layers"], 3), gamma)
     radius = 1.0 if batch_norm else trial["radius_factor"] * plain.radius
     theta = net.start(
         copies, radius, generator, scale=trial["radius_factor"] * normalized.scale_bound
@@ -76,6 +74,7 @@ def _compact_cell(
     eta = share * trial["step_factor"] / gamma
     panel = f"γ = {gamma:g}, ηγ = {eta * gamma:g}"
     loss_bound = normalized.loss_bound(10) if batch_norm else plain.loss_bound(10)
+    # The largest size and share of the loss bound so far.
     largest, loss_share = restored.get("worst", 0.0), restored.get("loss_share", 0.0)
     for step in range(restored.get("step", 0) + 1, trial["steps"] + 1):
         samples = torch.randint(len(x), (copies, batch), generator=generator)
