@@ -111,8 +111,13 @@ def specification(
     figure, independent = drawing.figure, drawing.independent_axes(axis)
     heights = {row["y"] for row in rows or [] if row["y"] is not None}
     y_scale = scale(figure.log_y, padded=bool(figure.log_y), flat=len(heights) == 1)
-    y_axis = {"title": None, **ticks(figure.log_y, "y", own="y" in independent)}
-    y = {"field": "y", "type": "quantitative", "title": None, "scale": y_scale, "axis": y_axis}
+    y = {
+        "field": "y",
+        "type": "quantitative",
+        "title": None,
+        "scale": y_scale,
+        "axis": {"title": None, **ticks(figure.log_y, "y", own="y" in independent)},
+    }
     layers_of = {"points": _point_layers, "path": _path_layers, "lines": _line_layers}[drawing.kind]
     colours = [GREY if place is None else LIGHT[place] for place in drawing.colours]
     unit: dict[str, Any] = {

@@ -58,8 +58,14 @@ def loop(trial: Trial) -> Iterator[Row]:
             optimizer.step()
         if step & (step - 1) == 0 or step == trial["steps"]:  # powers of two
             squares = points.square().numpy()
-            state = {"step": step, "points": points, "optimizer": optimizer.state_dict()}
-            trial.save({**state, "rng": rng.bit_generator.state})
+            trial.save(
+                {
+                    "step": step,
+                    "points": points,
+                    "optimizer": optimizer.state_dict(),
+                    "rng": rng.bit_generator.state,
+                }
+            )
             yield {
                 "step": step,
                 **{f"q{q}": float(np.quantile(squares, q / 100)) for q in (50, 90, 99)},

@@ -95,7 +95,6 @@ def _compact_cell(
         largest = max(largest, size)
         loss_share = max(loss_share, float(losses.max()) / loss_bound)
         if step % max(1, trial["steps"] // 25) == 0 or step == 1:
-            state = {"step": step, "theta": theta, "worst": largest, "loss_share": loss_share}
             row = {
                 "step": step,
                 "panel": panel,
@@ -104,6 +103,7 @@ def _compact_cell(
                 "loss_share": loss_share,
                 "loss": float(losses.mean()),
             }
+            state = {"step": step, "theta": theta, "worst": largest, "loss_share": loss_share}
             yield row, {**state, "rng": generator.get_state()}
 
 
