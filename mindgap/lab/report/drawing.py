@@ -128,7 +128,7 @@ class Drawing:
         )
 
     @property
-    def middle(self) -> str:
+    def average(self) -> str:
         """The statistic over runs in titles and rankings, ``"mean"`` or ``"median"``, as in the
         picture; empty where a method has one run.
         """
@@ -139,7 +139,7 @@ class Drawing:
         return "mean" if self.statistic == "mean" else "median"
 
     def ends(self) -> dict[tuple[str, str], float]:
-        """(method, panel) -> the :attr:`middle` of its runs' last values; of a scatter the median
+        """(method, panel) -> the :attr:`average` of its runs' last values; of a scatter the median
         of its points, along a search the lowest value of the curve. A pair without a finite value
         is left out.
         """
@@ -155,7 +155,7 @@ class Drawing:
         """
         if "y" in series.columns:
             return series.columns["y"][np.isfinite(series.columns["y"])]
-        column = "mean" if self.middle == "mean" else "q50"
+        column = "mean" if self.average == "mean" else "q50"
         searched = self.axes[0].name in SEARCHED
         values = series.columns[column]
         if series.ends and not searched:

@@ -382,7 +382,7 @@ def _rank_rows(drawing: Drawing) -> list[dict[str, Any]]:
         names = ("mean", "sd", "q10", "q90", "n")
         statistics = series.ends or {name: float(series.columns[name][-1]) for name in names}
         low, high = statistics["q10"], statistics["q90"]
-        if drawing.middle == "mean":
+        if drawing.average == "mean":
             low, high = statistics["mean"] - statistics["sd"], statistics["mean"] + statistics["sd"]
         accented = series.method in drawing.accent
         row = {"m": series.method, "f": series.facet, "v": end, "k": accented}
@@ -425,7 +425,7 @@ def rank_words(drawing: Drawing) -> str:
     if drawing.seeds < ENOUGH_SEEDS:
         return "best first: median (point) and every seed (ticks)"
     statistics = {"mean": "mean ± sd", "median": "median with the 10 and 90 % quantiles"}
-    return f"best first: {statistics[drawing.middle]} over {drawing.seeds} seeds"
+    return f"best first: {statistics[drawing.average]} over {drawing.seeds} seeds"
 
 
 _FONT = "Helvetica, Arial, 'Liberation Sans', sans-serif"

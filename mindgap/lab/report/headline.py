@@ -21,7 +21,7 @@ def headline(drawing: Drawing) -> str:
         return title
     axis, values = drawing.axes[0], drawing.ends()
     along_time = drawing.kind == "lines" and axis.name in AXES
-    middle = f"{drawing.middle} " if drawing.middle else ""
+    average = f"{drawing.average} " if drawing.average else ""
     if drawing.figure.y_label == "share of minibatches":  # a histogram
         modes = {  # method -> the place of its highest bar
             series.method: float(series.columns["x"][np.nanargmax(series.columns["q50"])])
@@ -37,13 +37,13 @@ def headline(drawing: Drawing) -> str:
         return f"{title}: {_point_words(drawing)}"
     if len(drawing.facets) > 1 and not panel_per_method:
         at = " at the end" if along_time else ""
-        return f"{title}{_panel_words(drawing, values, at, middle)}"
+        return f"{title}{_panel_words(drawing, values, at, average)}"
     ends = {method: value for (method, _), value in values.items()}
     if len(ends) == 1 and along_time:
-        column = "mean" if drawing.middle == "mean" else "q50"
+        column = "mean" if drawing.average == "mean" else "q50"
         start, end = float(axis.series[0].columns[column][0]), next(iter(ends.values()))
-        return f"{title}: {middle}from {number(start)} to {number(end)}"
-    words = _end_words(drawing, ends, middle)
+        return f"{title}: {average}from {number(start)} to {number(end)}"
+    words = _end_words(drawing, ends, average)
     return f"{title}{_place_words(drawing)}" + (f": {words}" if words else "")
 
 
@@ -68,25 +68,25 @@ def _place_words(drawing: Drawing) -> str:
     return f" at {label}{equals} {number(right_end)}"
 
 
-def _end_words(drawing: Drawing, ends: dict[str, float], middle: str) -> str:
+def _end_words(drawing: Drawing, ends: dict[str, float], average: str) -> str:
     """The end values of the methods in words. Each method that the claim is about stands by itself,
     or all of up to three methods; the others are a range. Empty where no method has an end value.
 
     Args:
         ends: method -> its end value.
-        middle: ``"mean "`` or ``"median "``, which stands before the first number; or empty.
+        average: ``"mean "`` or ``"median "``, which stands before the first number; or empty.
     """
     stressed = [method for method in drawing.accent if method in ends]
     if not stressed and len(ends) <= 3:
         stressed = list(ends)
     others = {method: end for method, end in ends.items() if method not in stressed}
     if not stressed:
-        return f"{middle}{_span(others)}" if others else ""
+        return f"{average}{_span(others)}" if others else ""
     # A name that ends in a number would run into the value.
     value_first = any(re.search(r"[\d,:]", method) for method in stressed)
     parts: list[str] = []
     for method in stressed:
-        value = number(ends[method]) if parts else f"{middle}{number(ends[method])}"
+        value = number(ends[method]) if parts else f"{average}{number(ends[method])}"
         parts.append(f"{value} ({signs(method)})" if value_first else f"{signs(method)} {value}")
     if len(others) == 1:
         parts += [f"{signs(method)} {number(end)}" for method, end in others.items()]
@@ -137,7 +137,7 @@ def _span(values: dict[str, float]) -> str:
 _Ends = dict[tuple[str, str], float]
 
 
-def _panel_words(drawing: Drawing, values: _Ends, at: str, middle: str) -> str:
+def _panel_words(drawing: Drawing, values: _Ends, at: str, average: str) -> str:
     """What several panels show, in words that follow the title.
 
     How often the method that the claim is about, or the first of two, ends ahead of the others.
@@ -146,7 +146,7 @@ def _panel_words(drawing: Drawing, values: _Ends, at: str, middle: str) -> str:
     Args:
         values: (method, panel) -> its end value.
         at: where the values are read, with a blank before it, or empty.
-        middle: ``"mean "`` or ``"median "``, or empty.
+        average: ``"mean "`` or ``"median "``, or empty.
     """
     methods = list(dict.fromkeys(method for method, _ in values))
     first_of_two = methods[0] if len(methods) == 2 else ""
@@ -159,11 +159,11 @@ def _panel_words(drawing: Drawing, values: _Ends, at: str, middle: str) -> str:
         where = "" if one_panel_each else f", {signs(facet)}"
         words_of[method, facet] = f"{number(value)} ({signs(method)}{where})"
     if len(values) <= 4:
-        return f"{at}: {middle}{', '.join(words_of.values())}"
+        return f"{at}: {average}{', '.join(words_of.values())}"
     if len(drawing.facets) > 3 or drawing.kind == "points":
         low, high = number(min(values.values())), number(max(values.values()))
         span = f"{low} to {high}" if low != high else low
-        return f"{at}: {middle}{span} over {len(drawing.facets)} panels"
+        return f"{at}: {average}{span} over {len(drawing.facets)} panels"
     best_of, best_word = (max, "highest") if drawing.more_is_better else (min, "lowest")
     keys_of = [[key for key in values if key[1] == facet] for facet in drawing.facets]
     best_keys = [best_of(keys, key=values.__getitem__) for keys in keys_of if keys]

@@ -165,19 +165,20 @@ def judge(runs: Sequence[Run]) -> Parts:
     gains, gains_without_search = {}, {}  # case and split -> mean, low and high
     margin = MARGINS["corruption" if "corruption" in runs[0].header.settings else "data"]
     for case in sorted({case for case, _ in groups}):
-        one, two = groups[case, "one"], groups[case, "two"]
-        seeds = sorted(one.keys() & two.keys())
+        one_step, two_steps = groups[case, "one"], groups[case, "two"]
+        seeds = sorted(one_step.keys() & two_steps.keys())
         for split in ("train", "test"):
             name, column = f"{case}, {split}", f"{split}_accuracy"
             with_one, with_two = (  # percent, one number per seed
                 100 * np.array([group[seed].rows[-1][column] for seed in seeds])
-                for group in (one, two)
+                for group in (one_step, two_steps)
             )
             gains[name] = parts.equivalent(
                 f"{name}: slight, in points", with_one - with_two, margin
             ).triple
-            if all(f"reset_{column}" in two[seed].rows[-1] for seed in seeds):
-                after_reset = [100 * two[seed].rows[-1][f"reset_{column}"] for seed in seeds]
+            last_rows = [two_steps[seed].rows[-1] for seed in seeds]
+            if all(f"reset_{column}" in row for row in last_rows):
+                after_reset = [100 * row[f"reset_{column}"] for row in last_rows]
                 reset_gain = mean_interval(np.array(after_reset) - with_two, miss=ONE_SIDED)
                 gains_without_search[name] = reset_gain.triple
                 parts.note(f"{name}, without a new search: {reset_gain.words()} points")

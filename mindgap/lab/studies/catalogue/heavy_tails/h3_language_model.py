@@ -106,9 +106,9 @@ def judge(runs: Sequence[Run]) -> Parts:
     if SECOND in losses:
         _per_form(parts, runs, losses)
     elif OTHER in losses:
-        other = log_ratio(losses[OTHER], losses["Adam"])
+        ratio = log_ratio(losses[OTHER], losses["Adam"])
         parts.note(
-            f"not judged: {OTHER} against Adam, {ratio_words(other)}", {OTHER: as_ratios(other)}
+            f"not judged: {OTHER} against Adam, {ratio_words(ratio)}", {OTHER: as_ratios(ratio)}
         )
     return parts
 

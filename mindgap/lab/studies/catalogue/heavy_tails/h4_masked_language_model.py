@@ -174,10 +174,10 @@ def judge(runs: Sequence[Run]) -> Parts:
                 {"per form": verdicts},
             )
         elif OTHER in methods:
-            other = log_ratio(losses[methods[OTHER]], losses[methods["Adam"]])
+            ratio = log_ratio(losses[methods[OTHER]], losses[methods["Adam"]])
             parts.note(
-                f"not judged: {OTHER} against Adam, {ratio_words(other)}",
-                {f"{depth}, {OTHER}": as_ratios(other)},
+                f"not judged: {OTHER} against Adam, {ratio_words(ratio)}",
+                {f"{depth}, {OTHER}": as_ratios(ratio)},
             )
     return parts
 

@@ -56,9 +56,9 @@ def _on_device(trial: Trial) -> Iterator[Row]:
                     **run.sharpness(batches),
                 }
             )
-        first, second = rows
+        row, again = rows
         # The sharpness is missing where the loss is not finite.
-        return first | {f"{name}_again": second[name] for name in QUANTITIES if name in second}
+        return row | {f"{name}_again": again[name] for name in QUANTITIES if name in again}
 
     for row in run.rows(read, at_start=True):
         row.pop("train_loss", None)
@@ -91,15 +91,15 @@ def _run_small(trial: Trial) -> Iterator[Row]:
 
     def read(_: int) -> Row:
         """The four quantities on two independent draws of m samples."""
-        first, second = fresh_statistics(), fresh_statistics()
+        statistics, again = fresh_statistics(), fresh_statistics()
         return {
-            "samples": first.samples,
+            "samples": statistics.samples,
             "seconds": trial.seconds,
-            "gradient_norm_unbiased": first.gradient_norm_unbiased,
-            "noise_low": first.noise_interval[0],
-            "noise_high": first.noise_interval[1],
-            **{name: getattr(first, name) for name in QUANTITIES},
-            **{f"{name}_again": getattr(second, name) for name in QUANTITIES},
+            "gradient_norm_unbiased": statistics.gradient_norm_unbiased,
+            "noise_low": statistics.noise_interval[0],
+            "noise_high": statistics.noise_interval[1],
+            **{name: getattr(statistics, name) for name in QUANTITIES},
+            **{f"{name}_again": getattr(again, name) for name in QUANTITIES},
         }
 
     run = Training(problem, optimizer, trial.torch_generator("e0 order"), {"reader": reader})
