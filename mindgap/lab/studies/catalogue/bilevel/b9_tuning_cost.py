@@ -77,11 +77,8 @@ def loop(trial: Trial) -> Iterator[Row]:
     """
     task, numbers = task_of(trial), numbers_of(trial["key"])
     best_loss = trial.restored.get("best", math.inf)
-    space = {name: SPACE[name] for name in trial["searched"]}
-    points = [  # the search draws 1 - beta
-        {**point, "beta": 1 - point["beta"]}
-        for point in random_points(trial, space, trial["tried"])
-    ]
+    drawn = random_points(trial, {name: SPACE[name] for name in trial["searched"]}, trial["tried"])
+    points = [{**point, "beta": 1 - point["beta"]} for point in drawn]  # the search draws 1 - beta
 
     def evaluate(settings: dict[str, Any]) -> float:
         """The validation loss at the end of a run with these settings, and with 1 for those that

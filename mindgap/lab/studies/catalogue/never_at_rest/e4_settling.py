@@ -110,9 +110,10 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     else:
         problem = text_problem(trial.settings, trial.seed)
     order, n = trial.torch_generator("order"), trial["samples"]
+    # A little training: batches of 16 and a step that suits both networks.
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=0.05, momentum=0.9)
     run = Training(problem, optimizer, order, {})
-    with trial.timed():  # a little training: batches of 16 and a step that suits both networks
+    with trial.timed():
         for _ in range(trial["steps"]):
             run.advance(16)
     samples = problem.draw(order, n)
