@@ -58,7 +58,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     )
     # The upper loss of sample i is slopes_i · x: one common unit vector plus noise, (upper, dim_x).
     slopes = common_slope / common_slope.norm() + 0.1 * noise
-    A, C = quadratic.lower.A, quadratic.lower.C
+    A, C = quadratic.lower.A, quadratic.lower.C  # means over the samples: Ā and C̄
 
     def lower_loss(x: torch.Tensor, y: torch.Tensor, linear: torch.Tensor) -> torch.Tensor:
         """The lower loss: quadratic in y, bilinear in x and y, with a linear term per sample."""
@@ -90,27 +90,27 @@ def loop(trial: Trial) -> Iterator[Row]:
     # SLIP's state, and the y of plain SGD.
     if trial.restored:
         state = unpack_state(trial.restored["state"], method, method.oracle(problem, trial.seed))
-        plain = trial.restored["plain"]
+        sgd_y = trial.restored["plain"]
     else:
         with trial.timed():
             state = method.start(problem, seed=trial.seed)
-        plain = quadratic.y0
+        sgd_y = quadratic.y0
         for position in range(warm):
-            plain = sgd_step(plain, "lower.warm", position)
+            sgd_y = sgd_step(sgd_y, "lower.warm", position)
     for step in range(trial.restored.get("step", 0), trial["steps"] + 1):
         # A checkpoint is taken with a row, before the iteration: a restored trial skips that row.
         if step % trial["every"] == 0 and not (trial.restored and step == trial.restored["step"]):
-            trial.save(lambda: {"step": step, "plain": plain, "state": pack_state(state)})  # noqa: B023
+            trial.save(lambda: {"step": step, "plain": sgd_y, "state": pack_state(state)})  # noqa: B023
             yield {
                 "step": step,
                 "error": float((state.y - quadratic.y_star(state.x)).norm()),
                 "lag": lag,
                 "moved": float((state.x - quadratic.x0).norm()),
-                "sgd_gap": float((state.y - plain).norm() / (1 + plain.norm())),
+                "sgd_gap": float((state.y - sgd_y).norm() / (1 + sgd_y.norm())),
             }
         with trial.timed():
             state = method.step(state)
-        plain = sgd_step(plain, "lower", step)
+        sgd_y = sgd_step(sgd_y, "lower", step)
 
 
 def judge(runs: Sequence[Run]) -> Parts:

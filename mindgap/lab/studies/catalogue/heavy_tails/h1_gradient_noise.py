@@ -63,7 +63,7 @@ def _noise(trial: Trial) -> Any:
     """
     if "device" in trial.settings:
         return noise_at_start(trial, trial["source"])
-    text = [trial[name] for name in SMALL_TEXT]  # positional, because a cache needs hashable ones
+    text = [trial[name] for name in SMALL_TEXT]  # a cache takes no mapping
     return _sample_small(trial["source"], trial["minibatches"], trial["batch"], trial.seed, *text)
 
 
