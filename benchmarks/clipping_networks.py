@@ -18,8 +18,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from clipping_rules import candidates
-from drop_in_tasks import TASKS, batch_of, loss_of, prepared
+from drop_in_tasks import TASKS as NETWORKS, WORDS, SmallLSTM, Task, batch_of, loss_of, prepared
 
+#: The networks of ``drop_in.py``, and an LSTM that a CPU can train.
+TASKS = NETWORKS | {
+    "small LSTM, Penn Treebank": Task("ptb", lambda _: SmallLSTM(WORDS[False], 64), 8, 32)
+}
 DECAY = 0.01
 
 

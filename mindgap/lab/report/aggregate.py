@@ -39,7 +39,7 @@ class Series:
         return len(self.columns["x"])
 
 
-def facet_values(runs: Iterable[Run], facet: str) -> list[str]:
+def panel_titles(runs: Iterable[Run], facet: str) -> list[str]:
     """The titles of a figure's panels, in order of appearance (numbers by size).
 
     Args:
@@ -48,14 +48,14 @@ def facet_values(runs: Iterable[Run], facet: str) -> list[str]:
     """
     if not facet:
         return [""]
-    seen: dict[Any, None] = {}
+    distinct: dict[Any, None] = {}  # values as keys, in order of appearance
     for run in runs:
-        of_run = _of_run(run, facet)
-        values = run.column(facet) if of_run is None else [of_run]
-        for value in values:
-            seen.setdefault(tuple(value) if isinstance(value, list) else value)
-    all_numbers = all(isinstance(value, (int, float)) for value in seen)
-    return [facet_label(facet, value) for value in (sorted(seen) if all_numbers else seen)]
+        value_of_run = _value_of_run(run, facet)
+        for value in run.column(facet) if value_of_run is None else [value_of_run]:
+            distinct[tuple(value) if isinstance(value, list) else value] = None
+    all_numbers = all(isinstance(value, (int, float)) for value in distinct)
+    ordered = sorted(distinct) if all_numbers else distinct
+    return [facet_label(facet, value) for value in ordered]
 
 
 #: Settings that the papers write in Greek.
@@ -84,15 +84,17 @@ def facet_label(facet: str, value: Any) -> str:
     return f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}"
 
 
-def _of_run(run: Run, facet: str) -> Any:
-    """The value of a facet that a whole run has, its method or a setting; None if only its rows
-    have one.
+def _value_of_run(run: Run, facet: str) -> Any:
+    """The run's value of the quantity ``facet``: its method or a setting. None where ``facet`` is
+    neither: then it may be a column, with a value per row.
     """
     return run.header.method if facet == "method" else run.header.settings.get(facet)
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value of a row can be drawn; JSON has whole numbers that no float holds."""
+    """Whether a value of a row can be drawn. JSON may hold whole numbers beyond the largest float,
+    about 2^1024.
+    """
     return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**1000)
 
 
@@ -107,14 +109,14 @@ class Readings:
         """A quantity of the run, computed at the first call only.
 
         Returns:
-            Its values, one per row, NaN where there is no number; and for each row whether it has
-            a number, which may be NaN itself.
+            The values, NaN where a row has no number, and a mask of the rows that have one (which
+            may be NaN itself); both of shape (rows,).
         """
         if name not in self._columns:
-            raw = [row.get(name) for row in self.run.rows]
-            is_number = np.array([_is_number(value) for value in raw], dtype=bool)
-            numbers = [value if drawn else np.nan for value, drawn in zip(raw, is_number.tolist())]
-            self._columns[name] = np.array(numbers, dtype=float), is_number
+            entries = [row.get(name) for row in self.run.rows]
+            has_number = [_is_number(entry) for entry in entries]
+            values = [entry if drawn else np.nan for entry, drawn in zip(entries, has_number)]
+            self._columns[name] = np.array(values, dtype=float), np.array(has_number, dtype=bool)
         return self._columns[name]
 
     def panels(self, x: str, y: str, facet: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -132,17 +134,17 @@ class Readings:
             [[0.0, 2.0], [2.0, 1.0]]
         """
         (x_values, has_x), (y_values, has_y) = self.column(x), self.column(y)
-        both = has_x & has_y
-        value_of_run = _of_run(self.run, facet) if facet else ""
-        if value_of_run is not None:
-            label = facet_label(facet, value_of_run) if facet else ""
-            return {label: (x_values[both], y_values[both])} if both.any() else {}
-        rows_of = grouped(
+        has_both = has_x & has_y
+        value_of_run = _value_of_run(self.run, facet) if facet else ""
+        if value_of_run is not None:  # one panel for all rows
+            title = facet_label(facet, value_of_run) if facet else ""
+            return {title: (x_values[has_both], y_values[has_both])} if has_both.any() else {}
+        rows_of_panel = grouped(
             (facet_label(facet, self.run.rows[row][facet]), row)
-            for row in np.flatnonzero(both).tolist()
+            for row in np.flatnonzero(has_both).tolist()
             if facet in self.run.rows[row]
         )
-        return {label: (x_values[places], y_values[places]) for label, places in rows_of.items()}
+        return {title: (x_values[rows], y_values[rows]) for title, rows in rows_of_panel.items()}
 
 
 def over_seeds(readings_of_runs: Sequence[Curve]) -> dict[str, np.ndarray]:
@@ -166,7 +168,7 @@ def over_seeds(readings_of_runs: Sequence[Curve]) -> dict[str, np.ndarray]:
         >>> table["mean"].tolist(), table["n"].tolist()
         ([2.0, 4.0], [2.0, 2.0])
     """
-    curves = _in_order(readings_of_runs)
+    curves = _sorted_curves(readings_of_runs)
     first_end = min((x[-1] for x, _ in curves), default=-np.inf)
     curves = [(x[x <= first_end], y[x <= first_end]) for x, y in curves]
     if not curves or not all(len(x) for x, _ in curves):
@@ -174,7 +176,7 @@ def over_seeds(readings_of_runs: Sequence[Curve]) -> dict[str, np.ndarray]:
     places = np.unique(np.concatenate([x for x, _ in curves]))
     # Few places beyond those of the longest run: the runs were read at the same ones.
     if len(places) <= 1.2 * max(len(x) for x, _ in curves):
-        return {"x": places, **_statistics(*_where_read(curves, places))}
+        return {"x": places, **_statistics(*_on_common_places(curves, places))}
     if len(places) > MOST_PLACES:
         places = places[np.unique(np.linspace(0, len(places) - 1, MOST_PLACES).astype(int))]
     inside = np.stack([(places >= x[0]) & (places <= x[-1]) for x, _ in curves])
@@ -182,15 +184,15 @@ def over_seeds(readings_of_runs: Sequence[Curve]) -> dict[str, np.ndarray]:
     return {"x": places, **_statistics(values, inside)}
 
 
-def _in_order(readings: Sequence[Curve]) -> list[Curve]:
-    """The runs that were read at all, each with one value per place, in order of place."""
+def _sorted_curves(readings: Sequence[Curve]) -> list[Curve]:
+    """The runs that have a reading, each with one value per place, in order of place."""
     curves = [one_value_per_place(x, y) for x, y in readings]
     return [(places, values) for places, values in curves if len(places)]
 
 
-def _where_read(curves: Sequence[Curve], places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The values of every run at common places, NaN where it was not read, and whether it was read
-    there; both of shape (runs, places).
+def _on_common_places(curves: Sequence[Curve], places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The values of every run at common places, NaN where the run has no reading, and a mask of the
+    places where it has one; both of shape (runs, places).
     """
     values = np.full((len(curves), len(places)), np.nan)
     present = np.zeros(values.shape, dtype=bool)
@@ -201,8 +203,11 @@ def _where_read(curves: Sequence[Curve], places: np.ndarray) -> tuple[np.ndarray
 
 
 def one_value_per_place(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The readings (x, y) of one run in order of x, without those whose x is not finite. Several at
-    one place are averaged, so that a run has one vote.
+    """Sort the readings (x, y) of one run by x, and average those at one place, so that a run has
+    one vote there. Readings whose x is not finite are left out.
+
+    Returns:
+        The places, rising, and the value at each of them.
     """
     finite = np.isfinite(x)
     x, y = x[finite], y[finite]
@@ -228,7 +233,7 @@ def end_values(readings_of_runs: Sequence[Curve]) -> dict[str, float]:
         >>> ends["mean"], ends["n"], ends["first"], ends["last"]
         (4.0, 2.0, 1.0, 5.0)
     """
-    curves = _in_order(readings_of_runs)
+    curves = _sorted_curves(readings_of_runs)
     if not curves:
         return {}
     places = np.array([x[-1] for x, _ in curves])
@@ -250,24 +255,27 @@ def _statistics(values: np.ndarray, present: np.ndarray) -> dict[str, np.ndarray
         present: (runs, places), where a run was read.
     """
     n = present.sum(0)
-    finite = np.isfinite(values) | ~present  # a missing value does no harm
-    sound = finite.all(0) & (n > 0)
-    known = np.where(present & np.isfinite(values), values, 0.0)
-    mean = np.where(sound, known.sum(0) / np.maximum(n, 1), np.nan)
+    read_and_finite = present & np.isfinite(values)
+    all_finite = (read_and_finite | ~present).all(0) & (n > 0)
+    summands = np.where(read_and_finite, values, 0.0)
+    mean = np.where(all_finite, summands.sum(0) / np.maximum(n, 1), np.nan)
+    centre = np.where(all_finite, mean, 0.0)
     with np.errstate(over="ignore"):  # numbers beyond 1e154 have an infinite deviation
-        squares = np.where(present & finite, (known - np.where(sound, mean, 0.0)) ** 2, 0.0).sum(0)
-    sd = np.where(sound, np.sqrt(squares / np.maximum(n - 1, 1)), np.nan)
+        squares = np.where(read_and_finite, (summands - centre) ** 2, 0.0).sum(0)
+    sd = np.where(all_finite, np.sqrt(squares / np.maximum(n - 1, 1)), np.nan)
     # Missing and undefined values sort to the end; only the first n of a column are looked at.
     ordered = np.sort(np.where(present & ~np.isnan(values), values, np.inf), axis=0)
     table = {"mean": mean, "sd": sd}
     for name, q in (("q10", 0.1), ("q50", 0.5), ("q90", 0.9)):
         rank = q * np.maximum(n - 1, 0)  # of the quantile among the sorted values, from 0
-        low = np.floor(rank).astype(int)
-        high = np.minimum(low + 1, np.maximum(n - 1, 0))
-        below, above = (np.take_along_axis(ordered, row[None], 0)[0] for row in (low, high))
-        share = rank - low
-        with np.errstate(invalid="ignore"):
-            quantile = np.where(share == 0, below, below + share * (above - below))
+        lower_rank = np.floor(rank).astype(int)
+        upper_rank = np.minimum(lower_rank + 1, np.maximum(n - 1, 0))
+        lower, upper = (
+            np.take_along_axis(ordered, ranks[None], 0)[0] for ranks in (lower_rank, upper_rank)
+        )
+        share = rank - lower_rank
+        with np.errstate(invalid="ignore"):  # inf - inf where values are undefined
+            quantile = np.where(share == 0, lower, lower + share * (upper - lower))
         table[name] = np.where(np.isfinite(quantile), quantile, np.nan)
     return {**table, "n": n.astype(float)}
 
@@ -294,44 +302,49 @@ def thin(series: Series, buckets: int, *, log_x: bool = False) -> Series:
     size = len(series)
     if size <= 2 * buckets:
         return series
-    edges = _edges(series.columns["x"], buckets, log_x)
-    starts, stops = edges[:-1], edges[1:]
-    starts, stops = starts[stops > starts], stops[stops > starts]  # buckets that hold a row
-    kept_rows = {0, size - 1, *starts.tolist(), *(stops - 1).tolist()}
+    borders = _bucket_borders(series.columns["x"], buckets, log_x)
+    holds_a_row = borders[1:] > borders[:-1]
+    starts, stops = borders[:-1][holds_a_row], borders[1:][holds_a_row]
+    kept_rows = {0, size - 1, *starts.tolist(), *(stops - 1).tolist()}  # ends of all buckets
     bucket_of_row = np.searchsorted(starts, np.arange(size), side="right")
     for name in series.columns.keys() & {"y", "mean", "q50"}:
         column = series.columns[name]
-        # Sorted inside each bucket, the first is the smallest and the last the largest; an
-        # undefined value is neither.
-        smallest = np.lexsort((np.where(np.isnan(column), np.inf, column), bucket_of_row))[starts]
-        largest = np.lexsort((np.where(np.isnan(column), -np.inf, column), bucket_of_row))[
-            stops - 1
-        ]
-        kept_rows.update(smallest.tolist(), largest.tolist())
+        # Rows sorted by bucket, then by value: where a bucket starts stands the row of its smallest
+        # value, where it stops that of its largest. NaN is put at the other end.
+        for instead_of_nan, ranks in ((np.inf, starts), (-np.inf, stops - 1)):
+            values = np.where(np.isnan(column), instead_of_nan, column)
+            kept_rows.update(np.lexsort((values, bucket_of_row))[ranks].tolist())
     for name in series.columns.keys() & {"q10", "q90", "sd"}:  # the band's widest places
         edge = series.columns[name]
         if not np.isnan(edge).all():
             kept_rows |= {int(np.nanargmin(edge)), int(np.nanargmax(edge))}
-    index = np.array(sorted(kept_rows))
+    return _with_rows(series, kept_rows)
+
+
+def _with_rows(series: Series, rows: Iterable[int]) -> Series:
+    """The series with these rows alone, in their old order."""
+    index = np.array(sorted(rows))
     return replace(series, columns={name: column[index] for name, column in series.columns.items()})
 
 
-def _edges(x: np.ndarray, buckets: int, log_x: bool) -> np.ndarray:
-    """Borders of buckets as row numbers, ``buckets + 1`` of them, the first 0 and the last the
-    number of rows. Where x is in order the buckets are equally wide on the axis, otherwise they
-    have equally many rows.
+def _bucket_borders(x: np.ndarray, buckets: int, log_x: bool) -> np.ndarray:
+    """Borders of buckets as row numbers, shape (buckets + 1,), from 0 to the number of rows.
+
+    Where x never falls the buckets are equally wide on the axis, which is logarithmic where
+    ``log_x``; otherwise they have equally many rows.
     """
     if np.all(np.diff(x) >= 0):
         if log_x and (x > 0).any():
             x = np.log(np.maximum(x, x[x > 0].min()))
         if x[-1] > x[0]:
-            return np.append(np.searchsorted(x, np.linspace(x[0], x[-1], buckets + 1)[:-1]), len(x))
+            starts = np.searchsorted(x, np.linspace(x[0], x[-1], buckets + 1)[:-1])
+            return np.append(starts, len(x))
     return np.linspace(0, len(x), buckets + 1).astype(int)
 
 
 def thin_points(series: Series, limit: int) -> Series:
-    """At most about ``limit`` points of a scatter: half of them evenly spread over the rows, and
-    for each of ``limit / 8`` stretches along either coordinate the extremes of the other one.
+    """Thin a scatter to about ``limit`` points: half of them evenly spread over the rows, and for
+    each of ``limit / 8`` stretches along either coordinate the extremes of the other one.
     """
     size = len(series)
     if size <= limit:
@@ -339,11 +352,8 @@ def thin_points(series: Series, limit: int) -> Series:
     kept_rows = set(np.linspace(0, size - 1, max(limit // 2, 1)).astype(int).tolist())
     for name, other in (("x", "y"), ("y", "x")):
         sorted_rows = np.argsort(series.columns[name], kind="stable")
-        other_values = series.columns[other][sorted_rows]
-        for stretch in np.array_split(np.arange(size), max(limit // 8, 1)):
-            values = other_values[stretch]
+        for rows in np.array_split(sorted_rows, max(limit // 8, 1)):
+            values = series.columns[other][rows]
             if not np.isnan(values).all():
-                extremes = [np.nanargmin(values), np.nanargmax(values)]
-                kept_rows.update(sorted_rows[stretch[extremes]].tolist())
-    index = np.array(sorted(kept_rows))
-    return replace(series, columns={k: v[index] for k, v in series.columns.items()})
+                kept_rows |= {int(rows[np.nanargmin(values)]), int(rows[np.nanargmax(values)])}
+    return _with_rows(series, kept_rows)

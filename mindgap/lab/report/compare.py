@@ -56,6 +56,7 @@ class Comparison:
 
     @property
     def differing(self) -> tuple[Difference, ...]:
+        """The curves that differ beyond seed noise."""
         return tuple(d for d in self.curves if d.outcome == "differs")
 
 
@@ -70,10 +71,11 @@ def compare(a: Path, b: Path, *, level: float = 0.001) -> Comparison:
     in_a = {(study.name, study.scale): study for study in load(a)}
     in_b = {(study.name, study.scale): study for study in load(b)}
     common = [key for key in in_a if key in in_b]
-    differences = [_curves(in_a[key], in_b[key], level) for key in common]
     return Comparison(
         verdicts=tuple((*key, _verdict(in_a[key]), _verdict(in_b[key])) for key in common),
-        curves=tuple(difference for of_study in differences for difference in of_study),
+        curves=tuple(
+            curve for key in common for curve in _differences(in_a[key], in_b[key], level)
+        ),
         only_a=tuple("/".join(key) for key in in_a if key not in in_b),
         only_b=tuple("/".join(key) for key in in_b if key not in in_a),
     )
@@ -84,32 +86,30 @@ def _verdict(study: Loaded) -> str:
     return study.verdict.verdict or "no verdict yet"
 
 
-def _curves(a: Loaded, b: Loaded, level: float) -> list[Difference]:
+def _differences(a: Loaded, b: Loaded, level: float) -> list[Difference]:
     """One difference per method that both studies have and per curve of the first one's figures; a
     curve that either of them has not recorded is left out.
     """
     differences = []
-    quantities = dict.fromkeys((f.x, f.y, f.kind) for f in a.description.figures)
-    for method in (m for m in a.methods if m in b.methods):
-        for x, y, kind in quantities:
-            # A scatter has no common places; its quantities show in the verdict's numbers.
-            if kind != "lines":
-                continue
-            curves = [_columns(study, method, x, y) for study in (a, b)]
-            if all(curves):
+    # A scatter has no common places; its quantities show in the verdict's numbers.
+    quantities = dict.fromkeys((f.x, f.y) for f in a.description.figures if f.kind == "lines")
+    for method in (method for method in a.methods if method in b.methods):
+        for x, y in quantities:
+            curves_a, curves_b = (_curves(study, method, x, y) for study in (a, b))
+            if curves_a and curves_b:
                 unjudged = Difference(a.name, a.scale, method, y, "same")
-                differences.append(difference(unjudged, curves[0], curves[1], level))
+                differences.append(difference(unjudged, curves_a, curves_b, level))
     return differences
 
 
-def _columns(study: Loaded, method: str, x: str, y: str) -> list[tuple[np.ndarray, np.ndarray]]:
+def _curves(study: Loaded, method: str, x: str, y: str) -> list[tuple[np.ndarray, np.ndarray]]:
     """One curve (x, y) per run of a method that recorded both columns."""
-    runs = [Readings(run).panels(x, y, "") for run in study.runs if run.header.method == method]
-    return [panels[""] for panels in runs if "" in panels]
+    panels = [Readings(run).panels(x, y, "") for run in study.runs if run.header.method == method]
+    return [panels_of_run[""] for panels_of_run in panels if panels_of_run]
 
 
 def difference(
-    place: Difference,
+    unjudged: Difference,
     a: Sequence[tuple[np.ndarray, np.ndarray]],
     b: Sequence[tuple[np.ndarray, np.ndarray]],
     level: float,
@@ -118,18 +118,19 @@ def difference(
     Welch's t. They differ where no place is common, or where one mean is not finite.
 
     Args:
-        place: names the curve; its outcome is "same".
+        unjudged: names the curve; its outcome is "same".
+        a, b: the curves of each folder.
         level: share of equal curves that may be called different.
 
     Returns:
-        ``place`` with the outcome, and where the curves differ most.
+        ``unjudged`` with the outcome, and where the curves differ most.
     """
     from scipy.stats import t as student
 
     stats_a, stats_b = over_seeds(a), over_seeds(b)
     common, rows_a, rows_b = np.intersect1d(stats_a["x"], stats_b["x"], return_indices=True)
     if not len(common):
-        return replace(place, outcome="differs")
+        return replace(unjudged, outcome="differs")
     compared = np.unique(np.linspace(0, len(common) - 1, PLACES).astype(int))
     stats_a = {name: column[rows_a[compared]] for name, column in stats_a.items()}
     stats_b = {name: column[rows_b[compared]] for name, column in stats_b.items()}
@@ -138,15 +139,15 @@ def difference(
     def difference_at(row: np.intp, outcome: str, error: float) -> Difference:
         """The outcome with the x and both means of one of the compared places."""
         x, value_a, value_b = (float(column[row]) for column in (stats_a["x"], mean_a, mean_b))
-        return replace(place, outcome=outcome, where=x, a=value_a, b=value_b, error=error)
+        return replace(unjudged, outcome=outcome, where=x, a=value_a, b=value_b, error=error)
 
-    one_diverged = np.isfinite(mean_a) != np.isfinite(mean_b)
-    if one_diverged.any():
-        return difference_at(np.argmax(one_diverged), "differs", math.inf)
+    only_one_finite = np.isfinite(mean_a) != np.isfinite(mean_b)
+    if only_one_finite.any():
+        return difference_at(np.argmax(only_one_finite), "differs", math.inf)
     gap, size = np.abs(mean_a - mean_b), np.maximum(np.abs(mean_a), np.abs(mean_b))
     unequal = np.isfinite(mean_a) & (gap > 1e-9 * size)  # by more than rounding
     if not unequal.any():
-        return place
+        return unjudged
     if min(stats_a["n"].min(), stats_b["n"].min()) < 2:
         relative = np.where(unequal, gap / np.maximum(size, 1e-300), -1)
         return difference_at(np.argmax(relative), "too few seeds", math.nan)

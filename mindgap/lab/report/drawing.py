@@ -14,9 +14,9 @@ from mindgap.lab.report.aggregate import (
     Readings,
     Series,
     end_values,
-    facet_values,
     one_value_per_place,
     over_seeds,
+    panel_titles,
     thin,
     thin_points,
 )
@@ -85,16 +85,17 @@ class Drawing:
         return self.figure.kind
 
     @property
-    def single(self) -> bool:
-        """Whether no method has more than one run, so that there is no band to draw."""
-        series = [series for axis in self.axes for series in axis.series]
-        return self.kind != "lines" or all(one.columns["n"].max(initial=1) <= 1 for one in series)
+    def has_no_band(self) -> bool:
+        """Whether there is no band to draw: the figure has no lines, or no method has two runs."""
+        return self.kind != "lines" or self.seeds <= 1
 
     @property
     def statistic(self) -> str:
-        """What is drawn first: the seeds where they are few; medians on a log axis, where a mean
-        follows the largest value; means otherwise."""
-        if self.single:
+        """What is drawn of several runs at first: ``"every"`` run by itself where seeds are few,
+        ``"quantiles"`` on a log axis, where a mean follows the largest value, or the ``"mean"``;
+        ``"value"`` where a method has one run.
+        """
+        if self.has_no_band:
             return "value"
         if self.seeds < ENOUGH_SEEDS:
             return "every"
@@ -102,22 +103,24 @@ class Drawing:
 
     @property
     def seeds(self) -> int:
-        """The largest number of seeds of a method."""
-        series = [series for axis in self.axes for series in axis.series if "n" in series.columns]
-        return int(max((each.columns["n"].max(initial=1) for each in series), default=1))
+        """The largest number of runs that a place of a line has, 1 where there are no lines."""
+        counts = [s.columns["n"] for axis in self.axes for s in axis.series if "n" in s.columns]
+        return int(max((count.max(initial=1) for count in counts), default=1))
 
     @property
     def colours(self) -> list[int | None]:
-        """The number of each method's colour; ``None``: grey."""
-        if not self.accent:
-            return [place % len(LIGHT) for place in range(len(self.methods))]
+        """The number of each method's colour in :data:`LIGHT`; ``None``: grey."""
+        coloured = self.accent or self.methods
         return [
-            self.accent.index(m) % len(LIGHT) if m in self.accent else None for m in self.methods
+            coloured.index(method) % len(LIGHT) if method in coloured else None
+            for method in self.methods
         ]
 
     @property
     def ranked(self) -> bool:
-        """Whether a ranking of the last values replaces the bundle of lines."""
+        """Whether a ranking of the last values replaces the lines, because there are more lines per
+        panel than colours.
+        """
         return (
             self.kind == "lines"
             and not self.names
@@ -125,43 +128,44 @@ class Drawing:
         )
 
     @property
-    def middle(self) -> str:
-        """What stands for several runs in titles and rankings, as in the picture; empty for one."""
+    def average(self) -> str:
+        """The statistic over runs in titles and rankings, ``"mean"`` or ``"median"``, as in the
+        picture; empty where a method has one run.
+        """
         if self.kind == "points":
             return "median"
-        if self.single:
+        if self.has_no_band:
             return ""
         return "mean" if self.statistic == "mean" else "median"
 
     def ends(self) -> dict[tuple[str, str], float]:
-        """(method, panel) -> the :attr:`middle` of its runs' last values, of a scatter the median
-        of its points, and along a search the lowest value of the curve. Empty ones are left out.
+        """(method, panel) -> the :attr:`average` of its runs' last values; of a scatter the median
+        of its points, along a search the lowest value of the curve. A pair without a finite value
+        is left out.
         """
-        values_of = grouped(
+        parts_of = grouped(
             ((series.method, series.facet), self._ends_of(series)) for series in self.axes[0].series
         )
-        joined = {key: np.concatenate(parts) for key, parts in values_of.items()}
-        return {key: float(np.median(values)) for key, values in joined.items() if len(values)}
+        values_of = {key: np.concatenate(parts) for key, parts in parts_of.items()}
+        return {key: float(np.median(values)) for key, values in values_of.items() if len(values)}
 
     def _ends_of(self, series: Series) -> np.ndarray:
-        """The values of a series that its end is the median of: all finite y of a scatter or a
-        path, else one value: the last finite one of a line, or along a search the lowest. Empty
-        where there is none.
+        """The finite values of a series whose median is its end: all y of a scatter or a path; of a
+        line one value, the last one, or the lowest along a search. Empty where none is finite.
         """
         if "y" in series.columns:
             return series.columns["y"][np.isfinite(series.columns["y"])]
-        column = "mean" if self.middle == "mean" else "q50"
+        column = "mean" if self.average == "mean" else "q50"
         searched = self.axes[0].name in SEARCHED
+        values = series.columns[column]
         if series.ends and not searched:
             values = np.array([series.ends[column]])
-        else:
-            values = series.columns[column]
         finite = values[np.isfinite(values)]
         return np.sort(finite)[:1] if searched else finite[-1:]
 
     @property
-    def upwards(self) -> bool:
-        """Whether more of what is drawn is better."""
+    def more_is_better(self) -> bool:
+        """Whether larger values of y are better, as its label says."""
         return any(word in self.figure.y_label for word in MORE_IS_BETTER)
 
     @property
@@ -173,14 +177,14 @@ class Drawing:
 
     @property
     def shifts(self) -> list[float]:
-        """How far each method's points stand to the right of a named place (to the left where
-        negative), so that the methods do not hide each other. The places are 1 apart.
+        """How far each method's points stand to the right of a named place, so that the methods do
+        not hide each other. The places are 1 apart; a negative number is a shift to the left.
         """
         count = len(self.methods)
         if not self.names or self.figure.x == "method":
             return [0.0] * count
         # Together the methods take 0.7 of the way from one named place to the next.
-        return [(place - (count - 1) / 2) * 0.7 / count for place in range(count)]
+        return [(number - (count - 1) / 2) * 0.7 / count for number in range(count)]
 
     @property
     def dashes(self) -> list[list[int]]:
@@ -193,17 +197,19 @@ class Drawing:
             return [DASHES[i // len(LIGHT) % len(DASHES)] for i in range(len(self.methods))]
         if self.kind != "lines":
             return [ALONG[0]] * len(self.methods)
+        series = self.axes[0].series
         # Per method: panel -> its curve.
-        curves = [{s.facet: s for s in self.axes[0].series if s.method == m} for m in self.methods]
+        curves = [{s.facet: s for s in series if s.method == method} for method in self.methods]
         dashes = []
         for i, curve in enumerate(curves):
-            covered = sum(_run_along(before, curve, self.figure.log_y) for before in curves[:i])
+            covered = sum(_run_along(earlier, curve, self.figure.log_y) for earlier in curves[:i])
             dashes.append(ALONG[min(covered, len(ALONG) - 1)])
         return dashes
 
-    def alone(self, axis: Axis) -> dict[str, str]:
-        """The channels on which each panel gets an axis of its own, because some panel would fill
-        less than 0.3 of a common one; each is mapped to Vega-Lite's word ``"independent"``.
+    def independent_axes(self, axis: Axis) -> dict[str, str]:
+        """The channels, ``"x"`` or ``"y"``, on which each panel gets an axis of its own, because
+        some panel would fill less than 0.3 of a common one; each with Vega-Lite's word
+        ``"independent"``.
         """
         if len(self.facets) < 2:
             return {}
@@ -213,18 +219,18 @@ class Drawing:
             # The heights of lines are those of their medians.
             column = "q50" if channel == "y" and self.kind == "lines" else channel
             by_panel = grouped((series.facet, series.columns[column]) for series in axis.series)
-            range_or_none = [_ends(columns, log) for columns in by_panel.values()]
-            ranges = [ends for ends in range_or_none if ends is not None]
-            lows, highs = [low for low, _ in ranges], [high for _, high in ranges]
-            narrowest = min((high - low for low, high in ranges), default=0.0)
-            if ranges and narrowest < 0.3 * (max(highs) - min(lows)):
+            values_of_panels = [_finite_values(columns, log) for columns in by_panel.values()]
+            lows = [float(values.min()) for values in values_of_panels if len(values)]
+            highs = [float(values.max()) for values in values_of_panels if len(values)]
+            common_range = max(highs, default=0.0) - min(lows, default=0.0)
+            if any(high - low < 0.3 * common_range for low, high in zip(lows, highs)):
                 independent[channel] = "independent"
         return independent
 
 
 def _run_along(a: dict[str, Series], b: dict[str, Series], log: bool) -> bool:
-    """Whether curve ``b`` runs along curve ``a``: in some panel more than 90 % of its points, where
-    ``a`` is drawn, lie within a hundredth of the height of both from it.
+    """Whether curve ``b`` runs along curve ``a`` in some panel: of its points over the x-range of
+    ``a``, more than 90 % lie within a hundredth of the height of both curves from ``a``.
 
     Args:
         a, b: panel -> the series of one method.
@@ -251,13 +257,11 @@ def _finite_points(series: Series, log: bool) -> tuple[np.ndarray, np.ndarray]:
     return x[keep], np.log(y[keep]) if log else y[keep]
 
 
-def _ends(columns: list[np.ndarray], log: bool) -> tuple[float, float] | None:
-    """Smallest and largest finite value, of logarithms where ``log``; None where there is none."""
-    values = np.concatenate([*columns, np.empty(0)])
+def _finite_values(columns: list[np.ndarray], log: bool) -> np.ndarray:
+    """The finite values of all columns; the logarithms of the positive ones where ``log``."""
+    values = np.concatenate(columns)
     values = values[np.isfinite(values)]
-    if log:
-        values = np.log(values[values > 0])
-    return (float(values.min()), float(values.max())) if len(values) else None
+    return np.log(values[values > 0]) if log else values
 
 
 def draw(
@@ -274,37 +278,40 @@ def draw(
 
     Args:
         identity: id of the figure in the page.
+        runs: of all methods.
+        methods: of the study, in its order.
         axes: name -> label of the x-axes that the study offers.
         budget: points to keep, per axis; more are thinned, keeping extremes.
         accent: the methods that the claim is about.
     """
-    lines = figure.kind == "lines"
-    offered = {figure.x: figure.x_label or axes.get(figure.x, figure.x)}
-    if lines and figure.x in axes:
-        known = sorted(axes, key=lambda name: AXES.index(name) if name in AXES else len(AXES))
-        offered |= {name: axes[name] for name in known if name not in offered}
-    facets = facet_values([reading.run for reading in runs], figure.facet)
+    labels = {figure.x: figure.x_label or axes.get(figure.x, figure.x)}  # of the axes to draw
+    if figure.kind == "lines" and figure.x in axes:
+        in_order = sorted(axes, key=lambda name: AXES.index(name) if name in AXES else len(AXES))
+        labels |= {name: axes[name] for name in in_order if name != figure.x}
+    titles = panel_titles([reading.run for reading in runs], figure.facet)
     drawn_axes = []
-    for name, label in offered.items():
-        axis = _axis(name, label, figure, runs, methods, facets, budget)
-        varies = any(np.ptp(one.columns["x"]) > 0 for one in axis.series if len(one))
-        if name == figure.x or varies:
+    for name, label in labels.items():
+        axis = _axis(name, label, figure, runs, methods, titles, budget)
+        x_varies = any(np.ptp(series.columns["x"]) > 0 for series in axis.series if len(series))
+        if name == figure.x or x_varies:
             drawn_axes.append(axis)
-    facets_drawn = {one.facet for axis in drawn_axes for one in axis.series}
-    panels = tuple(facet for facet in facets if facet in facets_drawn) or ("",)
+    titles_drawn = {series.facet for axis in drawn_axes for series in axis.series}
+    panels = tuple(title for title in titles if title in titles_drawn) or ("",)
     return Drawing(identity, figure, tuple(methods), panels, tuple(drawn_axes), tuple(accent))
 
 
-def about(title: str, methods: Sequence[str]) -> list[str]:
-    """The methods that a claim's title names, where there are many and it names some of them only.
+def methods_named(title: str, methods: Sequence[str]) -> list[str]:
+    """The methods that a claim's title names; empty where there are at most :data:`FEW_METHODS`, or
+    where it names all of them.
 
     Example:
         >>> (
-        ...     about("SLIP against four", ["SLIP", "BSA", "TTSA", "MRBO", "VRBO"]),
-        ...     about("SGD or Adam", ["SGD", "Adam"]),
+        ...     methods_named("SLIP against four", ["SLIP", "BSA", "TTSA", "MRBO", "VRBO"]),
+        ...     methods_named("SGD or Adam", ["SGD", "Adam"]),
         ... )
         (['SLIP'], [])
     """
+    # A name stands by itself: SGD is not named by ASGD or by SGD-M.
     named = [
         method for method in methods if re.search(rf"(?<![\w-]){re.escape(method)}(?![\w-])", title)
     ]
@@ -330,14 +337,13 @@ def draw_tuning(identity: str, tuning: Tuning, methods: list[str]) -> Drawing:
     )
     series = []
     for method, search in tuning.methods.items():
-        values = np.array([trial.value for trial in search.trials], dtype=float)
-        best = np.minimum.accumulate(values)
-        # Statistics of a single run: no deviation, and all quantiles are the value.
+        best = np.minimum.accumulate([float(trial.value) for trial in search.trials])
+        # Statistics of a has_no_band run: no deviation, and all quantiles are the value.
         columns = {"x": np.arange(1.0, len(best) + 1), "mean": best, "n": np.ones(len(best))}
         columns |= {"sd": np.zeros(len(best)), "q10": best, "q50": best, "q90": best}
         series.append(Series(method, "", columns))
-    known = list(dict.fromkeys([*methods, *tuning.methods]))
-    return Drawing(identity, figure, tuple(known), ("",), (Axis("trial", "trial", tuple(series)),))
+    all_methods = tuple(dict.fromkeys([*methods, *tuning.methods]))
+    return Drawing(identity, figure, all_methods, ("",), (Axis("trial", "trial", tuple(series)),))
 
 
 def _axis(
@@ -354,27 +360,29 @@ def _axis(
 
     Args:
         name, label: of the x-axis.
+        runs: of all methods.
         facets: titles of the panels.
+        budget: points to keep, shared by all series.
     """
-    of_runs = _series_of_runs(name, figure, runs, methods, facets)
-    points_per_run = max(budget // max(len(of_runs), 1), 12)
+    run_series = _series_of_runs(name, figure, runs, methods, facets)
+    points_per_run = max(budget // max(len(run_series), 1), 12)
     if figure.kind == "points":
-        return Axis(name, label, tuple(thin_points(run, points_per_run) for run in of_runs))
+        return Axis(name, label, tuple(thin_points(run, points_per_run) for run in run_series))
     buckets_per_run = max(points_per_run // 4, 3)  # a bucket keeps four points
     if figure.kind == "path":
-        return Axis(name, label, tuple(thin(run, buckets_per_run) for run in of_runs))
-    curves_of = grouped(
-        ((run.method, run.facet), (run.columns["x"], run.columns["y"])) for run in of_runs
+        return Axis(name, label, tuple(thin(run, buckets_per_run) for run in run_series))
+    curves_of = grouped(  # (method, panel) -> its curves
+        ((run.method, run.facet), (run.columns["x"], run.columns["y"])) for run in run_series
     )
     buckets = min(max(budget // max(len(curves_of), 1) // 6, 6), 200)  # statistics keep six points
     statistics = []
     for (method, facet), curves in curves_of.items():
         over_all_seeds = Series(method, facet, over_seeds(curves), ends=end_values(curves))
         statistics.append(thin(over_all_seeds, buckets, log_x=figure.log_x))
-    if len(of_runs) == len(statistics):  # one seed each: its curve is the statistic
+    if len(run_series) == len(statistics):  # one seed per method: its curve is the statistic
         return Axis(name, label, tuple(statistics))
     single_runs = []
-    for run in of_runs:
+    for run in run_series:
         x, y = one_value_per_place(run.columns["x"], run.columns["y"])
         sorted_by_x = replace(run, columns={"x": x, "y": y})
         single_runs.append(thin(sorted_by_x, buckets_per_run, log_x=figure.log_x))

@@ -43,13 +43,13 @@ def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, An
     """
     log_x, log_y = drawing.figure.log_x, drawing.figure.log_y
     shifts = dict(zip(drawing.methods, drawing.shifts))
-    lowest_end = _lowest_end_of_bands(axis)
+    band_floor = _band_floor(axis)
     drawn_series = axis.runs if statistic == "every" and axis.runs else axis.series
     accented_last = sorted(
         enumerate(drawn_series), key=lambda item: item[1].method in drawing.accent
     )
     rows: list[dict[str, Any]] = []
-    for number_of_series, series in accented_last:
+    for series_number, series in accented_last:
         columns = (series.columns["x"], *_line_and_band(series, statistic))
         for place, (x, y, low, high) in enumerate(zip(*(column.tolist() for column in columns))):
             if not math.isfinite(x) or (log_x and x <= 0):
@@ -58,13 +58,13 @@ def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, An
                 "x": x + shifts[series.method],
                 "m": series.method,
                 "f": series.facet,
-                "r": number_of_series,
+                "r": series_number,
                 "o": place,
                 "k": not drawing.accent or series.method in drawing.accent,
                 "y": y if math.isfinite(y) and (y > 0 or not log_y) else None,
             }
             if row["y"] is not None and math.isfinite(high):
-                row |= {"lo": max(low, lowest_end), "hi": high}
+                row |= {"lo": max(low, band_floor), "hi": high}
             rows.append(row)
     if log_y:  # a band that reaches down to 0 ends at the lowest point drawn
         lowest = min((row["y"] for row in rows if row["y"] is not None), default=1.0)
@@ -75,28 +75,28 @@ def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, An
 
 
 def _line_and_band(series: Series, statistic: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The heights of a series' line, and the lower and the upper end of its band, each with one
-    entry per point; NaN: no band there.
+    """The heights of a series' line, and the lower and the upper end of its band, each of shape
+    (points,); NaN where there is no band.
 
     Args:
-        statistic: as in :func:`view_rows`; a series of one run has no band in any case.
+        series: of statistics, or of one run, which has no band.
+        statistic: what is drawn, as in :func:`view_rows`.
     """
-    columns, none = series.columns, np.full(len(series), math.nan)
+    columns, no_band = series.columns, np.full(len(series), math.nan)
     if "y" in columns:
-        return columns["y"], none, none
+        return columns["y"], no_band, no_band
     if statistic == "quantiles":
         return columns["q50"], columns["q10"], columns["q90"]
-    mean, deviation = columns["mean"], columns["sd"] if statistic == "mean" else none
+    mean, deviation = columns["mean"], columns["sd"] if statistic == "mean" else no_band
     return mean, mean - deviation, mean + deviation
 
 
-def _lowest_end_of_bands(axis: Axis) -> float:
-    """Where bands end below at most: at 0 where no 10 % quantile is negative, else nowhere (minus
-    infinity).
+def _band_floor(axis: Axis) -> float:
+    """The height at which bands are cut off below: 0 where no 10 % quantile is negative, minus
+    infinity otherwise.
     """
     lows = [series.columns["q10"] for series in axis.series if "q10" in series.columns]
-    never_negative = all((low[np.isfinite(low)] >= 0).all() for low in lows)
-    return 0.0 if lows and never_negative else -math.inf
+    return 0.0 if lows and all((low[np.isfinite(low)] >= 0).all() for low in lows) else -math.inf
 
 
 def specification(
@@ -108,17 +108,22 @@ def specification(
         rows: the points, of :func:`view_rows`, for a picture by itself; None for the template that
             the page's script fills.
     """
-    figure, alone = drawing.figure, drawing.alone(axis)
+    figure, independent = drawing.figure, drawing.independent_axes(axis)
     heights = {row["y"] for row in rows or [] if row["y"] is not None}
     y_scale = scale(figure.log_y, padded=bool(figure.log_y), flat=len(heights) == 1)
-    y_axis = {"title": None, **ticks(figure.log_y, "y", own="y" in alone)}
-    y = {"field": "y", "type": "quantitative", "title": None, "scale": y_scale, "axis": y_axis}
-    layers = {"points": _point_layers, "path": _path_layers, "lines": _line_layers}[drawing.kind]
+    y = {
+        "field": "y",
+        "type": "quantitative",
+        "title": None,
+        "scale": y_scale,
+        "axis": {"title": None, **ticks(figure.log_y, "y", own="y" in independent)},
+    }
+    layers_of = {"points": _point_layers, "path": _path_layers, "lines": _line_layers}[drawing.kind]
     colours = [GREY if place is None else LIGHT[place] for place in drawing.colours]
     unit: dict[str, Any] = {
-        "layer": [*layers(drawing, axis, y), *rules(figure.hlines, y_scale)],
+        "layer": [*layers_of(drawing, axis, y), *rule_layers(figure.hlines, y_scale)],
         "encoding": {
-            "x": _x_channel(drawing, axis, own="x" in alone),
+            "x": _x_channel(drawing, axis, own="x" in independent),
             "color": _by_method(drawing, colours),
         },
     }
@@ -130,32 +135,36 @@ def specification(
     }
     if drawing.facets == ("",):
         return {**spec, "width": 620, "height": 320, "autosize": FIT, **unit}
-    panels_per_row = columns(len(drawing.facets), 3)
+    panels_per_row = panels_side_by_side(len(drawing.facets), most=3)
     # In all panels together about as wide as one figure.
     spec |= {
         "facet": _panels(drawing),
         "columns": panels_per_row,
         "spec": {"width": 600 // panels_per_row, "height": 220, **unit},
     }
-    # In a last row that is not full, a common axis would stand below panels that are not there.
+    # Below a last row that is not full, a common axis would stand below panels that are not there.
     ragged = {"axis": {"x": "independent"}} if len(drawing.facets) % panels_per_row else {}
-    if alone or ragged:
-        spec["resolve"] = {"scale": alone, **ragged}
+    if independent or ragged:
+        spec["resolve"] = {"scale": independent, **ragged}
     return spec
 
 
-def _frame(drawing: Drawing, below: str, letters: int = 78) -> dict[str, Any]:
-    """What every figure has around its drawing: the finding as a title in several lines, a
+def _frame(drawing: Drawing, subtitle: str, line_length: int = 78) -> dict[str, Any]:
+    """What every specification has beside its drawing: the finding as a title in several lines, a
     subtitle, the background and the style.
 
     Args:
-        below: the subtitle, which says what is drawn upwards.
-        letters: of a line of the title.
+        subtitle: what is drawn upwards.
+        line_length: of the title, in letters.
     """
-    lines = textwrap.wrap(headline(drawing), letters)
     return {
         "$schema": SCHEMA_URL,
-        "title": {"text": lines, "subtitle": below, "anchor": "start", "frame": "group"},
+        "title": {
+            "text": textwrap.wrap(headline(drawing), line_length),
+            "subtitle": subtitle,
+            "anchor": "start",
+            "frame": "group",
+        },
         "background": "#ffffff",
         "config": CONFIG,
     }
@@ -178,13 +187,13 @@ def _x_channel(drawing: Drawing, axis: Axis, *, own: bool) -> dict[str, Any]:
         "axis": {"title": signs(axis.label), **ticks(figure.log_x, "x", own=own)},
     }
     if drawing.names:
-        scale_and_axis = named(drawing.names)
+        scale_and_axis = scale_of_names(drawing.names)
         scale_and_axis["axis"]["title"] = figure.x_label or None
     return {"field": "x", "type": "quantitative", **scale_and_axis}
 
 
 def _by_method(drawing: Drawing, values: Sequence[Any]) -> dict[str, Any]:
-    """A channel (colour, shape, dash) with one value per method, and its legend."""
+    """A channel (colour, shape, dash) with its legend; ``values`` has one entry per method."""
     return {
         "field": "m",
         "type": "nominal",
@@ -202,7 +211,7 @@ def _by_method(drawing: Drawing, values: Sequence[Any]) -> dict[str, Any]:
 
 
 def _point_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[str, Any]]:
-    """A scatter: one shape per method."""
+    """The layer of a scatter, with one shape per method; ``y`` is the vertical channel."""
     large_points = sum(len(series) for series in axis.series) <= FEW_POINTS
     mark = {
         "type": "point",
@@ -216,21 +225,26 @@ def _point_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[
 
 
 def _path_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[str, Any]]:
-    """A line through the rows in their order, and invisible points that show a row pointed at."""
-    order = {"field": "o", "type": "quantitative"}
-    encoding = {"y": y, "order": order, "detail": BY_SERIES, **_lit(1.5)}
-    return [{"mark": {"type": "line", "strokeWidth": 1.5}, "encoding": encoding}, _hover_layer(y)]
+    """The layers of a path: a line through the rows in their order, and invisible points that show
+    the row pointed at. ``y`` is the vertical channel.
+    """
+    in_order = {"order": {"field": "o", "type": "quantitative"}}
+    line = {
+        "mark": {"type": "line", "strokeWidth": 1.5},
+        "encoding": {"y": y, **in_order, "detail": BY_SERIES, **_highlight(1.5)},
+    }
+    return [line, _hover_layer(y)]
 
 
 def _line_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[str, Any]]:
-    """A line per method (or run), invisible points that show a row pointed at, and below both a
-    band where the seeds are enough for one.
+    """The layers of lines: one line per method or run, invisible points that show the row pointed
+    at, and below both a band where the seeds are enough for one.
 
     Args:
         y: the vertical channel, for the heights of the lines.
     """
     width = 1.4 if drawing.statistic == "every" else 2.4
-    line: dict[str, Any] = {"y": y, "detail": BY_SERIES, **_lit(width)}
+    line: dict[str, Any] = {"y": y, "detail": BY_SERIES, **_highlight(width)}
     if any(dash != DASHES[0] for dash in drawing.dashes):
         line["strokeDash"] = _by_method(drawing, drawing.dashes)
     layers = [{"mark": {"type": "line"}, "encoding": line}, _hover_layer(y)]
@@ -246,20 +260,24 @@ def _line_layers(drawing: Drawing, axis: Axis, y: dict[str, Any]) -> list[dict[s
 
 
 def _hover_layer(y: dict[str, Any]) -> dict[str, Any]:
-    """Points that nobody sees until the pointer is near one."""
+    """A layer of points, each of which is visible only while the pointer is near it."""
     nearest = {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}
-    visible_near = {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0}
     return {
         "transform": [{"filter": "datum.h"}],
         "params": [{"name": "hover", "select": nearest}],
         "mark": {"type": "point", "filled": True, "size": 70, "tooltip": TOOLTIP},
-        "encoding": {"y": y, "detail": BY_SERIES, "opacity": visible_near},
+        "encoding": {
+            "y": y,
+            "detail": BY_SERIES,
+            "opacity": {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0},
+        },
     }
 
 
-def _lit(width: float) -> dict[str, Any]:
-    """Opacity and stroke width of lines: all fade while another method is pointed at (``lit``), and
-    those that the claim is about have the given width, the others 1.
+def _highlight(width: float) -> dict[str, Any]:
+    """Channels of opacity and stroke width of lines. While a method is pointed at (``lit``), the
+    lines of the others fade. That line and those that the claim is about have the given width, the
+    others 1.
     """
     return {
         "opacity": {
@@ -275,14 +293,15 @@ def _lit(width: float) -> dict[str, Any]:
 
 def ranking(drawing: Drawing) -> dict[str, Any]:
     """The Vega-Lite specification of a ranking: a row per method, best first, with a point at its
-    end value. Around it stands the mean ± sd, or the 10 and 90 % quantiles, or the few seeds
+    end value. Around the point stand the mean ± sd, or the 10 and 90 % quantiles, or few seeds by
     themselves. The figure's y-values lie along x here, and the methods along y.
     """
     rows, log = _rank_rows(drawing), drawing.figure.log_y
-    best_first = sorted(rows, key=lambda row: row["v"], reverse=drawing.upwards)
+    best_first = sorted(rows, key=lambda row: row["v"], reverse=drawing.more_is_better)
     order = list(dict.fromkeys(row["m"] for row in best_first))
     many_panels = len(drawing.facets) > 1
-    own_scales = "y" in drawing.alone(drawing.axes[0])  # the panels' values lie too far apart
+    # The panels' values lie too far apart for a common scale.
+    own_scales = "y" in drawing.independent_axes(drawing.axes[0])
     one_panel_each = many_panels and len(rows) == len(order)  # no method stands in two panels
     y_axis: dict[str, Any] = {"labelLimit": 240, "grid": True, "domain": False, "ticks": False}
     # What the names of a panel's methods have behind their last comma; where it is the same for
@@ -297,8 +316,9 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
         "axis": ticks(log, "x", own=many_panels and own_scales),
     }
     y = {"field": "m", "type": "nominal", "sort": order, "title": None, "axis": y_axis}
-    no_accent = not drawing.accent
-    colours = [GREY if no_accent or place is None else LIGHT[place] for place in drawing.colours]
+    # Without an accent all are grey: the labels tell the methods apart.
+    places = drawing.colours if drawing.accent else [None] * len(drawing.methods)
+    colours = [GREY if place is None else LIGHT[place] for place in places]
     colour = {**_by_method(drawing, colours), "legend": None}
     unit = {"layer": _rank_layers(drawing, rows, x), "encoding": {"y": y, "color": colour}}
     spec = {**_frame(drawing, rank_words(drawing), 64), "data": {"values": rows}}
@@ -324,8 +344,8 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
 def _rank_layers(
     drawing: Drawing, rows: list[dict[str, Any]], x: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """What a ranking draws, from below: the intervals where there are any, the seeds where they are
-    few, and the points.
+    """The layers of a ranking, the lowest first: intervals where there are any, the seeds where
+    they are few, and the points.
 
     Args:
         rows: of :func:`_rank_rows`.
@@ -335,9 +355,12 @@ def _rank_layers(
     layers: list[dict[str, Any]] = [{"mark": point, "encoding": {"x": {**x, "field": "v"}}}]
     seeds = _seed_ends(drawing)
     if seeds:
-        tick = {"type": "tick", "thickness": 2, "height": 12}
-        of_seeds = {"mark": tick, "encoding": {"x": {**x, "field": "s"}}}
-        layers.insert(0, {"data": {"values": seeds}, **of_seeds})
+        ticks_of_seeds = {
+            "data": {"values": seeds},
+            "mark": {"type": "tick", "thickness": 2, "height": 12},
+            "encoding": {"x": {**x, "field": "s"}},
+        }
+        layers.insert(0, ticks_of_seeds)
     if any("lo" in row for row in rows):
         interval = {"x": {**x, "field": "lo"}, "x2": {"field": "hi"}}
         layers.insert(0, {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": interval})
@@ -359,7 +382,7 @@ def _rank_rows(drawing: Drawing) -> list[dict[str, Any]]:
         names = ("mean", "sd", "q10", "q90", "n")
         statistics = series.ends or {name: float(series.columns[name][-1]) for name in names}
         low, high = statistics["q10"], statistics["q90"]
-        if drawing.middle == "mean":
+        if drawing.average == "mean":
             low, high = statistics["mean"] - statistics["sd"], statistics["mean"] + statistics["sd"]
         accented = series.method in drawing.accent
         row = {"m": series.method, "f": series.facet, "v": end, "k": accented}
@@ -390,23 +413,23 @@ STATISTIC_WORDS = {"mean": "mean ± sd", "quantiles": "median, 10–90 %", "ever
 
 
 def drawn_words(drawing: Drawing) -> str:
-    """What stands upwards in a figure and, of lines, how several runs are drawn."""
+    """The label of the y-axis and, of lines, how several runs are drawn, in brackets."""
     words = STATISTIC_WORDS.get(drawing.statistic) if drawing.kind == "lines" else None
     return signs(drawing.figure.y_label) + (f" ({words})" if words else "")
 
 
 def rank_words(drawing: Drawing) -> str:
     """What a ranking shows, as its subtitle: the order, and what stands around each point."""
-    if drawing.single:
+    if drawing.has_no_band:
         return "best first"
     if drawing.seeds < ENOUGH_SEEDS:
         return "best first: median (point) and every seed (ticks)"
-    spans = {"mean": "mean ± sd", "median": "median with the 10 and 90 % quantiles"}
-    return f"best first: {spans[drawing.middle]} over {drawing.seeds} seeds"
+    statistics = {"mean": "mean ± sd", "median": "median with the 10 and 90 % quantiles"}
+    return f"best first: {statistics[drawing.average]} over {drawing.seeds} seeds"
 
 
 _FONT = "Helvetica, Arial, 'Liberation Sans', sans-serif"
-# has the papers' signs (norms, gradients)
+# with the papers' signs (norms, gradients)
 _LETTERS = "'DejaVu Sans', 'Segoe UI', Helvetica, Arial, sans-serif"
 CONFIG: dict[str, Any] = {
     "font": _FONT,
@@ -465,6 +488,10 @@ def figure_png(
 ) -> bytes:
     """A Vega-Lite specification as a PNG picture, drawn offline.
 
+    Args:
+        spec: with its numbers inside.
+        scale: pixels of the picture per unit of the specification.
+
     Example:
         >>> spec = {
         ...     "data": {"values": [{"a": 1}]},
@@ -510,31 +537,31 @@ def scale(log: Any, *, padded: bool = False, flat: bool = False) -> dict[str, An
     Args:
         log: whether logarithmic; then it ends where the values end, not at the next power of ten.
         padded: keep the outermost values away from the frame.
-        flat: whether all values are the same; zero is then shown too, or there would be no scale at
-            all.
+        flat: whether all values are the same; a linear scale then begins at 0, or it would have no
+            length.
     """
     padding = {"padding": PADDING} if padded else {}
-    return (
-        {"type": "log", "nice": False, **padding}
-        if log
-        else {"type": "linear", "zero": flat, **padding}
-    )
+    kind = {"type": "log", "nice": False} if log else {"type": "linear", "zero": flat}
+    return {**kind, **padding}
 
 
-def named(names: Sequence[str]) -> dict[str, Any]:
+def scale_of_names(names: Sequence[str]) -> dict[str, Any]:
     """Scale and axis of a figure whose places 0, 1, ... have names; a newline breaks a name. More
     than four names are turned, so that they do not run into each other.
     """
-    listed = json.dumps([name.split("\n") for name in names], ensure_ascii=False)
-    turned = {"labelAngle": -35} if len(names) > 4 else {}
+    labels = json.dumps([name.split("\n") for name in names], ensure_ascii=False)
+    angle = {"labelAngle": -35} if len(names) > 4 else {}
     return {
         "scale": {"type": "linear", "domain": [-0.5, len(names) - 0.5], "nice": False},
         "axis": {
             "values": list(range(len(names))),
-            "labelExpr": f"{listed}[datum.value]",
+            "labelExpr": f"{labels}[datum.value]",
             "grid": False,
-        }
-        | {"labelOverlap": False, "ticks": False, "labelPadding": 6, **turned},
+            "labelOverlap": False,
+            "ticks": False,
+            "labelPadding": 6,
+            **angle,
+        },
     }
 
 
@@ -554,13 +581,13 @@ def log_labels(channel: str, *, own: bool = False) -> str:
     """The Vega expression for the label of a tick on a logarithmic axis, as :func:`ticks` describes
     it. It looks at how many powers of ten the axis spans when it is drawn.
     """
-    domain = f"domain('{'child_' if own else ''}{channel}')"
+    domain = f"domain('{'child_' if own else ''}{channel}')"  # ends of the axis
     decades = f"(log({domain}[1] / {domain}[0]) / LN10)"
     labelled = f"indexof({decades} > 2.2 ? [1] : [1, 2, 5], {_DIGIT}) >= 0"
     return f"{decades} < 0.5 || {labelled} ? {_LABEL} : ''"
 
 
-def rules(hlines: Mapping[str, float], y_scale: dict[str, Any]) -> list[dict[str, Any]]:
+def rule_layers(hlines: Mapping[str, float], y_scale: dict[str, Any]) -> list[dict[str, Any]]:
     """The layers of horizontal rules with their labels at the right end.
 
     Args:
@@ -574,15 +601,14 @@ def rules(hlines: Mapping[str, float], y_scale: dict[str, Any]) -> list[dict[str
     grey = {"value": "#57606a"}
     label_mark = {"type": "text", "align": "right", "baseline": "bottom", "dy": -3, "fontSize": 12}
     label_encoding = {"x": {"value": "width"}, "y": y, "text": {"field": "label"}}
-    line_mark = {"type": "rule", "strokeDash": [5, 4], "strokeWidth": 1.2}
     return [
         {
             "data": data,
-            "mark": line_mark,
+            "mark": {"type": "rule", "strokeDash": [5, 4], "strokeWidth": 1.2},
             "encoding": {"x": {"value": 0}, "x2": {"value": "width"}, "y": y, "color": grey},
         },
-        # Under the words, the same words with a broad rim in the colour of the paper: crossing
-        # lines do not hide them.
+        # The label in white with a broad rim lies below the label, so that lines that cross it do
+        # not hide it.
         {
             "name": "rim",
             "data": data,
@@ -593,12 +619,13 @@ def rules(hlines: Mapping[str, float], y_scale: dict[str, Any]) -> list[dict[str
     ]
 
 
-def columns(panels: int, most: int) -> int:
-    """How many panels stand side by side: at most ``most``, and the last row as full as it can be.
+def panels_side_by_side(panels: int, most: int) -> int:
+    """How many panels stand in a row: at most ``most``, and so that the last row is as full as
+    possible.
 
     Example:
-        >>> [columns(panels, 3) for panels in (1, 2, 3, 4, 5, 6, 8)]
+        >>> [panels_side_by_side(panels, 3) for panels in (1, 2, 3, 4, 5, 6, 8)]
         [1, 2, 3, 2, 3, 3, 3]
     """
-    rows = -(-panels // max(most, 1))  # rounded up
-    return -(-panels // rows)
+    rows = math.ceil(panels / max(most, 1))
+    return math.ceil(panels / rows)

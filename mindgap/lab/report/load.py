@@ -19,9 +19,8 @@ NO_TUNING = Tuning("", "", "", {}, 0, (), {})
 class Loaded:
     """One study at one scale, as found on the disk."""
 
-    description: (
-        StudyDescription  # what ``study.json`` says (title, claim, statement, figures, ...)
-    )
+    #: what ``study.json`` says (title, claim, statement, figures, ...)
+    description: StudyDescription
     verdict: Verdict  # what ``verdict.json`` says; ``NO_VERDICT`` if there is none yet
     #: the records that belong to the last plan, by method in the study's order, then by seed
     runs: tuple[Run, ...]
@@ -30,8 +29,7 @@ class Loaded:
     #: how many further records (of other settings) lie in the folder; they are not drawn
     others: int = 0
     tuning: Tuning = NO_TUNING  # what ``tuning.json`` says; ``NO_TUNING`` if nothing was tuned
-
-    folder: Path = Path()
+    folder: Path = Path()  # ``RUNS/<study>/<scale>``
 
     @property
     def name(self) -> str:
@@ -49,14 +47,17 @@ class Loaded:
 
     @property
     def seeds(self) -> int:
+        """The number of seeds over all methods."""
         return len({run.header.seed for run in self.runs})
 
     @property
     def failed(self) -> list[Run]:
+        """The runs that ended with an error."""
         return [run for run in self.runs if run.end is not None and run.end.outcome == "failed"]
 
     @property
     def unfinished(self) -> list[Run]:
+        """The runs whose record has no end."""
         return [run for run in self.runs if run.end is None]
 
 
@@ -68,30 +69,28 @@ def load(runs: Path) -> list[Loaded]:
     Raises:
         NoRecordsError: ``runs`` is no folder of records.
     """
-    return sorted((load_study(folder) for folder in study_folders(runs)), key=_place)
-
-
-def _place(study: Loaded) -> tuple[int, list[tuple[int, int | str]]]:
-    """Where a study stands on the page."""
-    return claim_order(study.description.claim, study.name)
+    return sorted(
+        (load_study(folder) for folder in study_folders(runs)),
+        key=lambda study: claim_order(study.description.claim, study.name),
+    )
 
 
 def load_study(folder: Path) -> Loaded:
     """Read one folder ``RUNS/<study>/<scale>``. Damaged files are named among the problems.
 
-    Only the runs that the last plan named are read, where description or verdict name them; a
-    verdict that rests on other runs counts as not given. Runs are sorted by method and seed.
+    Only the files of the last plan are read, where description or verdict list them, else all. A
+    verdict that rests on other files counts as not given. Runs are sorted by method and seed.
     """
     problems: list[str] = []
 
     def read(kind: type[Form], name: str, default: Form) -> Form:
-        """The content of a file of the folder; the default where it is missing or damaged, which is
-        then named among the problems.
+        """The content of a file of the folder, or ``default`` where it is missing or damaged. A
+        damaged file is added to the problems.
         """
         try:
             return read_form(kind, folder / name) if (folder / name).exists() else default
         except RecordError as error:
-            problems.append(str(error).replace(f"{folder}/", ""))
+            problems.append(str(error).replace(f"{folder}/", ""))  # the page names the folder
             return default
 
     unknown = StudyDescription(
@@ -102,18 +101,18 @@ def load_study(folder: Path) -> Loaded:
     if description.files and verdict.files and description.files != verdict.files:
         verdict = NO_VERDICT  # it rests on other runs than those planned last
     planned_files = set(description.files or verdict.files)
-    paths = sorted(folder.glob("*.jsonl"))
-    paths_drawn = [path for path in paths if not planned_files or path.name in planned_files]
+    all_paths = sorted(folder.glob("*.jsonl"))
+    paths = [path for path in all_paths if not planned_files or path.name in planned_files]
     runs: list[Run] = []
-    for path in paths_drawn:
+    for path in paths:
         try:
             runs.append(read_run(path))
         except RecordError as error:
             problems.append(str(error).replace(f"{folder}/", ""))
-    place_of = {method: place for place, method in enumerate(description.methods)}
+    rank = {method: number for number, method in enumerate(description.methods)}
     runs.sort(
         key=lambda run: (
-            place_of.get(run.header.method, len(place_of)),
+            rank.get(run.header.method, len(rank)),  # methods that were not planned come last
             run.header.method,
             run.header.seed,
         )
@@ -124,7 +123,7 @@ def load_study(folder: Path) -> Loaded:
         verdict,
         tuple(runs),
         tuple(problems),
-        len(paths) - len(paths_drawn),
+        len(all_paths) - len(paths),
         tuning,
         folder,
     )

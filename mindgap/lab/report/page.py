@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from mindgap.base.source import PAPERS
 from mindgap.lab.report.aggregate import STATISTICS, Readings, Series
-from mindgap.lab.report.drawing import Drawing, about, draw, draw_tuning
+from mindgap.lab.report.drawing import Drawing, draw, draw_tuning, methods_named
 from mindgap.lab.report.figure import (
     figure_png,
     figure_svg,
@@ -59,7 +59,7 @@ def write_page(
     write_atomically(out, render(studies, drawings, refresh=refresh))
     if png is not None:
         png.mkdir(parents=True, exist_ok=True)
-        for drawing in (figure for group in drawings for figure in group if not figure.empty):
+        for drawing in (drawing for group in drawings for drawing in group if not drawing.empty):
             spec = picture(drawing)
             name = drawing.id.removeprefix("fig-")
             (png / f"{name}.png").write_bytes(figure_png(spec))
@@ -77,32 +77,32 @@ def draw_all(studies: Sequence[Loaded]) -> list[list[Drawing]]:
         for study in studies
         for figure in study.description.figures
     )
-    # Points of one figure: with fewer than 300 it has no shape, and 6000 look as good as more.
+    # Points per figure: with fewer than 300 it has no shape, and 6000 look as good as more.
     budget = min(6000, max(300, POINTS // max(copies, 1)))
     drawings = []
     for study, anchor in zip(studies, anchors(studies)):
         readings = [Readings(run) for run in study.runs]
-        axes = dict(study.description.axes)
-        accent = about(study.description.title, study.methods)
+        about, methods = study.description, study.methods
+        accent = methods_named(about.title, methods)
         group = [
-            draw(f"fig-{anchor}-{number}", figure, readings, study.methods, axes, budget, accent)
-            for number, figure in enumerate(study.description.figures, 1)
+            draw(f"fig-{anchor}-{n}", figure, readings, methods, dict(about.axes), budget, accent)
+            for n, figure in enumerate(about.figures, 1)
         ]
         if study.tuning.methods:
-            group.append(draw_tuning(f"fig-{anchor}-tuning", study.tuning, study.methods))
+            group.append(draw_tuning(f"fig-{anchor}-tuning", study.tuning, methods))
         drawings.append(group)
     return drawings
 
 
 def anchors(studies: Sequence[Loaded]) -> list[str]:
-    """A unique id for every study in the page, in their order; a second study of the same name and
+    """A unique id in the page for every study, in their order; a second study of the same name and
     scale gets ``--2`` behind it.
     """
     ids: list[str] = []
     for study in studies:
         base = slug(f"{study.name}-{study.scale}").replace(".", "-")
-        used = sum(1 for given in ids if given == base or given.startswith(f"{base}--"))
-        ids.append(base if not used else f"{base}--{used + 1}")
+        earlier = sum(1 for other in ids if other == base or other.startswith(f"{base}--"))
+        ids.append(f"{base}--{earlier + 1}" if earlier else base)
     return ids
 
 
@@ -120,18 +120,17 @@ def render(
     """
     page_sections = sections(studies, anchors(studies), drawings)
     summary = Summary(tuple(one_per_study((s.description, s.verdict, s.folder) for s in studies)))
-    panels, without_interval = strips(summary.outcomes)
-    names_without = {outcome.name for outcome in without_interval}
+    panels, without_effect = strips(summary.outcomes)
+    names_without = {outcome.name for outcome in without_effect}
     papers = {s.paper: PAPERS.get(s.paper, s.paper) for s in page_sections if s.paper}
-    figures = [figure for group in drawings for figure in group if not figure.empty]
     data = {  # what the page's script draws from
         "statistics": list(STATISTICS),
-        "labels": {
+        "labels": {  # "x0": of a common x-axis, "x1": of a panel's own
             f"{channel}{own:d}": log_labels(channel, own=own)
             for channel in "xy"
             for own in (False, True)
         },
-        "figures": [encode(figure) for figure in figures],
+        "figures": [encode(figure) for group in drawings for figure in group if not figure.empty],
     }
     return template("page.html").render(
         studies=page_sections,
@@ -203,7 +202,7 @@ def packed_data(data: Any) -> str:
 
 
 def _period(studies: Sequence[Loaded]) -> str:
-    """The days of the first and of the last run, in words; empty without runs."""
+    """A sentence with the days of the first and of the last run; empty without runs."""
     days = sorted(
         {run.header.started[:10] for study in studies for run in study.runs if run.header.started}
     )
@@ -217,25 +216,21 @@ def encode(drawing: Drawing) -> dict[str, Any]:
     and panels by number, and the Vega-Lite specification to fill.
     """
 
-    def columns(series: Series, names: Sequence[str]) -> dict[str, Any]:
-        """One series: numbers of its method and panel, its seed and ends if it has them, and its
-        columns.
+    def encoded(series: Series, names: Sequence[str]) -> dict[str, Any]:
+        """A series by the keys of the script: numbers of the method ``m`` and of the panel ``f``,
+        the seed ``s`` and statistics of the last values ``ends`` if it has them, and the columns.
         """
-        numbers = {
+        keys: dict[str, Any] = {
             "m": drawing.methods.index(series.method),
             "f": drawing.facets.index(series.facet),
         }
-        seed = {} if series.seed is None else {"s": series.seed}
-        ends = dict(zip(series.ends, short(np.array(list(series.ends.values())))))
-        end_values = {"ends": ends} if ends else {}
-        return {
-            **numbers,
-            **seed,
-            **end_values,
-            **{name: short(series.columns[name]) for name in names},
-        }
+        if series.seed is not None:
+            keys["s"] = series.seed
+        if series.ends:
+            keys["ends"] = dict(zip(series.ends, six_digits(np.array(list(series.ends.values())))))
+        return keys | {name: six_digits(series.columns[name]) for name in names}
 
-    names = ("x", "mean") if drawing.single else ("x", *STATISTICS)
+    names = ("x", "mean") if drawing.has_no_band else ("x", *STATISTICS)
     if drawing.kind != "lines":
         names = ("x", "y")
     figure = drawing.figure
@@ -258,9 +253,9 @@ def encode(drawing: Drawing) -> dict[str, Any]:
             {
                 "name": axis.name,
                 "label": signs(axis.label),
-                "alone": drawing.alone(axis),
-                "series": [columns(of_axis, names) for of_axis in axis.series],
-                "runs": [columns(of_axis, ("x", "y")) for of_axis in axis.runs],
+                "alone": drawing.independent_axes(axis),
+                "series": [encoded(series, names) for series in axis.series],
+                "runs": [encoded(run, ("x", "y")) for run in axis.runs],
             }
             for axis in drawing.axes
         ],
@@ -269,22 +264,24 @@ def encode(drawing: Drawing) -> dict[str, Any]:
     }
 
 
-def short(values: np.ndarray) -> list[float | int | None]:
-    """Numbers with six significant digits, more than a screen shows; whole ones as integers, what
-    is not finite as null.
+def six_digits(values: np.ndarray) -> list[float | int | None]:
+    """Numbers with six significant digits, more than a screen shows; whole ones as integers, and
+    None where a number is not finite.
 
     Example:
         >>> import numpy as np
-        >>> short(np.array([1.0, 1 / 3, np.inf]))
+        >>> six_digits(np.array([1.0, 1 / 3, np.inf]))
         [1, 0.333333, None]
     """
-    return [
-        # Above 1e15 the digits of a whole number would be longer than its six.
-        (int(v) if v == int(v) and abs(v) < 1e15 else float(f"{v:.6g}"))
-        if math.isfinite(v)
-        else None
-        for v in values.tolist()
-    ]
+    numbers: list[float | int | None] = []
+    for value in values.tolist():
+        if not math.isfinite(value):
+            numbers.append(None)
+        elif value == int(value) and abs(value) < 1e15:  # beyond, all its digits are too long
+            numbers.append(int(value))
+        else:
+            numbers.append(float(f"{value:.6g}"))
+    return numbers
 
 
 @cache

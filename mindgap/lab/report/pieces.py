@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 from markupsafe import Markup
 
 from mindgap.base.source import PAPERS
 from mindgap.lab.report.drawing import ENOUGH_SEEDS, SHAPES, Drawing
+from mindgap.lab.report.figure import STATISTIC_WORDS
 from mindgap.lab.report.load import Loaded
 from mindgap.lab.report.words import finding, number, plain
 from mindgap.record.outcomes import SAID, SIGNS, kind_of, length_of, plain_model, worth
@@ -19,7 +19,9 @@ from mindgap.record.schema import Run, Verdict, grouped, to_json
 
 
 class Section:
-    """One study as the page shows it; a field that an older record has not is empty."""
+    """One study as the page shows it, by the names that ``page.html`` uses; a field that an older
+    record lacks is empty. Every other attribute is that of the :class:`Loaded` study.
+    """
 
     def __init__(self, study: Loaded, anchor: str, drawings: Sequence[Drawing]) -> None:
         self.study, self.anchor, self.drawings = study, anchor, drawings
@@ -34,6 +36,7 @@ class Section:
         self.finding = finding(study.name, self.about.title, self.word)
         self.measured = study.verdict.measured.removeprefix(f"{model}: ")
         self.parts, self.notes = evidence(study.verdict.parts, self.measured)
+        # The sentences on which the verdict rests.
         self.decisive = decisive(self.word, self.parts, self.notes)
         if self.word == "not trained":
             self.decisive = [study.verdict.gate]
@@ -43,6 +46,7 @@ class Section:
         self.source = f"{paper_title}, {place}" if place else paper_title
         self.others: list[Section] = []  # the same study at its other scales
         self.calls = _calls(study)
+        # The verdicts on the two readings of the statement, in words.
         as_printed, as_corrected = study.verdict.as_printed, study.verdict.as_corrected
         self.printed = SAID[as_printed] if as_printed != as_corrected else ""
         self.corrected = SAID.get(as_corrected, "")
@@ -52,18 +56,17 @@ class Section:
 
 
 def trust(verdict: Verdict) -> list[tuple[str, str]]:
-    """What says how far a verdict on a network can be trusted: its length, gate, power and
-    registration, where a record has them.
+    """(title, words) of what tells how far a verdict on a network can be trusted: length of the
+    training, gate, power and registration, where a record has them.
 
     Example:
         >>> trust(Verdict("holds", "", length="25 of 25 epochs", gate="91 %: passed (92 %)"))
         [('Length', '25 of 25 epochs'), ('Gate', '91 %: passed (92 %)')]
     """
-    power_words = str(verdict.power.get("words", ""))
     lines = {
         "Length": verdict.length,
         "Gate": verdict.gate,
-        "Power of the rule": power_words.replace("*", ""),
+        "Power of the rule": str(verdict.power.get("words", "")).replace("*", ""),
         "Registered": verdict.registered,
     }
     return [(name, words) for name, words in lines.items() if words]
@@ -76,15 +79,17 @@ def sections(
     of the other scales, the one that counts more first.
 
     Args:
-        anchors, drawings: id and figures of each study, in their order.
+        studies: each at one scale.
+        anchors, drawings: id and figures of each of them, in their order.
     """
     by_name = grouped(
         (study.name, Section(study, anchor, study_drawings))
         for study, anchor, study_drawings in zip(studies, anchors, drawings)
     )
     main_sections = []
-    for scales in by_name.values():
-        *others, main = sorted(scales, key=lambda section: worth(section.scale, section.verdict))
+    for at_scales in by_name.values():
+        at_scales.sort(key=lambda section: worth(section.scale, section.verdict))
+        *others, main = at_scales
         main.others = others[::-1]
         main_sections.append(main)
     return main_sections
@@ -92,19 +97,20 @@ def sections(
 
 @dataclass(frozen=True)
 class Answered:
-    """One part of a pass rule: its name, its answer and the numbers behind it."""
+    """One part of a pass rule as a verdict's text has it."""
 
     name: str
-    answer: str
-    words: str
+    answer: str  # ``"yes"``, ``"no"`` or ``"open"``
+    words: str  # the numbers behind the answer; may be empty
 
     @property
     def said(self) -> str:
-        """The answer in the word of every surface."""
+        """The answer as the page words it: yes, no or undecided."""
         return "undecided" if self.answer == "open" else self.answer
 
     @property
     def sentence(self) -> str:
+        """Name, answer and numbers."""
         return f"{self.name}: {self.said}" + (f" ({self.words})" if self.words else "")
 
 
@@ -114,8 +120,11 @@ def evidence(parts: Mapping[str, str], measured: str) -> tuple[list[Answered], l
 
     Args:
         parts: name -> answer.
-        measured: the text, in which every part stands as ``name: answer (numbers)`` and sentences
-            are divided by semicolons.
+        measured: the text, in which every part stands as ``name: answer (numbers)``, some behind
+            one of :data:`_READINGS`, and sentences are divided by semicolons.
+
+    Returns:
+        The parts and the other sentences.
 
     Example:
         >>> parts, notes = evidence(
@@ -124,7 +133,8 @@ def evidence(parts: Mapping[str, str], measured: str) -> tuple[list[Answered], l
         >>> [part.sentence for part in parts], notes
         (['b: no (x (1); y)', 'a: yes'], ['more (1; 2)', 'further'])
     """
-    answered, text = [], measured  # (place in the text, part)
+    located: list[tuple[int, Answered]] = []  # place in the text, part
+    text = measured
     # The longest names first, because a short name may end a longer one.
     for name, answer in sorted(parts.items(), key=lambda part: -len(part[0])):
         sentence, numbers = f"{name}: {answer}", ""
@@ -137,10 +147,10 @@ def evidence(parts: Mapping[str, str], measured: str) -> tuple[list[Answered], l
             name, start = reading + name, start - len(reading)
             # Blanked and not cut, so that the starts of all parts stay comparable.
             text = text[:start] + "\n" * (end - start) + text[end:]
-        answered.append((start, Answered(name, answer, numbers)))
-    answered.sort(key=lambda part: part[0])
-    notes = re.split(r"; (?![^()]*\))", text.replace("\n", ""))  # not inside brackets
-    return [part for _, part in answered], [note for note in notes if note.strip(" ;")]
+        located.append((start, Answered(name, answer, numbers)))
+    located.sort(key=lambda item: item[0])
+    notes = re.split(r"; (?![^()]*\))", text.replace("\n", ""))  # at semicolons outside brackets
+    return [part for _, part in located], [note for note in notes if note.strip(" ;")]
 
 
 #: What may stand before the name of a part in a verdict's text.
@@ -148,17 +158,19 @@ _READINGS = ("as printed, ", "as corrected, ", "variant, ")
 
 
 def _bracketed(text: str, start: int) -> tuple[str, int]:
-    """What stands in the brackets that open at ``start``, and the place behind them; an unclosed
+    """The text inside the brackets that open at ``start``, and the place behind them; an unclosed
     bracket reaches to the end.
 
     Example:
         >>> _bracketed("a (b (c)) d", 2)
         ('b (c)', 9)
     """
-    # Brackets open behind each letter; the first place with none open closes the first bracket.
-    depths = accumulate((letter == "(") - (letter == ")") for letter in text[start:])
-    last = next((i for i, depth in enumerate(depths) if not depth), len(text) - start - 1)
-    return text[start + 1 : start + last], start + last + 1
+    depth = 0  # how many brackets are open
+    for place in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[place], 0)
+        if depth == 0:
+            return text[start + 1 : place], place + 1
+    return text[start + 1 :], len(text)
 
 
 #: So many sentences of the evidence stand in the table of verdicts; all of them stand in the
@@ -168,8 +180,8 @@ MOST = 3
 
 def decisive(word: str, parts: Sequence[Answered], notes: Sequence[str]) -> list[str]:
     """The sentences on which a verdict rests: the parts that decide it or, where nothing could be
-    decided, the notes as well. Where two or more are left behind the first ``MOST``, those are only
-    counted.
+    decided, the notes as well. The first :data:`MOST` stand there; if there are two or more others,
+    only their number is given.
 
     Args:
         word: the verdict.
@@ -183,22 +195,23 @@ def decisive(word: str, parts: Sequence[Answered], notes: Sequence[str]) -> list
     if word == "inconclusive" and (not sentences or any(part.answer == "no" for part in parts)):
         # A control failed or a run did not settle: the notes say which.
         sentences = [*notes, *sentences]
-    further = len(sentences) - MOST
-    return sentences if further < 2 else [*sentences[:MOST], f"and {further} more"]
+    others = len(sentences) - MOST
+    return sentences if others < 2 else [*sentences[:MOST], f"and {others} more"]
 
 
 def _calls(study: Loaded) -> str:
-    """How many oracle calls a run of each method used at most, in words: methods with the same
-    number together, largest number first; empty where none was recorded.
+    """The most oracle calls of a run of each method, in words such as "SLIP, SOBA 2,500; BSA 800":
+    methods with the same number together, the largest number first. Empty where no calls were
+    recorded.
     """
     most_calls: dict[str, float] = {}
     for run in study.runs:
         method, column = run.header.method, run.column("oracle_calls")
         if column:
             most_calls[method] = max(most_calls.get(method, 0.0), float(column[-1]))
-    methods_of = grouped((calls, method) for method, calls in most_calls.items())
+    methods_with = grouped((calls, method) for method, calls in most_calls.items())
     words = []
-    for calls, methods in sorted(methods_of.items(), reverse=True):
+    for calls, methods in sorted(methods_with.items(), reverse=True):
         names = ", ".join(methods) if len(methods) < 4 else f"{len(methods)} methods"
         words.append(f"{names} {number(calls)}")
     return "; ".join(words)
@@ -219,15 +232,15 @@ _PATHS = {
 
 def legend(drawing: Drawing) -> list[dict[str, Any]]:
     """One entry per method that is drawn: its ``place`` among the methods, its name as ``method``,
-    and as ``drawn`` its sign as SVG, in the colour and shape or dash of its points or lines.
+    and as ``drawn`` the SVG of its sign, with the colour and shape or dash of its points or lines.
     """
     drawn_methods = {series.method for axis in drawing.axes for series in axis.series}
     entries = []
     for place, method in enumerate(drawing.methods):
         if method not in drawn_methods:
             continue
-        number_of_colour = drawing.colours[place]
-        colour = "var(--grey)" if number_of_colour is None else f"var(--s{number_of_colour})"
+        colour_number = drawing.colours[place]
+        colour = "var(--grey)" if colour_number is None else f"var(--s{colour_number})"
         if drawing.kind == "points":
             sign = f'<g fill="{colour}">{_PATHS[SHAPES[place % len(SHAPES)]]}</g>'
         else:
@@ -240,55 +253,55 @@ def legend(drawing: Drawing) -> list[dict[str, Any]]:
     return entries
 
 
-def statistics(drawing: Drawing) -> list[tuple[str, str]]:
-    """What may be drawn over the seeds; a band only where the seeds are enough for one."""
+def statistic_choices(drawing: Drawing) -> list[tuple[str, str]]:
+    """(value, words) of the choices of what is drawn over the seeds; with a band only where the
+    seeds are enough for one.
+    """
     if drawing.seeds < ENOUGH_SEEDS:
         return [("every", "every run"), ("value", "mean")]
-    return [("mean", "mean ± sd"), ("quantiles", "median, 10–90 %"), ("every", "every run")]
+    return list(STATISTIC_WORDS.items())
 
 
-def logs(drawing: Drawing) -> list[str]:
+def log_axes(drawing: Drawing) -> list[str]:
     """The axes that can be made logarithmic: y always, x unless its places have names."""
     return ["y"] if drawing.names else ["x", "y"]
 
 
-def axes(drawing: Drawing) -> list[tuple[int, str]]:
+def axis_choices(drawing: Drawing) -> list[tuple[int, str]]:
     """Number and label of every x-axis on offer."""
     return [(number, axis.label) for number, axis in enumerate(drawing.axes)]
 
 
-def failed(study: Loaded) -> list[tuple[str, ...]]:
-    """The table of failed runs: method, seed, number of rows, what went wrong."""
-    table: list[tuple[str, ...]] = []
-    for run in study.failed:
-        message = run.end.message if run.end else ""
-        table.append((run.header.method, str(run.header.seed), str(len(run.rows)), message))
-    return table
-
-
-def tuned(study: Loaded) -> list[tuple[str, ...]]:
-    """The table of what ``mindgap tune`` chose: method, number of trials, chosen settings, value of
-    the metric, seconds.
-    """
-
-    def words(settings: Mapping[str, float]) -> str:
-        return ", ".join(f"{name} = {value:.3g}" for name, value in settings.items())
-
+def failed_table(study: Loaded) -> list[tuple[str, ...]]:
+    """The table of failed runs: method, seed, number of rows, message of the error."""
     return [
         (
-            method,
-            str(len(search.trials)),
-            words(search.chosen)
-            + (f" (an end for {', '.join(search.ends)})" if search.ends else ""),
-            number(search.value),
-            number(search.seconds),
+            run.header.method,
+            str(run.header.seed),
+            str(len(run.rows)),
+            run.end.message if run.end else "",
         )
-        for method, search in study.tuning.methods.items()
+        for run in study.failed
     ]
 
 
-def tried(study: Loaded) -> list[tuple[str, ...]]:
-    """Every point that ``mindgap tune`` tried: method, its settings, its value."""
+def tuned_table(study: Loaded) -> list[tuple[str, ...]]:
+    """The table of what ``mindgap tune`` chose: method, number of trials, chosen settings and which
+    of them stand at an end of the grid, value of the metric, seconds.
+    """
+    table: list[tuple[str, ...]] = []
+    for method, search in study.tuning.methods.items():
+        settings = ", ".join(f"{name} = {value:.3g}" for name, value in search.chosen.items())
+        at_an_end = f" (an end for {', '.join(search.ends)})" if search.ends else ""
+        trials, value, seconds = len(search.trials), number(search.value), number(search.seconds)
+        table.append((method, str(trials), settings + at_an_end, value, seconds))
+    return table
+
+
+def tried_table(study: Loaded) -> list[tuple[str, ...]]:
+    """The table of the points that ``mindgap tune`` tried: method, settings in the order of the
+    search space (empty where a method lacks one), value of the metric.
+    """
     names = list(study.tuning.space)
     return [
         (
@@ -301,8 +314,8 @@ def tried(study: Loaded) -> list[tuple[str, ...]]:
     ]
 
 
-def facts(study: Loaded) -> dict[str, Any]:
-    """What lies behind a study's figures, by the names that the template uses.
+def run_facts(study: Loaded) -> dict[str, Any]:
+    """Settings, versions and runs of a study that has runs, by the names that the template uses.
 
     Returns:
         ``same``: (name, value) of the settings that all methods share; ``differ``: a table of the
@@ -310,11 +323,11 @@ def facts(study: Loaded) -> dict[str, Any]:
         ``commands`` that occur; ``runs``: method, seed, outcome, rows, seconds, start and key of
         each.
     """
-    by_method: dict[str, dict[str, Any]] = {}
+    by_method: dict[str, dict[str, Any]] = {}  # method -> settings of its first run
     for run in study.runs:
         by_method.setdefault(run.header.method, run.header.settings)
     names = sorted({name for settings in by_method.values() for name in settings})
-    values_of = {
+    values_of = {  # setting -> its distinct values over the methods
         name: {to_json(settings.get(name)) for settings in by_method.values()} for name in names
     }
     common = [name for name in names if len(values_of[name]) == 1]
@@ -323,8 +336,12 @@ def facts(study: Loaded) -> dict[str, Any]:
     if differing:
         table.append(("Method", *differing))
         for method, settings in by_method.items():
-            values = (plain(settings[name]) if name in settings else "–" for name in differing)
-            table.append((method, *values))
+            table.append(
+                (
+                    method,
+                    *(plain(settings[name]) if name in settings else "–" for name in differing),
+                )
+            )
     any_settings = next(iter(by_method.values()))
     return {
         "same": [(name, plain(any_settings.get(name))) for name in common],
@@ -348,11 +365,27 @@ def facts(study: Loaded) -> dict[str, Any]:
 
 
 def _distinct(runs: Sequence[Run], field: str) -> list[str]:
-    """A field of the runs' headers in words, once per value that occurs."""
-    values = [getattr(run.header, field) for run in runs]
-    words = {", ".join(f"{name} {plain(item)}" for name, item in value.items()) for value in values}
+    """The distinct values of a field of the runs' headers, each a mapping, in words: "name value",
+    divided by commas.
+    """
+    words = {
+        ", ".join(f"{name} {plain(value)}" for name, value in getattr(run.header, field).items())
+        for run in runs
+    }
     return sorted(words - {""})
 
 
 #: What the template calls.
-HELPERS = {f.__name__: f for f in (legend, statistics, logs, axes, failed, tuned, tried, facts)}
+HELPERS = {
+    function.__name__: function
+    for function in (
+        legend,
+        statistic_choices,
+        log_axes,
+        axis_choices,
+        failed_table,
+        tuned_table,
+        tried_table,
+        run_facts,
+    )
+}

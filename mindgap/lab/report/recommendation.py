@@ -39,7 +39,7 @@ def write_recommendation_page(answer: Path, out: Path) -> Path:
 
 
 def page(answer: dict[str, Any]) -> str:
-    """The whole page as text."""
+    """The whole page as text; ``answer`` is the content of ``recommendation.json``."""
     runs = [
         {**run, "shown": number(run["loss"]) if math.isfinite(run["loss"]) else "diverged"}
         for run in answer["tried"]
@@ -60,7 +60,7 @@ def _gain(decision: dict[str, Any] | None) -> str:
     if not decision or decision["kind"] != "optimizer":
         return ""
     gain, low, high = (100 * value for value in decision["gain"])  # with its interval, in percent
-    if not math.isfinite(low):
+    if not math.isfinite(low):  # too few runs for an interval
         return ""
     saved = "validation loss" if decision["relative_to"] == "loss" else "fall of the loss"
     return (
@@ -72,7 +72,7 @@ def _gain(decision: dict[str, Any] | None) -> str:
 
 def _kinds_of_lines(answer: dict[str, Any]) -> dict[str, str]:
     """Name of a setting -> the class of its line, for the settings in colour: the recommended one
-    (``"best"``) and the baseline, once where they are the same.
+    (``"best"``) and, where it is another one, the ``"baseline"``. Empty without a decision.
     """
     decision = answer.get("decision")
     if not decision:
@@ -87,29 +87,26 @@ _Curve = tuple[str, list[tuple[float, float]]]
 
 
 def _curves(answer: dict[str, Any]) -> list[_Curve]:
-    """The curves of the runs with the seed of the race, without losses that are not finite. Runs
-    without a finite loss after their start are left out.
+    """The curves of the runs with the seed of the race, from their common start, without losses
+    that are not finite. Runs with fewer than two finite losses are left out.
     """
     start = (0, answer["decision"]["start"])
-    runs = [run for run in answer["tried"] if run["seed"] == answer["about"]["seed"]]
-    curves = [
-        (
-            run["name"],
-            [(step, loss) for step, loss in [start, *run["scores"]] if math.isfinite(loss)],
-        )
-        for run in runs
-    ]
-    return [(name, points) for name, points in curves if len(points) > 1]
+    curves = []
+    for run in (run for run in answer["tried"] if run["seed"] == answer["about"]["seed"]):
+        points = [(step, loss) for step, loss in [start, *run["scores"]] if math.isfinite(loss)]
+        if len(points) > 1:
+            curves.append((run["name"], points))
+    return curves
 
 
 @dataclass(frozen=True)
 class _Plane:
     """Where a loss stands in the picture: steps to the right, losses upwards."""
 
-    low: float  # loss at the bottom, or its logarithm
-    high: float  # loss at the top, or its logarithm
-    last: float  # step at the right end
-    logs: bool  # losses are drawn by their logarithms
+    low: float  # height at the bottom: a loss, or its logarithm where the axis is logarithmic
+    high: float  # height at the top
+    last_step: float  # step at the right end
+    is_log: bool  # whether the axis of losses is logarithmic
 
     @staticmethod
     def around(curves: list[_Curve], start: float) -> _Plane:
@@ -117,26 +114,29 @@ class _Plane:
         quantile of all losses where that is larger. Logarithmic where all losses are positive.
 
         Args:
+            curves: at least one, with finite losses.
             start: loss at the start.
         """
         losses = sorted(loss for _, points in curves for _, loss in points)
         least, upper_decile = losses[0], losses[int(0.9 * (len(losses) - 1))]
-        level = math.log if least > 0 else float
-        low, high = level(least), level(max(start, upper_decile))
-        last = max(step for _, points in curves for step, _ in points)
-        return _Plane(low, max(high, low + 1e-6), last, least > 0)
+        height = math.log if least > 0 else float
+        low, high = height(least), height(max(start, upper_decile))
+        last_step = max(step for _, points in curves for step, _ in points)
+        return _Plane(low, max(high, low + 1e-6), last_step, least > 0)
 
     def place(self, step: float, loss: float) -> tuple[float, float]:
-        """The point (x, y) of the picture for a loss at a step; beyond an edge it lies on it."""
-        level = math.log(loss) if self.logs else loss
-        share = min(1.0, max(0.0, (level - self.low) / (self.high - self.low)))
-        x = _LEFT + step / self.last * (_WIDTH - _LEFT - _RIGHT)
+        """The point (x, y) of the picture for a loss at a step, in its units from the upper left. A
+        loss above the top or below the bottom is drawn there.
+        """
+        height = math.log(loss) if self.is_log else loss
+        share = min(1.0, max(0.0, (height - self.low) / (self.high - self.low)))
+        x = _LEFT + step / self.last_step * (_WIDTH - _LEFT - _RIGHT)
         return x, _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
 
     def loss_at(self, share: float) -> float:
-        """The loss at that share of the height."""
-        level = self.low + share * (self.high - self.low)
-        return math.exp(level) if self.logs else level
+        """The loss at that share of the way from the bottom (0) to the top (1)."""
+        height = self.low + share * (self.high - self.low)
+        return math.exp(height) if self.is_log else height
 
 
 def figure(answer: dict[str, Any]) -> str:
@@ -151,8 +151,9 @@ def figure(answer: dict[str, Any]) -> str:
     if not curves:
         return ""
     plane, kinds = _Plane.around(curves, answer["decision"]["start"]), _kinds_of_lines(answer)
+    # Beside the vertical axis, turned to run upwards.
     side = f"class='side' transform='translate(20 {_HEIGHT / 2}) rotate(-90)' text-anchor='middle'"
-    drawn = [
+    elements = [
         *_grid(plane),
         *_paths(plane, curves, kinds),
         *_names(plane, curves, kinds),
@@ -160,32 +161,34 @@ def figure(answer: dict[str, Any]) -> str:
         f"<text {side}>validation loss</text>",
     ]
     return (
-        f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role='img' aria-label='{_text(_caption(answer))}' "
-        f"style='width:100%;height:auto'>{''.join(drawn)}</svg>"
+        f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role='img' "
+        f"aria-label='{html.escape(_caption(answer))}' "
+        f"style='width:100%;height:auto'>{''.join(elements)}</svg>"
     )
 
 
 def _grid(plane: _Plane) -> Iterator[str]:
-    """Five horizontal lines with their losses, and five steps below."""
+    """SVG elements: five horizontal lines with their losses, and five step numbers below."""
     for share in (0, 0.25, 0.5, 0.75, 1):
         loss = plane.loss_at(share)
         _, y = plane.place(0, loss)
         yield f"<line class='grid' x1='{_LEFT}' x2='{_WIDTH - _RIGHT}' y1='{y:.1f}' y2='{y:.1f}'/>"
         yield f"<text x='{_LEFT - 6}' y='{y + 4:.1f}' text-anchor='end'>{loss:.2g}</text>"
-        x, step = _LEFT + share * (_WIDTH - _LEFT - _RIGHT), share * plane.last
+        x, step = _LEFT + share * (_WIDTH - _LEFT - _RIGHT), share * plane.last_step
         yield f"<text x='{x:.1f}' y='{_HEIGHT - 36}' text-anchor='middle'>{step:.0f}</text>"
 
 
 def _paths(plane: _Plane, curves: list[_Curve], kinds: dict[str, str]) -> Iterator[str]:
-    """The lines, those in colour on top."""
+    """SVG elements: the lines of all curves, those in colour (``kinds``) on top."""
     for name, points in sorted(curves, key=lambda curve: curve[0] in kinds):
         path = " L".join("{:.1f} {:.1f}".format(*plane.place(*point)) for point in points)
         kind = kinds.get(name, "other")
-        yield f"<path class='{kind}' d='M{path}'><title>{_text(name)}</title></path>"
+        yield f"<path class='{kind}' d='M{path}'><title>{html.escape(str(name))}</title></path>"
 
 
 def _names(plane: _Plane, curves: list[_Curve], kinds: dict[str, str]) -> Iterator[str]:
-    """The names of the lines in colour, above the ends of their lines and clear of each other.
+    """SVG elements: the names of the lines in colour, above the ends of their lines, at least a
+    line of text apart.
 
     Args:
         kinds: name of a setting -> the class of its line, of those in colour.
@@ -195,12 +198,12 @@ def _names(plane: _Plane, curves: list[_Curve], kinds: dict[str, str]) -> Iterat
     for name, kind in kinds.items():
         if name in end_points:
             x, y = end_points[name]
-            y -= 8
+            y -= 8  # a little above the line
             while any(abs(y - height) < _LINE for height in taken_heights):
                 y -= _LINE
             taken_heights.append(y)
             place = f"x='{x - 6:.1f}' y='{y:.1f}' text-anchor='end'"
-            yield f"<text class='{kind}-name' {place}>{_text(name)}</text>"
+            yield f"<text class='{kind}-name' {place}>{html.escape(str(name))}</text>"
 
 
 def _caption(answer: dict[str, Any]) -> str:
@@ -212,8 +215,3 @@ def _caption(answer: dict[str, Any]) -> str:
     coloured = " and ".join(f"{name} ({words[kind]})" for name, kind in kinds.items())
     others = len({run["name"] for run in answer["tried"]} - kinds.keys())
     return f"Validation loss of {coloured}, and of {others} other settings (grey)."
-
-
-def _text(value: object) -> str:
-    """A value as text that HTML shows as it is."""
-    return html.escape(str(value), quote=True)

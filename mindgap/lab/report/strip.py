@@ -42,6 +42,7 @@ class Row:
 
     @property
     def said(self) -> str:
+        """The answer in words."""
         return {"open": "undecided", "untrained": "not trained"}.get(self.answer, self.answer)
 
 
@@ -58,7 +59,7 @@ class Axis:
     def percent(self, value: float) -> float:
         """The place of a value between the ends, in percent; beyond an end it is that end's."""
         low, high = self.low, self.high
-        if self.log:
+        if self.log:  # no logarithm of 0
             value, low, high = (math.log(max(number, 1e-9)) for number in (value, low, high))
         return 100 * min(max((value - low) / (high - low), 0.0), 1.0)
 
@@ -72,10 +73,16 @@ AXES = {
 
 
 def strips(outcomes: Sequence[Outcome]) -> tuple[list[Panel], list[Outcome]]:
-    """The panels, one per unit that occurs, with the effects of all claims about networks, and the
-    outcomes of those claims that have no interval.
+    """The papers' claims about networks, sorted by whether their verdict rests on an effect.
+
+    Returns:
+        One panel per unit of effects that occurs, and the outcomes without an effect.
     """
-    on_networks = [o for o in outcomes if o.kind != "formula" and not o.description.ours]
+    on_networks = [
+        outcome
+        for outcome in outcomes
+        if outcome.kind != "formula" and not outcome.description.ours
+    ]
     panels = []
     for unit, axis in AXES.items():
         rows = tuple(
@@ -85,8 +92,7 @@ def strips(outcomes: Sequence[Outcome]) -> tuple[list[Panel], list[Outcome]]:
         )
         if rows:
             ticks = tuple((axis.percent(t), f"{t:g}".replace("-", "−")) for t in axis.ticks)
-            no_effect = axis.percent(1.0 if axis.log else 0.0)
-            panels.append(Panel(axis.title, ticks, no_effect, rows))
+            panels.append(Panel(axis.title, ticks, axis.percent(1.0 if axis.log else 0.0), rows))
     return panels, [outcome for outcome in on_networks if outcome.effect is None]
 
 

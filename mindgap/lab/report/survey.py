@@ -21,10 +21,15 @@ from mindgap.lab.report.words import plain
 from mindgap.record.survey import Survey, read_survey
 
 _BLUE, _ORANGE, _GREEN, _VIOLET = "#0b5cad", "#c2410c", "#15803d", "#8b2fc9"
-_LEGEND = {"orient": "bottom", "direction": "horizontal", "columns": 2, "labelLimit": 240}
 _CONFIG = {
     **CONFIG,
-    "legend": {**CONFIG["legend"], **_LEGEND},
+    "legend": {
+        **CONFIG["legend"],
+        "orient": "bottom",
+        "direction": "horizontal",
+        "columns": 2,
+        "labelLimit": 240,
+    },
     "range": {"category": [_BLUE, _ORANGE, _GREEN, _VIOLET]},
 }
 
@@ -85,21 +90,23 @@ _VARIABLES = {
 
 
 def _finding(survey: Survey, quantity: str) -> str:
-    """What was found about a quantity, as a title: its sentence up to the numbers; empty where
-    nothing was.
+    """The sentence of the survey about a quantity, up to its numbers and with a capital letter;
+    empty where the quantity was not measured.
     """
-    sentence = next(
-        (line.sentence for line in survey.findings if line.quantity == quantity), "not measured"
-    )
-    head = re.split(r": | \(", sentence)[0]
-    return "" if sentence.startswith("not measured") else head[:1].upper() + head[1:]
+    sentences = [line.sentence for line in survey.findings if line.quantity == quantity]
+    if not sentences or sentences[0].startswith("not measured"):
+        return ""
+    head = re.split(r": | \(", sentences[0])[0]
+    return head[:1].upper() + head[1:]
 
 
 def _card(finding: str, title: str, caption: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """Title, caption and SVG of one chart. The finding, where there is one, becomes the title, and
-    the title then begins the caption. Colours become variables of the page's style.
+    """One chart of the page by the keys ``title``, ``caption`` and ``svg``, its colours replaced by
+    variables of the page's style.
 
     Args:
+        finding: becomes the title, and the title then begins the caption; may be empty.
+        title, caption: of the chart.
         spec: the Vega-Lite specification of the chart without size and style.
     """
     if finding:
@@ -111,17 +118,17 @@ def _card(finding: str, title: str, caption: str, spec: dict[str, Any]) -> dict[
         "width": 420,
         "height": 240,
     }
-    described = str(escape(f"{title}. {caption}"))
+    description = str(escape(f"{title}. {caption}"))
     # One picture with one description: the roles of its parts would each need a name of their own.
     svg = re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", figure_svg({**frame, **spec}))
-    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{described}" ', 1)
+    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{description}" ', 1)
     for colour, name in _VARIABLES.items():
         svg = svg.replace(colour, f"var({name})")
     return {"title": title, "caption": caption, "svg": Markup(svg)}
 
 
 def _axis(name: str, title: str, *, log: bool = False) -> dict[str, Any]:
-    """A channel of numbers with its title, on a linear or a logarithmic scale."""
+    """The channel of the column ``name``, which holds numbers, with its title and scale."""
     scale: dict[str, Any] = {"type": "log", "nice": False} if log else {"zero": False}
     return {"field": name, "type": "quantitative", "title": title, "scale": scale}
 
@@ -134,14 +141,17 @@ def _histogram(data: dict[str, Any]) -> dict[str, Any]:
             ``gaussian`` and ``stable``; the index ``alpha`` of the stable law.
     """
     edges = data["edges"]
-    bars = [{"a": a, "b": b, "density": d} for a, b, d in zip(edges, edges[1:], data["measured"])]
+    bars = [
+        {"low": low, "high": high, "density": density}
+        for low, high, density in zip(edges, edges[1:], data["measured"])
+    ]
     lines = [
-        {"x": (a + b) / 2, "density": d, "law": law}
+        {"x": (low + high) / 2, "density": density, "law": law}
         for law, key in (("Gaussian", "gaussian"), (f"stable, index {data['alpha']:.2f}", "stable"))
-        for a, b, d in zip(edges, edges[1:], data[key])
+        for low, high, density in zip(edges, edges[1:], data[key])
     ]
     x = {
-        "field": "a",
+        "field": "low",
         "type": "quantitative",
         "title": "norm of the noise of a minibatch",
         "bin": "binned",
@@ -151,7 +161,7 @@ def _histogram(data: dict[str, Any]) -> dict[str, Any]:
             {
                 "data": {"values": bars},
                 "mark": {"type": "bar", "color": _BLUE, "opacity": 0.45},
-                "encoding": {"x": x, "x2": {"field": "b"}, "y": _axis("density", "density")},
+                "encoding": {"x": x, "x2": {"field": "high"}, "y": _axis("density", "density")},
             },
             {
                 "data": {"values": lines},
@@ -173,12 +183,11 @@ def _variance(data: dict[str, Any]) -> dict[str, Any]:
         data: by number of minibatches (``sizes``) the variance in the order drawn (``running``),
             and the band ``low`` to ``high`` over random orders.
     """
-    rows = _rows(data, ("sizes", "running", "low", "median", "high"))
     x = _axis("sizes", "minibatches used", log=True)
     band = {"x": x, "y": _axis("low", "empirical variance", log=True), "y2": {"field": "high"}}
     line = {"x": x, "y": _axis("running", "empirical variance", log=True)}
     return {
-        "data": {"values": rows},
+        "data": {"values": _finite_rows(data, ("sizes", "running", "low", "median", "high"))},
         "layer": [
             {"mark": {"type": "area", "color": _BLUE, "opacity": 0.15}, "encoding": band},
             {"mark": {"type": "line", "color": _BLUE}, "encoding": line},
@@ -190,14 +199,15 @@ def _smoothness(data: dict[str, Any]) -> dict[str, Any]:
     """The chart of local smoothness against the gradient norm, one point per reading; readings that
     are not positive cannot stand on its logarithmic axes and are left out.
     """
-    rows = _rows(data, ("gradient_norm", "smoothness", "noise_floor"))
+    rows = _finite_rows(data, ("gradient_norm", "smoothness", "noise_floor"))
     rows = [row for row in rows if row["gradient_norm"] > 0 and row["smoothness"] > 0]
-    x = _axis("gradient_norm", "‖∇f‖", log=True)
-    y = _axis("smoothness", "local smoothness", log=True)
     return {
         "data": {"values": rows},
         "mark": {"type": "point", "filled": True, "color": _BLUE},
-        "encoding": {"x": x, "y": y},
+        "encoding": {
+            "x": _axis("gradient_norm", "‖∇f‖", log=True),
+            "y": _axis("smoothness", "local smoothness", log=True),
+        },
     }
 
 
@@ -205,21 +215,19 @@ def _spectrum(data: dict[str, Any]) -> dict[str, Any]:
     """The chart of the Ritz values (estimates of the Hessian's eigenvalues) on one line, with the
     stability threshold of the optimizer as a dashed line where it is finite.
     """
-    values = [{"value": value, "what": "Ritz values"} for value in data["values"]]
     layers: list[dict[str, Any]] = [
         {
-            "data": {"values": values},
+            "data": {"values": [{"value": value} for value in data["values"]]},
             "mark": {"type": "tick", "color": _BLUE, "thickness": 2, "height": 60},
             "encoding": {"x": _axis("value", "eigenvalues of the Hessian (estimates)")},
         }
     ]
     if math.isfinite(data["threshold"]):
-        rule = {"x": {"field": "value", "type": "quantitative"}}
         layers.append(
             {
                 "data": {"values": [{"value": data["threshold"]}]},
                 "mark": {"type": "rule", "color": _ORANGE, "strokeWidth": 2, "strokeDash": [6, 4]},
-                "encoding": rule,
+                "encoding": {"x": {"field": "value", "type": "quantitative"}},
             }
         )
     return {"height": 110, "layer": layers}
@@ -231,17 +239,21 @@ def _settling(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
     Args:
         data: one row per number of ``samples``, in rising order, with the estimates.
     """
-    names = ("loss", "gradient_norm", "noise", "sharpness")
-    largest_sample = data[-1]
+    on_most = data[-1]  # the estimates on the most samples
+    names = [
+        name
+        for name in ("loss", "gradient_norm", "noise", "sharpness")
+        if on_most[name] and math.isfinite(on_most[name])
+    ]
     rows = [
         {
             "samples": row["samples"],
-            "share": row[name] / largest_sample[name],
+            "share": row[name] / on_most[name],
             "quantity": name.replace("_", " "),
         }
         for row in data
         for name in names
-        if largest_sample[name] and math.isfinite(row[name]) and math.isfinite(largest_sample[name])
+        if math.isfinite(row[name])
     ]
     x, y = _axis("samples", "samples used", log=True), _axis("share", "estimate over the last one")
     return {
@@ -251,11 +263,10 @@ def _settling(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _rows(data: dict[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
-    """One row per place of the named columns, where all of them are finite."""
-    columns = [data[name] for name in names]
-    rows = [dict(zip(names, values)) for values in zip(*columns)]
-    return [row for row in rows if all(math.isfinite(value) for value in row.values())]
+def _finite_rows(data: dict[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows name -> value of the named columns in which all values are finite."""
+    rows = zip(*(data[name] for name in names))
+    return [dict(zip(names, row)) for row in rows if all(map(math.isfinite, row))]
 
 
 #: Name in the survey, the quantity whose sentence is the title, what is drawn, how to read it, how

@@ -18,8 +18,8 @@ from mindgap.record.store import write_atomically
 
 def asset(name: str) -> Markup:
     """A style sheet or script of the folder ``assets``; it is not escaped."""
-    file = resources.files("mindgap.lab.report") / "assets" / name
-    return Markup(file.read_text(encoding="utf-8"))
+    folder = resources.files("mindgap.lab.report") / "assets"
+    return Markup((folder / name).read_text(encoding="utf-8"))
 
 
 def write_drawn(draw: Callable[[Any], str], content: Any, source: Path, out: Path) -> Path:

@@ -33,14 +33,15 @@ def number(value: float) -> str:
         return "∞" if value > 0 else "−∞"
     if value != 0 and not 1e-3 <= abs(value) < 1e6:
         return _power(*f"{value:.2e}".split("e"))
-    written = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    return written.replace("-", "−")
+    digits = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return digits.replace("-", "−")
 
 
 def _power(mantissa: str, exponent: str) -> str:
-    """A number in scientific form, as people write it: 1.7·10⁻¹⁶."""
+    """The number mantissa·10^exponent with a raised exponent, such as 1.7·10⁻¹⁶ or 10⁻³."""
     digits = f"{float(mantissa):.3g}".replace("-", "−")
-    return ("" if digits == "1" else f"{digits}·") + "10" + str(int(exponent)).translate(_UP)
+    factor = "" if digits == "1" else f"{digits}·"
+    return f"{factor}10{str(int(exponent)).translate(_UP)}"
 
 
 def signs(text: Any, *, digits: bool = False) -> str:
@@ -65,7 +66,7 @@ def signs(text: Any, *, digits: bool = False) -> str:
     # A minus sign before a number, at the start or behind a blank or a bracket.
     proper = re.sub(r"(?<![^ (\[])-(?=[\d.])", "−", proper)
     if digits:
-        proper = re.sub(r"(?<![\w.^])\d+\.\d+(?![\w.])", _three, proper)
+        proper = re.sub(r"(?<![\w.^])\d+\.\d+(?![\w.])", _to_three_digits, proper)
     # Behind a letter, an underscore and one character that has a subscript of its own.
     return re.sub(
         r"(?<=[A-Za-z\u0370-\u03ff‖])_([0-9aehijklmnoprstuvx])(?![\w])",
@@ -74,10 +75,9 @@ def signs(text: Any, *, digits: bool = False) -> str:
     )
 
 
-def _three(match: re.Match[str]) -> str:
+def _to_three_digits(match: re.Match[str]) -> str:
     """A matched decimal number rounded to three significant digits; a shorter one as it is."""
-    digits = match[0].replace(".", "").lstrip("0")
-    if len(digits) <= 3:
+    if len(match[0].replace(".", "").lstrip("0")) <= 3:
         return match[0]
     value = float(match[0])
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
@@ -92,20 +92,23 @@ def typeset(text: Any, *, digits: bool = False) -> Markup:
         >>> str(typeset("n^0.32 < 2h_Adam, m^-0.00, gradient_norm"))
         'n<sup>0.32</sup> &lt; 2h<sub>Adam</sub>, m<sup>0.00</sup>, gradient_norm'
     """
-    proper = str(escape(signs(text, digits=digits)))
-    proper = re.sub(r"_\{([^}]*)\}", r"<sub>\1</sub>", proper)
-    proper = re.sub(r"\^\(([^()]*(?:\([^()]*\)[^()]*)*)\)", r"<sup>\1</sup>", proper)
-    proper = re.sub(
-        r"\^(-?[\w./]*\w(?:±[\d.]*\d)?)", lambda m: f"<sup>{_minus(m[1])}</sup>", proper
+    markup = str(escape(signs(text, digits=digits)))
+    markup = re.sub(r"_\{([^}]*)\}", r"<sub>\1</sub>", markup)  # x_{ab}
+    # x^(a), whose brackets may hold one more pair
+    markup = re.sub(r"\^\(([^()]*(?:\([^()]*\)[^()]*)*)\)", r"<sup>\1</sup>", markup)
+    # x^-1.5 or x^2±0.1
+    markup = re.sub(
+        r"\^(-?[\w./]*\w(?:±[\d.]*\d)?)", lambda m: f"<sup>{_with_minus(m[1])}</sup>", markup
     )
+    # x_ab behind a single letter, Greek ones included
     return Markup(
-        re.sub(r"(?<![A-Za-z_])([A-Za-z\u0370-\u03ff]|‖)_(\w+)", r"\1<sub>\2</sub>", proper)
+        re.sub(r"(?<![A-Za-z_])([A-Za-z\u0370-\u03ff]|‖)_(\w+)", r"\1<sub>\2</sub>", markup)
     )
 
 
-def _minus(exponent: str) -> str:
-    """An exponent with a proper minus sign, at which no line breaks, and without it before a
-    zero.
+def _with_minus(exponent: str) -> str:
+    """An exponent with the sign − in the place of a hyphen, where a line might break; -0.00 becomes
+    0.00.
     """
     return exponent[1:] if re.fullmatch(r"-0(\.0*)?", exponent) else exponent.replace("-", "−")
 
@@ -123,7 +126,7 @@ def plain(value: Any) -> str:
         return f"{value:.6g}"
     if isinstance(value, (list, tuple)):
         return ", ".join(plain(part) for part in value)
-    return str(value) if isinstance(value, (int, str)) else to_json(value)
+    return str(value) if isinstance(value, (int, str)) else to_json(value)  # None and mappings
 
 
 def count(number: int, noun: str) -> str:

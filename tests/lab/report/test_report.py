@@ -79,6 +79,12 @@ def test_a_verdict_shows_the_parts_that_decide_it_with_their_numbers() -> None:
     ]
 
 
+def test_an_unclosed_bracket_of_a_verdict_keeps_its_last_letter() -> None:
+    parts, notes = evidence({"a": "yes"}, "a: yes (12 of 30")
+    assert [part.words for part in parts] == ["12 of 30"]
+    assert notes == []
+
+
 # ---- statistics
 # --------------------------------------------------------------------------------------------------
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from mindgap.lab.report.aggregate import Readings
-from mindgap.lab.report.drawing import about, draw
+from mindgap.lab.report.drawing import draw, methods_named
 from mindgap.lab.report.figure import figure_svg, picture, view_rows
 from mindgap.lab.report.headline import headline
-from mindgap.lab.report.pieces import logs
+from mindgap.lab.report.pieces import log_axes
 from mindgap.record.forms import Figure
 from mindgap.record.schema import End, Header, Run
 
@@ -44,7 +44,7 @@ def test_named_places_have_their_names_and_methods_stand_side_by_side() -> None:
     assert len(set(places)) == 4
     assert all(abs(place - round(place)) < 0.5 for place in places)
     assert "Hill" in figure_svg(spec)
-    assert logs(drawing) == ["y"], "named places have no logarithm"
+    assert log_axes(drawing) == ["y"], "named places have no logarithm"
 
 
 def test_methods_can_be_the_places() -> None:
@@ -119,7 +119,12 @@ def test_a_figure_says_what_it_shows_and_greys_what_the_claim_is_not_about() -> 
     ]
     figure = Figure("Loss", "loss", "loss")
     drawing = draw(
-        "f", figure, runs, methods, {"step": "step"}, accent=about("SLIP against nine", methods)
+        "f",
+        figure,
+        runs,
+        methods,
+        {"step": "step"},
+        accent=methods_named("SLIP against nine", methods),
     )
     assert headline(drawing) == "Loss at the end: SLIP 0.1, 9 others 0.2 to 1"
     assert drawing.colours == [0, *[None] * 9]

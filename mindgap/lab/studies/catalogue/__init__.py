@@ -25,10 +25,9 @@ ORDER = "BTSHNE"
 @cache
 def modules() -> dict[str, str]:
     """Module -> its text, for every file of the group folders."""
-    files = sorted(Path(__file__).parent.glob("*/[!_]*.py"))
     return {
         f"{__name__}.{path.parent.name}.{path.stem}": path.read_text(encoding="utf-8")
-        for path in files
+        for path in sorted(Path(__file__).parent.glob("*/[!_]*.py"))
     }
 
 

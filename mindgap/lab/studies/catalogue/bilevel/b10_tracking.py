@@ -47,70 +47,70 @@ def loop(trial: Trial) -> Iterator[Row]:
     eta, alpha, warm = trial["drift"], trial["lr_y"], trial["warm_start"]
     sizes = {name: trial[name] for name in ("lower", "upper", "dim_y", "dim_x", "convexity")}
     quadratic = quadratic_problem(**sizes, seed=trial.seed)
-    slopes = torch.randn(
+    common_slope = torch.randn(
         trial["dim_x"], generator=trial.torch_generator("slope"), dtype=torch.float64
     )
-    # The upper loss of sample i is slopes_i · x: one common unit vector plus noise, (upper, dim_x).
-    slopes = slopes / slopes.norm() + 0.1 * torch.randn(
+    noise = torch.randn(
         trial["upper"],
         trial["dim_x"],
         generator=trial.torch_generator("slopes"),
         dtype=torch.float64,
     )
-    A, C = quadratic.lower.A, quadratic.lower.C
+    # The upper loss of sample i is slopes_i · x: one common unit vector plus noise, (upper, dim_x).
+    slopes = common_slope / common_slope.norm() + 0.1 * noise
+    A, C = quadratic.lower.A, quadratic.lower.C  # means over the samples: Ā and C̄
 
-    def lower(x: torch.Tensor, y: torch.Tensor, linear: torch.Tensor) -> torch.Tensor:
-        """The lower loss: quadratic in y, bilinear in x and y, with a linear term drawn per
-        sample.
-        """
+    def lower_loss(x: torch.Tensor, y: torch.Tensor, linear: torch.Tensor) -> torch.Tensor:
+        """The lower loss: quadratic in y, bilinear in x and y, with a linear term per sample."""
         return 0.5 * (y @ A @ y) + x @ C @ y + (linear @ y).mean()
 
     # Of the terms (p, r, a) of each lower sample the linear one, a.
     lower_data = Batches(quadratic.lower_samples[0][:, 2], trial["batch_size"], shuffle=False)
     problem = BilevelProblem(
         lambda x, y, batch: (batch @ x).mean(),
-        lower,
+        lower_loss,
         quadratic.x0,
         quadratic.y0,
         Batches(slopes, trial["batch_size"], shuffle=False),
         lower_data,
     )
     method = SLIP(lr_x=Constant(eta), lr_y=alpha, lr_z=alpha, warm_start=warm, samples="shared")
-    direction = -slopes.mean(0) / slopes.mean(0).norm()
+    direction = -slopes.mean(0) / slopes.mean(0).norm()  # u, along which x moves
     lag = eta / alpha * float(torch.linalg.solve(A, torch.linalg.solve(A, C.T @ direction)).norm())
 
-    def sgd(y: torch.Tensor, stream: str, position: int) -> torch.Tensor:
+    def sgd_step(y: torch.Tensor, stream: str, position: int) -> torch.Tensor:
         """y after one step of plain SGD at the first x, on the minibatch that SLIP draws at this
         position of the named stream of lower samples.
         """
-        token = Sample(int(lower_data.draw(trial.seed, stream, position, 1).which[0]))
+        sample = Sample(int(lower_data.draw(trial.seed, stream, position, 1).which[0]))
         leaf = y.clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(lower(quadratic.x0, leaf, lower_data.fetch(token)), leaf)
-        return y - alpha * gradient
+        loss = lower_loss(quadratic.x0, leaf, lower_data.fetch(sample))
+        return y - alpha * torch.autograd.grad(loss, leaf)[0]
 
+    # SLIP's state, and the y of plain SGD.
     if trial.restored:
         state = unpack_state(trial.restored["state"], method, method.oracle(problem, trial.seed))
-        plain = trial.restored["plain"]
+        sgd_y = trial.restored["plain"]
     else:
         with trial.timed():
             state = method.start(problem, seed=trial.seed)
-        plain = quadratic.y0
+        sgd_y = quadratic.y0
         for position in range(warm):
-            plain = sgd(plain, "lower.warm", position)
+            sgd_y = sgd_step(sgd_y, "lower.warm", position)
     for step in range(trial.restored.get("step", 0), trial["steps"] + 1):
         # A checkpoint is taken with a row, before the iteration: a restored trial skips that row.
         if step % trial["every"] == 0 and not (trial.restored and step == trial.restored["step"]):
-            trial.save(lambda: {"step": step, "plain": plain, "state": pack_state(state)})  # noqa: B023
+            trial.save(lambda: {"step": step, "plain": sgd_y, "state": pack_state(state)})  # noqa: B023
             yield {
                 "step": step,
                 "error": float((state.y - quadratic.y_star(state.x)).norm()),
                 "lag": lag,
                 "moved": float((state.x - quadratic.x0).norm()),
-                "sgd_gap": float((state.y - plain).norm() / (1 + plain.norm())),
+                "sgd_gap": float((state.y - sgd_y).norm() / (1 + sgd_y.norm())),
             }
         with trial.timed():
             state = method.step(state)
-        plain = sgd(plain, "lower", step)
+        sgd_y = sgd_step(sgd_y, "lower", step)
 
 
 def judge(runs: Sequence[Run]) -> Parts:
@@ -126,16 +126,17 @@ def judge(runs: Sequence[Run]) -> Parts:
         within the factor :data:`NEAR`; no error grows by that factor from the third to the last
         quarter of a run.
     """
-    largest_gap, parts = 0.0, Parts()
-    # lr_y -> error with x frozen; method -> error over the prediction; method -> growth.
-    floors, ratios, growth = {}, {}, {}
-    groups = by_method(runs)
+    parts, groups = Parts(), by_method(runs)
+    largest_gap = 0.0  # between y and that of plain SGD, with x frozen
     errors = {}  # method -> root mean square of ‖y - y*(x)‖ over the last half
+    floors = {}  # lr_y -> error with x frozen
+    ratios = {}  # method with x moving -> error over the prediction
+    growth = {}  # method -> error of the last quarter over that of the third
     for name, group in groups.items():
         columns = [run.column("error") for run in group]
         last_halves = [np.array(column[len(column) - len(column) // 2 :]) for column in columns]
         errors[name] = float(np.sqrt(np.mean([np.mean(half**2) for half in last_halves])))
-        quarters = [np.split(half, [len(half) // 2]) for half in last_halves]  # third, last
+        quarters = [np.split(half, [len(half) // 2]) for half in last_halves]
         growth[name] = float(
             np.median([np.mean(fourth) / max(np.mean(third), 1e-300) for third, fourth in quarters])
         )

@@ -71,26 +71,19 @@ class Faulty:
         from mindgap.bilevel.data.sample import Batches
 
         task, (inputs, labels) = self._task, self._task.train
-        lower_loss = task.lower
         numbers = torch.arange(len(labels), device=labels.device)
-        upper_data = task.validation
         lower_data = (inputs, labels, numbers)
-        if "norm not squared" in self._faults:
-            lower_loss = self.lower
-        if "noisy validation" in self._faults:
-            upper_data = task.train
+        lower_loss = self.lower if "norm not squared" in self._faults else task.lower
+        upper_data = task.train if "noisy validation" in self._faults else task.validation
         if "noise drawn anew" in self._faults:
-            noisy_labels = torch.cat(self._draws())
-            copies = len(noisy_labels) // len(labels)
-            lower_data = (
-                inputs.repeat(copies, *[1] * (inputs.dim() - 1)),
-                noisy_labels,
-                numbers.repeat(copies),
-            )
-        data = [Batches(samples, batch_size, last="drop") for samples in (upper_data, lower_data)]
-        return BilevelProblem(task.upper, lower_loss, task.x0, task.y0, *data)
+            noisy_labels = torch.cat(self._noisy_copies())
+            copies = self._trial["copies"]
+            repeated_inputs = inputs.repeat(copies, *[1] * (inputs.dim() - 1))
+            lower_data = (repeated_inputs, noisy_labels, numbers.repeat(copies))
+        batches = (Batches(data, batch_size, last="drop") for data in (upper_data, lower_data))
+        return BilevelProblem(task.upper, lower_loss, task.x0, task.y0, *batches)
 
-    def _draws(self) -> list[Any]:
+    def _noisy_copies(self) -> list[Any]:
         """The noisy training labels of each copy: ``copies`` tensors of shape (samples,), each with
         another draw of the noise.
         """
@@ -99,16 +92,15 @@ class Faulty:
         from mindgap.lab.tasks.problems import corrupt
 
         trial = self._trial
-        clean = cleaning_runs.task_of(
-            Trial(trial.method, trial.seed, {**trial.settings, "corruption": 0.0})
-        ).train[1]
+        without_noise = Trial(trial.method, trial.seed, {**trial.settings, "corruption": 0.0})
+        clean = cleaning_runs.task_of(without_noise).train[1]
         classes = int(clean.max()) + 1
-        draws = []
+        noisy_copies = []
         for copy in range(trial["copies"]):
             noise_seed = trial.seed + 1000 * (1 + copy)  # another draw than the task's own
             noisy, _ = corrupt(clean.cpu().numpy(), classes, trial["corruption"], noise_seed)
-            draws.append(torch.from_numpy(noisy).to(clean.device))
-        return draws
+            noisy_copies.append(torch.from_numpy(noisy).to(clean.device))
+        return noisy_copies
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -120,12 +112,12 @@ def loop(trial: Trial) -> Iterator[Row]:
     """
     fault = one_of("fault", trial["fault"], (NONE, *FAULTS, ALL))
     faults = set(FAULTS) if fault == ALL else {fault}
-    chosen: dict[str, Any] = {}  # settings that stand for added-up gradients
+    overrides: dict[str, Any] = {}  # settings with which a method moves as with added-up gradients
     if "gradients added up" in faults and trial["key"] == "borep":
-        chosen = {"lr_y": ADDED_UP * trial["lr_y"]}
+        overrides = {"lr_y": ADDED_UP * trial["lr_y"]}
     elif "gradients added up" in faults and trial["key"] == "slip":
-        chosen = {"lr_y": 2 * trial["lr_y"], "samples": "as released"}
-    method, task = cleaning_runs.cleaning_method(trial, **chosen), cleaning_runs.task_of(trial)
+        overrides = {"lr_y": 2 * trial["lr_y"], "samples": "as released"}
+    method, task = cleaning_runs.cleaning_method(trial, **overrides), cleaning_runs.task_of(trial)
     budget, readings = trial["oracle_calls"], trial["readings"]
     yield from cleaning_runs.rows_of(
         trial, Faulty(trial, task, faults), method, budget=budget, readings=readings

@@ -39,9 +39,9 @@ _METHODS = {
 }
 
 
-def _steps(steps: Any) -> dict[str, Any]:
-    """Label "title, fault" -> the entry of its title in ``steps``, whatever the fault."""
-    return {label: steps[label.split(", ")[0]] for label in _METHODS}
+def _steps_of_labels(steps_of_titles: Any) -> dict[str, Any]:
+    """Label "title, fault" -> the steps of its title, whatever the fault."""
+    return {label: steps_of_titles[label.split(", ")[0]] for label in _METHODS}
 
 
 STUDY = Study(
@@ -62,12 +62,12 @@ STUDY = Study(
                 "readings": 1,
             },
             3,
-            _steps(representation_runs.own_steps("digits")),
+            _steps_of_labels(representation_runs.own_steps("digits")),
         ),
         "gpu": Scale(
             {**representation_runs.GPU, "oracle_calls": 400, "readings": 2},
             5,
-            _steps(representation_runs.GPU_STEPS),
+            _steps_of_labels(representation_runs.GPU_STEPS),
         ),
     },
     methods=_METHODS,

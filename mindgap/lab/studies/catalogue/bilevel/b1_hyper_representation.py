@@ -90,32 +90,32 @@ def judge(runs: Sequence[Run]) -> Parts:
         test_means = means(last_values(groups, "test_accuracy"))
         trained_gate(parts, groups[max(test_means, key=test_means.__getitem__)])
     parts.note("", {"equal_epochs": common_epoch})
+    # Methods that were read at a variable that learns from the query examples.
     misread = [name for name, group in groups.items() if not all(map(read_at_its_solution, group))]
     # An epoch of x costs each method another number of calls, so accuracies are also compared at
     # the last epoch that every run reached.
     for case, word in CASES.items():
         column = f"{case}_accuracy"
-        judged = dict(groups)
-        if case == "train":  # the test trains new heads for every method
-            judged = {name: group for name, group in groups.items() if name not in misread}
+        left_out = misread if case == "train" else []  # the test trains new heads for every method
+        judged = {name: group for name, group in groups.items() if name not in left_out}
         final_accuracy = last_values(judged, column)
-        early_accuracy = {
+        accuracy_at_epoch = {
             name: np.array([at_epoch(run, column, common_epoch) for run in group])
             for name, group in judged.items()
         }
         standing = parts.ahead_of_all(
             f"SLIP ahead in {word} accuracy", final_accuracy, "SLIP", SMALLEST
         )
-        early_standing = against_all(early_accuracy, "SLIP")
+        standing_at_epoch = against_all(accuracy_at_epoch, "SLIP")
         numbers = {
             "accuracy": means(final_accuracy),
             "deviation": {name: spread(values) for name, values in final_accuracy.items()},
             "lead_of_slip": triples(standing.leads),
-            "accuracy_at_equal_epochs": means(early_accuracy),
-            "lead_at_equal_epochs": triples(early_standing.leads),
+            "accuracy_at_equal_epochs": means(accuracy_at_epoch),
+            "lead_at_equal_epochs": triples(standing_at_epoch.leads),
         }
         parts.note(
-            f"at equal epochs ({common_epoch:.3g}) it {early_standing.words} in {word} accuracy",
+            f"at equal epochs ({common_epoch:.3g}) it {standing_at_epoch.words} in {word} accuracy",
             {word: numbers},
         )
         if shared:
@@ -199,14 +199,18 @@ def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) 
         quick, cpu: the data of these scales. Scale gpu takes the words of the texts of cpu, and
             only "snli" has a scale paper.
     """
-    none_of_further = dict.fromkeys(FURTHER, 0)
-    small = {**QUICK, "data": quick, "oracle_calls": 375, "readings": 3}
+    none_of_further = dict.fromkeys(FURTHER, 0)  # the scales quick and cpu lack these methods
     scales = {
-        "quick": Scale(small, 8, methods=own_steps(quick), seeds_of=none_of_further),
+        "quick": Scale(
+            {**QUICK, "data": quick, "oracle_calls": 375, "readings": 3},
+            8,
+            methods=own_steps(quick),
+            seeds_of=none_of_further,
+        ),
         "cpu": Scale({**CPU, "data": cpu}, 8, methods=own_steps(cpu), seeds_of=none_of_further),
     }
     methods = {**KEYS, **FURTHER}
-    seeds, no_seeds = 16, {}
+    seeds, no_seeds = 16, {}  # of scale gpu
     if cpu != "snli":
         seeds, no_seeds = 60, {name: 0 for name in methods if name not in ON_REVIEWS}
     scales["gpu"] = Scale(

@@ -103,13 +103,13 @@ def judge(runs: Sequence[Run]) -> Parts:
     """
     groups, parts = by_seed(runs), Parts()
     controls = {name: groups.pop(name) for name in CONTROL_METHODS if name in groups}
-    refused = [
+    refused = [  # methods that refused the problem's size
         name for name, group in groups.items() if any("refused" in run.rows[-1] for run in group)
     ]
     for name in refused:
         groups.pop(name)
-    solved = all("solved_accuracy" in run.rows[-1] for group in groups.values() for run in group)
-    if not controls or not solved:
+    final_rows = [run.rows[-1] for group in groups.values() for run in group]
+    if not controls or not all("solved_accuracy" in row for row in final_rows):
         return _without_solve(groups)
     accuracy = last_values(groups, "solved_accuracy")
     headroom(parts, controls)
@@ -192,8 +192,8 @@ def _without_solve(groups: Mapping[str, Sequence[Run]]) -> Parts:
 
 
 def _note_on_spread(groups: Mapping[str, Sequence[Run]]) -> tuple[str, dict[str, Any]]:
-    """What is judged beside the rule and decides nothing: the spread between seeds, and the
-    accuracy of each method's own lower solution.
+    """What is judged beside the rule and decides nothing: SLIP's spread between seeds against the
+    others', and its lead in the accuracies of the methods' own lower solutions.
 
     Returns:
         A sentence, and its numbers with the answer of each question.
@@ -205,8 +205,9 @@ def _note_on_spread(groups: Mapping[str, Sequence[Run]]) -> tuple[str, dict[str,
         ("train_accuracy", "training accuracy of its own net"),
     ):
         if all(column in run.rows[-1] for group in groups.values() for run in group):
-            accuracy = last_values(groups, column)
-            beside.ahead_of_all(f"SLIP ahead in {words}", accuracy, "SLIP", SMALLEST)
+            beside.ahead_of_all(
+                f"SLIP ahead in {words}", last_values(groups, column), "SLIP", SMALLEST
+            )
     answers = {part.name: part.answer for part in beside.asked}
     # The page shows what stands between two semicolons on a line of its own.
     sentence = f"beside the rule: {beside.measured.replace('; ', ', ')}"
@@ -228,7 +229,7 @@ def lower_spread(parts: Parts, values: Mapping[str, np.ndarray], method: str) ->
     pooled = float(np.sqrt(np.mean(np.square(rival_spreads))))
     own_spread, degrees = spread(values[method]), len(values[method]) - 1
     ratio = (own_spread / pooled) ** 2 if pooled else 1.0  # of variances: the test's statistic
-    low, high = 0.0, np.inf
+    low, high = 0.0, np.inf  # quantiles of the ratio of equal variances
     if degrees:
         low, high = f.ppf([0.05, 0.95], degrees, degrees * len(rival_spreads))
     parts.add(
@@ -302,8 +303,8 @@ PAPER_DESIGN = replace(
 
 
 def _length(settings: Mapping[str, Any]) -> str:
-    """How long SLIP trains, in words: five oracle calls per step and 20 steps per epoch make 100
-    calls.
+    """How long SLIP trains beside the paper's 25 epochs, in words. An epoch takes 100 oracle calls:
+    20 steps of five calls.
     """
     calls = settings["oracle_calls"]
     return f"{calls / 100:.3g} of 25 epochs (SLIP; {calls:,} oracle calls for every method)"

@@ -52,7 +52,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     """
     task = task_of(trial)
     if trial["key"] == "control":
-        # The right labels, or a mask that is true everywhere.
+        # A mask of the right labels, or one that is true everywhere.
         used = ~task.corrupted if trial.method == CLEAN else task.corrupted | True
         with trial.timed():
             trained = task.trained_on(used)
@@ -61,7 +61,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     method = method_of({**trial.settings, "convexity": 2 * trial["decay"]})
 
     def losses() -> tuple[Any, Any]:
-        """Both losses in JAX."""
+        """The upper and the lower loss in JAX, for the compiled backend."""
         from mindgap.lab.tasks.problems.compiled import cleaning_losses
 
         return cleaning_losses(task)
@@ -72,7 +72,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         state = runner.start(method, oracle, trial.seed)
     for reading in range(trial["readings"] + 1):
         while state.total_calls < budget * reading // trial["readings"]:
-            with trial.timed():
+            with trial.timed():  # 20 iterations at a time, a few calls beyond the mark at most
                 state = runner.run(state, steps=20, calls=None, seconds=None)
         x, y = (oracle.to_torch(state.values[name]) for name in "xy")
         yield {
@@ -96,6 +96,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     behind = {name: accuracy[CLEAN] - values for name, values in accuracy.items()}
     methods = [name for name in accuracy if name not in (CLEAN, NOISY)]
     gaps = [mean_interval(behind[name]) for name in methods]
+    # How many methods end within a point, by the mean gap and by the lower end of its interval.
     near = sum(gap.mean <= POINT for gap in gaps)
     possibly_near = sum(gap.low <= POINT for gap in gaps)
     noisy = mean_interval(behind[NOISY])

@@ -41,10 +41,9 @@ def representation_loop(trial: Trial) -> Iterator[Row]:
 
     As :func:`loop`, with ``perfect_accuracy`` 1: levels are test accuracies as such.
     """
-    task = representation_runs.task_of(trial)
     yield from time_alone(
         trial,
-        task,
+        representation_runs.task_of(trial),
         representation_runs.representation_method(trial),
         representation_runs.rows_of,
         perfect=1.0,
@@ -77,7 +76,7 @@ def _length(settings: Mapping[str, Any]) -> str:
 
 
 def _study(
-    name: str, task: str, loop: Callable[[Trial], Iterator[Row]], facet: str, **parts: Any
+    name: str, task: str, loop: Callable[[Trial], Iterator[Row]], facet: str, **fields: Any
 ) -> Study:
     """The study of Fig. 3 on one task.
 
@@ -86,7 +85,7 @@ def _study(
         task: what title and statement call it.
         loop: runs one method on it.
         facet: the setting that has a panel of its own per value, empty for one panel.
-        parts: further fields of the study, those that differ between tasks.
+        fields: further fields of the study, those that differ between tasks.
     """
     return Study(
         name=name,
@@ -119,7 +118,7 @@ def _study(
             )
             for clock, scales in (("cpu_seconds", ("quick", "cpu")), ("seconds", ("gpu", "paper")))
         ),
-        **parts,
+        **fields,
     )
 
 

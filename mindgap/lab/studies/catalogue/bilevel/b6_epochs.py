@@ -27,17 +27,19 @@ def loop(trial: Trial) -> Iterator[Row]:
     """Hyper-cleaning: run a method for a number of epochs of x- or of y-updates and read accuracies
     after each (:func:`_by_epochs`).
     """
-    task = cleaning_runs.task_of(trial)
-    yield from _by_epochs(trial, task, cleaning_runs.cleaning_method(trial), cleaning_runs.rows_of)
+    runs = cleaning_runs
+    yield from _by_epochs(trial, runs.task_of(trial), runs.cleaning_method(trial), runs.rows_of)
 
 
 def representation_loop(trial: Trial) -> Iterator[Row]:
     """Hyper-representation: run a method for a number of epochs of x- or of y-updates and read
     accuracies after each (:func:`_by_epochs`).
     """
-    task = representation_runs.task_of(trial)
     yield from _by_epochs(
-        trial, task, representation_runs.representation_method(trial), representation_runs.rows_of
+        trial,
+        representation_runs.task_of(trial),
+        representation_runs.representation_method(trial),
+        representation_runs.rows_of,
     )
 
 
@@ -81,24 +83,27 @@ def judge(runs: Sequence[Run]) -> Parts:
     """
     slip = [run for run in runs if run.header.settings["key"] == "slip"]
     parts, groups = Parts(), by_case(slip, "counted")
-    # Largest mean gap at one epoch; how many updates of x fewer the y-counted run makes; case and
-    # split -> mean, low and high of the gap at the last epoch.
-    largest, fewer, last_gaps = 0.0, set(), {}
+    largest = 0.0  # mean gap at one epoch
+    fewer: set[int] = set()  # updates of x that the y-counted run makes less
+    last_gaps = {}  # case and split -> mean, low and high of the gap at the last epoch
     for case in sorted({case for case, _ in groups}):
         by_x, by_y = groups[case, "x"], groups[case, "y"]
         seeds = sorted(by_x.keys() & by_y.keys())
         fewer |= {by_x[seed].rows[-1]["step"] - by_y[seed].rows[-1]["step"] for seed in seeds}
         for split in ("test", "train"):
-            column = f"{split}_accuracy"
             accuracy_x, accuracy_y = (
-                np.array([counting[seed].column(column)[1:] for seed in seeds])
-                for counting in (by_x, by_y)
+                np.array([run_of[seed].column(f"{split}_accuracy")[1:] for seed in seeds])
+                for run_of in (by_x, by_y)
             )
-            gap = accuracy_x - accuracy_y  # (seeds, epochs)
-            largest = max(largest, float(np.abs(gap.mean(0)).max()))
-            mean_gaps = accuracy_x.mean(1) - accuracy_y.mean(1)
-            parts.equivalent(f"{case}, {split}: negligible", mean_gaps, MARGIN, 100)
-            last_gaps[f"{case}, {split}"] = mean_interval(gap[:, -1], miss=ONE_SIDED).triple
+            gaps = accuracy_x - accuracy_y  # (seeds, epochs)
+            largest = max(largest, float(np.abs(gaps.mean(0)).max()))
+            parts.equivalent(
+                f"{case}, {split}: negligible",
+                accuracy_x.mean(1) - accuracy_y.mean(1),
+                MARGIN,
+                unit=100,
+            )
+            last_gaps[f"{case}, {split}"] = mean_interval(gaps[:, -1], miss=ONE_SIDED).triple
     last_words = ", ".join(f"{name} {100 * mean:+.2f}" for name, (mean, _, _) in last_gaps.items())
     parts.note(
         f"{', '.join(map(str, sorted(fewer)))} updates of x fewer; beside, at the last epoch "
@@ -138,8 +143,8 @@ def _note_on_others(runs: Sequence[Run]) -> tuple[str, dict[str, dict[str, dict[
         }
         if len(accuracy) > 1:
             best_first = sorted(accuracy, key=lambda key: -accuracy[key])
-            names = (f"{METHODS[key].name} {accuracy[key]:.3f}" for key in best_first)
-            rankings.append(f"{case}: {', '.join(names)}")
+            ranking = ", ".join(f"{METHODS[key].name} {accuracy[key]:.3f}" for key in best_first)
+            rankings.append(f"{case}: {ranking}")
     if not rankings:
         return "", {}
     words = f"beside, on common seeds, test accuracy after equal epochs of y, {', '.join(rankings)}"
@@ -176,7 +181,7 @@ def _study(
     labels: Mapping[str, tuple[str, Mapping[str, Any]]],
     settings_of: Mapping[str, Mapping[str, Any]],
     sizes: Mapping[str, Size],
-    **parts: Any,
+    **fields: Any,
 ) -> Study:
     """A study of B6: SLIP counted both ways, and its rivals counted in y-updates. Rivals have no
     seeds of their own at any scale: they run where they are named.
@@ -187,7 +192,7 @@ def _study(
         labels: label -> (method, how it counts and what its case is).
         settings_of: method -> its settings at every scale.
         sizes: scale -> settings, seeds of SLIP, and method -> steps.
-        parts: further fields of the study.
+        fields: further fields of the study.
     """
     scales = {}
     for scale, (settings, seeds, steps) in sizes.items():
@@ -214,7 +219,7 @@ def _study(
         "altogether. The difference at the last epoch stands beside.",
         length_of=lambda s: f"{s['epochs']} of {25 if 'corruption' in s else 20} epochs",
         designs={"gpu": DESIGN},
-        **parts,
+        **fields,
     )
 
 

@@ -113,26 +113,25 @@ def _search_and_run(
         for row in rows_of(trial, task_of(trial), method, budget=budget, readings=readings):
             yield {**row, **own_steps}
         return
-    column = "held_loss" if trial.settings.get("held") else "validation_loss"
+    loss_column = "held_loss" if trial.settings.get("held") else "validation_loss"
 
     def saba(steps: Mapping[str, Any]) -> Any:
         """SABA with these steps, ``lr_x``, ``lr_y`` and ``lr_z``."""
         return method_for(trial, **steps, key="saba")
 
-    search_seed = FIRST_SEED + trial.seed
+    search_seed = FIRST_SEED + trial.seed  # other data than the run's
     search_task = task_of(Trial(trial.method, search_seed, trial.settings))
 
     def search_loss(steps: Mapping[str, Any]) -> float:
         """The loss at the end of a run with these steps, on the samples for the search."""
-        last_row = end_of(trial, rows_of, search_task, saba(steps), search_seed)
-        return float(last_row[column])
+        return float(end_of(trial, rows_of, search_task, saba(steps), search_seed)[loss_column])
 
     points = random_points(trial, space, trial["tried"])
     if one_step:
         points = [{**point, "lr_z": point["lr_y"]} for point in points]
-    chosen = best(list(search(listed(points), search_loss)))
-    task, steps = task_of(trial), chosen.settings
-    columns = {**steps, "search_loss": chosen.value}
+    best_point = best(list(search(listed(points), search_loss)))
+    task, steps = task_of(trial), best_point.settings
+    columns = {**steps, "search_loss": best_point.value}
     if not one_step:
         reset = end_of(trial, rows_of, task, saba({**steps, "lr_z": steps["lr_y"]}), trial.seed)
         columns |= {f"reset_{name}": reset[name] for name in ("test_accuracy", "train_accuracy")}
@@ -162,33 +161,36 @@ def judge(runs: Sequence[Run]) -> Parts:
         two lies within ± the margin of :data:`MARGINS`. At scales gpu and paper a gate asks whether
         the networks are trained. The gain without a new search is a note that decides nothing.
     """
-    parts, groups, gains, resets = Parts(), by_case(runs, "steps"), {}, {}
+    parts, groups = Parts(), by_case(runs, "steps")
+    gains, gains_without_search = {}, {}  # case and split -> mean, low and high
     margin = MARGINS["corruption" if "corruption" in runs[0].header.settings else "data"]
     for case in sorted({case for case, _ in groups}):
-        one, two = groups[case, "one"], groups[case, "two"]
-        seeds = sorted(one.keys() & two.keys())
+        one_step, two_steps = groups[case, "one"], groups[case, "two"]
+        seeds = sorted(one_step.keys() & two_steps.keys())
         for split in ("train", "test"):
             name, column = f"{case}, {split}", f"{split}_accuracy"
             with_one, with_two = (  # percent, one number per seed
                 100 * np.array([group[seed].rows[-1][column] for seed in seeds])
-                for group in (one, two)
+                for group in (one_step, two_steps)
             )
-            gain = parts.equivalent(f"{name}: slight, in points", with_one - with_two, margin)
-            gains[name] = gain.triple
-            if all(f"reset_{column}" in two[seed].rows[-1] for seed in seeds):
-                reset_accuracies = [100 * two[seed].rows[-1][f"reset_{column}"] for seed in seeds]
-                reset = mean_interval(np.array(reset_accuracies) - with_two, miss=ONE_SIDED)
-                resets[name] = reset.triple
-                parts.note(f"{name}, without a new search: {reset.words()} points")
+            gains[name] = parts.equivalent(
+                f"{name}: slight, in points", with_one - with_two, margin
+            ).triple
+            last_rows = [two_steps[seed].rows[-1] for seed in seeds]
+            if all(f"reset_{column}" in row for row in last_rows):
+                after_reset = [100 * row[f"reset_{column}"] for row in last_rows]
+                reset_gain = mean_interval(np.array(after_reset) - with_two, miss=ONE_SIDED)
+                gains_without_search[name] = reset_gain.triple
+                parts.note(f"{name}, without a new search: {reset_gain.words()} points")
     if runs[0].header.scale in ("gpu", "paper"):
         trained_gate(parts, runs)
-    parts.note("", {"gain": gains, "gain_without_new_search": resets})
+    parts.note("", {"gain": gains, "gain_without_new_search": gains_without_search})
     return parts
 
 
 def _length(settings: Mapping[str, Any]) -> str:
-    """How long a network is trained, in words: 100 oracle calls per epoch of hyper-cleaning, 50
-    of hyper-representation.
+    """How long a network is trained beside the paper, in words. An epoch of hyper-cleaning takes
+    100 oracle calls, one of hyper-representation 50.
     """
     calls = settings["oracle_calls"]
     if "corruption" in settings:
@@ -197,7 +199,7 @@ def _length(settings: Mapping[str, Any]) -> str:
 
 
 def _study(
-    name: str, title: str, statement: str, loop: Callable[[Trial], Iterator[Row]], **parts: Any
+    name: str, title: str, statement: str, loop: Callable[[Trial], Iterator[Row]], **fields: Any
 ) -> Study:
     """The study of one step size against two on one task.
 
@@ -205,7 +207,7 @@ def _study(
         name, title: of the study; a title with "hyper-cleaning" gets that task's margin.
         statement: the paper's gains, which end the statement.
         loop: runs one variant.
-        parts: further fields of the study.
+        fields: further fields of the study.
     """
     facet = "corruption" if "hyper-cleaning" in title else ""
     return Study(
@@ -248,7 +250,7 @@ def _study(
                 facet=facet,
             ),
         ),
-        **parts,
+        **fields,
     )
 
 

@@ -51,10 +51,12 @@ def loop(trial: Trial) -> Iterator[Row]:
     start_norm = float(task.hypergradient(task.x0).norm())
     fewest = {2.0 ** -(k / 2): math.inf for k in range(1, trial["levels"] + 1)}  # ε -> calls
     for rung in range(trial["rungs"]):
-        method, readings = _method(trial.settings, rung), []  # pairs of calls and norm
+        method = _method_on_rung(trial.settings, rung)
+        readings: list[tuple[int, float]] = []  # calls so far, ‖∇Φ‖ over that at the start
         with trial.timed():
-            oracle = runner.oracle(problem, method, trial.seed, distributed=False)
-            state = runner.start(method, oracle, trial.seed)
+            state = runner.start(
+                method, runner.oracle(problem, method, trial.seed, distributed=False), trial.seed
+            )
         while state.total_calls < trial["oracle_calls"]:
             with trial.timed():
                 # Each reading comes after a tenth more iterations.
@@ -72,7 +74,7 @@ def loop(trial: Trial) -> Iterator[Row]:
             yield {"step": level, "inverse": 1 / epsilon, "calls": float(calls)}
 
 
-def _method(settings: Mapping[str, Any], rung: int) -> Any:
+def _method_on_rung(settings: Mapping[str, Any], rung: int) -> Any:
     """The method on one rung of the ladder of steps (0 is the first).
 
     From rung to rung ``lr_x`` and ``lr_y`` fall to a third, and the Neumann series gets five more
@@ -131,10 +133,10 @@ def judge(runs: Sequence[Run]) -> Parts:
     exponents: dict[str, float] = {}
     for name, group in groups.items():
         complexity = SIXTEEN[TITLES[name]].complexity
+        power = stated(complexity)
         # Per seed: k of ε = 2^(-k/2) -> calls; k = 0 is the start.
         counts = [{row["step"]: row["calls"] for row in run.rows if row["step"]} for run in group]
-        levels = sorted(set.intersection(*map(set, counts)))
-        power = stated(complexity)
+        levels = sorted(set.intersection(*map(set, counts)))  # those that every seed reached
         question = f"{name}: at most {power}"
         if len(levels) < LEAST or len(group) < 2:
             parts.add(

@@ -76,34 +76,30 @@ def loop(trial: Trial) -> Iterator[Row]:
     the setting itself.
     """
     task, numbers = task_of(trial), numbers_of(trial["key"])
-    lowest = trial.restored.get("best", math.inf)
-    space = {name: SPACE[name] for name in trial["searched"]}
-    points = [  # the search draws 1 - beta
-        {**point, "beta": 1 - point["beta"]}
-        for point in random_points(trial, space, trial["tried"])
-    ]
+    best_loss = trial.restored.get("best", math.inf)
+    drawn = random_points(trial, {name: SPACE[name] for name in trial["searched"]}, trial["tried"])
+    points = [{**point, "beta": 1 - point["beta"]} for point in drawn]  # the search draws 1 - beta
 
     def evaluate(settings: dict[str, Any]) -> float:
         """The validation loss at the end of a run with these settings, and with 1 for those that
         the trial's ``ones`` names.
         """
-        method = METHODS[trial["key"]](
-            **settings, **dict.fromkeys(trial.settings.get("ones", ()), 1)
-        )
+        ones = dict.fromkeys(trial.settings.get("ones", ()), 1)
+        method = METHODS[trial["key"]](**settings, **ones)
         return float(end_of(trial, rows_of, task, method, trial.seed)["validation_loss"])
 
     # What was tried before an interruption; its losses are not needed again.
-    before = [TunedTrial(point, math.inf) for point in points[: trial.restored.get("cell", 0)]]
-    for number, tried in enumerate(search(listed(points), evaluate, before), len(before) + 1):
-        lowest = min(lowest, tried.value)
-        trial.save({"cell": number, "best": lowest})
+    earlier = [TunedTrial(point, math.inf) for point in points[: trial.restored.get("cell", 0)]]
+    for number, point in enumerate(search(listed(points), evaluate, earlier), len(earlier) + 1):
+        best_loss = min(best_loss, point.value)
+        trial.save({"cell": number, "best": best_loss})
         yield {
             "step": number,
-            "validation_loss": tried.value,
-            "best_loss": lowest,
-            "searched": len(tried.settings),
+            "validation_loss": point.value,
+            "best_loss": best_loss,
+            "searched": len(point.settings),
             "numbers": ", ".join(numbers),
-            **tried.settings,
+            **point.settings,
         }
 
 

@@ -35,14 +35,14 @@ def loop(trial: Trial) -> Iterator[Row]:
         denominator = epsilon + (beta2 * second_moment) ** 0.5  # A in the module's text
         eta, tau = trial["eta_factor"] * alpha / denominator, denominator / (1 - beta2) ** 0.5
         with trial.timed():
-            rmsprop = _rmsprop_step(gradient, second_moment, alpha, beta2, epsilon)
+            rmsprop_length = _rmsprop_step(gradient, second_moment, alpha, beta2, epsilon)
             point = torch.zeros((), dtype=torch.float64, requires_grad=True)
             point.grad = torch.tensor(gradient, dtype=torch.float64)
             CClip([point], lr=eta, tau=tau).step()
         yield {
             "step": draw,
             "gradient_over_tau": gradient / tau,
-            "ratio": rmsprop / -float(point.detach()),
+            "ratio": rmsprop_length / -float(point.detach()),
         }
 
 
@@ -78,12 +78,11 @@ def judge(runs: Sequence[Run]) -> Parts:
     """
     parts = Parts()
     for name, group in by_method(runs).items():
-        reading = "as printed" if name == "as printed" else "as corrected"
         parts.factor_two(
             name,
             [ratio for run in group for ratio in run.column("ratio")],
             "h_Adam / h_clip",
-            reading,
+            reading="as printed" if name == "as printed" else "as corrected",
         )
     return parts
 

@@ -91,12 +91,12 @@ def optimizer_of(
 
     from mindgap.optim import ACClip
 
-    on_gpu = parameters[0].is_cuda or None
+    fused = parameters[0].is_cuda or None  # None: torch's own choice
     decay = settings.get("weight_decay", 0.0)
     if settings["optimizer"] == "sgd":
-        return torch.optim.SGD(parameters, lr=lr, momentum=0.9, weight_decay=decay, fused=on_gpu)
+        return torch.optim.SGD(parameters, lr=lr, momentum=0.9, weight_decay=decay, fused=fused)
     if settings["optimizer"] == "adam":
-        return torch.optim.Adam(parameters, lr=lr, weight_decay=decay, fused=on_gpu)
+        return torch.optim.Adam(parameters, lr=lr, weight_decay=decay, fused=fused)
     form: Any = "first_moment" if settings["optimizer"] == "normalized" else settings["optimizer"]
     return ACClip(
         parameters,
@@ -120,11 +120,11 @@ def judge(runs: Sequence[Run]) -> Parts:
     """
     parts, accuracy = Parts(), finals(runs, "test_accuracy")
     for name, group in by_method(runs).items():
-        step, at_an_end = chosen_steps(group)  # runs whose step ends the list of candidates
+        step, at_an_end = chosen_steps(group)
         numbers = {
             "accuracy": float(np.mean([last(run, "test_accuracy") for run in group])),
             "lr": step,
-            "ends": at_an_end,
+            "ends": at_an_end,  # runs whose step ends the list of candidates
             "train_loss": medians(group, ["train_loss"])["train_loss"],
             "seeds": len(group),
         }
@@ -142,7 +142,7 @@ def judge(runs: Sequence[Run]) -> Parts:
             words=f"{gap.words(100)} points",
             numbers={f"{better} minus {worse}": {**vars(gap), "seeds": len(accuracy[better])}},
         )
-    if FORM in accuracy:
+    if FORM in accuracy:  # at scale gpu
         for form in [name for name in accuracy if name.startswith("ACClip,")]:
             gaps = {
                 name: mean_interval(accuracy[form] - accuracy[name], miss=ONE_SIDED).words(100)
@@ -191,10 +191,6 @@ _SMALL = scales(
     },
     seeds=(4, 4),
 )
-_SCALES = {
-    "quick": replace(_SMALL["quick"], seeds_of={FORM: 0, "ACClip, normalised": 0}),
-    "cpu": replace(_SMALL["cpu"], seeds_of={FORM: 0}),
-}
 
 STUDY = Study(
     name="h12-images-acclip",
@@ -205,7 +201,8 @@ STUDY = Study(
     "than Adam and a worse one than SGD with momentum.",
     source=Source("acclip", "App. I, Fig. 8"),
     scales={
-        **_SCALES,
+        "quick": replace(_SMALL["quick"], seeds_of={FORM: 0, "ACClip, normalised": 0}),
+        "cpu": replace(_SMALL["cpu"], seeds_of={FORM: 0}),
         "gpu": Scale(
             {
                 **SETTINGS,

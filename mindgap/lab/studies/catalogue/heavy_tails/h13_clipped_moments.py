@@ -72,16 +72,17 @@ def _ratios(lemma: str, law: Any, alpha: float, share: float, multiple: float) -
     """
     from mindgap.lab.theory.chapter4.clipped_gradient import printed_coordinate_second_moment
 
-    noise = float(law.moment(alpha)) ** (1 / alpha)
+    noise = float(law.moment(alpha)) ** (1 / alpha)  # the root (E|noise|^α)^(1/α)
     if lemma == "4.7.2":
         tau = multiple * noise
         mean = share / 2 * tau  # ‖∇f‖ <= τ/2
         moments = theory.clipped_moments(law, mean, tau)
-        second = moments.second / theory.small_gradient_second_moment_bound(alpha, noise, tau, mean)
-        bias = (moments.mean - mean) ** 2 / theory.small_gradient_bias_bound(
-            alpha, noise, tau, mean
-        )
-        return {"second": second, "bias": bias}
+        second_bound = theory.small_gradient_second_moment_bound(alpha, noise, tau, mean)
+        bias_bound = theory.small_gradient_bias_bound(alpha, noise, tau, mean)
+        return {
+            "second": moments.second / second_bound,
+            "bias": (moments.mean - mean) ** 2 / bias_bound,
+        }
     mean = share * noise
     gradient_moment = law.expect(lambda x: np.abs(mean + x) ** alpha, (-mean,)) ** (1 / alpha)
     tau = multiple * gradient_moment

@@ -49,11 +49,11 @@ def _growing(tau: float, steps: int) -> Callable[[int], float]:
 
 
 def step_length(optimizer: torch.optim.Optimizer) -> Callable[[], Row]:
-    """Follow an optimizer by hooks around its steps.
+    """Measure the lengths of an optimizer's steps by hooks before and after each of them.
 
     Returns:
-        A function that reads the mean of ‖x_k - x_{k-1}‖ over the steps since it was called last, 0
-        without steps, as the column ``step_length``.
+        A function that reads the column ``step_length``: the mean of ‖x_k - x_{k-1}‖ over the steps
+        since it was called last, 0 without steps.
 
     Example:
         >>> import torch
@@ -67,30 +67,31 @@ def step_length(optimizer: torch.optim.Optimizer) -> Callable[[], Row]:
     import torch
 
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    # Sum of the lengths and number of steps; the parameters before the step that is under way.
-    total, positions = torch.zeros(2, device=parameters[0].device), list[Any]()
+    # On the device, so that a step does not wait for it: sum of the lengths, number of steps.
+    sum_and_count = torch.zeros(2, device=parameters[0].device)
+    positions: list[torch.Tensor] = []  # the parameters before the step that is under way
 
-    def keep(*_: Any) -> None:
-        """Before a step: keep where the parameters are."""
+    def store_positions(*_: Any) -> None:
+        """Before a step: copy the parameters."""
         positions[:] = [parameter.detach().clone() for parameter in parameters]
 
-    def add(*_: Any) -> None:
-        """After a step: add its length to the total, and count it."""
-        moved = torch._foreach_norm(
+    def add_length(*_: Any) -> None:
+        """After a step: add its length to the sum, and count it."""
+        lengths = torch._foreach_norm(
             torch._foreach_sub([parameter.detach() for parameter in parameters], positions)
         )
-        total[0] += torch.stack(moved).square().sum().sqrt()
-        total[1] += 1
+        sum_and_count[0] += torch.stack(lengths).square().sum().sqrt()
+        sum_and_count[1] += 1
         positions.clear()
 
     def read() -> Row:
-        """The mean length of the steps since the last reading; sets the total back to 0."""
-        length, number = total.tolist()
-        total.zero_()
+        """The mean length of the steps since the last reading; sets sum and count to 0."""
+        length, number = sum_and_count.tolist()
+        sum_and_count.zero_()
         return {"step_length": length / max(number, 1)}
 
-    optimizer.register_step_pre_hook(keep)
-    optimizer.register_step_post_hook(add)
+    optimizer.register_step_pre_hook(store_positions)
+    optimizer.register_step_post_hook(add_length)
     return read
 
 
@@ -107,16 +108,16 @@ def judge_steps(runs: Sequence[Run]) -> Parts:
     """
     parts, groups = Parts(), by_seed(runs)
     losses = noted_losses(parts, runs)
-    length = {
+    lengths = {  # method -> mean length of a step, one number per seed
         name: np.array([np.mean(run.column("step_length")) for run in groups[name]])
         for name in ("Adam", "ACClip", OTHER)
     }
     parts.note(
         "mean step: "
-        + ", ".join(f"{name} {np.mean(values):.3g}" for name, values in length.items()),
-        {"step_length": means(length)},
+        + ", ".join(f"{name} {np.mean(values):.3g}" for name, values in lengths.items()),
+        {"step_length": means(lengths)},
     )
-    parts.ratio("ACClip's steps are larger than Adam's", length["ACClip"], length["Adam"], 1.0)
+    parts.ratio("ACClip's steps are larger than Adam's", lengths["ACClip"], lengths["Adam"], 1.0)
     for name in CLIPPINGS:
         parts.below(
             f"{name}: a growing threshold helps",

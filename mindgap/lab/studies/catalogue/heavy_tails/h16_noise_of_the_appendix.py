@@ -33,7 +33,7 @@ def judge_appendix(runs: Sequence[Run]) -> Parts:
         reading (no where at none).
     """
     parts = Parts()
-    medians: dict[str, dict[str, Any]] = {}
+    medians: dict[str, dict[str, Any]] = {}  # network -> what is judged
     for name, group in by_method(runs).items():
         # Per run: its readings in the order of the steps.
         readings = [[row for row in run.rows if "block_sum" in row] for run in group]
@@ -61,7 +61,7 @@ def judge_appendix(runs: Sequence[Run]) -> Parts:
     parts.add(
         "Fig. 6c: coordinates of one minibatch look heavy-tailed", holds=image["within"] < HEAVY
     )
-    below = [
+    below = [  # at every reading
         of_text < of_image
         for of_text, of_image in zip(text["block_sum"], image["block_sum"], strict=True)
     ]

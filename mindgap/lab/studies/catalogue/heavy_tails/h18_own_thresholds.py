@@ -63,8 +63,8 @@ def _train(trial: Trial, tail: float, lr: float) -> Row:
         return x, torch.tanh(x @ teacher_in) @ teacher_out
 
     held_out = {name: points(2000) for name in ("validation", "test")}
-    layers = (nn.Linear(inputs, width), nn.Linear(width, width), nn.Linear(width, 1))
-    model = nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
+    hidden = (nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh())
+    model = nn.Sequential(*hidden, nn.Linear(width, 1))
     with torch.no_grad():
         for parameter in model.parameters():  # biases begin at 0
             scale = 1 / parameter.shape[1] ** 0.5 if parameter.dim() > 1 else 0.0
@@ -82,8 +82,8 @@ def _train(trial: Trial, tail: float, lr: float) -> Row:
             optimizer.step()
     with torch.no_grad():
         losses = {name: float((model(x) - y).square().mean()) for name, (x, y) in held_out.items()}
-    variance = float(held_out["test"][1].var())
-    return {"tail": tail, "lr": lr, "step": steps, "variance": variance, **losses}
+    row = {"tail": tail, "lr": lr, "step": steps, "variance": float(held_out["test"][1].var())}
+    return row | losses
 
 
 def optimizer_of(settings: Mapping[str, Any], lr: float, parameters: Sequence[Any]) -> Any:
@@ -110,7 +110,7 @@ def _student(generator: Any, tail: float, shape: Any) -> Any:
     return torch.sqrt(tail * (uniform ** (-2 / tail) - 1)) * torch.cos(angle)
 
 
-def _chosen(group: Sequence[Run], tail: float) -> tuple[float, float, np.ndarray]:
+def _choose_rate(group: Sequence[Run], tail: float) -> tuple[float, float, np.ndarray]:
     """Choose the rate of one method at one tail index, by its loss on the validation points.
 
     Returns:
@@ -118,16 +118,12 @@ def _chosen(group: Sequence[Run], tail: float) -> tuple[float, float, np.ndarray
         that mean, and the test losses at this rate, in the order of the runs.
     """
     rows_of = grouped((row["lr"], row) for run in group for row in run.rows if row["tail"] == tail)
-    logs_of = {
-        lr: np.log(np.maximum([row["validation"] for row in of_lr], TINY))
-        for lr, of_lr in rows_of.items()
-    }
-    means = {
-        lr: float(np.mean(logs)) if np.isfinite(logs).all() else np.inf
-        for lr, logs in logs_of.items()
-    }
-    lr = min(means, key=means.__getitem__)
-    return lr, means[lr], np.array([row["test"] for row in rows_of[lr]])
+    means = {}  # rate -> mean log loss on the validation points
+    for lr, rows in rows_of.items():
+        logs = np.log(np.maximum([row["validation"] for row in rows], TINY))
+        means[lr] = float(np.mean(logs)) if np.isfinite(logs).all() else np.inf
+    best_lr = min(means, key=means.__getitem__)
+    return best_lr, means[best_lr], np.array([row["test"] for row in rows_of[best_lr]])
 
 
 def judge(runs: Sequence[Run]) -> Parts:
@@ -145,7 +141,8 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts = Parts()
     variance = float(np.median([row["variance"] for run in runs for row in run.rows]))
     for tail in runs[0].header.settings["tails"]:
-        chosen = {name: _chosen(group, tail) for name, group in by_seed(runs).items()}
+        # Method -> rate, mean log validation loss and test losses.
+        chosen = {name: _choose_rate(group, tail) for name, group in by_seed(runs).items()}
         norm_clips = {name: choice for name, choice in chosen.items() if name.startswith("clip ")}
         best_clip = min(norm_clips, key=lambda name: norm_clips[name][1])
         lr, _, losses = norm_clips[best_clip]

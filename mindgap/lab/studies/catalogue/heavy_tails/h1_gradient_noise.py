@@ -64,12 +64,12 @@ def _noise(trial: Trial) -> Any:
     """
     if "device" in trial.settings:
         return noise_at_start(trial, trial["source"])
-    text = [trial[name] for name in SMALL_TEXT]
-    return _sample(trial["source"], trial["minibatches"], trial["batch"], trial.seed, *text)
+    text = [trial[name] for name in SMALL_TEXT]  # a cache takes no mapping
+    return _sample_small(trial["source"], trial["minibatches"], trial["batch"], trial.seed, *text)
 
 
 @lru_cache(maxsize=4)
-def _sample(source: str, minibatches: int, batch: int, seed: int, *text: int) -> Any:
+def _sample_small(source: str, minibatches: int, batch: int, seed: int, *text: int) -> Any:
     """The noise of a small network at its start, drawn once per process for H1 and H11.
 
     Args:
@@ -105,50 +105,62 @@ def judge_norms(runs: Sequence[Run]) -> Parts:
         network, in which the statement expects the opposite. Inconclusive where the controls,
         Gaussian and stable vectors, are not told apart.
     """
-    parts, middle = Parts(), {}  # method -> column -> median over the seeds
+    parts, answers_of = Parts(), {}  # method -> column -> median over the seeds
     for name, group in by_method(runs).items():
-        columns = ("hill_heavier", "settles", "hill_index", "exponent")
-        found = middle[name] = medians(group, columns)
+        answers = medians(group, ("hill_heavier", "settles", "hill_index", "exponent"))
+        answers_of[name] = answers
         parts.note(
+<<<<<<< HEAD
             f"{name}: {index_words(found['hill_index'])}, heavier than Gaussian "
             f"{word(found['hill_heavier'])}, "
             f"variance settles {word(found['settles'])} (m^{found['exponent']:.2f})",
             {name: {column.removeprefix("hill_"): value for column, value in found.items()}},
+=======
+            f"{name}: index {answers['hill_index']:.1f}, heavier than Gaussian "
+            f"{word(answers['hill_heavier'])}, "
+            f"variance settles {word(answers['settles'])} (m^{answers['exponent']:.2f})",
+            {name: {column.removeprefix("hill_"): value for column, value in answers.items()}},
+>>>>>>> r-studies2
         )
-    gauss, stable = middle["Gaussian vectors"], middle["stable vectors"]
+    gauss, stable = answers_of["Gaussian vectors"], answers_of["stable vectors"]
     right_tails = gauss["hill_heavier"] < 1.0 and stable["hill_heavier"] == 1.0
     if not right_tails or gauss["settles"] < 1.0 or stable["settles"] == 1.0:
         parts.decide_nothing("the controls are not told apart")
-    if ASKED[0] in middle:
-        _crossed(parts, runs, middle)
+    if ASKED[0] in answers_of:
+        _add_crossed_parts(parts, runs, answers_of)
     else:
         reason = fixed_design(by_method(runs)["transformer"][0].header.settings)
         if reason:
             parts.decide_nothing(reason)
-        _of_text(parts, "the transformer", middle["transformer"])
-    image = middle["convolutional network"]
+        _add_text_parts(parts, "the transformer", answers_of["transformer"])
+    image = answers_of["convolutional network"]
     parts.add("the image network's noise is not heavier", image["hill_heavier"] < 1.0)
     parts.add("the image network's variance settles", image["settles"] > 0.0)
     return parts
 
 
-def _of_text(parts: Parts, whose: str, found: dict[str, float], reading: str = "") -> None:
+def _add_text_parts(
+    parts: Parts, network: str, answers: dict[str, float], reading: str = ""
+) -> None:
     """Add two parts about a language network: heavier noise, and a variance that does not settle.
 
     Args:
         parts: changed in place.
-        whose: the network, in words.
-        found: its median answers ``hill_heavier`` and ``settles``; 1/2 leaves a part open.
+        network: in words.
+        answers: its median answers ``hill_heavier`` and ``settles``: 1 yes, 0 no, 1/2 leaves the
+            part open.
         reading: of the statement that the parts belong to.
     """
-    heavier, settles = found["hill_heavier"], found["settles"]
-    parts.add(f"{whose}'s noise is heavier", heavier == 1.0, heavier == 0.0, reading=reading)
+    heavier, settles = answers["hill_heavier"], answers["settles"]
+    parts.add(f"{network}'s noise is heavier", heavier == 1.0, heavier == 0.0, reading=reading)
     parts.add(
-        f"{whose}'s variance does not settle", settles == 0.0, settles == 1.0, reading=reading
+        f"{network}'s variance does not settle", settles == 0.0, settles == 1.0, reading=reading
     )
 
 
-def _crossed(parts: Parts, runs: Sequence[Run], middle: dict[str, dict[str, float]]) -> None:
+def _add_crossed_parts(
+    parts: Parts, runs: Sequence[Run], answers_of: dict[str, dict[str, float]]
+) -> None:
     """Add the parts of BERT with the real pipeline. Cells at the start (:data:`ASKED`) decide,
     cells after training (:data:`TRAINED`) are a variant that does not.
 
@@ -158,14 +170,14 @@ def _crossed(parts: Parts, runs: Sequence[Run], middle: dict[str, dict[str, floa
     Args:
         parts: changed in place.
         runs: of all methods.
-        middle: method -> its median answers.
+        answers_of: method -> its median answers.
     """
     for name in ASKED:
-        _of_text(parts, name, middle[name])
+        _add_text_parts(parts, name, answers_of[name])
     for name in TRAINED:
-        _of_text(parts, name, middle[name], reading="variant")
+        _add_text_parts(parts, name, answers_of[name], reading="variant")
     for column in ("hill_heavier", "settles"):
-        if {middle[name][column] for name in ASKED} == {0.0, 1.0}:
+        if {answers_of[name][column] for name in ASKED} == {0.0, 1.0}:
             parts.decide_nothing("the size of a minibatch decides the answer")
     trained_runs = [run for name in TRAINED for run in by_method(runs)[name]]
     losses = [last(run, "validation_loss") for run in trained_runs]
@@ -194,11 +206,11 @@ def loop_coordinates(trial: Trial) -> Iterator[Row]:
     pooled = trial.numpy_generator("order").permutation(
         sample.coordinates.astype(float).reshape(-1)
     )
-    # Resamples of millions of values would take minutes: a quarter of a million then.
+    # Resamples of more than 2^21 values would take minutes: about 2^18 of them then.
     size = sample.coordinates.size
     every = size // 2**18 if size > 2**21 else 1
     fewer = replace(sample, coordinates=sample.coordinates[::every])
-    shown = {
+    indices = {  # way of reading the tail -> its index
         "coordinates, as published": published_block_sum_index(pooled[pooled != 0]),
         "coordinates, one scale a layer": tail_index(
             fewer,
@@ -211,14 +223,14 @@ def loop_coordinates(trial: Trial) -> Iterator[Row]:
         ).index,
         "norms": tail_index(sample, "block-sum", bootstrap=20, null=20, seed=trial.seed).index,
     }
-    for place, (way, index) in enumerate(shown.items()):
+    for place, (way, index) in enumerate(indices.items()):
         yield {"reading": way, "place": place, "index": min(index, LARGEST)}
     hill = tail_index(sample, seed=trial.seed)
     yield {
         "norms_heavier": number(hill.heavier),
         "norms_index": min(hill.index, LARGEST),
-        "published": shown["coordinates, as published"],
-        "per_layer": shown["coordinates, one scale a layer"],
+        "published": indices["coordinates, as published"],
+        "per_layer": indices["coordinates, one scale a layer"],
     }
 
 
@@ -232,14 +244,14 @@ def judge_coordinates(runs: Sequence[Run]) -> Parts:
         the norms cannot be told. Other networks are notes.
     """
     parts, columns = Parts(), ("published", "per_layer", "norms_index", "norms_heavier")
-    middle = {name: medians(group, columns) for name, group in by_method(runs).items()}
-    for name, found in middle.items():
+    medians_of = {name: medians(group, columns) for name, group in by_method(runs).items()}
+    for name, row in medians_of.items():
         parts.note(
-            f"{name}: coordinates as published {found['published']:.2f}, on one scale per layer "
-            f"{found['per_layer']:.2f}; norms {found['norms_index']:.1f} by Hill",
-            {name: found},
+            f"{name}: coordinates as published {row['published']:.2f}, on one scale per layer "
+            f"{row['per_layer']:.2f}; norms {row['norms_index']:.1f} by Hill",
+            {name: row},
         )
-    image = middle["convolutional network"]
+    image = medians_of["convolutional network"]
     if image["norms_heavier"] == 0.5:
         parts.decide_nothing("the tail of the norms cannot be told")
     parts.add("coordinates look heavy-tailed", image["published"] < HEAVY)

@@ -40,30 +40,36 @@ def judge(runs: Sequence[Run]) -> Parts:
     """
     parts, answers, false_alarms = Parts(), {}, 0
     for name, group in by_method(runs).items():
+        # Per run: the comparison of two samples of the start, then one per moment of training.
         readings = [[row for row in run.rows if "distance" in row] for run in group]
-        drifts = [_drifts(rows[1:], len(rows) - 1) for rows in readings]  # 1, 0 or 1/2 per seed
+        # Per run: 1 drifts, 0 keeps its shape, 1/2 neither is shown.
+        drifts = [_drifts(rows[1:], len(rows) - 1) for rows in readings]
         false_alarms += sum(_drifts(rows[:1], len(rows) - 1) == 1.0 for rows in readings)
         answers[name] = of_nearly_all(drifts)
         largest = [max(row["distance"] for row in rows[1:]) for rows in readings]
-        control = float(np.median([rows[0]["distance"] for rows in readings]))
-        null = float(np.median([rows[0]["null"] for rows in readings]))
-        # column -> median at the start and at the end
-        ends = {
+        (
+            control,
+            null,
+        ) = (  # two samples of the start: their distance, and that expected of one shape
+            float(np.median([rows[0][column] for rows in readings]))
+            for column in ("distance", "null")
+        )
+        ends = {  # column -> median over the runs at the start and at the end
             column: tuple(float(np.median([rows[i][column] for rows in readings])) for i in (0, -1))
             for column in ("spread", "index", "heavier", "loss", "level")
         }
         spans = {column: "{:.3g} to {:.3g}".format(*pair) for column, pair in ends.items()}
-        drift, keep = drifts.count(1.0), drifts.count(0.0)
+        drifting, keeping = drifts.count(1.0), drifts.count(0.0)  # numbers of seeds
         parts.note(
             f"{name}: the shape moves {min(largest):.2f} to {max(largest):.2f} from the start "
             f"(two samples of the start: {control:.2f}; one shape: {null:.2f}), drifts in "
-            f"{drift} and keeps in {keep} of {len(drifts)} seeds, 90 % over 50 "
+            f"{drifting} and keeps in {keeping} of {len(drifts)} seeds, 90 % over 50 "
             f"% quantile {spans['spread']}, Hill index {spans['index']}, noise "
             f"{spans['level']}, loss {spans['loss']}",
             {
                 name: {
-                    "drift": drift,
-                    "keep": keep,
+                    "drift": drifting,
+                    "keep": keeping,
                     "seeds": len(drifts),
                     "largest": largest,
                     "control": control,

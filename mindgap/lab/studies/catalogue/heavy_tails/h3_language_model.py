@@ -55,6 +55,7 @@ from mindgap.lab.studies.verdict import (
 COMPARABLE = 0.02
 #: Parts that can refute.
 PARTS = 4
+#: Parts that every form of ACClip has in common.
 COMMON = ("GClip below SGD", "Adam below GClip", "CClip comparable to Adam")
 
 
@@ -109,33 +110,35 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts = Parts()
     losses = noted_losses(parts, runs)
     if runs[0].header.scale == "gpu":
-        adam_rows = [run.rows[-1] for run in by_method(runs)["Adam"]]
-        bigram = float(np.mean([row.get("bigram_loss", BIGRAM) for row in adam_rows]))
+        adam_runs = by_method(runs)["Adam"]
+        bigram = float(np.mean([run.rows[-1].get("bigram_loss", BIGRAM) for run in adam_runs]))
         worst = max(losses, key=lambda name: float(np.mean(losses[name])))
         parts.gate(
             "every optimizer ends below a bigram model",
             float(np.mean(losses[worst])) < bigram,
             f"{worst} {np.mean(losses[worst]):.3f}, bigram {bigram:.3f}",
         )
-    parts.below(COMMON[0], losses["GClip"], losses["SGD"], NEGLIGIBLE, questions=PARTS)
-    parts.below(COMMON[1], losses["Adam"], losses["GClip"], NEGLIGIBLE, questions=PARTS)
+    below_sgd, below_gclip, comparable = COMMON
+    parts.below(below_sgd, losses["GClip"], losses["SGD"], NEGLIGIBLE, questions=PARTS)
+    parts.below(below_gclip, losses["Adam"], losses["GClip"], NEGLIGIBLE, questions=PARTS)
+    # Of the ratio of losses, and the same corrected for the number of parts.
     log = log_ratio(losses["CClip"], losses["Adam"])
     corrected = log_ratio(losses["CClip"], losses["Adam"], miss=0.05 / PARTS)
     low, high = math.log1p(-COMPARABLE), math.log1p(COMPARABLE)
     parts.add(
-        COMMON[2],
+        comparable,
         holds=low <= log.low and log.high <= high,
         refuted=corrected.high < low or corrected.low > high,
         words=ratio_words(log),
-        numbers={COMMON[2]: as_ratios(log)},
+        numbers={comparable: as_ratios(log)},
     )
     parts.below("ACClip below Adam", losses["ACClip"], losses["Adam"], NEGLIGIBLE, questions=PARTS)
     if SECOND in losses:
         _per_form(parts, runs, losses)
     elif OTHER in losses:
-        other = log_ratio(losses[OTHER], losses["Adam"])
+        ratio = log_ratio(losses[OTHER], losses["Adam"])
         parts.note(
-            f"not judged: {OTHER} against Adam, {ratio_words(other)}", {OTHER: as_ratios(other)}
+            f"not judged: {OTHER} against Adam, {ratio_words(ratio)}", {OTHER: as_ratios(ratio)}
         )
     return parts
 

@@ -81,7 +81,7 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
     layers = trial["depths"][DEPTHS.index(trial["depth"])]
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
-        """A fresh training with the step ``lr``, and what reads its losses and accuracies.
+        """A fresh training with the step ``lr``, and a function that reads losses and accuracies.
 
         The phase, ``"tuning"`` or ``"run"``, names the random streams; tuning sees no test text.
         """
@@ -109,17 +109,17 @@ def _tune_and_train(trial: Trial) -> Iterator[Row]:
                 for name in parts:
                     inputs, places, answers = problem.parts[name]
                     scores = problem.objective.model(inputs, places)
-                    row[f"{name}_loss"] = float(
-                        cross_entropy(scores.flatten(0, 1), answers.flatten())
-                    )
-                    row[f"{name}_accuracy"] = float(
-                        (scores.argmax(dim=-1) == answers).double().mean()
-                    )
+                    is_right = scores.argmax(dim=-1) == answers
+                    row |= {
+                        f"{name}_loss": float(
+                            cross_entropy(scores.flatten(0, 1), answers.flatten())
+                        ),
+                        f"{name}_accuracy": float(is_right.double().mean()),
+                    }
             return row
 
-        return Training(
-            problem, optimizer, trial.torch_generator(f"h4, six words, {phase} order"), {}
-        ), read
+        order = trial.torch_generator(f"h4, six words, {phase} order")
+        return Training(problem, optimizer, order, {}), read
 
     yield from tuned_run(trial, start, on="validation_loss")
 
@@ -138,9 +138,9 @@ def judge(runs: Sequence[Run]) -> Parts:
     steps = {name: step_words(group) for name, group in by_method(runs).items()}
     by_frequency = last(runs[0], "by_frequency")
     depths = [depth for depth in DEPTHS if f"{depth}, ACClip" in losses]
-    asked = PARTS * len(depths)
+    questions = PARTS * len(depths)
     for depth in depths:
-        # optimizer -> method
+        # Optimizer -> its method, which is called "depth, optimizer".
         methods = {name.split(", ", 1)[1]: name for name in losses if name.startswith(f"{depth}, ")}
         table: dict[str, dict[str, Any]] = {
             optimizer: {
@@ -150,21 +150,23 @@ def judge(runs: Sequence[Run]) -> Parts:
             }
             for optimizer, method in methods.items()
         }
-        lines = [
-            f"{name} {row['loss']:.4g} and {row['accuracy']:.1%} ({row['step']})"
-            for name, row in table.items()
+        words = [
+            f"{optimizer} {row['loss']:.4g} and {row['accuracy']:.1%} ({row['step']})"
+            for optimizer, row in table.items()
         ]
-        parts.note(f"{depth}: " + ", ".join(lines), {depth: table})
+        parts.note(f"{depth}: {', '.join(words)}", {depth: table})
         if min(row["loss"] for row in table.values()) >= by_frequency:
             parts.decide_nothing(
                 f"{depth}: nothing learnt beyond the frequencies of words, whose loss is "
                 f"{by_frequency:.4g}"
             )
-        scores = {name: (losses[full], accuracies[full]) for name, full in methods.items()}
-        verdicts = {"ACClip": _judge_form(parts, depth, "ACClip", scores, asked)}
+        scores = {
+            optimizer: (losses[method], accuracies[method]) for optimizer, method in methods.items()
+        }
+        verdicts = {"ACClip": _judge_form(parts, depth, "ACClip", scores, questions)}
         if SECOND in methods:
             for form in (OTHER, SECOND):
-                verdicts[form] = _judge_form(parts, depth, form, scores, asked, "variant")
+                verdicts[form] = _judge_form(parts, depth, form, scores, questions, "variant")
             layers = runs[0].header.settings["depths"][DEPTHS.index(depth)]
             parts.note(
                 f"{layers} layers; the statement with each form: "
@@ -172,10 +174,10 @@ def judge(runs: Sequence[Run]) -> Parts:
                 {"per form": verdicts},
             )
         elif OTHER in methods:
-            other = log_ratio(losses[methods[OTHER]], losses[methods["Adam"]])
+            ratio = log_ratio(losses[methods[OTHER]], losses[methods["Adam"]])
             parts.note(
-                f"not judged: {OTHER} against Adam, {ratio_words(other)}",
-                {f"{depth}, {OTHER}": as_ratios(other)},
+                f"not judged: {OTHER} against Adam, {ratio_words(ratio)}",
+                {f"{depth}, {OTHER}": as_ratios(ratio)},
             )
     return parts
 
@@ -185,7 +187,7 @@ def _judge_form(
     depth: str,
     form: str,
     scores: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    asked: int,
+    questions: int,
     reading: str = "",
 ) -> str:
     """Add four parts for one depth, with a form in the place of ACClip: its loss is below that of
@@ -196,7 +198,7 @@ def _judge_form(
         depth: one of ``DEPTHS``.
         form: of ACClip.
         scores: optimizer -> losses and accuracies by seed.
-        asked: questions of all depths together, which share one error rate.
+        questions: of all depths together, which share one error rate.
         reading: of the statement that the parts belong to.
 
     Returns:
@@ -211,18 +213,18 @@ def _judge_form(
             losses,
             rivals_losses,
             NEGLIGIBLE,
-            questions=asked,
+            questions=questions,
             reading=reading,
         )
     _, adams_accuracies = scores["Adam"]
-    gain, question = accuracies - adams_accuracies, f"{depth}: {form} more often right than Adam"
-    interval, corrected = mean_interval(gain), mean_interval(gain, miss=0.05 / asked)
+    gains, name = accuracies - adams_accuracies, f"{depth}: {form} more often right than Adam"
+    interval, corrected = mean_interval(gains), mean_interval(gains, miss=0.05 / questions)
     parts.add(
-        question,
+        name,
         holds=interval.low > 0,
         refuted=corrected.high < 0,
         words=f"{interval.words(100)} points",
-        numbers={question: vars(interval)},
+        numbers={name: vars(interval)},
         reading=reading,
     )
     if not parts.usable:

@@ -57,10 +57,8 @@ def judge(runs: Sequence[Run]) -> Parts:
     for form in forms:
         for key, title in SCORES.items():
             gains = scores[key][form] - scores[key]["Adam"]
-            interval, corrected = (
-                mean_interval(gains),
-                mean_interval(gains, miss=0.05 / len(SCORES)),
-            )
+            interval = mean_interval(gains)
+            corrected = mean_interval(gains, miss=0.05 / len(SCORES))
             part = f"{form}'s {title} above Adam's"
             parts.add(
                 part,

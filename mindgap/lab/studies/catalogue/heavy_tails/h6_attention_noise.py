@@ -81,15 +81,20 @@ def judge(runs: Sequence[Run]) -> Parts:
     # A crossed cell is called "attention, input, batch n, pipeline".
     crossed = f"attention, text, batch {BATCHES[0]}, real" in groups
     for name, group in groups.items():
-        each = [last(run, "hill_heavier") for run in group]
-        answer = answers[name] = float(np.median(each)) if crossed else of_nearly_all(each)
-        middle = medians(group, ("hill_index", "settles", "exponent", "largest"))
+        of_seeds = [last(run, "hill_heavier") for run in group]
+        answer = answers[name] = float(np.median(of_seeds)) if crossed else of_nearly_all(of_seeds)
+        row = medians(group, ("hill_index", "settles", "exponent", "largest"))
         words = (
+<<<<<<< HEAD
             f"heavy-tailed {word(answer)}, {index_words(middle['hill_index'])} (Hill), "
             f"largest norm {middle['largest']:.1f} medians, "
             f"variance settles {word(middle['settles'])}"
+=======
+            f"heavy-tailed {word(answer)}, Hill index {row['hill_index']:.1f}, largest norm "
+            f"{row['largest']:.1f} medians, variance settles {word(row['settles'])}"
+>>>>>>> r-studies2
         )
-        numbers = {name: {"heavier": answer, "seeds": len(group), **middle}}
+        numbers = {name: {"heavier": answer, "seeds": len(group), **row}}
         stated = STATED.get(name.split(", batch")[0])
         if stated is not None and not name.endswith(PIPELINES[0]):
             parts.add(name, answer == stated, answer == 1.0 - stated, words, numbers)
@@ -131,7 +136,6 @@ _CROSSED = {
     f"{name}, batch {batch}, {pipeline}": {**cell, "batch": batch, "pipeline": pipeline}
     for (name, cell), batch, pipeline in product(_CELLS.items(), BATCHES, PIPELINES)
 }
-_SMALL = scales(_QUICK, {"minibatches": 2048, **LARGE_TEXT}, seeds=(3, 5))
 
 STUDY = Study(
     name="h6-attention-noise",
@@ -144,7 +148,9 @@ STUDY = Study(
     scales={
         **{
             name: replace(small, seeds_of=dict.fromkeys(_CROSSED, 0))
-            for name, small in _SMALL.items()
+            for name, small in scales(
+                _QUICK, {"minibatches": 2048, **LARGE_TEXT}, seeds=(3, 5)
+            ).items()
         },
         "gpu": Scale(
             {**_QUICK, **CROSSED},

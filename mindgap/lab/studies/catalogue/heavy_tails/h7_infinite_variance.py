@@ -58,8 +58,14 @@ def loop(trial: Trial) -> Iterator[Row]:
             optimizer.step()
         if step & (step - 1) == 0 or step == trial["steps"]:  # powers of two
             squares = points.square().numpy()
-            state = {"step": step, "points": points, "optimizer": optimizer.state_dict()}
-            trial.save({**state, "rng": rng.bit_generator.state})
+            trial.save(
+                {
+                    "step": step,
+                    "points": points,
+                    "optimizer": optimizer.state_dict(),
+                    "rng": rng.bit_generator.state,
+                }
+            )
             yield {
                 "step": step,
                 **{f"q{q}": float(np.quantile(squares, q / 100)) for q in (50, 90, 99)},
@@ -67,7 +73,10 @@ def loop(trial: Trial) -> Iterator[Row]:
     squares = points.square().numpy()
     size = 1
     while replicas // size >= LEAST_BLOCKS:
-        yield {"block": size, "block_mean": median_of_means(squares.tolist(), replicas // size)}
+        yield {
+            "block": size,
+            "block_mean": median_of_means(squares.tolist(), blocks=replicas // size),
+        }
         size *= 4
 
 
@@ -89,21 +98,22 @@ def judge(runs: Sequence[Run]) -> Parts:
         median over seeds of GClip's ``q99`` halves between the third reading (step 4) and the last.
     """
     parts, groups = Parts(), by_method(runs)
-    (sgd, sgd_error), (clip, clip_error) = (_block_slope(groups[name]) for name in ("SGD", "GClip"))
+    sgd_slope, sgd_error = _block_slope(groups["SGD"])
+    clip_slope, clip_error = _block_slope(groups["GClip"])
     early, late = (
         float(np.median([run.column("q99")[i] for run in groups["GClip"]])) for i in (2, -1)
     )
     parts.add(
         "SGD's block means grow",
-        holds=sgd - 2 * sgd_error > GROWS,
-        words=f"like n^{sgd:.2f}±{sgd_error:.2f}",
-        numbers={"sgd_slope": sgd},
+        holds=sgd_slope - 2 * sgd_error > GROWS,
+        words=f"like n^{sgd_slope:.2f}±{sgd_error:.2f}",
+        numbers={"sgd_slope": sgd_slope},
     )
     parts.add(
         "GClip's do not",
-        holds=clip + 2 * clip_error < FLAT,
-        words=f"n^{clip:.2f}±{clip_error:.2f}",
-        numbers={"gclip_slope": clip},
+        holds=clip_slope + 2 * clip_error < FLAT,
+        words=f"n^{clip_slope:.2f}±{clip_error:.2f}",
+        numbers={"gclip_slope": clip_slope},
     )
     parts.add(
         "GClip's 99 % quantile of ‖∇f‖² falls",

@@ -26,7 +26,7 @@ def loop_dimension(trial: Trial) -> Iterator[Row]:
     """
     horizon, alpha = trial["horizon"], trial["alpha"]
     for dimension in trial.cells(trial["dimensions"]):
-        coordinate_moment = dimension**-0.5
+        coordinate_moment = dimension**-0.5  # B_i
         norm_moment = dimension ** (1 / alpha) * coordinate_moment  # ‖B‖_α
         replicas = max(trial["least_runs"], trial["coordinates"] // dimension)
         # Jumps around the thresholds of both methods at the horizon: each is worst near its own.
@@ -35,35 +35,29 @@ def loop_dimension(trial: Trial) -> Iterator[Row]:
             for moment in (coordinate_moment, norm_moment)
             for multiple in trial["multiples"]
         }
+        # Mean error, its standard error and J where the mean error is largest.
         worst: dict[str, float] = {"error": 0.0, "se": 0.0, "jump": 0.0}
         for J in sorted(sizes):
-            rng = trial.numpy_generator(f"{dimension} {J}")
             with trial.timed():
-                error = _rare_jumps(
-                    rng,
+                errors = _rare_jumps(
+                    trial.numpy_generator(f"{dimension} {J}"),
                     dimension,
                     replicas,
                     horizon,
                     alpha,
                     coordinate_moment,
                     norm_moment,
-                    J,
-                    trial["clip"],
+                    jump=J,
+                    clip=trial["clip"],
                 )
-            if error.mean() > worst["error"]:
+            if errors.mean() > worst["error"]:
                 worst = {
-                    "error": float(error.mean()),
-                    "se": float(error.std() / math.sqrt(replicas)),
+                    "error": float(errors.mean()),
+                    "se": float(errors.std() / math.sqrt(replicas)),
                     "jump": J,
                 }
-        yield {
-            "dimension": dimension,
-            **worst,
-            "printed_bound": 16
-            * dimension
-            * norm_moment**2
-            / (horizon + 1) ** (2 * (alpha - 1) / alpha),
-        }
+        printed_bound = 16 * dimension * norm_moment**2 / (horizon + 1) ** (2 * (alpha - 1) / alpha)
+        yield {"dimension": dimension, **worst, "printed_bound": printed_bound}
 
 
 def _rare_jumps(
@@ -97,9 +91,9 @@ def _rare_jumps(
     probability = (coordinate_moment / jump) ** alpha
     slope, optimum = 1 / (1 - probability), probability * jump
     shape, draws = (replicas, dimension), replicas * dimension
-    x, total, row_numbers = np.zeros(shape), np.zeros(shape), np.arange(replicas)
+    x, weighted_sum, row_numbers = np.zeros(shape), np.zeros(shape), np.arange(replicas)
     for k in range(1, horizon + 1):
-        total += k * x
+        weighted_sum += k * x
         # Jumps are rare: their number is drawn, then their places.
         jumps = rng.binomial(draws, probability)
         row, column = divmod(rng.choice(draws, jumps, replace=False, shuffle=False), dimension)
@@ -114,8 +108,8 @@ def _rare_jumps(
             gradient[clipped_rows] *= (tau / norm[clipped_rows])[:, None]
         gradient *= 4 / (k + 1)
         x -= gradient
-    mean = total / (horizon * (horizon + 1) / 2)
-    return ((mean - optimum) ** 2).sum(1) / 2
+    average = weighted_sum / (horizon * (horizon + 1) / 2)
+    return ((average - optimum) ** 2).sum(1) / 2
 
 
 def judge_dimension(runs: Sequence[Run]) -> Parts:

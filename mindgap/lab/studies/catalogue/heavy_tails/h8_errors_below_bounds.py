@@ -29,24 +29,27 @@ def loop_bounds(trial: Trial) -> Iterator[Row]:
         law = noise_law(name, alpha, max(horizons))
         rng = trial.numpy_generator(f"{name} {alpha} {mu}")
         # On the box a coordinate of the gradient is at most 1.4 μ; Minkowski adds the noise.
-        coordinate = theory.CoordinateMoment(
+        coordinate_moment = theory.CoordinateMoment(
             alpha=alpha, B=(1.4 * mu + float(law.moment(alpha)) ** (1 / alpha),) * dimension, mu=mu
         )
-        strongly_convex = theory.StronglyConvexMoment(alpha=alpha, G=coordinate.norm(alpha), mu=mu)
+        norm_moment = theory.StronglyConvexMoment(
+            alpha=alpha, G=coordinate_moment.norm(alpha), mu=mu
+        )
         start = rng.uniform(-1, 1, (replicas, dimension))
-        tau = theory.cclip_threshold if trial["clip"] == "cclip" else theory.gclip_threshold
-        record: Any = coordinate if trial["clip"] == "cclip" else strongly_convex
+        threshold: Any = partial(theory.gclip_threshold, norm_moment)
+        if trial["clip"] == "cclip":
+            threshold = partial(theory.cclip_threshold, coordinate_moment)
 
-        def gradient(x: np.ndarray, k: int, mu=mu, law=law, rng=rng) -> np.ndarray:  # type: ignore[no-untyped-def]
+        def gradient(x: np.ndarray, k: int) -> np.ndarray:
             """The gradient of μ‖x - optimum‖²/2 plus noise of the law."""
-            return mu * (x - optimum) + law.sample(rng, x.shape)
+            return mu * (x - optimum) + law.sample(rng, x.shape)  # noqa: B023
 
         with trial.timed():
             averages = theory.weighted_average_runs(
                 gradient,
                 start,
-                partial(theory.gclip_step, strongly_convex),
-                partial(tau, record),
+                partial(theory.gclip_step, norm_moment),
+                threshold,
                 horizons,
                 method=trial["clip"],
                 box=(-1.0, 1.0),
@@ -54,9 +57,9 @@ def loop_bounds(trial: Trial) -> Iterator[Row]:
         for k, points in zip(horizons, averages):
             error = mu / 2 * ((points - optimum) ** 2).sum(1)
             bound = (
-                theory.cclip_bound(coordinate, k)
+                theory.cclip_bound(coordinate_moment, k)
                 if trial["clip"] == "cclip"
-                else theory.gclip_bound(strongly_convex, k)
+                else theory.gclip_bound(norm_moment, k)
             )
             bound *= trial["bound_factor"]
             yield {

@@ -31,20 +31,16 @@ def loop(trial: Trial) -> Iterator[Row]:
     dimension, replicas, horizon = trial["dimension"], trial["replicas"], trial["horizon"]
     cells = [_cell(trial, name, alpha) for name in trial["laws"] for alpha in trial["alphas"]]
     # Step, threshold and position of every run, cell by cell: shapes (runs, 1) and (runs, d).
-    eta = np.repeat([law_cell["eta"] for law_cell in cells], replicas)[:, None]
-    tau = np.repeat(np.array([law_cell["tau"] for law_cell in cells]), replicas)[:, None]
+    eta = np.repeat([cell["eta"] for cell in cells], replicas)[:, None]
+    tau = np.repeat(np.array([cell["tau"] for cell in cells]), replicas)[:, None]
     x = np.full((len(cells) * replicas, dimension), trial["start"])
     total = np.zeros(len(x))
-    rngs = [trial.numpy_generator(f"{law_cell['law']} {law_cell['alpha']}") for law_cell in cells]
+    rngs = [trial.numpy_generator(f"{cell['law']} {cell['alpha']}") for cell in cells]
     with trial.timed():
         for begin in range(0, horizon, trial["block"]):
-            block_length = min(trial["block"], horizon - begin)
+            shape = (min(trial["block"], horizon - begin), replicas, dimension)
             noise = np.concatenate(  # (steps of the block, runs, d)
-                [
-                    law_cell["noise"].sample(rng, (block_length, replicas, dimension))
-                    for law_cell, rng in zip(cells, rngs)
-                ],
-                axis=1,
+                [cell["noise"].sample(rng, shape) for cell, rng in zip(cells, rngs)], axis=1
             )
             for noise_of_step in noise:
                 exact = x / (1 + x * x) ** 2  # ∇f(x)
@@ -89,9 +85,9 @@ def _cell(trial: Trial, name: str, alpha: float) -> dict[str, Any]:
 
     dimension, horizon = trial["dimension"], trial["horizon"]
     law = noise_law(name, alpha, horizon)
-    moment = float(law.moment(alpha)) ** (1 / alpha)
+    moment = float(law.moment(alpha)) ** (1 / alpha)  # of a coordinate's noise
     start = trial["start"]
-    start_gap = dimension * start**2 / (2 * (1 + start**2))
+    start_gap = dimension * start**2 / (2 * (1 + start**2))  # f(x_0) - f*
     # ‖ξ‖_2 <= ‖ξ‖_α, so the norm's moment is at most d^(1/α) times a coordinate's.
     if trial["theorem"] == "4.4.1":
         constants = theory.HeavyTail(
@@ -100,14 +96,14 @@ def _cell(trial: Trial, name: str, alpha: float) -> dict[str, Any]:
         parameters = theory.gclip_nonconvex_parameters(constants, horizon)
         tau, bound = parameters.tau, theory.gclip_nonconvex_bound(constants, horizon)
     else:
-        coordinate_bounds = (STEEPEST + moment,) * dimension
+        coordinate_bound = STEEPEST + moment
         method = "cclip" if trial["theorem"] == "5" else "gclip"
-        moment_bound = theory.coordinate_moment(alpha, coordinate_bounds, method=method)
-        moments = theory.SmoothMoment(alpha=alpha, G=moment_bound, L=1.0, delta=start_gap)
+        G = theory.coordinate_moment(alpha, (coordinate_bound,) * dimension, method=method)
+        moments = theory.SmoothMoment(alpha=alpha, G=G, L=1.0, delta=start_gap)
         parameters = theory.moment_nonconvex_parameters(moments, horizon)
-        bound = theory.moment_nonconvex_bound(moments, horizon)
-        of_coordinates = coordinate_bounds[0] * parameters.eta ** (-1 / alpha)
-        tau = parameters.tau if method == "gclip" else of_coordinates
+        tau, bound = parameters.tau, theory.moment_nonconvex_bound(moments, horizon)
+        if method == "cclip":  # the threshold of one coordinate
+            tau = coordinate_bound * parameters.eta ** (-1 / alpha)
     return {
         "law": name,
         "alpha": alpha,

@@ -37,21 +37,21 @@ def loop_strongly_convex(trial: Trial) -> Iterator[Row]:
     power = 1 / alphas if trial["threshold"] == "proved" else alphas - 1
     spaced = np.geomspace(trial["first"], trial["last"], trial["horizons"]).round()
     horizons = np.unique(spaced).astype(int).tolist()
-    with trial.timed():
-        error = averaged_error(
+    with trial.timed():  # shape (horizons, alphas, jumps)
+        errors = averaged_error(
             RareJump(alphas, jumps),
             lambda k: trial["step_factor"] * 4 / (k + 1),
             lambda k: k**power,
             horizons,
         )
     for number, alpha in enumerate(trial["alphas"]):
-        for k, row in zip(horizons, error[:, number]):
-            worst = int(row.argmax())
+        for k, errors_of_jumps in zip(horizons, errors[:, number]):
+            worst = int(errors_of_jumps.argmax())
             jump = float(jumps[number, worst])
-            exact = {"alpha": alpha, "k": k, "error": float(row[worst]), "jump": jump}
+            row = {"alpha": alpha, "k": k, "error": float(errors_of_jumps[worst]), "jump": jump}
             if trial["replicas"] and k <= trial["sample_until"]:
-                exact |= _sample_error(trial, alpha, jump, k, float(power[number, 0]))
-            yield exact
+                row |= _sample_error(trial, alpha, jump, k, float(power[number, 0]))
+            yield row
 
 
 def _sample_error(
@@ -95,7 +95,7 @@ def judge_strongly_convex(runs: Sequence[Run]) -> Parts:
     """
     parts, groups = Parts(), by_method(runs)
     for name, group in groups.items():
-        fits = exponents(group, "k")
+        fits = exponents(group, "k")  # α -> exponent, standard error
         words = ", ".join(
             f"α={alpha:g}: {exponent:.3f}±{2 * error:.3f} (stated {-2 * (alpha - 1) / alpha:.3f})"
             for alpha, (exponent, error) in fits.items()
@@ -128,10 +128,11 @@ def _disagreement(runs: Sequence[Run]) -> float:
     """Largest distance of a sampled mean from the exact value beyond 1 % of that value, in standard
     errors; 0 where nothing was sampled.
     """
-    rows = [row for run in runs for row in run.rows if "sampled" in row]
     gaps = [
         max(0.0, abs(row["sampled"] - row["error"]) - 0.01 * row["error"]) / row["sampled_se"]
-        for row in rows
+        for run in runs
+        for row in run.rows
+        if "sampled" in row
     ]
     return max(gaps, default=0.0)
 

@@ -53,12 +53,11 @@ def _runs(trial: Trial, alpha: float, epsilon: float, k: int, nu: int) -> np.nda
     """
     problem = theory.BernoulliQuadratic(alpha, epsilon, nu)
     rng = trial.numpy_generator(f"coins {alpha} {k} {nu}")
-    clips = trial["rule"] == "gclip"
     averages = theory.weighted_average_runs(
         lambda x, step: problem.stochastic_gradient(x, rng.random(x.shape) < problem.probability),
         np.full((trial["replicas"], 1), 0.25),
         lambda step: 4 / (step + 1),
-        lambda step: float(step) ** (1 / alpha) if clips else math.inf,
+        lambda step: float(step) ** (1 / alpha) if trial["rule"] == "gclip" else math.inf,
         [k],
         method="cclip",  # which is GClip in one dimension
         box=(0.0, 0.5),

@@ -27,12 +27,13 @@ def loop_chain(trial: Trial) -> Iterator[Row]:
     errors added, to ε, and the share of replicas that ``finished`` the chain.
     """
     for alpha, epsilon in trial.cells(product(trial["alphas"], trial["epsilons"])):
-        hard = theory.HardChain(alpha, 1.0, trial["delta"], _moment(alpha, trial), epsilon)
+        chain = theory.HardChain(alpha, 1.0, trial["delta"], _moment(alpha, trial), epsilon)
         rng = trial.numpy_generator(f"chain {alpha} {epsilon}")
-        steps = int(min(hard.steps * trial["stretch"], trial["limit"]))
-        x, least_norm = np.zeros((trial["replicas"], hard.dimension)), math.inf
+        steps = int(min(chain.steps * trial["stretch"], trial["limit"]))
+        x, least_norm = np.zeros((trial["replicas"], chain.dimension)), math.inf
         with trial.timed():
             for _ in range(steps + 1):
+<<<<<<< HEAD
                 exact = hard.gradient(x)
                 norm = np.linalg.norm(exact, axis=1)
                 least_norm = min(
@@ -42,15 +43,24 @@ def loop_chain(trial: Trial) -> Iterator[Row]:
                 gradient = hard.oracle.with_noise(exact, x / hard.scale, coins)
                 x = x - trial["step"] * _rule(trial["rule"], gradient, hard)
         finished = float((theory.prog(x / hard.scale, 0.0) >= hard.dimension).mean())
+=======
+                exact = chain.gradient(x)
+                norms = np.linalg.norm(exact, axis=1)
+                upper_end = norms.mean() + 4 * norms.std() / math.sqrt(len(norms))
+                least_norm = min(least_norm, float(upper_end))
+                coins = (rng.random(len(x)) < chain.probability).astype(float)
+                gradient = chain.oracle.noisy(exact, x / chain.scale, coins)
+                x = x - trial["step"] * _direction(trial["rule"], gradient, chain)
+>>>>>>> r-studies2
         yield {
             "alpha": alpha,
             "epsilon": epsilon,
-            "dimension": hard.dimension,
-            "probability": hard.probability,
-            "steps": hard.steps,
+            "dimension": chain.dimension,
+            "probability": chain.probability,
+            "steps": chain.steps,
             "run": steps,
             "ratio": least_norm / epsilon,
-            "finished": finished,
+            "finished": float((theory.prog(x / chain.scale, 0.0) >= chain.dimension).mean()),
         }
 
 
@@ -63,20 +73,20 @@ def _moment(alpha: float, trial: Trial) -> float:
     return 4 * math.sqrt(trial["delta"]) + margin * (1 + 1e-9)
 
 
-def _rule(name: str, gradient: np.ndarray, hard: Any) -> np.ndarray:
-    """The direction of SGD, GClip or sign descent (any other name). All of them are 0 in
-    coordinates in which the gradient is 0.
+def _direction(rule: str, gradient: np.ndarray, chain: Any) -> np.ndarray:
+    """The direction of SGD, GClip or sign descent. All of them are 0 in coordinates in which the
+    gradient is 0.
 
     Args:
-        name: "sgd", "gclip" or another.
+        rule: "sgd", "gclip" or, for sign descent, any other name.
         gradient: stochastic gradients, shape (replicas, d).
-        hard: the chain, with its moment ``G`` and its length ``scale``.
+        chain: has the moment ``G``, GClip's threshold, and the length ``scale``.
     """
-    if name == "sgd":
+    if rule == "sgd":
         return gradient
-    if name == "gclip":
-        return np.asarray(theory.clip_global(gradient, hard.G))
-    return np.sign(gradient) * hard.scale
+    if rule == "gclip":
+        return np.asarray(theory.clip_global(gradient, chain.G))
+    return np.sign(gradient) * chain.scale
 
 
 def judge_chain(runs: Sequence[Run]) -> Parts:

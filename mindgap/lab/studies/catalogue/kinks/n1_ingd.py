@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -48,59 +49,55 @@ def ingd_loop(trial: Trial) -> Iterator[Row]:
     (the most inner steps of one search), and ``distance``, that of 0 from the δ-subdifferential at
     the last point.
     """
-    for L in trial["L"]:
-        for epsilon_share in trial["epsilon_over_L"]:
-            for delta in trial["delta"]:
-                if trial["function"] == "zigzag":
-                    function = zigzag(trial.numpy_generator("teeth"), L)
-                    target = NonsmoothTarget(
-                        L,
-                        float(function.value(-0.5) - function.infimum),
-                        delta,
-                        epsilon_share * L,
-                        trial["gamma"],
-                    )
-                    row = _run_ingd(
-                        trial,
-                        target,
-                        [-0.5],
-                        lambda at: (function.values(at)[0], function.gradients(at)),  # noqa: B023
-                    )
-                    row["distance"] = float(function.distance(row.pop("x")[0], delta))
-                else:
-                    row, target = _smooth_quadratic(trial, L, epsilon_share)
-                yield {
-                    "L": L,
-                    "delta": target.delta,
-                    "epsilon": target.epsilon,
-                    "bound_printed": ingd_calls_printed(target),
-                    "share": row["oracle_calls"] / ingd_calls_printed(target),
-                    "bound_proved": 2 * ingd_gradient_calls(target),
-                    **row,
-                }
+    grid = product(trial["L"], trial["epsilon_over_L"], trial["delta"])
+    for L, epsilon_over_L, delta in grid:
+        if trial["function"] == "zigzag":
+            row, target = _run_on_zigzag(trial, L, epsilon_over_L * L, delta)
+        else:
+            row, target = _run_on_quadratic(trial, L, epsilon_over_L * L)
+        yield {
+            "L": L,
+            "delta": target.delta,
+            "epsilon": target.epsilon,
+            "bound_printed": ingd_calls_printed(target),
+            "share": row["oracle_calls"] / ingd_calls_printed(target),
+            "bound_proved": 2 * ingd_gradient_calls(target),
+            **row,
+        }
 
 
-def _smooth_quadratic(trial: Trial, L: float, epsilon_share: float) -> tuple[Row, Any]:
+def _run_on_zigzag(trial: Trial, L: float, epsilon: float, delta: float) -> tuple[Row, Any]:
+    """Run INGD on a zigzag of slopes ±L, from a point to the left of its teeth.
+
+    Returns:
+        The columns of :func:`_run_ingd` with ``distance``, and the target with L, Δ, δ, ε and γ.
+    """
+    function, start = zigzag(trial.numpy_generator("teeth"), L), -0.5
+    start_gap = float(function.value(start) - function.infimum)
+    target = NonsmoothTarget(L, start_gap, delta, epsilon, trial["gamma"])
+    row = _run_ingd(
+        trial, target, [start], lambda x: (function.values(x)[0], function.gradients(x))
+    )
+    row["distance"] = float(function.distance(row.pop("x")[0], delta))
+    return row, target
+
+
+def _run_on_quadratic(trial: Trial, L: float, epsilon: float) -> tuple[Row, Any]:
     """Run INGD on a quadratic of curvature L, from a point with ‖∇f‖ = 10ε.
 
     There one inner step must do for every δ < 3ε/(2L): δ is a thousandth less than that, times the
     setting ``radius_factor``.
 
-    Args:
-        trial: its settings are read.
-        L: the curvature.
-        epsilon_share: ε over L.
-
     Returns:
-        The columns of :func:`_run_ingd` with ``distance``, and the target, with its δ and ε.
+        The columns of :func:`_run_ingd` with ``distance``, and the target with L, Δ, δ, ε and γ.
     """
-    epsilon = epsilon_share * L
     start = 10 * epsilon / L * np.array([0.6, -0.8])
     delta = 0.999 * trial["radius_factor"] * one_inner_step_radius(L, epsilon)
     target = NonsmoothTarget(
         11 * epsilon, L / 2 * float(start @ start), delta, epsilon, trial["gamma"]
     )
     row = _run_ingd(trial, target, start, lambda point: (L / 2 * point @ point, L * point))
+    # The smallest ‖∇f‖ = L‖x‖ over the ball of radius δ.
     row["distance"] = max(0.0, L * float(np.linalg.norm(row.pop("x"))) - L * delta)
     return row, target
 
@@ -125,13 +122,12 @@ def _run_ingd(
     from mindgap.optim import INGD
 
     x = torch.tensor(np.asarray(start, dtype=float), requires_grad=True)
-    inner_steps = trial["inner"] or ingd_inner_steps(target)
     optimizer = INGD(
         [x],
         lr=target.delta,
         epsilon=target.epsilon,
         lipschitz=target.L,
-        inner=inner_steps,
+        inner=trial["inner"] or ingd_inner_steps(target),
         seed=trial.seed,
     )
 
@@ -159,7 +155,7 @@ def _run_ingd(
 
 
 def judge_ingd(runs: Sequence[Run]) -> Parts:
-    """Ask whether INGD keeps what Theorem 5.4.1 states. A row is a run of INGD on one cell.
+    """Ask whether INGD does what Theorem 5.4.1 states. A row is a run of INGD on one cell.
 
     Returns:
         Three parts: at most the share γ of all rows was not certified within ``bound_printed``

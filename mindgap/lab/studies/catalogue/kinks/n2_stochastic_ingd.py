@@ -29,43 +29,46 @@ def stochastic_loop(trial: Trial) -> Iterator[Row]:
     target = StochasticTarget(
         trial["L"], trial["sigma"], trial["Delta"], trial["delta"], trial["epsilon"]
     )
-    rule, rng, number = stochastic_rule(target), trial.numpy_generator("run"), trial["runs"]
+    rule, rng, runs = stochastic_rule(target), trial.numpy_generator("run"), trial["runs"]
     beta = 1 - trial["beta_factor"] * (1 - rule.beta)
-    drawn_steps = rng.integers(1, rule.T + 1, size=number)
-    output_at = np.array([rule.output_index(int(drawn)) for drawn in drawn_steps])
-    positions = np.full(number, target.Delta / target.L)
-    output = positions.copy()
-    directions = target.L * np.sign(positions) + target.sigma * rng.choice([-1.0, 1.0], size=number)
+    drawn_steps = rng.integers(1, rule.T + 1, size=runs)  # the i of every run
+    output_steps = np.array([rule.output_index(int(drawn)) for drawn in drawn_steps])
+    # Of every run: x_1, the x that it returns, and m_1.
+    positions = np.full(runs, target.Delta / target.L)
+    outputs = positions.copy()
+    directions = target.L * np.sign(positions) + target.sigma * rng.choice([-1.0, 1.0], size=runs)
     # Stop where a row is due or an output is taken; between two stops nothing but Algorithm 3 runs.
     row_steps = {*np.geomspace(1, rule.T, 30).astype(int).tolist(), rule.T}
-    stops = sorted(row_steps | set(output_at.tolist()) | set(range(1, rule.T, 4096)))
-    total, last_row_step = 0.0, trial.restored.get("step", 0)  # total: sum of all ‖m_t‖ so far
+    # At least every 4096 steps, because the draws of a stretch are held in memory.
+    stops = sorted(row_steps | set(output_steps.tolist()) | set(range(1, rule.T, 4096)))
+    total = 0.0  # the sum of ‖m_t‖ over all runs and steps so far
+    last_row_step = trial.restored.get("step", 0)
     if trial.restored:
-        positions, directions, output = (
+        positions, directions, outputs = (
             trial.restored[name].numpy().copy() for name in ("x", "m", "output")
         )
         total, rng.bit_generator.state = trial.restored["total"], trial.restored["rng"]
     for step, next_step in zip(stops, [*stops[1:], rule.T + 1], strict=True):
-        if step < last_row_step:
+        if step < last_row_step:  # done before the checkpoint
             continue
-        output[output_at == step] = positions[output_at == step]
+        outputs[output_steps == step] = positions[output_steps == step]
         if step in row_steps and step != last_row_step:
-            arrays = {"x": positions, "m": directions, "output": output}
-            state = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
-            numbers = {"step": step, "total": float(total), "rng": rng.bit_generator.state}
-            trial.save({**numbers, **state})
+            arrays = {"x": positions, "m": directions, "output": outputs}
+            tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+            state = {"step": step, "total": float(total), "rng": rng.bit_generator.state}
+            trial.save({**state, **tensors})
             yield {
                 "step": step,
-                "mean_direction": float(total + np.abs(directions).sum()) / (step * number),
+                "mean_direction": float(total + np.abs(directions).sum()) / (step * runs),
                 "bound": mean_direction_bound(target),
             }
         with trial.timed():
-            uniform = rng.random((next_step - step, number))
+            uniform = rng.random((next_step - step, runs))
             noise = target.sigma * (2.0 * rng.integers(0, 2, size=uniform.shape) - 1)
             positions, directions, total = _algorithm_3(
                 target.L, rule, beta, positions, directions, total, uniform, noise
             )
-    distance = np.where(np.abs(output) <= target.delta, 0.0, target.L)
+    distance = np.where(np.abs(outputs) <= target.delta, 0.0, target.L)
     yield {
         "step": rule.T,
         "mean_distance": float(distance.mean()),
@@ -84,7 +87,7 @@ def _algorithm_3(
     uniform: np.ndarray,
     noise: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Steps of Algorithm 3 on L|x|, for all runs at once.
+    """Take steps of Algorithm 3 on L|x|, for all runs at once.
 
     Args:
         L: the slope.
@@ -92,19 +95,19 @@ def _algorithm_3(
         beta: weight of the old direction.
         positions, directions: x and m of every run, shape (runs,); not changed in place.
         total: the sum of |m| over earlier steps and runs.
-        uniform: where on its step a gradient is taken, a share of the step, shape (steps, runs).
-        noise: of that gradient, shape (steps, runs).
+        uniform: shares of a step, at which the gradients are taken, shape (steps, runs).
+        noise: of these gradients, shape (steps, runs).
 
     Returns:
         The positions, the directions, and ``total`` with |m| of every step and run added.
     """
-    for uniform_share, noise_share in zip(uniform, (1 - beta) * noise):
+    for share, weighted_noise in zip(uniform, (1 - beta) * noise):
         size = np.abs(directions)
         total += np.add.reduce(size)
         step = directions / (rule.p * size + rule.q)
-        slope = np.sign(positions - uniform_share * step)
+        sign = np.sign(positions - share * step)
         positions = positions - step
-        directions = beta * directions + ((1 - beta) * L) * slope + noise_share
+        directions = beta * directions + ((1 - beta) * L) * sign + weighted_noise
     return positions, directions, total
 
 
@@ -120,17 +123,18 @@ def judge_stochastic(runs: Sequence[Run]) -> Parts:
         float(np.mean([last(run, column) for run in runs]))
         for column in ("mean_direction", "mean_distance", "stationary")
     )
-    bound, limit = runs[0].column("bound")[0], runs[0].column("distance_bound")[0]
+    direction_bound = runs[0].column("bound")[0]
+    distance_bound = runs[0].column("distance_bound")[0]
     parts.add(
         "mean ‖m_t‖ below its bound",
-        holds=direction <= bound,
-        words=f"{direction:.3g}, bound {bound:.3g}",
-        numbers={"mean_direction": direction, "bound": bound},
+        holds=direction <= direction_bound,
+        words=f"{direction:.3g}, bound {direction_bound:.3g}",
+        numbers={"mean_direction": direction, "bound": direction_bound},
     )
     parts.add(
         "mean distance at the outputs below its bound",
-        holds=distance <= limit,
-        words=f"{distance:.3g}, bound {limit:.3g}",
+        holds=distance <= distance_bound,
+        words=f"{distance:.3g}, bound {distance_bound:.3g}",
         numbers={"mean_distance": distance},
     )
     parts.add(

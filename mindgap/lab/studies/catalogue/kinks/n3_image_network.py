@@ -52,14 +52,14 @@ def optimizer_of(name: str, parameters: Any, factor: float, seed: int) -> Any:
     from mindgap.optim import StochasticINGD
 
     parameters = list(parameters)
-    on_gpu = parameters[0].is_cuda or None
+    fused = parameters[0].is_cuda or None  # None: torch's own choice
     if name == "sgd":
         return torch.optim.SGD(
-            parameters, lr=0.1 * factor, momentum=0.9, weight_decay=5e-4, fused=on_gpu
+            parameters, lr=0.1 * factor, momentum=0.9, weight_decay=5e-4, fused=fused
         )
     if name == "adam":
         return torch.optim.Adam(
-            parameters, lr=1e-3 * factor, eps=1e-3, weight_decay=1e-6, fused=on_gpu
+            parameters, lr=1e-3 * factor, eps=1e-3, weight_decay=1e-6, fused=fused
         )
     return StochasticINGD(
         parameters, beta=0.9, p=1.0, q=10.0, lr=factor, weight_decay=5e-4, clip=None, seed=seed
@@ -89,9 +89,9 @@ def loop(trial: Trial) -> Iterator[Row]:
         )
         yield from ({**row, "panel": "the tuned step"} for row in rows)
         return
-    before = trial.restored  # empty, or the state within the training with that number
+    checkpoint = trial.restored  # empty, or the state within the training with its "number"
     for number, (factor, panel) in enumerate(FACTORS.items()):
-        if number < before.get("number", 0):
+        if number < checkpoint.get("number", 0):
             continue
         problem = digits_network(
             width=trial["width"],
@@ -99,30 +99,30 @@ def loop(trial: Trial) -> Iterator[Row]:
             train=trial["train"],
             validation=trial["validation"],
         )
-        model = problem.objective.model
         optimizer = optimizer_of(
             trial["optimizer"], problem.objective.parameters, factor, trial.seed
         )
         run = Training(problem, optimizer, trial.torch_generator("n3 order, 500"), {})
-        done = run.restore(before if number == before.get("number") else {})
-        for epoch in range(done + 1, trial["epochs"] + 1):
+        finished_epochs = run.restore(checkpoint if number == checkpoint.get("number") else {})
+        for epoch in range(finished_epochs + 1, trial["epochs"] + 1):
             # SGD's step drops by ten after a half and after three quarters of the epochs.
             drops = sum(epoch > share * trial["epochs"] for share in (0.5, 0.75))
             for _ in range(problem.samples // trial["batch"]):
                 run.step(trial, 0.1**drops if trial["optimizer"] == "sgd" else None)
             if epoch % trial["every"]:
                 continue
-            # A copy: the runner writes after the row, when Stochastic INGD has moved to x and back.
+            # A copy, because the runner writes it after the row, and eval() and train() below move
+            # the weights of Stochastic INGD.
             trial.save(deepcopy(run.state(epoch, number=number)))
             row: Row = {"step": epoch, "factor": factor, "panel": panel}
             if trial["optimizer"] == "ingd":
-                optimizer.eval()
+                optimizer.eval()  # the weights become x
             with torch.no_grad():
                 for part, (images, labels) in problem.parts.items():
-                    scores = model(images)
-                    right = (scores.argmax(dim=1) == labels).double().mean()
+                    scores = problem.objective.model(images)
+                    is_right = scores.argmax(dim=1) == labels
                     row |= {
-                        f"{part}_accuracy": float(right),
+                        f"{part}_accuracy": float(is_right.double().mean()),
                         f"{part}_loss": float(cross_entropy(scores, labels)),
                     }
             if trial["optimizer"] == "ingd":
@@ -132,7 +132,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 def judge(runs: Sequence[Run]) -> Parts:
     """Compare the test accuracy of Stochastic INGD with that of SGD and Adam, over paired seeds,
-    each at the factor it chose by validation accuracy (:func:`_choice`).
+    each at the factor it chose by validation accuracy (:func:`_row_of_best_factor`).
 
     Returns:
         Two parts: Stochastic INGD is within :data:`MARGIN` of SGD (two one-sided tests of 5 %); it
@@ -143,7 +143,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     accuracy: dict[str, np.ndarray] = {}
     factors: dict[str, list[float]] = {}
     for name, group in by_seed(runs).items():
-        picked = [_choice(run) for run in group]
+        picked = [_row_of_best_factor(run) for run in group]
         accuracy[name] = np.array([row["test_accuracy"] for row in picked])
         factors[name] = [row["factor"] for row in picked]
     sgd, adam = (
@@ -172,12 +172,12 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-def _choice(run: Run) -> Row:
+def _row_of_best_factor(run: Run) -> Row:
     """The last row of the factor with the best final validation accuracy; ties by validation
     loss.
     """
-    ends = {row["factor"]: row for row in run.rows}.values()
-    return max(ends, key=lambda row: (row["validation_accuracy"], -row["validation_loss"]))
+    last_rows = {row["factor"]: row for row in run.rows}.values()
+    return max(last_rows, key=lambda row: (row["validation_accuracy"], -row["validation_loss"]))
 
 
 STUDY = Study(

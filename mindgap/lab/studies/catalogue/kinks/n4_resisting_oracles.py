@@ -68,7 +68,7 @@ def black_box(name: str, calls: int) -> Callable[[Any, float], float]:
     return algorithm
 
 
-class _Honest:
+class _HonestOracle:
     """|x| with honest answers, in place of an adversary: the statement is false for it.
 
     Args:
@@ -81,8 +81,10 @@ class _Honest:
         self.values, self.calls, self.delta, self.queries = values, calls, delta, [0.4]
 
     def __call__(self, x: float, direction: float = 0.0) -> Any:
-        """Answer a query at x and keep it; raises ``OutOfCalls`` when all calls are spent. At the
-        kink the gradient is said to be 0, whatever the direction.
+        """Answer a query at x and record it. At the kink the gradient is 0, whatever the direction.
+
+        Raises:
+            OutOfCalls: all calls are spent.
         """
         if len(self.queries) >= self.calls:
             raise OutOfCalls
@@ -91,11 +93,11 @@ class _Honest:
         return (abs(x), gradient) if self.values else gradient
 
     def play(self, algorithm: Callable[[Any, float], float]) -> Any:
-        """Let an algorithm run from 0.4 until its calls are spent, and measure how near it came.
+        """Run an algorithm from 0.4 until its calls are spent, and measure how near it came.
 
         Returns:
-            A ``Defeat``, as an adversary returns it: |x|, the queries, the output, the distances of
-            0 from ∂f there, and that function and answers agree.
+            A ``Defeat``, as an adversary returns it: |x|, the queries, the output, and the distance
+            of 0 from ∂f at the output and its smallest value over all points.
         """
         try:
             output = algorithm(self, 0.4)
@@ -135,8 +137,8 @@ def adversary_loop(trial: Trial) -> Iterator[Row]:
             }
             if not trial["resist"]:
                 games = {
-                    "5.3.1": _Honest(values=True, calls=calls, delta=1e-9),
-                    "5.5.2": _Honest(values=False, calls=calls, delta=delta),
+                    "5.3.1": _HonestOracle(values=True, calls=calls, delta=1e-9),
+                    "5.5.2": _HonestOracle(values=False, calls=calls, delta=delta),
                 }
             for theorem, game in games.items():
                 with trial.timed():

@@ -28,6 +28,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts = Parts()
     for name, group in by_method(runs).items():
         last_rows = [run.rows[-1] for run in group]
+        # Counter -> its sum over the runs.
         count = {counter: sum(row[counter] for row in last_rows) for counter in last_rows[0]}
         parts.add(
             f"{name}: no bound below the exact distance",

@@ -42,11 +42,11 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         """The quantities on two independent draws of m samples, and for the first draw
         ``gradient_norm_unbiased`` and ``samples``.
         """
-        pairs = []
+        rows = []  # one per draw
         for draw in range(2):
             batches = run.draw(trial["m"], number, draw)
             statistics = run.statistics.read(batches)[-1]
-            pairs.append(
+            rows.append(
                 {
                     "loss": statistics.loss,
                     "gradient_norm": statistics.gradient_norm,
@@ -56,9 +56,9 @@ def _on_device(trial: Trial) -> Iterator[Row]:
                     **run.sharpness(batches),
                 }
             )
-        first, second = pairs
+        row, again = rows
         # The sharpness is missing where the loss is not finite.
-        return first | {f"{name}_again": second[name] for name in QUANTITIES if name in second}
+        return row | {f"{name}_again": again[name] for name in QUANTITIES if name in again}
 
     for row in run.rows(read, at_start=True):
         row.pop("train_loss", None)
@@ -80,7 +80,7 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=trial["lr"], momentum=0.9)
     reader = trial.torch_generator("e0 readings")
 
-    def statistics() -> Any:
+    def fresh_statistics() -> Any:
         """``TrainingStatistics``, the quantities of (6.2), on m fresh samples; advances the stream
         of readings.
         """
@@ -91,15 +91,15 @@ def _run_small(trial: Trial) -> Iterator[Row]:
 
     def read(_: int) -> Row:
         """The four quantities on two independent draws of m samples."""
-        statistics_1, statistics_2 = statistics(), statistics()
+        statistics, again = fresh_statistics(), fresh_statistics()
         return {
-            "samples": statistics_1.samples,
+            "samples": statistics.samples,
             "seconds": trial.seconds,
-            "gradient_norm_unbiased": statistics_1.gradient_norm_unbiased,
-            "noise_low": statistics_1.noise_interval[0],
-            "noise_high": statistics_1.noise_interval[1],
-            **{name: getattr(statistics_1, name) for name in QUANTITIES},
-            **{f"{name}_again": getattr(statistics_2, name) for name in QUANTITIES},
+            "gradient_norm_unbiased": statistics.gradient_norm_unbiased,
+            "noise_low": statistics.noise_interval[0],
+            "noise_high": statistics.noise_interval[1],
+            **{name: getattr(statistics, name) for name in QUANTITIES},
+            **{f"{name}_again": getattr(again, name) for name in QUANTITIES},
         }
 
     run = Training(problem, optimizer, trial.torch_generator("e0 order"), {"reader": reader})
@@ -122,12 +122,12 @@ def judge(runs: Sequence[Run]) -> Parts:
 
     parts = Parts()
     for name, group in by_method(runs).items():
-        shares, start_row = {}, group[0].rows[0]  # quantity -> share of readings that agree
+        shares: dict[str, float] = {}  # quantity -> share of readings that agree
         rows = [row for run in group for row in run.rows]
         earlier: list[str] = []  # what the earlier rule says, where it differs
         for quantity in QUANTITIES:
             words = quantity.replace("_", " ")
-            m = int(start_row.get(f"{quantity}_samples") or start_row["samples"])
+            m = int(rows[0].get(f"{quantity}_samples") or rows[0]["samples"])
             tolerance = AGREE * math.sqrt(max(LARGE / m, 1.0))
             pairs = np.array([[row[quantity], row[f"{quantity}_again"]] for row in rows])
             gaps, levels = np.abs(pairs[:, 0] - pairs[:, 1]), pairs.mean(axis=1)
@@ -135,11 +135,11 @@ def judge(runs: Sequence[Run]) -> Parts:
             shares[quantity] = float(np.mean(agree))
             if tolerance > AGREE:
                 earlier.append(f"{words} {(gaps <= AGREE * levels).sum()} of {len(gaps)}")
-            rare = bool(binom.cdf(int(agree.sum()), len(agree), MOST) < 0.05)
+            too_few = bool(binom.cdf(int(agree.sum()), len(agree), MOST) < 0.05)
             parts.add(
                 f"{name}: {words} can be read off",
                 holds=shares[quantity] >= MOST,
-                refuted=rare and shares[quantity] < MOST,
+                refuted=too_few and shares[quantity] < MOST,
                 words=f"{agree.sum()} of {len(agree)} readings agree within {tolerance:.0%} at "
                 f"m = {m}",
             )
@@ -152,11 +152,17 @@ def judge(runs: Sequence[Run]) -> Parts:
             [float(np.median([run.column(column)[i] for run in group])) for i in (0, -1)]
             for column in ("gradient_norm_unbiased", "loss")
         )
-        numbers = {"gradient_first": first_norm, "gradient_last": last_norm}
         parts.note(
             f"{name}: loss {first_loss:.2f} to {last_loss:.2f}, gradient norm {first_norm:.2g} to "
             f"{last_norm:.2g}",
-            {name: {**shares, "readings": len(rows), **numbers}},
+            {
+                name: {
+                    **shares,
+                    "readings": len(rows),
+                    "gradient_first": first_norm,
+                    "gradient_last": last_norm,
+                }
+            },
         )
     return parts
 

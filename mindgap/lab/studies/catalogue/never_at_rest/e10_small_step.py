@@ -31,42 +31,43 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
     gamma, eta = trial["gamma"], trial["eta"]
     net = Network((64, trial["width"], 10), "tanh")
     theta = net.start(chains, 1.0, generator)  # a list of matrices; the first axis is the chain
-    every_x, every_y = x.expand(chains, -1, -1), y.expand(chains, -1)
+    # All samples, once per chain.
+    all_x, all_y = x.expand(chains, -1, -1), y.expand(chains, -1)
 
-    def value(weights: list[Any]) -> Any:
+    def loss_of(weights: list[Any]) -> Any:
         """The loss with weight decay over all samples, one number per chain."""
         decay = sum(matrix.square().sum(dim=(1, 2)) for matrix in weights) * gamma / 2
-        return net.loss(weights, every_x, every_y) + decay
+        return net.loss(weights, all_x, all_y) + decay
 
-    def moved(weights: list[Any], share: float) -> list[Any]:
+    def after_step(weights: list[Any], share: float) -> list[Any]:
         """The weights after a step of ``share`` times η along stochastic gradients of fresh
         minibatches, one per chain; advances the generator.
         """
         samples = torch.randint(len(x), (chains, trial["batch"]), generator=generator)
         gradients = net.gradient(weights, x[samples], y[samples])[1]
         return [
-            matrix - share * eta * (direction + gamma * matrix)
-            for matrix, direction in zip(weights, gradients)
+            matrix - share * eta * (gradient + gamma * matrix)
+            for matrix, gradient in zip(weights, gradients)
         ]
 
     shares = [1.0, *(trial["direction"] * fraction for fraction in trial["c"])]
     snapshots = []
     for step in range(1, trial["burn_in"] + trial["snapshots"] * trial["every"] + 1):
         with trial.timed():
-            theta = moved(theta, 1.0)
+            theta = after_step(theta, 1.0)
         if step > trial["burn_in"] and step % trial["every"] == 0:
-            loss = value(theta)
-            gradient = [
-                direction + gamma * matrix
-                for matrix, direction in zip(theta, net.gradient(theta, every_x, every_y)[1])
-            ]
-            square = sum(direction.square().sum(dim=(1, 2)) for direction in gradient)
-            changes = [value(moved(theta, share)) - loss for share in shares]
+            loss = loss_of(theta)
+            gradients = net.gradient(theta, all_x, all_y)[1]
+            square = sum(
+                (gradient + gamma * matrix).square().sum(dim=(1, 2))
+                for matrix, gradient in zip(theta, gradients)
+            )
+            changes = [loss_of(after_step(theta, share)) - loss for share in shares]
             snapshots.append(torch.stack([loss, square, *changes]))
     # (quantity, snapshot, chain); one number per chain: chains are independent, snapshots are not.
     losses, squares, *changes = torch.stack(snapshots, dim=1)
-    full, *small = (change.mean(dim=0) for change in changes)
-    for fraction, change in zip(trial["c"], small):
+    full_change, *small_changes = (change.mean(dim=0) for change in changes)
+    for fraction, change in zip(trial["c"], small_changes):
         yield {
             "c": fraction,
             "change": float(change.mean()),
@@ -74,8 +75,8 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
             "first_order": -fraction * eta * float(squares.mean()),
             "grad_square": float(squares.mean()),
             "loss": float(losses.mean()),
-            "full_step": float(full.mean()),
-            "full_error": float(full.std() / chains**0.5),
+            "full_step": float(full_change.mean()),
+            "full_error": float(full_change.std() / chains**0.5),
         }
 
 
@@ -89,11 +90,13 @@ def judge_small_step(runs: Sequence[Run]) -> Parts:
         tenth of its first-order term ηE‖∇f‖² and 4 standard errors.
     """
     rows_of_c = grouped((row["c"], row) for run in runs for row in run.rows)
-    mean_of_c = {c: _mean(rows, "change", "error") for c, rows in rows_of_c.items()}
+    mean_of_c = {c: _mean_and_error(rows, "change", "error") for c, rows in rows_of_c.items()}
     changes = {c: change for c, (change, _) in mean_of_c.items()}
     gradient_square = float(np.mean([row["grad_square"] for run in runs for row in run.rows]))
-    smallest, parts = min(changes), Parts()  # the smallest step c
-    full_step, full_error = _mean([run.rows[0] for run in runs], "full_step", "full_error")
+    smallest_c, parts = min(changes), Parts()
+    full_step, full_error = _mean_and_error(
+        [run.rows[0] for run in runs], "full_step", "full_error"
+    )
     if abs(full_step) > 4 * full_error + 0.1 * runs[0].header.settings["eta"] * gradient_square:
         parts.decide_nothing(
             "the chains are not at their invariant law: a full step changes the loss by "
@@ -102,8 +105,8 @@ def judge_small_step(runs: Sequence[Run]) -> Parts:
     parts.add(
         "a small step lowers the loss",
         holds=all(change < -3 * error for c, (change, error) in mean_of_c.items() if c <= 0.2),
-        words=f"{smallest:g}η: by {changes[smallest]:.2e}±{mean_of_c[smallest][1]:.0e}, the best "
-        f"of the grid by {min(changes.values()):.2e}, "
+        words=f"{smallest_c:g}η: by {changes[smallest_c]:.2e}±{mean_of_c[smallest_c][1]:.0e}, the "
+        f"best of the grid by {min(changes.values()):.2e}, "
         f"a full step by {full_step:.1e}±{full_error:.0e}",
         numbers={"change": {f"{c:g}": value for c, value in changes.items()}},
     )
@@ -116,10 +119,10 @@ def judge_small_step(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-def _mean(rows: Sequence[Row], column: str, error: str) -> tuple[float, float]:
+def _mean_and_error(rows: Sequence[Row], column: str, error_column: str) -> tuple[float, float]:
     """The mean of a column over independent rows, and its standard error from those of the rows."""
-    mean_error = float(np.sqrt(sum(row[error] ** 2 for row in rows)) / len(rows))
-    return float(np.mean([row[column] for row in rows])), mean_error
+    error = float(np.sqrt(sum(row[error_column] ** 2 for row in rows)) / len(rows))
+    return float(np.mean([row[column] for row in rows])), error
 
 
 _SMALL = {

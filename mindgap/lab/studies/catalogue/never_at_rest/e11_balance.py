@@ -65,7 +65,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         if "sharpness" in row:
             gradient_square, sharpness = max(row["gradient_square"], 0.0), row["sharpness"]
             noise = row["noise"] / math.sqrt(trial["batch"])  # of a minibatch's mean
-            second_moment = gradient_square + noise**2
+            second_moment = gradient_square + noise**2  # G²
             right = lr * noise * sharpness * math.sqrt(second_moment)
             columns |= {
                 "left": gradient_square,
@@ -97,7 +97,7 @@ def _run_small(trial: Trial) -> Iterator[Row]:
             problem.objective, batches, growth=False, tol=1e-2, seed=trial.seed
         )
         balance = equilibrium(statistics, lr, batch)
-        second_moment = balance.left + statistics.noise**2 / batch
+        second_moment = balance.left + statistics.noise**2 / batch  # G²
         return {
             "seconds": trial.seconds,
             "loss": statistics.loss,
@@ -159,14 +159,12 @@ def _judge_network(parts: Parts, network: str, steps: Sequence[dict[str, float]]
         f"{step['mended_ratio']:.2g}, η𝓛/2 {step['edge']:.2g}"
         for step in steps
     )
-    for column, formula, reading in (
-        ("ratio", "ηΣ𝓛G", "as printed"),
-        ("mended_ratio", "η𝓛G²/2", "as corrected"),
-    ):
+    readings = (("ratio", "ηΣ𝓛G", "as printed"), ("mended_ratio", "η𝓛G²/2", "as corrected"))
+    for column, formula, reading in readings:
         parts.add(
             f"{network}: Grad² is {formula} in order of magnitude",
             holds=all(1 / FACTOR <= step[column] <= FACTOR for step in steps),
-            words=words if column == "ratio" else "",
+            words=words if column == "ratio" else "",  # once is enough
             reading=reading,
         )
         within = sum(1 / EARLIER <= step[column] <= EARLIER for step in steps)
@@ -182,7 +180,6 @@ def _judge_network(parts: Parts, network: str, steps: Sequence[dict[str, float]]
     )
 
 
-_STEPS = (0.03, 0.1, 0.3)
 _GPU_OF = {
     "digits": {
         **gpu.NOISY_IMAGES,
@@ -203,7 +200,7 @@ _GPU_OF = {
 _METHODS: dict[str, dict[str, Any]] = {
     f"{name}, step {lr:g}": {"source": source, "lr": lr}
     for name, source in (("convolutional network", "digits"), ("transformer", "prose"))
-    for lr in _STEPS
+    for lr in (0.03, 0.1, 0.3)
 }
 
 STUDY = Study(

@@ -75,11 +75,11 @@ def _run_small(trial: Trial) -> Iterator[Row]:
         """Loss, accuracy and gradient norm of the whole data."""
         value, gradient = objective.value_and_grad((images, labels))
         with torch.no_grad():
-            right = (objective.model(images).argmax(dim=1) == labels).double().mean()
+            accuracy = (objective.model(images).argmax(dim=1) == labels).double().mean()
         square = torch.stack([part.double().square().sum() for part in gradient]).sum()
         return {
             "loss": float(value),
-            "train_accuracy": float(right),
+            "train_accuracy": float(accuracy),
             "gradient_norm": float(square.sqrt()),
         }
 
@@ -102,18 +102,19 @@ def judge(runs: Sequence[Run]) -> Parts:
         norms = np.array([run.column("gradient_norm") for run in group])
         shares[name] = norms[:, -1] / norms[:, 0]
         accuracies[name] = [last(run, "train_accuracy") for run in group]
-        first_norm, last_norm = (float(np.median(norms[:, i])) for i in (0, -1))
-        numbers = {
-            "first": first_norm,
-            "last": last_norm,
-            "right": min(accuracies[name]),
-            "share": float(np.median(shares[name])),
-            "most_right": max(accuracies[name]),
-        }
+        first_norm, last_norm = float(np.median(norms[:, 0])), float(np.median(norms[:, -1]))
         parts.note(
             f"{name}: {np.median(accuracies[name]):.1%} of the training data right, gradient norm "
             f"{first_norm:.2g} to {last_norm:.2g}",
-            {name: numbers},
+            {
+                name: {
+                    "first": first_norm,
+                    "last": last_norm,
+                    "right": min(accuracies[name]),
+                    "share": float(np.median(shares[name])),
+                    "most_right": max(accuracies[name]),
+                }
+            },
         )
     if min(accuracies[WIDE]) < FITTED or max(accuracies[NARROW]) >= FITTED:
         parts.decide_nothing("the two do not differ in over-fitting")

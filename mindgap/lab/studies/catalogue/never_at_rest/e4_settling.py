@@ -45,6 +45,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     for _ in run.rows(lambda number: {}):
         pass
     trial.take_saved()  # rows begin after training: an interrupted trial starts again
+    # Each tensor of a batch (inputs, targets) over all samples.
     samples = [torch.cat(tensors) for tensors in zip(*run.draw(trial["samples"], "all"))]
     size = trial["batch"]
     for repeat in range(trial["orders"]):
@@ -57,30 +58,38 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         counts = [len(batches) >> k for k in range(20) if len(batches) >> k >= 2]
         *estimates, on_all = run.statistics.read(batches, counts)
         for estimate in (*estimates, on_all):
-            deviations = _deviations(estimate, on_all, QUANTITIES[:-1])
-            yield {"order": repeat, "samples": estimate.samples, **deviations}
-        norms, vector = {}, None  # samples -> sharpness; each search starts from the last vector
+            yield {
+                "order": repeat,
+                "samples": estimate.samples,
+                **_deviations(estimate, on_all, QUANTITIES[:-1]),
+            }
+        norms: dict[int, float] = {}  # samples -> sharpness, the norm of the Hessian
+        vector = None  # each search starts from the vector that the last one found
         for count in sorted({max(trial["sharp_m"] // size >> k, 1) for k in range(20)}):
             norms[count * size], vector = run.statistics.sharpness(
                 batches[:count], tol=trial["sharp_tol"], start=vector, seed=trial.seed
             )
         for number, norm in norms.items():
-            columns = {"sharpness": norm, "sharpness_off": norm / norms[max(norms)] - 1}
-            yield {"order": repeat, "samples": number, **columns}
+            yield {
+                "order": repeat,
+                "samples": number,
+                "sharpness": norm,
+                "sharpness_off": norm / norms[max(norms)] - 1,
+            }
 
 
-def _deviations(estimate: Any, of_all: Any, quantities: Sequence[str]) -> Row:
+def _deviations(estimate: Any, on_all: Any, quantities: Sequence[str]) -> Row:
     """Columns of an estimate: each quantity, and with the suffix ``_off`` its relative deviation
     from the one on all samples.
 
     Args:
-        estimate, of_all: objects with the quantities as attributes.
+        estimate, on_all: objects with the quantities as attributes.
         quantities: their names.
     """
     row: Row = {}
     for quantity in quantities:
         value = getattr(estimate, quantity)
-        row |= {quantity: value, f"{quantity}_off": value / getattr(of_all, quantity) - 1}
+        row |= {quantity: value, f"{quantity}_off": value / getattr(on_all, quantity) - 1}
     return row
 
 
@@ -101,15 +110,16 @@ def _run_small(trial: Trial) -> Iterator[Row]:
     else:
         problem = text_problem(trial.settings, trial.seed)
     order, n = trial.torch_generator("order"), trial["samples"]
+    # A little training: batches of 16 and a step that suits both networks.
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=0.05, momentum=0.9)
     run = Training(problem, optimizer, order, {})
-    with trial.timed():  # a little training: batches of 16 and a step that suits both networks
+    with trial.timed():
         for _ in range(trial["steps"]):
             run.advance(16)
-    everything = problem.draw(order, n)
+    samples = problem.draw(order, n)
     for repeat in range(trial["orders"]):
         shuffled = torch.randperm(n, generator=order)
-        batches = [_chosen(everything, rows) for rows in shuffled.split(n // trial["parts"])]
+        batches = [_select(samples, rows) for rows in shuffled.split(n // trial["parts"])]
         statistics = training_statistics(problem.objective, batches, seed=trial.seed)
         for growth in statistics.growth:
             yield {
@@ -119,8 +129,8 @@ def _run_small(trial: Trial) -> Iterator[Row]:
             }
 
 
-def _chosen(batch: Any, rows: Any) -> Any:
-    """Some rows of a batch, which is a tensor or a tuple of them."""
+def _select(batch: Any, rows: Any) -> Any:
+    """The rows with these numbers of a batch, which is a tensor or a tuple of tensors."""
     return tuple(tensor[rows] for tensor in batch) if isinstance(batch, tuple) else batch[rows]
 
 
@@ -147,7 +157,7 @@ def judge(runs: Sequence[Run]) -> Parts:
                 float(np.sqrt(np.mean(np.square(deviations[size])))) for size in (fewest, half)
             )
             bias = float(np.mean(deviations[fewest]))
-            two_errors = 2 * float(np.std(deviations[fewest])) / np.sqrt(len(deviations[fewest]))
+            error = float(np.std(deviations[fewest])) / np.sqrt(len(deviations[fewest]))
             part = f"{name}, {quantity.replace('_', ' ')}"
             parts.add(
                 f"{part} settles",
@@ -158,7 +168,7 @@ def judge(runs: Sequence[Run]) -> Parts:
             if quantity in ("gradient_norm", "sharpness"):
                 parts.add(
                     f"{part} is not too small",
-                    holds=bias >= -NEGLIGIBLE - two_errors,
+                    holds=bias >= -NEGLIGIBLE - 2 * error,
                     words=f"mean {bias:+.0%}",
                 )
     return parts

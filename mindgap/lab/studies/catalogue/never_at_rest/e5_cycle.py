@@ -27,27 +27,27 @@ def loop(trial: Trial) -> Iterator[Row]:
     the last two over all steps so far, ``mean_loss`` and ``mean_gradient_norm``.
     """
     height, lr = trial["height"], trial["lr"]
-    first, second = trial.numpy_generator("start").uniform(0.2, 1.2, size=2)
+    theta1, theta2 = trial.numpy_generator("start").uniform(0.2, 1.2, size=2)
     sum_loss = sum_norm = 0.0
     for step in range(trial["steps"]):
-        loss = height * math.sin(first) * math.sin(second)
+        loss = height * math.sin(theta1) * math.sin(theta2)
         gradient = (
-            height * math.cos(first) * math.sin(second),
-            height * math.sin(first) * math.cos(second),
+            height * math.cos(theta1) * math.sin(theta2),
+            height * math.sin(theta1) * math.cos(theta2),
         )
         norm = math.hypot(*gradient)
         sum_loss, sum_norm = sum_loss + loss, sum_norm + norm
         yield {
             "step": step,
-            "theta1": first,
-            "theta2": second,
+            "theta1": theta1,
+            "theta2": theta2,
             "loss": loss,
             "mean_loss": sum_loss / (step + 1),
             "gradient_norm": norm,
             "mean_gradient_norm": sum_norm / (step + 1),
         }
         with trial.timed():
-            first, second = first - lr * gradient[0], second - lr * gradient[1]
+            theta1, theta2 = theta1 - lr * gradient[0], theta2 - lr * gradient[1]
 
 
 def judge(runs: Sequence[Run]) -> Parts:
@@ -90,15 +90,15 @@ def judge(runs: Sequence[Run]) -> Parts:
     last_iterates = [
         [(row["theta1"], row["theta2"]) for row in run.rows[-LAST:]] for run in large_runs
     ]
-    widths_of_runs = [clusters(points) for points in last_iterates]
-    number = [len(widths) for widths in widths_of_runs]
+    widths_of_runs = [cluster_widths(points) for points in last_iterates]
+    numbers = [len(widths) for widths in widths_of_runs]
     widest = [max(widths) for widths in widths_of_runs]
     parts.add(
         "its last 500 iterates only take values around a few points",
-        holds=max(number) <= FEW and max(widest) <= GAP,
-        words=f"{min(number)} to {max(number)} clusters in {len(widths_of_runs)} starts, none "
+        holds=max(numbers) <= FEW and max(widest) <= GAP,
+        words=f"{min(numbers)} to {max(numbers)} clusters in {len(widths_of_runs)} starts, none "
         f"wider than {max(widest):.2g}",
-        numbers={"clusters": number, "widest": widest},
+        numbers={"clusters": numbers, "widest": widest},
     )
     cells = [len({(round(x, 3), round(y, 3)) for x, y in points}) for points in last_iterates]
     parts.note(
@@ -109,7 +109,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-def clusters(points: Sequence[tuple[float, float]]) -> list[float]:
+def cluster_widths(points: Sequence[tuple[float, float]]) -> list[float]:
     """Widths of the groups into which points fall when chains of gaps below :data:`GAP` join them.
 
     A gap between two points, or the width of a group, is the larger of those in both coordinates.
@@ -118,7 +118,7 @@ def clusters(points: Sequence[tuple[float, float]]) -> list[float]:
         One width per group.
 
     Example:
-        >>> clusters([(0.0, 0.0), (0.04, 0.0), (1.0, 1.0)])
+        >>> cluster_widths([(0.0, 0.0), (0.04, 0.0), (1.0, 1.0)])
         [0.04, 0.0]
     """
     array = np.asarray(points, dtype=float)
@@ -136,7 +136,7 @@ def clusters(points: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def _tail(run: Run, name: str, pieces: int) -> list[float]:
-    """The last of so many equal pieces of a run's column (4: its last quarter), rounded up."""
+    """The last 1/``pieces`` of a run's column, rounded up to whole rows."""
     column = run.column(name)
     return column[-len(column) // pieces :]
 

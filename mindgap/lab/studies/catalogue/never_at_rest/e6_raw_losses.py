@@ -50,8 +50,9 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         """The loss on the fixed samples, in the last half of the run alone."""
         return {"fixed": run.statistics.loss(fixed_samples)} if number >= burn_in else {}
 
-    on_all_samples = trial["rule"] == "whole gradient"
-    for row in run.rows(read, epoch=(lambda number: [fixed_samples]) if on_all_samples else None):
+    # The batches of an epoch; None: minibatches of the training data.
+    epoch = (lambda number: [fixed_samples]) if trial["rule"] == "whole gradient" else None
+    for row in run.rows(read, epoch=epoch):
         step, loss = row["step"], row["train_loss"]
         if step > burn_in:
             run.kept["average"] += (loss - run.kept["average"]) / (step - burn_in)
@@ -105,17 +106,17 @@ def _run_small(trial: Trial) -> Iterator[Row]:
 
 
 def shape_of(values: Any) -> dict[str, float]:
-    """The numbers that are judged of a series of losses, one per step.
+    """What is judged of a series of losses, one per step.
 
     Returns:
         ``oscillation``, the size of the swings; ``ratio``, the trend over it; ``path_ratio``, the
-        share of the way that leads on; ``left``, the oscillation of the running average without
-        its first quarter, over that of the series.
+        share of the way that leads on; ``left``, the oscillation that the running average keeps:
+        that of its last three quarters over that of the series.
 
     Example:
         >>> noise = np.random.default_rng(0).standard_normal(1000)
-        >>> found = shape_of(noise)
-        >>> found["ratio"] < 1, found["path_ratio"] < 0.1, found["left"] < 0.2
+        >>> shape = shape_of(noise)
+        >>> shape["ratio"] < 1, shape["path_ratio"] < 0.1, shape["left"] < 0.2
         (True, True, True)
         >>> shape_of(np.cumsum(noise))["ratio"] < 1  # a walk moves on more than it moves around
         False
@@ -168,8 +169,13 @@ def judge(runs: Sequence[Run]) -> Parts:
                 f"{medians['left']:.0%} of the oscillation; of {len(group)} seeds "
                 f"{oscillates.sum()} oscillate and {smooth.sum()} have a smooth average"
             )
-            counts = {"oscillates": int(oscillates.sum()), "smooth": int(smooth.sum())}
-            numbers = {f"{name}, {title}": {**medians, **counts}}
+            numbers = {
+                f"{name}, {title}": {
+                    **medians,
+                    "oscillates": int(oscillates.sum()),
+                    "smooth": int(smooth.sum()),
+                }
+            }
             if control:
                 parts.note(f"{name}: {words}", numbers)
                 if oscillates.any():
@@ -185,9 +191,6 @@ def judge(runs: Sequence[Run]) -> Parts:
                 )
     return parts
 
-
-#: One row per step; the control descends on the fixed samples, which are one batch.
-_GPU = {"steps": 6000, "every": 1, "m": 512, "rule": "minibatch"}
 
 STUDY = Study(
     name="e6-raw-losses",
@@ -211,8 +214,9 @@ STUDY = Study(
             {"steps": 20000, "m": 256, "lr": 0.01, "words": 1000},
             seeds=(2, 3),
         ),
+        # One row per step; the control descends on the fixed samples, which are one batch.
         "gpu": Scale(
-            _GPU,
+            {"steps": 6000, "every": 1, "m": 512, "rule": "minibatch"},
             3,
             methods={
                 "convolutional network": {**gpu.NOISY_IMAGES, "source": "cifar-10"},

@@ -27,13 +27,13 @@ def change_loop(trial: Trial) -> Iterator[Row]:
     with trial.timed():
         change = one_step_change(*_trajectories(trial))
     for n in sorted(set(np.geomspace(4, trial["steps"], 20).astype(int).tolist())):
-        change_at_n = change[:, n - 1]
+        changes = change[:, n - 1]
         bound = one_step_change_bound(constants, n)
         yield {
             "step": n,
-            "rms": float(np.sqrt(np.mean(change_at_n**2))),
+            "rms": float(np.sqrt(np.mean(changes**2))),
             "bound": bound,
-            "over": float(np.mean(change_at_n > bound)),
+            "over": float(np.mean(changes > bound)),
         }
 
 
@@ -52,10 +52,10 @@ def _trajectories(trial: Trial) -> tuple[np.ndarray, np.ndarray]:
         for step in range(steps):
             theta = theta - eta * (np.sin(theta) + rng.choice([-1.0, 1.0], size=runs))
             values[:, step] = M * np.cos(theta)
-            next_values = [np.cos(theta - eta * (np.sin(theta) + noise)) for noise in (-1.0, 1.0)]
-            expected[:, step] = M * (next_values[0] + next_values[1]) / 2
-    # a drift makes φ unbounded: φ(θ_t) = bounded part + drift·t, and the next value is expected one
-    # drift higher
+            low, high = (np.cos(theta - eta * (np.sin(theta) + noise)) for noise in (-1.0, 1.0))
+            expected[:, step] = M * (low + high) / 2
+    # A drift makes φ unbounded: φ(θ_t) = bounded part + drift·t, and the next value is expected one
+    # drift higher.
     drifts = trial["drift"] * np.arange(1, steps + 1)
     return values + drifts, expected + drifts + trial["drift"]
 
@@ -73,8 +73,10 @@ def judge_change(runs: Sequence[Run]) -> Parts:
         share_over = float(max(np.mean([run.column("over") for run in group], axis=0)))
         rms = np.mean([run.column("rms") for run in group], axis=0)
         power, error = slope(np.log(group[0].column("step")), np.log(rms))
-        falls = abs(power + 0.5) < 0.05 if method == "uniform map" else power < -0.45
-        parts.add(f"{method}: falls like n^-1/2", holds=falls, words=f"n^{power:.3f}±{error:.3f}")
+        as_stated = abs(power + 0.5) < 0.05 if method == "uniform map" else power < -0.45
+        parts.add(
+            f"{method}: falls like n^-1/2", holds=as_stated, words=f"n^{power:.3f}±{error:.3f}"
+        )
         parts.add(
             f"{method}: below the bound",
             holds=share_over <= group[0].header.settings["delta"],

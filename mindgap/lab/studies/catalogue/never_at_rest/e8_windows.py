@@ -24,12 +24,12 @@ def loop(trial: Trial) -> Iterator[Row]:
     function = Sawtooth(trial["n"])
     window = trial["window"] or function.n
     theta = function.start
-    values: list[float] = []  # f at all points so far
+    losses: list[float] = []  # at all points so far
     for step in range(trial["periods"] * function.period):
-        values.append(function.value(theta))
-        row: Row = {"step": step, "theta": theta, "loss": values[-1]}
+        losses.append(function.value(theta))
+        row: Row = {"step": step, "theta": theta, "loss": losses[-1]}
         if step + 1 >= window:
-            row["window_average"] = float(np.mean(values[-window:]))
+            row["window_average"] = float(np.mean(losses[-window:]))
         yield row
         with trial.timed():
             theta = function.step(theta)

@@ -23,10 +23,11 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
     set, and ``loss_share``, the largest loss so far over its bound. A checkpoint holds the number
     of the cell and its state.
     """
-    cells = itertools.product(trial["gamma"], trial["step_shares"])
-    for cell, (gamma, share) in enumerate(cells):
-        if cell >= trial.restored.get("cell", 0):
-            state = trial.restored.get("state", {}) if trial.restored.get("cell") == cell else {}
+    first_cell = trial.restored.get("cell", 0)
+    pairs = itertools.product(trial["gamma"], trial["step_shares"])
+    for cell, (gamma, share) in enumerate(pairs):
+        if cell >= first_cell:
+            state = trial.restored.get("state", {}) if cell == first_cell else {}
             for row, next_state in _compact_cell(trial, gamma, share, state):
                 # A cell that diverged has no state to go on from: the next one follows.
                 trial.save({"cell": cell if next_state else cell + 1, "state": next_state})
@@ -58,11 +59,12 @@ def _compact_cell(
     x, y = unit_digits(trial["samples"])
     copies, batch, batch_norm = trial["copies"], trial["batch"], trial["batch_norm"]
     generator = trial.torch_generator(f"training {gamma}")
-    widths = (64, *[trial["width"]] * (trial["layers"] - 1), 10)
-    net = Network(widths, "relu", batch_norm=batch_norm)
+    hidden_widths = [trial["width"]] * (trial["layers"] - 1)
+    net = Network((64, *hidden_widths, 10), "relu", batch_norm=batch_norm)
+    # The theorems' bounds with batch normalisation, and without (for 3 layers or more).
     normalized = DecayedBatchNorm(batch, gamma)
-    decayed = DecayedNetwork(max(trial["layers"], 3), gamma)  # the theorem is for 3 layers or more
-    radius = 1.0 if batch_norm else trial["radius_factor"] * decayed.radius
+    plain = DecayedNetwork(max(trial["layers"], 3), gamma)
+    radius = 1.0 if batch_norm else trial["radius_factor"] * plain.radius
     theta = net.start(
         copies, radius, generator, scale=trial["radius_factor"] * normalized.scale_bound
     )
@@ -71,7 +73,8 @@ def _compact_cell(
         generator.set_state(restored["rng"])
     eta = share * trial["step_factor"] / gamma
     panel = f"γ = {gamma:g}, ηγ = {eta * gamma:g}"
-    loss_bound = normalized.loss_bound(10) if batch_norm else decayed.loss_bound(10)
+    loss_bound = normalized.loss_bound(10) if batch_norm else plain.loss_bound(10)
+    # The largest size and share of the loss bound so far.
     largest, loss_share = restored.get("worst", 0.0), restored.get("loss_share", 0.0)
     for step in range(restored.get("step", 0) + 1, trial["steps"] + 1):
         samples = torch.randint(len(x), (copies, batch), generator=generator)
@@ -92,7 +95,6 @@ def _compact_cell(
         largest = max(largest, size)
         loss_share = max(loss_share, float(losses.max()) / loss_bound)
         if step % max(1, trial["steps"] // 25) == 0 or step == 1:
-            state = {"step": step, "theta": theta, "worst": largest, "loss_share": loss_share}
             row = {
                 "step": step,
                 "panel": panel,
@@ -101,6 +103,7 @@ def _compact_cell(
                 "loss_share": loss_share,
                 "loss": float(losses.mean()),
             }
+            state = {"step": step, "theta": theta, "worst": largest, "loss_share": loss_share}
             yield row, {**state, "rng": generator.get_state()}
 
 

@@ -50,8 +50,8 @@ def loop(trial: Trial) -> Iterator[Row]:
         return
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
-        """A fresh training with the step ``lr``, and what reads its loss on ``m`` fixed samples;
-        the phase, ``"tuning"`` or ``"run"``, names the random streams.
+        """A fresh training with the step ``lr``, and a function that reads its loss on ``m`` fixed
+        samples. The phase, ``"tuning"`` or ``"run"``, names the random streams.
         """
         problem = training_problem(trial.settings, stream_seed(trial.seed, f"clipping {phase}"))
         optimizer = descent(trial.settings, lr, problem.objective.parameters)
@@ -64,9 +64,8 @@ def loop(trial: Trial) -> Iterator[Row]:
             with torch.no_grad():
                 return {"loss": float(problem.objective.value(fixed_samples))}
 
-        return Training(
-            problem, optimizer, trial.torch_generator(f"clipping {phase} order"), {}
-        ), read
+        order = trial.torch_generator(f"clipping {phase} order")
+        return Training(problem, optimizer, order, {}), read
 
     yield from tuned_run(trial, start, score=mean_log)
 
@@ -117,16 +116,17 @@ def judge(runs: Sequence[Run]) -> Parts:
             continue
         gap = mean_interval(heights[name] - heights[rival])
         nothing_saved = gap.low > math.log1p(-NEGLIGIBLE)
-        last = {method: medians(groups[method], ("lr", "loss")) for method in (name, rival)}
+        # Method -> median step and median last loss.
+        ends = {method: medians(groups[method], ("lr", "loss")) for method in (name, rival)}
         words = [
-            f"{method}: step {row['lr']:g}, last loss {row['loss']:.3g}"
-            for method, row in last.items()
+            f"{method}: step {end['lr']:g}, last loss {end['loss']:.3g}"
+            for method, end in ends.items()
         ]
         numbers = {
             **as_ratios(gap),
             "seeds": len(heights[name]),
-            "lr": {method: row["lr"] for method, row in last.items()},
-            "loss": {method: row["loss"] for method, row in last.items()},
+            "lr": {method: end["lr"] for method, end in ends.items()},
+            "loss": {method: end["loss"] for method, end in ends.items()},
         }
         parts.add(
             f"{name} below {rival}",

@@ -31,38 +31,33 @@ def loop_ratio(trial: Trial) -> Iterator[Row]:
         lower = theory.fixed_step_lower_bound(constants, epsilon)
         factors = np.array(trial["step_factors"]) if trial["fixed"] else np.ones(1)
         step_sizes = factors * fast.longest_step(M)
-        limit = int(trial["patience"] * lower) + 1000  # most steps
+        limit = int(trial["patience"] * lower) + 1000  # a run of more steps counts as infinite
         clipped_step = theory.clipped_gd_step(constants)
 
-        def step(
-            gradients: np.ndarray,
-            rows: np.ndarray,
-            step_sizes: np.ndarray = step_sizes,
-            clipped_step: Any = clipped_step,
-        ) -> Any:
-            """The steps of the runs with the numbers ``rows``: fixed, or clipped by the norms of
-            their gradients.
+        def step(gradients: np.ndarray, runs: np.ndarray) -> Any:
+            """The step sizes of the runs with the numbers ``runs``, one run per fixed step or a
+            clipped one; ``gradients`` has a row per run.
             """
-            return step_sizes[rows] if trial["fixed"] else clipped_step(row_norm(gradients))
+            return step_sizes[runs] if trial["fixed"] else clipped_step(row_norm(gradients))  # noqa: B023
 
-        most_steps = np.zeros(len(step_sizes))
+        counts = np.zeros(len(step_sizes))  # of each run, on the worse function
         with trial.timed():
             for function, x0 in ((fast, fast.start(M)), (slow, slow.start(delta))):
                 hits, _ = first_hits(
-                    lambda x, rows: function.gradient(x),  # noqa: B023
+                    lambda x, runs: function.gradient(x),  # noqa: B023
                     np.full((len(step_sizes), 1), x0),
                     step,
                     epsilon,
                     limit,
                 )
-                most_steps = np.maximum(most_steps, np.where(hits > limit, np.inf, hits))
+                counts = np.maximum(counts, np.where(hits > limit, np.inf, hits))
         yield {
             "product": M * L1,
             "M": M,
-            "count": float(most_steps.min()),
+            "count": float(counts.min()),
             "lower_bound": lower,
             "upper_bound": theory.clipped_gd_bound(constants, epsilon),
-            "best_factor": float(factors[most_steps.argmin()]),
+            "best_factor": float(factors[counts.argmin()]),
         }
 
 
@@ -81,7 +76,7 @@ def judge_ratio(runs: Sequence[Run]) -> Parts:
         np.array(fixed.column(name)) for name in ("count", "M", "product", "lower_bound")
     )
     clipped_counts, upper = (np.array(clipped.column(name)) for name in ("count", "upper_bound"))
-    below_proof, above = int((counts < lower).sum()), int((clipped_counts > upper).sum())
+    below_proof, clipped_above = int((counts < lower).sum()), int((clipped_counts > upper).sum())
     ratio = counts / clipped_counts
     exponent, error = slope(np.log(product / (np.log(M) + 1)), np.log(ratio))
     parts.add(
@@ -102,7 +97,9 @@ def judge_ratio(runs: Sequence[Run]) -> Parts:
     )
     parts.note(f"{below_proof} counts lie below what the proof's own line gives, with Δ - 5ε/4")
     parts.add(
-        "clipped GD stays below the upper bound", holds=not above, words=f"{above} counts above"
+        "clipped GD stays below the upper bound",
+        holds=not clipped_above,
+        words=f"{clipped_above} counts above",
     )
     return parts
 

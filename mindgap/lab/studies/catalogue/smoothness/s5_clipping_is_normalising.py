@@ -31,13 +31,13 @@ def loop(trial: Trial) -> Iterator[Row]:
         # γ η_c = η_n and η_c = η_n / β, so the clipping threshold is γ = β.
         lr_c, gamma = lr_n / beta, beta * trial["gamma_factor"]
         with trial.timed():
-            clipped = _distance(GClip, gradient, lr=lr_c, tau=gamma)
-            normalised = _distance(NormalizedSGD, gradient, lr=lr_n, damping=beta)
+            clipped = _step_length(GClip, gradient, lr=lr_c, tau=gamma)
+            normalised = _step_length(NormalizedSGD, gradient, lr=lr_n, damping=beta)
         yield {"step": draw, "norm_over_beta": norm / beta, "ratio": normalised / clipped}
 
 
-def _distance(optimizer: Any, gradient: Any, **settings: float) -> float:
-    """How far one step goes from 0 on this gradient, ‖x_1 - x_0‖.
+def _step_length(optimizer: Any, gradient: Any, **settings: float) -> float:
+    """The length ‖x_1 - x_0‖ of one step from x_0 = 0 on this gradient.
 
     Args:
         optimizer: its class.

@@ -44,7 +44,7 @@ def loop_networks(trial: Trial) -> Iterator[Row]:
             norm, curvature = float(network.gradient_norm(weights)), network.hessian_norm(weights)
         yield {
             "step": number,
-            "gradient": max(norm, 1e-16),
+            "gradient": max(norm, 1e-16),  # on the valley 0, of which there is no logarithm
             "curvature": curvature,
             "size": float(np.linalg.norm(weights)),
         }
@@ -62,15 +62,13 @@ def judge_networks(runs: Sequence[Run]) -> Parts:
 
     parts, table = Parts(), rows_by_method(runs)
     random_rows, valley_rows = table["random weights"], table["valley of zero loss"]
-    gradients, curvatures = (
-        [row[name] for row in random_rows] for name in ("gradient", "curvature")
-    )
-    rank = float(spearmanr(gradients, curvatures).statistic)
+    pairs = [(row["gradient"], row["curvature"]) for row in random_rows]
+    rank = float(spearmanr(pairs).statistic)
     largest_gradient = max(row["gradient"] for row in valley_rows)
-    sizes, valley_curvatures = (  # of the farther half of the valley's 13 points
+    log_sizes, log_curvatures = (  # of the farther half of the valley's 13 points
         np.log([row[name] for row in valley_rows[-6:]]) for name in ("size", "curvature")
     )
-    growth, _ = slope(sizes, valley_curvatures)
+    growth, _ = slope(log_sizes, log_curvatures)
     parts.add(
         "gradient and Hessian norm are correlated",
         holds=rank > CORRELATED,

@@ -59,15 +59,14 @@ def judge_polynomials(runs: Sequence[Run]) -> Parts:
         above = sum(row["relaxed"] > row["L0"] * (1 + 1e-9) for row in rows)
         radii = sorted({row["radius"] for row in rows})[-2:]  # the two largest
         # A row per run, polynomial and radius, in this order: pairs of a polynomial's two values.
-        largest = np.log([row["smoothness"] for row in rows if row["radius"] in radii])
-        growth = float(
-            np.median([slope(np.log(radii), pair)[0] for pair in largest.reshape(-1, 2)])
-        )
+        logs = np.log([row["smoothness"] for row in rows if row["radius"] in radii])
+        exponents = [slope(np.log(radii), pair)[0] for pair in logs.reshape(-1, 2)]
+        power = float(np.median(exponents))
         parts.add(
             f"{name}: |f''| is not bounded",
-            holds=abs(growth - (degree - 2)) < 0.1,
-            words=f"grows like R^{growth:.2f}",
-            numbers={name: {"over": above, "growth": growth}},
+            holds=abs(power - (degree - 2)) < 0.1,
+            words=f"grows like R^{power:.2f}",
+            numbers={name: {"over": above, "growth": power}},
         )
         parts.add(f"{name}: |f''| <= L0 + L1|f'|", holds=above == 0, words=f"{above} times above")
     return parts

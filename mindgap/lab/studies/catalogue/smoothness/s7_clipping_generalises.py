@@ -42,7 +42,7 @@ def loop(trial: Trial) -> Iterator[Row]:
             lr=lr,
             momentum=0.9,
             weight_decay=trial["weight_decay"],
-            fused=parameters[0].is_cuda or None,
+            fused=parameters[0].is_cuda or None,  # None: torch's own choice
         )
 
     return image_run(trial, build, "s7, batches of 64")

@@ -35,6 +35,7 @@ def rates_loop(trial: Trial) -> Iterator[Row]:
     holds ``worst_ratio``, the largest gap over its bound.
     """
     name = trial["method"]
+    # (class of functions, accuracy, axis, place on the axis)
     strongly_convex = [
         (SmoothConvex(1.0, 1 / Q), trial["epsilon"], "Q", Q) for Q in trial["conditions"]
     ]
@@ -46,13 +47,13 @@ def rates_loop(trial: Trial) -> Iterator[Row]:
     cells = strongly_convex if name == "heavy-ball" else strongly_convex + convex
     for constants, epsilon, axis, at in cells if trial.seed == 0 else []:
         with trial.timed():
-            count, bound = _count(name, constants, epsilon, trial["step_factor"])
+            count, bound = _step_count(name, constants, epsilon, trial["step_factor"])
         yield {"part": axis, "at": at, "iterations": count, "bound": bound}
     with trial.timed():
-        yield {"part": "random", "worst_ratio": _random_quadratics(trial)}
+        yield {"part": "random", "worst_ratio": _worst_random_ratio(trial)}
 
 
-def _count(
+def _step_count(
     name: str, constants: SmoothConvex, epsilon: float, step_factor: float
 ) -> tuple[float, int]:
     """The step count of one method on the worst quadratic with these constants, and its bound.
@@ -70,22 +71,21 @@ def _count(
     bound = math.ceil(
         iteration_bound("nesterov" if name == "heavy-ball" else name, constants, epsilon)
     )
-    alpha = (parameters(name, constants)[0] if constants.mu > 0 else 1 / constants.L) * step_factor
-    with np.errstate(over="ignore", invalid="ignore"):
-        gap = worst_gap(name, constants, min(3 * bound // 2 + 50, 40_000), alpha=alpha)
-    too_large = np.flatnonzero(~(gap <= epsilon))
-    arrived = too_large[-1] < len(gap) - 1
-    return (int(too_large[-1]) + 1 if arrived else math.inf), bound
+    step = parameters(name, constants)[0] if constants.mu > 0 else 1 / constants.L
+    with np.errstate(over="ignore", invalid="ignore"):  # a step that is too long diverges
+        gap = worst_gap(name, constants, min(3 * bound // 2 + 50, 40_000), alpha=step * step_factor)
+    last_above = int(np.flatnonzero(~(gap <= epsilon))[-1])  # NaN counts as above
+    return (last_above + 1 if last_above < len(gap) - 1 else math.inf), bound
 
 
-def _random_quadratics(trial: Trial) -> float:
+def _worst_random_ratio(trial: Trial) -> float:
     """The largest (f(x_k) - f*) / bound over all steps k, random spectra and random starts with
     ‖x_0‖ = 1; a value above 1 breaks the bound. 0 for heavy-ball, which has no bound.
     """
     name, rng = trial["method"], trial.numpy_generator("quadratics")
     if name == "heavy-ball":
         return 0.0  # no bound is stated for it
-    worst = 0.0
+    largest_ratio = 0.0
     for Q in trial["conditions"]:
         constants = SmoothConvex(1.0, 1 / Q)
         curvature = np.exp(  # spectra, shape (functions, dimension)
@@ -95,13 +95,13 @@ def _random_quadratics(trial: Trial) -> float:
         start = rng.standard_normal(curvature.shape)
         start /= np.linalg.norm(start, axis=1, keepdims=True)
         alpha, beta = parameters(name, constants)
-        factors = amplitudes(name, curvature, alpha * trial["step_factor"], beta)
+        amplitude = amplitudes(name, curvature, alpha * trial["step_factor"], beta)
         bound = gd_gap_printed if name == "gd" else nesterov_gap
         for k in range(trial["steps"]):
-            x = next(factors) * start  # every mode shrinks by a factor of its own
+            x = next(amplitude) * start  # every mode shrinks by a factor of its own
             gap = float((curvature * x**2).sum(axis=1).max()) / 2
-            worst = max(worst, gap / bound(constants, k))
-    return worst
+            largest_ratio = max(largest_ratio, gap / bound(constants, k))
+    return largest_ratio
 
 
 def judge_rates(runs: Sequence[Run]) -> Parts:
@@ -117,40 +117,40 @@ def judge_rates(runs: Sequence[Run]) -> Parts:
     """
     parts = Parts()
     for method, group in by_method(runs).items():
-        rows = grouped((row["part"], row) for row in group[0].rows if row["part"] != "random")
-        powers = {part: _power(of_part) for part, of_part in rows.items()}
+        rows_of = grouped((row["part"], row) for row in group[0].rows if row["part"] != "random")
+        powers = {axis: _fitted_power(rows) for axis, rows in rows_of.items()}
         # Steps grow like Q, 1/ε and L with GD, like their roots with the accelerated methods.
         corrected = dict.fromkeys(powers, 1.0 if method == "GD" else 0.5)
-        readings = {"": corrected}
+        stated_in = {"": corrected}  # reading of the statement -> axis -> stated exponent
         if method == "Nesterov" and "L" in powers:  # Table 2.1 prints O(L/√ε) for it
-            readings = {"as printed": {**corrected, "L": 1.0}, "as corrected": corrected}
-        for reading, stated in readings.items():
+            stated_in = {"as printed": {**corrected, "L": 1.0}, "as corrected": corrected}
+        for reading, stated in stated_in.items():
             parts.add(
                 f"{method}: exponents of Table 2.1 {reading}".rstrip(),
-                holds=all(abs(power - stated[part]) < NEAR for part, power in powers.items()),
+                holds=all(abs(power - stated[axis]) < NEAR for axis, power in powers.items()),
                 words=", ".join(
-                    f"{part}^{power:.2f} (stated {stated[part]:g})"
-                    for part, power in powers.items()
+                    f"{axis}^{power:.2f} (stated {stated[axis]:g})"
+                    for axis, power in powers.items()
                 ),
                 reading=reading,
             )
         within_bounds = method == "heavy-ball" or all(
-            row["iterations"] <= row["bound"] for of_part in rows.values() for row in of_part
+            row["iterations"] <= row["bound"] for rows in rows_of.values() for row in rows
         )
-        ratio = max(
+        largest_ratio = max(
             row["worst_ratio"] for run in group for row in run.rows if row["part"] == "random"
         )
         parts.add(
             f"{method}: below its bounds",
-            holds=within_bounds and ratio <= 1,
-            words=f"random runs at {ratio:.2f} of them",
-            numbers={method: {"exponents": powers, "random_over_bound": ratio}},
+            holds=within_bounds and largest_ratio <= 1,
+            words=f"random runs at {largest_ratio:.2f} of them",
+            numbers={method: {"exponents": powers, "random_over_bound": largest_ratio}},
         )
     return parts
 
 
-def _power(rows: Sequence[Row]) -> float:
-    """The exponent with which ``iterations`` grow with ``at``; infinite where a count is."""
+def _fitted_power(rows: Sequence[Row]) -> float:
+    """The fitted power of ``at`` with which ``iterations`` grow; infinite where a count is."""
     counts = [row["iterations"] for row in rows]
     if not all(math.isfinite(count) for count in counts):
         return math.inf

@@ -43,12 +43,16 @@ def worst_case_loop(trial: Trial) -> Iterator[Row]:
             "on_quadratics": quadratic_rate(name, Q),
             "proved": proved_rate(name, Q),
         }
-    exact = {"gd": gd_convex_gap, "nesterov": nesterov_convex_gap}
-    for steps in trial["pep_steps"] if name in exact else []:
+    closed_forms = {"gd": gd_convex_gap, "nesterov": nesterov_convex_gap}
+    for steps in trial["pep_steps"] if name in closed_forms else []:
         constants = SmoothConvex(1.0)
         with trial.timed():
             gap = pep_gap(name, constants, steps)
-        yield {"pep_steps": steps, "pep_gap": gap, "analytic_gap": exact[name](constants, steps)}
+        yield {
+            "pep_steps": steps,
+            "pep_gap": gap,
+            "analytic_gap": closed_forms[name](constants, steps),
+        }
 
 
 def judge_worst_case(runs: Sequence[Run]) -> Parts:
@@ -61,35 +65,36 @@ def judge_worst_case(runs: Sequence[Run]) -> Parts:
         where the package that solves the programs is missing.
     """
     parts, table = Parts(), rows_by_method(runs)
-    missing = [row["reason"] for rows in table.values() for row in rows if "reason" in row]
-    if missing:
-        parts.decide_nothing(missing[0])
+    # Why the programs were not solved.
+    reasons = [row["reason"] for rows in table.values() for row in rows if "reason" in row]
+    if reasons:
+        parts.decide_nothing(reasons[0])
         return parts
     rates = {name: [row for row in rows if "Q" in row] for name, rows in table.items()}
-    error = max(abs(row["rate"] - row["proved"]) for row in rates["GD"])
-    gaps = [
+    rate_error = max(abs(row["rate"] - row["proved"]) for row in rates["GD"])
+    gap_errors = [
         abs(row["pep_gap"] - row["analytic_gap"])
         for rows in table.values()
         for row in rows
         if "pep_gap" in row
     ]
     # Heavy-ball has no such row, and the simulation of equal methods may draw it for all.
-    gap = max(gaps, default=math.inf)
+    gap_error = max(gap_errors, default=math.inf)
     between = all(row["on_quadratics"] < row["rate"] < row["proved"] for row in rates["Nesterov"])
     heavy_ball = {row["Q"]: row["rate"] for row in rates["heavy-ball"]}
-    last_below_1 = max((Q for Q, value in heavy_ball.items() if value < 1), default=0.0)
-    first_at_1 = min((Q for Q, value in heavy_ball.items() if value >= 1), default=math.inf)
+    last_below_1 = max((Q for Q, rate in heavy_ball.items() if rate < 1), default=0.0)
+    first_at_1 = min((Q for Q, rate in heavy_ball.items() if rate >= 1), default=math.inf)
     parts.add(
         "GD has its analytic rate",
-        holds=error < PRECISION,
-        words=f"off by {error:.1e}",
-        numbers={"gd_error": error},
+        holds=rate_error < PRECISION,
+        words=f"off by {rate_error:.1e}",
+        numbers={"gd_error": rate_error},
     )
     parts.add(
         "finite worst cases are the closed forms",
-        holds=gap < PRECISION,
-        words=f"off by {gap:.1e}",
-        numbers={"pep_error": gap},
+        holds=gap_error < PRECISION,
+        words=f"off by {gap_error:.1e}",
+        numbers={"pep_error": gap_error},
     )
     parts.add(
         "Nesterov lies between its rate on quadratics and Theorem 2.1.3",

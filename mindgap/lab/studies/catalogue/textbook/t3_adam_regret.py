@@ -20,14 +20,9 @@ def regret_loop(trial: Trial) -> Iterator[Row]:
     from mindgap.lab.theory.chapter2.fig_2_3 import RareLargeLoss, online_regret
 
     problem = RareLargeLoss(trial["C"], trial["s"], trial["period"])
-    beta2 = trial["beta2"] or problem.forgetting()
-    last_step = trial["periods"] * problem.period
-    read_steps = sorted(
-        {
-            int(place) // problem.period * problem.period
-            for place in np.geomspace(10 * problem.period, last_step, 25)
-        }
-    )
+    beta2 = trial["beta2"] or problem.forgetting()  # 0: that of the theorem
+    grid = np.geomspace(10 * problem.period, trial["periods"] * problem.period, 25)
+    read_steps = sorted({int(step) // problem.period * problem.period for step in grid})
     with trial.timed():
         regrets, points = online_regret(
             problem, trial["rule"], trial["alpha"], (trial["beta1"], beta2), read_steps
@@ -49,11 +44,12 @@ def judge_regret(runs: Sequence[Run]) -> Parts:
         half = len(regret) // 2
         late_steps, late_regret = run.column("step")[half:], np.maximum(regret[half:], 1e-12)
         power, _ = slope(np.log(late_steps), np.log(late_regret))
-        adam, method = run.header.settings["rule"] == "adam", run.header.method
-        stays, falls = min(regret) >= 0.9 * floor, regret[-1] < floor / 2 and power < -0.3
+        method, is_adam = run.header.method, run.header.settings["rule"] == "adam"
+        stays = min(regret) >= 0.9 * floor
+        falls = regret[-1] < floor / 2 and power < -0.3
         parts.add(
-            f"{method}: the regret {'stays' if adam else 'falls'}",
-            holds=stays if adam else falls,
+            f"{method}: the regret {'stays' if is_adam else 'falls'}",
+            holds=stays if is_adam else falls,
             numbers={method: {"regret": regret[-1], "floor": floor, "power": power}},
             words=f"R_T/T = {regret[-1]:.3g} ({regret[-1] / floor:.2f} of the floor), like "
             f"T^{power:.2f}",

@@ -35,19 +35,18 @@ def judge(runs: Sequence[Run]) -> Parts:
         convex control.
     """
     parts = Parts()
-    gains = {}  # problem -> interval of the log of the ratio
+    gains = {}  # problem -> interval of the gain
     for problem in ("network", "convex"):
         groups = by_seed(run for run in runs if run.header.method.startswith(problem))
         final_gaps = {  # rule -> one gap per seed
             rule: [last(run, "gap") for run in groups[f"{problem}, {rule}"]]
             for rule in ("SGD", "SVRG")
         }
-        gain = gains[problem] = mean_interval(
-            np.log(final_gaps["SGD"]) - np.log(final_gaps["SVRG"]), miss=ONE_SIDED
-        )
+        logs = np.log(final_gaps["SGD"]) - np.log(final_gaps["SVRG"])
+        gain = gains[problem] = mean_interval(logs, miss=ONE_SIDED)
         errors = {
-            name: float(np.mean([last(run, "test_error") for run in groups[f"{problem}, {name}"]]))
-            for name in final_gaps
+            rule: float(np.mean([last(run, "test_error") for run in groups[f"{problem}, {rule}"]]))
+            for rule in final_gaps
         }
         median_gaps = {rule: float(np.median(values)) for rule, values in final_gaps.items()}
         parts.note(
@@ -58,15 +57,17 @@ def judge(runs: Sequence[Run]) -> Parts:
         )
     if gains["convex"].low <= 0:
         parts.decide_nothing("SVRG gains nothing on the convex control, where it ought to")
-    gain_of_network, no_gain = gains["network"], gains["network"].high < math.log(MARGIN)
+    no_gain = gains["network"].high < math.log(MARGIN)
     parts.add(
-        "no gain on the network", holds=no_gain, refuted=gain_of_network.low > 0 and not no_gain
+        "no gain on the network", holds=no_gain, refuted=gains["network"].low > 0 and not no_gain
     )
     return parts
 
 
 def _factor(logarithm: float) -> str:
-    """A logarithm as a factor, in words; infinite where one seed has no interval."""
+    """The factor with this logarithm, in words; "inf" or "0" at an end of the unbounded interval
+    that a single seed has.
+    """
     return f"{np.exp(logarithm):.3g}"
 
 

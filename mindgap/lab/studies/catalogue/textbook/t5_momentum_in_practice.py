@@ -38,7 +38,7 @@ def loop(trial: Trial) -> Iterator[Row]:
             momentum=0.9,
             weight_decay=trial["weight_decay"],
             nesterov=trial["nesterov"],
-            fused=parameters[0].is_cuda or None,
+            fused=parameters[0].is_cuda or None,  # None: torch's own choice
         )
 
     return image_run(trial, build, "t5, batches of 64")
