@@ -429,8 +429,8 @@ READINGS = {
     "ACClip's loss on ResNet20 by 10 to 11 %, and 1e-2 on the LSTM and on covtype by 10 to 15 %; "
     "no rate brings GClip to AdamW's loss on the two transformers (+7.1 and +10.5 %).",
     "scale": "*Reading*: one such batch costs AdamW without clipping 11 to 51 %, and with "
-    '`clip="quantile"` at most 2.2 %; a fixed bound of 1 is better on the transformer. ACClip beats '
-    "that bound in all three seeds on ResNet20 and covtype.",
+    '`clip="quantile"` at most 2.2 %; a fixed bound of 1 is better on the transformer. ACClip '
+    "beats that bound in all three seeds on ResNet20 and covtype.",
     "labels": "*Reading*: clipping helps little here: AdamW without it is 0.9 to 4.2 % behind the "
     'fixed bound, `clip="quantile"` 0.6 to 3.2 %; ACClip is ahead on ResNet20 in all three seeds.',
     "nan": "*Reading*: a NaN batch ends every run of torch's AdamW, with or without clipping, "

@@ -577,7 +577,7 @@ class RuleOptimizer(Optimizer, ABC):
         if rule == "noise":
             if not spike:
                 scale, noisy = self._judged(norm)
-            share = (scale < 1.0).double()  # type: ignore[operator]
+            share = (scale < 1.0).double()  # type: ignore[operator, union-attr]
         elif rule == "unit":
             scale = torch.where(norm == 0, torch.ones_like(norm), 1.0 / norm)
             share = torch.zeros_like(norm)

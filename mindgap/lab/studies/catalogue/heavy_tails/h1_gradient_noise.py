@@ -110,17 +110,10 @@ def judge_norms(runs: Sequence[Run]) -> Parts:
         answers = medians(group, ("hill_heavier", "settles", "hill_index", "exponent"))
         answers_of[name] = answers
         parts.note(
-<<<<<<< HEAD
-            f"{name}: {index_words(found['hill_index'])}, heavier than Gaussian "
-            f"{word(found['hill_heavier'])}, "
-            f"variance settles {word(found['settles'])} (m^{found['exponent']:.2f})",
-            {name: {column.removeprefix("hill_"): value for column, value in found.items()}},
-=======
-            f"{name}: index {answers['hill_index']:.1f}, heavier than Gaussian "
+            f"{name}: {index_words(answers['hill_index'])}, heavier than Gaussian "
             f"{word(answers['hill_heavier'])}, "
             f"variance settles {word(answers['settles'])} (m^{answers['exponent']:.2f})",
             {name: {column.removeprefix("hill_"): value for column, value in answers.items()}},
->>>>>>> r-studies2
         )
     gauss, stable = answers_of["Gaussian vectors"], answers_of["stable vectors"]
     right_tails = gauss["hill_heavier"] < 1.0 and stable["hill_heavier"] == 1.0

@@ -85,14 +85,9 @@ def judge(runs: Sequence[Run]) -> Parts:
         answer = answers[name] = float(np.median(of_seeds)) if crossed else of_nearly_all(of_seeds)
         row = medians(group, ("hill_index", "settles", "exponent", "largest"))
         words = (
-<<<<<<< HEAD
-            f"heavy-tailed {word(answer)}, {index_words(middle['hill_index'])} (Hill), "
-            f"largest norm {middle['largest']:.1f} medians, "
-            f"variance settles {word(middle['settles'])}"
-=======
-            f"heavy-tailed {word(answer)}, Hill index {row['hill_index']:.1f}, largest norm "
-            f"{row['largest']:.1f} medians, variance settles {word(row['settles'])}"
->>>>>>> r-studies2
+            f"heavy-tailed {word(answer)}, {index_words(row['hill_index'])} (Hill), "
+            f"largest norm {row['largest']:.1f} medians, "
+            f"variance settles {word(row['settles'])}"
         )
         numbers = {name: {"heavier": answer, "seeds": len(group), **row}}
         stated = STATED.get(name.split(", batch")[0])

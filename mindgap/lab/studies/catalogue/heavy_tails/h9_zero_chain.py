@@ -33,25 +33,13 @@ def loop_chain(trial: Trial) -> Iterator[Row]:
         x, least_norm = np.zeros((trial["replicas"], chain.dimension)), math.inf
         with trial.timed():
             for _ in range(steps + 1):
-<<<<<<< HEAD
-                exact = hard.gradient(x)
-                norm = np.linalg.norm(exact, axis=1)
-                least_norm = min(
-                    least_norm, float(norm.mean() + 4 * norm.std() / math.sqrt(len(norm)))
-                )
-                coins = (rng.random(len(x)) < hard.probability).astype(float)
-                gradient = hard.oracle.with_noise(exact, x / hard.scale, coins)
-                x = x - trial["step"] * _rule(trial["rule"], gradient, hard)
-        finished = float((theory.prog(x / hard.scale, 0.0) >= hard.dimension).mean())
-=======
                 exact = chain.gradient(x)
                 norms = np.linalg.norm(exact, axis=1)
                 upper_end = norms.mean() + 4 * norms.std() / math.sqrt(len(norms))
                 least_norm = min(least_norm, float(upper_end))
                 coins = (rng.random(len(x)) < chain.probability).astype(float)
-                gradient = chain.oracle.noisy(exact, x / chain.scale, coins)
+                gradient = chain.oracle.with_noise(exact, x / chain.scale, coins)
                 x = x - trial["step"] * _direction(trial["rule"], gradient, chain)
->>>>>>> r-studies2
         yield {
             "alpha": alpha,
             "epsilon": epsilon,
