@@ -21,7 +21,11 @@ before the race was changed. Six more (``recommend_again.py``) judge it a second
 changes that the eight led to, and ten (``recommend_third.py``) a third time; ``--split`` chooses
 the tasks of one list. The answers of a race that the ten refused stand beside (``REFUSED``), and
 on eight more (``recommend_fourth.py``) those of the race that came of it (``NEWER``). Twelve
-(``recommend_fifth.py``) are for a fifth judging.
+(``recommend_fifth.py``) judged the former race and a new one (``FIFTH``); what the race of today
+answers there (``REPAIRED``) was repaired after a look at them:
+
+    python benchmarks/recommend.py RECORDS.jsonl --split judge5 --kinds recommend fresh \\
+        --modes "repaired race"
 """
 
 from __future__ import annotations
@@ -68,6 +72,12 @@ FULL = "recommend"
 REFUSED = "refused race"
 #: The refused race with a rule for measured overfitting, which eight tasks judge.
 NEWER = "newer race"
+#: The race that the twelve tasks refused; its code is in the history, and its Muon is another one.
+FIFTH = "fifth race"
+#: The former race after the repair that the twelve led to: when it says that nothing trains.
+REPAIRED = "repaired race"
+#: Races whose answers stand beside those of the former race: list of tasks -> races.
+BESIDE = {"judge4": (NEWER,), "judge5": (FIFTH, REPAIRED)}
 Setting = dict[str, Any]
 
 
@@ -207,7 +217,7 @@ def recommended(task: str, mode: str) -> dict[str, Any]:
     factory, steps = tasks()[task]
     _load()
     wall, cpu = time.perf_counter(), time.process_time()
-    answer = recommend(factory, minutes=60, steps=steps, **MODES[mode])
+    answer = recommend(factory, minutes=60, steps=steps, **MODES.get(mode, {}))
     took = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
     wall, cpu = time.perf_counter(), time.process_time()
     full_run(task, adamw(1e-3), 0)
@@ -325,8 +335,9 @@ class Row:
 def rows(done: dict[str, dict[str, Any]]) -> list[Row]:
     """Every task whose search and recommendation are finished."""
 
-    def mean(task: str, setting: Setting | None) -> float:
-        lines = [done.get(key(["final", task, [setting, seed]])) for seed in FRESH_SEEDS]
+    def mean(task: str, setting: Setting | None, race: str = FULL) -> float:
+        other = [FIFTH] if race == FIFTH else []
+        lines = [done.get(key(["final", task, [setting, seed, *other]])) for seed in FRESH_SEEDS]
         if not all(lines):
             return math.nan
         return statistics.fmean(line["loss"] for line in lines if line)
@@ -335,10 +346,11 @@ def rows(done: dict[str, dict[str, Any]]) -> list[Row]:
     for task in tasks():
         best = best_of_search(task, done)
         answers = {
-            mode: done.get(key(["recommend", task, mode])) for mode in (*MODES, REFUSED, NEWER)
+            mode: done.get(key(["recommend", task, mode]))
+            for mode in (*MODES, REFUSED, NEWER, FIFTH, REPAIRED)
         }
         modes = {
-            mode: (line["loss"], mean(task, line["setting"]), line)
+            mode: (line["loss"], mean(task, line["setting"], mode), line)
             for mode, line in answers.items()
             if line
         }
@@ -369,15 +381,14 @@ def table(path: Path) -> str:
         of = [row for row in found if row.task in SPLITS[split]]
         if not of:
             continue
-        beside = NEWER if split == "judge4" else REFUSED
+        races = BESIDE.get(split, (REFUSED,))
         lines = [
             [
                 *head,
                 "against AdamW at 1e-3, fresh seeds",
                 "runs in steps",
                 "runs by the clock",
-                f"the {beside}",
-                "its gap",
+                *(words for race in races for words in (f"the {race}", "its gap")),
             ]
         ]
         for row in of:
@@ -392,7 +403,7 @@ def table(path: Path) -> str:
                     _percent(row.against_adamw()),
                     f"{line['runs']:.1f}",
                     f"{line['clock']['cpu']:.1f}",
-                    *_beside(row, beside),
+                    *(words for race in races for words in _beside(row, race)),
                 ]
             )
         cost = [row.modes[FULL][2]["clock"]["cpu"] for row in of]
@@ -401,7 +412,8 @@ def table(path: Path) -> str:
             f"60 runs, seed 0: {_summary([row.gap(FULL) for row in of])}; on fresh seeds: "
             f"{_summary([row.gap(FULL, fresh=True) for row in of])}. Against AdamW at 1e-3, fresh "
             f"seeds: {_summary([row.against_adamw() for row in of])}. Runs by the clock: median "
-            f"{statistics.median(cost):.1f}, most {max(cost):.1f}.{_of_race(of, beside)}",
+            f"{statistics.median(cost):.1f}, most {max(cost):.1f}."
+            + "".join(_of_race(of, race) for race in races),
             _table(lines),
         ]
     return "\n\n".join([*parts, *_ablations(found)])
@@ -463,7 +475,8 @@ def written(page: Path, path: Path) -> str:
 def _percent(value: float) -> str:
     if math.isnan(value):
         return "not run"
-    return f"{value:+.1f} %".replace("-", "−")
+    digits = ".1f" if abs(value) < 1e5 else ".1e"
+    return f"{value:+{digits}} %".replace("-", "−")
 
 
 def _number(value: float) -> str:
@@ -479,7 +492,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--split", choices=list(SPLITS), help="all tasks of a list, one mode")
     parser.add_argument("--tasks", nargs="*", help="default: all")
-    parser.add_argument("--modes", nargs="*", choices=list(MODES))
+    parser.add_argument("--modes", nargs="*", choices=[*MODES, REPAIRED])
     parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing after that")
     parser.add_argument("--table", action="store_true", help="only print the tables")
     parser.add_argument("--docs", type=Path, help="with --table: the page to write them into")

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import json
 import math
+import statistics
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -63,6 +64,29 @@ def test_the_page_on_recommend_has_the_tables_of_the_records() -> None:
         "run python benchmarks/recommend.py benchmarks/records/recommend/records.jsonl --table "
         "--docs docs/recommend.md"
     )
+
+
+def test_the_page_on_recommend_has_the_figures_of_the_fifth_judging() -> None:
+    """Those of the registered rule, for the former race and for the one that it refused."""
+    page = (ROOT / "docs" / "recommend.md").read_text(encoding="utf-8")
+    recommend = script("recommend")
+    done = recommend.read(RECORDS / "recommend" / "records.jsonl")
+    found = [row for row in recommend.rows(done) if row.task in recommend.SPLITS["judge5"]]
+    races = (recommend.FULL, recommend.FIFTH, recommend.REPAIRED)
+    gaps = {race: [row.gap(race) for row in found] for race in races}
+    lines = {
+        "(i) gaps above 15 %": [str(sum(gap > 15 for gap in gaps[race])) for race in races],
+        "(ii) median gap": [f"+{statistics.median(gaps[race]):.1f} %" for race in races],
+        "(iii) mean of log(1 + gap)": [
+            f"{statistics.fmean(math.log1p(max(gap, 0) / 100) for gap in gaps[race]):.3f}"
+            for race in races
+        ],
+        "(iv) most runs by its own count": [
+            f"{max(row.modes[race][2]['said'] for row in found):.2f}" for race in races
+        ],
+    }
+    for name, values in lines.items():
+        assert f"| {' | '.join([name, *values])} |" in page.replace("**", ""), (name, values)
 
 
 def test_the_tasks_that_judge_recommend_are_those_that_were_registered() -> None:
