@@ -68,17 +68,17 @@ def rows(batch: Any, index: Any) -> Any:
     """
     n = size(batch)
 
-    def chosen(entry: Any) -> Any:
-        """The rows of a tensor with one row per sample; any other entry as it is."""
+    def select(entry: Any) -> Any:
+        """The chosen rows of a tensor with one row per sample; any other entry as it is."""
         per_sample = isinstance(entry, Tensor) and entry.ndim and len(entry) == n
         return entry[index] if per_sample else entry
 
     if isinstance(batch, Tensor):
-        return chosen(batch)
+        return select(batch)
     if isinstance(batch, Mapping):
-        return {key: chosen(tensor) for key, tensor in batch.items()}
+        return {key: select(entry) for key, entry in batch.items()}
     if isinstance(batch, (tuple, list)):
-        return tuple(chosen(tensor) for tensor in batch)
+        return tuple(select(entry) for entry in batch)
     raise RuleError("samples of this kind of batch cannot be chosen")
 
 

@@ -64,8 +64,8 @@ Order = Annotated[float, Range(1, 2, "(]")]
 #: number.
 Vectors = Annotated[Any, "vectors"]
 
-#: Entries of a long list that are tested one by one.
-LOOKED_AT = 100
+#: Entries of a long list that are tested, from its begin.
+TESTED_ENTRIES = 100
 
 
 def is_number(value: Any) -> bool:
@@ -75,10 +75,10 @@ def is_number(value: Any) -> bool:
         >>> is_number(2.0), is_number(float("nan")), is_number("2")
         (True, False, False)
     """
-    return isinstance(value, Real) and value == value and _fits(value)
+    return isinstance(value, Real) and value == value and _fits_float(value)
 
 
-def _fits(value: Any) -> bool:
+def _fits_float(value: Any) -> bool:
     """Not a bool, and not a whole number that floating point cannot hold."""
     return not isinstance(value, bool) and not (isinstance(value, int) and abs(value) > MOST)
 
@@ -91,7 +91,7 @@ def is_numeric(value: Any) -> bool:
         (True, False, False)
     """
     if isinstance(value, Real):
-        return _fits(value)
+        return _fits_float(value)
     if type(value).__module__.partition(".")[0] == "torch":
         return hasattr(value, "is_complex") and not value.is_complex()
     return hasattr(value, "dtype") and value.dtype.kind in "fiub"
@@ -206,7 +206,7 @@ def _record_request(hints: tuple[Any, ...]) -> Request:
 
 def _sequence_request(base: type, hints: tuple[Any, ...]) -> Request:
     """The request that a value is a sequence whose entries all fit one annotation. Of a long one
-    the first ``LOOKED_AT`` entries are tested.
+    the first ``TESTED_ENTRIES`` entries are tested.
 
     Args:
         base: ``tuple``, ``list`` or ``collections.abc.Sequence``.
@@ -221,7 +221,9 @@ def _sequence_request(base: type, hints: tuple[Any, ...]) -> Request:
     def fits(value: Any) -> bool:
         if not isinstance(value, kinds) or (length and len(value) != length):
             return False
-        return entry_request is None or all(entry_request[0](each) for each in value[:LOOKED_AT])
+        return entry_request is None or all(
+            entry_request[0](each) for each in value[:TESTED_ENTRIES]
+        )
 
     words = f"a {base.__name__.lower()}"
     return fits, words if entry_request is None else f"{words}, each entry {entry_request[1]}"
@@ -271,11 +273,11 @@ def _named_rule(hint: Any) -> Rule | None:
     return lambda name, value: test(value) or fail(name, f"must be {words}", value)
 
 
-def _open(hint: Any) -> bool:
+def _accepts_any(hint: Any) -> bool:
     """Whether an annotation is ``Any``, or a union or a sequence of it."""
-    inside = (types.UnionType, typing.Union, list, tuple, collections.abc.Sequence)
+    containers = (types.UnionType, typing.Union, list, tuple, collections.abc.Sequence)
     return hint is Any or (
-        typing.get_origin(hint) in inside and any(map(_open, typing.get_args(hint)))
+        typing.get_origin(hint) in containers and any(map(_accepts_any, typing.get_args(hint)))
     )
 
 
@@ -292,7 +294,7 @@ def _rules(function: Callable[..., Any], numeric: bool) -> dict[str, Rule]:
     for name, hint in function.__annotations__.items():
         try:
             annotation = eval(hint, {}, names) if isinstance(hint, str) else hint
-            rule = _named_rule(annotation) if numeric or not _open(annotation) else None
+            rule = _named_rule(annotation) if numeric or not _accepts_any(annotation) else None
         except (TypeError, AttributeError, NameError):
             rule = None
         if name != "return" and rule is not None:

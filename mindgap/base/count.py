@@ -26,11 +26,13 @@ class OracleCount:
         self._counts[name] += calls
 
     def add_together(self, names: tuple[str, ...]) -> None:
-        """One call of each name: a single entry, spread over the names only when somebody looks."""
+        """Count one call of each name, as a single entry that is spread over the names later: this
+        runs in every iteration of a method.
+        """
         self._together[names] += 1
 
     def _spread(self) -> Counter[str]:
-        """The counts by name. Calls that were counted together are moved into them first."""
+        """Calls by name, after those that were counted together are spread over their names."""
         for names, calls in self._together.items():
             for name in names:
                 self._counts[name] += calls

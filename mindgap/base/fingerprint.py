@@ -8,6 +8,7 @@ import dis
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cached_property, partial
 from hashlib import blake2b
@@ -18,8 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-#: Containers and objects are looked into so deep.
+#: Containers, and objects, within one another that are opened, at most.
 DEEPEST, DEEPEST_OBJECT = 8, 4
+#: Types of the globals and attributes whose values count.
+_PLAIN = (int, float, complex, str, bytes, tuple, Tensor, np.ndarray)
 #: Methods that change a container.
 _CHANGES = {"append", "extend", "insert", "add", "update", "setdefault", "pop", "clear", "remove"}
 
@@ -147,7 +150,7 @@ class _Text:
     its name stands for it.
 
     Args:
-        own: what does not count, because the run changes it.
+        own: modules that do not count, because the run changes them.
     """
 
     def __init__(self, own: tuple[object, ...]) -> None:
@@ -155,8 +158,8 @@ class _Text:
         self._seen: set[int] = set()
 
     def of(self, value: Any, is_constant: bool = True, depth: int = 0) -> str:
-        """One value as text, by its kind; of what is of no kind below only the type counts. Code
-        that is met is noted as seen.
+        """One value as text, by its kind; of a value of no kind below only the type counts. Code
+        that is met is noted in ``_seen``.
 
         Args:
             is_constant: whether nothing changes a list, set or mapping, so that it is opened.
@@ -174,8 +177,8 @@ class _Text:
             return self._function(value, depth)
         if isinstance(value, MethodType):
             code = getattr(value.__func__, "__code__", None)
-            stored = set() if code is None else _stored_names(code, "ATTR")
-            owner = self._owner(value.__self__, stored, depth)
+            changed = set() if code is None else _stored_names(code, "ATTR")
+            owner = self._object(value.__self__, changed, depth)
             return f"{self.of(value.__func__, is_constant, depth + 1)} of {owner}"
         if isinstance(value, partial):
             inner = (value.func, value.args, sorted(value.keywords.items()))
@@ -191,10 +194,10 @@ class _Text:
         if isinstance(value, Mapping) and is_constant:
             return f"{[self.of(item, is_constant, depth + 1) for item in value.items()]}"
         if is_dataclass(value) and not isinstance(value, type):
-            return self._owner(value, set(), depth)
+            return self._object(value, set(), depth)
         method = None if isinstance(value, type) else vars(type(value)).get("__call__")
         if isinstance(method, FunctionType):
-            owner = self._owner(value, _stored_names(method.__code__, "ATTR"), depth)
+            owner = self._object(value, _stored_names(method.__code__, "ATTR"), depth)
             return f"{owner} {self.of(method, is_constant, depth + 1)}"
         kind = value if isinstance(value, type) else type(value)
         return f"{kind.__module__}.{kind.__qualname__}"
@@ -211,25 +214,22 @@ class _Text:
         if id(code) in self._seen:
             return value.__qualname__
         self._seen.add(id(code))
-        names = set(_names(code))
+        names = {name for nested in _codes(code) for name in nested.co_names}
         is_constant = not (names & _CHANGES) and not _stored_names(code, "SUBSCR")
-        outside: list[tuple[str, Any]] = [("defaults", value.__defaults__)]
-        outside.append(("defaults by name", value.__kwdefaults__))
+        outside: list[tuple[str, Any]] = [
+            ("defaults", value.__defaults__),
+            ("defaults by name", value.__kwdefaults__),
+        ]
         changed = _stored_names(code, "DEREF")
         for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True):
             if name not in changed:
-                try:
+                with suppress(ValueError):  # a cell that is not filled yet
                     outside.append((name, cell.cell_contents))
-                except ValueError:  # not filled yet
-                    continue
         changed = _stored_names(code, "GLOBAL")
         for name in sorted(names - changed):
             global_value = value.__globals__.get(name)
-            plain = isinstance(
-                global_value, (int, float, complex, str, bytes, tuple, Tensor, np.ndarray)
-            )
             # By type first: a module that loads itself when it is used must not be asked anything.
-            if plain or (
+            if isinstance(global_value, _PLAIN) or (
                 isinstance(global_value, FunctionType)
                 and global_value.__module__ == value.__module__
             ):
@@ -242,7 +242,7 @@ class _Text:
         inner = [self.of(constant) for constant in code.co_consts]
         return repr((code.co_code, inner, code.co_names, code.co_varnames))
 
-    def _owner(self, value: Any, changed: set[str], depth: int) -> str:
+    def _object(self, value: Any, changed: set[str], depth: int) -> str:
         """An object as text: its type, and those of its attributes that are plain values or
         functions. Left out are the names in ``changed``, which a call stores to, and cached
         properties.
@@ -259,19 +259,7 @@ class _Text:
         for name in sorted(names):
             attribute = getattr(value, name, None)
             skipped = name in changed or isinstance(getattr(kind, name, None), cached_property)
-            plain_types = (
-                bool,
-                int,
-                float,
-                complex,
-                str,
-                bytes,
-                tuple,
-                Tensor,
-                np.ndarray,
-                FunctionType,
-            )
-            if not skipped and isinstance(attribute, plain_types):
+            if not skipped and isinstance(attribute, (*_PLAIN, FunctionType)):
                 attributes.append(f"{name} = {self.of(attribute, True, depth + 1)}")
         return f"{kind.__module__}.{kind.__qualname__} {attributes}"
 
@@ -282,12 +270,6 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _codes(constant)
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    """Names of globals and attributes that the code, or code nested in it, uses."""
-    for nested in _codes(code):
-        yield from nested.co_names
 
 
 def _stored_names(code: CodeType, kind: str) -> set[str]:

@@ -179,8 +179,9 @@ _REPLACEMENTS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
 
 
 def _is_covered(*tensors: Tensor | None) -> bool:
-    """Whether these are plain real tensors of one type, a derivative is wanted, no torch.func
-    transform is active.
+    """Whether these are plain real tensors of one type on one device, a derivative by one of them
+    is wanted, and neither autocast nor a torch.func transform is active. None stands for a tensor
+    that the function was not given.
     """
     given = [t for t in tensors if t is not None]
     first = given[0]
@@ -193,21 +194,24 @@ def _is_covered(*tensors: Tensor | None) -> bool:
         and first.numel() > 0
         and not torch.is_autocast_enabled(first.device.type)
         and not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0
+        and forward_ad._current_level < 0  # no forward-mode derivative is under way
     )
 
 
 def _saving_hooks() -> Any:
-    """The innermost hooks that see what is saved for a backward pass (None without any).
-    Checkpointing sets its own, so that other hooks than at the block's begin mean a checkpointed
-    part. Where torch does not tell, it is a new object each time, so that no two are equal.
+    """The innermost hooks that see what is saved for a backward pass; None without any.
+
+    Checkpointing sets its own: other hooks than at the block's begin mean a checkpointed part.
+    Where this torch has no such function, a new object each time, so that no two are equal.
     """
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     return object() if top is None else top(False)
 
 
 def _per_dimension(size: Any, dimensions: int) -> list[int]:
-    """One size per dimension, of a number or of a sequence."""
+    """A stride, padding or dilation as one whole number per dimension; a single number, alone or
+    in a sequence, counts for all.
+    """
     sizes = [int(size)] if isinstance(size, int) else [int(each) for each in size]
     return sizes * dimensions if len(sizes) == 1 else sizes
 
@@ -216,14 +220,14 @@ def _per_dimension(size: Any, dimensions: int) -> list[int]:
 
 
 def _add(total: Tensor | None, term: Tensor) -> Tensor:
-    """The sum, written into ``total`` where no graph is built; None for ``total`` means zero."""
+    """total + term, written into ``total`` where no graph is built; None stands for zero."""
     if total is None:
         return term
     return total + term if torch.is_grad_enabled() else total.add_(term)
 
 
 def _multiply(value: Tensor, factor: Tensor) -> Tensor:
-    """The product, written into ``value`` where no graph is built."""
+    """value * factor, written into ``value`` where no graph is built."""
     return value * factor if torch.is_grad_enabled() else value.mul_(factor)
 
 
@@ -287,8 +291,8 @@ class _ConvolutionGradient(Function):
         by_grad_y = by_x = by_w = None
 
         def first_backward(x: Tensor, w: Tensor, place: int) -> Tensor:
-            """The first backward pass with this input and weight, but only the gradient at one
-            place: 0 for the input's, 1 for the weight's.
+            """The gradient of the first backward pass with this input and weight, by the input
+            (``place`` 0) or by the weight (``place`` 1).
             """
             wanted = [i == place for i in range(3)]
             return aten.convolution_backward(grad_y, x, w, None, *ctx.geometry, wanted)[place]
@@ -446,7 +450,7 @@ class _LayerNormGradient(Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(grad_y, x, w, mean, s)
         ctx.shape, ctx.eps = shape, eps
-        # The bias only says that its gradient is wanted, and where.
+        # Only shape and device of the bias count, so the weight stands for it.
         bias = w if wanted[2] else None
         return aten.native_layer_norm_backward(grad_y, x, shape, mean, s, w, bias, wanted)
 
@@ -484,12 +488,14 @@ class _LayerNormGradient(Function):
                     by_w = grad_y * projected
                     by_w = by_w.sum(sample_axes) if sample_axes else by_w
             if needs_x:
-                bent = _layer_norm_bend(x, s, cot_x, w * grad_y, ctx.shape, ctx.eps)
-                by_x = bent if by_x is None else _add(bent, by_x)
+                through_x = _layer_norm_second_derivative(
+                    x, s, cot_x, w * grad_y, ctx.shape, ctx.eps
+                )
+                by_x = through_x if by_x is None else _add(through_x, by_x)
         return by_grad_y, by_x, by_w, None, None, None, None, None
 
 
-def _layer_norm_bend(
+def _layer_norm_second_derivative(
     x: Tensor, s: Tensor, u: Tensor, c: Tensor, shape: list[int], eps: float
 ) -> Tensor:
     """Derivative of <u, s P(c)> by x: of a layer norm's grad_x, times a fixed vector u.
@@ -515,11 +521,12 @@ def _layer_norm_bend(
     z = aten.native_layer_norm(x, shape, None, None, eps)[0]
     a, b, mean_u, mean_c = mean(u * z), mean(c * z), mean(u), mean(c)
     q, square = mean(u * c) - mean_u * mean_c, s.square()
+    # The terms with u and c, then that with z, then the constant ones.
     of_u, of_c = u * (-square * b), _multiply(c, -square * a)
-    bent = _multiply(z, -square * (q - 3 * a * b))
-    for part in (of_u, of_c, square * (b * mean_u + a * mean_c)):
-        bent = _add(bent, part)
-    return bent
+    derivative = _multiply(z, -square * (q - 3 * a * b))
+    for term in (of_u, of_c, square * (b * mean_u + a * mean_c)):
+        derivative = _add(derivative, term)
+    return derivative
 
 
 class _Gelu(Function):
@@ -544,7 +551,7 @@ class _GeluGradient(Function):
 
     @staticmethod
     def forward(ctx: Any, grad_y: Tensor, x: Tensor) -> Tensor:
-        ctx.save_for_backward(grad_y, x, _gelu_bend(grad_y, x))
+        ctx.save_for_backward(grad_y, x, _gelu_second_derivative(grad_y, x))
         return aten.gelu_backward(grad_y, x)
 
     @staticmethod
@@ -552,14 +559,14 @@ class _GeluGradient(Function):
         """Derivatives by grad_y and x of the number whose derivative by grad_x is cot_x: y'(x)
         cot_x and grad_y y''(x) cot_x.
         """
-        grad_y, x, bend = ctx.saved_tensors
+        grad_y, x, second_derivative = ctx.saved_tensors
         if torch.is_grad_enabled():
             # It was kept as a number; whoever differentiates once more needs its graph.
-            bend = _gelu_bend(grad_y, x)
-        return aten.gelu_backward(cot_x, x), bend * cot_x
+            second_derivative = _gelu_second_derivative(grad_y, x)
+        return aten.gelu_backward(cot_x, x), second_derivative * cot_x
 
 
-def _gelu_bend(grad_y: Tensor, x: Tensor) -> Tensor:
+def _gelu_second_derivative(grad_y: Tensor, x: Tensor) -> Tensor:
     """grad_y y''(x) with y''(x) = (2 - x^2) phi(x), phi the normal density."""
     square = x * x
     return (square * -0.5).exp() * (2.0 - square) * grad_y * (1 / math.sqrt(2 * math.pi))
