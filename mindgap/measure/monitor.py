@@ -209,7 +209,9 @@ class Monitor:
         self._stopped_probes: dict[str, str] = {}
         if recall is not None and not callable(recall):
             fail("recall", "must be a function that finds a batch by its name", recall)
-        recorder = _recorder_for(objective.model, self._optimizer, memory)
+        recorder = Recorder(objective.model, self._optimizer, memory)
+        if memory is not None and non_negative("memory", memory) == 0:
+            recorder.why_no_state = "memory=0 keeps no state"
         self._recorder, self._recall, self._device_type = recorder, recall, recorder.device_type
         # Steps between two readings of the gradient norms, and between the begins of two rounds.
         self._norm_period, self._round_steps = 1, SPACING
@@ -393,9 +395,9 @@ class Monitor:
         """
         if self._hooks:
             self._publish_events(self._watch.flush())
-            for names, reason in self.skipped.items():
+            for names, why in self.skipped.items():
                 if names not in self._stopped_probes:
-                    LOG.warning("%s: not read: %s", names, reason)
+                    LOG.warning("%s: not read: %s", names, why)
             self._objective.loss = self._own_loss
         for hook in self._hooks:
             hook.remove()
@@ -477,12 +479,13 @@ class Monitor:
         kept for ``_finish_row``.
 
         Args:
+            groups: the probes to read at this step.
             events: sentences on what was unusual at this step.
         """
         self._row_begun_at = time.perf_counter()
         self._probe_seconds_before_row = self._probe_seconds()
         watch = self._watch
-        with self._charged():
+        with self._charge_time():
             self._row = {"step": self.step, "seconds": round(self.training, 6)}
             rates = {float(g["lr"]) for g in self._optimizer.param_groups if "lr" in g}
             if len(rates) == 1:
@@ -520,7 +523,7 @@ class Monitor:
         groups, parameters_before = self._groups_after_step, self._parameters_before
         self._groups_after_step, self._parameters_before = [], []
         parameters = self._objective.parameters
-        with self._charged(), torch.no_grad():
+        with self._charge_time(), torch.no_grad():
             update = [
                 p.detach() - before for p, before in zip(parameters, parameters_before, strict=True)
             ]
@@ -551,7 +554,7 @@ class Monitor:
         fits = self._fits_share(self._state_seconds, self._last_state_seconds, STATES)
         if recorder.why_no_state or not fits:
             return
-        with self._charged():
+        with self._charge_time():
             begun_at = time.perf_counter()
             recorder.flush()
             recorder.keep_state(self.step)
@@ -561,23 +564,23 @@ class Monitor:
             self._state_seconds += self._last_state_seconds
 
     def _pass_norms_on(self) -> None:
-        """Hand the gradient norms that the watch has read to the recorder. Let the recorder look
-        at the losses of its last steps, where ``LOOK`` of them or more wait.
+        """Hand the gradient norms that the watch has read to the recorder, and let the recorder
+        look at the losses of its last steps, if ``LOOK`` steps or more wait for that.
         """
-        for step, norm in self._watch.take_read():
+        for step, norm in self._watch.pop_norms_read():
             self._recorder.note_gradient(step, norm)
         if self._recorder.unread_steps >= LOOK:
             self._recorder.flush()
 
-    def _sample_step_cost(self, taken: float) -> None:
+    def _sample_step_cost(self, hook_seconds: float) -> None:
         """Add a sample of what a step costs at which nothing is due: the seconds of noting its loss
         and of both hooks. ``_seconds_per_step`` becomes the median of the last samples.
 
         Args:
-            taken: seconds of the hook before the step; the one after it takes a third of that.
+            hook_seconds: of the hook before the step; the one after it takes a third of that.
         """
         self._samples_this_step = False
-        self._step_seconds.append(self._sampled_seconds + 4 / 3 * taken)
+        self._step_seconds.append(self._sampled_seconds + 4 / 3 * hook_seconds)
         self._seconds_per_step = sorted(self._step_seconds)[len(self._step_seconds) // 2]
 
     def _allowed_seconds(self) -> float:
@@ -627,8 +630,13 @@ class Monitor:
         return steps
 
     def _fits_share(self, spent: float, cost: float, share: float) -> bool:
-        """Whether something may be done now: the seconds it took so far (``spent``) and those of
-        once more (``cost``) fit into its share of the budget. Always where no budget applies.
+        """Whether something may be done once more within its share of the budget. Always True at
+        step 0, and where no budget applies.
+
+        Args:
+            spent: seconds that it took so far.
+            cost: seconds that it takes once more.
+            share: of ``_allowed_seconds``.
         """
         if self._budget is None or not self.step:
             return True
@@ -674,7 +682,7 @@ class Monitor:
         """
         if not groups or "problem" in self._row:
             return
-        failed: dict[str, list[Probe]] = {}
+        failed: dict[str, list[Probe]] = {}  # reason -> probes that raised an error
         try:
             self._read_groups(groups, update, failed)
         except Exception as error:  # of what the probes share: opening and closing the passes
@@ -717,8 +725,8 @@ class Monitor:
                         self._row |= {
                             f"{probe.name}_{key}": float(value) for key, value in quantities.items()
                         }
-                    except NonFiniteError as problem:
-                        self._row["problem"] = str(problem)
+                    except NonFiniteError as error:
+                        self._row["problem"] = str(error)
                         break
                     except Exception as error:
                         failed.setdefault(reason(error), []).append(probe)
@@ -778,9 +786,9 @@ class Monitor:
         return 1.5 * gradients * self.training / self.step
 
     @contextmanager
-    def _charged(self) -> Iterator[None]:
-        """A block whose seconds are added to ``spent``. The device is waited for before and after,
-        so that work queued by the training is not charged to the block.
+    def _charge_time(self) -> Iterator[None]:
+        """A block whose seconds are counted as measuring, in ``_other_seconds``. A GPU is waited
+        for before and after, so that work queued by the training does not count.
         """
         if self._on_cuda:
             torch.cuda.synchronize()
@@ -791,18 +799,6 @@ class Monitor:
             if self._on_cuda:
                 torch.cuda.synchronize()
             self._other_seconds += time.perf_counter() - begun_at
-
-
-def _recorder_for(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, memory: float | None
-) -> Recorder:
-    """A recorder with so many bytes of memory (None: a share of the machine's); with 0 it keeps no
-    state.
-    """
-    recorder = Recorder(model, optimizer, memory)
-    if memory is not None and non_negative("memory", memory) == 0:
-        recorder.why_no_state = "memory=0 keeps no state"
-    return recorder
 
 
 def unwrapped(optimizer: Any) -> Any:
