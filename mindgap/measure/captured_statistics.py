@@ -45,8 +45,8 @@ class BatchStatistics:
 
 
 class _CapturedSums(CapturedGradient):
-    """Calls ``add(loss, parameters)``, which adds to sums, after the loss of a batch and inside the
-    graph.
+    """Computes the loss of a batch and then calls ``add(loss, parameters)``, which adds to sums in
+    place; on CUDA both in one graph.
     """
 
     def __init__(
@@ -144,7 +144,9 @@ class CapturedStatistics:
             torch._foreach_add_(self._product_sum, product)
 
     def _capture(self, batch: Batch, add: Callable[..., None]) -> _CapturedSums:
-        """The loss of batches of this shape, after which ``add`` adds to the sums."""
+        """The captured loss of batches of the shape of ``batch``, after which ``add`` adds to the
+        sums.
+        """
         return _CapturedSums(self._model, self._loss, batch, graph=self._graph, add=add)
 
     def read(self, batches: Sequence[Batch], prefixes: Sequence[int] = ()) -> list[BatchStatistics]:
@@ -165,7 +167,8 @@ class CapturedStatistics:
         if len(batches) < 2:
             fail("batches", "must be at least two", len(batches))
         counts = sorted({count for count in prefixes if count > 0} | {len(batches)})
-        means = []  # per count: loss, squared norm of a batch's gradient, norm of their mean
+        # Per count: mean loss, mean squared norm of a batch's gradient, norm of the mean gradient.
+        means = []
         with self._reading_mode():
             if self._gradient is None:
                 self._gradient = self._capture(batches[0], self._add_gradient)
@@ -177,7 +180,7 @@ class CapturedStatistics:
                     norm_of_sum = norms.square().sum().sqrt().reshape(1)
                     means.append(torch.cat([self._number_sums, norm_of_sum]) / count)
         size, numbers = len(batches[0][0]), torch.stack(means).tolist()  # the one wait
-        return [_statistics(n, size, *each) for n, each in zip(counts, numbers, strict=True)]
+        return [_statistics(n, size, *row) for n, row in zip(counts, numbers, strict=True)]
 
     def gradient(self, batches: Sequence[Batch]) -> Tensor:
         """The mean gradient over at least two batches, flat."""

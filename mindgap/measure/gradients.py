@@ -73,7 +73,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 
 
 def check_time() -> None:
-    """Raise where the time of ``time_limit`` has passed."""
+    """Raise ``OutOfTimeError`` if the time of the present block of ``time_limit`` has passed."""
     limit = _time_limit.get()
     if limit is not None and time.perf_counter() >= limit.end:
         sentence = f"this part did not end within its {limit.seconds:.2g} s"
@@ -113,7 +113,7 @@ class GradientPasses:
     ) -> None:
         self.objective, self.batches, self.parameters = objective, batches, objective.parameters
         self._guard, self._seed = guard, seed
-        self._checksums = array("Q")  # of the batches of the first pass, eight bytes each
+        self._checksums = array("Q")  # of the batches of the first pass; "Q" is 64 bits, no sign
         self._batch_count: int | None = None  # known after the first pass
 
     def gradients(self) -> Iterator[BatchValue]:
@@ -324,10 +324,11 @@ def gradient_passes(
 
 
 def passes_mean(passes: GradientPasses) -> list[Tensor]:
-    """The mean of the batches' gradients in one pass, every batch with equal weight.
+    """The mean of the batches' gradients in one pass, one tensor per parameter; every batch has
+    equal weight.
 
-    Kept as a running mean in the parameters' precision (float32 for narrower types): one gradient
-    of memory.
+    It is kept as a running mean in the parameters' precision (float32 for narrower types), which
+    takes the memory of one gradient.
     """
     mean: list[Tensor] = []
     for batch in passes.gradients():
@@ -340,10 +341,8 @@ def _all_finite(tensors: list[Tensor]) -> bool:
     tensors count as finite.
     """
     peaks = torch._foreach_norm([t.detach() for t in tensors if t.numel()], ord=math.inf)
-    return all(
-        math.isfinite(peak)
-        for peak in torch.stack([peak.cpu() if peak.is_cuda else peak for peak in peaks]).tolist()
-    )
+    on_cpu = torch.stack([peak.cpu() if peak.is_cuda else peak for peak in peaks])
+    return all(math.isfinite(peak) for peak in on_cpu.tolist())
 
 
 def dense(tensor: Tensor) -> Tensor:
@@ -425,16 +424,14 @@ def fingerprint(batch: Any) -> int:
     checksum = 0
     for tensor in tensors_in(batch):
         flat = tensor.detach().contiguous().reshape(-1)
+        data: Any
         if flat.is_meta or flat.numel() == 0:
-            checksum = zlib.crc32(repr(tuple(tensor.shape)).encode(), checksum)
-            continue
-        bytes_of_tensor = flat.view(torch.uint8)
-        if bytes_of_tensor.device.type == "cpu":
-            checksum = zlib.crc32(bytes_of_tensor.numpy().data, checksum)
-        else:
-            # On a device the bytes stay there: a position-weighted sum, exact in integers.
-            weights = torch.arange(1, bytes_of_tensor.numel() + 1, device=bytes_of_tensor.device)
-            checksum = zlib.crc32(
-                str(int((bytes_of_tensor.long() * weights).sum())).encode(), checksum
-            )
+            data = repr(tuple(tensor.shape)).encode()
+        elif flat.device.type == "cpu":
+            data = flat.view(torch.uint8).numpy().data
+        else:  # the bytes stay on the device: their sum weighted by position, exact in integers
+            values = flat.view(torch.uint8).long()
+            weights = torch.arange(1, len(values) + 1, device=values.device)
+            data = str(int((values * weights).sum())).encode()
+        checksum = zlib.crc32(data, checksum)
     return checksum
