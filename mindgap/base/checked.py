@@ -146,11 +146,11 @@ def _request(hint: Any) -> Request | None:
     if (base.__module__, base.__name__) == ("numpy", "ndarray"):
         return _is_array, "an array of numbers"
     if (base.__module__, base.__name__) == ("torch", "Tensor"):
-        return lambda value: isinstance(value, base) and is_numeric(value), _TENSOR
+        return (
+            lambda value: isinstance(value, base) and is_numeric(value),
+            "a tensor of real numbers",
+        )
     return lambda value: isinstance(value, base), f"a {base.__name__}"
-
-
-_TENSOR = "a tensor of real numbers"
 
 
 def _has_axes(value: Any) -> bool:

@@ -143,12 +143,6 @@ class CapturedStatistics:
         with torch.no_grad():
             torch._foreach_add_(self._product_sum, product)
 
-    def _capture(self, batch: Batch, add: Callable[..., None]) -> _CapturedSums:
-        """The captured loss of batches of the shape of ``batch``, after which ``add`` adds to the
-        sums.
-        """
-        return _CapturedSums(self._model, self._loss, batch, graph=self._graph, add=add)
-
     def read(self, batches: Sequence[Batch], prefixes: Sequence[int] = ()) -> list[BatchStatistics]:
         """The statistics of the first k batches, for each k of ``prefixes`` and for all.
 
@@ -171,7 +165,9 @@ class CapturedStatistics:
         means = []
         with self._reading_mode():
             if self._gradient is None:
-                self._gradient = self._capture(batches[0], self._add_gradient)
+                self._gradient = _CapturedSums(
+                    self._model, self._loss, batches[0], graph=self._graph, add=self._add_gradient
+                )
             torch._foreach_zero_([*self._gradient_sum, self._number_sums, *self._counts])
             for count, batch in enumerate(batches, 1):
                 self._gradient(*batch)
@@ -222,7 +218,9 @@ class CapturedStatistics:
                 for captured, part in zip(self._vector, flat.split(sizes), strict=True):
                     captured.copy_(part.view_as(captured))
             if self._hessian is None:
-                self._hessian = self._capture(batches[0], self._add_product)
+                self._hessian = _CapturedSums(
+                    self._model, self._loss, batches[0], graph=self._graph, add=self._add_product
+                )
             torch._foreach_zero_(self._product_sum)
             for batch in batches:
                 self._hessian(*batch)
