@@ -84,24 +84,18 @@ def rows(batch: Any, index: Any) -> Any:
 
 def replaced(batch: Any, x: Tensor | None = None, y: Tensor | None = None) -> Any:
     """A copy of the batch with other inputs x (its first entry) or other targets y (its last one);
-    None keeps them. A batch of one tensor has inputs only, so y is not used.
+    None keeps them. A batch of one tensor has inputs only, so y is not used. A mapping becomes a
+    dict, any other batch a tuple.
     """
     if isinstance(batch, Tensor):
         return batch if x is None else x
-    if isinstance(batch, Mapping):
-        keys = list(batch)
-        new = dict(batch)
-        if x is not None:
-            new[keys[0]] = x
-        if y is not None:
-            new[keys[-1]] = y
-        return new
-    entries = list(batch)
+    is_mapping = isinstance(batch, Mapping)
+    entries = list(batch.values() if is_mapping else batch)
     if x is not None:
         entries[0] = x
     if y is not None:
         entries[-1] = y
-    return tuple(entries)
+    return dict(zip(batch, entries, strict=True)) if is_mapping else tuple(entries)
 
 
 def merged(batches: list[Any]) -> Any:

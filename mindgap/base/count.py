@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 
 class OracleCount:
@@ -18,8 +17,8 @@ class OracleCount:
         (6, {'grad': 2, 'hvp': 4})
     """
 
-    def __init__(self, start: Mapping[str, int] | None = None) -> None:
-        self._counts: Counter[str] = Counter(dict(start or {}))
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
         self._together: Counter[tuple[str, ...]] = Counter()
 
     def add(self, name: str, calls: int = 1) -> None:

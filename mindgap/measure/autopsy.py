@@ -639,25 +639,27 @@ def _blame_update(replay: Replay, weights_broken: bool) -> Autopsy | None:
     Args:
         weights_broken: whether a weight is not finite.
     """
-    all_replayed = replay.replayed
+    replayed = replay.replayed
+    # The first step at whose weights ordinary batches were bad; the update before it is suspect.
     bad_places = (
-        i for i, each in enumerate(all_replayed) if replay.out_of_range(each.ordinary_measure)
+        i for i, each in enumerate(replayed) if replay.out_of_range(each.ordinary_measure)
     )
-    first_bad = next(bad_places, len(all_replayed) - 1)
+    first_bad = next(bad_places, len(replayed) - 1)
     if first_bad == 0:  # no recorded update came before
-        only_step = len(all_replayed) == 1
+        only_step = len(replayed) == 1
         return _blame_divergence(replay) if only_step and weights_broken else None
-    suspect, earlier = all_replayed[first_bad - 1], all_replayed[: first_bad - 1]
+    suspect, earlier = replayed[first_bad - 1], replayed[: first_bad - 1]
     update = _farthest_update(suspect)
     earlier_updates = [_farthest_update(each).relative for each in earlier]
     largest_before = max(filter(math.isfinite, earlier_updates), default=math.nan)
     unusual_from = JUMP * largest_before if math.isfinite(largest_before) else LARGE_UPDATE
-    if update.relative < unusual_from:  # a relative update of NaN goes on
+    if update.relative < unusual_from:  # not so where it is NaN
         return None
     number = suspect.step.number
     moved = f"the update of step {number} moved {update.module} by {_norm_share(update.relative)}"
 
     def answer(mechanism: str, sentence: str) -> Autopsy:
+        # The autopsy that blames the suspect update.
         findings = (_range_sentence(replay),)
         return _answer(replay, mechanism, sentence, number, update.module, findings)
 
@@ -668,14 +670,14 @@ def _blame_update(replay: Replay, weights_broken: bool) -> Autopsy | None:
         return answer("learning_rate", f"{jump} at step {number}; {moved}")
     norms = [_joint_norm(each.norms) for each in earlier]
     # Written with "not", so that a norm of NaN counts as large.
-    large_gradient = bool(norms) and not _joint_norm(suspect.norms) <= JUMP * max(norms)
+    has_large_gradient = bool(norms) and not _joint_norm(suspect.norms) <= JUMP * max(norms)
     scales = [each.gradient_scale for each in earlier]
-    if scales and suspect.gradient_scale > JUMP * max(scales) and not large_gradient:
+    if scales and suspect.gradient_scale > JUMP * max(scales) and not has_large_gradient:
         times = f"{suspect.gradient_scale / max(scales):.3g} times"
         return answer(
             "update", f"{moved}: the optimizer was given {times} the gradient of its batch"
         )
-    if large_gradient or replay.out_of_range(suspect.measure):
+    if has_large_gradient or replay.out_of_range(suspect.measure):
         return _blame_batch(replay, number, "", consequence=moved)
     if not norms and math.isnan(largest_before):
         return None

@@ -122,7 +122,7 @@ def captured_noise(
     layer, picks = _choose_coordinates(objective.parameters, coordinates, seed)
 
     def measure(size: int) -> tuple[Tensor, Tensor, float]:
-        """What ``_measure`` gives for groups of this many minibatches, drawn anew."""
+        """Norms, followed coordinates and mean loss of fresh minibatches, in groups of ``size``."""
         for_mean, measured = (_groups(draw, generator, count, batch, size) for count in counts)
         with as_found(objective.model):
             return _measure(objective, for_mean, measured, counts, size, picks)
@@ -268,6 +268,7 @@ class _OneGradient(CapturedGradient):
         )
 
     def _backward(self, batch: tuple[Tensor, ...]) -> Tensor:
+        """Forward and backward pass of a group, then ``then``; returns the loss."""
         value = super()._backward(batch)
         with torch.no_grad():
             gradients = [p.grad.unsqueeze(0) for p in self._parameters if p.grad is not None]

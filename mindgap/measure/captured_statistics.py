@@ -62,6 +62,7 @@ class _CapturedSums(CapturedGradient):
         super().__init__(model, loss, batch, graph=graph)
 
     def _backward(self, batch: Batch) -> Tensor:
+        """Forward pass of a batch, then ``add``, which differentiates; returns the loss."""
         value = self._loss(self._model, *batch)
         self._add(value, self._parameters)
         return value.detach()

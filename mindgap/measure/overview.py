@@ -362,7 +362,7 @@ class _Surveyor:
         """
         ray = smoothness_along_ray(self.objective, batches, points=points, seed=self.seed)
         first, floor = ray.smoothness[0], ray.noise_floor
-        here = SurveyLine(
+        local_line = SurveyLine(
             "local smoothness",
             f"smoothness along the gradient {first:.3g}, noise floor {floor:.1g}",
             first,
@@ -381,12 +381,12 @@ class _Surveyor:
                 "cannot tell whether smoothness grows: the gradient does not change along the ray, "
                 "as for a linear piece of a loss with kinks"
             )
-            return [here, SurveyLine(quantity, sentence, assumption=assumption)]
+            return [local_line, SurveyLine(quantity, sentence, assumption=assumption)]
         fit = fit_relaxed_smoothness(ray.gradient_norms, ray.smoothness, seed=self.seed)
         figure |= {"L0": fit.L0, "L1": fit.L1}
         low, high = fit.slope_interval
         grows, sentence = fit.grows, fit.sentence
-        if grows and not low > LEAST_SLOPE:  # it grows, but perhaps by less than matters
+        if grows and low <= LEAST_SLOPE:  # it grows, but perhaps by less than matters
             grows, answer = None, "cannot tell"
             if high < LEAST_SLOPE:
                 grows, answer = False, "no growth of smoothness with the gradient norm that matters"
@@ -395,7 +395,7 @@ class _Surveyor:
                 f"{LEAST_SLOPE:g} is the border"
             )
         numbers = (fit.slope, low, high) if grows is not None else (math.nan,) * 3
-        return [here, SurveyLine(quantity, sentence, *numbers, assumption, fails=grows)]
+        return [local_line, SurveyLine(quantity, sentence, *numbers, assumption, fails=grows)]
 
     def read_stationarity(self, batches: list[Any], delta: float) -> list[SurveyLine]:
         """The line on the Goldstein distance in a ball of radius ``delta``, from 16 gradients."""

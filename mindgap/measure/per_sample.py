@@ -385,6 +385,7 @@ def _norms_by_vmap(
     module = ModelWithLoss(objective)
     detached = {name: p.detach() for name, p in named.items()}
 
+    # For one sample, without the axis of samples, and parameters by name.
     def loss_of_sample(parameters: dict[str, Tensor], sample: Any) -> Tensor:
         batch_of_one = _map_batch(sample, lambda t: t.unsqueeze(0))
         return functional_call(module, parameters, (batch_of_one,))

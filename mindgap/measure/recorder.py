@@ -435,27 +435,27 @@ class Recorder:
         unread, self._steps_to_read = self._steps_to_read, []
         read_losses(unread)
         steps = [step for step in unread if step.calls]
-        usual = LossRange(self._usual_losses())
+        usual_range = LossRange(self._usual_losses())
         enough_losses = 4 * LAG  # with fewer the range is made anew for each loss
         if self._open_incident is None and len(self._losses) >= enough_losses:
             losses = [step.loss for step in steps]
-            if losses and math.isfinite(sum(losses)) and not usual.excess(max(losses)):
+            if losses and math.isfinite(sum(losses)) and not usual_range.excess(max(losses)):
                 self._losses.extend(losses)  # all are ordinary, as nearly always
                 return
         for step in steps:
             if len(self._losses) < enough_losses:
-                usual = LossRange(self._usual_losses())
-            self._judge(step.number, step.loss, usual)
+                usual_range = LossRange(self._usual_losses())
+            self._judge(step.number, step.loss, usual_range)
 
-    def _judge(self, step: int, loss: float, usual: LossRange) -> None:
+    def _judge(self, step: int, loss: float, usual_range: LossRange) -> None:
         """Count the loss of a step as usual, as a part of the open incident, or as the begin of
         one. The incident ends after ``QUIET`` ordinary losses in a row, or ``AFTER`` in all.
 
         Args:
             step: its number.
-            usual: the range of the losses before.
+            usual_range: that of the losses before.
         """
-        severity = usual.excess(loss)
+        severity = usual_range.excess(loss)
         incident = self._open_incident
         if incident is not None and step > incident.step:
             incident.losses_after.append(loss)
@@ -600,6 +600,7 @@ def settings_of(
     """
     if known is not None and len(known) == len(groups):
         pairs = zip(groups, known, strict=True)
+        # By identity: an equal value that is another object is only copied once more.
         if all(group.get(key) is value for group, old in pairs for key, value in old.items()):
             return known
     # A rate may be a tensor, which changes in place, so it is copied.

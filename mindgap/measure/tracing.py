@@ -85,7 +85,8 @@ class _TraceMode(TorchFunctionMode):
 
     def __init__(self, trace: Trace, modules: list[str]) -> None:
         super().__init__()
-        self.trace, self.modules, self.looking = trace, modules, False
+        self.trace, self.modules = trace, modules
+        self.looking = False  # whether the present call comes from looking at a result
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -238,6 +239,7 @@ def traced(model: nn.Module, *, backward: bool = False) -> Iterator[Trace]:
     trace, running, handles = Trace(keeps_nodes=backward), [], []
 
     def enter(name: str, module: nn.Module, inputs: Any) -> None:
+        # Hook before a module.
         running.append(name)
 
     def leave(name: str, is_leaf: bool, module: nn.Module, inputs: Any, output: Any) -> None:

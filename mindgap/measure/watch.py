@@ -24,9 +24,11 @@ THROWN = 100.0
 #: An update longer than this share of the parameters is called the cause of a spike, and of numbers
 #: that are not finite.
 LONG_FOR_SPIKE, LONG_FOR_NAN = 0.1, 1.0
-#: Readings of the gradients per reading of the parameters' own largest entries, at least.
-LOOKS = 4
-#: On a GPU norms are read together, once per so many steps: each reading waits for the device.
+#: The parameters' own largest entries are read at every fourth reading of the gradients, or less
+#: often.
+READINGS_PER_LOOK = 4
+#: On a GPU norms are read together, once per so many steps, because each reading waits for the
+#: device. As many steps at least lie between two readings of the parameters' largest entries.
 FLUSH = 10
 
 
@@ -58,6 +60,7 @@ class LoopWatch:
         #: (step, modulus of the largest entry of each parameter before it), the last few; on a GPU
         #: they are not waited for unless a sentence needs them.
         self._largest_entries: deque[tuple[int, Tensor]] = deque(maxlen=3)
+        # The next step at which these may be read, and how often gradients were read so far.
         self._next_look = self._readings = 0
         # Steps in a row, up to now, whose gradient was not finite; and how often such a row began.
         self._steps_not_finite = self._times_not_finite = 0
@@ -105,16 +108,17 @@ class LoopWatch:
         """
         present = [(i, p.grad) for i, p in enumerate(self._parameters) if p.grad is not None]
         self.norms = None
-        self._step = self._step if step is None else step
+        if step is not None:
+            self._step = step
         if present:
             norms = _norm_of_each([g.coalesce().values() if g.is_sparse else g for _, g in present])
-            if len(present) < len(self._parameters):  # parameters without a gradient get zero
+            if len(present) < len(self._parameters):  # zero for parameters without a gradient
                 places = torch.tensor([i for i, _ in present], device=norms.device)
                 norms = norms.new_zeros(len(self._parameters)).index_copy_(0, places, norms)
             self._unread.append(_UnreadNorms(self._step, self._batch, self._loss, norms))
             self.norms = norms
             self._readings += 1
-            if self._step >= self._next_look and self._readings % LOOKS == 1:
+            if self._step >= self._next_look and self._readings % READINGS_PER_LOOK == 1:
                 self._next_look = self._step + FLUSH
                 tensors = [p.detach() for p in self._nonempty_parameters()]
                 self._largest_entries.append((self._step, _norm_of_each(tensors, math.inf)))

@@ -246,12 +246,13 @@ def _error_estimate(
     """Error estimate min(r, r^2/gap) of the Ritz value at one end of the spectrum, with its
     residual r and the gap to the neighbouring Ritz value.
 
-    Three vectors from a warm start see the neighbour: over training runs the true error was 0.8 to
-    1.4 times the estimate in the median, and at worst 4 times (an MLP, a transformer) or 16 times
-    (a ResNet in its first steps, whose sharpness halves or doubles between readings). Two see it
-    badly where the leading eigenvectors have turned into each other since the last reading (twice,
-    ten times at worst), and one sees none: there the smaller of the seen and the known gap counts,
-    and only a tenth of it.
+    After a warm start the gap depends on the number of Ritz values. With three or more it is the
+    gap between them: over training runs the true error was 0.8 to 1.4 times the estimate in the
+    median, and at worst 4 times (an MLP, a transformer) or 16 times (a ResNet in its first steps,
+    whose sharpness halves or doubles between readings). Two may see too large a gap, where the
+    leading eigenvectors have turned into each other since the last reading (the error was twice the
+    estimate, ten times at worst): a tenth of the smaller of the seen and the known gap counts. One
+    sees none: a tenth of the known gap counts.
 
     Args:
         ritz_values: ascending.

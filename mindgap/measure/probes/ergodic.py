@@ -197,8 +197,8 @@ def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
 
 
 def oscillation(values: Any) -> Oscillation:
-    """How much a series of 64 values or more moves around and moves on, and the length of its
-    strongest cycle.
+    """Compare how much a series of 64 values or more oscillates around a straight line with how
+    much the line rises, and find the length of the strongest cycle around it.
 
     The cycle is the highest point of the periodogram around the fitted line, refined between the
     frequencies of the grid by a parabola through the logarithms of the three points at the top.
@@ -224,8 +224,8 @@ def oscillation(values: Any) -> Oscillation:
     if 1 < peak < len(power) - 1 and min(power[peak - 1], power[peak + 1]) > 0:
         # The parabola through (-1, below), (0, at_peak), (1, above) has its top here.
         below, at_peak, above = np.log(power[peak - 1 : peak + 2])
-        bend = float(below - 2 * at_peak + above)
-        peak_place += 0.5 * float(below - above) / bend if bend else 0.0
+        curvature = float(below - 2 * at_peak + above)
+        peak_place += 0.5 * float(below - above) / curvature if curvature else 0.0
     phase = 2 * np.pi * peak_place / count * np.arange(count)
     cycle = np.stack([np.cos(phase), np.sin(phase)], axis=1)
     coefficients, *_ = np.linalg.lstsq(cycle, detrended, rcond=None)

@@ -134,11 +134,13 @@ def noise_sample(
     flag("by_layer", by_layer)
     with gradient_passes(objective, batches, seed=seed, train=train) as passes:
         sketch = Sketch(passes.parameters, projections, coordinates, seed)
-        size, used, left_out, losses = -1, 0, 0, 0.0  # the size is that of the first minibatch
+        size = used = left_out = 0  # the size is that of the first minibatch
+        losses = 0.0
         mean: list[Tensor] = []  # in chunks
         keeps_gradients, kept_batches = _can_keep_gradients(passes.parameters, batches), []
         for item in passes.gradients():
-            size = item.samples if size < 0 else size
+            if item.index == 0:
+                size = item.samples
             if item.samples != size:
                 left_out += 1
                 continue

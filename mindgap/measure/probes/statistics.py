@@ -122,15 +122,14 @@ def training_statistics(
     flag("with_sharpness", with_sharpness)
     used, left_out = _batches_of_one_size(objective, batches, seed)
     batch_size = samples_in(used[0])
-    squares, per_unit = _squared_norms(objective, used, per, seed)  # a unit is a sample or a batch
-    norm_of_first, losses = _norms_of_prefixes(objective, used, seed)
+    squares, unit = _squared_norms(objective, used, per, seed)  # of each sample or of each batch
+    norms, losses = _norms_of_prefixes(objective, used, seed)
     samples = batch_size * len(used)
     noise = noise_sample(objective, used, seed=seed, projections=0, coordinates=1)
     curvature: Sharpness | None = start if with_sharpness else None
     growth_rows: list[Growth] = []
-    for count, norm in norm_of_first.items():
-        if not growth and count < len(used):
-            continue
+    # For the first 1, 2, 4, ... batches and for all, or for all only.
+    for count, norm in norms.items() if growth else [(len(used), norms[len(used)])]:
         if with_sharpness:
             curvature = sharpness(
                 objective,
@@ -140,8 +139,8 @@ def training_statistics(
                 seed=seed,
                 optimizer=optimizer if count == len(used) else None,
             )
-        units = count * (batch_size if per_unit == "sample" else 1)
-        variance, _ = _sample_variance(squares[:units], norm, batch_size, per_unit)
+        units = count * (batch_size if unit == "sample" else 1)
+        variance, _ = _sample_variance(squares[:units], norm, batch_size, unit)
         samples_so_far = count * batch_size
         unbiased_norm = math.sqrt(max(0.0, norm**2 - variance / samples_so_far))
         growth_rows.append(
@@ -155,7 +154,7 @@ def training_statistics(
             )
         )
     last = growth_rows[-1]
-    variance, variance_error = _sample_variance(squares, last.gradient_norm, batch_size, per_unit)
+    variance, variance_error = _sample_variance(squares, last.gradient_norm, batch_size, unit)
     z = NormalDist().inv_cdf(0.5 + level / 2)
     low_square, high_square = noise.squared_mean_interval(level)
     loss_reach = (
@@ -180,7 +179,7 @@ def training_statistics(
         second_moment=math.sqrt(second_moment),
         sharpness=last.sharpness,
         curvature=curvature,
-        per=per_unit,
+        per=unit,
         left_out=left_out,
         growth=tuple(growth_rows),
         settled=_settled_quantities(growth_rows),
