@@ -141,7 +141,7 @@ def function_text(function: Any, own: tuple[object, ...] = ()) -> str:
     """
     name = getattr(function, "__qualname__", type(function).__qualname__)
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    inside = _Text(own).of(function)
+    inside = _Text(own).describe(function)
     return f"<function {name} {digest(inside.encode('utf-8', 'replace'))}, Python {version}>"
 
 
@@ -157,7 +157,7 @@ class _Text:
         self._own = {id(module) for module in own}
         self._seen: set[int] = set()
 
-    def of(self, value: Any, is_constant: bool = True, depth: int = 0) -> str:
+    def describe(self, value: Any, is_constant: bool = True, depth: int = 0) -> str:
         """One value as text, by its kind; of a value of no kind below only the type counts. Code
         that is met is noted in ``_seen``.
 
@@ -179,26 +179,26 @@ class _Text:
             code = getattr(value.__func__, "__code__", None)
             changed = set() if code is None else _stored_names(code, "ATTR")
             owner = self._object(value.__self__, changed, depth)
-            return f"{self.of(value.__func__, is_constant, depth + 1)} of {owner}"
+            return f"{self.describe(value.__func__, is_constant, depth + 1)} of {owner}"
         if isinstance(value, partial):
             inner = (value.func, value.args, sorted(value.keywords.items()))
-            return f"partial {self.of(inner, True, depth + 1)}"
+            return f"partial {self.describe(inner, True, depth + 1)}"
         if isinstance(value, nn.Module):
             weights = [f"{n} {array_text(p)}" for n, p in value.named_parameters()]
-            call = self.of(type(value).forward, True, depth + 1)
+            call = self.describe(type(value).forward, True, depth + 1)
             return f"{type(value).__qualname__} {weights} {call}"
         if isinstance(value, (frozenset, set)) and (is_constant or isinstance(value, frozenset)):
-            return f"set {sorted(self.of(entry, is_constant, depth + 1) for entry in value)}"
+            return f"set {sorted(self.describe(entry, is_constant, depth + 1) for entry in value)}"
         if isinstance(value, tuple) or (isinstance(value, list) and is_constant):
-            return f"{[self.of(entry, is_constant, depth + 1) for entry in value]}"
+            return f"{[self.describe(entry, is_constant, depth + 1) for entry in value]}"
         if isinstance(value, Mapping) and is_constant:
-            return f"{[self.of(item, is_constant, depth + 1) for item in value.items()]}"
+            return f"{[self.describe(item, is_constant, depth + 1) for item in value.items()]}"
         if is_dataclass(value) and not isinstance(value, type):
             return self._object(value, set(), depth)
         method = None if isinstance(value, type) else vars(type(value)).get("__call__")
         if isinstance(method, FunctionType):
             owner = self._object(value, _stored_names(method.__code__, "ATTR"), depth)
-            return f"{owner} {self.of(method, is_constant, depth + 1)}"
+            return f"{owner} {self.describe(method, is_constant, depth + 1)}"
         kind = value if isinstance(value, type) else type(value)
         return f"{kind.__module__}.{kind.__qualname__}"
 
@@ -234,12 +234,14 @@ class _Text:
                 and global_value.__module__ == value.__module__
             ):
                 outside.append((name, global_value))
-        texts = [f"{name} = {self.of(used, is_constant, depth + 1)}" for name, used in outside]
+        texts = [
+            f"{name} = {self.describe(used, is_constant, depth + 1)}" for name, used in outside
+        ]
         return f"{self._code(code)} {texts}"
 
     def _code(self, code: CodeType) -> str:
         """Code as text: its instructions, constants and names."""
-        inner = [self.of(constant) for constant in code.co_consts]
+        inner = [self.describe(constant) for constant in code.co_consts]
         return repr((code.co_code, inner, code.co_names, code.co_varnames))
 
     def _object(self, value: Any, changed: set[str], depth: int) -> str:
@@ -249,7 +251,7 @@ class _Text:
         """
         kind = type(value)
         if isinstance(value, (nn.Module, type)):
-            return self.of(value, True, depth + 1)
+            return self.describe(value, True, depth + 1)
         names = (
             [f.name for f in fields(value)]
             if is_dataclass(value)
@@ -260,7 +262,7 @@ class _Text:
             attribute = getattr(value, name, None)
             skipped = name in changed or isinstance(getattr(kind, name, None), cached_property)
             if not skipped and isinstance(attribute, (*_PLAIN, FunctionType)):
-                attributes.append(f"{name} = {self.of(attribute, True, depth + 1)}")
+                attributes.append(f"{name} = {self.describe(attribute, True, depth + 1)}")
         return f"{kind.__module__}.{kind.__qualname__} {attributes}"
 
 

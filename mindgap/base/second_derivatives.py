@@ -119,7 +119,7 @@ def _convolution(dimensions: int) -> Callable[..., Tensor | None]:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor | None:
-        # The arguments of torch's function; None where torch must do it.
+        # Takes the arguments of torch's function.
         if isinstance(padding, str) or not _is_covered(input, weight, bias):
             return None
         if not input.ndim == weight.ndim == dimensions + 2:  # an input without a batch axis
@@ -243,12 +243,14 @@ class _Convolution(Function):
     def forward(
         ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, geometry: tuple[Any, ...]
     ) -> Tensor:
+        # y; geometry is what ``aten.convolution`` takes after the bias.
         ctx.save_for_backward(x, w)
         ctx.geometry, ctx.bias_shape = geometry, None if b is None else [len(b)]
         return aten.convolution(x, w, b, *geometry)
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> Any:
+        # Derivatives by x, w and b (None where not needed), and None for the geometry.
         wanted = list(ctx.needs_input_grad[:3])
         grads = _ConvolutionGradient.apply(
             grad_y, *ctx.saved_tensors, ctx.geometry, ctx.bias_shape, wanted
@@ -316,12 +318,14 @@ class _BatchNorm(Function):
     def forward(
         ctx: Any, x: Tensor, w: Tensor, b: Tensor, mean: Tensor, variance: Tensor, eps: float
     ) -> Tensor:
+        # y for this mean and variance, one number per channel.
         ctx.save_for_backward(x, w, mean, variance)
         ctx.eps = eps
         return _normalise_batch(x, w, b, mean, variance, eps)
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> Any:
+        # Derivatives by x, w and b (None where not needed), and None for mean, variance and eps.
         wanted = list(ctx.needs_input_grad[:3])
         grads = _BatchNormGradient.apply(grad_y, *ctx.saved_tensors, ctx.eps, wanted)
         return *grads, None, None, None
@@ -420,6 +424,7 @@ class _LayerNorm(Function):
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> Any:
+        # Derivatives by x, w and b (None where not needed), and None for shape and eps.
         wanted = list(ctx.needs_input_grad[:3])
         grads = _LayerNormGradient.apply(grad_y, *ctx.saved_tensors, ctx.shape, ctx.eps, wanted)
         return *grads, None, None
@@ -516,7 +521,7 @@ def _layer_norm_second_derivative(
         return values.mean(last, keepdim=True)
 
     if torch.is_grad_enabled():
-        # s was saved as a number; whoever differentiates once more needs its graph.
+        # s was saved without its graph, which a third derivative needs.
         s = (x.var(last, unbiased=False, keepdim=True) + eps).rsqrt()
     z = aten.native_layer_norm(x, shape, None, None, eps)[0]
     a, b, mean_u, mean_c = mean(u * z), mean(c * z), mean(u), mean(c)
@@ -561,7 +566,7 @@ class _GeluGradient(Function):
         """
         grad_y, x, second_derivative = ctx.saved_tensors
         if torch.is_grad_enabled():
-            # It was kept as a number; whoever differentiates once more needs its graph.
+            # It was kept without its graph, which a third derivative needs.
             second_derivative = _gelu_second_derivative(grad_y, x)
         return aten.gelu_backward(cot_x, x), second_derivative * cot_x
 

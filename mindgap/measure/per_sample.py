@@ -88,7 +88,7 @@ def per_sample_norms(
         undisturbed(objective.model),
         torch.inference_mode(False),
         torch.enable_grad(),
-        _blame_batch(objective, batch),
+        _name_batch_in_errors(objective, batch),
     ):
         seed_everything(whole("seed", seed, least=-(2**63), most=2**63 - 1))
         named = _named_parameters(objective)
@@ -138,7 +138,7 @@ def _count_samples(objective: Objective, batch: Any) -> int:
 
 
 @contextmanager
-def _blame_batch(objective: Objective, batch: Any) -> Iterator[None]:
+def _name_batch_in_errors(objective: Objective, batch: Any) -> Iterator[None]:
     """A block whose error becomes a ``RuleError`` on the batch, if the loss itself, called once
     more on the batch, raises an error of the same kind; else the error stays as it is.
     """

@@ -589,11 +589,13 @@ def sharpness_in(
     memory: float = DEFAULT_MEMORY,
     seed: int = 0,
 ) -> Sharpness:
-    """``sharpness`` inside passes that are already open.
+    """Largest and largest-in-magnitude eigenvalue of the Hessian, by passes that are already open;
+    ``sharpness`` opens its own and explains the other arguments.
 
     Args:
         product: Hessian products that others may share; None makes them here.
-        tol, max_products, both, start, optimizer, memory, seed: as in ``sharpness``.
+        start: an earlier reading, as a warm start; None begins at random vectors.
+        optimizer: whose edge of stability to report; None reports none.
     """
     if start is not None and not isinstance(start, Sharpness):
         fail("start", "must be an earlier Sharpness or None", start)
@@ -601,7 +603,7 @@ def sharpness_in(
     whole("max_products", max_products, least=1)
     flag("both", both)
     hessian = product or HessianProduct(passes, memory=memory)
-    steps: EffectiveSteps | str = ""  # or why they are not known
+    steps: EffectiveSteps | str = ""  # a text says why they are not known
     if optimizer is not None:
         steps = effective_steps(optimizer, passes.parameters, hessian.gradient)
     earlier_searches = start.warm if start is not None else {}

@@ -93,10 +93,12 @@ def local_smoothness(
 def local_smoothness_in(
     passes: GradientPasses, step: Sequence[Tensor] | Tensor, *, points: int = 4
 ) -> LocalSmoothness:
-    """``local_smoothness`` inside passes that are already open, with ``move=True``.
+    """Smoothness of the mean loss along a step, by passes that are already open, with
+    ``move=True``; ``local_smoothness`` opens its own and has the formula.
 
     Args:
-        step, points: as in ``local_smoothness``.
+        step: d, one tensor per parameter, or flat.
+        points: n, how many points of the step to look at.
     """
     if any(p.is_meta for p in passes.parameters):
         fail("model", "must hold numbers", "parameters on the meta device")
@@ -104,20 +106,23 @@ def local_smoothness_in(
     length = euclidean_norm(direction)
     if not (length > 0 and math.isfinite(length)):
         fail("step", "must be finite and not zero", f"a step of length {length:g}")
-    x = [as_real(p.detach()).clone() for p in passes.parameters]
+    parameters_before = [as_real(p.detach()).clone() for p in passes.parameters]
     start = _means_at_point(passes, direction)
-    repeated = _means_at_point(
-        passes, direction
-    ).gradient  # differs where the loss is not deterministic
+    # A second evaluation differs where the loss is not deterministic.
+    repeated = _means_at_point(passes, direction).gradient
     gradient_norm = euclidean_norm(start.gradient)
     not_repeatable = euclidean_norm([a - b for a, b in zip(repeated, start.gradient)])
-    del repeated  # a gradient in float64
+    del repeated  # frees the memory of a gradient in float64
     gammas, ratios, displacements, losses = [], [], [], []
     last_slopes: list[float] = []  # of the batches at the last point
     for gamma in ((i + 1) / points for i in range(points)):
         with passes.moved(direction, gamma):
-            moved = (as_real(p.detach()).double() for p in passes.parameters)
-            displacement = euclidean_norm([p - before.double() for p, before in zip(moved, x)])
+            displacement = euclidean_norm(
+                [
+                    as_real(p.detach()).double() - before.double()
+                    for p, before in zip(passes.parameters, parameters_before)
+                ]
+            )
             if displacement == 0:  # rounded away
                 continue
             means = _means_at_point(passes, direction)
