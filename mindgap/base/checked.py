@@ -102,11 +102,6 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) <= MOST
 
 
-def _is_array(value: Any) -> bool:
-    """A NumPy array of real numbers."""
-    return type(value).__module__ == "numpy" and is_numeric(value)
-
-
 #: What an annotation asks for: a test, and what passes it in words.
 Request = tuple[Test, str]
 
@@ -127,7 +122,10 @@ def _request(hint: Any) -> Request | None:
     """
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:  # ``Vectors``: those with a rule are not handed here
-        return _has_axes, "an array of one axis or more"
+        return (
+            lambda value: is_numeric(value) and getattr(value, "ndim", 0) > 0,
+            "an array of one axis or more",
+        )
     if hint in _PLAIN:
         return _PLAIN[hint]
     if origin in (types.UnionType, typing.Union):
@@ -144,18 +142,16 @@ def _request(hint: Any) -> Request | None:
     if base in (tuple, list, collections.abc.Sequence):
         return _sequence_request(base, inside)
     if (base.__module__, base.__name__) == ("numpy", "ndarray"):
-        return _is_array, "an array of numbers"
+        return (
+            lambda value: type(value).__module__ == "numpy" and is_numeric(value),
+            "an array of numbers",
+        )
     if (base.__module__, base.__name__) == ("torch", "Tensor"):
         return (
             lambda value: isinstance(value, base) and is_numeric(value),
             "a tensor of real numbers",
         )
     return lambda value: isinstance(value, base), f"a {base.__name__}"
-
-
-def _has_axes(value: Any) -> bool:
-    """An array or tensor with at least one axis."""
-    return is_numeric(value) and getattr(value, "ndim", 0) > 0
 
 
 def _union_request(hints: tuple[Any, ...]) -> Request | None:

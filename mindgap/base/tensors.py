@@ -314,12 +314,10 @@ def _mesh_norm(norm: Tensor, mesh: Any, placements: Any) -> Tensor:
     """
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
-    def reduced(value: Tensor, operation: str) -> Tensor:
-        """A value reduced by "sum" or "max" over the mesh's dimensions that the DTensor is sharded
-        over.
-        """
+    def reduce(value: Tensor, operation: str) -> Tensor:
+        """Reduce a value by "sum" or "max" over the dimensions that the DTensor is sharded over."""
         kinds = [Partial(operation) if p.is_shard() else Replicate() for p in placements]
         return DTensor.from_local(value, mesh, kinds).full_tensor()
 
-    scale = _safe_scale(reduced(norm, "max"))
-    return reduced((norm / scale).square(), "sum").sqrt() * scale
+    scale = _safe_scale(reduce(norm, "max"))
+    return reduce((norm / scale).square(), "sum").sqrt() * scale

@@ -166,6 +166,7 @@ class Replay:
         self.loss, self.recall, self.incident, self.state = loss, recall, incident, state
         self.trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.replayed: list[_ReplayedStep] = []
+        self._steps_by_number = {step.number: step for step in incident.steps}
         self.batch = self.batch_at(incident.step)
         self.ordinary_batches = self._choose_ordinary(measuring_batches)
         self.disagreement = 0.0
@@ -189,15 +190,11 @@ class Replay:
             calls.append((call, batch))
         return calls
 
-    def _step_at(self, number: int) -> Step | None:
-        """The recorded step of that number; None where it is not kept."""
-        return next((step for step in self.incident.steps if step.number == number), None)
-
     def batch_at(self, number: int) -> Any:
         """The batch of the step of this number; None where it is lost. Of several batches it is the
         one with the largest loss, where a loss that is not finite counts as infinite.
         """
-        step = self._step_at(number)
+        step = self._steps_by_number.get(number)
         calls = self._calls_of(step) if step is not None else []
         if not calls:
             return None
@@ -206,7 +203,7 @@ class Replay:
 
     def key_at(self, number: int) -> Any:
         """What names the batch that ``batch_at`` gives; None where it has no name."""
-        step = self._step_at(number)
+        step = self._steps_by_number.get(number)
         if step is None or not step.calls:
             return None
         return max(step.calls, key=lambda call: _or_infinite(float(call.loss))).key

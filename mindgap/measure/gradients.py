@@ -345,27 +345,16 @@ def _all_finite(tensors: list[Tensor]) -> bool:
     return all(math.isfinite(peak) for peak in on_cpu.tolist())
 
 
-def dense(tensor: Tensor) -> Tensor:
-    """The tensor itself, or a sparse one (``nn.Embedding(sparse=True)``) with its zeros.
-
-    Example:
-        >>> dense(torch.eye(2).to_sparse()).layout
-        torch.strided
-    """
-    return tensor if tensor.layout == torch.strided else tensor.to_dense()
-
-
 def with_zeros(derivatives: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> list[Tensor]:
     """One dense tensor per parameter; zero where the loss does not depend on it (None).
 
     Example:
-        >>> with_zeros([None], [torch.ones(2)])
-        [tensor([0., 0.])]
+        >>> with_zeros([None, torch.ones(1).to_sparse()], [torch.ones(2), torch.ones(1)])
+        [tensor([0., 0.]), tensor([1.])]
     """
-    return [
-        torch.zeros_like(p) if derivative is None else dense(derivative)
-        for derivative, p in zip(derivatives, parameters, strict=True)
-    ]
+    # Those of ``nn.Embedding(sparse=True)`` are sparse.
+    dense = [d if d is None or d.layout == torch.strided else d.to_dense() for d in derivatives]
+    return [torch.zeros_like(p) if d is None else d for d, p in zip(dense, parameters, strict=True)]
 
 
 def add_to_mean(mean: list[Tensor], gradient: Iterable[Tensor], count: int) -> list[Tensor]:
@@ -373,7 +362,7 @@ def add_to_mean(mean: list[Tensor], gradient: Iterable[Tensor], count: int) -> l
 
     Args:
         mean: of the gradients before, changed in place; empty before the first gradient, of which a
-            copy is returned.
+            copy in at least float32 is returned.
         gradient: one tensor per tensor of the mean (parameters, or chunks of them).
         count: number of gradients, this one included.
 
@@ -383,20 +372,13 @@ def add_to_mean(mean: list[Tensor], gradient: Iterable[Tensor], count: int) -> l
         [tensor([3.])]
     """
     if not mean:
-        return [part.to(accumulation_dtype(part.dtype), copy=True) for part in gradient]
+        # Types narrower than float32 are widened to it.
+        return [
+            part.to(torch.promote_types(part.dtype, torch.float32), copy=True) for part in gradient
+        ]
     for mean_part, part in zip(mean, gradient, strict=True):
         mean_part.lerp_(part.to(mean_part.dtype), 1.0 / count)
     return mean
-
-
-def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float32 for narrower types, the type itself otherwise.
-
-    Example:
-        >>> accumulation_dtype(torch.bfloat16)
-        torch.float32
-    """
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def samples_in(batch: Any) -> int:
