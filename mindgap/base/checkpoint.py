@@ -209,7 +209,7 @@ def read_checkpoint(
         _refuse(path, f"must be that of a {kind}", repr(header["kind"]), "other")
     _check_belongs(path, of, header["of"])
     try:
-        cpu_tensors = list(_tensors(header["arrays"], arrays))
+        cpu_tensors = list(_read_tensors(header["arrays"], arrays))
     except (ValueError, TypeError, KeyError, IndexError, RuntimeError, OverflowError) as error:
         _refuse(path, "must be whole", f"damaged arrays ({error_words(error)})", "damaged")
     tensors: list[Tensor | None] = []
@@ -290,7 +290,7 @@ def _check_count(value: Any) -> int:
     return value
 
 
-def _tensors(descriptions: list[Any], arrays: memoryview) -> Iterator[Tensor]:
+def _read_tensors(descriptions: list[Any], arrays: memoryview) -> Iterator[Tensor]:
     """The tensors in the order in which they were written, as copies on the CPU.
 
     Args:
@@ -306,22 +306,21 @@ def _tensors(descriptions: list[Any], arrays: memoryview) -> Iterator[Tensor]:
         shape = [_check_count(n) for n in description["shape"]]
         order = [_check_count(n) for n in description["order"]]
         if sorted(order) != list(range(len(shape))):
-            raise ValueError("axes that are none")
+            raise ValueError("an order of axes that is no permutation")
         count, size = math.prod(shape), _check_count(description["bytes"])
         if size != count * dtype.itemsize or offset + size > len(arrays):
             raise ValueError("an array of another size")
         if not re.fullmatch(r"[a-z]+(:[0-9]{1,3})?", str(description["device"])):
-            raise ValueError("a device that is none")
+            raise ValueError("a text that names no device")
         if count:
             flat = torch.frombuffer(arrays, dtype=torch.uint8, count=size, offset=offset).clone()
             if dtype is torch.bool and int(flat.max()) > 1:
-                raise ValueError("a truth value that is none")
+                raise ValueError("a truth value other than 0 and 1")
             flat = flat.view(dtype)
         else:
             flat = torch.empty(0, dtype=dtype)
         axes_back = [order.index(axis) for axis in range(len(order))]
-        value = flat.reshape([shape[axis] for axis in order]).permute(axes_back)
-        yield value
+        yield flat.reshape([shape[axis] for axis in order]).permute(axes_back)
         offset += size + -size % _ALIGN
 
 

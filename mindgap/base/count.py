@@ -19,9 +19,10 @@ class OracleCount:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
-        self._together: Counter[tuple[str, ...]] = Counter()
+        self._together: Counter[tuple[str, ...]] = Counter()  # calls of each of some names
 
     def add(self, name: str, calls: int = 1) -> None:
+        """Count this many calls of a name."""
         self._counts[name] += calls
 
     def add_together(self, names: tuple[str, ...]) -> None:
@@ -39,6 +40,7 @@ class OracleCount:
         return self._counts
 
     def __getitem__(self, name: str) -> int:
+        # Calls of this name so far.
         return self._spread()[name]
 
     @property

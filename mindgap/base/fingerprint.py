@@ -155,7 +155,7 @@ class _Text:
 
     def __init__(self, own: tuple[object, ...]) -> None:
         self._own = {id(module) for module in own}
-        self._seen: set[int] = set()
+        self._seen: set[int] = set()  # ids of the code objects that were met
 
     def describe(self, value: Any, is_constant: bool = True, depth: int = 0) -> str:
         """One value as text, by its kind; of a value of no kind below only the type counts. Code

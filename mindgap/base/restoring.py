@@ -91,6 +91,7 @@ class _Randomness:
         self.restore_generators()
 
     def restore_generators(self) -> None:
+        """Put the given generators, but no global one, back to where they were."""
         for generator, state in self._states:
             generator.set_state(state)
 

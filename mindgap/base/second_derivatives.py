@@ -82,7 +82,7 @@ class QuickSecondDerivatives(TorchFunctionMode):
     """
 
     def __enter__(self) -> QuickSecondDerivatives:
-        self._hooks = _saving_hooks()
+        self._hooks = _saving_hooks()  # others, later, mean a checkpointed part
         return super().__enter__()
 
     def __torch_function__(

@@ -552,7 +552,7 @@ def _judge(replay: Replay) -> Autopsy:
         and last.gradient_scale > JUMP * max(earlier_scales)
     ):
         return _blame_scaled_gradient(replay, max(earlier_scales))
-    # The replay must be bad where the run was.
+    # The replay must be as bad as the run was, else it is no replay of what happened.
     recorded = last.step.loss if incident.kind == "loss" else _recorded_norm(last.step)
     if replay.out_of_range(recorded) and not replay.out_of_range(last.measure):
         return _blame_unseen_change(replay, recorded)

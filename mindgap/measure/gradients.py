@@ -316,7 +316,7 @@ def gradient_passes(
         fail("batches", "must be a list of batches or a loader", batches)
     if train is not None:
         flag("train", train)
-    stream_seed(seed)
+    stream_seed(seed)  # an error for a bad seed, before anything is done
     with undisturbed(objective.model, batches, parameters=flag("move", move)) as guard:
         if train is not None:
             objective.model.train(train)

@@ -74,6 +74,7 @@ class _Group:
 
     @property
     def names(self) -> str:
+        # Of the probes, for a sentence.
         return ", ".join(p.name for p in self.probes)
 
 

@@ -476,6 +476,7 @@ def _histogram_figure(sample: NoiseSample, alpha: float, seed: int) -> dict[str,
     bin_widths = np.diff(edges)
 
     def density(values: np.ndarray) -> list[float]:
+        # Share of the values in each bin over the bin's width.
         return (np.histogram(values, edges)[0] / len(values) / bin_widths).tolist()
 
     return {

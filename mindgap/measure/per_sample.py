@@ -359,6 +359,7 @@ class ModelWithLoss(nn.Module):
         self.model, self.loss = objective.model, objective.loss
 
     def forward(self, batch: Any) -> Tensor:
+        # The loss of a batch, 0-dim.
         return self.loss(self.model, batch).reshape(())
 
 
@@ -446,6 +447,7 @@ def _map_batch(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The batch with ``change`` applied to every tensor, and to every numpy array as a tensor."""
 
     def changed(value: Any) -> Any:
+        # What is neither tensor nor array stays as it is.
         return change(torch.as_tensor(value)) if isinstance(value, (Tensor, np.ndarray)) else value
 
     return tree_map(changed, plain_tree(batch))

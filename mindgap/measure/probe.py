@@ -136,6 +136,7 @@ class Probe(ABC):
         return 2.0 * batches
 
     def __init_subclass__(cls, **options: Any) -> None:
+        # A misspelt need is an error when the class is made.
         super().__init_subclass__(**options)
         for need in getattr(cls, "needs", ()):
             one_of("needs", need, NEEDS)

@@ -404,11 +404,11 @@ class Recorder:
         """
         self.states.popleft()
         self._decide_on_log()
-        begin = self.states[0].step if self.states else math.inf
+        next_state_step = self.states[0].step if self.states else math.inf
         incidents = [i for i in (self.incident, self._open_incident) if i is not None]
         needed = {id(step) for incident in incidents for step in incident.steps}
         for step in self.steps:
-            if step.number >= begin:
+            if step.number >= next_state_step:
                 break
             if step.bytes and id(step) not in needed:
                 self._batch_bytes -= step.bytes

@@ -106,17 +106,19 @@ def fit_relaxed_smoothness(
     # Rows L0, L1, slope and rank; one column per resample.
     statistics = np.array([*_envelopes(g[resamples], y[resamples], cover), slopes, ranks])
     low, high = np.nanquantile(statistics, [(1 - level) / 2, (1 + level) / 2], axis=1)
-    of_L0, of_L1, of_slope, of_rank = zip(low.tolist(), high.tolist(), strict=True)
+    L0_interval, L1_interval, slope_interval, rank_interval = zip(
+        low.tolist(), high.tolist(), strict=True
+    )
     L0, L1 = _envelope(g, y, cover)
     fit = RelaxedSmoothness(
         L0=L0,
         L1=L1,
-        L0_interval=of_L0,
-        L1_interval=of_L1,
+        L0_interval=L0_interval,
+        L1_interval=L1_interval,
         slope=_log_slope(g, y),
-        slope_interval=of_slope,
+        slope_interval=slope_interval,
         rank=_rank_correlation(g, y),
-        rank_interval=of_rank,
+        rank_interval=rank_interval,
         span=float(np.quantile(g, 0.95) / np.quantile(g, 0.05)),
         readings=readings,
         level=level,

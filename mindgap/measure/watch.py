@@ -118,6 +118,7 @@ class LoopWatch:
             self._unread.append(_UnreadNorms(self._step, self._batch, self._loss, norms))
             self.norms = norms
             self._readings += 1
+            # Now and then the parameters' largest entries are noted, for the cause of a NaN.
             if self._step >= self._next_look and self._readings % READINGS_PER_LOOK == 1:
                 self._next_look = self._step + FLUSH
                 tensors = [p.detach() for p in self._nonempty_parameters()]

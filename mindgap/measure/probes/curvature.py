@@ -790,6 +790,11 @@ class SharpnessProbe(Probe):
     The default tolerance of 5 % needs two to four products per reading; the error estimate stands
     beside the value.
 
+    Args:
+        every: run at every ``every``-th reading of the monitor.
+        tol: relative error of the sharpness that is good enough.
+        max_products: Hessian products of one search at most.
+
     Example:
         >>> from torch import nn
         >>> problem = Objective(nn.Linear(1, 1, bias=False), lambda m, b: 1.5 * m(b).square().sum())
@@ -830,5 +835,5 @@ class SharpnessProbe(Probe):
         return row
 
     def cost(self, batches: int) -> float:
-        """Gradients of the graphs, and two for each of about 10 products (4 from a warm start)."""
+        # Two gradients for the graphs and two per product: about 10 products, 4 from a warm start.
         return (2.0 + 2.0 * (10 if self._last is None else 4)) * batches

@@ -315,6 +315,10 @@ def _means_at_point(passes: GradientPasses, direction: Sequence[Tensor]) -> _Mea
 class SmoothnessProbe(Probe):
     """Local smoothness along the updates of a run.
 
+    Args:
+        every: run at every ``every``-th reading of the monitor.
+        points: points of each update to look at; each costs a pass over the batches.
+
     Example:
         >>> from torch import nn
         >>> problem = Objective(
@@ -345,5 +349,5 @@ class SmoothnessProbe(Probe):
         return {name: getattr(reading, name) for name in names}
 
     def cost(self, batches: int) -> float:
-        """A gradient per point, and two at the beginning."""
+        # A gradient per point, and two where the step begins.
         return (self.points + 2.0) * batches

@@ -340,6 +340,10 @@ class StatisticsProbe(Probe):
     """The four quantities of (6.2) along a run, and both sides of (6.10) where the step size is
     known.
 
+    Args:
+        every: run at every ``every``-th reading of the monitor.
+        tol: relative error of the sharpness that is good enough.
+
     Example:
         >>> import torch
         >>> w = torch.nn.Linear(1, 1, bias=False).double()
@@ -389,4 +393,5 @@ class StatisticsProbe(Probe):
         return row
 
     def cost(self, batches: int) -> float:
+        # About 25 gradients per batch, for single samples and for the products of a sharpness.
         return 25.0 * batches

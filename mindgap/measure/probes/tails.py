@@ -259,10 +259,11 @@ def _index_between(estimate: float, k: int, moment_share: float) -> tuple[float,
     hill, moment_part = _unit_law(k)
 
     def end(share: float) -> float:
-        """The index of the law whose estimates lie below the one given in this share of samples, by
-        halving the interval of its logarithm; infinite above a thousand.
+        """The index of the power law of whose samples this share has a smaller estimate than the
+        one given, by halving the interval of its logarithm; infinite above a thousand.
         """
 
+        # The estimate below which this share of the samples of the law of index alpha lies.
         def quantile_at(alpha: float) -> float:
             return float(np.quantile(hill / alpha + moment_share * moment_part, share))
 
