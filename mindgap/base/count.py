@@ -31,7 +31,7 @@ class OracleCount:
         """
         self._together[names] += 1
 
-    def _spread(self) -> Counter[str]:
+    def _spread_together(self) -> Counter[str]:
         """Calls by name, after those that were counted together are spread over their names."""
         for names, calls in self._together.items():
             for name in names:
@@ -41,13 +41,13 @@ class OracleCount:
 
     def __getitem__(self, name: str) -> int:
         # Calls of this name so far.
-        return self._spread()[name]
+        return self._spread_together()[name]
 
     @property
     def total(self) -> int:
         """Calls of all names together."""
-        return sum(self._spread().values())
+        return sum(self._spread_together().values())
 
     def as_dict(self) -> dict[str, int]:
         """The counts, sorted by name: what goes into a checkpoint or a row."""
-        return dict(sorted(self._spread().items()))
+        return dict(sorted(self._spread_together().items()))

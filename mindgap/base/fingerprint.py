@@ -214,7 +214,7 @@ class _Text:
         if id(code) in self._seen:
             return value.__qualname__
         self._seen.add(id(code))
-        names = {name for nested in _codes(code) for name in nested.co_names}
+        names = {name for nested in _nested_codes(code) for name in nested.co_names}
         is_constant = not (names & _CHANGES) and not _stored_names(code, "SUBSCR")
         outside: list[tuple[str, Any]] = [
             ("defaults", value.__defaults__),
@@ -266,12 +266,12 @@ class _Text:
         return f"{kind.__module__}.{kind.__qualname__} {attributes}"
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def _nested_codes(code: CodeType) -> Iterator[CodeType]:
     """A code object, and all that are nested in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _codes(constant)
+            yield from _nested_codes(constant)
 
 
 def _stored_names(code: CodeType, kind: str) -> set[str]:
@@ -283,7 +283,7 @@ def _stored_names(code: CodeType, kind: str) -> set[str]:
     """
     return {
         str(step.argval)
-        for nested in _codes(code)
+        for nested in _nested_codes(code)
         for step in dis.get_instructions(nested)
         if step.opname == f"STORE_{kind}"
     }

@@ -469,7 +469,7 @@ class _LayerNormGradient(Function):
         needs_grad_y, needs_x, needs_w = ctx.needs_input_grad[:3]
         by_grad_y = by_x = by_w = None
 
-        def scaled_projection(c: Tensor, weight: Tensor | None) -> Tensor:
+        def project_and_scale(c: Tensor, weight: Tensor | None) -> Tensor:
             """s P(weight c) with P(c) = c - mean c - z mean(c z), z the normalised x: grad_x of the
             first backward pass for grad_y = c.
             """
@@ -481,12 +481,12 @@ class _LayerNormGradient(Function):
         if cot_w is not None:
             if needs_grad_y:
                 by_grad_y = aten.native_layer_norm(x, ctx.shape, cot_w, cot_b, ctx.eps)[0]
-            by_x = scaled_projection(grad_y, cot_w) if needs_x else None
+            by_x = project_and_scale(grad_y, cot_w) if needs_x else None
         elif cot_b is not None and needs_grad_y:
             by_grad_y = cot_b.expand_as(grad_y).clone()
         if cot_x is not None:
             if needs_grad_y or needs_w:
-                projected = scaled_projection(cot_x, None)
+                projected = project_and_scale(cot_x, None)
                 by_grad_y = _add(by_grad_y, projected * w) if needs_grad_y else None
                 sample_axes = tuple(range(grad_y.ndim - len(ctx.shape)))
                 if needs_w:

@@ -543,7 +543,7 @@ def _judge(replay: Replay) -> Autopsy:
     trace, growth = replay.trace_passes()
     recurrent = max(growth, key=lambda name: growth[name], default="")
     explodes = bool(recurrent) and growth[recurrent] > GROWTH
-    if _not_finite(replay.batch):
+    if _has_not_finite(replay.batch):
         return _blame_batch(replay, incident.step, "holds numbers that are not finite")
     earlier_scales = [replayed.gradient_scale for replayed in replay.replayed[:-1]]
     if (
@@ -604,9 +604,7 @@ def _blame_unseen_change(replay: Replay, recorded: float) -> Autopsy:
 
 def _recorded_norm(step: Step) -> float:
     """Norm over all parameters of the gradient that was recorded at a step; NaN where none was."""
-    if step.norms is None:
-        return math.nan
-    return _joint_norm(step.norms.tolist() if isinstance(step.norms, Tensor) else list(step.norms))
+    return math.nan if step.norms is None else _joint_norm(step.norms.tolist())
 
 
 def _blame_scaled_gradient(replay: Replay, usual_scale: float) -> Autopsy:
@@ -939,7 +937,7 @@ def _or_infinite(value: float) -> float:
     return value if math.isfinite(value) else math.inf
 
 
-def _not_finite(batch: Any) -> bool:
+def _has_not_finite(batch: Any) -> bool:
     """Whether a batch holds a number that is NaN or infinite."""
     inexact = (t for t in tensors_in(batch) if t.is_floating_point() or t.is_complex())
     return any(not bool(tensor.isfinite().all()) for tensor in inexact)

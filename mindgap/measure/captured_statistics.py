@@ -257,9 +257,8 @@ def _statistics(count: int, size: int, loss: float, square: float, norm: float) 
         loss, square: means over the batches of the loss and of the gradient's squared norm.
         norm: of the mean gradient.
     """
-    variance = math.nan  # of a batch's gradient
-    if count > 1:
-        variance = max(square - norm**2, 0.0) * count / (count - 1)
+    # Of a batch's gradient.
+    variance = max(square - norm**2, 0.0) * count / (count - 1) if count > 1 else math.nan
     return BatchStatistics(
         samples=count * size,
         loss=loss,

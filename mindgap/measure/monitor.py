@@ -68,7 +68,7 @@ class _Group:
     cost: float = -1.0  # seconds of the last reading; -1 before the first
     readings: int = 0
 
-    def due(self) -> list[Probe]:
+    def due_probes(self) -> list[Probe]:
         """The probes that run at the group's next reading: each at every ``every``-th."""
         return [p for p in self.probes if self.readings % p.every == 0]
 
@@ -166,7 +166,7 @@ class Monitor:
         recall: Callable[[Any], Any] | None = None,
     ) -> None:
         self._optimizer = unwrapped(optimizer)
-        objective = _checked_objective(objective, self._optimizer)
+        objective = _as_objective(objective, self._optimizer)
         if every is not None:
             whole("every", every, least=1)
         if budget is None and every is None:
@@ -720,7 +720,7 @@ class Monitor:
             self._measuring = True
             for group in groups:
                 begun_at = time.perf_counter()
-                for probe in group.due():
+                for probe in group.due_probes():
                     try:
                         quantities = probe.read(reading)
                         self._row |= {
@@ -821,7 +821,7 @@ def unwrapped(optimizer: Any) -> Any:
     return candidate
 
 
-def _checked_objective(
+def _as_objective(
     objective: Objective | tuple[torch.nn.Module, Callable[[Any, Any], Tensor]],
     optimizer: torch.optim.Optimizer,
 ) -> Objective:

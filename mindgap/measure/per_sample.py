@@ -446,11 +446,11 @@ def _samples(batch: Any, begin: int, end: int) -> Any:
 def _map_batch(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The batch with ``change`` applied to every tensor, and to every numpy array as a tensor."""
 
-    def changed(value: Any) -> Any:
+    def change_leaf(value: Any) -> Any:
         # What is neither tensor nor array stays as it is.
         return change(torch.as_tensor(value)) if isinstance(value, (Tensor, np.ndarray)) else value
 
-    return tree_map(changed, plain_tree(batch))
+    return tree_map(change_leaf, plain_tree(batch))
 
 
 def _is_random(model: nn.Module) -> bool:

@@ -112,7 +112,7 @@ class Step:
     number: int
     calls: list[LossCall]
     settings: list[dict[str, Any]] = field(default_factory=list)  # ``settings_of`` the groups
-    norms: Any = None  # gradient norm of each parameter, as the optimizer was given it
+    norms: Tensor | None = None  # of the gradient of each parameter, as the optimizer was given it
     bytes: int = 0  # of the batches
 
     @property
@@ -168,7 +168,7 @@ class LoggedStep(NamedTuple):
 
     number: int
     settings: list[dict[str, Any]]
-    norms: Any
+    norms: Tensor | None
 
 
 class Recorder:

@@ -103,8 +103,8 @@ def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -
         (-0.5, 0.6)
     """
     between("level", level, 0, 1, ends="()")
-    series = _checked_series("values", values)
-    after = series[1:] if following is None else _checked_series("following", following)
+    series = _as_series("values", values)
+    after = series[1:] if following is None else _as_series("following", following)
     if following is not None and len(after) != len(series):
         fail("following", f"must have one value for each of {len(series)} steps", len(after))
     steps = series[: len(after)] - after
@@ -174,7 +174,7 @@ def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
     """
     between("share", share, 0, 0.5, ends="(]")
     between("level", level, 0, 1, ends="()")
-    series = _checked_series("values", values)
+    series = _as_series("values", values)
     window_length = max(16, int(share * len(series)))
     early, late = series[:window_length], series[-window_length:]
     squared_errors, degrees_of_freedom = [], 0  # of the means of both windows
@@ -208,7 +208,7 @@ def oscillation(values: Any) -> Oscillation:
         >>> round(found.period, 3), found.ratio < 0.2
         (12.0, True)
     """
-    series = _checked_series("values", values)
+    series = _as_series("values", values)
     count = len(series)
     centred_time = np.arange(count) - (count - 1) / 2
     slope = float(centred_time @ series / (centred_time @ centred_time))
@@ -240,7 +240,7 @@ def oscillation(values: Any) -> Oscillation:
     )
 
 
-def _checked_series(name: str, values: Any) -> Array:
+def _as_series(name: str, values: Any) -> Array:
     """A series of at least 64 finite numbers; an error where it is not."""
     series = as_numbers(name, values)
     if len(series) < 64:
