@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mindgap.base.check import fail
-from mindgap.base.checked import check_arguments
+from mindgap.base.checked import checked, checked_class
 from mindgap.base.rng import torch_stream
 from mindgap.measure.captured import CapturedGradient, as_found, tf32
 from mindgap.measure.probes.curvature import lanczos
@@ -151,7 +151,8 @@ class CapturedStatistics:
 
         Args:
             batches: of one shape.
-            prefixes: numbers of batches; those not above 0 are left out.
+            prefixes: numbers of batches; those not above 0 are left out. Of one batch alone the noise
+                and the unbiased square are NaN.
 
         Returns:
             The statistics by growing k, all batches last.
@@ -248,7 +249,8 @@ class CapturedStatistics:
 
 
 def _statistics(count: int, size: int, loss: float, square: float, norm: float) -> BatchStatistics:
-    """The statistics of ``count`` batches of ``size`` samples. The noise of one batch alone is NaN.
+    """The statistics of ``count`` batches of ``size`` samples. Of one batch alone the noise and the
+    unbiased square are NaN.
 
     The variance of a batch's gradient is (square - norm²) n/(n - 1) over n batches; norm² exceeds
     the true squared norm by variance/n on average.
@@ -268,4 +270,5 @@ def _statistics(count: int, size: int, loss: float, square: float, norm: float) 
     )
 
 
-check_arguments(__name__)
+# Not ``BatchStatistics``: its checks would refuse the NaN of a batch alone.
+checked_class(CapturedStatistics, checked)

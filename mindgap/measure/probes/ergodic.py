@@ -125,9 +125,8 @@ def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -
         return OneStepChange(sizes, change, lengths, spread, -math.inf, (-math.inf, -math.inf), 0.0)
     slope, coefficient = _fit_spread(lengths, spread)
     total = squares.sum(axis=1, keepdims=True)
-    spread_without = np.sqrt(
-        np.maximum(total - squares, 1e-300) / 15
-    )  # column j: stretch j left out
+    # Column j is the spread without stretch j.
+    spread_without = np.sqrt(np.maximum(total - squares, 1e-300) / 15)
     slopes_without = np.array([_fit_spread(lengths, column)[0] for column in spread_without.T])
     error = math.sqrt(15 / 16 * float(np.sum((slopes_without - slopes_without.mean()) ** 2)))
     reach = student_quantile(0.5 + level / 2, 15) * error
