@@ -151,8 +151,8 @@ class CapturedStatistics:
 
         Args:
             batches: of one shape.
-            prefixes: numbers of batches; those not above 0 are left out. Of one batch alone the noise
-                and the unbiased square are NaN.
+            prefixes: numbers of batches; those not above 0 are left out. Of one batch alone the
+                noise and the unbiased square are NaN.
 
         Returns:
             The statistics by growing k, all batches last.

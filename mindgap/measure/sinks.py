@@ -67,7 +67,13 @@ class RecordSink(Sink):
         second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
         stamp = f"{second}.{time.perf_counter_ns() % 10**9:09d}"
         header = Header(
-            "monitor", "", name, name, seed, {**settings, "begun": stamp}, started=stamp
+            study="monitor",
+            claim="",
+            scale=name,
+            method=name,
+            seed=seed,
+            settings={**settings, "begun": stamp},
+            started=stamp,
         )
         self._writer = RunWriter(self._folder, header)
         self._columns: list[str] = []  # that some row had so far

@@ -288,12 +288,12 @@ def stability_threshold(
     """Largest Hessian eigenvalue (of the loss without the penalty) at which SGD with these settings
     is stable.
 
-    With b <- beta b + (1 - d) g and x <- x - lr b, the recursion along an eigenvector of curvature
-    h has the characteristic polynomial z^2 - (1 + beta - lr (1 - d) h) z + beta, with both roots
-    inside the unit circle while lr (1 - d) h < 2 + 2 beta. Nesterov's form steps along g + beta b,
-    which turns the bound into (2 + 2 beta) / (1 + 2 beta); weight decay adds to the curvature.
-    Source: thesis, 6.5.2 (sharpness against 2/eta); the momentum forms follow from the polynomial
-    above.
+    With the gradient g, the buffer b <- beta b + (1 - d) g (beta is the momentum, d the dampening)
+    and the step x <- x - lr b, the recursion along an eigenvector of curvature h has the
+    characteristic polynomial z^2 - (1 + beta - lr (1 - d) h) z + beta. Both its roots are inside
+    the unit circle while lr (1 - d) h < 2 + 2 beta. Nesterov's form steps along g + beta b, which
+    turns the bound into (2 + 2 beta) / (1 + 2 beta); weight decay adds to the curvature. Source:
+    thesis, 6.5.2 (sharpness against 2/eta); the momentum forms follow from the polynomial above.
 
     Args:
         nesterov: Nesterov momentum as ``torch.optim.SGD`` has it (its dampening is 0).

@@ -100,11 +100,12 @@ def goldstein_distance(
     curve: list[float] = []
     weights, gap = np.ones(1), 0.0
     with gradient_passes(objective, batches, seed=seed, train=train, move=True) as passes:
+        # The first gradient is that at x, the others are on the segment and in the ball in turn.
         for i in range(samples):
             if i == 0:
                 gradients.append(passes_mean(passes))
             else:
-                if i % 2 == 1:  # segment and ball in turn
+                if i % 2 == 1:
                     step = _step_on_segment(gradients, weights, delta, generator)
                 else:
                     step = _step_in_ball(passes.parameters, delta, generator)

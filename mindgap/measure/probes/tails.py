@@ -442,8 +442,8 @@ def _by_blocks(rows: Array, signed: bool, draws: int, rng: np.random.Generator) 
     count = rows.size
 
     def gammas(values: Array) -> Array:
-        """The estimate for each row of ``values``, the mean over four ways of making it symmetric
-        and ``ROUNDS`` shuffles in all.
+        """The estimates from values of shape (..., n), shape (...): each the mean over four random
+        ways of making the values symmetric, with ``ROUNDS`` shuffles in all. Advances ``rng``.
         """
         estimates = [
             estimators.block_sum_gamma(_symmetrise(values, signed, rng), rng, ROUNDS // 4)
