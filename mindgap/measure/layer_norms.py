@@ -155,7 +155,8 @@ def _squares_of_affine(module: Any, standard: Tensor, b: Tensor, shared: tuple[i
         b: gradient of n times the loss at the output, of the same shape.
         shared: axes over which one weight is used again; may be empty.
     """
-    total = b.new_zeros(b.shape[0])  # a sum over an empty tuple of axes would be one over all
+    total = b.new_zeros(b.shape[0])
+    # ``sum`` takes an empty tuple of axes for all axes, so it is not called with one.
     if module.weight.requires_grad:
         product = standard * b
         total = total + (product.sum(shared) if shared else product).flatten(1).square().sum(1)

@@ -339,11 +339,11 @@ class SmoothnessProbe(Probe):
         """Smoothness, curvature along the update, noise floor and gradient norm; NaN for a step
         that moved nothing.
         """
-        largest = max((float(d.abs().max()) for d in at.update if d.numel()), default=0.0)
-        if not math.isfinite(largest):
+        largest_entries = [float(d.abs().max()) for d in at.update if d.numel()]
+        if not all(map(math.isfinite, largest_entries)):
             raise NonFiniteError("update must be finite, got NaN or infinity")
         names = ("value", "curvature", "noise_floor", "gradient_norm")
-        if largest == 0:
+        if not any(largest_entries):
             return dict.fromkeys(names, math.nan)
         reading = local_smoothness_in(at.passes, at.update, points=self.points)
         return {name: getattr(reading, name) for name in names}
