@@ -217,7 +217,7 @@ def robust_norm(tensors: Sequence[Tensor], *, wide: bool = False) -> Tensor:
         return torch.zeros((), dtype=torch.float64 if wide else None)
     plain_tensors = [tensor.detach() for tensor in tensors if not is_sharded(tensor)]
     by_mesh: dict[Any, list[Tensor]] = {}
-    for tensor in [tensor for tensor in tensors if is_sharded(tensor)]:
+    for tensor in filter(is_sharded, tensors):
         layout = (tensor.device_mesh, tensor.placements)  # type: ignore[attr-defined]
         by_mesh.setdefault(layout, []).append(local(tensor.detach()))
     norms = [_local_norm(plain_tensors)] if plain_tensors else []

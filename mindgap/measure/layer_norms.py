@@ -170,9 +170,8 @@ def _squares_of_layer_norm(module: nn.LayerNorm, a: Tensor, b: Tensor) -> Tensor
     at the output, both of shape (n, ..., *normalized_shape).
     """
     standard = F.layer_norm(a, module.normalized_shape, None, None, module.eps)
-    return _squares_of_affine(
-        module, standard, b, tuple(range(1, a.ndim - len(module.normalized_shape)))
-    )
+    axes_of_positions = tuple(range(1, a.ndim - len(module.normalized_shape)))
+    return _squares_of_affine(module, standard, b, axes_of_positions)
 
 
 def _squares_of_batch_norm(module: Any, a: Tensor, b: Tensor) -> Tensor:

@@ -686,7 +686,7 @@ class Monitor:
         failed: dict[str, list[Probe]] = {}  # reason -> probes that raised an error
         try:
             self._read_groups(groups, update, failed)
-        except Exception as error:  # of what the probes share: opening and closing the passes
+        except Exception as error:  # in what the probes share: opening and closing the passes
             failed.setdefault(reason(error), []).extend(p for g in groups for p in g.probes)
         finally:
             self._measuring = False
@@ -708,7 +708,7 @@ class Monitor:
                 # Other batch shapes would make a compiled model compile again, and the run another
                 # run.
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
-            new_reading = Reading(
+            reading = Reading(
                 self._objective,
                 self._batches,
                 step=self.step,
@@ -716,7 +716,7 @@ class Monitor:
                 update=update,
                 seed=self._seed,
             )
-            reading = stack.enter_context(new_reading)
+            stack.enter_context(reading)  # frees graphs and copies at the end
             self._measuring = True
             for group in groups:
                 begun_at = time.perf_counter()

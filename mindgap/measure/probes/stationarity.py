@@ -156,7 +156,8 @@ def _step_in_ball(parameters: list[Any], delta: float, generator: torch.Generato
     ]
     size = sum(p.numel() for p in parameters)
     length = delta * float(torch.rand((), generator=generator, dtype=torch.float64)) ** (1 / size)
-    return [part * (length / _norm(direction)) for part in direction]
+    scale = length / _norm(direction)
+    return [part * scale for part in direction]
 
 
 def _norm(tensors: list[Tensor]) -> float:
