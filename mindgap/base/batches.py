@@ -68,40 +68,34 @@ def rows(batch: Any, index: Any) -> Any:
     """
     n = size(batch)
 
-    def chosen(entry: Any) -> Any:
-        """The rows of a tensor with one row per sample; any other entry as it is."""
+    def select(entry: Any) -> Any:
+        """The chosen rows of a tensor with one row per sample; any other entry as it is."""
         per_sample = isinstance(entry, Tensor) and entry.ndim and len(entry) == n
         return entry[index] if per_sample else entry
 
     if isinstance(batch, Tensor):
-        return chosen(batch)
+        return select(batch)
     if isinstance(batch, Mapping):
-        return {key: chosen(tensor) for key, tensor in batch.items()}
+        return {key: select(entry) for key, entry in batch.items()}
     if isinstance(batch, (tuple, list)):
-        return tuple(chosen(tensor) for tensor in batch)
+        return tuple(select(entry) for entry in batch)
     raise RuleError("samples of this kind of batch cannot be chosen")
 
 
 def replaced(batch: Any, x: Tensor | None = None, y: Tensor | None = None) -> Any:
     """A copy of the batch with other inputs x (its first entry) or other targets y (its last one);
-    None keeps them. A batch of one tensor has inputs only, so y is not used.
+    None keeps them. A batch of one tensor has inputs only, so y is not used. A mapping becomes a
+    dict, any other batch a tuple.
     """
     if isinstance(batch, Tensor):
         return batch if x is None else x
-    if isinstance(batch, Mapping):
-        keys = list(batch)
-        new = dict(batch)
-        if x is not None:
-            new[keys[0]] = x
-        if y is not None:
-            new[keys[-1]] = y
-        return new
-    entries = list(batch)
+    is_mapping = isinstance(batch, Mapping)
+    entries = list(batch.values() if is_mapping else batch)
     if x is not None:
         entries[0] = x
     if y is not None:
         entries[-1] = y
-    return tuple(entries)
+    return dict(zip(batch, entries, strict=True)) if is_mapping else tuple(entries)
 
 
 def merged(batches: list[Any]) -> Any:

@@ -86,17 +86,13 @@ def positive(name: str, value: Any, *, finite: bool = True) -> float:
     return value
 
 
-def non_negative(name: str, value: Any, *, finite: bool = True) -> float:
-    """Check that the argument ``name`` is a number that is zero or above, and return it; else raise
-    ``RuleError``. Infinity passes only with ``finite=False``.
+def non_negative(name: str, value: Any) -> float:
+    """Check that the argument ``name`` is a finite number that is zero or above, and return it;
+    else raise ``RuleError``.
     """
     number(name, value)
-    if not value >= 0 or (finite and math.isinf(value)):
-        fail(
-            name,
-            "must be zero or positive, and finite" if finite else "must be zero or positive",
-            value,
-        )
+    if not value >= 0 or math.isinf(value):
+        fail(name, "must be zero or positive, and finite", value)
     return value
 
 
@@ -121,18 +117,10 @@ def whole(name: str, value: Any, *, least: int = 0, most: int | None = None) -> 
     """Check that the argument ``name`` is an integer not below ``least`` and not above ``most``
     (None: no limit), and return it; else raise ``RuleError``.
     """
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or value < least
-        or (most is not None and value > most)
-    ):
-        fail(
-            name,
-            f"must be a whole number of at least {least}"
-            + (f" and at most {most}" if most else ""),
-            value,
-        )
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or value < least or (most is not None and value > most):
+        limit = f" and at most {most}" if most else ""
+        fail(name, f"must be a whole number of at least {least}{limit}", value)
     return value
 
 
@@ -163,7 +151,7 @@ def one_of(name: str, value: T, choices: Collection[T]) -> T:
 
         try:
             nearest = get_close_matches(str(value), [str(c) for c in choices], n=1)
-        except Exception:
+        except Exception:  # a value that cannot be printed
             nearest = []
         hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
         fail(name, f"must be one of {', '.join(repr(c) for c in choices)}{hint}", value)

@@ -64,8 +64,8 @@ Order = Annotated[float, Range(1, 2, "(]")]
 #: number.
 Vectors = Annotated[Any, "vectors"]
 
-#: Entries of a long list that are tested one by one.
-LOOKED_AT = 100
+#: Entries of a long list that are tested, from its begin.
+TESTED_ENTRIES = 100
 
 
 def is_number(value: Any) -> bool:
@@ -75,10 +75,10 @@ def is_number(value: Any) -> bool:
         >>> is_number(2.0), is_number(float("nan")), is_number("2")
         (True, False, False)
     """
-    return isinstance(value, Real) and value == value and _fits(value)
+    return isinstance(value, Real) and value == value and _fits_float(value)
 
 
-def _fits(value: Any) -> bool:
+def _fits_float(value: Any) -> bool:
     """Not a bool, and not a whole number that floating point cannot hold."""
     return not isinstance(value, bool) and not (isinstance(value, int) and abs(value) > MOST)
 
@@ -91,7 +91,7 @@ def is_numeric(value: Any) -> bool:
         (True, False, False)
     """
     if isinstance(value, Real):
-        return _fits(value)
+        return _fits_float(value)
     if type(value).__module__.partition(".")[0] == "torch":
         return hasattr(value, "is_complex") and not value.is_complex()
     return hasattr(value, "dtype") and value.dtype.kind in "fiub"
@@ -100,11 +100,6 @@ def is_numeric(value: Any) -> bool:
 def _is_count(value: Any) -> bool:
     """A whole number that the library can count to, and not a bool."""
     return isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) <= MOST
-
-
-def _is_array(value: Any) -> bool:
-    """A NumPy array of real numbers."""
-    return type(value).__module__ == "numpy" and is_numeric(value)
 
 
 #: What an annotation asks for: a test, and what passes it in words.
@@ -127,7 +122,10 @@ def _request(hint: Any) -> Request | None:
     """
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:  # ``Vectors``: those with a rule are not handed here
-        return _has_axes, "an array of one axis or more"
+        return (
+            lambda value: is_numeric(value) and getattr(value, "ndim", 0) > 0,
+            "an array of one axis or more",
+        )
     if hint in _PLAIN:
         return _PLAIN[hint]
     if origin in (types.UnionType, typing.Union):
@@ -144,18 +142,16 @@ def _request(hint: Any) -> Request | None:
     if base in (tuple, list, collections.abc.Sequence):
         return _sequence_request(base, inside)
     if (base.__module__, base.__name__) == ("numpy", "ndarray"):
-        return _is_array, "an array of numbers"
+        return (
+            lambda value: type(value).__module__ == "numpy" and is_numeric(value),
+            "an array of numbers",
+        )
     if (base.__module__, base.__name__) == ("torch", "Tensor"):
-        return lambda value: isinstance(value, base) and is_numeric(value), _TENSOR
+        return (
+            lambda value: isinstance(value, base) and is_numeric(value),
+            "a tensor of real numbers",
+        )
     return lambda value: isinstance(value, base), f"a {base.__name__}"
-
-
-_TENSOR = "a tensor of real numbers"
-
-
-def _has_axes(value: Any) -> bool:
-    """An array or tensor with at least one axis."""
-    return is_numeric(value) and getattr(value, "ndim", 0) > 0
 
 
 def _union_request(hints: tuple[Any, ...]) -> Request | None:
@@ -193,6 +189,7 @@ def _record_request(hints: tuple[Any, ...]) -> Request:
     """
     requests = [_request(hint) for hint in hints]
 
+    # A request of None lets every entry pass.
     def fits(value: Any) -> bool:
         return (
             isinstance(value, (tuple, list))
@@ -206,7 +203,7 @@ def _record_request(hints: tuple[Any, ...]) -> Request:
 
 def _sequence_request(base: type, hints: tuple[Any, ...]) -> Request:
     """The request that a value is a sequence whose entries all fit one annotation. Of a long one
-    the first ``LOOKED_AT`` entries are tested.
+    the first ``TESTED_ENTRIES`` entries are tested.
 
     Args:
         base: ``tuple``, ``list`` or ``collections.abc.Sequence``.
@@ -221,7 +218,9 @@ def _sequence_request(base: type, hints: tuple[Any, ...]) -> Request:
     def fits(value: Any) -> bool:
         if not isinstance(value, kinds) or (length and len(value) != length):
             return False
-        return entry_request is None or all(entry_request[0](each) for each in value[:LOOKED_AT])
+        return entry_request is None or all(
+            entry_request[0](each) for each in value[:TESTED_ENTRIES]
+        )
 
     words = f"a {base.__name__.lower()}"
     return fits, words if entry_request is None else f"{words}, each entry {entry_request[1]}"
@@ -271,11 +270,11 @@ def _named_rule(hint: Any) -> Rule | None:
     return lambda name, value: test(value) or fail(name, f"must be {words}", value)
 
 
-def _open(hint: Any) -> bool:
+def _accepts_any(hint: Any) -> bool:
     """Whether an annotation is ``Any``, or a union or a sequence of it."""
-    inside = (types.UnionType, typing.Union, list, tuple, collections.abc.Sequence)
+    containers = (types.UnionType, typing.Union, list, tuple, collections.abc.Sequence)
     return hint is Any or (
-        typing.get_origin(hint) in inside and any(map(_open, typing.get_args(hint)))
+        typing.get_origin(hint) in containers and any(map(_accepts_any, typing.get_args(hint)))
     )
 
 
@@ -292,7 +291,7 @@ def _rules(function: Callable[..., Any], numeric: bool) -> dict[str, Rule]:
     for name, hint in function.__annotations__.items():
         try:
             annotation = eval(hint, {}, names) if isinstance(hint, str) else hint
-            rule = _named_rule(annotation) if numeric or not _open(annotation) else None
+            rule = _named_rule(annotation) if numeric or not _accepts_any(annotation) else None
         except (TypeError, AttributeError, NameError):
             rule = None
         if name != "return" and rule is not None:

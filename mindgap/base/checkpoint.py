@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mindgap.base.check import RuleError, shortened
+from mindgap.base.check import RuleError, error_words, shortened
 from mindgap.record.store import replacing
 
 MAGIC = b"mindgap checkpoint 1\n"
@@ -85,18 +85,18 @@ def write_checkpoint(path: Path, kind: str, content: Any, of: Mapping[str, str])
         >>> read_checkpoint(path, "example", {"seed": "0"})
         {'w': tensor([1., 1.]), 3: (1, None)}
     """
-    #: Filled by ``_encode``, one entry per tensor: its bytes, and what the header says of it.
+    # Filled by ``_encode``, one entry per tensor: its bytes, and what the header says of it.
     arrays: list[np.ndarray[Any, Any]] = []
     descriptions: list[dict[str, Any]] = []
     tree = _encode(content, arrays, descriptions, "content", 0)
     header = {"kind": kind, "of": dict(of), "arrays": descriptions, "content": tree}
     text = json.dumps(header, separators=(",", ":")).encode("ascii")
     text += b" " * (-(len(MAGIC) + _SUMS + len(text)) % _ALIGN)
-    chunks: list[Any] = []
+    chunks: list[Any] = []  # each array, then zeros up to the next multiple of ``_ALIGN``
     for array in arrays:
         chunks += [array, bytes(-array.nbytes % _ALIGN)]
-    length = sum(len(chunk) for chunk in chunks)
-    sizes = len(text).to_bytes(8, "little") + length.to_bytes(8, "little")
+    arrays_length = sum(len(chunk) for chunk in chunks)
+    sizes = len(text).to_bytes(8, "little") + arrays_length.to_bytes(8, "little")
     checksum = blake2b(sizes + text, digest_size=32)
     for chunk in chunks:
         checksum.update(chunk)
@@ -207,11 +207,11 @@ def read_checkpoint(
     header, arrays = _open_header(path, data)
     if header["kind"] != kind:
         _refuse(path, f"must be that of a {kind}", repr(header["kind"]), "other")
-    _compare(path, of, header["of"])
+    _check_belongs(path, of, header["of"])
     try:
-        cpu_tensors = list(_tensors(header["arrays"], arrays))
+        cpu_tensors = list(_read_tensors(header["arrays"], arrays))
     except (ValueError, TypeError, KeyError, IndexError, RuntimeError, OverflowError) as error:
-        _refuse(path, "must be whole", f"damaged arrays ({_error_text(error)})", "damaged")
+        _refuse(path, "must be whole", f"damaged arrays ({error_words(error)})", "damaged")
     tensors: list[Tensor | None] = []
     for tensor, description in zip(cpu_tensors, header["arrays"], strict=True):
         try:
@@ -224,7 +224,7 @@ def read_checkpoint(
         if any(tensor is not None for tensor in tensors):
             raise ValueError("an array that nothing refers to")
     except (ValueError, TypeError, KeyError, IndexError) as error:
-        _refuse(path, "must be whole", f"a damaged content ({_error_text(error)})", "damaged")
+        _refuse(path, "must be whole", f"a damaged content ({error_words(error)})", "damaged")
     return content
 
 
@@ -241,12 +241,12 @@ def _open_header(path: Path, data: bytearray) -> tuple[dict[str, Any], memoryvie
     Raises:
         CheckpointError: the file is damaged.
     """
-    begin = len(MAGIC) + _SUMS
+    begin = len(MAGIC) + _SUMS  # of the header
     sums = bytes(data[len(MAGIC) : begin])
     header_length, arrays_length = (int.from_bytes(sums[i : i + 8], "little") for i in (0, 8))
-    stated = begin + header_length + arrays_length
-    if len(sums) < _SUMS or stated != len(data):
-        _refuse(path, f"must have its {stated} bytes", f"{len(data)} bytes", "damaged")
+    file_length = begin + header_length + arrays_length
+    if len(sums) < _SUMS or file_length != len(data):
+        _refuse(path, f"must have its {file_length} bytes", f"{len(data)} bytes", "damaged")
     body = memoryview(data)[begin:]
     checksum = blake2b(sums[:16], digest_size=32)
     checksum.update(body)
@@ -262,30 +262,25 @@ def _open_header(path: Path, data: bytearray) -> tuple[dict[str, Any], memoryvie
             and "content" in header
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        _refuse(path, "must have a header", f"a damaged one ({_error_text(error)})", "damaged")
+        _refuse(path, "must have a header", f"a damaged one ({error_words(error)})", "damaged")
     if not fits:
         _refuse(path, "must have a header", "a damaged one", "damaged")
     return header, body[header_length:]
 
 
-def _compare(path: Path, of: Mapping[str, str], found: Mapping[str, str]) -> None:
+def _check_belongs(path: Path, of: Mapping[str, str], in_header: Mapping[str, str]) -> None:
     """Refuse a checkpoint that belongs to something else, with an error that says what differs.
 
     Args:
-        of: what it must belong to, by name.
-        found: what its header says, by name.
+        of: what it must belong to, name -> short text.
+        in_header: what its header says that it belongs to, in the same form.
     """
-    names = [*of, *(name for name in found if name not in of)]
-    wrong = [name for name in names if of.get(name) != found.get(name)]
-    if wrong:
-        wanted = ", and to the ".join(f"{name} {of.get(name, '(none)')}" for name in wrong)
-        got = "; ".join(f"{name} {shortened(found.get(name, '(none)'))}" for name in wrong)
+    names = [*of, *(name for name in in_header if name not in of)]
+    different = [name for name in names if of.get(name) != in_header.get(name)]
+    if different:
+        wanted = ", and to the ".join(f"{name} {of.get(name, '(none)')}" for name in different)
+        got = "; ".join(f"{name} {shortened(in_header.get(name, '(none)'))}" for name in different)
         _refuse(path, f"must belong to the {wanted}", got, "other")
-
-
-def _error_text(error: BaseException) -> str:
-    """An error's type and message, in at most 200 letters."""
-    return shortened(f"{type(error).__name__}: {error}")
 
 
 def _check_count(value: Any) -> int:
@@ -295,7 +290,7 @@ def _check_count(value: Any) -> int:
     return value
 
 
-def _tensors(descriptions: list[Any], arrays: memoryview) -> Iterator[Tensor]:
+def _read_tensors(descriptions: list[Any], arrays: memoryview) -> Iterator[Tensor]:
     """The tensors in the order in which they were written, as copies on the CPU.
 
     Args:
@@ -311,22 +306,21 @@ def _tensors(descriptions: list[Any], arrays: memoryview) -> Iterator[Tensor]:
         shape = [_check_count(n) for n in description["shape"]]
         order = [_check_count(n) for n in description["order"]]
         if sorted(order) != list(range(len(shape))):
-            raise ValueError("axes that are none")
+            raise ValueError("an order of axes that is no permutation")
         count, size = math.prod(shape), _check_count(description["bytes"])
         if size != count * dtype.itemsize or offset + size > len(arrays):
             raise ValueError("an array of another size")
         if not re.fullmatch(r"[a-z]+(:[0-9]{1,3})?", str(description["device"])):
-            raise ValueError("a device that is none")
+            raise ValueError("a text that names no device")
         if count:
             flat = torch.frombuffer(arrays, dtype=torch.uint8, count=size, offset=offset).clone()
             if dtype is torch.bool and int(flat.max()) > 1:
-                raise ValueError("a truth value that is none")
+                raise ValueError("a truth value other than 0 and 1")
             flat = flat.view(dtype)
         else:
             flat = torch.empty(0, dtype=dtype)
         axes_back = [order.index(axis) for axis in range(len(order))]
-        value = flat.reshape([shape[axis] for axis in order]).permute(axes_back)
-        yield value
+        yield flat.reshape([shape[axis] for axis in order]).permute(axes_back)
         offset += size + -size % _ALIGN
 
 

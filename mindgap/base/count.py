@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 
 class OracleCount:
@@ -18,19 +17,22 @@ class OracleCount:
         (6, {'grad': 2, 'hvp': 4})
     """
 
-    def __init__(self, start: Mapping[str, int] | None = None) -> None:
-        self._counts: Counter[str] = Counter(dict(start or {}))
-        self._together: Counter[tuple[str, ...]] = Counter()
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._together: Counter[tuple[str, ...]] = Counter()  # calls of each of some names
 
     def add(self, name: str, calls: int = 1) -> None:
+        """Count this many calls of a name."""
         self._counts[name] += calls
 
     def add_together(self, names: tuple[str, ...]) -> None:
-        """One call of each name: a single entry, spread over the names only when somebody looks."""
+        """Count one call of each name, as a single entry that is spread over the names later: this
+        runs in every iteration of a method.
+        """
         self._together[names] += 1
 
-    def _spread(self) -> Counter[str]:
-        """The counts by name. Calls that were counted together are moved into them first."""
+    def _spread_together(self) -> Counter[str]:
+        """Calls by name, after those that were counted together are spread over their names."""
         for names, calls in self._together.items():
             for name in names:
                 self._counts[name] += calls
@@ -38,13 +40,14 @@ class OracleCount:
         return self._counts
 
     def __getitem__(self, name: str) -> int:
-        return self._spread()[name]
+        # Calls of this name so far.
+        return self._spread_together()[name]
 
     @property
     def total(self) -> int:
         """Calls of all names together."""
-        return sum(self._spread().values())
+        return sum(self._spread_together().values())
 
     def as_dict(self) -> dict[str, int]:
         """The counts, sorted by name: what goes into a checkpoint or a row."""
-        return dict(sorted(self._spread().items()))
+        return dict(sorted(self._spread_together().items()))

@@ -8,6 +8,7 @@ import dis
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cached_property, partial
 from hashlib import blake2b
@@ -18,8 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-#: Containers and objects are looked into so deep.
+#: Containers, and objects, within one another that are opened, at most.
 DEEPEST, DEEPEST_OBJECT = 8, 4
+#: Types of the globals and attributes whose values count.
+_PLAIN = (int, float, complex, str, bytes, tuple, Tensor, np.ndarray)
 #: Methods that change a container.
 _CHANGES = {"append", "extend", "insert", "add", "update", "setdefault", "pop", "clear", "remove"}
 
@@ -138,7 +141,7 @@ def function_text(function: Any, own: tuple[object, ...] = ()) -> str:
     """
     name = getattr(function, "__qualname__", type(function).__qualname__)
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    inside = _Text(own).of(function)
+    inside = _Text(own).describe(function)
     return f"<function {name} {digest(inside.encode('utf-8', 'replace'))}, Python {version}>"
 
 
@@ -147,16 +150,16 @@ class _Text:
     its name stands for it.
 
     Args:
-        own: what does not count, because the run changes it.
+        own: modules that do not count, because the run changes them.
     """
 
     def __init__(self, own: tuple[object, ...]) -> None:
         self._own = {id(module) for module in own}
-        self._seen: set[int] = set()
+        self._seen: set[int] = set()  # ids of the code objects that were met
 
-    def of(self, value: Any, is_constant: bool = True, depth: int = 0) -> str:
-        """One value as text, by its kind; of what is of no kind below only the type counts. Code
-        that is met is noted as seen.
+    def describe(self, value: Any, is_constant: bool = True, depth: int = 0) -> str:
+        """One value as text, by its kind; of a value of no kind below only the type counts. Code
+        that is met is noted in ``_seen``.
 
         Args:
             is_constant: whether nothing changes a list, set or mapping, so that it is opened.
@@ -174,28 +177,28 @@ class _Text:
             return self._function(value, depth)
         if isinstance(value, MethodType):
             code = getattr(value.__func__, "__code__", None)
-            stored = set() if code is None else _stored_names(code, "ATTR")
-            owner = self._owner(value.__self__, stored, depth)
-            return f"{self.of(value.__func__, is_constant, depth + 1)} of {owner}"
+            changed = set() if code is None else _stored_names(code, "ATTR")
+            owner = self._object(value.__self__, changed, depth)
+            return f"{self.describe(value.__func__, is_constant, depth + 1)} of {owner}"
         if isinstance(value, partial):
             inner = (value.func, value.args, sorted(value.keywords.items()))
-            return f"partial {self.of(inner, True, depth + 1)}"
+            return f"partial {self.describe(inner, True, depth + 1)}"
         if isinstance(value, nn.Module):
             weights = [f"{n} {array_text(p)}" for n, p in value.named_parameters()]
-            call = self.of(type(value).forward, True, depth + 1)
+            call = self.describe(type(value).forward, True, depth + 1)
             return f"{type(value).__qualname__} {weights} {call}"
         if isinstance(value, (frozenset, set)) and (is_constant or isinstance(value, frozenset)):
-            return f"set {sorted(self.of(entry, is_constant, depth + 1) for entry in value)}"
+            return f"set {sorted(self.describe(entry, is_constant, depth + 1) for entry in value)}"
         if isinstance(value, tuple) or (isinstance(value, list) and is_constant):
-            return f"{[self.of(entry, is_constant, depth + 1) for entry in value]}"
+            return f"{[self.describe(entry, is_constant, depth + 1) for entry in value]}"
         if isinstance(value, Mapping) and is_constant:
-            return f"{[self.of(item, is_constant, depth + 1) for item in value.items()]}"
+            return f"{[self.describe(item, is_constant, depth + 1) for item in value.items()]}"
         if is_dataclass(value) and not isinstance(value, type):
-            return self._owner(value, set(), depth)
+            return self._object(value, set(), depth)
         method = None if isinstance(value, type) else vars(type(value)).get("__call__")
         if isinstance(method, FunctionType):
-            owner = self._owner(value, _stored_names(method.__code__, "ATTR"), depth)
-            return f"{owner} {self.of(method, is_constant, depth + 1)}"
+            owner = self._object(value, _stored_names(method.__code__, "ATTR"), depth)
+            return f"{owner} {self.describe(method, is_constant, depth + 1)}"
         kind = value if isinstance(value, type) else type(value)
         return f"{kind.__module__}.{kind.__qualname__}"
 
@@ -211,45 +214,44 @@ class _Text:
         if id(code) in self._seen:
             return value.__qualname__
         self._seen.add(id(code))
-        names = set(_names(code))
+        names = {name for nested in _nested_codes(code) for name in nested.co_names}
         is_constant = not (names & _CHANGES) and not _stored_names(code, "SUBSCR")
-        outside: list[tuple[str, Any]] = [("defaults", value.__defaults__)]
-        outside.append(("defaults by name", value.__kwdefaults__))
+        outside: list[tuple[str, Any]] = [
+            ("defaults", value.__defaults__),
+            ("defaults by name", value.__kwdefaults__),
+        ]
         changed = _stored_names(code, "DEREF")
         for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True):
             if name not in changed:
-                try:
+                with suppress(ValueError):  # a cell that is not filled yet
                     outside.append((name, cell.cell_contents))
-                except ValueError:  # not filled yet
-                    continue
         changed = _stored_names(code, "GLOBAL")
         for name in sorted(names - changed):
             global_value = value.__globals__.get(name)
-            plain = isinstance(
-                global_value, (int, float, complex, str, bytes, tuple, Tensor, np.ndarray)
-            )
             # By type first: a module that loads itself when it is used must not be asked anything.
-            if plain or (
+            if isinstance(global_value, _PLAIN) or (
                 isinstance(global_value, FunctionType)
                 and global_value.__module__ == value.__module__
             ):
                 outside.append((name, global_value))
-        texts = [f"{name} = {self.of(used, is_constant, depth + 1)}" for name, used in outside]
+        texts = [
+            f"{name} = {self.describe(used, is_constant, depth + 1)}" for name, used in outside
+        ]
         return f"{self._code(code)} {texts}"
 
     def _code(self, code: CodeType) -> str:
         """Code as text: its instructions, constants and names."""
-        inner = [self.of(constant) for constant in code.co_consts]
+        inner = [self.describe(constant) for constant in code.co_consts]
         return repr((code.co_code, inner, code.co_names, code.co_varnames))
 
-    def _owner(self, value: Any, changed: set[str], depth: int) -> str:
+    def _object(self, value: Any, changed: set[str], depth: int) -> str:
         """An object as text: its type, and those of its attributes that are plain values or
         functions. Left out are the names in ``changed``, which a call stores to, and cached
         properties.
         """
         kind = type(value)
         if isinstance(value, (nn.Module, type)):
-            return self.of(value, True, depth + 1)
+            return self.describe(value, True, depth + 1)
         names = (
             [f.name for f in fields(value)]
             if is_dataclass(value)
@@ -259,35 +261,17 @@ class _Text:
         for name in sorted(names):
             attribute = getattr(value, name, None)
             skipped = name in changed or isinstance(getattr(kind, name, None), cached_property)
-            plain_types = (
-                bool,
-                int,
-                float,
-                complex,
-                str,
-                bytes,
-                tuple,
-                Tensor,
-                np.ndarray,
-                FunctionType,
-            )
-            if not skipped and isinstance(attribute, plain_types):
-                attributes.append(f"{name} = {self.of(attribute, True, depth + 1)}")
+            if not skipped and isinstance(attribute, (*_PLAIN, FunctionType)):
+                attributes.append(f"{name} = {self.describe(attribute, True, depth + 1)}")
         return f"{kind.__module__}.{kind.__qualname__} {attributes}"
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def _nested_codes(code: CodeType) -> Iterator[CodeType]:
     """A code object, and all that are nested in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _codes(constant)
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    """Names of globals and attributes that the code, or code nested in it, uses."""
-    for nested in _codes(code):
-        yield from nested.co_names
+            yield from _nested_codes(constant)
 
 
 def _stored_names(code: CodeType, kind: str) -> set[str]:
@@ -299,7 +283,7 @@ def _stored_names(code: CodeType, kind: str) -> set[str]:
     """
     return {
         str(step.argval)
-        for nested in _codes(code)
+        for nested in _nested_codes(code)
         for step in dis.get_instructions(nested)
         if step.opname == f"STORE_{kind}"
     }

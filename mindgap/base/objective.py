@@ -65,5 +65,7 @@ class Objective:
         with torch.enable_grad():
             value = self.value(batch)
             gradient = torch.autograd.grad(value, parameters, allow_unused=True)
-        pairs = zip(gradient, parameters, strict=True)
-        return value.detach(), [torch.zeros_like(p) if g is None else g for g, p in pairs]
+        return value.detach(), [
+            torch.zeros_like(p) if g is None else g
+            for g, p in zip(gradient, parameters, strict=True)
+        ]

@@ -53,8 +53,8 @@ def loader_generators(batches: Any) -> list[torch.Generator]:
         >>> len(loader_generators(loader))
         1
     """
-    generators: dict[int, torch.Generator] = {}
-    queue, owners_seen = [batches], set()
+    generators: dict[int, torch.Generator] = {}  # by id: samplers may share one
+    queue, owners_seen = [batches], set()  # objects that may own a generator
     while queue:
         owner = queue.pop()
         if owner is None or id(owner) in owners_seen:
@@ -91,6 +91,7 @@ class _Randomness:
         self.restore_generators()
 
     def restore_generators(self) -> None:
+        """Put the given generators, but no global one, back to where they were."""
         for generator, state in self._states:
             generator.set_state(state)
 
@@ -149,18 +150,16 @@ class Guard:
         Args:
             every: compare the buffers of all modules, not only of those in training mode.
         """
-        chosen = []
+        compared = []  # (buffer, its copy)
         for (module, name, buffer), copy in zip(self._buffers, self._buffer_copies, strict=True):
             if module._buffers.get(name) is not buffer:
                 module._buffers[name] = buffer
             if every or module.training:
-                chosen.append((buffer, copy))
-        if chosen:
+                compared.append((buffer, copy))
+        if compared:
             with torch.no_grad():
-                changes = torch.stack(
-                    [(buffer_now != copy_of_it).any().cpu() for buffer_now, copy_of_it in chosen]
-                ).tolist()
-                for (buffer, copy), changed in zip(chosen, changes, strict=True):
+                changes = torch.stack([(now != copy).any().cpu() for now, copy in compared])
+                for (buffer, copy), changed in zip(compared, changes.tolist(), strict=True):
                     if changed:
                         buffer.copy_(copy)
 
@@ -188,11 +187,8 @@ class Guard:
         if self._parameter_copies is None:
             for i, (p, version) in enumerate(zip(self._parameters, self._versions, strict=True)):
                 if p._version != version:
-                    fail(
-                        "loss",
-                        "must not write into the model's parameters",
-                        f"a changed parameter {i}",
-                    )
+                    rule = "must not write into the model's parameters"
+                    fail("loss", rule, f"a changed parameter {i}")
 
 
 @contextmanager
@@ -249,7 +245,7 @@ def _interrupt_deferred() -> Iterator[None]:
 
 
 def first_batches(model: nn.Module, batches: Any, limit: int) -> list[Any]:
-    """The first batches, at most ``limit``, drawn without moving any random state on.
+    """The first batches, at most ``limit``, in a list; random states are put back after drawing.
 
     Args:
         model: protected while batches are drawn (``undisturbed``).

@@ -82,7 +82,7 @@ class QuickSecondDerivatives(TorchFunctionMode):
     """
 
     def __enter__(self) -> QuickSecondDerivatives:
-        self._hooks = _saving_hooks()
+        self._hooks = _saving_hooks()  # others, later, mean a checkpointed part
         return super().__enter__()
 
     def __torch_function__(
@@ -119,7 +119,7 @@ def _convolution(dimensions: int) -> Callable[..., Tensor | None]:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor | None:
-        # The arguments of torch's function; None where torch must do it.
+        # Takes the arguments of torch's function.
         if isinstance(padding, str) or not _is_covered(input, weight, bias):
             return None
         if not input.ndim == weight.ndim == dimensions + 2:  # an input without a batch axis
@@ -179,8 +179,9 @@ _REPLACEMENTS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
 
 
 def _is_covered(*tensors: Tensor | None) -> bool:
-    """Whether these are plain real tensors of one type, a derivative is wanted, no torch.func
-    transform is active.
+    """Whether these are plain real tensors of one type on one device, a derivative by one of them
+    is wanted, and neither autocast nor a torch.func transform is active. None stands for a tensor
+    that the function was not given.
     """
     given = [t for t in tensors if t is not None]
     first = given[0]
@@ -193,21 +194,24 @@ def _is_covered(*tensors: Tensor | None) -> bool:
         and first.numel() > 0
         and not torch.is_autocast_enabled(first.device.type)
         and not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0
+        and forward_ad._current_level < 0  # no forward-mode derivative is under way
     )
 
 
 def _saving_hooks() -> Any:
-    """The innermost hooks that see what is saved for a backward pass (None without any).
-    Checkpointing sets its own, so that other hooks than at the block's begin mean a checkpointed
-    part. Where torch does not tell, it is a new object each time, so that no two are equal.
+    """The innermost hooks that see what is saved for a backward pass; None without any.
+
+    Checkpointing sets its own: other hooks than at the block's begin mean a checkpointed part.
+    Where this torch has no such function, a new object each time, so that no two are equal.
     """
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     return object() if top is None else top(False)
 
 
 def _per_dimension(size: Any, dimensions: int) -> list[int]:
-    """One size per dimension, of a number or of a sequence."""
+    """A stride, padding or dilation as one whole number per dimension; a single number, alone or
+    in a sequence, counts for all.
+    """
     sizes = [int(size)] if isinstance(size, int) else [int(each) for each in size]
     return sizes * dimensions if len(sizes) == 1 else sizes
 
@@ -216,14 +220,14 @@ def _per_dimension(size: Any, dimensions: int) -> list[int]:
 
 
 def _add(total: Tensor | None, term: Tensor) -> Tensor:
-    """The sum, written into ``total`` where no graph is built; None for ``total`` means zero."""
+    """total + term, written into ``total`` where no graph is built; None stands for zero."""
     if total is None:
         return term
     return total + term if torch.is_grad_enabled() else total.add_(term)
 
 
 def _multiply(value: Tensor, factor: Tensor) -> Tensor:
-    """The product, written into ``value`` where no graph is built."""
+    """value * factor, written into ``value`` where no graph is built."""
     return value * factor if torch.is_grad_enabled() else value.mul_(factor)
 
 
@@ -239,12 +243,14 @@ class _Convolution(Function):
     def forward(
         ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, geometry: tuple[Any, ...]
     ) -> Tensor:
+        # y; geometry is what ``aten.convolution`` takes after the bias.
         ctx.save_for_backward(x, w)
         ctx.geometry, ctx.bias_shape = geometry, None if b is None else [len(b)]
         return aten.convolution(x, w, b, *geometry)
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> Any:
+        # Derivatives by x, w and b (None where not needed), and None for the geometry.
         wanted = list(ctx.needs_input_grad[:3])
         grads = _ConvolutionGradient.apply(
             grad_y, *ctx.saved_tensors, ctx.geometry, ctx.bias_shape, wanted
@@ -287,8 +293,8 @@ class _ConvolutionGradient(Function):
         by_grad_y = by_x = by_w = None
 
         def first_backward(x: Tensor, w: Tensor, place: int) -> Tensor:
-            """The first backward pass with this input and weight, but only the gradient at one
-            place: 0 for the input's, 1 for the weight's.
+            """The gradient of the first backward pass with this input and weight, by the input
+            (``place`` 0) or by the weight (``place`` 1).
             """
             wanted = [i == place for i in range(3)]
             return aten.convolution_backward(grad_y, x, w, None, *ctx.geometry, wanted)[place]
@@ -312,12 +318,14 @@ class _BatchNorm(Function):
     def forward(
         ctx: Any, x: Tensor, w: Tensor, b: Tensor, mean: Tensor, variance: Tensor, eps: float
     ) -> Tensor:
+        # y for this mean and variance, one number per channel.
         ctx.save_for_backward(x, w, mean, variance)
         ctx.eps = eps
         return _normalise_batch(x, w, b, mean, variance, eps)
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> Any:
+        # Derivatives by x, w and b (None where not needed), and None for mean, variance and eps.
         wanted = list(ctx.needs_input_grad[:3])
         grads = _BatchNormGradient.apply(grad_y, *ctx.saved_tensors, ctx.eps, wanted)
         return *grads, None, None, None
@@ -416,6 +424,7 @@ class _LayerNorm(Function):
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> Any:
+        # Derivatives by x, w and b (None where not needed), and None for shape and eps.
         wanted = list(ctx.needs_input_grad[:3])
         grads = _LayerNormGradient.apply(grad_y, *ctx.saved_tensors, ctx.shape, ctx.eps, wanted)
         return *grads, None, None
@@ -446,7 +455,7 @@ class _LayerNormGradient(Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(grad_y, x, w, mean, s)
         ctx.shape, ctx.eps = shape, eps
-        # The bias only says that its gradient is wanted, and where.
+        # Only shape and device of the bias count, so the weight stands for it.
         bias = w if wanted[2] else None
         return aten.native_layer_norm_backward(grad_y, x, shape, mean, s, w, bias, wanted)
 
@@ -460,7 +469,7 @@ class _LayerNormGradient(Function):
         needs_grad_y, needs_x, needs_w = ctx.needs_input_grad[:3]
         by_grad_y = by_x = by_w = None
 
-        def scaled_projection(c: Tensor, weight: Tensor | None) -> Tensor:
+        def project_and_scale(c: Tensor, weight: Tensor | None) -> Tensor:
             """s P(weight c) with P(c) = c - mean c - z mean(c z), z the normalised x: grad_x of the
             first backward pass for grad_y = c.
             """
@@ -472,24 +481,26 @@ class _LayerNormGradient(Function):
         if cot_w is not None:
             if needs_grad_y:
                 by_grad_y = aten.native_layer_norm(x, ctx.shape, cot_w, cot_b, ctx.eps)[0]
-            by_x = scaled_projection(grad_y, cot_w) if needs_x else None
+            by_x = project_and_scale(grad_y, cot_w) if needs_x else None
         elif cot_b is not None and needs_grad_y:
             by_grad_y = cot_b.expand_as(grad_y).clone()
         if cot_x is not None:
             if needs_grad_y or needs_w:
-                projected = scaled_projection(cot_x, None)
+                projected = project_and_scale(cot_x, None)
                 by_grad_y = _add(by_grad_y, projected * w) if needs_grad_y else None
                 sample_axes = tuple(range(grad_y.ndim - len(ctx.shape)))
                 if needs_w:
                     by_w = grad_y * projected
                     by_w = by_w.sum(sample_axes) if sample_axes else by_w
             if needs_x:
-                bent = _layer_norm_bend(x, s, cot_x, w * grad_y, ctx.shape, ctx.eps)
-                by_x = bent if by_x is None else _add(bent, by_x)
+                through_x = _layer_norm_second_derivative(
+                    x, s, cot_x, w * grad_y, ctx.shape, ctx.eps
+                )
+                by_x = through_x if by_x is None else _add(through_x, by_x)
         return by_grad_y, by_x, by_w, None, None, None, None, None
 
 
-def _layer_norm_bend(
+def _layer_norm_second_derivative(
     x: Tensor, s: Tensor, u: Tensor, c: Tensor, shape: list[int], eps: float
 ) -> Tensor:
     """Derivative of <u, s P(c)> by x: of a layer norm's grad_x, times a fixed vector u.
@@ -510,16 +521,17 @@ def _layer_norm_bend(
         return values.mean(last, keepdim=True)
 
     if torch.is_grad_enabled():
-        # s was saved as a number; whoever differentiates once more needs its graph.
+        # s was saved without its graph, which a third derivative needs.
         s = (x.var(last, unbiased=False, keepdim=True) + eps).rsqrt()
     z = aten.native_layer_norm(x, shape, None, None, eps)[0]
     a, b, mean_u, mean_c = mean(u * z), mean(c * z), mean(u), mean(c)
     q, square = mean(u * c) - mean_u * mean_c, s.square()
+    # The terms with u and c, then that with z, then the constant ones.
     of_u, of_c = u * (-square * b), _multiply(c, -square * a)
-    bent = _multiply(z, -square * (q - 3 * a * b))
-    for part in (of_u, of_c, square * (b * mean_u + a * mean_c)):
-        bent = _add(bent, part)
-    return bent
+    derivative = _multiply(z, -square * (q - 3 * a * b))
+    for term in (of_u, of_c, square * (b * mean_u + a * mean_c)):
+        derivative = _add(derivative, term)
+    return derivative
 
 
 class _Gelu(Function):
@@ -544,7 +556,7 @@ class _GeluGradient(Function):
 
     @staticmethod
     def forward(ctx: Any, grad_y: Tensor, x: Tensor) -> Tensor:
-        ctx.save_for_backward(grad_y, x, _gelu_bend(grad_y, x))
+        ctx.save_for_backward(grad_y, x, _gelu_second_derivative(grad_y, x))
         return aten.gelu_backward(grad_y, x)
 
     @staticmethod
@@ -552,14 +564,14 @@ class _GeluGradient(Function):
         """Derivatives by grad_y and x of the number whose derivative by grad_x is cot_x: y'(x)
         cot_x and grad_y y''(x) cot_x.
         """
-        grad_y, x, bend = ctx.saved_tensors
+        grad_y, x, second_derivative = ctx.saved_tensors
         if torch.is_grad_enabled():
-            # It was kept as a number; whoever differentiates once more needs its graph.
-            bend = _gelu_bend(grad_y, x)
-        return aten.gelu_backward(cot_x, x), bend * cot_x
+            # It was kept without its graph, which a third derivative needs.
+            second_derivative = _gelu_second_derivative(grad_y, x)
+        return aten.gelu_backward(cot_x, x), second_derivative * cot_x
 
 
-def _gelu_bend(grad_y: Tensor, x: Tensor) -> Tensor:
+def _gelu_second_derivative(grad_y: Tensor, x: Tensor) -> Tensor:
     """grad_y y''(x) with y''(x) = (2 - x^2) phi(x), phi the normal density."""
     square = x * x
     return (square * -0.5).exp() * (2.0 - square) * grad_y * (1 / math.sqrt(2 * math.pi))

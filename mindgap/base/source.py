@@ -29,6 +29,7 @@ class Source:
     place: str  # in it, such as "Alg. 1, l. 5"
 
     def __post_init__(self) -> None:
+        # Refuse a paper that is no key of ``PAPERS``.
         from mindgap.base.check import fail
 
         if not isinstance(self.paper, str) or self.paper not in PAPERS:

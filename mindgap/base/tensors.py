@@ -1,9 +1,9 @@
-"""Small operations on lists of tensors that several floors need."""
+"""Small operations on lists of tensors that several rooms need."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -57,8 +57,9 @@ def flatten(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def unflatten(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """A flat vector of real numbers in the shapes of ``like``, complex where these tensors are: the
-    inverse of ``flatten``. They are views, but for complex ones behind an odd count of numbers.
+    """Cut a flat vector of real numbers into tensors of the shapes of ``like``, complex where these
+    are: the inverse of ``flatten``. The tensors share the vector's memory, except a complex one
+    that begins at an odd place, which is copied.
 
     Example:
         >>> [
@@ -74,7 +75,9 @@ def unflatten(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _as_complex(pairs: Tensor) -> Tensor:
-    """A view of pairs of real numbers as complex ones; a copy where torch has no view."""
+    """A view of pairs of real numbers as complex ones; a copy of pairs that begin at an odd place
+    in memory, of which torch gives no view.
+    """
     return torch.view_as_complex(pairs.clone() if pairs.storage_offset() % 2 else pairs)
 
 
@@ -159,9 +162,9 @@ def blocks(
     block: tuple[list[Tensor], ...] = tuple([] for _ in lists)
     count, kind = 0, None  # elements of the block, and its device and dtype
     if limit is None:
-        firsts = [tensors[0] for tensors in lists if tensors]
-        bytes_per_block = _room(firsts[0].device) if firsts else BLOCK
-        limit = bytes_per_block // max([4, *(t.element_size() for t in firsts)])
+        first_tensors = [tensors[0] for tensors in lists if tensors]
+        block_bytes = _bytes_of_block(first_tensors[0].device) if first_tensors else BLOCK
+        limit = block_bytes // max([4, *(t.element_size() for t in first_tensors)])  # float32 has 4
     for row in zip(*lists, strict=True):  # the tensors at one place of all lists
         size = row[0].numel()
         if size == 0:
@@ -179,7 +182,7 @@ def blocks(
         yield block
 
 
-def _room(device: torch.device) -> int:
+def _bytes_of_block(device: torch.device) -> int:
     """How many bytes the tensors of a block (see ``blocks``) may have on a device."""
     if device.type == "cpu":
         return CPU_BLOCK
@@ -214,7 +217,7 @@ def robust_norm(tensors: Sequence[Tensor], *, wide: bool = False) -> Tensor:
         return torch.zeros((), dtype=torch.float64 if wide else None)
     plain_tensors = [tensor.detach() for tensor in tensors if not is_sharded(tensor)]
     by_mesh: dict[Any, list[Tensor]] = {}
-    for tensor in [tensor for tensor in tensors if is_sharded(tensor)]:
+    for tensor in filter(is_sharded, tensors):
         layout = (tensor.device_mesh, tensor.placements)  # type: ignore[attr-defined]
         by_mesh.setdefault(layout, []).append(local(tensor.detach()))
     norms = [_local_norm(plain_tensors)] if plain_tensors else []
@@ -233,21 +236,18 @@ def robust_norm(tensors: Sequence[Tensor], *, wide: bool = False) -> Tensor:
     return norm.to(torch.empty(0, dtype=dtype).real.dtype if dtype.is_complex else dtype)
 
 
-def _in_units_of(peak: Tensor, norm_over: Callable[[Tensor], Tensor]) -> Tensor:
-    """A norm in which no square overflows or vanishes, 0-dim, without a branch on the device.
-
-    Args:
-        peak: the largest absolute entry, 0-dim. Where it is 0 or not finite, it is the norm.
-        norm_over: of a 0-dim scale, the norm of the entries divided by it.
+def _safe_scale(peak: Tensor) -> Tensor:
+    """The number (0-dim) by which entries are divided so that no square overflows or vanishes: the
+    largest absolute entry ``peak``; 1 where that is 0 or not finite, because the norm is then 0 or
+    not finite without scaling. No branch waits for the device.
     """
-    ordinary = (peak > 0) & torch.isfinite(peak)
-    scale = torch.where(ordinary, peak, torch.ones_like(peak))
-    return torch.where(ordinary, norm_over(scale) * scale, peak)
+    return torch.where((peak > 0) & torch.isfinite(peak), peak, torch.ones_like(peak))
 
 
 def _combine(norms: Tensor) -> Tensor:
-    """Norm of a float64 vector of norms, safe at both ends of the range."""
-    return _in_units_of(norms.max(), lambda scale: torch.linalg.vector_norm(norms / scale))
+    """Norm (0-dim) of a float64 vector of norms, safe at both ends of the range."""
+    scale = _safe_scale(norms.max())
+    return torch.linalg.vector_norm(norms / scale) * scale
 
 
 def _local_norm(tensors: Sequence[Tensor]) -> Tensor:
@@ -294,34 +294,30 @@ def _stretch_norm(tensors: Sequence[Tensor], dtype: torch.dtype | None) -> Tenso
 
 
 def _scaled_norms(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Norm of each block of the tensors in float64; a block's entries are divided by its largest
-    one before they are squared.
+    """Norm (0-dim) of each block of the tensors in float64; a block's entries are divided by its
+    largest one before they are squared.
     """
-
-    def norm_of(block: list[Tensor]) -> Tensor:
-        # The 0-dim norm of one block of float64 tensors.
-        def norm_over(scale: Tensor) -> Tensor:
-            scaled = torch._foreach_norm(torch._foreach_div(block, scale), 2)
-            return torch.linalg.vector_norm(torch.stack(scaled))
-
-        return _in_units_of(torch.stack(torch._foreach_norm(block, math.inf)).max(), norm_over)
-
-    return [norm_of(block) for (block,) in blocks([tensor.double() for tensor in tensors])]
+    norms = []
+    for (block,) in blocks([tensor.double() for tensor in tensors]):
+        scale = _safe_scale(torch.stack(torch._foreach_norm(block, math.inf)).max())
+        scaled_norms = torch._foreach_norm(torch._foreach_div(block, scale), 2)
+        norms.append(torch.linalg.vector_norm(torch.stack(scaled_norms)) * scale)
+    return norms
 
 
 def _mesh_norm(norm: Tensor, mesh: Any, placements: Any) -> Tensor:
-    """Norm over all processes of a device mesh from each one's own norm (0-dim). Of the mesh's
-    dimensions those over which the DTensor is sharded count, and replicas count once. A collective
-    call.
+    """Norm (0-dim) over all processes of a device mesh, a collective call. Replicas count once.
+
+    Args:
+        norm: that of this process's piece, 0-dim.
+        mesh, placements: how the DTensors lie on the processes.
     """
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
-    def reduced(value: Tensor, operation: str) -> Tensor:
-        """A value reduced over all processes, by "sum" or "max"."""
+    def reduce(value: Tensor, operation: str) -> Tensor:
+        """Reduce a value by "sum" or "max" over the dimensions that the DTensor is sharded over."""
         kinds = [Partial(operation) if p.is_shard() else Replicate() for p in placements]
         return DTensor.from_local(value, mesh, kinds).full_tensor()
 
-    def norm_over(scale: Tensor) -> Tensor:
-        return reduced((norm / scale).square(), "sum").sqrt()
-
-    return _in_units_of(reduced(norm, "max"), norm_over)
+    scale = _safe_scale(reduce(norm, "max"))
+    return reduce((norm / scale).square(), "sum").sqrt() * scale

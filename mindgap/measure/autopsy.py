@@ -27,11 +27,11 @@ from mindgap.base.restoring import undisturbed
 from mindgap.measure.recorder import (
     Incident,
     LossCall,
+    LossRange,
     Recorder,
     State,
     Step,
-    leaves_range,
-    twin,
+    make_twin,
 )
 from mindgap.measure.tracing import Trace, traced
 
@@ -166,6 +166,7 @@ class Replay:
         self.loss, self.recall, self.incident, self.state = loss, recall, incident, state
         self.trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.replayed: list[_ReplayedStep] = []
+        self._steps_by_number = {step.number: step for step in incident.steps}
         self.batch = self.batch_at(incident.step)
         self.ordinary_batches = self._choose_ordinary(measuring_batches)
         self.disagreement = 0.0
@@ -183,21 +184,17 @@ class Replay:
                 batch = self.recall(call.key)
             if batch is None:
                 return []
-            # None were noted for tensors of inference mode; reading theirs would raise an error.
+            # No versions were noted for tensors of inference mode, because they have none.
             if call.versions and call.versions != tuple(t._version for t in tensors_in(batch)):
                 return []
             calls.append((call, batch))
         return calls
 
-    def _step_at(self, number: int) -> Step | None:
-        """The recorded step of that number; None where it is not kept."""
-        return next((step for step in self.incident.steps if step.number == number), None)
-
     def batch_at(self, number: int) -> Any:
         """The batch of the step of this number; None where it is lost. Of several batches it is the
         one with the largest loss, where a loss that is not finite counts as infinite.
         """
-        step = self._step_at(number)
+        step = self._steps_by_number.get(number)
         calls = self._calls_of(step) if step is not None else []
         if not calls:
             return None
@@ -206,7 +203,7 @@ class Replay:
 
     def key_at(self, number: int) -> Any:
         """What names the batch that ``batch_at`` gives; None where it has no name."""
-        step = self._step_at(number)
+        step = self._steps_by_number.get(number)
         if step is None or not step.calls:
             return None
         return max(step.calls, key=lambda call: _or_infinite(float(call.loss))).key
@@ -216,34 +213,31 @@ class Replay:
         before the incident, spread evenly over them, then measuring batches. Where the incident is
         one of the loss, only steps of usual losses count.
         """
-        usual = []
+        usual_range, of_loss = LossRange(self.incident.history), self.incident.kind == "loss"
+        usual_batches = []
         for step in self.incident.steps[:-1]:
-            by_loss = self.incident.kind == "loss"
-            if by_loss and leaves_range(self.incident.history, step.loss):
-                continue
-            usual += [batch for _, batch in self._calls_of(step)[:1]]
-        spacing = max(1, len(usual) // ORDINARY_BATCHES)
-        spread = usual[::spacing][:ORDINARY_BATCHES]
-        return [*spread, *measuring_batches][:ORDINARY_BATCHES]
+            if not (of_loss and usual_range.excess(step.loss)):
+                usual_batches += [batch for _, batch in self._calls_of(step)[:1]]
+        spacing = max(1, len(usual_batches) // ORDINARY_BATCHES)
+        return [*usual_batches[::spacing][:ORDINARY_BATCHES], *measuring_batches][:ORDINARY_BATCHES]
 
     # Computing.
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """A block that may move the model: parameters, buffers, gradients, modes and random numbers
-        are put back at its end.
+        """A block that may move the model. At its end parameters (also those that only the
+        optimizer has), buffers, gradients, modes and random numbers are put back.
         """
         with ExitStack() as stack:
             if "torch._dynamo" in sys.modules:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(undisturbed(self.model, parameters=True))
-            values = [tensor.detach().clone() for tensor in self.tensors]
-            grads = [tensor.grad for tensor in self.tensors]
+            before = [(tensor, tensor.detach().clone(), tensor.grad) for tensor in self.tensors]
             try:
                 yield
             finally:
                 with torch.no_grad():
-                    for tensor, value, grad in zip(self.tensors, values, grads, strict=True):
+                    for tensor, value, grad in before:
                         if not torch.equal(tensor.detach(), value):
                             tensor.copy_(value)
                         tensor.grad = grad
@@ -271,8 +265,8 @@ class Replay:
 
     def _load_state(self) -> None:
         """Load the state before the first step: weights, buffers and modes into the model, the
-        random state into torch's generator, and the optimizer's own state into a second optimizer
-        over the same weights, ``self.twin``.
+        random state into torch's generator, and the optimizer's own state into ``self.twin``, a
+        second optimizer over the same weights.
         """
         state = self.state
         with torch.no_grad():
@@ -283,7 +277,7 @@ class Replay:
         for module, training in zip(self.model.modules(), state.training_modes, strict=True):
             module.training = training
         _set_random(state.random_state, self.tensors)
-        self.twin = twin(self.optimizer, state.optimizer)
+        self.twin = make_twin(self.optimizer, state.optimizer)
 
     def _clear_gradients(self) -> None:
         for tensor in self.tensors:
@@ -312,19 +306,19 @@ class Replay:
             if not needs_gradient:
                 return float(loss)
             gradients = torch.autograd.grad(loss, list(self.trained.values()), allow_unused=True)
-            return _length([_norm(gradient) for gradient in gradients if gradient is not None])
+            return _joint_norm([_norm(gradient) for gradient in gradients if gradient is not None])
 
     def out_of_range(self, measure: float) -> bool:
         """Whether a loss (or a gradient norm, where the incident is one of the gradient) is not
         finite or exceeds what was usual before the incident: for a loss the range of
-        ``leaves_range``, for a norm ``JUMP`` times the largest.
+        ``LossRange``, for a norm ``JUMP`` times the largest.
         """
         if not math.isfinite(measure):
             return True
         if self.incident.kind == "gradient":
             usual = [norm for norm in self.incident.history if math.isfinite(norm)]
             return bool(usual) and measure > JUMP * max(usual)
-        return leaves_range(self.incident.history, measure) > 0
+        return LossRange(self.incident.history).excess(measure) > 0
 
     def make_update(self, replayed: _ReplayedStep) -> None:
         """Let the second optimizer step with the gradients in ``grad`` and the recorded settings,
@@ -375,17 +369,17 @@ class Replay:
             losses.append(float(loss.detach()))
         mean_loss = sum(losses) / len(losses)
         norms = [_norm(p.grad) if p.grad is not None else 0.0 for p in self.trained.values()]
-        self._compare(step.loss, mean_loss)
+        self._note_disagreement(step.loss, mean_loss)
         return _ReplayedStep(
             step,
-            measure=mean_loss if self.incident.kind == "loss" else _length(norms),
+            measure=mean_loss if self.incident.kind == "loss" else _joint_norm(norms),
             ordinary_measure=ordinary[len(ordinary) // 2] if ordinary else math.nan,
             incident_measure=of_incident,
             norms=norms,
-            gradient_scale=self._scale_gradients(step, _length(norms)),
+            gradient_scale=self._scale_gradients(step, _joint_norm(norms)),
         )
 
-    def _compare(self, recorded: float, replayed: float) -> None:
+    def _note_disagreement(self, recorded: float, replayed: float) -> None:
         """Raise ``disagreement`` to the relative distance of a replayed loss from the recorded one,
         where that is larger; to infinity where only one of the two is finite.
         """
@@ -407,7 +401,7 @@ class Replay:
         if not all(math.isfinite(norm) and norm > 0 for norm in (recorded, replayed_norm)):
             return 1.0
         factor = recorded / replayed_norm
-        if abs(factor - 1) > SAME_NORM:
+        if abs(factor - 1) > SAME_NORM:  # less is rounding
             for tensor in self.tensors:
                 if tensor.grad is not None:
                     tensor.grad.mul_(factor)
@@ -447,10 +441,10 @@ class Replay:
         finally:
             for handle in handles:
                 handle.remove()
-        cell_sizes: dict[str, list[float]] = {}  # of a cell that is called once per time step
+        sizes_by_call: dict[str, list[float]] = {}  # of a cell, which is called at each time step
         for name, size_of_output in trace.scales:
-            cell_sizes.setdefault(name, []).append(size_of_output)
-        for name, sizes in cell_sizes.items():
+            sizes_by_call.setdefault(name, []).append(size_of_output)
+        for name, sizes in sizes_by_call.items():
             state_sizes.setdefault(name, []).append(sizes)
         return trace, {name: max(map(_growth, each)) for name, each in state_sizes.items()}
 
@@ -476,22 +470,23 @@ class Replay:
         with undisturbed(self.model), torch.no_grad():
             self.model.eval()
             losses = [float(self.loss_of(rows(batch, [i]))) for i in range(count)]
-        return _few_largest(losses, most)
+        return _samples_that_explain(losses, most)
 
     def times_others(self, batch: Any) -> float:
         """How many times larger the numbers of a batch are than those of the ordinary batches; 0
         where it is at most ``OUT_OF_RANGE`` times. Compared are the largest moduli of tensors in
         the same place; tensors of integers do not count.
         """
-        ratios = [0.0]
+        largest_ratio = 0.0
         ordinary = [list(tensors_in(other)) for other in self.ordinary_batches]
         for i, tensor in enumerate(tensors_in(batch)):
             if tensor.is_floating_point():
                 same_place = [tensors[i] for tensors in ordinary if len(tensors) > i]
                 entries = [_largest_entry(t) for t in same_place if t.is_floating_point()]
                 usual = max(entries, default=0.0)
-                ratios.append(_largest_entry(tensor) / usual if usual > 0 else 0.0)
-        return max(ratios) if max(ratios) > OUT_OF_RANGE else 0.0
+                if usual > 0:
+                    largest_ratio = max(largest_ratio, _largest_entry(tensor) / usual)
+        return largest_ratio if largest_ratio > OUT_OF_RANGE else 0.0
 
 
 # Judging.
@@ -518,13 +513,13 @@ def perform(
         count = recorder.steps[-1].number + 1 if recorder.steps else 0
         healthy = f"in {count} steps no number was not finite and nothing left its range"
         return Autopsy("", f"Nothing to explain: {healthy}.")
-    beginning = f"{_shown(incident)} at step {incident.step}"
+    beginning = f"{_symptom(incident)} at step {incident.step}"
     if incident.state is None:
         reason = recorder.why_no_state or "no state from before that step is kept"
-        return _unknown(incident, f"{beginning}, and it cannot be replayed: {reason}")
+        return _cannot_tell(incident, f"{beginning}, and it cannot be replayed: {reason}")
     replay = Replay(recorder, loss, incident, incident.state, measuring_batches, recall)
     if replay.batch is None:
-        return _unknown(
+        return _cannot_tell(
             incident,
             f"{beginning}, and its batch is not known: call objective.value(batch) or "
             "monitor.observe(loss, batch) in the loop, or give recall",
@@ -534,7 +529,7 @@ def perform(
             replay.run()
             return _judge(replay)
     except Exception as error:  # of the user's code, or a batch that was dropped
-        return _unknown(incident, f"{beginning}, and the replay ended in {error_words(error)}")
+        return _cannot_tell(incident, f"{beginning}, and the replay ended in {error_words(error)}")
 
 
 def _judge(replay: Replay) -> Autopsy:
@@ -548,7 +543,7 @@ def _judge(replay: Replay) -> Autopsy:
     trace, growth = replay.trace_passes()
     recurrent = max(growth, key=lambda name: growth[name], default="")
     explodes = bool(recurrent) and growth[recurrent] > GROWTH
-    if _not_finite(replay.batch):
+    if _has_not_finite(replay.batch):
         return _blame_batch(replay, incident.step, "holds numbers that are not finite")
     earlier_scales = [replayed.gradient_scale for replayed in replay.replayed[:-1]]
     if (
@@ -557,7 +552,7 @@ def _judge(replay: Replay) -> Autopsy:
         and last.gradient_scale > JUMP * max(earlier_scales)
     ):
         return _blame_scaled_gradient(replay, max(earlier_scales))
-    # The replay must be bad where the run was.
+    # The replay must be as bad as the run was, else it is no replay of what happened.
     recorded = last.step.loss if incident.kind == "loss" else _recorded_norm(last.step)
     if replay.out_of_range(recorded) and not replay.out_of_range(last.measure):
         return _blame_unseen_change(replay, recorded)
@@ -593,11 +588,12 @@ def _blame_unseen_change(replay: Replay, recorded: float) -> Autopsy:
     Args:
         recorded: the loss or gradient norm of the incident's step in the run.
     """
-    number = replay.incident.step
-    last = replay.replayed[-1]
+    number, last = replay.incident.step, replay.replayed[-1]
     quantity = "loss" if replay.incident.kind == "loss" else "gradient norm"
     if len(replay.replayed) < 2:
-        return _unknown(replay.incident, f"the replay of step {number} gives {last.measure:.3g}")
+        return _cannot_tell(
+            replay.incident, f"the replay of step {number} gives {last.measure:.3g}"
+        )
     sentence = (
         "something besides the gradients changed the weights or the optimizer's state in the "
         f"update of step {number - 1}: computed again from the kept state the {quantity} of step "
@@ -608,9 +604,7 @@ def _blame_unseen_change(replay: Replay, recorded: float) -> Autopsy:
 
 def _recorded_norm(step: Step) -> float:
     """Norm over all parameters of the gradient that was recorded at a step; NaN where none was."""
-    if step.norms is None:
-        return math.nan
-    return _length(step.norms.tolist() if isinstance(step.norms, Tensor) else list(step.norms))
+    return math.nan if step.norms is None else _joint_norm(step.norms.tolist())
 
 
 def _blame_scaled_gradient(replay: Replay, usual_scale: float) -> Autopsy:
@@ -634,51 +628,56 @@ def _blame_scaled_gradient(replay: Replay, usual_scale: float) -> Autopsy:
 def _blame_update(replay: Replay, weights_broken: bool) -> Autopsy | None:
     """The answer that blames the update after which other batches were bad as well, with the first
     cause that fits: a jump of the learning rate, a gradient that the loop scaled up, the step's
-    batch, the update itself. None where that update was not unusual, or no update came before.
+    batch, the update itself. None where that update was not unusual, or where none came before
+    (then "divergence", if the only step has a weight that is not finite).
 
     Args:
         weights_broken: whether a weight is not finite.
     """
-    all_replayed = replay.replayed
+    replayed = replay.replayed
+    # The first step at whose weights ordinary batches were bad; the update before it is suspect.
     bad_places = (
-        i for i, each in enumerate(all_replayed) if replay.out_of_range(each.ordinary_measure)
+        i for i, each in enumerate(replayed) if replay.out_of_range(each.ordinary_measure)
     )
-    first_bad = next(bad_places, len(all_replayed) - 1)
-    if first_bad == 0:
-        alone = len(all_replayed) == 1
-        return _blame_divergence(replay) if alone and weights_broken else None
-    suspect, earlier = all_replayed[first_bad - 1], all_replayed[: first_bad - 1]
+    first_bad = next(bad_places, len(replayed) - 1)
+    if first_bad == 0:  # no recorded update came before
+        only_step = len(replayed) == 1
+        return _blame_divergence(replay) if only_step and weights_broken else None
+    suspect, earlier = replayed[first_bad - 1], replayed[: first_bad - 1]
     update = _farthest_update(suspect)
-    earlier_moves = [_farthest_update(each).relative for each in earlier]
-    usual = max(filter(math.isfinite, earlier_moves), default=math.nan)
-    large = JUMP * usual if math.isfinite(usual) else LARGE_UPDATE
-    if update.relative < large:
+    earlier_updates = [_farthest_update(each).relative for each in earlier]
+    largest_before = max(filter(math.isfinite, earlier_updates), default=math.nan)
+    unusual_from = JUMP * largest_before if math.isfinite(largest_before) else LARGE_UPDATE
+    if update.relative < unusual_from:  # not so where it is NaN
         return None
     number = suspect.step.number
     moved = f"the update of step {number} moved {update.module} by {_norm_share(update.relative)}"
 
     def answer(mechanism: str, sentence: str) -> Autopsy:
+        # The autopsy that blames the suspect update.
         findings = (_range_sentence(replay),)
         return _answer(replay, mechanism, sentence, number, update.module, findings)
 
-    rate, earlier_rates = _largest_rate(suspect.step), [_largest_rate(e.step) for e in earlier]
+    rate = _largest_rate(suspect.step)
+    earlier_rates = [_largest_rate(each.step) for each in earlier]
     if earlier_rates and rate > RATE_JUMP * max(earlier_rates):
         jump = f"the learning rate went from {max(earlier_rates):.3g} to {rate:.3g}"
         return answer("learning_rate", f"{jump} at step {number}; {moved}")
-    norms = [_length(each.norms) for each in earlier]
+    norms = [_joint_norm(each.norms) for each in earlier]
     # Written with "not", so that a norm of NaN counts as large.
-    large_gradient = bool(norms) and not _length(suspect.norms) <= JUMP * max(norms)
+    has_large_gradient = bool(norms) and not _joint_norm(suspect.norms) <= JUMP * max(norms)
     scales = [each.gradient_scale for each in earlier]
-    if scales and suspect.gradient_scale > JUMP * max(scales) and not large_gradient:
+    if scales and suspect.gradient_scale > JUMP * max(scales) and not has_large_gradient:
         times = f"{suspect.gradient_scale / max(scales):.3g} times"
         return answer(
             "update", f"{moved}: the optimizer was given {times} the gradient of its batch"
         )
-    if large_gradient or replay.out_of_range(suspect.measure):
+    if has_large_gradient or replay.out_of_range(suspect.measure):
         return _blame_batch(replay, number, "", consequence=moved)
-    if not norms and math.isnan(usual):
+    if not norms and math.isnan(largest_before):
         return None
-    return answer("update", f"{moved}; the updates before moved it by at most {_norm_share(usual)}")
+    at_most = f"the updates before moved it by at most {_norm_share(largest_before)}"
+    return answer("update", f"{moved}; {at_most}")
 
 
 def _blame_divergence(replay: Replay) -> Autopsy:
@@ -688,13 +687,13 @@ def _blame_divergence(replay: Replay) -> Autopsy:
     """
     finite = [each for each in replay.replayed if math.isfinite(_farthest_update(each).relative)]
     module = _farthest_update(finite[-1]).module if finite else ""
-    moves = [each.relative_updates[module] for each in finite] or [math.nan]
+    updates = [each.relative_updates[module] for each in finite] or [math.nan]
     steps = [each.step.number for each in finite] or [replay.incident.step]
     rates = [_largest_rate(each.step) for each in replay.replayed]
     rate = rates[-1] if rates[-1] > 0 else rates[0]  # it may not be known, or have fallen to zero
     sentence = (
-        f"the updates grew from step to step: {module} moved by {_norm_share(moves[0])} at step "
-        f"{steps[0]} and by {_norm_share(moves[-1])} at step {steps[-1]}; the learning rate "
+        f"the updates grew from step to step: {module} moved by {_norm_share(updates[0])} at step "
+        f"{steps[0]} and by {_norm_share(updates[-1])} at step {steps[-1]}; the learning rate "
         f"({rate:.3g}) is too large"
     )
     return _answer(replay, "divergence", sentence, steps[0], module)
@@ -718,7 +717,7 @@ def _blame_batch(replay: Replay, number: int, fault: str, consequence: str = "")
     with suppress(Exception):  # a batch that cannot be cut
         samples = replay.samples_at_fault(batch)
     key = replay.key_at(number)
-    blamed, verb = f"the batch of step {number}{_name_of(key)}", "is"
+    blamed, verb = f"the batch of step {number}{_name_in_brackets(key)}", "is"
     if samples:
         word, verb = ("sample", "is") if len(samples) == 1 else ("samples", "are")
         blamed = f"{word} {', '.join(map(str, samples[:5]))} of {blamed}"
@@ -753,16 +752,16 @@ def _blame_operation(replay: Replay, trace: Trace) -> Autopsy | None:
     """
     number = replay.incident.step
     if trace.origin:
-        name, module, half = trace.origin, trace.origin_module, trace.origin_half
+        name, module, in_float16 = trace.origin, trace.origin_module, trace.origin_half
         deed = "gave a number that is not finite from finite ones"
     else:
-        name, module, half = trace.undefined, trace.undefined_module, trace.undefined_half
+        name, module, in_float16 = trace.undefined, trace.undefined_module, trace.undefined_half
         deed = "has a derivative that is not finite"
     if not name:
         return None
     module = module or "the loss"
     mechanism = "operation"
-    if half:
+    if in_float16:
         mechanism, deed = "overflow", "left the range of float16"
     sentence = f"{name.strip('_')} in {module} {deed} at step {number}"
     findings = (_range_sentence(replay), "Every weight is finite.")
@@ -801,8 +800,8 @@ def _answer(
         step, layer, batch, samples: as in ``Autopsy``.
     """
     incident = replay.incident
-    recovered = _recovered(incident)
-    sentence = f"{_shown(incident)} at step {incident.step}: {explanation}"
+    recovered = _steps_to_recovery(incident)
+    sentence = f"{_symptom(incident)} at step {incident.step}: {explanation}"
     if mechanism in ("update", "learning_rate") and step < incident.step:
         sentence += f"; the batch of step {incident.step} was ordinary"
     if recovered is not None:
@@ -810,7 +809,7 @@ def _answer(
         sentence += f"; the loss was back in its range {recovered} {unit} later"
     if incident.first_not_finite > incident.step:
         sentence += f"; from step {incident.first_not_finite} on numbers are not finite"
-    agreement = _agreement(replay.disagreement)
+    agreement = _agreement_in_words(replay.disagreement)
     return Autopsy(
         mechanism=mechanism,
         sentence=f"{sentence}.",
@@ -825,7 +824,7 @@ def _answer(
     )
 
 
-def _agreement(distance: float) -> str:
+def _agreement_in_words(distance: float) -> str:
     """How well the replay agrees with what was recorded, in words.
 
     Args:
@@ -841,25 +840,26 @@ def _agreement(distance: float) -> str:
     )
 
 
-def _unknown(incident: Incident, reason: str) -> Autopsy:
-    """The autopsy that finds nothing out."""
+def _cannot_tell(incident: Incident, reason: str) -> Autopsy:
+    """The autopsy that names no mechanism, and why."""
     sentence = f"Cannot tell: {reason[0].lower()}{reason[1:]}."
     return Autopsy("unknown", sentence, seen=incident.step)
 
 
-def _shown(incident: Incident) -> str:
-    """How the incident showed, for the beginning of a sentence."""
+def _symptom(incident: Incident) -> str:
+    """What was seen of the incident, for the beginning of a sentence."""
     return f"The {incident.kind} {'was not finite' if incident.at_once else 'left its range'}"
 
 
-def _recovered(incident: Incident) -> int | None:
+def _steps_to_recovery(incident: Incident) -> int | None:
     """Steps after the incident until the loss was back in its range. None where it was not, because
     fewer than five losses are known or one of the last three was unusual.
     """
     usual = incident.history
     if incident.kind != "loss":
         usual = [step.loss for step in incident.steps[:-1]]
-    ordinary = [not leaves_range(usual, loss) for loss in incident.losses_after]
+    usual_range = LossRange(usual)
+    ordinary = [not usual_range.excess(loss) for loss in incident.losses_after]
     if len(ordinary) < 5 or not all(ordinary[-3:]):
         return None
     last_bad = max((i for i, is_ordinary in enumerate(ordinary) if not is_ordinary), default=-1)
@@ -867,15 +867,15 @@ def _recovered(incident: Incident) -> int | None:
 
 
 def _range_sentence(replay: Replay) -> str:
-    """That the numbers of the incident's batch are in range; empty where they are not."""
+    """A sentence that the incident's batch has numbers in range; empty where they are not."""
     if replay.times_others(replay.batch):
         return ""
-    name = _name_of(replay.key_at(replay.incident.step))
+    name = _name_in_brackets(replay.key_at(replay.incident.step))
     return f"The numbers of its batch{name} are in the range of the others."
 
 
-def _name_of(key: Any) -> str:
-    """What names a batch, in brackets; empty where nothing does."""
+def _name_in_brackets(key: Any) -> str:
+    """The name of a batch in brackets, such as " (batch 7)"; empty where the key is None."""
     return "" if key is None else f" (batch {key})"
 
 
@@ -904,7 +904,7 @@ def _farthest_update(replayed: _ReplayedStep) -> _ModuleUpdate:
 
 
 def _norm_share(relative: float) -> str:
-    """A length relative to a norm, in words."""
+    """The length of an update over the norm of the weights, in words."""
     if relative < 1:
         return f"{100 * relative:.2g} % of its norm"
     return f"{relative:.3g} times its norm" if math.isfinite(relative) else "more than any number"
@@ -915,8 +915,8 @@ def _largest_rate(step: Step) -> float:
     return max((float(group["lr"]) for group in step.settings if "lr" in group), default=math.nan)
 
 
-def _length(norms: list[float]) -> float:
-    """The norm of a vector from those of its parts."""
+def _joint_norm(norms: list[float]) -> float:
+    """The Euclidean norm of a vector from those of its parts."""
     return math.sqrt(sum(norm * norm for norm in norms))
 
 
@@ -937,10 +937,10 @@ def _or_infinite(value: float) -> float:
     return value if math.isfinite(value) else math.inf
 
 
-def _not_finite(batch: Any) -> bool:
+def _has_not_finite(batch: Any) -> bool:
     """Whether a batch holds a number that is NaN or infinite."""
-    numbers = (t for t in tensors_in(batch) if t.is_floating_point() or t.is_complex())
-    return any(not bool(tensor.isfinite().all()) for tensor in numbers)
+    inexact = (t for t in tensors_in(batch) if t.is_floating_point() or t.is_complex())
+    return any(not bool(tensor.isfinite().all()) for tensor in inexact)
 
 
 def _rows_not_finite(batch: Any, count: int) -> list[int]:
@@ -954,7 +954,7 @@ def _rows_not_finite(batch: Any, count: int) -> list[int]:
     return broken.nonzero().flatten().tolist()
 
 
-def _few_largest(losses: list[float], most: int) -> tuple[int, ...]:
+def _samples_that_explain(losses: list[float], most: int) -> tuple[int, ...]:
     """Places of the samples that explain a large loss: those whose losses are not finite; else
     those with the largest losses, if ``most`` of them make up ``FEW_EXPLAIN`` of all that exceeds
     the median. Empty where more than ``most`` are needed.

@@ -89,7 +89,8 @@ class CapturedGradient:
         state = [*self._model.state_dict().values(), *carried]
         values_before = [value.clone() for value in state]
         self._inputs = tuple(t.clone() for t in batch)
-        warm_up = torch.cuda.Stream()  # capturing wants a few passes on another stream before
+        # Capturing wants a few passes on another stream before.
+        warm_up = torch.cuda.Stream()
         warm_up.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(warm_up):
             for _ in range(3):

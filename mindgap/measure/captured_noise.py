@@ -119,9 +119,10 @@ def captured_noise(
     whole("batch", batch, least=1)
     if together is None:
         together = _group_size(objective, batch)
-    layer, picks = _chosen(objective.parameters, coordinates, seed)
+    layer, picks = _choose_coordinates(objective.parameters, coordinates, seed)
 
     def measure(size: int) -> tuple[Tensor, Tensor, float]:
+        """Norms, followed coordinates and mean loss of fresh minibatches, in groups of ``size``."""
         for_mean, measured = (_groups(draw, generator, count, batch, size) for count in counts)
         with as_found(objective.model):
             return _measure(objective, for_mean, measured, counts, size, picks)
@@ -175,6 +176,17 @@ def _measure(
     norms, losses = (mean[0].new_zeros(minibatches + 1, dtype=torch.float32) for _ in range(2))
     picked = norms.new_zeros(minibatches + 1, sum(map(len, picks.values())))
 
+    side_by_side = SideBySide(objective)
+
+    # What is done with a group: its gradients are added to the sum in ``mean``, or its noise is
+    # read. ``rows`` are the numbers of its minibatches. Of a group of one minibatch, whose
+    # gradient is captured, these functions get loss and gradient; of a larger one the minibatches.
+    def add_one(rows: Tensor, values: Tensor, gradients: list[Tensor]) -> None:
+        torch._foreach_add_(mean, [g[0] for g in gradients])
+
+    def add_several(rows: Tensor, *batches: Tensor) -> None:
+        torch._foreach_add_(mean, side_by_side.total(rows < reference, batches))
+
     def read(rows: Tensor, values: Tensor, gradients: list[Tensor]) -> None:
         """Write norms, losses and coordinates of a group into their rows of the results."""
         norms.index_copy_(0, rows, distances(gradients, mean).float())
@@ -186,23 +198,13 @@ def _measure(
             ]
             picked.index_copy_(0, rows, torch.cat(parts, dim=1).float())
 
-    # What is done with a group of one minibatch, whose gradient is captured, and with a larger one.
-    def add_one(rows: Tensor, value: Tensor, gradient: list[Tensor]) -> None:
-        torch._foreach_add_(mean, gradient)
-
-    def read_one(rows: Tensor, value: Tensor, gradient: list[Tensor]) -> None:
-        read(rows, value.reshape(1), [g.unsqueeze(0) for g in gradient])
-
-    side_by_side = SideBySide(objective)
-
-    def add_several(rows: Tensor, *batches: Tensor) -> None:
-        torch._foreach_add_(mean, side_by_side.total(rows < reference, batches))
-
     def read_several(rows: Tensor, *batches: Tensor) -> None:
         read(rows, *side_by_side.each(batches))
 
-    def take(groups: Iterator[Group], one: Any, several: Any, sums: list[Tensor]) -> None:
-        """Do ``one`` or ``several`` with every group, inside a graph captured with the first."""
+    def run_all(groups: Iterator[Group], one: Any, several: Any, sums: list[Tensor]) -> None:
+        """Do ``one`` (with groups of one minibatch) or ``several`` with every group, on CUDA as a
+        graph that the first group is captured with. ``sums`` are zero when the first group begins.
+        """
         first = next(groups)
         run = _OneGradient(objective, one, first) if size == 1 else _Captured(several, first)
         for total in sums:  # the warm-up before the capture has added to them
@@ -211,9 +213,9 @@ def _measure(
         for group in groups:
             run(*group)
 
-    take(for_mean, add_one, add_several, mean)
+    run_all(for_mean, add_one, add_several, mean)
     torch._foreach_div_(mean, float(reference))
-    take(measured, read_one, read_several, [])
+    run_all(measured, read, read_several, [])
     return norms[:-1], picked[:-1], float(losses[:-1].double().mean())
 
 
@@ -238,17 +240,19 @@ def distances(gradients: list[Tensor], mean: list[Tensor]) -> Tensor:
     pairs = [(rows_of(g), m.flatten()) for g, m in zip(gradients, mean, strict=True)]
     small = [pair for pair in pairs if len(pair[1]) < LARGE]
     pairs = [pair for pair in pairs if len(pair[1]) >= LARGE]
-    if small:  # joined into one: a launch for each would take longer than its numbers
+    if small:  # joined into one tensor, because a launch for each takes longer than its numbers
         pairs.append((torch.cat([g for g, _ in small], dim=1), torch.cat([m for _, m in small])))
     norms = [torch.linalg.vector_norm(g - m, dim=1) for g, m in pairs]
     return torch.stack(norms).double().square().sum(dim=0).sqrt()
 
 
 class _OneGradient(CapturedGradient):
-    """A captured gradient of the one minibatch of a group, after which ``then(rows, loss,
-    gradient)`` runs inside the same graph. ``_Captured`` serves groups of several.
+    """A captured gradient of the one minibatch of a group, after which ``then(rows, losses,
+    gradients)`` runs inside the same graph. ``_Captured`` serves groups of several.
 
     Args:
+        then: gets the minibatch's number, its loss and its gradients, each with an axis of length 1
+            for the minibatches in front.
         group: an example, of size 1.
     """
 
@@ -264,10 +268,12 @@ class _OneGradient(CapturedGradient):
         )
 
     def _backward(self, batch: tuple[Tensor, ...]) -> Tensor:
+        """Forward and backward pass of a group, then ``then``; returns the loss."""
         value = super()._backward(batch)
         with torch.no_grad():
-            gradients = [p.grad for p in self._parameters if p.grad is not None]
-            self._then(batch[0], value, gradients)  # a group begins with its minibatches' numbers
+            gradients = [p.grad.unsqueeze(0) for p in self._parameters if p.grad is not None]
+            # A group begins with its minibatches' numbers.
+            self._then(batch[0], value.reshape(1), gradients)
         return value
 
 
@@ -385,17 +391,17 @@ def _waiting_is_an_error() -> Iterator[None]:
 
 
 def _group_size(objective: Objective, batch: int) -> int:
-    """How many minibatches of ``batch`` samples are taken in one pass, unless the user says.
+    """The default number of minibatches of ``batch`` samples in one pass.
 
-    The largest power of two with at most ``GROUP`` minibatches, ``BYTES`` of gradients and
+    It is the largest power of two with at most ``GROUP`` minibatches, ``BYTES`` of gradients and
     ``SAMPLES`` samples, or as many samples as the environment variable ``TOGETHER`` says. 1 for a
     model with buffers, convolutions or recurrent layers.
     """
     given = os.environ.get(TOGETHER, str(SAMPLES))
     samples = whole(TOGETHER, int(given) if given.isdecimal() else given, least=1)
-    alone = (nn.modules.conv._ConvNd, nn.RNNBase)  # slower side by side, or impossible
+    one_at_a_time = (nn.modules.conv._ConvNd, nn.RNNBase)  # slower in one pass, or impossible
     has_buffers = any(True for _ in objective.model.buffers())
-    if has_buffers or any(isinstance(m, alone) for m in objective.model.modules()):
+    if has_buffers or any(isinstance(m, one_at_a_time) for m in objective.model.modules()):
         return 1
     gradient_bytes = sum(p.numel() * p.element_size() for p in objective.parameters)
     most = min(GROUP, samples // batch, BYTES // gradient_bytes)
@@ -411,11 +417,12 @@ def _groups(
     The generator advances by ``DRAWN`` minibatches at a time.
     """
     for start in range(0, count, DRAWN):
-        number = min(DRAWN, count - start)
-        drawn = [part.unflatten(0, (number, batch)) for part in draw(generator, number * batch)]
-        numbers = torch.arange(start, start + number, device=drawn[0].device)
-        for first in range(0, number, size):
-            group = [part[first : first + size] for part in (numbers, *drawn)]
+        drawn_now = min(DRAWN, count - start)
+        samples = draw(generator, drawn_now * batch)
+        parts = [part.unflatten(0, (drawn_now, batch)) for part in samples]
+        numbers = torch.arange(start, start + drawn_now, device=parts[0].device)
+        for first in range(0, drawn_now, size):
+            group = [part[first : first + size] for part in (numbers, *parts)]
             missing = size - len(group[0])
             if missing:
                 group = [torch.cat([g, g[:1].expand(missing, *g.shape[1:])]) for g in group]
@@ -423,7 +430,7 @@ def _groups(
             yield tuple(group)
 
 
-def _chosen(
+def _choose_coordinates(
     parameters: list[nn.Parameter], coordinates: int, seed: int
 ) -> tuple[NDArray[np.int64], dict[int, Tensor]]:
     """Draw single coordinates uniformly from all parameters; one that is drawn twice counts once.
@@ -433,8 +440,8 @@ def _chosen(
         seed: names the random numbers.
 
     Returns:
-        The place of the parameter tensor that each lies in, shape (coordinates drawn,); and place
-        of a parameter tensor -> places of its chosen coordinates in the flat tensor.
+        layer: the place of the parameter tensor that each lies in, shape (coordinates drawn,).
+        picks: place of a parameter tensor -> places of its chosen coordinates in the flat tensor.
     """
     ends = torch.tensor([p.numel() for p in parameters]).cumsum(0)  # in the joined parameters
     chosen = torch.randint(

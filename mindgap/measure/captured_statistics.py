@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mindgap.base.check import fail
-from mindgap.base.checked import check_arguments
+from mindgap.base.checked import checked, checked_class
 from mindgap.base.rng import torch_stream
 from mindgap.measure.captured import CapturedGradient, as_found, tf32
 from mindgap.measure.probes.curvature import lanczos
@@ -45,8 +45,8 @@ class BatchStatistics:
 
 
 class _CapturedSums(CapturedGradient):
-    """Calls ``add(loss, parameters)``, which adds to sums, after the loss of a batch and inside the
-    graph.
+    """Computes the loss of a batch and then calls ``add(loss, parameters)``, which adds to sums in
+    place; on CUDA both in one graph.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class _CapturedSums(CapturedGradient):
         super().__init__(model, loss, batch, graph=graph)
 
     def _backward(self, batch: Batch) -> Tensor:
+        """Forward pass of a batch, then ``add``, which differentiates; returns the loss."""
         value = self._loss(self._model, *batch)
         self._add(value, self._parameters)
         return value.detach()
@@ -143,10 +144,6 @@ class CapturedStatistics:
         with torch.no_grad():
             torch._foreach_add_(self._product_sum, product)
 
-    def _capture(self, batch: Batch, add: Callable[..., None]) -> _CapturedSums:
-        """The loss of batches of this shape, after which ``add`` adds to the sums."""
-        return _CapturedSums(self._model, self._loss, batch, graph=self._graph, add=add)
-
     def read(self, batches: Sequence[Batch], prefixes: Sequence[int] = ()) -> list[BatchStatistics]:
         """The statistics of the first k batches, for each k of ``prefixes`` and for all.
 
@@ -154,7 +151,8 @@ class CapturedStatistics:
 
         Args:
             batches: of one shape.
-            prefixes: numbers of batches; those not above 0 are left out.
+            prefixes: numbers of batches; those not above 0 are left out. Of one batch alone the
+                noise and the unbiased square are NaN.
 
         Returns:
             The statistics by growing k, all batches last.
@@ -165,10 +163,13 @@ class CapturedStatistics:
         if len(batches) < 2:
             fail("batches", "must be at least two", len(batches))
         counts = sorted({count for count in prefixes if count > 0} | {len(batches)})
-        means = []  # per count: loss, squared norm of a batch's gradient, norm of their mean
+        # Per count: mean loss, mean squared norm of a batch's gradient, norm of the mean gradient.
+        means = []
         with self._reading_mode():
             if self._gradient is None:
-                self._gradient = self._capture(batches[0], self._add_gradient)
+                self._gradient = _CapturedSums(
+                    self._model, self._loss, batches[0], graph=self._graph, add=self._add_gradient
+                )
             torch._foreach_zero_([*self._gradient_sum, self._number_sums, *self._counts])
             for count, batch in enumerate(batches, 1):
                 self._gradient(*batch)
@@ -177,7 +178,7 @@ class CapturedStatistics:
                     norm_of_sum = norms.square().sum().sqrt().reshape(1)
                     means.append(torch.cat([self._number_sums, norm_of_sum]) / count)
         size, numbers = len(batches[0][0]), torch.stack(means).tolist()  # the one wait
-        return [_statistics(n, size, *each) for n, each in zip(counts, numbers, strict=True)]
+        return [_statistics(n, size, *row) for n, row in zip(counts, numbers, strict=True)]
 
     def gradient(self, batches: Sequence[Batch]) -> Tensor:
         """The mean gradient over at least two batches, flat."""
@@ -219,7 +220,9 @@ class CapturedStatistics:
                 for captured, part in zip(self._vector, flat.split(sizes), strict=True):
                     captured.copy_(part.view_as(captured))
             if self._hessian is None:
-                self._hessian = self._capture(batches[0], self._add_product)
+                self._hessian = _CapturedSums(
+                    self._model, self._loss, batches[0], graph=self._graph, add=self._add_product
+                )
             torch._foreach_zero_(self._product_sum)
             for batch in batches:
                 self._hessian(*batch)
@@ -246,7 +249,8 @@ class CapturedStatistics:
 
 
 def _statistics(count: int, size: int, loss: float, square: float, norm: float) -> BatchStatistics:
-    """The statistics of ``count`` batches of ``size`` samples. The noise of one batch alone is NaN.
+    """The statistics of ``count`` batches of ``size`` samples. Of one batch alone the noise and the
+    unbiased square are NaN.
 
     The variance of a batch's gradient is (square - norm²) n/(n - 1) over n batches; norm² exceeds
     the true squared norm by variance/n on average.
@@ -255,9 +259,8 @@ def _statistics(count: int, size: int, loss: float, square: float, norm: float) 
         loss, square: means over the batches of the loss and of the gradient's squared norm.
         norm: of the mean gradient.
     """
-    variance = math.nan  # of a batch's gradient
-    if count > 1:
-        variance = max(square - norm**2, 0.0) * count / (count - 1)
+    # Of a batch's gradient.
+    variance = max(square - norm**2, 0.0) * count / (count - 1) if count > 1 else math.nan
     return BatchStatistics(
         samples=count * size,
         loss=loss,
@@ -267,4 +270,5 @@ def _statistics(count: int, size: int, loss: float, square: float, norm: float) 
     )
 
 
-check_arguments(__name__)
+# Not ``BatchStatistics``: its checks would refuse the NaN of a batch alone.
+checked_class(CapturedStatistics, checked)

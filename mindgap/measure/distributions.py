@@ -5,7 +5,6 @@ no scipy.
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -38,16 +37,6 @@ def as_numbers(name: str, values: Any, *, dims: tuple[int, ...] = (1,)) -> NDArr
         allowed = "1 dimension" if dims == (1,) else f"{' or '.join(map(str, dims))} dimensions"
         fail(name, f"must have {allowed}", array.shape)
     return array.astype(np.float64)
-
-
-def normal_quantile(share: float) -> float:
-    """Value below which a standard normal number lies with probability ``share``.
-
-    Example:
-        >>> round(normal_quantile(0.95), 4)
-        1.6449
-    """
-    return NormalDist().inv_cdf(share)
 
 
 def student_quantile(share: float, freedom: float) -> float:
@@ -138,4 +127,5 @@ def average_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
         [2.5, 1.0, 2.5]
     """
     _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[group]
+    mean_ranks = np.cumsum(counts) - (counts - 1) / 2  # of each group of equal values
+    return mean_ranks[group]

@@ -73,7 +73,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 
 
 def check_time() -> None:
-    """Raise where the time of ``time_limit`` has passed."""
+    """Raise ``OutOfTimeError`` if the time of the present block of ``time_limit`` has passed."""
     limit = _time_limit.get()
     if limit is not None and time.perf_counter() >= limit.end:
         sentence = f"this part did not end within its {limit.seconds:.2g} s"
@@ -113,7 +113,7 @@ class GradientPasses:
     ) -> None:
         self.objective, self.batches, self.parameters = objective, batches, objective.parameters
         self._guard, self._seed = guard, seed
-        self._checksums = array("Q")  # of the batches of the first pass, eight bytes each
+        self._checksums = array("Q")  # of the batches of the first pass; "Q" is 64 bits, no sign
         self._batch_count: int | None = None  # known after the first pass
 
     def gradients(self) -> Iterator[BatchValue]:
@@ -316,7 +316,7 @@ def gradient_passes(
         fail("batches", "must be a list of batches or a loader", batches)
     if train is not None:
         flag("train", train)
-    stream_seed(seed)
+    stream_seed(seed)  # an error for a bad seed, before anything is done
     with undisturbed(objective.model, batches, parameters=flag("move", move)) as guard:
         if train is not None:
             objective.model.train(train)
@@ -324,10 +324,11 @@ def gradient_passes(
 
 
 def passes_mean(passes: GradientPasses) -> list[Tensor]:
-    """The mean of the batches' gradients in one pass, every batch with equal weight.
+    """The mean of the batches' gradients in one pass, one tensor per parameter; every batch has
+    equal weight.
 
-    Kept as a running mean in the parameters' precision (float32 for narrower types): one gradient
-    of memory.
+    It is kept as a running mean in the parameters' precision (float32 for narrower types), which
+    takes the memory of one gradient.
     """
     mean: list[Tensor] = []
     for batch in passes.gradients():
@@ -340,33 +341,20 @@ def _all_finite(tensors: list[Tensor]) -> bool:
     tensors count as finite.
     """
     peaks = torch._foreach_norm([t.detach() for t in tensors if t.numel()], ord=math.inf)
-    return all(
-        math.isfinite(peak)
-        for peak in torch.stack([peak.cpu() if peak.is_cuda else peak for peak in peaks]).tolist()
-    )
-
-
-def dense(tensor: Tensor) -> Tensor:
-    """The tensor itself, or a sparse one (``nn.Embedding(sparse=True)``) with its zeros.
-
-    Example:
-        >>> dense(torch.eye(2).to_sparse()).layout
-        torch.strided
-    """
-    return tensor if tensor.layout == torch.strided else tensor.to_dense()
+    on_cpu = torch.stack([peak.cpu() if peak.is_cuda else peak for peak in peaks])
+    return all(math.isfinite(peak) for peak in on_cpu.tolist())
 
 
 def with_zeros(derivatives: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> list[Tensor]:
     """One dense tensor per parameter; zero where the loss does not depend on it (None).
 
     Example:
-        >>> with_zeros([None], [torch.ones(2)])
-        [tensor([0., 0.])]
+        >>> with_zeros([None, torch.ones(1).to_sparse()], [torch.ones(2), torch.ones(1)])
+        [tensor([0., 0.]), tensor([1.])]
     """
-    return [
-        torch.zeros_like(p) if derivative is None else dense(derivative)
-        for derivative, p in zip(derivatives, parameters, strict=True)
-    ]
+    # Those of ``nn.Embedding(sparse=True)`` are sparse.
+    dense = [d if d is None or d.layout == torch.strided else d.to_dense() for d in derivatives]
+    return [torch.zeros_like(p) if d is None else d for d, p in zip(dense, parameters, strict=True)]
 
 
 def add_to_mean(mean: list[Tensor], gradient: Iterable[Tensor], count: int) -> list[Tensor]:
@@ -374,7 +362,7 @@ def add_to_mean(mean: list[Tensor], gradient: Iterable[Tensor], count: int) -> l
 
     Args:
         mean: of the gradients before, changed in place; empty before the first gradient, of which a
-            copy is returned.
+            copy in at least float32 is returned.
         gradient: one tensor per tensor of the mean (parameters, or chunks of them).
         count: number of gradients, this one included.
 
@@ -384,20 +372,13 @@ def add_to_mean(mean: list[Tensor], gradient: Iterable[Tensor], count: int) -> l
         [tensor([3.])]
     """
     if not mean:
-        return [part.to(accumulation_dtype(part.dtype), copy=True) for part in gradient]
+        # Types narrower than float32 are widened to it.
+        return [
+            part.to(torch.promote_types(part.dtype, torch.float32), copy=True) for part in gradient
+        ]
     for mean_part, part in zip(mean, gradient, strict=True):
         mean_part.lerp_(part.to(mean_part.dtype), 1.0 / count)
     return mean
-
-
-def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float32 for narrower types, the type itself otherwise.
-
-    Example:
-        >>> accumulation_dtype(torch.bfloat16)
-        torch.float32
-    """
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def samples_in(batch: Any) -> int:
@@ -425,16 +406,14 @@ def fingerprint(batch: Any) -> int:
     checksum = 0
     for tensor in tensors_in(batch):
         flat = tensor.detach().contiguous().reshape(-1)
+        data: Any
         if flat.is_meta or flat.numel() == 0:
-            checksum = zlib.crc32(repr(tuple(tensor.shape)).encode(), checksum)
-            continue
-        bytes_of_tensor = flat.view(torch.uint8)
-        if bytes_of_tensor.device.type == "cpu":
-            checksum = zlib.crc32(bytes_of_tensor.numpy().data, checksum)
-        else:
-            # On a device the bytes stay there: a position-weighted sum, exact in integers.
-            weights = torch.arange(1, bytes_of_tensor.numel() + 1, device=bytes_of_tensor.device)
-            checksum = zlib.crc32(
-                str(int((bytes_of_tensor.long() * weights).sum())).encode(), checksum
-            )
+            data = repr(tuple(tensor.shape)).encode()
+        elif flat.device.type == "cpu":
+            data = flat.view(torch.uint8).numpy().data
+        else:  # the bytes stay on the device: their sum weighted by position, exact in integers
+            values = flat.view(torch.uint8).long()
+            weights = torch.arange(1, len(values) + 1, device=values.device)
+            data = str(int((values * weights).sum())).encode()
+        checksum = zlib.crc32(data, checksum)
     return checksum

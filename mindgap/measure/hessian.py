@@ -148,8 +148,10 @@ class HessianProduct:
         """
         graph_bytes = 0
 
-        def count(tensor: Tensor) -> Tensor:
-            """Count the memory of a tensor that is saved for a backward pass."""
+        def count_memory(tensor: Tensor) -> Tensor:
+            """Hook for a tensor that is saved for a backward pass: add its memory to
+            ``graph_bytes``, and give what is saved.
+            """
             nonlocal graph_bytes
             for owner in _owners_of_memory(tensor):
                 storage = owner.untyped_storage()
@@ -164,7 +166,7 @@ class HessianProduct:
         while True:
             # Switched around each batch, not around the loop: whoever leaves the loop early must
             # find nothing switched.
-            hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor)
+            hooks = torch.autograd.graph.saved_tensors_hooks(count_memory, lambda tensor: tensor)
             with hooks, twice_differentiable(self._passes.objective.model):
                 value = next(values, None)
                 if value is None:

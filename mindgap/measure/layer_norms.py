@@ -60,12 +60,14 @@ def squared_norms_of_products(a: Tensor, b: Tensor) -> Tensor:
     return torch.cat(parts) if parts else a.new_zeros(samples)
 
 
-def _positions(t: Tensor) -> Tensor:
-    """(n, ..., p) -> (n, T, p): all axes between samples and features become one of positions."""
+def _merge_positions(t: Tensor) -> Tensor:
+    """The tensor in shape (n, T, p) instead of (n, ..., p): all axes between samples and features
+    become one of T positions.
+    """
     return t.reshape(t.shape[0], -1, t.shape[-1])
 
 
-def _linear(module: nn.Linear, a: Tensor, b: Tensor) -> Tensor:
+def _squares_of_linear(module: nn.Linear, a: Tensor, b: Tensor) -> Tensor:
     """Squared gradient norm of weight and bias for each sample, shape (n,): of the weight
     ‖Σ_t b_t a_tᵀ‖², of the bias ‖Σ_t b_t‖², where t runs over positions.
 
@@ -73,7 +75,7 @@ def _linear(module: nn.Linear, a: Tensor, b: Tensor) -> Tensor:
         a: input, shape (n, ..., inputs).
         b: gradient of n times the loss at the output, shape (n, ..., outputs).
     """
-    a, b = _positions(a), _positions(b)
+    a, b = _merge_positions(a), _merge_positions(b)
     total = b.new_zeros(b.shape[0])
     if module.weight.requires_grad:
         total = total + squared_norms_of_products(a.to(b.dtype), b)
@@ -82,7 +84,7 @@ def _linear(module: nn.Linear, a: Tensor, b: Tensor) -> Tensor:
     return total
 
 
-def _embedding(module: nn.Embedding, a: Tensor, b: Tensor) -> Tensor:
+def _squares_of_embedding(module: nn.Embedding, a: Tensor, b: Tensor) -> Tensor:
     """Squared gradient norm of the table for each sample, shape (n,).
 
     A row of the table gets the sum over the positions t that hold its token: the squared norm is
@@ -92,7 +94,7 @@ def _embedding(module: nn.Embedding, a: Tensor, b: Tensor) -> Tensor:
         a: the tokens, shape (n, ...).
         b: gradient of n times the loss at the output, shape (n, ..., features).
     """
-    tokens, b = a.reshape(a.shape[0], -1), _positions(b)
+    tokens, b = a.reshape(a.shape[0], -1), _merge_positions(b)
     if module.padding_idx is not None:
         b = b * (tokens != module.padding_idx).unsqueeze(2)
     if tokens.shape[1] == 1:
@@ -105,7 +107,7 @@ def _embedding(module: nn.Embedding, a: Tensor, b: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def _convolution(module: Any, a: Tensor, b: Tensor) -> Tensor:
+def _squares_of_convolution(module: Any, a: Tensor, b: Tensor) -> Tensor:
     """Squared gradient norm of a convolution's weight and bias for each sample, shape (n,), by each
     sample's own weight gradient, a chunk of samples at a time.
 
@@ -144,7 +146,7 @@ _WEIGHT_GRADIENTS: dict[type[nn.Module], Callable[..., Tensor]] = {
 }
 
 
-def _affine(module: Any, standard: Tensor, b: Tensor, shared: tuple[int, ...]) -> Tensor:
+def _squares_of_affine(module: Any, standard: Tensor, b: Tensor, shared: tuple[int, ...]) -> Tensor:
     """Squared gradient norm of weight and bias for each sample, shape (n,), of a layer that gives
     ``weight * standard + bias``.
 
@@ -153,7 +155,8 @@ def _affine(module: Any, standard: Tensor, b: Tensor, shared: tuple[int, ...]) -
         b: gradient of n times the loss at the output, of the same shape.
         shared: axes over which one weight is used again; may be empty.
     """
-    total = b.new_zeros(b.shape[0])  # a sum over an empty tuple of axes would be one over all
+    total = b.new_zeros(b.shape[0])
+    # ``sum`` takes an empty tuple of axes for all axes, so it is not called with one.
     if module.weight.requires_grad:
         product = standard * b
         total = total + (product.sum(shared) if shared else product).flatten(1).square().sum(1)
@@ -162,27 +165,28 @@ def _affine(module: Any, standard: Tensor, b: Tensor, shared: tuple[int, ...]) -
     return total
 
 
-def _layer_norm(module: nn.LayerNorm, a: Tensor, b: Tensor) -> Tensor:
+def _squares_of_layer_norm(module: nn.LayerNorm, a: Tensor, b: Tensor) -> Tensor:
     """Squared gradient norm of weight and bias for each sample, from input ``a`` and gradient ``b``
     at the output, both of shape (n, ..., *normalized_shape).
     """
     standard = F.layer_norm(a, module.normalized_shape, None, None, module.eps)
-    return _affine(module, standard, b, tuple(range(1, a.ndim - len(module.normalized_shape))))
+    axes_of_positions = tuple(range(1, a.ndim - len(module.normalized_shape)))
+    return _squares_of_affine(module, standard, b, axes_of_positions)
 
 
-def _batch_norm(module: Any, a: Tensor, b: Tensor) -> Tensor:
+def _squares_of_batch_norm(module: Any, a: Tensor, b: Tensor) -> Tensor:
     """Squared gradient norm of weight and bias for each sample in evaluation mode, from input ``a``
     and gradient ``b`` at the output, both of shape (n, channels, ...).
     """
     standard = F.batch_norm(
         a, module.running_mean, module.running_var, None, None, False, 0.0, module.eps
     )
-    return _affine(module, standard, b, tuple(range(2, a.ndim)))
+    return _squares_of_affine(module, standard, b, tuple(range(2, a.ndim)))
 
 
-def _plain_convolution(module: Any, a: Tensor) -> bool:
+def _is_plain_convolution(module: Any, a: Tensor) -> bool:
     """Whether a convolution pads by a number of zeros and gets a batch of samples, as
-    ``_convolution`` needs.
+    ``_squares_of_convolution`` needs.
     """
     return (
         module.padding_mode == "zeros"
@@ -193,14 +197,15 @@ def _plain_convolution(module: Any, a: Tensor) -> bool:
 
 #: Exact type of module -> its rule. Subclasses may compute something else and so fall back.
 RULES: dict[type[nn.Module], LayerRule] = {
-    nn.Linear: LayerRule(lambda m, a: a.ndim >= 2, _linear),
+    nn.Linear: LayerRule(lambda m, a: a.ndim >= 2, _squares_of_linear),
     nn.Embedding: LayerRule(
-        lambda m, a: m.max_norm is None and not m.scale_grad_by_freq and not m.sparse, _embedding
+        lambda m, a: m.max_norm is None and not m.scale_grad_by_freq and not m.sparse,
+        _squares_of_embedding,
     ),
-    nn.Conv1d: LayerRule(_plain_convolution, _convolution),
-    nn.Conv2d: LayerRule(_plain_convolution, _convolution),
-    nn.Conv3d: LayerRule(_plain_convolution, _convolution),
-    nn.LayerNorm: LayerRule(lambda m, a: a.ndim > len(m.normalized_shape), _layer_norm),
-    nn.BatchNorm1d: LayerRule(lambda m, a: not m.training and a.ndim >= 2, _batch_norm),
-    nn.BatchNorm2d: LayerRule(lambda m, a: not m.training, _batch_norm),
+    nn.Conv1d: LayerRule(_is_plain_convolution, _squares_of_convolution),
+    nn.Conv2d: LayerRule(_is_plain_convolution, _squares_of_convolution),
+    nn.Conv3d: LayerRule(_is_plain_convolution, _squares_of_convolution),
+    nn.LayerNorm: LayerRule(lambda m, a: a.ndim > len(m.normalized_shape), _squares_of_layer_norm),
+    nn.BatchNorm1d: LayerRule(lambda m, a: not m.training and a.ndim >= 2, _squares_of_batch_norm),
+    nn.BatchNorm2d: LayerRule(lambda m, a: not m.training, _squares_of_batch_norm),
 }

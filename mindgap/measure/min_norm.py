@@ -57,14 +57,14 @@ def min_norm_weights(gram: Array, *, tol: float = 1e-12) -> tuple[Array, float]:
                 weights[active] = target / target.sum()
                 break
             # Move as far towards the target as no weight gets negative.
-            present = weights[active]
+            current = weights[active]
             falling = target < 0
-            fraction = np.min(present[falling] / (present[falling] - target[falling]))
-            moved = present + fraction * (target - present)
-            stays = moved > 1e-14  # zero but for rounding
+            fraction = np.min(current[falling] / (current[falling] - target[falling]))
+            moved = current + fraction * (target - current)
+            positive_weights = moved > 1e-14  # others are zero but for rounding
             weights[:] = 0.0
-            active = [i for i, stay in zip(active, stays, strict=True) if stay]
-            weights[active] = moved[stays] / moved[stays].sum()
+            active = [i for i, stays in zip(active, positive_weights, strict=True) if stays]
+            weights[active] = moved[positive_weights] / moved[positive_weights].sum()
     products = gram @ weights
     return weights, float(weights @ products - products.min())
 
@@ -76,9 +76,9 @@ def _affine_minimum(gram: Array) -> Array:
     multiplier of the second condition; G is scaled to a mean of 1 on its diagonal.
     """
     count = len(gram)
-    size = max(float(np.trace(gram)) / count, 1e-300)
+    mean_diagonal = max(float(np.trace(gram)) / count, 1e-300)
     system = np.zeros((count + 1, count + 1))  # of w and λ
-    system[:count, :count] = gram / size
+    system[:count, :count] = gram / mean_diagonal
     system[:count, count] = system[count, :count] = 1.0
     right_side = np.zeros(count + 1)
     right_side[count] = 1.0

@@ -68,12 +68,13 @@ class _Group:
     cost: float = -1.0  # seconds of the last reading; -1 before the first
     readings: int = 0
 
-    def due(self) -> list[Probe]:
+    def due_probes(self) -> list[Probe]:
         """The probes that run at the group's next reading: each at every ``every``-th."""
         return [p for p in self.probes if self.readings % p.every == 0]
 
     @property
     def names(self) -> str:
+        # Of the probes, for a sentence.
         return ", ".join(p.name for p in self.probes)
 
 
@@ -165,7 +166,7 @@ class Monitor:
         recall: Callable[[Any], Any] | None = None,
     ) -> None:
         self._optimizer = unwrapped(optimizer)
-        objective = _checked_objective(objective, self._optimizer)
+        objective = _as_objective(objective, self._optimizer)
         if every is not None:
             whole("every", every, least=1)
         if budget is None and every is None:
@@ -209,7 +210,9 @@ class Monitor:
         self._stopped_probes: dict[str, str] = {}
         if recall is not None and not callable(recall):
             fail("recall", "must be a function that finds a batch by its name", recall)
-        recorder = _recorder_for(objective.model, self._optimizer, memory)
+        recorder = Recorder(objective.model, self._optimizer, memory)
+        if memory is not None and non_negative("memory", memory) == 0:
+            recorder.why_no_state = "memory=0 keeps no state"
         self._recorder, self._recall, self._device_type = recorder, recall, recorder.device_type
         # Steps between two readings of the gradient norms, and between the begins of two rounds.
         self._norm_period, self._round_steps = 1, SPACING
@@ -393,9 +396,9 @@ class Monitor:
         """
         if self._hooks:
             self._publish_events(self._watch.flush())
-            for names, reason in self.skipped.items():
+            for names, why in self.skipped.items():
                 if names not in self._stopped_probes:
-                    LOG.warning("%s: not read: %s", names, reason)
+                    LOG.warning("%s: not read: %s", names, why)
             self._objective.loss = self._own_loss
         for hook in self._hooks:
             hook.remove()
@@ -477,12 +480,13 @@ class Monitor:
         kept for ``_finish_row``.
 
         Args:
+            groups: the probes to read at this step.
             events: sentences on what was unusual at this step.
         """
         self._row_begun_at = time.perf_counter()
         self._probe_seconds_before_row = self._probe_seconds()
         watch = self._watch
-        with self._charged():
+        with self._charge_time():
             self._row = {"step": self.step, "seconds": round(self.training, 6)}
             rates = {float(g["lr"]) for g in self._optimizer.param_groups if "lr" in g}
             if len(rates) == 1:
@@ -520,7 +524,7 @@ class Monitor:
         groups, parameters_before = self._groups_after_step, self._parameters_before
         self._groups_after_step, self._parameters_before = [], []
         parameters = self._objective.parameters
-        with self._charged(), torch.no_grad():
+        with self._charge_time(), torch.no_grad():
             update = [
                 p.detach() - before for p, before in zip(parameters, parameters_before, strict=True)
             ]
@@ -551,7 +555,7 @@ class Monitor:
         fits = self._fits_share(self._state_seconds, self._last_state_seconds, STATES)
         if recorder.why_no_state or not fits:
             return
-        with self._charged():
+        with self._charge_time():
             begun_at = time.perf_counter()
             recorder.flush()
             recorder.keep_state(self.step)
@@ -561,23 +565,23 @@ class Monitor:
             self._state_seconds += self._last_state_seconds
 
     def _pass_norms_on(self) -> None:
-        """Hand the gradient norms that the watch has read to the recorder. Let the recorder look
-        at the losses of its last steps, where ``LOOK`` of them or more wait.
+        """Hand the gradient norms that the watch has read to the recorder, and let the recorder
+        look at the losses of its last steps, if ``LOOK`` steps or more wait for that.
         """
-        for step, norm in self._watch.take_read():
+        for step, norm in self._watch.pop_norms_read():
             self._recorder.note_gradient(step, norm)
         if self._recorder.unread_steps >= LOOK:
             self._recorder.flush()
 
-    def _sample_step_cost(self, taken: float) -> None:
+    def _sample_step_cost(self, hook_seconds: float) -> None:
         """Add a sample of what a step costs at which nothing is due: the seconds of noting its loss
         and of both hooks. ``_seconds_per_step`` becomes the median of the last samples.
 
         Args:
-            taken: seconds of the hook before the step; the one after it takes a third of that.
+            hook_seconds: of the hook before the step; the one after it takes a third of that.
         """
         self._samples_this_step = False
-        self._step_seconds.append(self._sampled_seconds + 4 / 3 * taken)
+        self._step_seconds.append(self._sampled_seconds + 4 / 3 * hook_seconds)
         self._seconds_per_step = sorted(self._step_seconds)[len(self._step_seconds) // 2]
 
     def _allowed_seconds(self) -> float:
@@ -627,8 +631,13 @@ class Monitor:
         return steps
 
     def _fits_share(self, spent: float, cost: float, share: float) -> bool:
-        """Whether something may be done now: the seconds it took so far (``spent``) and those of
-        once more (``cost``) fit into its share of the budget. Always where no budget applies.
+        """Whether something may be done once more within its share of the budget. Always True at
+        step 0, and where no budget applies.
+
+        Args:
+            spent: seconds that it took so far.
+            cost: seconds that it takes once more.
+            share: of ``_allowed_seconds``.
         """
         if self._budget is None or not self.step:
             return True
@@ -674,10 +683,10 @@ class Monitor:
         """
         if not groups or "problem" in self._row:
             return
-        failed: dict[str, list[Probe]] = {}
+        failed: dict[str, list[Probe]] = {}  # reason -> probes that raised an error
         try:
             self._read_groups(groups, update, failed)
-        except Exception as error:  # of what the probes share: opening and closing the passes
+        except Exception as error:  # in what the probes share: opening and closing the passes
             failed.setdefault(reason(error), []).extend(p for g in groups for p in g.probes)
         finally:
             self._measuring = False
@@ -699,7 +708,7 @@ class Monitor:
                 # Other batch shapes would make a compiled model compile again, and the run another
                 # run.
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
-            new_reading = Reading(
+            reading = Reading(
                 self._objective,
                 self._batches,
                 step=self.step,
@@ -707,18 +716,18 @@ class Monitor:
                 update=update,
                 seed=self._seed,
             )
-            reading = stack.enter_context(new_reading)
+            stack.enter_context(reading)  # frees graphs and copies at the end
             self._measuring = True
             for group in groups:
                 begun_at = time.perf_counter()
-                for probe in group.due():
+                for probe in group.due_probes():
                     try:
                         quantities = probe.read(reading)
                         self._row |= {
                             f"{probe.name}_{key}": float(value) for key, value in quantities.items()
                         }
-                    except NonFiniteError as problem:
-                        self._row["problem"] = str(problem)
+                    except NonFiniteError as error:
+                        self._row["problem"] = str(error)
                         break
                     except Exception as error:
                         failed.setdefault(reason(error), []).append(probe)
@@ -778,9 +787,9 @@ class Monitor:
         return 1.5 * gradients * self.training / self.step
 
     @contextmanager
-    def _charged(self) -> Iterator[None]:
-        """A block whose seconds are added to ``spent``. The device is waited for before and after,
-        so that work queued by the training is not charged to the block.
+    def _charge_time(self) -> Iterator[None]:
+        """A block whose seconds are counted as measuring, in ``_other_seconds``. A GPU is waited
+        for before and after, so that work queued by the training does not count.
         """
         if self._on_cuda:
             torch.cuda.synchronize()
@@ -791,18 +800,6 @@ class Monitor:
             if self._on_cuda:
                 torch.cuda.synchronize()
             self._other_seconds += time.perf_counter() - begun_at
-
-
-def _recorder_for(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, memory: float | None
-) -> Recorder:
-    """A recorder with so many bytes of memory (None: a share of the machine's); with 0 it keeps no
-    state.
-    """
-    recorder = Recorder(model, optimizer, memory)
-    if memory is not None and non_negative("memory", memory) == 0:
-        recorder.why_no_state = "memory=0 keeps no state"
-    return recorder
 
 
 def unwrapped(optimizer: Any) -> Any:
@@ -824,7 +821,7 @@ def unwrapped(optimizer: Any) -> Any:
     return candidate
 
 
-def _checked_objective(
+def _as_objective(
     objective: Objective | tuple[torch.nn.Module, Callable[[Any, Any], Tensor]],
     optimizer: torch.optim.Optimizer,
 ) -> Objective:

@@ -104,18 +104,18 @@ def survey(
         fail("objective", "must be a mindgap Objective", objective)
     begun_at = time.perf_counter()
     all_batches = first_batches(objective.model, batches, limit)
-    budget = _Budget(begun_at, seconds, _time_of_gradient(objective, all_batches[0], seed))
+    budget = _Budget(begun_at, seconds, _seconds_of_gradient(objective, all_batches[0], seed))
     # The shares of the time sum to one.
     for_curvature = all_batches[: budget.batches(curvature_batches, 0.55, FOR_CURVATURE)]
     for_noise = all_batches[: budget.batches(len(all_batches), 0.25, FOR_NOISE)]
     for_statistics = all_batches[: budget.batches(16, 0.2, FOR_STATISTICS)]
-    survey = _Surveyor(objective, budget, seed)
+    surveyor = _Surveyor(objective, budget, seed)
     parts: dict[str, Callable[[], list[SurveyLine]]] = {
-        "training statistics": lambda: survey.read_statistics(for_statistics),
-        "gradient noise": lambda: survey.read_noise(for_noise),
-        "sharpness": lambda: survey.read_sharpness(for_curvature, optimizer),
-        "smoothness": lambda: survey.read_smoothness(for_curvature, ray_points),
-        "Goldstein distance": lambda: survey.read_stationarity(for_curvature, delta),
+        "training statistics": lambda: surveyor.read_statistics(for_statistics),
+        "gradient noise": lambda: surveyor.read_noise(for_noise),
+        "sharpness": lambda: surveyor.read_sharpness(for_curvature, optimizer),
+        "smoothness": lambda: surveyor.read_smoothness(for_curvature, ray_points),
+        "Goldstein distance": lambda: surveyor.read_stationarity(for_curvature, delta),
     }
     findings: list[SurveyLine] = []
     for name in PARTS:
@@ -140,7 +140,7 @@ def survey(
         "seconds": round(spent, 3),
         "seed": seed,
     }
-    return Survey(tuple(findings), survey.figures, about)
+    return Survey(tuple(findings), surveyor.figures, about)
 
 
 @dataclass(frozen=True)
@@ -210,17 +210,17 @@ def _lines_of_part(
     except NonFiniteError:
         raise
     except Exception as error:
-        return [_refusal(part, reason(error))]
+        return [_not_measured(part, reason(error))]
 
 
-def _refusal(quantity: str, problem: str) -> SurveyLine:
+def _not_measured(quantity: str, problem: str) -> SurveyLine:
     """The line of a quantity that was not measured."""
     return SurveyLine(
         quantity, f"not measured: {problem}", assumption=_ASSUMPTIONS.get(quantity, "")
     )
 
 
-def _time_of_gradient(objective: Objective, batch: Any, seed: int) -> float:
+def _seconds_of_gradient(objective: Objective, batch: Any, seed: int) -> float:
     """Seconds that a gradient of this batch takes, by the second of two. A problem that no part
     could measure ends in an error here.
     """
@@ -247,9 +247,14 @@ class _Surveyor:
         Writes the figure ``settling``: the estimates on growing numbers of samples.
         """
         # Where not even two batches fit, the sharpness is left to its own part.
-        full = self.budget.affords_statistics()
+        affords_all = self.budget.affords_statistics()
         statistics = training_statistics(
-            self.objective, batches, growth=full, with_sharpness=full, tol=1e-2, seed=self.seed
+            self.objective,
+            batches,
+            growth=affords_all,
+            with_sharpness=affords_all,
+            tol=1e-2,
+            seed=self.seed,
         )
         self.figures["settling"] = [asdict(row) for row in statistics.growth]
         norm, noise = statistics.gradient_norm_unbiased, statistics.noise
@@ -260,22 +265,22 @@ class _Surveyor:
         return [
             SurveyLine(
                 "loss",
-                f"loss {statistics.loss:.4g} {_interval(statistics.loss_interval)} on "
+                f"loss {statistics.loss:.4g} {_in_brackets(statistics.loss_interval)} on "
                 f"{statistics.samples} samples",
                 statistics.loss,
                 *statistics.loss_interval,
             ),
             SurveyLine(
                 "gradient norm",
-                f"gradient norm {norm:.3g} {_interval(statistics.gradient_norm_interval)} "
+                f"gradient norm {norm:.3g} {_in_brackets(statistics.gradient_norm_interval)} "
                 f"(before the correction for noise {statistics.gradient_norm:.3g})",
                 norm,
                 *statistics.gradient_norm_interval,
             ),
             SurveyLine(
                 "noise",
-                f"noise of one sample {noise:.3g} {_interval(statistics.noise_interval)}{source}: "
-                f"{relative}",
+                f"noise of one sample {noise:.3g} {_in_brackets(statistics.noise_interval)}"
+                f"{source}: {relative}",
                 noise,
                 *statistics.noise_interval,
             ),
@@ -302,14 +307,14 @@ class _Surveyor:
                 for tail in table
             ]
         except RuleError as error:
-            lines.append(_refusal("tail", str(error)))
+            lines.append(_not_measured("tail", str(error)))
         quantity = "infinite variance"
         try:
             judged = infinite_variance(sample)
             numbers = judged.index, *judged.interval, _ASSUMPTIONS[quantity]
             lines.append(SurveyLine(quantity, judged.answer, *numbers, fails=judged.infinite))
         except RuleError as error:
-            lines.append(_refusal(quantity, str(error)))
+            lines.append(_not_measured(quantity, str(error)))
         try:
             growth = variance_growth(sample, seed=self.seed)
             names = ("sizes", "running", "low", "median", "high")
@@ -318,8 +323,8 @@ class _Surveyor:
             }
             lines.append(SurveyLine("variance", growth.answer, growth.exponent, *growth.interval))
         except RuleError as error:
-            lines.append(_refusal("variance", str(error)))
-        self.figures["noise_histogram"] = _histogram(sample, alpha, self.seed)
+            lines.append(_not_measured("variance", str(error)))
+        self.figures["noise_histogram"] = _histogram_figure(sample, alpha, self.seed)
         return lines
 
     def read_sharpness(self, batches: list[Any], optimizer: Any) -> list[SurveyLine]:
@@ -338,13 +343,15 @@ class _Surveyor:
             max_products=self.budget.products(0.25 / searches, len(batches)),
             seed=self.seed,
         )
-        self.figures["spectrum"] = _spectrum(reading)
+        self.figures["spectrum"] = _spectrum_figure(reading)
         sentence = describe_sharpness(reading)
         sentence += f"; {reading.unknown}" if reading.unknown else ""
         low, high = reading.interval
         high = high if reading.converged else math.inf
         line = SurveyLine("sharpness", sentence, reading.value, low, high)
-        return [line] if reading.stability is None else [line, _edge(reading, reading.stability)]
+        return (
+            [line] if reading.stability is None else [line, _edge_line(reading, reading.stability)]
+        )
 
     def read_smoothness(self, batches: list[Any], points: int) -> list[SurveyLine]:
         """Lines on the local smoothness, and on how it grows with the gradient norm along one ray
@@ -355,7 +362,7 @@ class _Surveyor:
         """
         ray = smoothness_along_ray(self.objective, batches, points=points, seed=self.seed)
         first, floor = ray.smoothness[0], ray.noise_floor
-        here = SurveyLine(
+        local_line = SurveyLine(
             "local smoothness",
             f"smoothness along the gradient {first:.3g}, noise floor {floor:.1g}",
             first,
@@ -374,12 +381,12 @@ class _Surveyor:
                 "cannot tell whether smoothness grows: the gradient does not change along the ray, "
                 "as for a linear piece of a loss with kinks"
             )
-            return [here, SurveyLine(quantity, sentence, assumption=assumption)]
+            return [local_line, SurveyLine(quantity, sentence, assumption=assumption)]
         fit = fit_relaxed_smoothness(ray.gradient_norms, ray.smoothness, seed=self.seed)
         figure |= {"L0": fit.L0, "L1": fit.L1}
         low, high = fit.slope_interval
         grows, sentence = fit.grows, fit.sentence
-        if grows and not low > LEAST_SLOPE:  # it grows, but perhaps by less than matters
+        if grows and low <= LEAST_SLOPE:  # it grows, but perhaps by less than matters
             grows, answer = None, "cannot tell"
             if high < LEAST_SLOPE:
                 grows, answer = False, "no growth of smoothness with the gradient norm that matters"
@@ -388,7 +395,7 @@ class _Surveyor:
                 f"{LEAST_SLOPE:g} is the border"
             )
         numbers = (fit.slope, low, high) if grows is not None else (math.nan,) * 3
-        return [here, SurveyLine(quantity, sentence, *numbers, assumption, fails=grows)]
+        return [local_line, SurveyLine(quantity, sentence, *numbers, assumption, fails=grows)]
 
     def read_stationarity(self, batches: list[Any], delta: float) -> list[SurveyLine]:
         """The line on the Goldstein distance in a ball of radius ``delta``, from 16 gradients."""
@@ -413,7 +420,7 @@ def _settled_in_words(settled: dict[str, bool]) -> str:
     return "; ".join(words) or "not known from so few batches"
 
 
-def _edge(reading: Sharpness, edge: Stability) -> SurveyLine:
+def _edge_line(reading: Sharpness, edge: Stability) -> SurveyLine:
     """The survey's line on the edge of stability. Its assumption, a stable step, fails where the
     whole interval of the ratio lies above 1, and holds where it lies below 1 and the search has
     converged; else the line does not say.
@@ -422,15 +429,15 @@ def _edge(reading: Sharpness, edge: Stability) -> SurveyLine:
         reading: of the sharpness.
         edge: its ``stability``, where that is known.
     """
-    relative_error = edge.error / edge.threshold
-    low, high = edge.ratio - relative_error, edge.ratio + relative_error
+    error_of_ratio = edge.error / edge.threshold
+    low, high = edge.ratio - error_of_ratio, edge.ratio + error_of_ratio
     unstable: bool | None = None
     if low > 1 or (reading.converged and high < 1):
         unstable = low > 1
     preconditioned = edge.kind == "preconditioned" or edge.value != reading.value
     quantity = "the preconditioned sharpness" if preconditioned else "the sharpness"
     sentence = (
-        f"{quantity} is {edge.value:.3g}, {edge.ratio:.3g} {_interval((low, high))} times the "
+        f"{quantity} is {edge.value:.3g}, {edge.ratio:.3g} {_in_brackets((low, high))} times the "
         f"threshold of {edge.threshold:.3g}"
     )
     if not reading.converged:
@@ -447,7 +454,7 @@ def _edge(reading: Sharpness, edge: Stability) -> SurveyLine:
     )
 
 
-def _histogram(sample: NoiseSample, alpha: float, seed: int) -> dict[str, Any]:
+def _histogram_figure(sample: NoiseSample, alpha: float, seed: int) -> dict[str, Any]:
     """Densities of the noise norms and of two references in 40 bins: Gaussian noise of the same
     effective dimension and mean square, and stable noise scaled to the same median.
 
@@ -458,17 +465,18 @@ def _histogram(sample: NoiseSample, alpha: float, seed: int) -> dict[str, Any]:
     norms = sample.norms
     dimension = _dimension(sample)
     rng = numpy_stream(seed, "histogram references")
-    draws = 4000
+    draws = 4000  # of each reference
     gaussian = np.sqrt(rng.chisquare(dimension, draws) / dimension * np.mean(norms**2))
     index_drawn = float(np.clip(alpha, 1.05, 1.95)) if math.isfinite(alpha) else 1.5
     coordinates = max(1, min(32, round(dimension)))  # of the stable noise; more look alike
     stable = np.sqrt(np.square(stable_draws(index_drawn, (draws, coordinates), rng)).sum(axis=1))
     stable *= np.median(norms) / np.median(stable)
     largest = 1.2 * max(float(norms.max()), float(np.quantile(gaussian, 0.999)))
-    edges = np.linspace(0.0, largest, 41) if largest > 0 else np.linspace(0.0, 1.0, 41)
+    edges = np.linspace(0.0, largest if largest > 0 else 1.0, 41)
     bin_widths = np.diff(edges)
 
     def density(values: np.ndarray) -> list[float]:
+        # Share of the values in each bin over the bin's width.
         return (np.histogram(values, edges)[0] / len(values) / bin_widths).tolist()
 
     return {
@@ -502,7 +510,7 @@ def _dimension(sample: NoiseSample) -> float:
     return float(np.clip(1 / max(alignment, 1e-4), 1.0, 1e4))
 
 
-def _spectrum(reading: Sharpness) -> dict[str, Any]:
+def _spectrum_figure(reading: Sharpness) -> dict[str, Any]:
     """The numbers of the figure of eigenvalues, by name; a threshold of NaN is not drawn."""
     edge = reading.stability
     # The threshold belongs on the axis of H only where the step is one number.
@@ -517,6 +525,6 @@ def _spectrum(reading: Sharpness) -> dict[str, Any]:
     }
 
 
-def _interval(interval: tuple[float, float]) -> str:
-    """An interval with three digits."""
+def _in_brackets(interval: tuple[float, float]) -> str:
+    """An interval with three digits, such as "[1.2, 3.4]"."""
     return f"[{interval[0]:.3g}, {interval[1]:.3g}]"

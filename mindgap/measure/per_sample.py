@@ -83,20 +83,22 @@ def per_sample_norms(
     one_of("method", method, ["auto", "structure", "func", "loop"])
     whole("chunk", chunk, least=1, most=2**31)
     flag("check", check)
-    size = _check_problem(objective, batch)
+    size = _count_samples(objective, batch)
     with (
         undisturbed(objective.model),
         torch.inference_mode(False),
         torch.enable_grad(),
-        _blame_batch(objective, batch),
+        _name_batch_in_errors(objective, batch),
     ):
         seed_everything(whole("seed", seed, least=-(2**63), most=2**63 - 1))
         named = _named_parameters(objective)
         if method == "loop":
-            return PerSampleNorms(_check_norms(_loop(objective, batch, size, named)), "loop", 0.0)
+            return PerSampleNorms(
+                _check_norms(_norms_by_loop(objective, batch, size, named)), "loop", 0.0
+            )
         if method == "func":
             return PerSampleNorms(*_norms_by_vmap(objective, batch, size, chunk, named), 0.0)
-        squares, explained = _norms_by_structure(objective, batch, size)
+        squares, explained = _squares_by_structure(objective, batch, size)
         others = {name: p for name, p in named.items() if id(p) not in explained}
         total = sum(p.numel() for p in objective.parameters)
         share = 1 - sum(p.numel() for p in others.values()) / total  # explained by structure
@@ -107,7 +109,7 @@ def per_sample_norms(
             label = f"structure+{label}" if share else label
         norms = _check_norms(squares.sqrt())
         can_check = share > 0 and check and not _is_random(objective.model)
-        if can_check and not _last_agrees(objective, batch, size, norms):
+        if can_check and not _last_norm_agrees(objective, batch, size, norms):
             if method == "structure":
                 rule = "must be a mean over samples on the first axis that do not act on each other"
                 fail("loss", rule, "another")
@@ -115,7 +117,7 @@ def per_sample_norms(
         return PerSampleNorms(norms, label, share)
 
 
-def _check_problem(objective: Objective, batch: Any) -> int:
+def _count_samples(objective: Objective, batch: Any) -> int:
     """The number of samples in the batch. An error where single samples have no gradient of their
     own, because the tensors differ in their first axis or batch norm uses the batch's statistics.
     """
@@ -136,7 +138,7 @@ def _check_problem(objective: Objective, batch: Any) -> int:
 
 
 @contextmanager
-def _blame_batch(objective: Objective, batch: Any) -> Iterator[None]:
+def _name_batch_in_errors(objective: Objective, batch: Any) -> Iterator[None]:
     """A block whose error becomes a ``RuleError`` on the batch, if the loss itself, called once
     more on the batch, raises an error of the same kind; else the error stays as it is.
     """
@@ -167,7 +169,7 @@ class _Term(NamedTuple):
     parameters: list[nn.Parameter]
 
 
-def _norms_by_structure(objective: Objective, batch: Any, size: int) -> tuple[Tensor, set[int]]:
+def _squares_by_structure(objective: Objective, batch: Any, size: int) -> tuple[Tensor, set[int]]:
     """Squared gradient norms of the samples over the parameters that the structure of the model
     explains: those of layers with a rule, and those that are added to something.
 
@@ -187,7 +189,7 @@ def _norms_by_structure(objective: Objective, batch: Any, size: int) -> tuple[Te
             continue
         edge = graph.sum_at(users[0])
         if edge is not None:
-            terms.append(_Term(partial(_norm_of_added, p), edge, [p]))
+            terms.append(_Term(partial(_squares_of_added, p), edge, [p]))
     squares = torch.zeros(size, dtype=torch.float64)
     explained: set[int] = set()
     if not terms:
@@ -218,8 +220,8 @@ def _loss_with_calls(objective: Objective, batch: Any) -> tuple[Tensor, list[_Ca
         Returns:
             What takes the place of the output; None for the output itself.
         """
-        single = len(inputs) == 1 and isinstance(inputs[0], Tensor)
-        if not (single and isinstance(output, Tensor) and output.requires_grad):
+        one_input = len(inputs) == 1 and isinstance(inputs[0], Tensor)
+        if not (one_input and isinstance(output, Tensor) and output.requires_grad):
             calls.append(_Call(module, torch.empty(0), None))
             return None
         # A later in-place ReLU turns the output into something else, so keep its edge in the graph,
@@ -259,13 +261,13 @@ def _terms_of_layers(calls: list[_Call], graph: _Graph, size: int) -> list[_Term
             # Positions looked up once for all samples: go on to where they are added to something
             # of each sample.
             edge = graph.sum_of(edge.node) if isinstance(module, nn.Embedding) else None
-            squares = partial(_norm_of_looked_up, module, module_input)
+            squares = partial(_squares_of_looked_up, module, module_input)
         if edge is not None and rule.applies(module, module_input):
             terms.append(_Term(squares, edge, trained))
     return terms
 
 
-def _norm_of_added(parameter: Tensor, gradient: Tensor) -> Tensor | None:
+def _squares_of_added(parameter: Tensor, gradient: Tensor) -> Tensor | None:
     """Squared norms for a parameter that is added to something with a sample axis. Its gradient
     for a sample is that of the sum, added up over the axes along which the parameter was repeated.
 
@@ -281,16 +283,17 @@ def _norm_of_added(parameter: Tensor, gradient: Tensor) -> Tensor | None:
     shape = tuple(parameter.shape[1:] if has_sample_axis else parameter.shape)
     if len(shape) > axes:
         return None
+    # Sizes of the parameter and of the sum along each axis behind that of samples.
     sizes = list(zip((1,) * (axes - len(shape)) + shape, gradient.shape[1:], strict=True))
-    if any(size not in (1, full) for size, full in sizes):
+    if any(own not in (1, full) for own, full in sizes):
         return None
-    repeated = tuple(axis for axis, (size, full) in enumerate(sizes, 1) if size != full)
+    repeated = tuple(axis for axis, (own, full) in enumerate(sizes, 1) if own != full)
     # A scalar parameter leaves one number per sample, without a second axis.
     per_sample = gradient.sum(repeated) if repeated else gradient
     return per_sample.reshape(len(gradient), -1).square().sum(1)
 
 
-def _norm_of_looked_up(module: nn.Module, places: Tensor, gradient: Tensor) -> Tensor | None:
+def _squares_of_looked_up(module: nn.Module, places: Tensor, gradient: Tensor) -> Tensor | None:
     """Squared norms for an embedding that looks up the same entries for all samples, such as
     positions, and is added to something with a sample axis.
 
@@ -309,11 +312,11 @@ def _norm_of_looked_up(module: nn.Module, places: Tensor, gradient: Tensor) -> T
 
 
 class _Graph:
-    """Which nodes of a loss's backward graph use the results of other nodes, and the parameters."""
+    """Which nodes of a loss's graph use the result of another node, or a parameter."""
 
     def __init__(self, loss: Tensor) -> None:
         self._users: dict[Any, list[Any]] = {}  # node -> nodes that use its result
-        self._users_of_leaves: dict[int, list[Any]] = {}  # id of a parameter -> its users
+        self._users_of_leaves: dict[int, list[Any]] = {}  # id of a parameter -> nodes that use it
         to_visit, visited = [loss.grad_fn], set()
         while to_visit:
             node = to_visit.pop()
@@ -334,8 +337,8 @@ class _Graph:
         return self._users_of_leaves.get(id(parameter), [])
 
     def sum_of(self, node: Any) -> Any:
-        """The edge of the plain sum ``a + b`` that a node's result goes into; None where it goes
-        into something else or has several uses.
+        """The edge of the plain sum ``a + b`` that uses a node's result; None where something else
+        uses it, or several nodes do.
         """
         users = self._users.get(node, [])
         return self.sum_at(users[0]) if len(users) == 1 else None
@@ -356,6 +359,7 @@ class ModelWithLoss(nn.Module):
         self.model, self.loss = objective.model, objective.loss
 
     def forward(self, batch: Any) -> Tensor:
+        # The loss of a batch, 0-dim.
         return self.loss(self.model, batch).reshape(())
 
 
@@ -369,7 +373,7 @@ def _norms_by_vmap(
     objective: Objective, batch: Any, size: int, chunk: int, named: dict[str, nn.Parameter]
 ) -> tuple[NDArray[np.float64], str]:
     """Gradient norms of the samples over the ``named`` parameters by ``vmap(grad)``, in chunks of
-    samples; by ``_loop`` where that cannot be traced.
+    samples; by ``_norms_by_loop`` where that cannot be traced.
 
     Args:
         size: number of samples in the batch.
@@ -380,8 +384,9 @@ def _norms_by_vmap(
         The norms, shape (size,), and ``"func"`` or ``"loop"``.
     """
     module = ModelWithLoss(objective)
-    values = {name: p.detach() for name, p in named.items()}
+    detached = {name: p.detach() for name, p in named.items()}
 
+    # For one sample, without the axis of samples, and parameters by name.
     def loss_of_sample(parameters: dict[str, Tensor], sample: Any) -> Tensor:
         batch_of_one = _map_batch(sample, lambda t: t.unsqueeze(0))
         return functional_call(module, parameters, (batch_of_one,))
@@ -397,15 +402,17 @@ def _norms_by_vmap(
             check_time()
             part = _samples(batch, start, start + chunk)
             with sdpa_kernel(SDPBackend.MATH):  # vmap runs the others sample by sample
-                parts.append(squared_norms(values, part).detach().cpu())
+                parts.append(squared_norms(detached, part).detach().cpu())
         return _check_norms(torch.cat(parts).double().sqrt()), "func"
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        return _check_norms(_loop(objective, batch, size, named)), "loop"
+        return _check_norms(_norms_by_loop(objective, batch, size, named)), "loop"
 
 
-def _loop(objective: Objective, batch: Any, size: int, named: dict[str, nn.Parameter]) -> Tensor:
+def _norms_by_loop(
+    objective: Objective, batch: Any, size: int, named: dict[str, nn.Parameter]
+) -> Tensor:
     """Gradient norms of the samples over the ``named`` parameters, shape (size,), by one backward
     pass per sample: slow, and right for whatever autograd can differentiate.
     """
@@ -419,28 +426,31 @@ def _loop(objective: Objective, batch: Any, size: int, named: dict[str, nn.Param
     return norms.sqrt()
 
 
-def _last_agrees(objective: Objective, batch: Any, size: int, norms: NDArray[np.float64]) -> bool:
+def _last_norm_agrees(
+    objective: Objective, batch: Any, size: int, norms: NDArray[np.float64]
+) -> bool:
     """Whether the last of the norms is that of the last sample's own gradient over all parameters,
     up to 0.1 % for single precision in another order of summation. A wrong axis or a coupled loss
     is wrong by far more.
     """
     last = _samples(batch, size - 1, size)
-    exact = float(_loop(objective, last, 1, _named_parameters(objective)))
+    exact = float(_norms_by_loop(objective, last, 1, _named_parameters(objective)))
     return abs(exact - norms[-1]) <= 1e-3 * max(exact, float(np.median(norms)))
 
 
 def _samples(batch: Any, begin: int, end: int) -> Any:
-    """Some consecutive samples of a batch."""
+    """The samples of a batch from place ``begin`` up to, and without, place ``end``."""
     return _map_batch(batch, lambda tensor: tensor[begin:end])
 
 
 def _map_batch(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The batch with ``change`` applied to every tensor, and to every numpy array as a tensor."""
 
-    def changed(value: Any) -> Any:
+    def change_leaf(value: Any) -> Any:
+        # What is neither tensor nor array stays as it is.
         return change(torch.as_tensor(value)) if isinstance(value, (Tensor, np.ndarray)) else value
 
-    return tree_map(changed, plain_tree(batch))
+    return tree_map(change_leaf, plain_tree(batch))
 
 
 def _is_random(model: nn.Module) -> bool:
@@ -449,11 +459,13 @@ def _is_random(model: nn.Module) -> bool:
     dropout.
     """
     kinds = (nn.modules.dropout._DropoutNd, nn.RReLU)
-    for module in model.modules():
-        is_dropout = isinstance(module, kinds) and getattr(module, "p", 1) > 0  # RReLU has no p
-        if module.training and (is_dropout or getattr(module, "dropout", 0.0) != 0):
-            return True
-    return False
+    return any(
+        # RReLU has no p.
+        (isinstance(module, kinds) and getattr(module, "p", 1) > 0)
+        or getattr(module, "dropout", 0.0) != 0
+        for module in model.modules()
+        if module.training
+    )
 
 
 def _check_loss(loss: Tensor) -> Tensor:
@@ -464,7 +476,7 @@ def _check_loss(loss: Tensor) -> Tensor:
 
 
 def _check_norms(norms: Tensor) -> NDArray[np.float64]:
-    """The norms as numpy numbers; an error that names the first sample without a finite one."""
+    """The norms as a numpy array; an error that names the first sample without a finite norm."""
     values = norms.detach().double().cpu().numpy()
     if not np.isfinite(values).all():
         raise NonFiniteError(

@@ -53,7 +53,9 @@ class Reading:
 
     @property
     def update(self) -> list[Tensor]:
-        """The step's change of the parameters; an error before the step."""
+        """The step's change of the parameters, one tensor each; an error in a reading before the
+        step.
+        """
         if self._update is None:
             fail("update", "must be declared in the probe's needs", "a moment before the step")
         return self._update
@@ -67,7 +69,7 @@ class Reading:
 
     @cached_property
     def passes(self) -> GradientPasses:
-        """Open gradient passes; closed with the moment."""
+        """Open gradient passes, closed by ``close``; after a step they may move the parameters."""
         return self._stack.enter_context(
             gradient_passes(
                 self.objective, self.batches, seed=self.seed, move=self._update is not None
@@ -126,7 +128,7 @@ class Probe(ABC):
         """
 
     def cost(self, batches: int) -> float:
-        """How many gradients of a batch a reading is expected to cost, before one was timed.
+        """How many gradients of a batch a reading is expected to cost, as long as none was timed.
 
         Args:
             batches: number of measuring batches.
@@ -134,6 +136,7 @@ class Probe(ABC):
         return 2.0 * batches
 
     def __init_subclass__(cls, **options: Any) -> None:
+        # A misspelt need is an error when the class is made.
         super().__init_subclass__(**options)
         for need in getattr(cls, "needs", ()):
             one_of("needs", need, NEEDS)

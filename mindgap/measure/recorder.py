@@ -59,29 +59,17 @@ NORM_SPIKE = 5.0
 SETTINGS = ("lr", "weight_decay")
 
 
-def leaves_range(history: Iterable[float], value: float) -> float:
-    """How far a loss lies above the range of the losses before it; 0 where it is ordinary.
-
-    The unit is the reach of :class:`LossRange`; a loss that is not finite lies infinitely far.
-
-    Args:
-        history: the losses before.
-        value: the loss.
-
-    Example:
-        >>> usual = [1.0, 1.2, 0.9, 1.1] * 10
-        >>> leaves_range(usual, 1.3), leaves_range(usual, 5.0) > 3, leaves_range(usual, math.nan)
-        (0.0, True, inf)
-    """
-    return LossRange(history).times(value)
-
-
 class LossRange:
     """The range of some losses: their median, and how far above it a loss is still ordinary.
 
     The reach is the distance from the median to the largest loss, and at least half the distance to
     the smallest and 15 % of the median (of fewer than 12 losses three times the median). Losses
     that are not finite are left out.
+
+    Example:
+        >>> usual = LossRange([1.0, 1.2, 0.9, 1.1] * 10)
+        >>> usual.excess(1.3), usual.excess(5.0) > 3, usual.excess(math.nan)
+        (0.0, True, inf)
     """
 
     def __init__(self, losses: Iterable[float]) -> None:
@@ -94,14 +82,14 @@ class LossRange:
             # A short history says little about the range.
             self.reach = reach if len(finite) >= 12 else max(reach, 3 * abs(median))
 
-    def times(self, loss: float) -> float:
+    def excess(self, loss: float) -> float:
         """Distance of a loss above the median over the reach. 0 where that is at most
-        ``LOSS_SPIKE``, infinite where the loss is not finite.
+        ``LOSS_SPIKE`` (the loss is ordinary), infinite where the loss is not finite.
         """
         if not math.isfinite(loss):
             return math.inf
-        times = (loss - self.median) / self.reach
-        return times if times > LOSS_SPIKE else 0.0
+        distance = (loss - self.median) / self.reach
+        return distance if distance > LOSS_SPIKE else 0.0
 
 
 @dataclass(slots=True)
@@ -124,7 +112,7 @@ class Step:
     number: int
     calls: list[LossCall]
     settings: list[dict[str, Any]] = field(default_factory=list)  # ``settings_of`` the groups
-    norms: Any = None  # gradient norm of each parameter, as the optimizer was given it
+    norms: Tensor | None = None  # of the gradient of each parameter, as the optimizer was given it
     bytes: int = 0  # of the batches
 
     @property
@@ -180,7 +168,7 @@ class LoggedStep(NamedTuple):
 
     number: int
     settings: list[dict[str, Any]]
-    norms: Any
+    norms: Tensor | None
 
 
 class Recorder:
@@ -270,10 +258,10 @@ class Recorder:
             batch: the batch (a reference is kept), or None.
             key: what names the batch, or None.
         """
-        value = loss.detach() if isinstance(loss, Tensor) and loss.requires_grad else loss
+        loss = loss.detach() if isinstance(loss, Tensor) and loss.requires_grad else loss
         self.digest()
         if self.why_no_state:
-            self._calls_since_step.append(LossCall(None, key, value))
+            self._calls_since_step.append(LossCall(None, key, loss))
             return
         if not self.states:
             self.keep_state(self._next_number())
@@ -283,9 +271,10 @@ class Recorder:
             self.loss_draws_random = not torch.equal(random_state, self.random_state())
             self._decide_on_log()
         size = size_of(batch)
-        call = LossCall(batch, key, value, versions_of(batch), random_state, autocast, size)
+        call = LossCall(batch, key, loss, versions_of(batch), random_state, autocast, size)
         if self.in_optimizer_step and self.steps:
-            # The optimizer calls the loss itself, as under Lightning.
+            # The optimizer calls the loss itself, as under Lightning: the norms noted before are
+            # not those of this call.
             last = self.steps[-1]
             last.calls.append(call)
             last.bytes, last.norms = last.bytes + size, None
@@ -322,7 +311,7 @@ class Recorder:
         if not self.log:
             return
         entries, self.log = self.log, []
-        for entry in entries:  # at every step: no attribute is read twice
+        for entry in entries:  # this runs at every step, so that no attribute is read twice
             if isinstance(entry, LoggedStep):
                 self._add_step(entry)
                 continue
@@ -336,15 +325,15 @@ class Recorder:
         self._decide_on_log()
 
     def _add_step(self, logged: LoggedStep) -> None:
-        """Make a step of the calls since the last one. The oldest of ``HISTORY`` steps makes room
-        for it; where the batches no longer fit into memory, the oldest state is dropped.
+        """Append to ``steps`` a step of the calls since the last one; of ``HISTORY`` steps the
+        oldest leaves. Where the batches no longer fit into memory, the oldest state is dropped.
         """
         number, settings, norms = logged
         step = Step(number, self._calls_since_step, settings, norms, self._bytes_since_step)
         self._calls_since_step, self._bytes_since_step = [], 0
         steps = self.steps
-        oldest_bytes = steps[0].bytes if len(steps) == HISTORY else 0  # it is about to leave
-        self._batch_bytes += step.bytes - oldest_bytes
+        leaving_bytes = steps[0].bytes if len(steps) == HISTORY else 0
+        self._batch_bytes += step.bytes - leaving_bytes
         steps.append(step)
         self._steps_to_read.append(step)
         if self._batch_bytes > self._room_for_batches and self.states:
@@ -402,7 +391,9 @@ class Recorder:
         parameters = [tensor.detach().clone() for tensor in self.tensors]
         buffers = [buffer.detach().clone() for buffer in self.model.buffers()]
         modes = [module.training for module in self.model.modules()]
-        attributes = packed(self.optimizer, {id(tensor): tensor for tensor in self.tensors})
+        attributes = copy_attributes(
+            self.optimizer, {id(tensor): tensor for tensor in self.tensors}
+        )
         moments = [tensor for state in attributes["state"].values() for tensor in _tensors(state)]
         size = sum(tensor.nbytes for tensor in [*parameters, *buffers, *moments])
         return State(step, parameters, buffers, modes, attributes, self.random_state(), size)
@@ -413,11 +404,11 @@ class Recorder:
         """
         self.states.popleft()
         self._decide_on_log()
-        begin = self.states[0].step if self.states else math.inf
+        next_state_step = self.states[0].step if self.states else math.inf
         incidents = [i for i in (self.incident, self._open_incident) if i is not None]
         needed = {id(step) for incident in incidents for step in incident.steps}
         for step in self.steps:
-            if step.number >= begin:
+            if step.number >= next_state_step:
                 break
             if step.bytes and id(step) not in needed:
                 self._batch_bytes -= step.bytes
@@ -444,27 +435,27 @@ class Recorder:
         unread, self._steps_to_read = self._steps_to_read, []
         read_losses(unread)
         steps = [step for step in unread if step.calls]
-        usual = LossRange(self._usual_losses())
+        usual_range = LossRange(self._usual_losses())
         enough_losses = 4 * LAG  # with fewer the range is made anew for each loss
         if self._open_incident is None and len(self._losses) >= enough_losses:
             losses = [step.loss for step in steps]
-            if losses and math.isfinite(sum(losses)) and not usual.times(max(losses)):
+            if losses and math.isfinite(sum(losses)) and not usual_range.excess(max(losses)):
                 self._losses.extend(losses)  # all are ordinary, as nearly always
                 return
         for step in steps:
             if len(self._losses) < enough_losses:
-                usual = LossRange(self._usual_losses())
-            self._judge(step.number, step.loss, usual)
+                usual_range = LossRange(self._usual_losses())
+            self._judge(step.number, step.loss, usual_range)
 
-    def _judge(self, step: int, loss: float, usual: LossRange) -> None:
+    def _judge(self, step: int, loss: float, usual_range: LossRange) -> None:
         """Count the loss of a step as usual, as a part of the open incident, or as the begin of
         one. The incident ends after ``QUIET`` ordinary losses in a row, or ``AFTER`` in all.
 
         Args:
             step: its number.
-            usual: the range of the losses before.
+            usual_range: that of the losses before.
         """
-        severity = usual.times(loss)
+        severity = usual_range.excess(loss)
         incident = self._open_incident
         if incident is not None and step > incident.step:
             incident.losses_after.append(loss)
@@ -498,8 +489,8 @@ class Recorder:
         spikes = len(self._gradient_norms) >= LEAST_NORMS and norm > NORM_SPIKE * largest
         if spikes or not math.isfinite(norm):
             self.flush()
-            times = norm / max(largest, 1e-300) if math.isfinite(norm) else math.inf
-            self.note_unusual(step, "gradient", times)
+            severity = norm / max(largest, 1e-300) if math.isfinite(norm) else math.inf
+            self.note_unusual(step, "gradient", severity)
         elif self._open_incident is None:
             self._gradient_norms.append(norm)
 
@@ -522,8 +513,8 @@ class Recorder:
         if severity == math.inf and incident.first_not_finite < 0:
             incident.first_not_finite = step
         soon_after = incident.step < step <= incident.step + APPROACH
-        by_gradient = incident.kind == "gradient" and not incident.at_once
-        if kind == "loss" and by_gradient and soon_after:
+        began_with_spike = incident.kind == "gradient" and not incident.at_once
+        if kind == "loss" and began_with_spike and soon_after:
             # The gradient was only the first sign: what it did to the loss says more.
             self._open_incident = replace(
                 self._new_incident(step, kind, severity),
@@ -543,9 +534,9 @@ class Recorder:
             kind: ``"loss"`` or ``"gradient"``.
             severity: times the range; infinite where a number is not finite.
         """
-        usable = [state for state in self.states if state.step <= step]
-        early = [state for state in usable if state.step <= step - APPROACH]
-        state = early[-1] if early else next(iter(usable), None)
+        earlier = [state for state in self.states if state.step <= step]
+        early_enough = [state for state in earlier if state.step <= step - APPROACH]
+        state = early_enough[-1] if early_enough else next(iter(earlier), None)
         begin = state.step if state is not None else step
         steps = [recent for recent in self.steps if begin <= recent.number <= step]
         history = self._usual_losses() if kind == "loss" else list(self._gradient_norms)
@@ -555,8 +546,9 @@ class Recorder:
 
     def _keep_worse(self, incident: Incident | None) -> None:
         """Set ``self.incident``, the worst one, to this incident if it is more severe."""
-        worst = self.incident.severity if self.incident is not None else -math.inf
-        if incident is not None and incident.severity > worst:
+        if incident is not None and (
+            self.incident is None or incident.severity > self.incident.severity
+        ):
             self.incident = incident
 
     def _end_incident(self, incident: Incident) -> None:
@@ -583,7 +575,7 @@ def read_losses(steps: list[Step]) -> None:
             losses = list(map(float, torch.stack([call.loss for call in calls]).tolist()))
         else:
             losses = [float(call.loss) for call in calls]
-    except (RuntimeError, TypeError):  # of different shapes, kinds or devices
+    except (RuntimeError, TypeError):  # losses of different shapes, dtypes or devices
         device = calls[0].loss.device
         first_entries = [call.loss.reshape(-1)[0].double().to(device) for call in calls]
         losses = torch.stack(first_entries).tolist()
@@ -608,22 +600,21 @@ def settings_of(
     """
     if known is not None and len(known) == len(groups):
         pairs = zip(groups, known, strict=True)
+        # By identity: an equal value that is another object is only copied once more.
         if all(group.get(key) is value for group, old in pairs for key, value in old.items()):
             return known
-    return [{key: _fixed(group[key]) for key in SETTINGS if key in group} for group in groups]
+    # A rate may be a tensor, which changes in place, so it is copied.
+    return [{key: _clone(group[key], {}) for key in SETTINGS if key in group} for group in groups]
 
 
-def _fixed(setting: Any) -> Any:
-    """A setting that stays as it is; a tensor, which may change in place, is copied."""
-    return setting.detach().clone() if isinstance(setting, Tensor) else setting
-
-
-def packed(optimizer: torch.optim.Optimizer, own: Mapping[int, Tensor]) -> dict[str, Any]:
-    """A copy of an optimizer's attributes without its hooks, from which ``twin`` makes a second
-    optimizer. Where its class has a ``__getstate__`` of its own, what that gives is copied.
+def copy_attributes(
+    optimizer: torch.optim.Optimizer, shared: Mapping[int, Tensor]
+) -> dict[str, Any]:
+    """A copy of an optimizer's attributes (name -> value) without its hooks, for ``make_twin``.
+    Where its class has a ``__getstate__`` of its own, what that gives is copied.
 
     Args:
-        own: id -> parameter; these tensors stay the same objects in the copy.
+        shared: id -> parameter; these tensors stay the same objects in the copy.
     """
     custom = type(optimizer).__getstate__ is not torch.optim.Optimizer.__getstate__
     attributes = optimizer.__getstate__() if custom else dict(optimizer.__dict__)
@@ -634,48 +625,50 @@ def packed(optimizer: torch.optim.Optimizer, own: Mapping[int, Tensor]) -> dict[
         "profile_hook_step",
     )
     return {
-        name: _cloned(value, own)
+        name: _clone(value, shared)
         for name, value in attributes.items()
         if name not in left_out and not name.startswith("_zero_grad_pro")
     }
 
 
-def twin(optimizer: torch.optim.Optimizer, attributes: Mapping[str, Any]) -> torch.optim.Optimizer:
+def make_twin(
+    optimizer: torch.optim.Optimizer, attributes: Mapping[str, Any]
+) -> torch.optim.Optimizer:
     """A second optimizer of the same kind over the same parameters, without anybody's hooks.
 
     Args:
         optimizer: the first one.
-        attributes: what ``packed`` copied from it; they are copied again.
+        attributes: what ``copy_attributes`` copied from it; they are copied again.
     """
-    own = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+    parameters = {id(p): p for group in optimizer.param_groups for p in group["params"]}
     second = object.__new__(type(optimizer))
-    second.__setstate__({name: _cloned(value, own) for name, value in attributes.items()})
+    second.__setstate__({name: _clone(value, parameters) for name, value in attributes.items()})
     for name, value in list(second.__dict__.items()):
         if name.startswith("_optimizer_") and name.endswith("_hooks"):
             second.__dict__[name] = type(value)()
     return second
 
 
-def _cloned(value: Any, own: Mapping[int, Tensor]) -> Any:
+def _clone(value: Any, shared: Mapping[int, Tensor]) -> Any:
     """A copy of something that an optimizer holds, with whatever it contains. Functions stay the
     same objects, and so does what a mapping other than a dictionary contains.
 
     Args:
-        own: id -> tensor; these tensors stay the same objects, too.
+        shared: id -> tensor; these tensors stay the same objects, too.
     """
     if isinstance(value, Tensor):
-        return value if id(value) in own else value.detach().clone()
+        return value if id(value) in shared else value.detach().clone()
     if isinstance(value, Mapping):
         copied = copy.copy(value)  # of the same kind, such as the defaultdict of the states
         if isinstance(copied, dict):
             for key, item in copied.items():
-                copied[key] = _cloned(item, own)
+                copied[key] = _clone(item, shared)
         return copied
     if type(value) in (list, tuple):
-        return type(value)(_cloned(item, own) for item in value)
+        return type(value)(_clone(item, shared) for item in value)
     if value is None or isinstance(value, (int, float, str, bool, Callable)):  # type: ignore[arg-type]
         return value
-    return copy.deepcopy(value, dict(own))
+    return copy.deepcopy(value, dict(shared))
 
 
 def versions_of(batch: Any) -> tuple[int, ...]:
@@ -688,7 +681,8 @@ def versions_of(batch: Any) -> tuple[int, ...]:
         (0, 0)
     """
     try:
-        if type(batch) is tuple and len(batch) == 2:  # at every step: the usual kind goes first
+        # This runs at every step, so that the usual kind goes first.
+        if type(batch) is tuple and len(batch) == 2:
             x, y = batch
             if type(x) is Tensor and type(y) is Tensor:
                 return x._version, y._version
@@ -705,7 +699,7 @@ def size_of(batch: Any) -> int:
         20
     """
     size = 0
-    for tensor in _tensors(batch):  # at every step: a generator would take twice as long
+    for tensor in _tensors(batch):  # runs at every step: ``sum`` would take twice as long
         size += tensor.nbytes
     return size
 

@@ -94,26 +94,31 @@ def fit_relaxed_smoothness(
     readings = len(g)
     if readings < 3:
         fail("norms", "must have at least 3 finite, positive readings", readings)
-    default = math.ceil(readings ** (1 / 3))
-    block = whole("block", default if block is None else block, least=1)
+    if block is None:
+        block = math.ceil(readings ** (1 / 3))
+    whole("block", block, least=1)
     rng = numpy_stream(seed, "relaxed smoothness")
-    resamples = np.array([_blocks(readings, min(block, readings), rng) for _ in range(repeats)])
-    slopes = [_slope(g[resample], y[resample]) for resample in resamples]
-    ranks = [_rank(g[resample], y[resample]) for resample in resamples]
+    resamples = np.array(
+        [_draw_blocks(readings, min(block, readings), rng) for _ in range(repeats)]
+    )
+    slopes = [_log_slope(g[resample], y[resample]) for resample in resamples]
+    ranks = [_rank_correlation(g[resample], y[resample]) for resample in resamples]
     # Rows L0, L1, slope and rank; one column per resample.
     statistics = np.array([*_envelopes(g[resamples], y[resamples], cover), slopes, ranks])
     low, high = np.nanquantile(statistics, [(1 - level) / 2, (1 + level) / 2], axis=1)
-    of_L0, of_L1, of_slope, of_rank = zip(low.tolist(), high.tolist(), strict=True)
+    L0_interval, L1_interval, slope_interval, rank_interval = zip(
+        low.tolist(), high.tolist(), strict=True
+    )
     L0, L1 = _envelope(g, y, cover)
     fit = RelaxedSmoothness(
         L0=L0,
         L1=L1,
-        L0_interval=of_L0,
-        L1_interval=of_L1,
-        slope=_slope(g, y),
-        slope_interval=of_slope,
-        rank=_rank(g, y),
-        rank_interval=of_rank,
+        L0_interval=L0_interval,
+        L1_interval=L1_interval,
+        slope=_log_slope(g, y),
+        slope_interval=slope_interval,
+        rank=_rank_correlation(g, y),
+        rank_interval=rank_interval,
         span=float(np.quantile(g, 0.95) / np.quantile(g, 0.05)),
         readings=readings,
         level=level,
@@ -193,25 +198,25 @@ def _envelopes(g: Array, y: Array, cover: float) -> tuple[Array, Array]:
     """
     place = min(g.shape[1] - 1, math.ceil(cover * g.shape[1]) - 1)  # of the quantile
 
-    def best(L1: Array) -> tuple[Array, Array]:
+    def least_loss(L1: Array) -> tuple[Array, Array]:
         """The least loss (sum of rho) and the L0 that attains it, for each sample's L1."""
         rest = y - L1[:, None] * g
         L0 = np.maximum(0.0, np.partition(rest, place, axis=1)[:, place])
-        rest = rest - L0[:, None]
-        return np.maximum(cover * rest, (cover - 1) * rest).sum(axis=1), L0
+        above = rest - L0[:, None]  # how far each point lies above the line
+        return np.maximum(cover * above, (cover - 1) * above).sum(axis=1), L0
 
     low, high = np.zeros(len(g)), (y / g).max(axis=1)
     for _ in range(45):  # the loss is convex in L1: thirds shrink the bracket by 1e-8
         third = (high - low) / 3
-        (loss_left, _), (loss_right, _) = best(low + third), best(high - third)
-        left = loss_left <= loss_right
-        low, high = np.where(left, low, low + third), np.where(left, high - third, high)
+        (loss_left, _), (loss_right, _) = least_loss(low + third), least_loss(high - third)
+        goes_left = loss_left <= loss_right
+        low, high = np.where(goes_left, low, low + third), np.where(goes_left, high - third, high)
     L1 = (low + high) / 2
-    _, L0 = best(L1)
+    _, L0 = least_loss(L1)
     return L0, L1
 
 
-def _slope(g: Array, y: Array) -> float:
+def _log_slope(g: Array, y: Array) -> float:
     """Least-squares slope of log y against log g; NaN where g is constant."""
     log_g, log_y = np.log(g), np.log(y)
     centred = log_g - log_g.mean()
@@ -219,7 +224,7 @@ def _slope(g: Array, y: Array) -> float:
     return float(centred @ (log_y - log_y.mean()) / spread) if spread > 0 else math.nan
 
 
-def _rank(g: Array, y: Array) -> float:
+def _rank_correlation(g: Array, y: Array) -> float:
     """Spearman's rank correlation of g and y; 0 where one of them is constant."""
     # Equal up to rounding counts as equal: a constant smoothness must not be ranked by its last
     # bits.
@@ -235,7 +240,9 @@ def _round_digits(values: Array) -> Array:
     return np.round(values * factors) / factors
 
 
-def _blocks(n: int, block: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Places of n readings in a resample, shape (n,), drawn as blocks of ``block`` neighbours."""
+def _draw_blocks(n: int, block: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Places of the n readings of a resample, shape (n,): random blocks of ``block`` neighbours in
+    a row, the last one cut.
+    """
     starts = rng.integers(0, n - block + 1, size=math.ceil(n / block))
     return (starts[:, None] + np.arange(block)).ravel()[:n]

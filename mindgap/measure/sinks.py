@@ -50,6 +50,7 @@ class TensorBoardSink(Sink):
     def write(self, row: Row) -> None:
         for name, value in row.items():
             if isinstance(value, (int, float)) and name not in ("step", "seconds"):
+                # Only the underscore behind the probe's name becomes a slash.
                 self._writer.add_scalar(f"mindgap/{name.replace('_', '/', 1)}", value, row["step"])
 
 
@@ -62,13 +63,20 @@ class RecordSink(Sink):
 
     def __init__(self, folder: Path, name: str, settings: dict[str, Any], seed: int) -> None:
         self._folder, self._name = folder / "monitor" / name, name
+        # Nine further digits keep two monitors apart that start within one second.
         second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
         stamp = f"{second}.{time.perf_counter_ns() % 10**9:09d}"
         header = Header(
-            "monitor", "", name, name, seed, {**settings, "begun": stamp}, started=stamp
+            study="monitor",
+            claim="",
+            scale=name,
+            method=name,
+            seed=seed,
+            settings={**settings, "begun": stamp},
+            started=stamp,
         )
         self._writer = RunWriter(self._folder, header)
-        self._columns: list[str] = []
+        self._columns: list[str] = []  # that some row had so far
         self._events: list[str] = []
         self._begun_at = time.perf_counter()
 
@@ -86,6 +94,7 @@ class RecordSink(Sink):
         self._writer.row(row)
 
     def event(self, sentence: str) -> None:
+        # The description shows the sentences.
         self._events.append(sentence)
         write_form(self._folder / STUDY_FILE, self._description())
 

@@ -190,9 +190,9 @@ def block_sum_gamma(x: Array, rng: np.random.Generator, rounds: int) -> Array:
     for _ in range(rounds):
         sums = x[..., rng.permutation(count)] * rng.choice([-1.0, 1.0], count)
         for i, length in enumerate(lengths):
-            joined = length if i == 0 else 2  # two short sums make a longer one
-            used = sums.shape[-1] // joined * joined
-            sums = sums[..., :used].reshape(*sums.shape[:-1], -1, joined).sum(-1)
+            terms = length if i == 0 else 2  # a longer block is the sum of two shorter ones
+            used = sums.shape[-1] // terms * terms
+            sums = sums[..., :used].reshape(*sums.shape[:-1], -1, terms).sum(-1)
             moduli = np.abs(sums)  # shape (..., blocks)
             # A sum of equal values with opposite signs is exactly zero; it says nothing about
             # growth.
@@ -211,9 +211,9 @@ def published_block_sum_index(x: Array, block: int = 100) -> float:
     """α by the block-sum estimator as published: sums of ``block`` values against single ones.
 
     Kept to show what it answers: ``block_sum_gamma`` is the one to use. Infinite where the sums are
-    no larger than single values. Values of different scale,
-    pooled, make it answer near 1 whatever they are. Source: acclip, App. H; Mohammadi et al. 2015,
-    Corollary 2.4, as Simsekli et al. 2019 use it.
+    no larger than single values. Values of different scale, pooled, make it answer near 1 whatever
+    they are. Source: acclip, App. H; Mohammadi et al. 2015, Corollary 2.4, as Simsekli et al. 2019
+    use it.
 
     Example:
         >>> round(published_block_sum_index(np.random.default_rng(0).standard_cauchy(100_000)), 1)
@@ -222,8 +222,9 @@ def published_block_sum_index(x: Array, block: int = 100) -> float:
     count = len(x) // block
     x = x[: count * block]
     sums, single = np.abs(x.reshape(count, block).sum(axis=1)), np.abs(x)
-    gained = float(np.mean(np.log(sums[sums > 0])) - np.mean(np.log(single[single > 0])))
-    return math.log(block) / gained if gained > 0 else math.inf
+    # The mean logarithm of the sums exceeds that of single values by (log block) / α.
+    gain = float(np.mean(np.log(sums[sums > 0])) - np.mean(np.log(single[single > 0])))
+    return math.log(block) / gain if gain > 0 else math.inf
 
 
 def largest(x: Array, count: int) -> Array:
@@ -241,11 +242,12 @@ def largest(x: Array, count: int) -> Array:
 def resampled_quantile_ranks(
     n: int, places: tuple[int, int], draws: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Ranks (0 = largest) of two order statistics in each of ``draws`` bootstrap samples of size n:
-    as ``resampled_ranks``, but for two places instead of the k largest.
+    """Draw bootstrap samples of size n, and give the ranks (0 = largest) of two of their order
+    statistics in the original sample.
 
     Args:
-        places: counted from 1, the largest value; growing.
+        places: of the order statistics, counted from 1, the largest value; growing.
+        draws: number of bootstrap samples.
 
     Returns:
         Ranks in the original sample, shape (draws, 2).
@@ -264,11 +266,11 @@ def resampled_quantile_ranks(
 
 
 def resampled_ranks(n: int, k: int, draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Ranks (0 = largest) of the k largest values in each of ``draws`` bootstrap samples of size n.
+    """Draw bootstrap samples of size n, and give the ranks (0 = largest) of their k largest values
+    in the original sample, shape (draws, k); the same value may be drawn several times.
 
     The order statistics of n uniforms are partial sums of n + 1 exponentials over their total, so
-    that the k largest of a resample cost O(k) and no sort. Shape (draws, k); the same value may be
-    drawn several times.
+    that the k largest of a resample cost O(k) and no sort.
 
     Example:
         >>> ranks = resampled_ranks(1000, 5, 3, np.random.default_rng(0))

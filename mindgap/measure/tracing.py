@@ -39,10 +39,10 @@ class Trace:
     scales: list[tuple[str, float]] = field(default_factory=list)  # module, rms of its output
     ranks: list[tuple[str, float, int]] = field(default_factory=list)  # module, rank, units
     origin: str = ""  # the first function whose output is not finite while its inputs are
-    origin_module: str = ""
-    origin_half: bool = False
+    origin_module: str = ""  # the module that called it
+    origin_half: bool = False  # whether that output is float16
     functions: set[str] = field(default_factory=set)  # names of functions that were called
-    half: bool = False  # something was computed in float16
+    half: bool = False  # whether something was computed in float16
     softmax_axes: list[tuple[str, int, int]] = field(default_factory=list)  # name, axis, dimensions
     twice: str = ""  # "softmax" or "sigmoid", where a loss of scores was given its results
     output_scores: Tensor | None = None  # what cross_entropy was given
@@ -50,8 +50,8 @@ class Trace:
     nodes: list[tuple[Any, str, str]] = field(default_factory=list)
     keeps_nodes: bool = False
     undefined: str = ""  # the first function, backwards, whose derivative is not finite
-    undefined_module: str = ""
-    undefined_half: bool = False
+    undefined_module: str = ""  # the module that called it
+    undefined_half: bool = False  # whether its output's gradient is float16
 
     def watch_backward(self) -> None:
         """Look for the first derivative that is not finite in the backward pass that follows."""
@@ -75,8 +75,8 @@ class Trace:
             self.undefined_half = any(t.dtype == torch.float16 for t in given_tensors)
 
 
-class _Watch(TorchFunctionMode):
-    """Notes in a trace what every torch function inside the block gives.
+class _TraceMode(TorchFunctionMode):
+    """Looks at the result of every torch function inside the block, and notes it in a trace.
 
     Args:
         trace: to write into.
@@ -85,7 +85,8 @@ class _Watch(TorchFunctionMode):
 
     def __init__(self, trace: Trace, modules: list[str]) -> None:
         super().__init__()
-        self.trace, self.modules, self.looking = trace, modules, False
+        self.trace, self.modules = trace, modules
+        self.looking = False  # whether the present call comes from looking at a result
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -238,6 +239,7 @@ def traced(model: nn.Module, *, backward: bool = False) -> Iterator[Trace]:
     trace, running, handles = Trace(keeps_nodes=backward), [], []
 
     def enter(name: str, module: nn.Module, inputs: Any) -> None:
+        # Hook before a module.
         running.append(name)
 
     def leave(name: str, is_leaf: bool, module: nn.Module, inputs: Any, output: Any) -> None:
@@ -258,7 +260,7 @@ def traced(model: nn.Module, *, backward: bool = False) -> Iterator[Trace]:
         handles.append(module.register_forward_pre_hook(partial(enter, name)))
         handles.append(module.register_forward_hook(partial(leave, name, is_leaf)))
     try:
-        with _Watch(trace, running):
+        with _TraceMode(trace, running):
             yield trace
     finally:
         for handle in handles:

@@ -24,9 +24,11 @@ THROWN = 100.0
 #: An update longer than this share of the parameters is called the cause of a spike, and of numbers
 #: that are not finite.
 LONG_FOR_SPIKE, LONG_FOR_NAN = 0.1, 1.0
-#: Readings of the gradients per reading of the parameters' own largest entries, at least.
-LOOKS = 4
-#: On a GPU norms are read together, once per so many steps: each reading waits for the device.
+#: The parameters' own largest entries are read at every fourth reading of the gradients, or less
+#: often.
+READINGS_PER_LOOK = 4
+#: On a GPU norms are read together, once per so many steps, because each reading waits for the
+#: device. As many steps at least lie between two readings of the parameters' largest entries.
 FLUSH = 10
 
 
@@ -58,6 +60,7 @@ class LoopWatch:
         #: (step, modulus of the largest entry of each parameter before it), the last few; on a GPU
         #: they are not waited for unless a sentence needs them.
         self._largest_entries: deque[tuple[int, Tensor]] = deque(maxlen=3)
+        # The next step at which these may be read, and how often gradients were read so far.
         self._next_look = self._readings = 0
         # Steps in a row, up to now, whose gradient was not finite; and how often such a row began.
         self._steps_not_finite = self._times_not_finite = 0
@@ -70,10 +73,10 @@ class LoopWatch:
         self.norms: Tensor | None = None
         self._norms_read: list[tuple[int, float]] = []
 
-    def take_read(self) -> list[tuple[int, float]]:
-        """Steps and gradient norms that were read since the last call; they are given once."""
-        read, self._norms_read = self._norms_read, []
-        return read
+    def pop_norms_read(self) -> list[tuple[int, float]]:
+        """(step, gradient norm) of each step that was read since the last call of this method."""
+        norms_read, self._norms_read = self._norms_read, []
+        return norms_read
 
     def observe(self, loss: Any, batch: Any = None) -> None:
         """Note the loss of the loop's present batch, to be read with the next step.
@@ -105,19 +108,21 @@ class LoopWatch:
         """
         present = [(i, p.grad) for i, p in enumerate(self._parameters) if p.grad is not None]
         self.norms = None
-        self._step = self._step if step is None else step
+        if step is not None:
+            self._step = step
         if present:
-            norms = _stacked([g.coalesce().values() if g.is_sparse else g for _, g in present])
-            if len(present) < len(self._parameters):  # those without a gradient get zero
+            norms = _norm_of_each([g.coalesce().values() if g.is_sparse else g for _, g in present])
+            if len(present) < len(self._parameters):  # zero for parameters without a gradient
                 places = torch.tensor([i for i, _ in present], device=norms.device)
                 norms = norms.new_zeros(len(self._parameters)).index_copy_(0, places, norms)
             self._unread.append(_UnreadNorms(self._step, self._batch, self._loss, norms))
             self.norms = norms
             self._readings += 1
-            if self._step >= self._next_look and self._readings % LOOKS == 1:
+            # Now and then the parameters' largest entries are noted, for the cause of a NaN.
+            if self._step >= self._next_look and self._readings % READINGS_PER_LOOK == 1:
                 self._next_look = self._step + FLUSH
                 tensors = [p.detach() for p in self._nonempty_parameters()]
-                self._largest_entries.append((self._step, _stacked(tensors, math.inf)))
+                self._largest_entries.append((self._step, _norm_of_each(tensors, math.inf)))
         self._step += 1
         on_cpu = not present or present[0][1].device.type == "cpu"
         if on_cpu or self.raises:
@@ -145,17 +150,17 @@ class LoopWatch:
             self.loss, norms = unread.read()
             self.gradient_norm = math.sqrt(sum(norm * norm for norm in norms))
             self._norms_read.append((unread.step, self.gradient_norm))
-            sentence = self._unusual(unread.step, unread.batch, norms)
+            sentence = self._describe_unusual(unread.step, unread.batch, norms)
             if sentence:
                 events.append(sentence)
             if math.isfinite(self.gradient_norm):
                 self._recent_norms.append(self.gradient_norm)
         return events
 
-    def _unusual(self, step: int, batch: Any, norms: list[float]) -> str:
+    def _describe_unusual(self, step: int, batch: Any, norms: list[float]) -> str:
         """A sentence on the gradients of a step that are not finite, are finite again, or exceed
-        the running range; empty where all is usual or the same was said lately. Counts the steps
-        that are not finite.
+        the running range; empty where all is usual, or after many sentences of the same kind.
+        Counts the steps that are not finite.
 
         Args:
             batch: what names the batch; None where the loop does not say.
@@ -164,7 +169,7 @@ class LoopWatch:
         place = f"step {step}" + (f", batch {batch}" if batch is not None else "")
         not_finite = [i for i, norm in enumerate(norms) if not math.isfinite(norm)]
         if not_finite:
-            return self._not_finite(place, step, not_finite, len(norms))
+            return self._describe_not_finite(place, step, not_finite, len(norms))
         # The gradient is finite here; ``steps`` before it were not.
         steps, self._steps_not_finite = self._steps_not_finite, 0
         if steps > 1 and _deserves_sentence(self._times_not_finite):
@@ -182,13 +187,14 @@ class LoopWatch:
             f"{self._cause_of_spike(step)}"
         )
 
-    def _not_finite(self, place: str, step: int, not_finite: list[int], count: int) -> str:
-        """A sentence on gradients that are not finite; empty where one was said lately. Counts the
-        steps in a row, and how often such steps began.
+    def _describe_not_finite(self, place: str, step: int, not_finite: list[int], count: int) -> str:
+        """A sentence on gradients that are not finite; empty in the steps right after such a one,
+        and after many sentences. Counts the steps in a row, and how often such a row began.
 
         Args:
             place: step and batch in words.
-            not_finite: places of the parameters whose gradients are not finite, of ``count``.
+            not_finite: places of the parameters whose gradients are not finite.
+            count: number of all parameters.
 
         Raises:
             NonFiniteError: with ``nonfinite="raise"``.
@@ -274,9 +280,9 @@ class LoopWatch:
         running median), a long update before, else a rare batch.
         """
         # There are ``LEAST_HISTORY`` norms at least, else no spike would have been noticed.
-        first, _, last = list(self._recent_norms)[-3:]
+        last_but_two, _, last = list(self._recent_norms)[-3:]
         median, _ = self._median_and_largest()
-        if last > 1.5 * first > 0 and last > 2 * median:
+        if last > 1.5 * last_but_two > 0 and last > 2 * median:
             return (
                 "divergence is the likely cause: the gradients grew in the steps before; lower "
                 "the step"
@@ -322,7 +328,7 @@ class _UnreadNorms:
         return float(self._loss), values
 
 
-def _stacked(tensors: list[Tensor], order: float = 2.0) -> Tensor:
+def _norm_of_each(tensors: list[Tensor], order: float = 2.0) -> Tensor:
     """The norm of each tensor, in float32 on the first one's device, shape (tensors,).
 
     Args:

@@ -26,7 +26,6 @@ from mindgap.measure.recorder import (
     Recorder,
     Step,
     read_losses,
-    twin,
 )
 
 
@@ -238,7 +237,7 @@ def test_a_batch_that_was_overwritten_is_not_trusted() -> None:
 
 
 def test_the_twin_of_an_optimizer_steps_as_the_optimizer_and_touches_no_hook() -> None:
-    from mindgap.measure.recorder import packed
+    from mindgap.measure.recorder import copy_attributes, make_twin
     from mindgap.optim import AdamW
 
     for make in (torch.optim.AdamW, AdamW):
@@ -250,9 +249,9 @@ def test_the_twin_of_an_optimizer_steps_as_the_optimizer_and_touches_no_hook() -
             optimizer.step()
         called: list[int] = []
         optimizer.register_step_pre_hook(lambda *_, called=called: called.append(1))
-        kept = packed(optimizer, {id(p): p for p in model.parameters()})
+        kept = copy_attributes(optimizer, {id(p): p for p in model.parameters()})
         start = copy.deepcopy(model.state_dict())
-        second = twin(optimizer, kept)
+        second = make_twin(optimizer, kept)
         second.step()
         assert not called
         moved = [p.detach().clone() for p in model.parameters()]

@@ -47,9 +47,9 @@ ONE = [torch.tensor(1.0, dtype=torch.float64)]
 def test_gradients_that_just_fit_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     parameters, batches = [torch.zeros(5, dtype=torch.float64)], [0, 0, 0]
     monkeypatch.setattr(noise, "KEPT", 3 * 5 * 8)
-    assert noise._fits(parameters, batches)
+    assert noise._can_keep_gradients(parameters, batches)
     monkeypatch.setattr(noise, "KEPT", 3 * 5 * 8 - 1)
-    assert not noise._fits(parameters, batches)
+    assert not noise._can_keep_gradients(parameters, batches)
 
 
 @pytest.mark.parametrize(("size", "every"), [(2**16, True), (2**16 + 1, False)])

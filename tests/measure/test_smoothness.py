@@ -13,7 +13,9 @@ from torch import nn
 
 from mindgap.base.check import RuleError
 from mindgap.base.objective import Objective
-from mindgap.measure.probes.smoothness import local_smoothness
+from mindgap.measure.gradients import NonFiniteError
+from mindgap.measure.probe import Reading
+from mindgap.measure.probes.smoothness import SmoothnessProbe, local_smoothness
 from mindgap.measure.relaxed_smoothness import _envelope, _envelopes, fit_relaxed_smoothness
 
 
@@ -203,3 +205,16 @@ def test_least_squares_of_constant_smoothness_fools_the_naive_scheme_and_not_our
     assert fits["naive", True].rank > 0.5
     assert np.median(np.array(found["naive", True])[:, 1]) > 5 * 1.2
     assert fits["naive", False].grows is not True  # only when clipping is on
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_an_update_that_is_not_finite_in_any_tensor_is_said_to_be_so(place, number):
+    """A monitor notes it and reads the probe again; after another error it would not."""
+    model = nn.Linear(2, 1)
+    update = [torch.ones_like(p) for p in model.parameters()]
+    update[place][0] = number
+    problem = Objective(model, lambda m, b: m(b).square().mean())
+    at = Reading(problem, [torch.ones(3, 2)], update=update)
+    with at, pytest.raises(NonFiniteError, match="update must be finite"):
+        SmoothnessProbe().read(at)

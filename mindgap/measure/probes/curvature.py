@@ -135,7 +135,7 @@ def lanczos(
         outside_weights = outside_weights[1:]
         vectors[basis_size] = vector / float(torch.linalg.vector_norm(vector))
         basis_vectors = vectors[: basis_size + 1]
-        rest, coordinates = _orthogonal(product(vectors[basis_size]), basis_vectors)
+        rest, coordinates = _orthogonalise(product(vectors[basis_size]), basis_vectors)
         products += 1
         if not np.isfinite(coordinates).all():
             # Loss and gradient may be finite where the second derivative is not (a norm at zero).
@@ -147,7 +147,7 @@ def lanczos(
         )
         # Of A times the new basis vector alone ``rest`` is outside.
         outside_weights = np.vstack([outside_weights, np.eye(1, capacity, basis_size)])
-        outside_vectors = [_orthogonal(v, basis_vectors)[0] for v in outside_vectors] + [rest]
+        outside_vectors = [_orthogonalise(v, basis_vectors)[0] for v in outside_vectors] + [rest]
         basis_size += 1
         ritz_values, eigenvectors = np.linalg.eigh(projection[:basis_size, :basis_size])
         # A vector of which nothing but rounding is left outside the basis adds nothing.
@@ -162,8 +162,8 @@ def lanczos(
             continue
         # How accurate both ends are, and whether that is enough.
         residuals = _residuals(outside_vectors, outside_weights[:, :basis_size] @ eigenvectors)
-        error_top = _error(ritz_values, residuals, -1, known_gap)
-        error_bottom = _error(ritz_values, residuals, 0, None)
+        error_top = _error_estimate(ritz_values, residuals, -1, known_gap)
+        error_bottom = _error_estimate(ritz_values, residuals, 0, None)
         top_done = error_top <= tol * abs(ritz_values[-1])
         bottom_done = error_bottom <= tol * abs(ritz_values[0])
         bottom_is_smaller = not both and abs(ritz_values[0]) + residuals[0] < abs(ritz_values[-1])
@@ -207,12 +207,16 @@ def lanczos(
             )
 
 
-def _orthogonal(vector: Tensor, basis: Tensor) -> tuple[Tensor, np.ndarray]:
-    """The part of a vector outside an orthonormal basis, and its coordinates inside, in float64 on
-    the CPU. Gram-Schmidt is applied twice, because once leaves rounding inside.
+def _orthogonalise(vector: Tensor, basis: Tensor) -> tuple[Tensor, np.ndarray]:
+    """Split a vector by an orthonormal basis. Gram-Schmidt is applied twice, because once leaves
+    rounding inside.
 
     Args:
         basis: orthonormal rows.
+
+    Returns:
+        The part of the vector outside the basis, and the coordinates of the part inside, in float64
+        on the CPU, shape (rows,).
     """
     inside = basis @ vector
     outside = vector - inside @ basis
@@ -236,18 +240,19 @@ def _residuals(vectors: list[Tensor], weights: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum(np.einsum("ij,ik,kj->j", weights, gram, weights), 0.0))
 
 
-def _error(
+def _error_estimate(
     ritz_values: np.ndarray, residuals: np.ndarray, end: int, known_gap: float | None
 ) -> float:
     """Error estimate min(r, r^2/gap) of the Ritz value at one end of the spectrum, with its
     residual r and the gap to the neighbouring Ritz value.
 
-    Three vectors from a warm start see the neighbour: over training runs the true error was 0.8 to
-    1.4 times the estimate in the median, and at worst 4 times (an MLP, a transformer) or 16 times
-    (a ResNet in its first steps, whose sharpness halves or doubles between readings). Two see it
-    badly where the leading eigenvectors have turned into each other since the last reading (twice,
-    ten times at worst), and one sees none: there the smaller of the seen and the known gap counts,
-    and only a tenth of it.
+    After a warm start the gap depends on the number of Ritz values. With three or more it is the
+    gap between them: over training runs the true error was 0.8 to 1.4 times the estimate in the
+    median, and at worst 4 times (an MLP, a transformer) or 16 times (a ResNet in its first steps,
+    whose sharpness halves or doubles between readings). Two may see too large a gap, where the
+    leading eigenvectors have turned into each other since the last reading (the error was twice the
+    estimate, ten times at worst): a tenth of the smaller of the seen and the known gap counts. One
+    sees none: a tenth of the known gap counts.
 
     Args:
         ritz_values: ascending.
@@ -255,7 +260,7 @@ def _error(
         end: -1 for the largest Ritz value, 0 for the smallest.
         known_gap: from an earlier reading, over the magnitude of the value; None where unknown.
     """
-    bound, magnitude = float(residuals[end]), abs(float(ritz_values[end]))
+    residual, magnitude = float(residuals[end]), abs(float(ritz_values[end]))
     if len(ritz_values) > 1:
         neighbour = -2 if end == -1 else 1
         gap = abs(float(ritz_values[end] - ritz_values[neighbour]))
@@ -266,7 +271,7 @@ def _error(
             gap = min(gap, known_gap * magnitude) / 10
     else:
         gap = (known_gap or 0.0) * magnitude / 10
-    return bound if gap <= 0 else min(bound, bound * bound / gap)
+    return residual if gap <= 0 else min(residual, residual * residual / gap)
 
 
 # What an optimizer tolerates.
@@ -283,12 +288,12 @@ def stability_threshold(
     """Largest Hessian eigenvalue (of the loss without the penalty) at which SGD with these settings
     is stable.
 
-    With b <- beta b + (1 - d) g and x <- x - lr b, the recursion along an eigenvector of curvature
-    h has the characteristic polynomial z^2 - (1 + beta - lr (1 - d) h) z + beta, with both roots
-    inside the unit circle while lr (1 - d) h < 2 + 2 beta. Nesterov's form steps along g + beta b,
-    which turns the bound into (2 + 2 beta) / (1 + 2 beta); weight decay adds to the curvature.
-    Source: thesis, 6.5.2 (sharpness against 2/eta); the momentum forms follow from the polynomial
-    above.
+    With the gradient g, the buffer b <- beta b + (1 - d) g (beta is the momentum, d the dampening)
+    and the step x <- x - lr b, the recursion along an eigenvector of curvature h has the
+    characteristic polynomial z^2 - (1 + beta - lr (1 - d) h) z + beta. Both its roots are inside
+    the unit circle while lr (1 - d) h < 2 + 2 beta. Nesterov's form steps along g + beta b, which
+    turns the bound into (2 + 2 beta) / (1 + 2 beta); weight decay adds to the curvature. Source:
+    thesis, 6.5.2 (sharpness against 2/eta); the momentum forms follow from the polynomial above.
 
     Args:
         nesterov: Nesterov momentum as ``torch.optim.SGD`` has it (its dampening is 0).
@@ -308,9 +313,8 @@ def stability_threshold(
     if nesterov and dampening:
         fail("dampening", "must be zero with Nesterov momentum", dampening)
     divisor = 1 + 2 * momentum if nesterov else 1 - dampening
-    bound = (2 + 2 * momentum) / divisor
-    if not momentum:
-        bound = 2.0  # without momentum torch ignores the dampening
+    # Without momentum torch ignores the dampening.
+    bound = (2 + 2 * momentum) / divisor if momentum else 2.0
     return bound / lr - weight_decay
 
 
@@ -362,7 +366,7 @@ def effective_steps(
     if any(group.get("maximize") for group in used_groups):
         return "the optimizer maximises"
     if isinstance(optimizer, torch.optim.SGD):
-        return _sgd(used_groups, parameters)
+        return _sgd_steps(used_groups, parameters)
     # AdamW is a kind of Adam in newer versions of torch only.
     if isinstance(
         optimizer, (torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
@@ -371,7 +375,7 @@ def effective_steps(
     return f"no stability threshold is known for {type(optimizer).__name__}"
 
 
-def _sgd(groups: list[dict[str, Any]], parameters: Sequence[Tensor]) -> EffectiveSteps | str:
+def _sgd_steps(groups: list[dict[str, Any]], parameters: Sequence[Tensor]) -> EffectiveSteps | str:
     """The effective steps of SGD, or a sentence on why they have no single stability threshold.
 
     Args:
@@ -391,8 +395,9 @@ def _sgd(groups: list[dict[str, Any]], parameters: Sequence[Tensor]) -> Effectiv
     ((momentum, nesterov, dampening, weight_decay),) = settings
     if any(float(group["lr"]) <= 0 for group in groups):
         return "the step size is zero"
-    kind = "Nesterov" if nesterov else "heavy ball"
-    kind = kind if momentum else "gradient descent"
+    kind = "gradient descent"
+    if momentum:
+        kind = "Nesterov" if nesterov else "heavy ball"
     bound = stability_threshold(1.0, momentum=momentum, nesterov=nesterov, dampening=dampening)
     rates = [float(group["lr"]) for group in groups]
     if len(set(rates)) == 1:
@@ -436,7 +441,7 @@ def _preconditioned_steps(
             beta1, beta2 = (float(b) for b in group["betas"])
             second_moment = state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"]
             unbiased = second_moment / (1 - beta2 ** max(step, 1))
-            root = _at_least(unbiased.sqrt(), gradient_of_p) + group["eps"]
+            root = _raise_to_gradient(unbiased.sqrt(), gradient_of_p) + group["eps"]
             scales.append(lr / (1 - beta1 ** max(step, 1)) / root)
             momenta.add((beta1, True))
         elif "square_avg" in state:  # RMSprop: D = lr / (sqrt(v) + eps)
@@ -446,7 +451,7 @@ def _preconditioned_steps(
             # Its average starts at zero and is not corrected: the gradient has to be as small.
             bias = (1 - group["alpha"] ** max(step, 1)) ** 0.5
             biased = None if gradient_of_p is None else bias * gradient_of_p
-            root = _at_least(second_moment.clamp(min=0).sqrt(), biased)
+            root = _raise_to_gradient(second_moment.clamp(min=0).sqrt(), biased)
             scales.append(lr / (root + group["eps"]))
             momenta.add((float(group["momentum"]), False))
         else:  # Adagrad: D = lr / (1 + t decay) / (sqrt(v) + eps)
@@ -464,8 +469,10 @@ def _preconditioned_steps(
     )
 
 
-def _at_least(root: Tensor, gradient: Tensor | None) -> Tensor:
-    """The larger of the two in each coordinate; the root where no gradient is given."""
+def _raise_to_gradient(root: Tensor, gradient: Tensor | None) -> Tensor:
+    """The root of a second moment, raised in each coordinate to the modulus of the gradient where
+    that is larger; the root itself where no gradient is given.
+    """
     return root if gradient is None else torch.maximum(root, as_real(gradient).abs().to(root))
 
 
@@ -582,11 +589,13 @@ def sharpness_in(
     memory: float = DEFAULT_MEMORY,
     seed: int = 0,
 ) -> Sharpness:
-    """``sharpness`` inside passes that are already open.
+    """Largest and largest-in-magnitude eigenvalue of the Hessian, by passes that are already open;
+    ``sharpness`` opens its own and explains the other arguments.
 
     Args:
         product: Hessian products that others may share; None makes them here.
-        tol, max_products, both, start, optimizer, memory, seed: as in ``sharpness``.
+        start: an earlier reading, as a warm start; None begins at random vectors.
+        optimizer: whose edge of stability to report; None reports none.
     """
     if start is not None and not isinstance(start, Sharpness):
         fail("start", "must be an earlier Sharpness or None", start)
@@ -594,7 +603,7 @@ def sharpness_in(
     whole("max_products", max_products, least=1)
     flag("both", both)
     hessian = product or HessianProduct(passes, memory=memory)
-    steps: EffectiveSteps | str = ""  # or why they are not known
+    steps: EffectiveSteps | str = ""  # a text says why they are not known
     if optimizer is not None:
         steps = effective_steps(optimizer, passes.parameters, hessian.gradient)
     earlier_searches = start.warm if start is not None else {}
@@ -761,11 +770,9 @@ def describe_sharpness(reading: Sharpness) -> str:
         text += f"; the largest magnitude {reading.norm:.3g} belongs to a negative eigenvalue"
     stability = reading.stability
     if stability is not None and math.isfinite(stability.ratio):
-        position = (
-            f"{100 * stability.ratio:.0f} % of the threshold"
-            if stability.ratio < 1
-            else f"unstable, {stability.ratio:.2f} times over"
-        )
+        position = f"unstable, {stability.ratio:.2f} times over"
+        if stability.ratio < 1:
+            position = f"{100 * stability.ratio:.0f} % of the threshold"
         if stability.kind == "preconditioned" or stability.value != reading.value:
             text += (
                 f"; the preconditioned sharpness is {stability.value:.3g}, and the optimizer "
@@ -782,6 +789,11 @@ class SharpnessProbe(Probe):
 
     The default tolerance of 5 % needs two to four products per reading; the error estimate stands
     beside the value.
+
+    Args:
+        every: run at every ``every``-th reading of the monitor.
+        tol: relative error of the sharpness that is good enough.
+        max_products: Hessian products of one search at most.
 
     Example:
         >>> from torch import nn
@@ -823,4 +835,5 @@ class SharpnessProbe(Probe):
         return row
 
     def cost(self, batches: int) -> float:
+        # Two gradients for the graphs and two per product: about 10 products, 4 from a warm start.
         return (2.0 + 2.0 * (10 if self._last is None else 4)) * batches

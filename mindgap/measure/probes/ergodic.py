@@ -103,8 +103,8 @@ def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -
         (-0.5, 0.6)
     """
     between("level", level, 0, 1, ends="()")
-    series = _series("values", values)
-    after = series[1:] if following is None else _series("following", following)
+    series = _as_series("values", values)
+    after = series[1:] if following is None else _as_series("following", following)
     if following is not None and len(after) != len(series):
         fail("following", f"must have one value for each of {len(series)} steps", len(after))
     steps = series[: len(after)] - after
@@ -115,16 +115,19 @@ def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -
     # at a time (jackknife) gives the error of the slope.
     stretch_length = count // 16
     lengths = np.array([2**e for e in range(int(math.log2(stretch_length)) + 1)], dtype=np.int64)
-    stretches_of_steps = steps[: 16 * stretch_length].reshape(16, stretch_length)
+    stretches = steps[: 16 * stretch_length].reshape(16, stretch_length)
     # Mean squares of block means, shape (lengths, 16).
-    squares = np.stack([_block_squares(stretches_of_steps, int(length)) for length in lengths])
+    squares = np.stack(
+        [np.square(_block_means(stretches, int(length))).mean(axis=1) for length in lengths]
+    )
     spread = np.sqrt(squares.mean(axis=1))
     if not (spread > 0).all():
         return OneStepChange(sizes, change, lengths, spread, -math.inf, (-math.inf, -math.inf), 0.0)
-    slope, coefficient = _root_fit(lengths, spread)
-    total = squares.sum(axis=1, keepdims=True)  # column j below: without stretch j
+    slope, coefficient = _fit_spread(lengths, spread)
+    total = squares.sum(axis=1, keepdims=True)
+    # Column j is the spread without stretch j.
     spread_without = np.sqrt(np.maximum(total - squares, 1e-300) / 15)
-    slopes_without = np.array([_root_fit(lengths, column)[0] for column in spread_without.T])
+    slopes_without = np.array([_fit_spread(lengths, column)[0] for column in spread_without.T])
     error = math.sqrt(15 / 16 * float(np.sum((slopes_without - slopes_without.mean()) ** 2)))
     reach = student_quantile(0.5 + level / 2, 15) * error
     return OneStepChange(
@@ -138,12 +141,7 @@ def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -
     )
 
 
-def _block_squares(stretches: Array, length: int) -> Array:
-    """Mean square of the means of blocks of that length, for each stretch (row), shape (16,)."""
-    return np.stack([np.square(_blocks(each, length).mean(axis=1)).mean() for each in stretches])
-
-
-def _root_fit(lengths: NDArray[np.int64], spread: Array) -> tuple[float, float]:
+def _fit_spread(lengths: NDArray[np.int64], spread: Array) -> tuple[float, float]:
     """Slope of log spread on log length by weighted least squares, and c of the fit ``spread =
     c / √length``. Long blocks are few and count less: weights are 1 / length.
     """
@@ -175,13 +173,13 @@ def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
     """
     between("share", share, 0, 0.5, ends="(]")
     between("level", level, 0, 1, ends="()")
-    series = _series("values", values)
+    series = _as_series("values", values)
     window_length = max(16, int(share * len(series)))
     early, late = series[:window_length], series[-window_length:]
-    squared_errors, degrees_of_freedom = [], 0  # of the two means
+    squared_errors, degrees_of_freedom = [], 0  # of the means of both windows
     for window in (early, late):
         blocks = max(4, round(window_length ** (1 / 3)))
-        block_means = _blocks(window, window_length // blocks).mean(axis=1)
+        block_means = _block_means(window, window_length // blocks)
         squared_errors.append(float(np.var(block_means, ddof=1)) / len(block_means))
         degrees_of_freedom += len(block_means) - 1
     change = float(late.mean() - early.mean())
@@ -198,8 +196,8 @@ def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
 
 
 def oscillation(values: Any) -> Oscillation:
-    """How much a series of 64 values or more moves around and moves on, and the length of its
-    strongest cycle.
+    """Compare how much a series of 64 values or more oscillates around a straight line with how
+    much the line rises, and find the length of the strongest cycle around it.
 
     The cycle is the highest point of the periodogram around the fitted line, refined between the
     frequencies of the grid by a parabola through the logarithms of the three points at the top.
@@ -209,7 +207,7 @@ def oscillation(values: Any) -> Oscillation:
         >>> round(found.period, 3), found.ratio < 0.2
         (12.0, True)
     """
-    series = _series("values", values)
+    series = _as_series("values", values)
     count = len(series)
     centred_time = np.arange(count) - (count - 1) / 2
     slope = float(centred_time @ series / (centred_time @ centred_time))
@@ -225,8 +223,8 @@ def oscillation(values: Any) -> Oscillation:
     if 1 < peak < len(power) - 1 and min(power[peak - 1], power[peak + 1]) > 0:
         # The parabola through (-1, below), (0, at_peak), (1, above) has its top here.
         below, at_peak, above = np.log(power[peak - 1 : peak + 2])
-        bend = float(below - 2 * at_peak + above)
-        peak_place += 0.5 * float(below - above) / bend if bend else 0.0
+        curvature = float(below - 2 * at_peak + above)
+        peak_place += 0.5 * float(below - above) / curvature if curvature else 0.0
     phase = 2 * np.pi * peak_place / count * np.arange(count)
     cycle = np.stack([np.cos(phase), np.sin(phase)], axis=1)
     coefficients, *_ = np.linalg.lstsq(cycle, detrended, rcond=None)
@@ -241,7 +239,7 @@ def oscillation(values: Any) -> Oscillation:
     )
 
 
-def _series(name: str, values: Any) -> Array:
+def _as_series(name: str, values: Any) -> Array:
     """A series of at least 64 finite numbers; an error where it is not."""
     series = as_numbers(name, values)
     if len(series) < 64:
@@ -251,6 +249,9 @@ def _series(name: str, values: Any) -> Array:
     return series
 
 
-def _blocks(x: Array, length: int) -> Array:
-    """Consecutive blocks of a length as rows; what is left at the end is dropped."""
-    return x[: len(x) // length * length].reshape(-1, length)
+def _block_means(series: Array, length: int) -> Array:
+    """Means of consecutive blocks of this length along the last axis; what is left at its end is
+    dropped.
+    """
+    used = series.shape[-1] // length * length
+    return series[..., :used].reshape(*series.shape[:-1], -1, length).mean(axis=-1)

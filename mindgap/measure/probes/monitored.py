@@ -20,6 +20,10 @@ class TailsProbe(Probe):
     The few batches of a monitor give too few norms for a tail; the followed coordinates of all
     batches give enough. ``heavier`` is 1, 0, or NaN where the sample cannot tell.
 
+    Args:
+        every: run at every ``every``-th reading of the monitor.
+        method: of ``tail_index``.
+
     Example:
         >>> import torch
         >>> from mindgap.base.objective import Objective
@@ -57,6 +61,11 @@ class StationarityProbe(Probe):
     """Goldstein distance along a run: an upper bound on the smallest mean of gradients within
     ``delta``.
 
+    Args:
+        every: run at every ``every``-th reading of the monitor.
+        delta: radius of the ball around the parameters.
+        samples: gradients per reading; each costs a pass over the batches.
+
     Example:
         >>> import torch
         >>> from mindgap.base.objective import Objective
@@ -83,6 +92,7 @@ class StationarityProbe(Probe):
         return {"bound": distance.bound, "delta": distance.delta}
 
     def cost(self, batches: int) -> float:
+        # One pass over the batches per sampled point.
         return float(self.samples * batches)
 
 
@@ -105,6 +115,7 @@ class AverageProbe(Probe):
 
     def __init__(self, every: int = 1) -> None:
         super().__init__(every)
+        # Number of readings, and average and last of their losses.
         self._count, self._average, self._last = 0, 0.0, math.nan
 
     def read(self, at: Reading) -> dict[str, float]:

@@ -134,11 +134,13 @@ def noise_sample(
     flag("by_layer", by_layer)
     with gradient_passes(objective, batches, seed=seed, train=train) as passes:
         sketch = Sketch(passes.parameters, projections, coordinates, seed)
-        size, used, left_out, losses = -1, 0, 0, 0.0  # the size is that of the first minibatch
+        size = used = left_out = 0  # the size is that of the first minibatch
+        losses = 0.0
         mean: list[Tensor] = []  # in chunks
-        keeps_gradients, kept_batches = _fits(passes.parameters, batches), []
+        keeps_gradients, kept_batches = _can_keep_gradients(passes.parameters, batches), []
         for item in passes.gradients():
-            size = item.samples if size < 0 else size
+            if item.index == 0:
+                size = item.samples
             if item.samples != size:
                 left_out += 1
                 continue
@@ -161,7 +163,7 @@ def noise_sample(
                 continue
             norms[row], dots[row] = sketch.read(item.gradient, mean, projected[row], followed[row])
             if of_layers is not None:
-                of_layers[row] = _layer_norms(item.gradient, mean)
+                of_layers[row] = _norms_by_tensor(item.gradient, mean)
             row += 1
             del item
     return NoiseSample(
@@ -204,8 +206,8 @@ class Sketch:
         lengths = [len(chunk) for chunk in chunks([p.detach() for p in parameters])]
         longest, k = max(lengths), max(projections, 1)
         device = parameters[0].device
-        padded = math.ceil(longest / k) * k
-        bits = torch.randint(0, 2, (padded,), generator=generator, dtype=torch.int8)
+        padded_length = math.ceil(longest / k) * k  # whole rows of k numbers
+        bits = torch.randint(0, 2, (padded_length,), generator=generator, dtype=torch.int8)
         self._signs = bits.mul_(2).sub_(1).to(device, torch.float32)  # s
         chunk_bits = torch.randint(0, 2, (len(lengths), k), generator=generator)
         self._chunk_signs = chunk_bits.mul_(2).sub_(1).to(device).float()  # t
@@ -215,14 +217,14 @@ class Sketch:
             chosen = chosen.sort().values
         else:  # a permutation of so many parameters would take the memory of a gradient
             chosen = torch.randint(0, size, (coordinates,), generator=generator).unique()
-        starts = np.cumsum([0, *lengths])  # of the chunks in the joined parameters
         self._places: list[Tensor] = []  # per chunk, where the chosen coordinates lie in it
-        for i in range(len(lengths)):
-            in_chunk = chosen[(chosen >= starts[i]) & (chosen < starts[i + 1])]
-            self._places.append((in_chunk - int(starts[i])).to(device))
-        widths = [as_real(p).numel() for p in parameters]
-        layer = np.searchsorted(np.cumsum(widths), chosen.numpy(), side="right")
-        self.layer = layer.astype(np.int64)
+        start = 0  # of the chunk in the joined parameters
+        for length in lengths:
+            in_chunk = chosen[(chosen >= start) & (chosen < start + length)]
+            self._places.append((in_chunk - start).to(device))
+            start += length
+        ends = np.cumsum([as_real(p).numel() for p in parameters])
+        self.layer = np.searchsorted(ends, chosen.numpy(), side="right").astype(np.int64)
 
     def read(
         self,
@@ -240,8 +242,7 @@ class Sketch:
             followed: filled with the chosen coordinates of the noise, shape (c,).
         """
         device = mean[0].device
-        square = torch.zeros((), dtype=torch.float64, device=device)
-        along_mean = torch.zeros((), dtype=torch.float64, device=device)
+        square, along_mean = torch.zeros(2, dtype=torch.float64, device=device)
         sketch = torch.zeros(max(self._k, 1), dtype=torch.float64, device=device)
         coordinates = []
         for i, (chunk, mean_chunk) in enumerate(zip(chunks(gradient), mean, strict=True)):
@@ -291,9 +292,9 @@ def chunks(tensors: list[Tensor]) -> Iterator[Tensor]:
         yield torch.cat(joined)
 
 
-def _fits(parameters: list[Any], batches: Iterable[Any]) -> bool:
-    """Whether the gradients of all batches can be kept: the parameters lie on a CPU, the number of
-    batches is known, and the gradients take at most ``KEPT`` bytes together.
+def _can_keep_gradients(parameters: list[Any], batches: Iterable[Any]) -> bool:
+    """Whether the gradients of all batches can be kept: the parameters lie on a CPU, the batches
+    are a list, so that their number is known, and the gradients take at most ``KEPT`` bytes.
     """
     if not isinstance(batches, (list, tuple)) or any(p.device.type != "cpu" for p in parameters):
         return False
@@ -301,14 +302,14 @@ def _fits(parameters: list[Any], batches: Iterable[Any]) -> bool:
 
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:
-    """Inner product of two flat tensors as a scalar, accumulated in float64, where products of
-    float32 numbers are exact.
+    """Inner product (0-dim) of two flat tensors, accumulated in float64, where products of float32
+    numbers are exact.
     """
     wide = a.double()
-    return torch.dot(wide, wide if b is a else b.double())
+    return torch.dot(wide, wide if b is a else b.double())  # a tensor with itself is converted once
 
 
-def _layer_norms(gradient: list[Tensor], mean: list[Tensor]) -> NDArray[np.float32]:
+def _norms_by_tensor(gradient: list[Tensor], mean: list[Tensor]) -> NDArray[np.float32]:
     """‖g - ḡ‖ within each parameter tensor, shape (tensors,). The chunks of the mean are cut again
     at the borders of the tensors.
 

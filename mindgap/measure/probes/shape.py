@@ -71,20 +71,20 @@ def shape_distance(
         0.002
     """
     whole("permutations", permutations, least=20, most=1_000_000)
-    first, second = (_relative(name, sample) for name, sample in (("one", one), ("other", other)))
-    distance = _kolmogorov(first, second)
+    first, second = _norms_over_median("one", one), _norms_over_median("other", other)
+    distance = _kolmogorov_distance(first, second)
     pooled, rng = np.concatenate([first, second]), numpy_stream(seed, "shape distance")
     nulls = np.empty(permutations)
     for i in range(permutations):
         shuffled = rng.permutation(pooled)
         parts = shuffled[: len(first)], shuffled[len(first) :]
-        nulls[i] = _kolmogorov(*(part / np.median(part) for part in parts))
+        nulls[i] = _kolmogorov_distance(*(part / np.median(part) for part in parts))
     low, median, high = (float(v) for v in np.quantile(nulls, [0.05, 0.5, 0.95]))
     p_value = float((1 + np.sum(nulls >= distance)) / (1 + permutations))
     return ShapeDistance(distance=distance, null=(low, median, high), p_value=p_value)
 
 
-def _relative(name: str, sample: Any) -> Array:
+def _norms_over_median(name: str, sample: Any) -> Array:
     """Norms over their median. An error where they are fewer than 30, not finite, or have a median
     that is not positive.
 
@@ -100,7 +100,7 @@ def _relative(name: str, sample: Any) -> Array:
     return norms / np.median(norms)
 
 
-def _kolmogorov(a: Array, b: Array) -> float:
+def _kolmogorov_distance(a: Array, b: Array) -> float:
     """The largest difference between the distribution functions of two samples (Kolmogorov's
     distance), which they attain at one of their jumps.
     """

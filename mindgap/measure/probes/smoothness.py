@@ -93,45 +93,52 @@ def local_smoothness(
 def local_smoothness_in(
     passes: GradientPasses, step: Sequence[Tensor] | Tensor, *, points: int = 4
 ) -> LocalSmoothness:
-    """``local_smoothness`` inside passes that are already open, with ``move=True``.
+    """Smoothness of the mean loss along a step, by passes that are already open, with
+    ``move=True``; ``local_smoothness`` opens its own and has the formula.
 
     Args:
-        step, points: as in ``local_smoothness``.
+        step: d, one tensor per parameter, or flat.
+        points: n, how many points of the step to look at.
     """
     if any(p.is_meta for p in passes.parameters):
         fail("model", "must hold numbers", "parameters on the meta device")
-    direction = _as_parameters(step, passes.parameters)
+    direction = _step_per_parameter(step, passes.parameters)
     length = euclidean_norm(direction)
     if not (length > 0 and math.isfinite(length)):
         fail("step", "must be finite and not zero", f"a step of length {length:g}")
-    x = [as_real(p.detach()).clone() for p in passes.parameters]
-    start = _mean(passes, direction)
-    repeated = _mean(passes, direction).gradient  # differs where the loss is not deterministic
+    parameters_before = [as_real(p.detach()).clone() for p in passes.parameters]
+    start = _means_at_point(passes, direction)
+    # A second evaluation differs where the loss is not deterministic.
+    repeated = _means_at_point(passes, direction).gradient
     gradient_norm = euclidean_norm(start.gradient)
     not_repeatable = euclidean_norm([a - b for a, b in zip(repeated, start.gradient)])
-    del repeated  # a gradient in float64
+    del repeated  # frees the memory of a gradient in float64
     gammas, ratios, displacements, losses = [], [], [], []
-    slopes_there: list[float] = []  # of the last point
+    last_slopes: list[float] = []  # of the batches at the last point
     for gamma in ((i + 1) / points for i in range(points)):
         with passes.moved(direction, gamma):
-            moved = (as_real(p.detach()).double() for p in passes.parameters)
-            displacement = euclidean_norm([p - before.double() for p, before in zip(moved, x)])
+            displacement = euclidean_norm(
+                [
+                    as_real(p.detach()).double() - before.double()
+                    for p, before in zip(passes.parameters, parameters_before)
+                ]
+            )
             if displacement == 0:  # rounded away
                 continue
-            there = _mean(passes, direction)
-        change_of_gradient = [a.sub_(b) for a, b in zip(there.gradient, start.gradient)]
+            means = _means_at_point(passes, direction)
+        change_of_gradient = [a.sub_(b) for a, b in zip(means.gradient, start.gradient)]
         gammas.append(gamma)
         ratios.append(euclidean_norm(change_of_gradient) / displacement)
         displacements.append(displacement)
-        losses.append(there.loss)
-        slopes_there = there.slopes
+        losses.append(means.loss)
+        last_slopes = means.slopes
     if not ratios:
         fail(
             "step",
             "must be large enough to change the parameters in their precision",
             f"length {length:g}",
         )
-    curvatures = (np.array(slopes_there) - np.array(start.slopes)) / length**2  # of each batch
+    curvatures = (np.array(last_slopes) - np.array(start.slopes)) / length**2  # of each batch
     batches = len(curvatures)
     error = float(curvatures.std(ddof=1) / math.sqrt(batches)) if batches > 1 else math.nan
     rounding = max(torch.finfo(p.dtype).eps for p in passes.parameters) * gradient_norm
@@ -201,38 +208,38 @@ def smoothness_along_ray(
     positive("growth", growth)
     with gradient_passes(objective, batches, seed=seed, move=True) as passes:
         # The slopes along the ray are not needed, so any direction serves.
-        here = _mean(passes, [torch.zeros_like(p) for p in passes.parameters])
-        norm = first_norm = euclidean_norm(here.gradient)
+        near = _means_at_point(passes, [torch.zeros_like(p) for p in passes.parameters])
+        norm = first_norm = euclidean_norm(near.gradient)
         if not norm > 0:
             fail("gradient", "must not be zero for a ray to start", norm)
-        direction = unflatten(flatten(here.gradient) / norm, passes.parameters)
+        direction = unflatten(flatten(near.gradient) / norm, passes.parameters)
 
-        def mean_at(distance: float) -> _Mean:
+        def mean_at(distance: float) -> _Means:
             """Mean gradient and loss at a distance from the start."""
             with passes.moved(direction, distance):
-                return _mean(passes, direction)
+                return _means_at_point(passes, direction)
 
         # The first step shall change the gradient by a tenth of itself, as a short trial predicts,
         # within bounds relative to the parameters' norm that precision sets.
         scale = max(euclidean_norm(passes.parameters), 1.0)
         trial = 1e-3 * scale
-        tried = mean_at(trial).gradient
-        steepness = euclidean_norm([a.sub_(b) for a, b in zip(tried, here.gradient)]) / trial
+        at_trial = mean_at(trial).gradient
+        steepness = euclidean_norm([a.sub_(b) for a, b in zip(at_trial, near.gradient)]) / trial
         step = 0.1 * norm / steepness if steepness > 0 else 0.1 * scale
         step = min(max(step, 1e-4 * scale), 10 * scale)
         readings, distance = [], 0.0
         for _ in range(points):
             try:
-                there = mean_at(distance + step)
+                far = mean_at(distance + step)
             except NonFiniteError:
                 break
-            norm_there = euclidean_norm(there.gradient)
-            change = euclidean_norm([a - b for a, b in zip(there.gradient, here.gradient)])
+            far_norm = euclidean_norm(far.gradient)
+            change = euclidean_norm([a - b for a, b in zip(far.gradient, near.gradient)])
             if not math.isfinite(change):
                 break
             # In the order of the fields of ``RaySmoothness``.
-            readings.append((math.sqrt(norm * norm_there), change / step, here.loss, distance))
-            here, norm, distance = there, norm_there, distance + step
+            readings.append((math.sqrt(norm * far_norm), change / step, near.loss, distance))
+            near, norm, distance = far, far_norm, distance + step
             if norm > growth * first_norm and len(readings) >= 10:  # enough to fit a line
                 break
             step *= 1.15  # so that 20 steps reach 100 times as far as the first
@@ -254,8 +261,10 @@ def smoothness_along_ray(
     )
 
 
-def _as_parameters(step: Sequence[Tensor] | Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """A step as one tensor per parameter, on the parameter's device; an error where the shapes do
+def _step_per_parameter(
+    step: Sequence[Tensor] | Tensor, parameters: Sequence[Tensor]
+) -> list[Tensor]:
+    """A step as one tensor per parameter, on the parameters' devices; an error where the shapes do
     not fit.
 
     Args:
@@ -273,7 +282,7 @@ def _as_parameters(step: Sequence[Tensor] | Tensor, parameters: Sequence[Tensor]
     return [d.detach().to(p.device) for d, p in zip(step, parameters)]
 
 
-class _Mean(NamedTuple):
+class _Means(NamedTuple):
     """Means over the batches at one point."""
 
     gradient: list[Tensor]  # in float64, complex numbers as pairs
@@ -281,7 +290,7 @@ class _Mean(NamedTuple):
     slopes: list[float]  # <g_b, d> of every batch b, for a direction d
 
 
-def _mean(passes: GradientPasses, direction: Sequence[Tensor]) -> _Mean:
+def _means_at_point(passes: GradientPasses, direction: Sequence[Tensor]) -> _Means:
     """Mean gradient and loss over the batches in float64, and the slope of every batch along a
     direction, in one pass where the parameters stand.
 
@@ -300,11 +309,15 @@ def _mean(passes: GradientPasses, direction: Sequence[Tensor]) -> _Mean:
         else:
             torch._foreach_add_(total, [part.double() for part in parts])
     mean_loss = float(torch.stack(losses).mean())
-    return _Mean([part.div_(len(losses)) for part in total], mean_loss, [float(v) for v in slopes])
+    return _Means([part.div_(len(losses)) for part in total], mean_loss, [float(v) for v in slopes])
 
 
 class SmoothnessProbe(Probe):
     """Local smoothness along the updates of a run.
+
+    Args:
+        every: run at every ``every``-th reading of the monitor.
+        points: points of each update to look at; each costs a pass over the batches.
 
     Example:
         >>> from torch import nn
@@ -326,18 +339,15 @@ class SmoothnessProbe(Probe):
         """Smoothness, curvature along the update, noise floor and gradient norm; NaN for a step
         that moved nothing.
         """
-        largest = max((float(d.abs().max()) for d in at.update if d.numel()), default=0.0)
-        if not math.isfinite(largest):
+        largest_entries = [float(d.abs().max()) for d in at.update if d.numel()]
+        if not all(map(math.isfinite, largest_entries)):
             raise NonFiniteError("update must be finite, got NaN or infinity")
-        if largest == 0:  # a step that moved nothing says nothing
-            return dict.fromkeys(("value", "curvature", "noise_floor", "gradient_norm"), math.nan)
+        names = ("value", "curvature", "noise_floor", "gradient_norm")
+        if not any(largest_entries):
+            return dict.fromkeys(names, math.nan)
         reading = local_smoothness_in(at.passes, at.update, points=self.points)
-        return {
-            "value": reading.value,
-            "curvature": reading.curvature,
-            "noise_floor": reading.noise_floor,
-            "gradient_norm": reading.gradient_norm,
-        }
+        return {name: getattr(reading, name) for name in names}
 
     def cost(self, batches: int) -> float:
+        # A gradient per point, and two where the step begins.
         return (self.points + 2.0) * batches

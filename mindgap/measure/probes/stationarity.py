@@ -100,18 +100,18 @@ def goldstein_distance(
     curve: list[float] = []
     weights, gap = np.ones(1), 0.0
     with gradient_passes(objective, batches, seed=seed, train=train, move=True) as passes:
+        # The first gradient is that at x, the others are on the segment and in the ball in turn.
         for i in range(samples):
             if i == 0:
                 gradients.append(passes_mean(passes))
-            else:  # segment and ball in turn
-                step = (
-                    _segment(gradients, weights, delta, generator)
-                    if i % 2 == 1
-                    else _ball(passes.parameters, delta, generator)
-                )
+            else:
+                if i % 2 == 1:
+                    step = _step_on_segment(gradients, weights, delta, generator)
+                else:
+                    step = _step_in_ball(passes.parameters, delta, generator)
                 with passes.moved(step):
                     gradients.append(passes_mean(passes))
-            gram = _extended(gram, gradients)
+            gram = _extend_gram(gram, gradients)
             weights, gap = min_norm_weights(gram)
             curve.append(math.sqrt(max(float(weights @ gram @ weights), 0.0)))
             if curve[-1] <= epsilon:
@@ -121,14 +121,14 @@ def goldstein_distance(
     )
 
 
-def _segment(
+def _step_on_segment(
     gradients: list[list[Tensor]],
     weights: NDArray[np.float64],
     delta: float,
     generator: torch.Generator,
 ) -> list[Tensor]:
-    """A random step: a uniform point of the segment from 0 to -δ p/‖p‖, where p = Σ w_i g_i is the
-    mean of smallest norm so far. Zero where p is zero. ``_ball`` is its twin.
+    """A random step, one tensor per parameter: a uniform point of the segment from 0 to -δ p/‖p‖,
+    where p = Σ w_i g_i is the mean of smallest norm so far. Zero where p is zero.
 
     Args:
         gradients: g_i, each with one tensor per parameter.
@@ -146,9 +146,9 @@ def _segment(
     return [part * (-fraction * delta / norm) for part in point]
 
 
-def _ball(parameters: list[Any], delta: float, generator: torch.Generator) -> list[Tensor]:
-    """A random step: a uniform point of the ball of radius δ in n dimensions, which has a Gaussian
-    direction and the length δ u^(1/n) for a uniform number u. One tensor per parameter.
+def _step_in_ball(parameters: list[Any], delta: float, generator: torch.Generator) -> list[Tensor]:
+    """A random step, one tensor per parameter: a uniform point of the ball of radius δ around 0 in
+    n dimensions, by a Gaussian direction and the length δ u^(1/n) for a uniform number u.
     """
     direction = [
         torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p.device, p.dtype)
@@ -156,7 +156,8 @@ def _ball(parameters: list[Any], delta: float, generator: torch.Generator) -> li
     ]
     size = sum(p.numel() for p in parameters)
     length = delta * float(torch.rand((), generator=generator, dtype=torch.float64)) ** (1 / size)
-    return [part * (length / _norm(direction)) for part in direction]
+    scale = length / _norm(direction)
+    return [part * scale for part in direction]
 
 
 def _norm(tensors: list[Tensor]) -> float:
@@ -170,7 +171,7 @@ def _inner(first: list[Tensor], second: list[Tensor]) -> float:
     return sum(float(torch.dot(a.double(), b.double())) for a, b in pairs)
 
 
-def _extended(gram: NDArray[np.float64], gradients: list[list[Tensor]]) -> NDArray[np.float64]:
+def _extend_gram(gram: NDArray[np.float64], gradients: list[list[Tensor]]) -> NDArray[np.float64]:
     """The Gram matrix ⟨g_i, g_j⟩ of all gradients, shape (gradients, gradients).
 
     Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from mindgap.base.check import between, fail, flag, one_of, positive, whole
 from mindgap.base.objective import Objective
 from mindgap.base.tensors import as_real, euclidean_norm
-from mindgap.measure.distributions import normal_quantile, student_quantile
+from mindgap.measure.distributions import student_quantile
 from mindgap.measure.gradients import OutOfTimeError, add_to_mean, gradient_passes, samples_in
 from mindgap.measure.per_sample import per_sample_norms
 from mindgap.measure.probe import Probe, Reading
@@ -117,18 +118,18 @@ def training_statistics(
     """
     one_of("per", per, ("auto", "sample", "batch"))
     between("level", level, 0, 1, ends="()")
-    flag("growth", growth), flag("with_sharpness", with_sharpness)
-    used, left_out = _one_size(objective, batches, seed)
+    flag("growth", growth)
+    flag("with_sharpness", with_sharpness)
+    used, left_out = _batches_of_one_size(objective, batches, seed)
     batch_size = samples_in(used[0])
-    squares, per_unit = _squares(objective, used, per, seed)  # a unit is a sample or a batch
-    norm_of_first, losses = _prefixes(objective, used, seed)
+    squares, unit = _squared_norms(objective, used, per, seed)  # of each sample or of each batch
+    norms, losses = _norms_of_prefixes(objective, used, seed)
     samples = batch_size * len(used)
     noise = noise_sample(objective, used, seed=seed, projections=0, coordinates=1)
     curvature: Sharpness | None = start if with_sharpness else None
     growth_rows: list[Growth] = []
-    for count, norm in norm_of_first.items():
-        if not growth and count < len(used):
-            continue
+    # For the first 1, 2, 4, ... batches and for all, or for all only.
+    for count, norm in norms.items() if growth else [(len(used), norms[len(used)])]:
         if with_sharpness:
             curvature = sharpness(
                 objective,
@@ -138,8 +139,8 @@ def training_statistics(
                 seed=seed,
                 optimizer=optimizer if count == len(used) else None,
             )
-        units = count * (batch_size if per_unit == "sample" else 1)
-        variance, _ = _spread(squares[:units], norm, batch_size, per_unit)
+        units = count * (batch_size if unit == "sample" else 1)
+        variance, _ = _sample_variance(squares[:units], norm, batch_size, unit)
         samples_so_far = count * batch_size
         unbiased_norm = math.sqrt(max(0.0, norm**2 - variance / samples_so_far))
         growth_rows.append(
@@ -153,8 +154,8 @@ def training_statistics(
             )
         )
     last = growth_rows[-1]
-    variance, variance_error = _spread(squares, last.gradient_norm, batch_size, per_unit)
-    z = normal_quantile(0.5 + level / 2)
+    variance, variance_error = _sample_variance(squares, last.gradient_norm, batch_size, unit)
+    z = NormalDist().inv_cdf(0.5 + level / 2)
     low_square, high_square = noise.squared_mean_interval(level)
     loss_reach = (
         student_quantile(0.5 + level / 2, len(used) - 1)
@@ -178,10 +179,10 @@ def training_statistics(
         second_moment=math.sqrt(second_moment),
         sharpness=last.sharpness,
         curvature=curvature,
-        per=per_unit,
+        per=unit,
         left_out=left_out,
         growth=tuple(growth_rows),
-        settled=_settled(growth_rows),
+        settled=_settled_quantities(growth_rows),
     )
 
 
@@ -226,11 +227,14 @@ def equilibrium(statistics: TrainingStatistics, lr: float, batch_size: int) -> E
     )
 
 
-def _one_size(objective: Objective, batches: Iterable[Any], seed: int) -> tuple[list[Any], int]:
-    """The batches of the size of the first, in a list, and how many have another size. An error
-    where fewer than two are left. A loader that shuffles is rewound afterwards.
+def _batches_of_one_size(
+    objective: Objective, batches: Iterable[Any], seed: int
+) -> tuple[list[Any], int]:
+    """The batches that are as large as the first, in a list; and how many are left out. An error
+    where fewer than two remain. A loader that shuffles is rewound afterwards.
     """
     with gradient_passes(objective, batches, seed=seed) as passes:
+        # A loader, and an empty list, are read by a pass, which rewinds or refuses them.
         is_list = isinstance(batches, (list, tuple)) and len(batches) > 0
         all_batches = list(batches) if is_list else [item.batch for item in passes.values()]
     first_size = samples_in(all_batches[0])
@@ -240,7 +244,7 @@ def _one_size(objective: Objective, batches: Iterable[Any], seed: int) -> tuple[
     return same_size, len(all_batches) - len(same_size)
 
 
-def _squares(
+def _squared_norms(
     objective: Objective, batches: list[Any], per: str, seed: int
 ) -> tuple[np.ndarray, str]:
     """Squared gradient norms, ||grad l_i||^2 of every sample or ||g_b||^2 of every batch.
@@ -262,8 +266,8 @@ def _squares(
         except OutOfTimeError:
             raise
         except Exception:
-            # The loss of one sample alone may be impossible (a graph with fixed nodes); batches
-            # serve where nobody asked for samples.
+            # The loss of one sample alone may be impossible (a graph with fixed nodes). Batches
+            # serve, unless the caller asked for samples.
             if per == "sample":
                 raise
     with gradient_passes(objective, batches, seed=seed) as passes:
@@ -274,7 +278,7 @@ def _squares(
     return np.array(squares), "batch"
 
 
-def _spread(squares: np.ndarray, norm: float, size: int, unit: str) -> tuple[float, float]:
+def _sample_variance(squares: np.ndarray, norm: float, size: int, unit: str) -> tuple[float, float]:
     """Variance sigma^2 of one sample's gradient, and its standard error (infinite from one value).
 
     The mean of ``squares`` less ||mean||^2 is the variance with n in the denominator; the factor
@@ -292,7 +296,7 @@ def _spread(squares: np.ndarray, norm: float, size: int, unit: str) -> tuple[flo
     return max(0.0, float(squares.mean()) - norm**2) * factor, error * factor
 
 
-def _prefixes(
+def _norms_of_prefixes(
     objective: Objective, batches: list[Any], seed: int
 ) -> tuple[dict[int, float], list[float]]:
     """Norms of the mean gradient over growing numbers of batches, in one pass.
@@ -314,7 +318,7 @@ def _prefixes(
     return norms, losses
 
 
-def _settled(rows: list[Growth]) -> dict[str, bool]:
+def _settled_quantities(rows: list[Growth]) -> dict[str, bool]:
     """Quantity -> whether the last doubling of the samples changed it by at most ``SETTLED`` of
     itself; without quantities that are NaN, and empty from a single row.
 
@@ -335,6 +339,10 @@ def _settled(rows: list[Growth]) -> dict[str, bool]:
 class StatisticsProbe(Probe):
     """The four quantities of (6.2) along a run, and both sides of (6.10) where the step size is
     known.
+
+    Args:
+        every: run at every ``every``-th reading of the monitor.
+        tol: relative error of the sharpness that is good enough.
 
     Example:
         >>> import torch
@@ -385,4 +393,5 @@ class StatisticsProbe(Probe):
         return row
 
     def cost(self, batches: int) -> float:
+        # About 25 gradients per batch, for single samples and for the products of a sharpness.
         return 25.0 * batches

@@ -63,7 +63,7 @@ class TailIndex:
     @property
     def answer(self) -> str:
         """One plain sentence."""
-        numbers = _numbers(self)
+        numbers = _index_in_words(self)
         return {
             None: f"cannot tell from {self.samples} samples whether the tail is heavier than "
             f"Gaussian ({numbers})",
@@ -124,7 +124,7 @@ def tail_index(
     whole("bootstrap", bootstrap, least=20, most=MOST)
     whole("null", null, least=20, most=MOST)
     flag("per_layer", per_layer)
-    rows, signed = _values(sample, of, per_layer, groups)
+    rows, signed = _tail_values(sample, of, per_layer, groups)
     count, rng = rows.size, numpy_stream(seed, "tail index", method)
     # For Hill's on independent values (one per row) the law of the estimate is known.
     resamples = 0 if method == "hill" and rows.shape[1] == 1 else bootstrap
@@ -134,16 +134,17 @@ def tail_index(
     # Where a heavy tail may give an estimate near zero, that is no evidence: its spread vanishes.
     if not looks_light:
         lower = min(lower, HEAVY)
-    index = _inverse(estimate.gamma)
+    index = _index_of(estimate.gamma)
     null_indices = _null(method, count, signed, null)
     null_low, null_median, null_high = (
         float(v) for v in np.quantile(null_indices, [0.05, 0.5, 0.95], method="inverted_cdf")
     )
     p_value = float((1 + np.sum(null_indices <= index)) / (1 + len(null_indices)))
+    heavier: bool | None = None
     if p_value < 0.05 and upper < null_median:
-        heavier: bool | None = True
-    else:  # ``HEAVY`` says when "not heavier" may be said
-        heavier = False if looks_light and p_value > 0.2 and lower > HEAVY else None
+        heavier = True
+    elif looks_light and p_value > 0.2 and lower > HEAVY:  # ``HEAVY`` says why these three
+        heavier = False
     if method in ("block-sum", "stable"):  # a stable law has no index above 2
         index, lower, upper = min(index, 2.0), min(lower, 2.0), min(upper, 2.0)
     return TailIndex(
@@ -173,7 +174,9 @@ def tail_table(sample: NoiseSample | Any, **options: Any) -> list[TailIndex]:
 class InfiniteVariance:
     """Whether the noise has infinite variance, from Hill's and the moment estimator together."""
 
-    index: float  # 1/γ with γ the mean of the two estimates; infinite when no power law is seen
+    #: 1/γ with γ the mean of the two estimates, of which the moment one counts as -1 at least;
+    #: infinite when no power law is seen.
+    index: float
     #: the 80 % interval that decides, from the law of the same estimate on exact power laws
     interval: tuple[float, float]
     samples: int  # n, the values used
@@ -183,13 +186,13 @@ class InfiniteVariance:
     def answer(self) -> str:
         """One plain sentence."""
         if self.infinite is False:  # only the lower end decides, and the estimate may be infinite
-            above = _short(self.interval[0])
+            above = _number_in_words(self.interval[0])
             return f"the variance is finite: index above {above}, and 2 is the border"
         if self.infinite:
-            return f"the variance is infinite: {_numbers(self)}, below 2"
+            return f"the variance is infinite: {_index_in_words(self)}, below 2"
         return (
             f"cannot tell from {self.samples} samples whether the variance is infinite: "
-            f"{_numbers(self)}, and 2 is the border"
+            f"{_index_in_words(self)}, and 2 is the border"
         )
 
 
@@ -213,20 +216,21 @@ def infinite_variance(sample: NoiseSample | Any) -> InfiniteVariance:
     Source: thesis, section 4.2 (Assumption 4.2.1 asks for α > 1 only); the test is ours;
     ``benchmarks/measure_known.py`` prints how often it is right.
     """
-    rows, _ = _values(sample, "norms", False, None)
-    logs, k = _logs(rows)
-    hill_gamma, gamma = float(estimators.plain_hill_gamma(logs)), float(_mean_gamma(logs))
+    rows, _ = _tail_values(sample, "norms", False, None)
+    logs, k = _largest_logs(rows)
+    hill, moment = float(estimators.plain_hill_gamma(logs)), float(estimators.moment_gamma(logs))
+    gamma = (hill + max(moment, -1.0)) / 2
     low, high = _index_between(gamma, k, 0.5)
     light_by_moments = _looks_light(rows)
     if light_by_moments:  # then the moment estimate decides: a heavy tail hardly gives it
-        low_by_moments, _ = _index_between(float(estimators.moment_gamma(logs)), k, 1.0)
+        low_by_moments, _ = _index_between(moment, k, 1.0)
         low = max(low, low_by_moments)
     is_finite = low > 2 and (light_by_moments or (gamma < 0.15 and rows.size >= 200))
     # Hill's estimate leans towards heavy tails: where even it says 1/γ > 2, the variance is not
     # called infinite.
-    is_infinite = high < 2 and hill_gamma > 0.5
+    is_infinite = high < 2 and hill > 0.5
     infinite = is_infinite if is_infinite or is_finite else None
-    return InfiniteVariance(_inverse(gamma), (low, high), rows.size, infinite)
+    return InfiniteVariance(_index_of(gamma), (low, high), rows.size, infinite)
 
 
 @lru_cache(maxsize=16)
@@ -255,10 +259,11 @@ def _index_between(estimate: float, k: int, moment_share: float) -> tuple[float,
     hill, moment_part = _unit_law(k)
 
     def end(share: float) -> float:
-        """The index of the law whose estimates lie below the one given in this share of samples, by
-        halving the interval of its logarithm; infinite above a thousand.
+        """The index of the power law of whose samples this share has a smaller estimate than the
+        one given, by halving the interval of its logarithm; infinite above a thousand.
         """
 
+        # The estimate below which this share of the samples of the law of index alpha lies.
         def quantile_at(alpha: float) -> float:
             return float(np.quantile(hill / alpha + moment_share * moment_part, share))
 
@@ -273,16 +278,9 @@ def _index_between(estimate: float, k: int, moment_share: float) -> tuple[float,
     return end(BORDER), end(1 - BORDER)
 
 
-def _mean_gamma(logs: Array) -> Array:
-    """The mean of Hill's estimate and the moment estimate of 1/α, this cut at -1, for logarithms of
-    shape (..., k + 1).
-    """
-    return (estimators.plain_hill_gamma(logs) + np.maximum(estimators.moment_gamma(logs), -1.0)) / 2
-
-
-def _logs(rows: Array) -> tuple[Array, int]:
-    """Logarithms of the k+1 largest moduli of all values, decreasing; and k, the tail length for so
-    many values. An error where fewer than k+1 values differ from zero.
+def _largest_logs(rows: Array) -> tuple[Array, int]:
+    """Logarithms of the k+1 largest moduli of all values, decreasing, where k is the tail length
+    for so many values; and k. An error where fewer than k+1 values differ from zero.
     """
     count = rows.size
     k = estimators.tail_length(count)
@@ -305,15 +303,16 @@ def _power_law(k: int, index: float) -> Array:
     hold two million numbers together, but 500 to 4,000. Their order within a row does not matter to
     the estimators that use them.
     """
-    logs = np.zeros((min(4000, max(500, 2**21 // k)), k + 1))
-    logs[:, :k] = numpy_stream(0, "power law", k).exponential(size=(len(logs), k)) / index
+    samples = min(4000, max(500, 2**21 // k))
+    logs = np.zeros((samples, k + 1))
+    logs[:, :k] = numpy_stream(0, "power law", k).exponential(size=(samples, k)) / index
     return logs
 
 
 @lru_cache(maxsize=64)
 def _light_bound(k: int) -> float:
-    """The value below which the moment estimate of 1/α lies in a share ``RARELY`` of samples of the
-    power law of index ``HEAVY``, from k values.
+    """The value below which the moment estimate of 1/α from k values lies in only a share
+    ``RARELY`` of samples of the power law of index ``HEAVY``.
     """
     return float(np.quantile(estimators.moment_gamma(_power_law(k, HEAVY)), RARELY))
 
@@ -323,11 +322,11 @@ def _looks_light(rows: Array) -> bool:
     the moment estimate. Never of fewer than 64 values, because there Student laws of infinite
     variance look so too often.
     """
-    logs, k = _logs(rows)
+    logs, k = _largest_logs(rows)
     return rows.size >= 64 and float(estimators.moment_gamma(logs)) < _light_bound(k)
 
 
-def _values(sample: Any, of: str, per_layer: bool, groups: Any) -> tuple[Array, bool]:
+def _tail_values(sample: Any, of: str, per_layer: bool, groups: Any) -> tuple[Array, bool]:
     """The values to estimate a tail from; an error where they are fewer than 30 or not finite.
 
     Values of both signs are centred at their median. Columns of one group are divided by the median
@@ -361,11 +360,8 @@ def _values(sample: Any, of: str, per_layer: bool, groups: Any) -> tuple[Array, 
     if signed:
         rows = rows - np.median(rows)
     if groups is not None:
-        labels = (
-            np.asarray(groups)
-            if isinstance(groups, (list, tuple, range, np.ndarray))
-            else np.empty(0)
-        )
+        is_sequence = isinstance(groups, (list, tuple, range, np.ndarray))
+        labels = np.asarray(groups) if is_sequence else np.empty(0)
         if labels.shape != (rows.shape[1],):
             fail(
                 "groups",
@@ -375,7 +371,8 @@ def _values(sample: Any, of: str, per_layer: bool, groups: Any) -> tuple[Array, 
         rows = rows.copy()
         for label in np.unique(labels):
             columns = labels == label
-            # Unlike a standard deviation the median exists for every tail; a zero scales nothing.
+            # Unlike a standard deviation the median exists for every tail; one of zero scales
+            # nothing.
             rows[:, columns] /= np.median(np.abs(rows[:, columns])) or 1.0
     return rows, signed
 
@@ -405,27 +402,26 @@ def _by_tail(functional: Callable[[Array], Array]) -> _Estimator:
         row) these are drawn by the law of ranks, else row by row. ``signed`` does not matter.
         """
         count, moduli = rows.size, np.abs(rows)
-        logs, k = _logs(rows)
+        logs, k = _largest_logs(rows)
         # A zero, which has no logarithm, gets one far below the k+1 largest in both branches.
         if rows.shape[1] == 1:
             with np.errstate(divide="ignore"):
-                all_logs = np.maximum(
-                    np.log(estimators.largest(moduli[:, 0], count)), logs[k] - 1e3
-                )
-            resampled = functional(all_logs[estimators.resampled_ranks(count, k + 1, draws, rng)])
+                all_logs = np.log(estimators.largest(moduli[:, 0], count))
+            ranks = estimators.resampled_ranks(count, k + 1, draws, rng)
+            resampled_logs = np.maximum(all_logs, logs[k] - 1e3)[ranks]
         else:
             resamples = (
                 moduli[rng.integers(0, len(rows), len(rows))].reshape(-1) for _ in range(draws)
             )
             largest_of_each = np.array([estimators.largest(values, k + 1) for values in resamples])
-            resampled = functional(np.log(np.maximum(largest_of_each, math.exp(logs[k] - 1e2))))
-        return _Estimate(float(functional(logs)), resampled, k)
+            resampled_logs = np.log(np.maximum(largest_of_each, math.exp(logs[k] - 1e2)))
+        return _Estimate(float(functional(logs)), functional(resampled_logs), k)
 
     return estimate
 
 
-def _symmetric(values: Array, signed: bool, rng: np.random.Generator) -> Array:
-    """Values of a symmetric law with the same tail, along the last axis: those with signs as they
+def _symmetrise(values: Array, signed: bool, rng: np.random.Generator) -> Array:
+    """Values of a symmetric law with the same tail, along the last axis: ``signed`` values as they
     are, others as differences of random pairs, half as many.
     """
     if signed:
@@ -446,11 +442,11 @@ def _by_blocks(rows: Array, signed: bool, draws: int, rng: np.random.Generator) 
     count = rows.size
 
     def gammas(values: Array) -> Array:
-        """The estimate for each row of ``values``, the mean over four ways of making it symmetric
-        and ``ROUNDS`` shuffles in all.
+        """The estimates from values of shape (..., n), shape (...): each the mean over four random
+        ways of making the values symmetric, with ``ROUNDS`` shuffles in all. Advances ``rng``.
         """
         estimates = [
-            estimators.block_sum_gamma(_symmetric(values, signed, rng), rng, ROUNDS // 4)
+            estimators.block_sum_gamma(_symmetrise(values, signed, rng), rng, ROUNDS // 4)
             for _ in range(4)
         ]
         return np.mean(estimates, axis=0)
@@ -486,7 +482,7 @@ def _by_quantiles(rows: Array, signed: bool, draws: int, rng: np.random.Generato
         """The estimate of 1/α, for norms the mean over four ways of making them symmetric."""
         estimates = []
         for _ in range(1 if signed else 4):
-            moduli = np.abs(_symmetric(values, signed, rng))
+            moduli = np.abs(_symmetrise(values, signed, rng))
             upper, middle = len(moduli) - len(moduli) // 10, len(moduli) // 2
             partitioned = np.partition(moduli, [middle, upper])
             estimates.append(1 / estimators.stable_alpha(partitioned[upper], partitioned[middle]))
@@ -526,7 +522,7 @@ def _interval(method: str, estimate: _Estimate, level: float, count: int) -> tup
         # α is a steep and bent function of the quantiles near 2: percentiles do not mind, a
         # standard error would.
         low, high = np.quantile(resampled, [0.5 - level / 2, 0.5 + level / 2])
-        return (_inverse(float(high)), _inverse(float(low)))
+        return (_index_of(float(high)), _index_of(float(low)))
     spread, k = float(np.std(resampled)) if len(resampled) else 0.0, estimators.tail_length(count)
     freedom: float = k
     if method == "moment":
@@ -541,10 +537,10 @@ def _interval(method: str, estimate: _Estimate, level: float, count: int) -> tup
     reach = student_quantile(0.5 + level / 2, freedom) * spread
     if gamma > 2 * spread:
         return (math.exp(-reach / gamma) / gamma, math.exp(reach / gamma) / gamma)
-    return (_inverse(gamma + reach), _inverse(gamma - reach))
+    return (_index_of(gamma + reach), _index_of(gamma - reach))
 
 
-def _inverse(gamma: float) -> float:
+def _index_of(gamma: float) -> float:
     """α = 1/γ; infinite where no power law is seen."""
     return 1 / gamma if gamma > 0 else math.inf
 
@@ -573,22 +569,20 @@ def _null(method: str, count: int, signed: bool, draws: int) -> Array:
         logs = np.log(-torch.special.ndtri(torch.from_numpy(sums / total / 2)).numpy())
         gammas = (estimators.hill_gamma if method == "hill" else estimators.moment_gamma)(logs)
     else:
-        draws = draws if count <= 20_000 else min(draws, 60)
-        functional = _by_blocks if method == "block-sum" else _by_quantiles
-        gammas = np.empty(draws)
-        for i in range(draws):
+        gammas = np.empty(draws if count <= 20_000 else min(draws, 60))
+        for i in range(len(gammas)):
             values = rng.standard_normal((count, 1))
             values = values if signed else np.abs(values)
-            gammas[i] = functional(values, signed, 1, rng).gamma
-    return np.array([_inverse(float(g)) for g in gammas])
+            gammas[i] = _ESTIMATE[method](values, signed, 1, rng).gamma
+    return np.array([_index_of(float(g)) for g in gammas])
 
 
-def _numbers(estimate: TailIndex | InfiniteVariance) -> str:
-    """Index and interval for a sentence."""
-    low, high = map(_short, estimate.interval)
-    return f"index {_short(estimate.index)} [{low}, {high}]"
+def _index_in_words(estimate: TailIndex | InfiniteVariance) -> str:
+    """Index and interval for a sentence, such as "index 1.3 [1.0, 1.5]"."""
+    low, high = map(_number_in_words, estimate.interval)
+    return f"index {_number_in_words(estimate.index)} [{low}, {high}]"
 
 
-def _short(value: float) -> str:
-    """A number with one digit behind the point, at most."""
-    return "inf" if math.isinf(value) else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+def _number_in_words(value: float) -> str:
+    """A number with one digit behind the point, without any from 100 on; "inf" for infinity."""
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"

@@ -105,7 +105,9 @@ def variance_growth(
         scale = np.square(largest)  # of the squares
     rng = numpy_stream(seed, "variance growth")
     sizes = np.unique(np.geomspace(8, count, 30).astype(np.int64))  # m, of the curves
-    curves = np.stack([_running(rng.permutation(squares), sizes) for _ in range(max(shuffles, 40))])
+    curves = np.stack(
+        [_running_means(rng.permutation(squares), sizes) for _ in range(max(shuffles, 40))]
+    )
     low, median, high = np.quantile(curves, [0.05, 0.5, 0.95], axis=0) * scale
     exponent = _exponent(squares, shuffles, rng)
     resampled = [
@@ -115,7 +117,7 @@ def variance_growth(
     is_decided = most < SETTLES or least > GROWS
     return VarianceGrowth(
         sizes=sizes,
-        running=_running(squares, sizes) * scale,
+        running=_running_means(squares, sizes) * scale,
         low=low,
         median=median,
         high=high,
@@ -126,8 +128,8 @@ def variance_growth(
     )
 
 
-def _running(squares: Array, sizes: NDArray[np.int64]) -> Array:
-    """Means of the first m values, for every m of ``sizes``; of the same shape as these."""
+def _running_means(squares: Array, sizes: NDArray[np.int64]) -> Array:
+    """Means of the first m values, for every m of ``sizes``; shape (sizes,)."""
     return np.cumsum(squares)[sizes - 1] / sizes
 
 
@@ -142,9 +144,9 @@ def _exponent(squares: Array, shuffles: int, rng: np.random.Generator) -> float:
         shuffles: random orders of the values from which groups are made.
     """
     count = len(squares)
-    first = max(16, count // 128)
-    doublings = int(math.log2(count / 4 / first))
-    sizes = [first * 2**i for i in range(doublings + 1)]
+    smallest = max(16, count // 128)
+    doublings = int(math.log2(count / 4 / smallest))
+    sizes = [smallest * 2**i for i in range(doublings + 1)]
     shuffled = np.stack([rng.permutation(squares) for _ in range(shuffles)])
     medians = []
     for size in sizes:

@@ -118,6 +118,17 @@ def test_statistics_agree_with_those_of_the_library_and_leave_the_network_as_it_
     assert pickle.dumps([model.state_dict(), [p.grad for p in model.parameters()]]) == before
 
 
+def test_the_first_batch_alone_has_a_gradient_and_no_noise():
+    model = nn.Linear(1, 1, bias=False)
+    reader = CapturedStatistics(model, lambda m, x: 0.5 * (m.weight.sum() - x).square().mean())
+    first, both = reader.read([(torch.zeros(2, 1),), (torch.ones(2, 1),)], prefixes=[1])
+    assert first.samples == 2
+    assert first.gradient_norm == pytest.approx(abs(model.weight.item()))
+    assert math.isnan(first.noise)
+    assert math.isnan(first.gradient_square)
+    assert both.noise > 0
+
+
 def test_the_unbiased_square_is_right_on_average():
     model = nn.Linear(1, 1, bias=False)
     with torch.no_grad():
