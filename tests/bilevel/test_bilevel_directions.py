@@ -49,7 +49,7 @@ def test_linear_system_direction_is_the_closed_form():
 def test_exact_and_conjugate_gradient_directions_are_the_closed_form():
     o = oracle()
     hessian, _ = o.operator(X, Y, FULL)
-    solved = d.implicit(
+    solved = d.hypergradient_with(
         o, X, Y, lambda v: d.conjugate_gradients(o, hessian, v, products=12)[0], FULL, FULL
     )
     assert_near(solved, TRUTH)
@@ -72,7 +72,7 @@ def test_neumann_sum_has_its_geometric_error():
         shrink = torch.linalg.matrix_power(torch.eye(6, dtype=torch.float64) - eta * h, terms + 1)
         truth = torch.linalg.solve(h, f_y)
         assert_near(found, truth - shrink @ truth, rtol=1e-11)
-    many = d.implicit(
+    many = d.hypergradient_with(
         whole,
         X,
         Y,
@@ -100,7 +100,7 @@ def test_penalty_direction_has_an_error_that_falls_as_one_over_lambda():
         both = torch.linalg.solve(
             up.A + lam * low.A, -(up.a + lam * low.a + (up.C + lam * low.C).T @ X)
         )
-        found = d.penalty(o, X, both, Y, lam, FULL, FULL, FULL)
+        found = d.penalty_hypergradient(o, X, both, Y, lam, FULL, FULL, FULL)
         errors.append(float((found - TRUTH).norm()))
     falls = [a / b for a, b in itertools.pairwise(errors)]
     assert all(9.4 < f < 10.1 for f in falls), falls
@@ -264,7 +264,7 @@ def test_hypergradient_from_a_fixed_number_of_products():
     assert_near(hypergradient(PROBLEM, X, Y, products=len(Y)), TRUTH)
     assert_near(hypergradient(PROBLEM, X, Y, products=3 * len(Y)), TRUTH)
     tokens = Sample(np.array([2] * 4))
-    expected = d.implicit(
+    expected = d.hypergradient_with(
         o, X, Y, lambda v: d.neumann_sum(o, X, Y, v, tokens, 0.3), Sample(1), Sample(2)
     )
     found = hypergradient(

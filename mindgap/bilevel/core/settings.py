@@ -167,8 +167,8 @@ def setting(rule: Rule, default: Any = MISSING, **metadata: Any) -> Any:
     return field(default=default, metadata=metadata)
 
 
-def _ordinary(name: str, value: object) -> object:
-    """Refuse finite numbers that arithmetic in float32 turns to infinity."""
+def _refuse_huge(name: str, value: object) -> object:
+    """The value; refused if it is a finite number that arithmetic in float32 turns to infinity."""
     if isinstance(value, (int, float)) and 1e29 < value < math.inf:
         fail(name, "must be below 1e29", value)
     return value
@@ -177,8 +177,8 @@ def _ordinary(name: str, value: object) -> object:
 def rate(
     default: Any = MISSING, *, exponent: float = 0.0, like: str = "", zero: bool = False
 ) -> Any:
-    """A step size or weight: a number, or a function of the iteration; one of the numbers of
-    ``Method.rates``.
+    """A field for a step size or weight, which is a number or a function of the iteration;
+    ``Method.rates`` evaluates it.
 
     Args:
         default: its value if not given; None takes that of another rate (with ``like``), or there
@@ -190,7 +190,7 @@ def rate(
 
     def rule(name: str, value: object) -> None:
         if not (zero and isinstance(value, (int, float)) and value == 0):
-            _ordinary(name, value)
+            _refuse_huge(name, value)
             as_schedule(name, cast("Rate", value), exponent)(0)
 
     return setting(rule, default, exponent=exponent, like=like)
@@ -203,39 +203,39 @@ def positive(default: Any = MISSING, *, finite: bool = True, host: bool = False)
     """
 
     def rule(name: str, value: object) -> object:
-        return check.positive(name, _ordinary(name, value), finite=finite)
+        return check.positive(name, _refuse_huge(name, value), finite=finite)
 
     return setting(rule, default, host=host)
 
 
 def non_negative(default: Any = MISSING) -> Any:
-    """A number that is zero or above."""
-    return setting(lambda name, value: check.non_negative(name, _ordinary(name, value)), default)
+    """A field for a number that is zero or above."""
+    return setting(lambda name, value: check.non_negative(name, _refuse_huge(name, value)), default)
 
 
 def within(low: float, high: float, ends: str, default: Any = MISSING) -> Any:
-    """A number in an interval."""
+    """A field for a number in an interval whose brackets are ``ends``, such as "[)"."""
     return setting(lambda name, value: check.between(name, value, low, high, ends=ends), default)
 
 
 def check_count(name: str, value: object, *, least: int = 1, most: int = 10**7) -> int:
-    """A whole number between two ends."""
+    """``value``, refused unless it is a whole number from ``least`` to ``most``."""
     number = check.whole(name, value, least=least)
     return number if number <= most else fail(name, f"must be at most {most}", value)
 
 
 def count(default: Any = MISSING, *, least: int = 1, most: int = 10**7) -> Any:
-    """A whole number."""
+    """A field for a whole number from ``least`` to ``most``."""
     return setting(lambda name, value: check_count(name, value, least=least, most=most), default)
 
 
 def choice(*choices: str) -> Any:
-    """One of some words, by default the first."""
+    """A field for one of some words, by default the first."""
     return setting(lambda name, value: check.one_of(name, value, choices), choices[0])
 
 
 def flag(default: bool) -> Any:
-    """True or False."""
+    """A field for True or False."""
     return setting(check.flag, default)
 
 
@@ -248,7 +248,7 @@ def _fields(kind: type[Any]) -> tuple[tuple[Field[Any], ...], tuple[Field[Any], 
 
 @cache
 def _rules(kind: type[Any]) -> dict[str, Rule]:
-    """Rules by field; a class that gives a field another default keeps the rule of its base."""
+    """Field -> rule; a class that gives a field another default keeps the rule of its base."""
     rules = {}
     for base in reversed(kind.__mro__):
         for f in base.__dict__.get("__dataclass_fields__", {}).values():
@@ -264,7 +264,7 @@ def check_settings(method: object) -> None:
 
 
 @lru_cache(maxsize=1024)
-def alike_rates(method: M) -> M:
+def with_equal_rates(method: M) -> M:
     """A method whose rates, and what only ``rates`` reads, are all 1 (None stays None)."""
     all_fields = _fields(type(method))[0]  # type: ignore[arg-type]
     names = [f.name for f in all_fields if "exponent" in f.metadata or f.metadata.get("host")]
@@ -295,11 +295,10 @@ PlainStep = Literal["plain", "normalised", "clipped"]
 
 
 def step_size(ops: Ops, step: str, d: Array, lr: Scalar, eps: float = 1e-10) -> Scalar:
-    """What multiplies the direction d of x.
+    """The factor of the direction d in a step on x.
 
-    ``lr`` where ``step`` is "plain", ``lr / (||d|| + eps)`` where it is "normalised" (SLIP, BO-REP;
-    the norm over all of x) and ``lr min(1, 1 / (||d|| + eps))`` where it is "clipped": the same far
-    away, and plain near a stationary point.
+    It is ``lr`` for a "plain" step, ``lr / (||d|| + eps)`` for a "normalised" one (||d|| over all of
+    x) and ``lr min(1, 1 / (||d|| + eps))`` for a "clipped" one.
     """
     if step == "plain":
         return lr
@@ -384,8 +383,10 @@ class MomentumStep:
     def direction(
         self, ops: Ops, memory: dict[str, Array], d: Array, value: Array
     ) -> tuple[Array, dict[str, Array]]:
-        """The direction to move along, and the memory after."""
-        m = self.beta * memory["m"] + (d + self.weight_decay * value if self.weight_decay else d)
+        """The direction to move along from ``value``, m, and the memory after."""
+        if self.weight_decay:
+            d = d + self.weight_decay * value
+        m = self.beta * memory["m"] + d
         return m, {"m": m}
 
 
@@ -452,7 +453,7 @@ YStep = Literal["plain"] | AdamStep | MomentumStep
 
 
 def upper_step(default: XStep = "plain") -> Any:
-    """The field of a step on x."""
+    """A field for the step on x; its rule refuses what is no ``XStep``."""
 
     def rule(name: str, value: object) -> None:
         if not isinstance(value, (TorchStep, AdamStep, MomentumStep)):
@@ -462,7 +463,7 @@ def upper_step(default: XStep = "plain") -> Any:
 
 
 def lower_step() -> Any:
-    """The field of a step on y and z."""
+    """A field for the steps on y and z, "plain" by default; refuses what is no ``YStep``."""
 
     def rule(name: str, value: object) -> None:
         if not isinstance(value, MemoryStep):

@@ -31,7 +31,7 @@ else:
             >>> replace(WithZ(1, 2, 3), z=4).z
             4
         """
-        return with_names(type(values), {**vars(values), **new})
+        return with_attributes(type(values), {**vars(values), **new})
 
 
 #: An array of the backend. Methods use what torch and JAX share, and are checked as if it were a
@@ -219,7 +219,7 @@ class Draws:
     inner: Scalar = None
 
 
-def with_names(kind: type[T], named: ByName) -> T:
+def with_attributes(kind: type[T], named: ByName) -> T:
     """Values or draws whose attributes are the entries of a dict, which they share."""
     renamed = object.__new__(kind)
     object.__setattr__(renamed, "__dict__", named)

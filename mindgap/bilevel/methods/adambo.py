@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import descend, implicit_neumann
+from mindgap.bilevel.core.directions import descend, neumann_hypergradient
 from mindgap.bilevel.core.settings import AdamStep, XStep, count, positive
 from mindgap.bilevel.core.types import Draws, Oracle, Values, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan, Samples
@@ -65,5 +65,5 @@ class AdamBO(Method[Values, Draws]):
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         """The next values: y after steps on s.y, then x along the Neumann hypergradient there."""
         v = replace(v, y=descend(oracle, v.x, v.y, s.y, s.lr_y))
-        d_x = implicit_neumann(oracle, v.x, v.y, s, self.eta)
+        d_x = neumann_hypergradient(oracle, v.x, v.y, s, self.eta)
         return self.move_x(oracle, v, d_x, s.lr_x)

@@ -60,7 +60,7 @@ class AmIGO(LowerStepMethod[WithZ, Draws]):
         f_x, f_y = oracle.upper(v.x, v.y, s.f)
 
         def solve(carry: tuple[Array, Any], sample: Sample) -> tuple[Array, Any]:
-            """z and the memory of its steps after one step on H z = f_y."""
+            """z and the memory of its steps after one step on H z = f_y by ``y_step``."""
             z, memory = carry
             d = oracle.hessian(v.x, v.y, z, sample) - f_y
             if not isinstance(step, str):

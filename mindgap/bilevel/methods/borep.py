@@ -71,12 +71,11 @@ class BOREP(Method[WithMomentum, Draws]):
         samples: Samples = {"z": LOWER, "f": UPPER}
         hold = Iteration(samples, "hold", 0)
         update = Iteration({"y": ("lower", self.inner), **samples}, "update", self.inner)
-        steps = self.warm_start
-        if self.refine:
-            steps = sum(epoch_sgd_lengths(self.refine_steps, self.refine))
+        lengths = epoch_sgd_lengths(self.refine_steps, self.refine)  # none where refine is 0
+        steps = sum(lengths) or self.warm_start
         warm: Samples = {"warm": ("lower", steps)} if steps else {}
         period = (hold,) * (self.period - 1) + (update,)
-        # Iteration 0 starts from the refined y.
+        # Iteration 0 holds y as well: it was refined just before.
         return SamplePlan(period, first=(hold,), warm=Iteration(warm, "warm", steps))
 
     def prepare(self, v: WithMomentum, s: Draws, oracle: Oracle) -> WithMomentum:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import fail
-from mindgap.bilevel.core.directions import descend, implicit_neumann, random_samples
+from mindgap.bilevel.core.directions import descend, neumann_hypergradient, random_samples
 from mindgap.bilevel.core.settings import (
     Rate,
     check_count,
@@ -83,6 +83,7 @@ class BSA(Method[WithStart, Draws]):
         return WithStart(x, y, None if self.warm else y)
 
     def _iteration(self, inner: int) -> Iteration:
+        """The samples of an iteration with ``inner`` steps on y."""
         return Iteration({"y": ("lower", inner), **random_samples(self.terms)}, lower_steps=inner)
 
     def plan(self) -> SamplePlan:
@@ -96,14 +97,14 @@ class BSA(Method[WithStart, Draws]):
         """The rates of iteration t; with ``inner="sqrt"`` also ``inner``, the steps on y."""
         rates = super().rates(t)
         if self.inner == "sqrt":
-            # ceil(sqrt(t + 1)) of whole numbers, without its rounding
+            # ceil(sqrt(t + 1)) as floor(sqrt(t)) + 1, which rounding cannot make wrong
             rates["inner"] = np.floor(np.sqrt(np.asarray(t))).astype(int) + 1
         return rates
 
     def update(self, v: WithStart, s: Draws, oracle: Oracle, kind: str) -> WithStart:
         """The next values: y by inner steps, from y_0 if it is kept, then x at the new y."""
         y = v.y if v.y0 is None else v.y0
-        falls = self.inner_exponent  # the step on y is lr_y / (i + 1)^falls
-        y = descend(oracle, v.x, y, s.y, s.lr_y, length=s.inner, exponent=falls)
-        d_x = implicit_neumann(oracle, v.x, y, s, self.eta, self.terms)
+        exponent = self.inner_exponent  # step i on y has the size lr_y / (i + 1)^exponent
+        y = descend(oracle, v.x, y, s.y, s.lr_y, length=s.inner, exponent=exponent)
+        d_x = neumann_hypergradient(oracle, v.x, y, s, self.eta, self.terms)
         return self.move_x(oracle, replace(v, y=y), d_x, s.lr_x)

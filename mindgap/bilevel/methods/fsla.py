@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mindgap.bilevel.core.estimators import empty_memory, storm
 from mindgap.bilevel.core.settings import Rate, rate
-from mindgap.bilevel.core.types import Array, Draws, Oracle, Point, WithZStorm, replace
+from mindgap.bilevel.core.types import Draws, Oracle, Point, WithZStorm, replace
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
 
@@ -57,11 +57,12 @@ class FSLA(Method[WithZStorm, Draws]):
         d_z = oracle.hessian(x, y, v.z, s.z) - oracle.upper_y(x, y, s.f)
         z = oracle.move(v.z, d_z, s.lr_z)
 
-        def direction_at(p: Point) -> Array:
-            return oracle.upper_x(p["x"], p["y"], s.fx) - oracle.mixed(p["x"], p["y"], p["z"], s.j)
-
         def direction(points: list[Point]) -> list[Point]:
-            return [{"x": direction_at(p)} for p in points]
+            """f_x - J z at each point, as "x"."""
+            return [
+                {"x": oracle.upper_x(p["x"], p["y"], s.fx) - oracle.mixed(**p, sample=s.j)}
+                for p in points
+            ]
 
         point = {"x": x, "y": y, "z": z}
         memory = storm(direction, point, v.storm, {"x": s.weight}, first=kind == "first")

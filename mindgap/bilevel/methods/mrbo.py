@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import Places, neumann_sums
+from mindgap.bilevel.core.directions import Pairs, neumann_sums
 from mindgap.bilevel.core.settings import Power, positive
 from mindgap.bilevel.core.types import Array, Draws, Oracle
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
@@ -52,5 +52,5 @@ class MRBO(StormMethod):
     def step_size(self) -> Power:
         return Power(self.d, 1 / 3, self.m)
 
-    def inverses(self, oracle: Oracle, s: Draws, points: Places, vs: list[Array]) -> list[Array]:
+    def inverses(self, oracle: Oracle, s: Draws, points: Pairs, vs: list[Array]) -> list[Array]:
         return neumann_sums(oracle, points, vs, s.h, self.eta)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from mindgap.bilevel.core.directions import implicit_neumann
+from mindgap.bilevel.core.directions import neumann_hypergradient
 from mindgap.bilevel.core.settings import choice, count, positive
 from mindgap.bilevel.core.types import Draws, Oracle, Values
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
@@ -59,5 +59,5 @@ class StocBio(LowerStepMethod[Values, Draws]):
         y_before = v.y
         v = self.descend(oracle, v, s.y, s.lr_y)
         y = v.y if self.order == "seidel" else y_before
-        d_x = implicit_neumann(oracle, v.x, y, s, self.eta)
+        d_x = neumann_hypergradient(oracle, v.x, y, s, self.eta)
         return self.move_x(oracle, v, d_x, s.lr_x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import Places, neumann_random, random_samples
+from mindgap.bilevel.core.directions import Pairs, neumann_random, random_samples
 from mindgap.bilevel.core.settings import Power, positive
 from mindgap.bilevel.core.types import Array, Draws, Oracle
 from mindgap.bilevel.data.draws import LOWER, Iteration, SamplePlan
@@ -52,7 +52,7 @@ class SUSTAIN(StormMethod):
     def step_size(self) -> Power:
         return Power(1.0, 1 / 3, self.w)
 
-    def inverses(self, oracle: Oracle, s: Draws, points: Places, vs: list[Array]) -> list[Array]:
+    def inverses(self, oracle: Oracle, s: Draws, points: Pairs, vs: list[Array]) -> list[Array]:
         pairs = zip(points, vs, strict=True)
         return [
             neumann_random(oracle, x, y, v, s.h, self.eta, self.terms, s.k) for (x, y), v in pairs

@@ -20,7 +20,7 @@ from mindgap.bilevel.core.directions import (
     conjugate_gradients,
     conjugate_gradients_by_numbers,
     hypergradient_at,
-    neumann_of,
+    neumann_series,
 )
 from mindgap.bilevel.core.settings import check_count
 from mindgap.bilevel.core.types import Product
@@ -87,7 +87,7 @@ def linear_solver(
     one_of("solver", kind, SOLVERS)
     if kind == "neumann":
         step = positive("eta", eta)
-        return lambda hessian, v: neumann_of(TorchOps(), hessian, v, products, step)
+        return lambda hessian, v: neumann_series(TorchOps(), hessian, v, products, step)
 
     def cg(hessian: Product, v: Tensor) -> Tensor:
         """H^-1 v by conjugate gradients; warns where they met negative curvature."""

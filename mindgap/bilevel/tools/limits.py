@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mindgap.bilevel.backends.oracles import TorchOracle
-from mindgap.bilevel.core.directions import conjugate_gradients, neumann_of
+from mindgap.bilevel.core.directions import conjugate_gradients, neumann_series
 from mindgap.bilevel.core.types import State
 from mindgap.bilevel.data.sample import FULL, Sample, row
 from mindgap.bilevel.registry import lower_variable_of
@@ -101,7 +101,7 @@ def limits_of(state: State, batches: int = 16) -> Limits:
         hessian, _ = oracle.operator(x, y, FULL)
         draws_length = "k" in {n for i in method.plan().period for n in i.samples}
         f_y = oracle.upper_y(x, y, FULL)
-        z = neumann_of(oracle, hessian, f_y, method.terms - draws_length, method.eta)
+        z = neumann_series(oracle, hessian, f_y, method.terms - draws_length, method.eta)
     count = min(batches, problem.upper_data.batches, problem.lower_data.batches)
     minibatches = [
         [
