@@ -3,7 +3,7 @@
 =========== ===================================================== =================
 hook        returns                                               if left out
 =========== ===================================================== =================
-``init``    values beside x and y before the first iteration      none
+``init``    the values before the first iteration                 z, m, h are zero
 ``plan``    the samples of each iteration                         (must be written)
 ``rates``   the numbers of iteration t                            the rate settings
 ``update``  the values after one iteration                        (must be written)
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, get_args
 
 import torch
@@ -119,8 +119,13 @@ class Method(ABC, Generic[V, S]):
     # The hooks.
 
     def init(self, oracle: Oracle) -> V:
-        """The values before the first iteration (no derivative is called)."""
-        return cast("V", Values(*oracle.start))
+        """The values before the first iteration: x and y at their start, and zeros for z, m and h
+        if the method keeps them. (No derivative is called.)
+        """
+        x, y = oracle.start
+        kept, likes = [f.name for f in fields(self._values_type)], {"z": y, "m": x, "h": x}
+        zeros = {name: oracle.zeros_like(v) for name, v in likes.items() if name in kept}
+        return cast("V", self._values_type(x, y, **zeros))
 
     @abstractmethod
     def plan(self) -> SamplePlan:
@@ -348,10 +353,9 @@ class LowerStepMethod(Method[V, S]):
         """The values with y and z after one lower step each along their directions, with the
         memories of Adam or momentum where ``y_step`` keeps one.
         """
-        if isinstance(self.y_step, str):
-            y, z = oracle.move_y(v.y, d_y, s.lr_y), oracle.move(v.z, d_z, s.lr_z)
-            return replace(v, y=y, z=z)
         y, y_memory = self.move_y(oracle, v.y, d_y, s.lr_y, v.y_memory)
+        if isinstance(self.y_step, str):
+            return replace(v, y=y, z=oracle.move(v.z, d_z, s.lr_z))
         d_z, z_memory = self.y_step.direction(oracle, v.z_memory, d_z, v.z)
         z = oracle.move(v.z, d_z, s.lr_z)
         return replace(v, y=y, z=z, y_memory=y_memory, z_memory=z_memory)

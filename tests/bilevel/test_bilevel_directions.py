@@ -35,6 +35,12 @@ def assert_near(a, b, rtol=1e-8):
     np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=rtol, atol=rtol * float(b.abs().max()))
 
 
+def hypergradient_with(oracle, inverse, upper, lower):
+    """f_x - J z at (X, Y) with z = inverse(f_y)."""
+    (found,) = d.hypergradients_at(oracle, [(X, Y)], lambda _, vs: [inverse(vs[0])], upper, lower)
+    return found
+
+
 def test_linear_system_direction_is_the_closed_form():
     z = QUADRATIC.z_star(X)
     d_y, d_z, d_x = oracle().residuals(X, Y, z, FULL, FULL)
@@ -49,8 +55,8 @@ def test_linear_system_direction_is_the_closed_form():
 def test_exact_and_conjugate_gradient_directions_are_the_closed_form():
     o = oracle()
     hessian, _ = o.operator(X, Y, FULL)
-    solved = d.hypergradient_with(
-        o, X, Y, lambda v: d.conjugate_gradients(o, hessian, v, products=12)[0], FULL, FULL
+    solved = hypergradient_with(
+        o, lambda v: d.conjugate_gradients(o, hessian, v, products=12)[0], FULL, FULL
     )
     assert_near(solved, TRUTH)
     assert_near(exact_hypergradient(PROBLEM, X), TRUTH)
@@ -72,10 +78,8 @@ def test_neumann_sum_has_its_geometric_error():
         shrink = torch.linalg.matrix_power(torch.eye(6, dtype=torch.float64) - eta * h, terms + 1)
         truth = torch.linalg.solve(h, f_y)
         assert_near(found, truth - shrink @ truth, rtol=1e-11)
-    many = d.hypergradient_with(
+    many = hypergradient_with(
         whole,
-        X,
-        Y,
         lambda v: d.neumann_sum(whole, X, Y, v, Sample(np.zeros(600, dtype=int)), eta),
         FULL,
         FULL,
@@ -264,8 +268,8 @@ def test_hypergradient_from_a_fixed_number_of_products():
     assert_near(hypergradient(PROBLEM, X, Y, products=len(Y)), TRUTH)
     assert_near(hypergradient(PROBLEM, X, Y, products=3 * len(Y)), TRUTH)
     tokens = Sample(np.array([2] * 4))
-    expected = d.hypergradient_with(
-        o, X, Y, lambda v: d.neumann_sum(o, X, Y, v, tokens, 0.3), Sample(1), Sample(2)
+    expected = hypergradient_with(
+        o, lambda v: d.neumann_sum(o, X, Y, v, tokens, 0.3), Sample(1), Sample(2)
     )
     found = hypergradient(
         PROBLEM, X, Y, lower=Sample(2), upper=Sample(1), solver="neumann", products=4, eta=0.3

@@ -75,7 +75,7 @@ def neumann_random(
     """
 
     def multiply(product: Array, sample: Sample) -> Array:
-        """One more factor: (I - eta H(sample)) times the product so far."""
+        # One more factor: (I - eta H(sample)) times the product so far
         return oracle.move(product, oracle.hessian(x, y, product, sample), eta)
 
     return terms * eta * oracle.loop(multiply, v, (samples,), length=k)
@@ -131,11 +131,11 @@ def conjugate_gradients(
     """
 
     def inner(a: Array, b: Array) -> Array:
-        """<a, b>; with ``rows`` one inner product per block, as a column."""
+        # <a, b>; with ``rows`` one inner product per block, as a column
         return a @ b if rows is None else (a * b).sum(1)[:, None]
 
     def product(p: Array) -> Array:
-        """Hp; with ``rows`` p and the result have one row per block."""
+        # Hp; with ``rows`` p and the result have one row per block
         return hessian(p) if rows is None else hessian(p.reshape(-1)).reshape(rows, -1)
 
     v = v if rows is None else v.reshape(rows, -1)
@@ -219,17 +219,6 @@ def neumann_series(ops: Ops, hessian: Product, v: Array, products: int, eta: flo
     return eta * total
 
 
-def hypergradient_with(
-    oracle: Oracle, x: Array, y: Array, inverse: Product, upper: Sample, lower: Sample
-) -> Array:
-    """``f_x - J z`` at (x, y) with ``z = inverse(f_y)``, an estimate of H^-1 f_y.
-
-    Args:
-        upper, lower: samples of (f_x, f_y), and of J.
-    """
-    return hypergradients_at(oracle, [(x, y)], lambda _, vs: [inverse(vs[0])], upper, lower)[0]
-
-
 def neumann_hypergradient(
     oracle: Oracle, x: Array, y: Array, s: Draws, eta: float, terms: int | None = None
 ) -> Array:
@@ -240,14 +229,12 @@ def neumann_hypergradient(
         eta: step of the series.
         terms: take the random product of :func:`neumann_random`; None takes the sum of the series.
     """
-
-    def inverse(f_y: Array) -> Array:
-        """An estimate of H^-1 f_y."""
-        if terms is None:
-            return neumann_sum(oracle, x, y, f_y, s.h, eta)
-        return neumann_random(oracle, x, y, f_y, s.h, eta, terms, s.k)
-
-    return hypergradient_with(oracle, x, y, inverse, s.f, s.j)
+    f_x, f_y = oracle.upper(x, y, s.f)
+    if terms is None:
+        z = neumann_sum(oracle, x, y, f_y, s.h, eta)
+    else:
+        z = neumann_random(oracle, x, y, f_y, s.h, eta, terms, s.k)
+    return f_x - oracle.mixed(x, y, z, s.j)
 
 
 def hypergradients_at(
@@ -367,7 +354,7 @@ def descend(
         inputs = samples, np.arange(1.0, len(samples.which) + 1) ** -exponent
 
     def step(y: Array, sample: Sample, factor: Scalar = None) -> Array:
-        """y after one step of size ``lr`` times ``factor``, which is given with an exponent."""
+        # y after one step of size ``lr`` times ``factor``, which is given with an exponent
         return oracle.move_y(y, oracle.lower(x, y, sample), lr if factor is None else lr * factor)
 
     return oracle.loop(step, y, inputs, length=length)
@@ -387,7 +374,7 @@ def descend_average(
     centre, project = y, oracle.project_y
 
     def step(carry: tuple[Array, Array], sample: Sample) -> tuple[Array, Array]:
-        """The next iterate, and the sum of all iterates so far."""
+        # The next iterate, and the sum of all iterates so far
         y, total = carry
         y = project_ball(oracle, oracle.move(y, oracle.lower(x, y, sample), lr), centre, radius)
         y = y if project is None else project(y)

@@ -240,10 +240,9 @@ def flag(default: bool) -> Any:
 
 
 @cache
-def _fields(kind: type[Any]) -> tuple[tuple[Field[Any], ...], tuple[Field[Any], ...]]:
-    """All fields of a method's class, and those that are rates."""
-    all_fields = fields(kind)
-    return all_fields, tuple(f for f in all_fields if "exponent" in f.metadata)
+def _rate_fields(kind: type[Any]) -> tuple[Field[Any], ...]:
+    """The fields of a method's class that :func:`rate` made."""
+    return tuple(f for f in fields(kind) if "exponent" in f.metadata)
 
 
 @cache
@@ -266,12 +265,13 @@ def check_settings(method: object) -> None:
 @lru_cache(maxsize=1024)
 def with_equal_rates(method: M) -> M:
     """A method whose rates, and what only ``rates`` reads, are all 1 (None stays None)."""
-    all_fields = _fields(type(method))[0]  # type: ignore[arg-type]
-    names = [f.name for f in all_fields if "exponent" in f.metadata or f.metadata.get("host")]
-    return replace(
-        method,  # type: ignore[type-var]
-        **{name: 1.0 for name in names if getattr(method, name) is not None},
-    )
+    rates: dict[str, Any] = {
+        f.name: 1.0
+        for f in fields(method)  # type: ignore[arg-type]
+        if ("exponent" in f.metadata or f.metadata.get("host"))
+        and getattr(method, f.name) is not None
+    }
+    return replace(method, **rates)  # type: ignore[type-var]
 
 
 def rates_of(method: object, t: Times) -> dict[str, Any]:
@@ -280,31 +280,35 @@ def rates_of(method: object, t: Times) -> dict[str, Any]:
     One that is None takes the value of the rate it is ``like``, or is left out.
     """
     rates = {}
-    for f in _fields(type(method))[1]:  # type: ignore[arg-type]
+    for f in _rate_fields(type(method)):  # type: ignore[arg-type]
         value = getattr(method, f.name)
-        if value is None:
-            if not f.metadata["like"]:
-                continue
+        if value is None and f.metadata["like"]:
             value = getattr(method, f.metadata["like"])
-        zero = isinstance(value, (int, float)) and value == 0
-        rates[f.name] = 0.0 if zero else as_schedule(f.name, value, f.metadata["exponent"])(t)
+        if isinstance(value, (int, float)) and value == 0:  # a schedule must be positive
+            rates[f.name] = 0.0
+        elif value is not None:
+            rates[f.name] = as_schedule(f.name, value, f.metadata["exponent"])(t)
     return rates
 
 
 PlainStep = Literal["plain", "normalised", "clipped"]
 
 
-def step_size(ops: Ops, step: str, d: Array, lr: Scalar, eps: float = 1e-10) -> Scalar:
+#: Keeps the quotient by a norm finite, as published with SLIP.
+TINY_NORM = 1e-10
+
+
+def step_size(ops: Ops, step: str, d: Array, lr: Scalar) -> Scalar:
     """The factor of the direction d in a step on x.
 
-    It is ``lr`` for a "plain" step, ``lr / (||d|| + eps)`` for a "normalised" one (||d|| over all of
-    x) and ``lr min(1, 1 / (||d|| + eps))`` for a "clipped" one.
+    It is lr for a "plain" step, lr / ||d|| for a "normalised" one and lr min(1, 1 / ||d||) for a
+    "clipped" one, with ``TINY_NORM`` added to the norm of d over all of x.
     """
     if step == "plain":
         return lr
     if step == "normalised":
-        return lr / (ops.norm(d) + eps)
-    return lr * ops.minimum(1.0 / (ops.norm(d) + eps), 1.0)
+        return lr / (ops.norm(d) + TINY_NORM)
+    return lr * ops.minimum(1.0 / (ops.norm(d) + TINY_NORM), 1.0)
 
 
 @dataclass(frozen=True)

@@ -410,8 +410,6 @@ class Stream:
 
     order = "stream"
     sample_axes = 0
-    is_tensors = False
-    permutation = None
     in_order: ClassVar[bool] = False
 
     def __init__(

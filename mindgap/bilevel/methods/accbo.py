@@ -87,14 +87,14 @@ class AccBO(Method[WithNesterov, Draws]):
         average = oracle.mix(v.average, y_new, self.tau)
 
         def inverses(points: Pairs, f_ys: list[Array]) -> list[Array]:
-            """An estimate of H^-1 f_y per point."""
+            # An estimate of H^-1 f_y per point
             return [
                 neumann_random(oracle, *point, f_y, s.h, self.eta, self.terms, s.k)
                 for point, f_y in zip(points, f_ys, strict=True)
             ]
 
         def direction(points: list[Point]) -> list[dict[str, Array]]:
-            """The hypergradient estimate at each point, as "x"."""
+            # The hypergradient estimate at each point, as "x"
             pairs = [(p["x"], p["y"]) for p in points]
             return [{"x": d} for d in hypergradients_at(oracle, pairs, inverses, s.f, s.j)]
 

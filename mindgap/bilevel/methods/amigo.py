@@ -46,10 +46,6 @@ class AmIGO(LowerStepMethod[WithZ, Draws]):
     inner: int = count(10)
     solves: int = count(10)
 
-    def init(self, oracle: Oracle) -> WithZ:
-        x, y = oracle.start
-        return WithZ(x, y, oracle.zeros_like(y))
-
     def plan(self) -> SamplePlan:
         samples = {"y": ("lower", self.inner), "f": UPPER, "z": ("lower", self.solves), "j": LOWER}
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))

@@ -62,10 +62,6 @@ class BOREP(Method[WithMomentum, Draws]):
     warm_start: int = count(0, least=0)
     x_step: XStep = "normalised"
 
-    def init(self, oracle: Oracle) -> WithMomentum:
-        x, y = oracle.start
-        return WithMomentum(x, y, oracle.zeros_like(y), oracle.zeros_like(x))
-
     def plan(self) -> SamplePlan:
         """I - 1 iterations that hold y, then one that updates it; the warm samples refine y_0."""
         samples: Samples = {"z": LOWER, "f": UPPER}

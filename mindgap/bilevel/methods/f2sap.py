@@ -75,12 +75,12 @@ class F2SAp(Method[WithNodes, Draws]):
         x = v.x
 
         def step(ys: dict[str, Array], g: Sample, f: Sample) -> dict[str, Array]:
-            """The y of every node j after one step along g_y + j nu f_y."""
-            moved = {}
-            for j, y in ys.items():
-                d_y = oracle.lower(x, y, g) + (int(j) * self.nu) * oracle.upper_y(x, y, f)
-                moved[j] = oracle.move_y(y, d_y, s.lr_y)
-            return moved
+            # The y of every node j after one step along g_y + j nu f_y
+            d = {
+                j: oracle.lower(x, y, g) + (int(j) * self.nu) * oracle.upper_y(x, y, f)
+                for j, y in ys.items()
+            }
+            return {j: oracle.move_y(y, d[j], s.lr_y) for j, y in ys.items()}
 
         ys = oracle.loop(step, v.nodes, (s.y, s.f))
         d_x = oracle.zeros_like(x)

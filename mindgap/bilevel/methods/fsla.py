@@ -58,7 +58,7 @@ class FSLA(Method[WithZStorm, Draws]):
         z = oracle.move(v.z, d_z, s.lr_z)
 
         def direction(points: list[Point]) -> list[Point]:
-            """f_x - J z at each point, as "x"."""
+            # f_x - J z at each point, as "x"
             return [
                 {"x": oracle.upper_x(p["x"], p["y"], s.fx) - oracle.mixed(**p, sample=s.j)}
                 for p in points

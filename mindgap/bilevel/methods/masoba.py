@@ -45,10 +45,6 @@ class MASOBA(LowerStepMethod[WithAverage, Draws]):
     theta: float = within(0, 1, "(]", 0.1)
     delayed: bool = flag(True)
 
-    def init(self, oracle: Oracle) -> WithAverage:
-        x, y = oracle.start
-        return WithAverage(x, y, oracle.zeros_like(y), oracle.zeros_like(x))
-
     def plan(self) -> SamplePlan:
         return SamplePlan((Iteration({"g": LOWER, "f": UPPER}),))
 

@@ -66,13 +66,13 @@ class N2SBA(PenaltyMethod):
         x, lam = v.x, oracle.scalar(self.lam, v.x)
 
         def clip(d: Array) -> Array:
-            """d, shortened to the length ``clip`` where it is longer."""
+            # d, shortened to the length ``clip`` where it is longer
             if math.isinf(self.clip):
                 return d
             return oracle.minimum(self.clip / oracle.maximum(oracle.norm(d), TINY), 1.0) * d
 
         def step(carry: tuple[Array, Array], g: Sample, f: Sample) -> tuple[Array, Array]:
-            """w and y after one step each from the old (w, y)."""
+            # w and y after one step each from the old (w, y)
             w, y = carry
             d_y = oracle.upper_y(x, y, f) / self.lam + oracle.lower(x, y, g)
             w = oracle.move_y(w, clip(oracle.lower(x, w, g)), s.lr_y)

@@ -63,7 +63,7 @@ class PZOBO(Method[Values, Draws]):
         f_x, f_y = oracle.upper(x, y_new, s.f)
 
         def add(d: Array, u: Array) -> Array:
-            """d plus the part along u of J* f_y, the derivative of f(x, y_T(x)) through y_T."""
+            # d plus the part along u of J* f_y, the derivative of f(x, y_T(x)) through y_T
             y_shifted = descend(oracle, x + self.mu * u, y, s.y, s.lr_y)
             return d + (((y_shifted - y_new) @ f_y) / (self.mu * self.directions)) * u
 

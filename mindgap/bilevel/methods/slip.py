@@ -75,10 +75,6 @@ class SLIP(LowerStepMethod[WithMomentum, Draws]):
         if self.y_step != "plain" and (self.order == "seidel" or self.samples == "as released"):
             fail("y_step", "must be 'plain' with this order and samples", self.y_step)
 
-    def init(self, oracle: Oracle) -> WithMomentum:
-        x, y = oracle.start
-        return WithMomentum(x, y, oracle.zeros_like(y), oracle.zeros_like(x))
-
     def plan(self) -> SamplePlan:
         """T0 warm samples; in every iteration the samples that ``samples`` keeps apart."""
         samples: Samples = {"z": LOWER, "f": UPPER}

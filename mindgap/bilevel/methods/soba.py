@@ -45,10 +45,6 @@ class SOBA(LowerStepMethod[WithZ, Draws]):
         if self.y_step != "plain" and self.order == "seidel":
             fail("y_step", "must be 'plain' with this order", self.y_step)
 
-    def init(self, oracle: Oracle) -> WithZ:
-        x, y = oracle.start
-        return WithZ(x, y, oracle.zeros_like(y))
-
     def plan(self) -> SamplePlan:
         return SamplePlan((Iteration({"g": LOWER, "f": UPPER}),))
 

@@ -76,7 +76,7 @@ class SRBA(Method[WithZSpider, Draws]):
         lower, upper = (FULL, FULL) if refresh else (s.g, s.f)
 
         def direction(points: list[Point]) -> list[dict[str, Any]]:
-            """g_y as "y", Hz - f_y as "z" and f_x - Jz as "x" at each point."""
+            # g_y as "y", Hz - f_y as "z" and f_x - Jz as "x" at each point
             residuals = (oracle.residuals(p["x"], p["y"], p["z"], lower, upper) for p in points)
             return [{"y": d_y, "z": d_z, "x": d_x} for d_y, d_z, d_x in residuals]
 

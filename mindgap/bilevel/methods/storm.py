@@ -57,7 +57,7 @@ class StormMethod(Method[WithStorm, Draws]):
         inverses = partial(self.inverses, oracle, s)
 
         def direction(points: list[Point]) -> list[dict[str, Any]]:
-            """The hypergradient estimate as "x" and g_y as "y" at each point."""
+            # The hypergradient estimate as "x" and g_y as "y" at each point
             return directions_xy(oracle, points, inverses, s.f, s.j, s.y)
 
         weights = {"x": s.a_x, "y": s.a_y}

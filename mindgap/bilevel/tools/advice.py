@@ -118,7 +118,7 @@ def suggest_steps(
     upper = row(problem.upper_data.draw(seed, "upper", 0, 1), 0)
 
     def largest_curvature(y: Tensor) -> float:
-        """The largest eigenvalue of H at (x, y) over the lower minibatches."""
+        # The largest eigenvalue of H at (x, y) over the lower minibatches
         generator = torch.Generator().manual_seed(seed % 2**63)
         v = torch.randn(y.shape, generator=generator, dtype=y.dtype).to(y.device)
         hessians = (oracle.operator(x, y, sample)[0] for sample in lower)
@@ -135,7 +135,7 @@ def suggest_steps(
         return conjugate_gradients(oracle, hessian, v, products=products)[0]
 
     def hypergradients(x: Tensor, y: Tensor) -> Tensor:
-        """One hypergradient per lower minibatch: (minibatches, d_x)."""
+        # One hypergradient per lower minibatch: (minibatches, d_x)
         return torch.stack([hypergradient_at(oracle, x, y, s, upper, solve) for s in lower])
 
     y_near = _descend(oracle, x, y, lower, lr_y)

@@ -297,12 +297,10 @@ class _Pieces:
         self.folder = None if folder is None else Path(folder)
         if self.folder is None:
             return
-        from mindgap.bilevel.methods.soba import SOBA
-
         if self.folder.exists() and not self.folder.is_dir():
             fail("folder", "must be a folder", str(folder))
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.of = belongs_to(SOBA(lr_x=1.0, lr_y=1.0), problem)  # any method: keys replace it
+        self.of = belongs_to(METHODS["soba"](lr_x=1.0, lr_y=1.0), problem)  # "method" is replaced
         self.of |= {"method": ", ".join(keys), "seeds": str(seeds), "calls": str(calls)}
         self.piece("race", dict, lambda content: content == {})  # refuses another race's folder
 

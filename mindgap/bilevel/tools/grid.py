@@ -239,12 +239,10 @@ class _Records:
         self.of: list[Any] = []
         if folder is None:
             return
-        from mindgap.bilevel.methods.soba import SOBA
-
         check_path("folder", folder)
         self.path = Path(folder) / "sweep.jsonl"
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        of = belongs_to(SOBA(lr_x=1.0, lr_y=1.0), problem)  # any method: the marks name those run
+        of = belongs_to(METHODS["soba"](lr_x=1.0, lr_y=1.0), problem)  # marks name the methods run
         self.of = [of, getattr(metric, "__qualname__", repr(type(metric)))]
 
     def mark(self, methods: list[Method], form: _Form) -> str:
@@ -362,7 +360,7 @@ def _one_program(form: _Form, methods: list[Method]) -> Iterator[Reading]:
         yield int(t), values, calls
         surviving = form.surviving(int(t), readings)
         if len(surviving) < len(running):
-            runs.keep(surviving)
+            runs.keep_points(surviving)
             running = [running[i] for i in surviving]
 
 

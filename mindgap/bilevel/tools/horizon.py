@@ -242,9 +242,8 @@ class Measurements:
             fail("lower", "must have positive curvature in y at the start", curvature)
         for _ in range(4):  # y may come to where the curvature is larger: then again, more slowly
             y_near = self.descend(self.x, self.y0, self.lower_samples, LR_SHARE / curvature)
-            curvature_near = math.inf
-            if bool(y_near.isfinite().all()):
-                curvature_near = self.largest_curvature(self.x, y_near, 2)
+            is_finite = bool(y_near.isfinite().all())
+            curvature_near = self.largest_curvature(self.x, y_near, 2) if is_finite else math.inf
             is_alike = curvature_near <= 1.5 * curvature
             grown = curvature_near if math.isfinite(curvature_near) else 4 * curvature
             curvature = max(curvature, grown)
