@@ -257,12 +257,9 @@ class Method(ABC, Generic[V, S]):
         return vars(self.update(with_attributes(self._values_type, values), s, oracle, kind))
 
     def _with_optimizer(self, values: ByName) -> ByName:
-        """The same dict, with the optimizer and scheduler of a TorchStep if ``x_step`` is one."""
+        """The values with the optimizer and the scheduler of ``x_step`` if it is a TorchStep."""
         if isinstance(self.x_step, TorchStep):
-            values["optimizer"] = self.x_step.start(values["x"])
-            scheduler = self.x_step.start_scheduler(values["optimizer"])
-            if scheduler is not None:
-                values["scheduler"] = scheduler
+            return {**values, **self.x_step.start(values["x"])}
         return values
 
     def start_with(self, oracle: ProblemOracle, seed: int) -> State:

@@ -176,7 +176,7 @@ def test_fused_oracle_is_dense_autograd():
         (o.lower(x, y, token), g_y),
     ):
         assert_near(found, truth, rtol=1e-13)
-    found_h, found_j = o.products(x, y, z, token)
+    found_h, found_j = o.second(x, y, z, token, ("Hz", "Jz"))
     assert_near(found_h, hz, rtol=1e-13)
     assert_near(found_j, jz, rtol=1e-13)
     _, full_h, full_j = o.dense(x, y, token)

@@ -428,18 +428,15 @@ class TorchStep:
         settings = (f"{name}={value!r}" for name, value in self.settings.items())
         return f"TorchStep({', '.join([self.optimizer.__name__, *settings])})"
 
-    def start(self, x: Tensor) -> torch.optim.Optimizer:
-        """The optimizer on a copy of x."""
+    def start(self, x: Tensor) -> dict[str, Any]:
+        """The values "optimizer", made for a copy of x, and "scheduler" where there is one."""
         try:
-            return self.optimizer([torch.nn.Parameter(x.detach().clone())], **self.settings)
+            optimizer = self.optimizer([torch.nn.Parameter(x.detach().clone())], **self.settings)
         except (TypeError, ValueError) as error:
             fail("x_step", f"must be an optimizer that takes its settings ({error})", self)
-
-    def start_scheduler(
-        self, optimizer: torch.optim.Optimizer
-    ) -> torch.optim.lr_scheduler.LRScheduler | None:
-        """The scheduler of the optimizer, if there is one."""
-        return None if self.scheduler is None else self.scheduler(optimizer)
+        scheduler = None if self.scheduler is None else self.scheduler(optimizer)
+        values = {"optimizer": optimizer, "scheduler": scheduler}
+        return {name: value for name, value in values.items() if value is not None}
 
     def __call__(self, x: Tensor, d: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
         """x after one step of the optimizer, with d as gradient; the optimizer's state moves on."""

@@ -346,10 +346,6 @@ class Oracle(Ops, Protocol):
         """g_y, Hz and Jz."""
         return self.second(x, y, z, sample, ("g_y", "Hz", "Jz"))
 
-    def products(self, x: Array, y: Array, z: Array, sample: Sample) -> tuple[Array, ...]:
-        """Hz and Jz."""
-        return self.second(x, y, z, sample, ("Hz", "Jz"))
-
     def hessian(self, x: Array, y: Array, z: Array, sample: Sample) -> Array:
         """Hz."""
         return self.second(x, y, z, sample, ("Hz",))[0]

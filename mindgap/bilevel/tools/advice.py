@@ -102,12 +102,12 @@ def suggest_steps(
         >>> sorted(raced.settings), raced.steps, len(raced.tried) > 2
         (['lr_x', 'lr_y'], 200, True)
     """
+    if not isinstance(problem, BilevelProblem):
+        fail("problem", "must be a BilevelProblem", type(problem).__name__)
     if method is not None or steps is not None or backend is not None:
         if method is None or steps is None:
             fail("method" if method is None else "steps", "must be given for a race", None)
         return race_steps(problem, method, steps, seed=seed, backend=backend)
-    if not isinstance(problem, BilevelProblem):
-        fail("problem", "must be a BilevelProblem", type(problem).__name__)
     whole("seed", seed)
     check_count("batches", batches, most=10_000)
     check_count("products", products, most=10_000)

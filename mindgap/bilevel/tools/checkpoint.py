@@ -231,10 +231,7 @@ def _state(content: Any, method: Method, oracle: ProblemOracle) -> State:
 
 def _optimizer(step: TorchStep, x: Tensor, saved_states: dict[str, Any]) -> dict[str, Any]:
     """The values "optimizer" and "scheduler" (if any) of the step on x, in their saved states."""
-    restored: dict[str, Any] = {"optimizer": step.start(x)}
-    scheduler = step.start_scheduler(restored["optimizer"])
-    if scheduler is not None:
-        restored["scheduler"] = scheduler
+    restored = step.start(x)
     if saved_states.keys() != restored.keys():
         fail("checkpoint", f"must hold {sorted(restored)} of the step on x", sorted(saved_states))
     try:

@@ -541,8 +541,6 @@ def race_steps(
         seed: of the minibatches and runs.
         backend: who runs the short runs; eager torch if not given.
     """
-    if not isinstance(problem, BilevelProblem):
-        fail("problem", "must be a BilevelProblem", type(problem).__name__)
     whole("seed", seed)
     check_count("steps", steps, least=20)
     key, class_or_method = _key_and_class(method)
