@@ -91,12 +91,14 @@ class _CapturedOracle(_DeviceRows, TorchOracle):
     """An oracle whose samples and tables are found on the device, so that a graph can replay it."""
 
     def __init__(self, oracle: TorchOracle) -> None:
+        # All of ``oracle``, on a problem whose minibatches are gathered
         self.__dict__.update(oracle.__dict__)
         self.problem = copy(oracle.problem)
         for name in ("upper_data", "lower_data"):
             setattr(self.problem, name, _GatheredData(getattr(oracle.problem, name)))
 
     def _is_common(self, *samples: Sample) -> bool:
+        # A gathered minibatch is one in the usual modes, those of the capture
         return all(isinstance(sample.which, _DeviceIndices) for sample in samples)
 
     def weight(self, level: str, sample: Sample) -> float:

@@ -127,6 +127,7 @@ class JaxOps(Ops):
             return body(carry, *in_form), None
 
         def step_at(i: Scalar, carry: T) -> T:
+            # The same with row i, for ``fori_loop``
             rows = [lax.dynamic_index_in_dim(a, i, keepdims=False) for a in arrays]
             return step(carry, rows)[0]
 
@@ -340,7 +341,7 @@ def _samples_as_arrays(problem: BilevelProblem, level: str) -> Any:
 
 
 def _merge(arrays: Batch) -> Any:
-    """Batches side by side as one."""
+    """Several batches, (batches, samples, ...), joined to one: (batches · samples, ...)."""
     return jax.tree.map(lambda a: a.reshape((-1, *a.shape[2:])), arrays)
 
 

@@ -65,7 +65,7 @@ class TorchOps(Ops):
 
     @staticmethod
     def move(x: Tensor, d: Tensor, lr: Scalar) -> Tensor:
-        if isinstance(lr, Tensor):
+        if isinstance(lr, Tensor):  # a step of its own, or a rate that lies on the device
             return torch.addcmul(x, d, lr, value=-1)
         return torch.sub(x, d, alpha=lr)
 
@@ -107,6 +107,7 @@ class TorchOps(Ops):
 
     @staticmethod
     def after(sample: Sample, vector: Tensor) -> Sample:
+        # Eager torch reads the data of a sample only where they are used
         return sample
 
     def loop(
@@ -301,6 +302,7 @@ class TorchOracle(TorchOps, ProblemOracle):
         pack = pack_y if variable == "y" else pack_x  # leaves of this one take the gradient
 
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:
+            # The derivative on one batch; only ``variable`` has leaves in the graph
             leaves = pack.leaves(y if variable == "y" else x)
             at_x = pack_x.view(x) if variable == "y" else pack_x.assemble(leaves)
             at_y = pack_y.assemble(leaves) if variable == "y" else pack_y.view(y)

@@ -161,6 +161,7 @@ def setting(rule: Rule, default: Any = MISSING, **metadata: Any) -> Any:
     """
 
     def or_none(name: str, value: Any) -> Any:
+        # The rule, which None passes
         return None if value is None else rule(name, value)
 
     metadata["rule"] = or_none if default is None else rule

@@ -62,6 +62,7 @@ class AccBO(Method[WithNesterov, Draws]):
     x_step: XStep = "normalised"
 
     def init(self, oracle: Oracle) -> WithNesterov:
+        # The memory is not read: the first iteration takes the plain direction
         x, y = oracle.start
         return WithNesterov(x, y, empty_memory(oracle, {"x": x, "y": y}, "x"), y, y)
 

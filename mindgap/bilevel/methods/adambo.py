@@ -50,6 +50,7 @@ class AdamBO(Method[Values, Draws]):
     x_step: XStep = AdamStep()
 
     def plan(self) -> SamplePlan:
+        # y: T samples for y; f, h, j: (f_x, f_y), Q factors and J; warm: T0 samples
         samples = {"y": ("lower", self.inner), "f": UPPER, "h": ("factors", self.terms), "j": LOWER}
         warm: Samples = {"warm": ("lower", self.warm_start)} if self.warm_start else {}
         return SamplePlan(
@@ -58,6 +59,7 @@ class AdamBO(Method[Values, Draws]):
         )
 
     def prepare(self, v: Values, s: Draws, oracle: Oracle) -> Values:
+        # T0 steps on y at x_0
         if not self.warm_start:
             return v
         return replace(v, y=descend(oracle, v.x, v.y, s.warm, s.lr_y))

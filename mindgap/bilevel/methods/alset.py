@@ -47,6 +47,7 @@ class ALSET(LowerStepMethod[Values, Draws]):
     inner: int = count(10)
 
     def plan(self) -> SamplePlan:
+        # y: T samples for y; the others: those of the random Neumann estimate
         samples = {"y": ("lower", self.inner), **random_samples(self.terms)}
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 

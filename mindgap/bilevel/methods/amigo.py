@@ -47,6 +47,7 @@ class AmIGO(LowerStepMethod[WithZ, Draws]):
     solves: int = count(10)
 
     def plan(self) -> SamplePlan:
+        # y: T samples for y; f: (f_x, f_y); z: N samples for z; j: Jz
         samples = {"y": ("lower", self.inner), "f": UPPER, "z": ("lower", self.solves), "j": LOWER}
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 

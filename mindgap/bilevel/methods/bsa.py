@@ -79,6 +79,7 @@ class BSA(Method[WithStart, Draws]):
     warm: bool = flag(False)
 
     def init(self, oracle: Oracle) -> WithStart:
+        # y0 is kept where every inner loop begins there
         x, y = oracle.start
         return WithStart(x, y, None if self.warm else y)
 
@@ -87,6 +88,7 @@ class BSA(Method[WithStart, Draws]):
         return Iteration({"y": ("lower", inner), **random_samples(self.terms)}, lower_steps=inner)
 
     def plan(self) -> SamplePlan:
+        # With "sqrt" iteration k has t_k = ceil(sqrt(k + 1)) = isqrt(k) + 1 steps on y
         if isinstance(self.inner, int):
             return SamplePlan((self._iteration(self.inner),))
         return SamplePlan(

@@ -71,6 +71,7 @@ class F2SA(Method[WithPenalty, Draws]):
         return {**settings, "lr_x": advice.lr_x * 2.0 * cls.lam / advice.lr_y}
 
     def init(self, oracle: Oracle) -> WithPenalty:
+        # w begins where y does
         x, y = oracle.start
         return WithPenalty(x, y, y, oracle.scalar(self.lam, y))
 

@@ -63,10 +63,12 @@ class F2SAp(Method[WithNodes, Draws]):
         return WEIGHTS[self.p]
 
     def init(self, oracle: Oracle) -> WithNodes:
+        # The y of every node begins where y does
         x, y = oracle.start
         return WithNodes(x, y, {str(j): y for j in self.nodes()})
 
     def plan(self) -> SamplePlan:
+        # y, f: T samples each for all y_j; g, fx: those of the step on x
         samples = {"y": ("lower", self.inner), "f": ("upper", self.inner), "g": LOWER, "fx": UPPER}
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 

@@ -43,11 +43,13 @@ class FSLA(Method[WithZStorm, Draws]):
     weight: Rate = rate(0.5, exponent=0.5)
 
     def init(self, oracle: Oracle) -> WithZStorm:
+        # The memory is not read: the first iteration takes the plain direction
         x, y = oracle.start
         z = oracle.zeros_like(y)
         return WithZStorm(x, y, z, empty_memory(oracle, {"x": x, "y": y, "z": z}, "x"))
 
     def plan(self) -> SamplePlan:
+        # y: g_y; z: Hz; f: f_y; fx and j: f_x and Jz at both points
         samples = {"y": LOWER, "z": LOWER, "f": UPPER, "j": LOWER, "fx": UPPER}
         return SamplePlan((Iteration(samples),), first=(Iteration(samples, "first"),))
 

@@ -46,6 +46,7 @@ class MASOBA(LowerStepMethod[WithAverage, Draws]):
     delayed: bool = flag(True)
 
     def plan(self) -> SamplePlan:
+        # g: g_y, Hz and Jz; f: f_x and f_y
         return SamplePlan((Iteration({"g": LOWER, "f": UPPER}),))
 
     def update(self, v: WithAverage, s: Draws, oracle: Oracle, kind: str) -> WithAverage:

@@ -53,6 +53,7 @@ class N2SBA(PenaltyMethod):
     x_step: XStep = "normalised"
 
     def plan(self) -> SamplePlan:
+        # y, f: K samples each for w and y; g, fx: B samples each for x
         samples = {
             "y": ("lower", self.inner),
             "f": ("upper", self.inner),

@@ -53,6 +53,7 @@ class PZOBO(Method[Values, Draws]):
         return {**settings, "lr_x": advice.lr_x / (1.0 + advice.dim_x / cls.directions)}
 
     def plan(self) -> SamplePlan:
+        # y: T samples, the same for every inner loop; u: seeds of Q directions
         samples = {"y": ("lower", self.inner), "f": UPPER, "u": ("direction", self.directions)}
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 

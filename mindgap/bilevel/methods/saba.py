@@ -54,6 +54,7 @@ class SABA(Method[WithTables, Draws]):
         return WithTables(x, y, oracle.zeros_like(y), *of_lower, *of_upper)
 
     def plan(self) -> SamplePlan:
+        # g: g_y, Hz and Jz; f: f_x and f_y
         return SamplePlan((Iteration({"g": LOWER, "f": UPPER}),))
 
     def update(self, v: WithTables, s: Draws, oracle: Oracle, kind: str) -> WithTables:

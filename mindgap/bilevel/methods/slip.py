@@ -71,6 +71,7 @@ class SLIP(LowerStepMethod[WithMomentum, Draws]):
     order: Literal["jacobi", "seidel"] = choice("jacobi", "seidel")
 
     def __post_init__(self) -> None:
+        # These step y apart from z: there is no step with a memory
         super().__post_init__()
         if self.y_step != "plain" and (self.order == "seidel" or self.samples == "as released"):
             fail("y_step", "must be 'plain' with this order and samples", self.y_step)
@@ -86,6 +87,7 @@ class SLIP(LowerStepMethod[WithMomentum, Draws]):
         return SamplePlan((Iteration(samples),), warm=Iteration(warm, "warm", self.warm_start))
 
     def prepare(self, v: WithMomentum, s: Draws, oracle: Oracle) -> WithMomentum:
+        # T0 steps on y at x_0
         if not self.warm_start:
             return v
         return self.descend(oracle, v, s.warm, s.lr_y if self.lr_warm is None else self.lr_warm)

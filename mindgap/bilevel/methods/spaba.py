@@ -65,6 +65,7 @@ class SPABA(Method[WithPage, Draws]):
         return WithPage(x, y, z, page, {"x": x, "y": y, "z": z})
 
     def plan(self) -> SamplePlan:
+        # g: g_y, Hz and Jz; f: f_x and f_y; coin: 0 with probability 1 / period
         samples = {"g": LOWER, "f": UPPER, "coin": ("uniform", self.period)}
         return SamplePlan((Iteration(samples),), first=(Iteration(samples, "first"),))
 

@@ -62,6 +62,7 @@ class SRBA(Method[WithZSpider, Draws]):
         return WithZSpider(x, y, z, empty_memory(oracle, {"x": x, "y": y, "z": z}, "yzx"))
 
     def plan(self) -> SamplePlan:
+        # A refresh takes all samples, so that it draws none
         move = Iteration({"g": LOWER, "f": UPPER}, "move")
         return SamplePlan(
             (Iteration({}, "refresh"),) + (move,) * (self.period - 1), all_samples=True

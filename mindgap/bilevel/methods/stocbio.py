@@ -51,6 +51,7 @@ class StocBio(LowerStepMethod[Values, Draws]):
     order: Literal["jacobi", "seidel"] = choice("seidel", "jacobi")
 
     def plan(self) -> SamplePlan:
+        # y: T samples for y; f: (f_x, f_y); h: Q factors; j: J
         samples = {"y": ("lower", self.inner), "f": UPPER, "h": ("factors", self.terms), "j": LOWER}
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 

@@ -39,10 +39,12 @@ class StormMethod(Method[WithStorm, Draws]):
         """Estimates of H^-1 v, one per point, on the samples of this iteration."""
 
     def init(self, oracle: Oracle) -> WithStorm:
+        # The memory is not read: the first iteration takes plain directions
         x, y = oracle.start
         return WithStorm(x, y, empty_memory(oracle, {"x": x, "y": y}, "xy"))
 
     def rates(self, t: Scalar) -> dict[str, Any]:
+        # lr eta_k, and the weights min(1, c eta_{k-1}^2)
         step = self.step_size()
         return {
             "lr_x": self.lr_x * step(t),

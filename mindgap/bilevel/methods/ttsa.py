@@ -47,6 +47,7 @@ class TTSA(Method[Values, Draws]):
     terms: int = count(10)
 
     def plan(self) -> SamplePlan:
+        # y: g_y; the others: those of the random Neumann estimate
         return SamplePlan((Iteration({"y": LOWER, **random_samples(self.terms)}),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:

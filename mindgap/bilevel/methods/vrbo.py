@@ -57,6 +57,7 @@ class VRBO(Method[WithSpider, Draws]):
     refresh: int | None = count(None)
 
     def init(self, oracle: Oracle) -> WithSpider:
+        # The memory is not read: iteration 0 is a refresh
         x, y = oracle.start
         return WithSpider(x, y, empty_memory(oracle, {"x": x, "y": y}, "xy"))
 

@@ -157,8 +157,8 @@ def load_state(path: str | Path, method: Method, oracle: ProblemOracle) -> State
 def read_run(
     path: Path, method: Method, oracle: ProblemOracle, belongs: Mapping[str, str]
 ) -> tuple[State, Rows]:
-    """The state and the history rows in a file; refused unless ``belongs``, as :func:`belongs_to`
-    gives it, is what the file says.
+    """The state and the history rows in a file, which must state the texts ``belongs`` of
+    :func:`belongs_to`.
     """
     content = read_checkpoint(path, KIND, belongs, oracle.problem.device)
     state, rows = _state(content, method, oracle), content.get("history", [])

@@ -273,6 +273,7 @@ class Measurements:
         products = [self.oracle.operator(x, y, sample)[0] for sample in self.lower_samples[:3]]
 
         def hessian(v: Tensor) -> Tensor:
+            # Hv, averaged over the minibatches
             return torch.stack([product(v) for product in products]).mean(0)
 
         self.z, _ = conjugate_gradients(self.oracle, hessian, f_y, products=8)

@@ -165,6 +165,7 @@ class MetaLearner(Method[Values, TaskDraws]):
     resets: ClassVar[bool] = True
 
     def plan(self) -> SamplePlan:
+        # One minibatch of tasks, for both levels
         return SamplePlan((Iteration({"tasks": UPPER}, lower_steps=self.inner),))
 
     def check_problem(self, problem: BilevelProblem) -> None:
@@ -201,9 +202,11 @@ class MetaLearner(Method[Values, TaskDraws]):
             return replace(self.move_x(oracle, v, d_x, s.lr_x), y=y)
 
         def step(y: Array, _: int) -> Array:
+            # y of all tasks after one step
             return oracle.move_y(y, oracle.lower(x, y, sample), s.lr_y)
 
         def solve(hessian: Product, f_y: Array) -> Array:
+            # H^-1 f_y of all tasks, each of which has a block of H
             options = {"products": self.products, "rows": _task_count(oracle)}
             return conjugate_gradients(oracle, hessian, f_y, **options)[0]
 
