@@ -176,8 +176,7 @@ class Method(ABC, Generic[V, S]):
             >>> a == b, a.without_rates() == b.without_rates()
             (False, True)
         """
-        method: Self = with_equal_rates(self)
-        return method
+        return cast("Self", with_equal_rates(self))
 
     @classmethod
     def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:

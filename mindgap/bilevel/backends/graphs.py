@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from copy import copy
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -114,10 +114,10 @@ def _is_table(path: tuple[Any, ...]) -> bool:
 
 def _copy_values(values: ByName) -> ByName:
     """Copies of all values but SAGA's tables, which belong to the state that is stepped."""
-    copies: ByName = pytree.tree_map_with_path(
-        lambda path, t: t if _is_table(path) else t.clone(), values
+    return cast(
+        "ByName",
+        pytree.tree_map_with_path(lambda p, t: t if _is_table(p) else t.clone(), values),
     )
-    return copies
 
 
 def _table_addresses(values: ByName) -> list[int]:

@@ -299,11 +299,11 @@ class Batches:
         length = {"partition": self.batches, "reshuffle": self.n, "replacement": BLOCK}[self.order]
         begin, end = start * per_draw, (start + count) * per_draw
         # The sequence is made in blocks of ``length``; take what each has between begin and end.
-        parts = [np.zeros(0, dtype=np.int64)]
+        parts = []
         for index in range(begin // length, -(-end // length)):
             block, offset = self._block(seed, level, index), index * length
             parts.append(block[max(begin - offset, 0) : min(end - offset, length)])
-        which = np.concatenate(parts)
+        which = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
         return Sample(which if self.order == "partition" else which.reshape(count, per_draw))
 
     def draw_independent(self, seed: int, stream: str, start: int, count: int) -> Sample:
