@@ -234,7 +234,7 @@ class Method(ABC, Generic[V, S]):
         Args:
             problem: what to solve.
             seed: seed of all draws.
-            distributed: see :class:`mindgap.bilevel.backends.oracles.TorchOracle`.
+            distributed: average derivatives over the ranks of torch.distributed.
         """
         return self.start_with(self.oracle(problem, seed, distributed), seed)
 

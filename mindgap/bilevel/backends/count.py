@@ -57,7 +57,7 @@ class CountingOracle(TorchOps, Oracle):
         return self.sizes.upper if level == "upper" else self.sizes.lower
 
     def weight(self, level: str, sample: Sample) -> float:
-        return 1.0
+        return 1.0  # the numbers are not read
 
     def _count(self, level: str, sample: Sample, *names: str) -> tuple[Tensor, ...]:
         """Count one call of each name per minibatch of the sample; returns one zero per name."""

@@ -386,9 +386,9 @@ def axis_orders(loss: Callable[..., Any], x: Array, y: Array, batch: Batch) -> l
     leaves, structure = jax.tree.flatten(batch)
     products_by_array: list[list[Sums]] = [[] for _ in leaves]
     if any(a.ndim > 2 for a in leaves):
-        traced = jax.make_jaxpr(lambda *b: jax.grad(loss, (0, 1))(x, y, structure.unflatten(b)))(
-            *leaves
-        ).jaxpr
+        gradient = jax.grad(loss, (0, 1))
+        trace = jax.make_jaxpr(lambda *arrays: gradient(x, y, structure.unflatten(arrays)))
+        traced = trace(*leaves).jaxpr
         _find_products(traced, dict(zip(traced.invars, products_by_array, strict=True)))
     return [_best_order(a.ndim, sums) for a, sums in zip(leaves, products_by_array, strict=True)]
 

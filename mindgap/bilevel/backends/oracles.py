@@ -421,11 +421,11 @@ class TorchOracle(TorchOps, ProblemOracle):
         that few copies of the vectors are in memory at a time.
         """
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
-        if pack_x.is_tensor or pack_y.is_tensor:
+        if pack_x.is_tensor or pack_y.is_tensor:  # joined without a copy that could be changed
             return super().residuals(x, y, z, lower, upper, gradient)
         names = ("g_y", "Hz", "Jz") if gradient else ("Hz", "Jz")
         *g_ys, d_z, d_x = self.second(x, y, z, lower, names)
-        # Hz and Jz are tensors of their own (of several parts): f is added to them in place.
+        # These were joined from several parts to new tensors: f is added in place.
         g_y, d_x = g_ys[0] if gradient else None, d_x.neg_()
         if not self._is_common(upper):
             f_x, f_y = self.upper(x, y, upper)

@@ -119,6 +119,7 @@ class PerStep:
     def __call__(self, t: Times) -> Any:
         if np.ndim(t) == 0:
             return self._value_at(int(np.asarray(t)))
+        # One value per iteration, in the shape of t
         return np.array([self._value_at(int(i)) for i in np.ravel(t)]).reshape(np.shape(t))
 
 
@@ -190,6 +191,7 @@ def rate(
     """
 
     def rule(name: str, value: object) -> None:
+        # A schedule is called once, so that a bad one is refused at once
         if not (zero and isinstance(value, (int, float)) and value == 0):
             _refuse_huge(name, value)
             as_schedule(name, cast("Rate", value), exponent)(0)

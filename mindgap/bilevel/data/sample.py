@@ -373,7 +373,7 @@ class Batches:
 
     def _slice(self, begin: int, end: int) -> Any:
         """The samples begin..end of the data, in the order of the partition, on the device."""
-        if self.is_tensors:
+        if self.is_tensors:  # they were put in this order at the start
             return to_device(_map_tensors(lambda t: t[begin:end], self.data), self.device)
         positions = np.arange(begin, end)
         return self._pick(positions if self.permutation is None else self.permutation[positions])
@@ -486,7 +486,7 @@ def _part_of_rank(begin: int, end: int, share: tuple[int, int]) -> tuple[int, in
 
 
 def on_arrays(sample: Sample, change: Callable[[Any], Any]) -> Sample:
-    """A sample with ``change`` applied to its arrays (no seed, no change there).
+    """A sample with ``change`` applied to ``which``, and to ``seed`` where that is an array.
 
     Example:
         >>> on_arrays(Sample(np.arange(5)), itemgetter(slice(1, 3)))

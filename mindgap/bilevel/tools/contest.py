@@ -178,7 +178,8 @@ def race(
     if calls is None:
         budget = partial(_budget, problem, fitting, minutes, seeds)
         calls = int(saved.piece("calls", budget, _is_count)["number"])
-    judge = Measurements(problem, 500, 100, seed=10_007)
+    # One judge for all methods: measured once, on minibatches of a seed that no run has.
+    judge = Measurements(problem, steps=500, lower_steps=100, seed=10_007)
     judge.measure()
     entrants, piece_count = [], len(fitting) * (1 + seeds)
     pieces_done = 0

@@ -59,7 +59,7 @@ def flat_vector(problem: BilevelProblem, name: str, value: Any) -> Tensor:
 
 
 def check_sample(name: str, sample: Sample) -> Sample:
-    """``sample``, refused if it is none; ``name`` is the argument's."""
+    """``sample``, refused unless it is a Sample; ``name`` is the argument's, for the message."""
     if not isinstance(sample, Sample):
         fail(name, "must be a Sample, such as FULL", sample)
     return sample
@@ -171,7 +171,9 @@ def implicit_solution(
         x: flat vector, with or without ``requires_grad``.
         y: flat vector near y*(x).
         lower: sample of H and J; all samples if not given.
-        solver, products, eta: as in :func:`hypergradient`.
+        solver: "cg"; "neumann" (needs ``eta`` <= 1/L); or a function ``(v -> Hv, v) -> z``.
+        products: Hessian products of "cg" and "neumann".
+        eta: step of "neumann".
 
     Example:
         >>> from mindgap.bilevel.data.problem import example_problem
@@ -278,8 +280,8 @@ def hyper_objective(
 
     Args:
         x: flat vector.
-        y: a guess of y*(x).
-        tol: as in :func:`lower_solution`.
+        y: a guess of y*(x); the problem's start if not given.
+        tol: of ||g_y|| in :func:`lower_solution`, which finds y*(x).
 
     Example:
         >>> from mindgap.bilevel.data.problem import example_problem
@@ -298,8 +300,8 @@ def exact_hypergradient(
 
     Args:
         x: flat vector (of torch, NumPy or JAX, such as ``solution.state.x``).
-        y: a guess of y*(x).
-        tol: as in :func:`lower_solution`.
+        y: a guess of y*(x); the problem's start if not given.
+        tol: of ||g_y|| in :func:`lower_solution`, which finds y*(x).
 
     Raises:
         RuntimeError: when the lower problem or the linear system with its Hessian is not solved, or

@@ -535,7 +535,8 @@ def race_steps(
     seed: int = 0,
     backend: Backend | None = None,
 ) -> RacedSteps:
-    """The steps of a method that win on two rungs, for a run of ``steps`` iterations.
+    """The steps of a method for a run of ``steps`` iterations, found by the race of short runs that
+    the head of this file describes.
 
     Args:
         method: a key of ``METHODS``, or a method whose other settings are kept.
@@ -551,7 +552,7 @@ def race_steps(
     lr_x = race.first_rung(max(4, round(steps * FIRST)))
     if race.scale.fixed_length:
         lr_x /= 2.0
-    others = dict(race.tried[-1].settings)
+    others = race.tried[-1].settings  # alike in all runs, but for lr_x
     best = race.second_rung(lr_x, others, max(8, round(steps * SECOND)))
     settings = race.final_settings(best)
     calls = measured.calls + race.calls

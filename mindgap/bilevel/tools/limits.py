@@ -57,7 +57,7 @@ class Limits:
 
     @property
     def message(self) -> str:
-        """The same as a sentence, with what to change."""
+        """What limits and what to change, as a sentence, with the norm and error of each part."""
         advice = ADVICE[self.largest] if self.clear else "no part is clearly the largest"
         parts = ((name, getattr(self, name)) for name in ("gradient", *ADVICE))
         return f"{advice} ({', '.join(f'{n} {p.norm:.3g} ± {p.error:.2g}' for n, p in parts)})"
