@@ -224,6 +224,7 @@ def steps_until(state: State, reached: Callable[[State], bool], most: int = 1024
     counters = replace(state, values={})
     chunk = draw_chunk(method, state.oracle, state.seed, state.t, most, state.drawn)
     for number, (kind, draws) in enumerate(chunk.steps(), 1):
+        # All that the oracle calls of an iteration depend on, besides its kind
         shapes = tuple((n, np.shape(v.which)) for n, v in draws.items() if isinstance(v, Sample))
         numbers = tuple((n, v) for n, v in draws.items() if isinstance(v, int))
         rates = tuple(n for n, v in draws.items() if isinstance(v, float))

@@ -81,7 +81,7 @@ def neumann_random(
     return terms * eta * oracle.loop(multiply, v, (samples,), length=k)
 
 
-def random_samples(terms: int) -> Samples:
+def random_neumann_samples(terms: int) -> Samples:
     """What :func:`neumann_hypergradient` with ``terms`` draws: f for (f_x, f_y), k for the number
     of factors, h for the factors, j for J.
     """

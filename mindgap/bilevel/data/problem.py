@@ -93,7 +93,7 @@ class _Named(nn.Module):
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.module = module
+        self.module = module  # its tensors are "module.NAME" here
 
     def forward(self, name: str, *args: object, **kwargs: object) -> Any:
         return getattr(self.module, name)(*args, **kwargs)

@@ -334,6 +334,7 @@ class Batches:
             positions = np.arange(begin, min(begin + self.batch_size, self.n))
         else:
             return np.asarray(sample.which)
+        # The partition was cut from the data in a random order, if ``shuffle`` asked for it
         return positions if self.permutation is None else self.permutation[positions]
 
     def fetch(self, sample: Sample, share: tuple[int, int] = (0, 1)) -> Any:

@@ -9,7 +9,7 @@ from mindgap.bilevel.core.directions import (
     descend,
     hypergradients_at,
     neumann_random,
-    random_samples,
+    random_neumann_samples,
 )
 from mindgap.bilevel.core.estimators import empty_memory, storm
 from mindgap.bilevel.core.settings import XStep, count, positive, within
@@ -68,7 +68,7 @@ class AccBO(Method[WithNesterov, Draws]):
 
     def plan(self) -> SamplePlan:
         """T0 warm samples, an iteration of kind "first" without momentum, then plain ones."""
-        samples: Samples = {"y": LOWER, **random_samples(self.terms)}
+        samples: Samples = {"y": LOWER, **random_neumann_samples(self.terms)}
         warm: Samples = {"warm": ("lower", self.warm_start)} if self.warm_start else {}
         first = (Iteration(samples, "first"),)
         return SamplePlan((Iteration(samples),), first, Iteration(warm, "warm", self.warm_start))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import neumann_hypergradient, random_samples
+from mindgap.bilevel.core.directions import neumann_hypergradient, random_neumann_samples
 from mindgap.bilevel.core.settings import count, positive
 from mindgap.bilevel.core.types import Draws, Oracle, Values
 from mindgap.bilevel.data.draws import Iteration, SamplePlan
@@ -48,7 +48,7 @@ class ALSET(LowerStepMethod[Values, Draws]):
 
     def plan(self) -> SamplePlan:
         # y: T samples for y; the others: those of the random Neumann estimate
-        samples = {"y": ("lower", self.inner), **random_samples(self.terms)}
+        samples = {"y": ("lower", self.inner), **random_neumann_samples(self.terms)}
         return SamplePlan((Iteration(samples, lower_steps=self.inner),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:

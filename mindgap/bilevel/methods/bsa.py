@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import fail
-from mindgap.bilevel.core.directions import descend, neumann_hypergradient, random_samples
+from mindgap.bilevel.core.directions import descend, neumann_hypergradient, random_neumann_samples
 from mindgap.bilevel.core.settings import (
     Rate,
     check_count,
@@ -85,7 +85,9 @@ class BSA(Method[WithStart, Draws]):
 
     def _iteration(self, inner: int) -> Iteration:
         """The samples of an iteration with ``inner`` steps on y."""
-        return Iteration({"y": ("lower", inner), **random_samples(self.terms)}, lower_steps=inner)
+        return Iteration(
+            {"y": ("lower", inner), **random_neumann_samples(self.terms)}, lower_steps=inner
+        )
 
     def plan(self) -> SamplePlan:
         # With "sqrt" iteration k has t_k = ceil(sqrt(k + 1)) = isqrt(k) + 1 steps on y
@@ -106,7 +108,8 @@ class BSA(Method[WithStart, Draws]):
     def update(self, v: WithStart, s: Draws, oracle: Oracle, kind: str) -> WithStart:
         """The next values: y by inner steps, from y_0 if it is kept, then x at the new y."""
         y = v.y if v.y0 is None else v.y0
-        exponent = self.inner_exponent  # step i on y has the size lr_y / (i + 1)^exponent
+        # Step i on y has the size lr_y / (i + 1)^inner_exponent.
+        exponent = self.inner_exponent
         y = descend(oracle, v.x, y, s.y, s.lr_y, length=s.inner, exponent=exponent)
         d_x = neumann_hypergradient(oracle, v.x, y, s, self.eta, self.terms)
         return self.move_x(oracle, replace(v, y=y), d_x, s.lr_x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import Pairs, neumann_random, random_samples
+from mindgap.bilevel.core.directions import Pairs, neumann_random, random_neumann_samples
 from mindgap.bilevel.core.settings import Power, positive
 from mindgap.bilevel.core.types import Array, Draws, Oracle
 from mindgap.bilevel.data.draws import LOWER, Iteration, SamplePlan
@@ -47,7 +47,7 @@ class SUSTAIN(StormMethod):
 
     def plan(self) -> SamplePlan:
         # y: g_y; the others: those of the random Neumann estimate; each at both points
-        samples = {"y": LOWER, **random_samples(self.terms)}
+        samples = {"y": LOWER, **random_neumann_samples(self.terms)}
         return SamplePlan((Iteration(samples),), first=(Iteration(samples, "first"),))
 
     def step_size(self) -> Power:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.core.directions import neumann_hypergradient, random_samples
+from mindgap.bilevel.core.directions import neumann_hypergradient, random_neumann_samples
 from mindgap.bilevel.core.settings import Rate, count, positive, rate
 from mindgap.bilevel.core.types import Draws, Oracle, Values, replace
 from mindgap.bilevel.data.draws import LOWER, Iteration, SamplePlan
@@ -48,7 +48,7 @@ class TTSA(Method[Values, Draws]):
 
     def plan(self) -> SamplePlan:
         # y: g_y; the others: those of the random Neumann estimate
-        return SamplePlan((Iteration({"y": LOWER, **random_samples(self.terms)}),))
+        return SamplePlan((Iteration({"y": LOWER, **random_neumann_samples(self.terms)}),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         """The next values: y by one step, then x along a random Neumann estimate at the new y."""

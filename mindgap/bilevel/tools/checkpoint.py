@@ -219,7 +219,7 @@ def _state(content: Any, method: Method, oracle: ProblemOracle) -> State:
     optimizer_states = {
         name: plain_values.pop(name) for name in ("optimizer", "scheduler") if name in plain_values
     }
-    _compare("values", plain_values, value_shapes(method, oracle.problem))
+    _check_form("values", plain_values, value_shapes(method, oracle.problem))
     values: dict[str, Any] = {name: _restore(value, oracle) for name, value in plain_values.items()}
     if isinstance(method.x_step, TorchStep):
         values |= _optimizer(method.x_step, plain_values["x"], optimizer_states)
@@ -251,7 +251,7 @@ def _mapping(name: str, value: Any) -> dict[Any, Any]:
     return value
 
 
-def _compare(place: str, value: Any, own: Any) -> None:
+def _check_form(place: str, value: Any, own: Any) -> None:
     """Raise unless a value from a file has the names, shapes and dtypes of ``own``, the method's;
     ``place`` names it in messages.
     """
@@ -260,7 +260,7 @@ def _compare(place: str, value: Any, own: Any) -> None:
         for name, expected in own.items():
             if name not in value:
                 fail("checkpoint", f"must hold {name!r} in its {place}", sorted(map(str, value)))
-            _compare(f"{place}, {name}", value[name], expected)
+            _check_form(f"{place}, {name}", value[name], expected)
     elif isinstance(own, Tensor):
         form = (tuple(own.shape), own.dtype)
         got = (tuple(value.shape), value.dtype) if isinstance(value, Tensor) else type(value)

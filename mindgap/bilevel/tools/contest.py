@@ -181,8 +181,7 @@ def race(
     # One judge for all methods: measured once, on minibatches of a seed that no run has.
     judge = Measurements(problem, steps=500, lower_steps=100, seed=10_007)
     judge.measure()
-    entrants, piece_count = [], len(fitting) * (1 + seeds)
-    pieces_done = 0
+    entrants, piece_count, pieces_done = [], len(fitting) * (1 + seeds), 0
     for key in fitting:
         steps = max(20, round(calls / _cost_per_iteration(problem, key)[0]))
         tuned = saved.piece(f"{key}-steps", partial(_tune, problem, key, steps), _is_tuned)
